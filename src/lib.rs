@@ -99,8 +99,8 @@
 //!   a refused call, once the broker has the refusal. At once only what nothing can follow from: no
 //!   job could take it, nobody waits for an answer, or it cannot be read and was put aside. Dropped
 //!   unsettled it goes back to its queue.
-//! - Each resource has one user: lapin in `amqp`, rdkafka in `kafka`, rusqlite in
-//!   `journal/sqlite`, the YAML crate in `load` and `settings/text`, the CEL crate in
+//! - Each resource has one user: lapin in `amqp` (and where `cli` tries brokers and workers),
+//!   rdkafka in `kafka`, rusqlite in `journal/sqlite`, the YAML crate in `load` and `settings/text`, the CEL crate in
 //!   `engine/expression`, `config` in `settings`, tonic in `grpc`, prost there and in `traces`,
 //!   `sd_notify` in `service`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone

@@ -4,9 +4,9 @@ use anyhow::{Context, Result};
 use clap::FromArgMatches;
 use rustix::process::{Resource, getrlimit};
 use std::fs::DirBuilder;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use workflow_manager::actors::manager_handle::ManagerHandle;
 use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::signals::Signals;
-use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
+use workflow_manager::cli::{self, Arguments, ClientError, ServeArguments};
 use workflow_manager::clock;
 use workflow_manager::engine::Definition;
 #[cfg(feature = "grpc")]
 use workflow_manager::grpc::GrpcServer;
 use workflow_manager::reload::Reloader;
 use workflow_manager::service::SystemdNotifier;
-use workflow_manager::settings::{BusKind, Overrides, Settings};
+use workflow_manager::settings::{BusKind, Settings};
 use workflow_manager::telemetry::log;
 use workflow_manager::{api, load, reload};
 
@@ -50,107 +50,31 @@ fn main() -> ExitCode {
     let mut out = std::io::stdout().lock();
     let parsed = cli::command().get_matches();
     let arguments = Arguments::from_arg_matches(&parsed).unwrap_or_else(|error| error.exit());
-    match arguments.command {
-        Command::Serve(arguments) => {
-            let code = serve(&arguments, &mut out)
-                .unwrap_or_else(|error| report_failure(&format!("{error:#}"), ExitCode::FAILURE));
-            log::flush();
-            code
-        }
-        Command::Check { files, against, config, json } => {
-            check(&files, against.as_deref(), config.as_deref(), json, &mut out)
-        }
-        Command::Schema => match cli::schema(&mut out) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => output_error(&error),
-        },
-        Command::Test { files, verbose, json } => {
-            match cli::test::test(&files, verbose, json, &mut out) {
-                Ok(true) => ExitCode::SUCCESS,
-                Ok(false) => ExitCode::FAILURE,
-                Err(error) => output_error(&error),
-            }
-        }
-        Command::Replay(arguments) => {
-            to_exit_code(cli::replay(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
-        }
-        Command::Backup(arguments) => {
-            to_exit_code(cli::back_up(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
-        }
-        Command::Restore(arguments) => {
-            to_exit_code(cli::restore(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
-        }
-        Command::Doctor(arguments) => to_exit_code(cli::doctor(&arguments, &mut out)),
-        Command::WorkerTest(arguments) => to_exit_code(cli::worker_test(&arguments, &mut out)),
-        Command::Context(command) => to_exit_code(cli::context(&command, &mut out)),
-        Command::Token(command) => to_exit_code(cli::token(&command, &mut out)),
-        Command::Completions { shell } => match cli::shells::completions(shell, &mut out) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => output_error(&error),
-        },
-        Command::Man { directory } => {
-            to_exit_code(cli::shells::man(&directory, &mut out).map(|()| ExitCode::SUCCESS))
-        }
-        Command::Client(command) => to_exit_code(cli::run_client_command(command, &mut out)),
-    }
+    let run_daemon = |arguments: &ServeArguments, out: &mut dyn Write| {
+        serve(arguments, out).map_err(|error| ClientError::Refused(format!("{error:#}")))
+    };
+    let code = to_exit_code(cli::run(arguments, run_daemon, &mut out));
+    log::flush();
+    code
 }
 
 /// Returns the exit code of a command, after printing its error.
 fn to_exit_code(result: Result<ExitCode, ClientError>) -> ExitCode {
-    match result {
-        Ok(code) => code,
-        Err(ClientError::Output(error)) => output_error(&error),
-        Err(error) => {
-            let code = match error {
-                ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
-                ClientError::Usage(_) => ExitCode::from(EXIT_USAGE),
-                ClientError::TimedOut(_) => ExitCode::from(EXIT_TIMEOUT),
-                ClientError::Refused(_) | ClientError::Output(_) => ExitCode::FAILURE,
-            };
-            report_failure(&error.to_string(), code)
+    let (error, code) = match result {
+        Ok(code) => return code,
+        // Its reader has what it wanted (`| head`).
+        Err(ClientError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
+            return ExitCode::SUCCESS;
         }
-    }
-}
-
-/// Returns the exit code when standard output is closed or full. That is no failure if its reader
-/// has what it wanted (`| head`).
-fn output_error(error: &std::io::Error) -> ExitCode {
-    if cli::is_closed_pipe(error) {
-        ExitCode::SUCCESS
-    } else {
-        report_failure(&format!("cannot write: {error}"), ExitCode::FAILURE)
-    }
-}
-
-fn report_failure(error: &str, code: ExitCode) -> ExitCode {
+        Err(error @ ClientError::Unreachable { .. }) => (error, ExitCode::from(EXIT_UNREACHABLE)),
+        Err(error @ ClientError::Usage(_)) => (error, ExitCode::from(EXIT_USAGE)),
+        Err(error @ ClientError::TimedOut(_)) => (error, ExitCode::from(EXIT_TIMEOUT)),
+        Err(error @ (ClientError::Refused(_) | ClientError::Output(_))) => {
+            (error, ExitCode::FAILURE)
+        }
+    };
     log::print(&format!("workflow-manager: {error}"));
     code
-}
-
-fn check(
-    files: &[PathBuf],
-    against: Option<&Path>,
-    config: Option<&Path>,
-    json: bool,
-    out: &mut dyn Write,
-) -> ExitCode {
-    let settings = config.map(|file| Settings::load(Some(file), &Overrides::default()));
-    let settings = match settings.transpose() {
-        Ok(settings) => settings,
-        Err(error) => return report_failure(&error.to_string(), ExitCode::FAILURE),
-    };
-    let settings = settings.as_ref();
-    for warning in settings.iter().flat_map(|settings| settings.warnings()) {
-        log::print(&format!("workflow-manager: warning: settings: {warning}"));
-    }
-    let Some(journal) = against else {
-        return match cli::check::check(files, settings, json, out) {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::FAILURE,
-            Err(error) => output_error(&error),
-        };
-    };
-    to_exit_code(cli::check_against(files, settings, journal, json, out))
 }
 
 fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {

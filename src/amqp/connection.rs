@@ -7,6 +7,7 @@ use super::wire::filtered_stream::{self, ConnectionHooks};
 use crate::section::REPLY_QUEUE_BYTES_MAX;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use base::faults;
+use base::trust::Authorities;
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind};
@@ -29,14 +30,30 @@ const VHOST_BYTES_MAX: usize = 255;
 const DEFAULT_VHOST: &str = "/";
 
 /// The validated address of a broker. It is displayed without the password.
-pub(super) struct BrokerAddress {
+pub struct BrokerAddress {
     uri: AMQPUri,
     tls: Arc<ClientConfig>,
 }
 
 impl BrokerAddress {
-    pub(super) fn parse(settings: &AmqpSettings) -> Result<BrokerAddress, AmqpError> {
-        let server = settings.server.as_str();
+    /// Parses the address in the settings, and checks the name of the reply queue.
+    pub fn parse(settings: &AmqpSettings) -> Result<BrokerAddress, AmqpError> {
+        let AmqpSettings { server, vhost, reply_queue, heartbeat, authorities, .. } = settings;
+        let address =
+            BrokerAddress::parse_server(server, vhost.as_deref(), *heartbeat, authorities)?;
+        if reply_queue.is_empty() || reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
+            return Err(AmqpError::ReplyQueue(reply_queue.len()));
+        }
+        Ok(address)
+    }
+
+    /// Parses an address. `vhost` replaces the virtual host in it.
+    pub fn parse_server(
+        server: &str,
+        vhost: Option<&str>,
+        heartbeat: Duration,
+        authorities: &Authorities,
+    ) -> Result<BrokerAddress, AmqpError> {
         let refused = |why: &str| {
             Err(AmqpError::Address { address: mask_credentials(server), why: why.to_owned() })
         };
@@ -63,18 +80,15 @@ impl BrokerAddress {
             // named "" hardly ever exists.
             uri.vhost = DEFAULT_VHOST.to_owned();
         }
-        if let Some(vhost) = &settings.vhost {
-            uri.vhost = vhost.clone();
+        if let Some(vhost) = vhost {
+            uri.vhost = vhost.to_owned();
         }
         if uri.vhost.len() > VHOST_BYTES_MAX {
             return refused("its virtual host has more than 255 bytes");
         }
-        if settings.reply_queue.is_empty() || settings.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
-            return Err(AmqpError::ReplyQueue(settings.reply_queue.len()));
-        }
-        let heartbeat_s = settings.heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
+        let heartbeat_s = heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
         uri.query.heartbeat.get_or_insert(u16::try_from(heartbeat_s).unwrap_or(u16::MAX));
-        Ok(BrokerAddress { uri, tls: Arc::new(settings.authorities.client_config()) })
+        Ok(BrokerAddress { uri, tls: Arc::new(authorities.client_config()) })
     }
 
     /// Returns the broker's user that the manager logs in as.
@@ -82,7 +96,8 @@ impl BrokerAddress {
         &self.uri.authority.userinfo.username
     }
 
-    pub(super) fn vhost(&self) -> &str {
+    /// Returns the virtual host.
+    pub fn vhost(&self) -> &str {
         &self.uri.vhost
     }
 
@@ -91,7 +106,7 @@ impl BrokerAddress {
     /// # Errors
     ///
     /// A sentence for the user says why it could not be opened.
-    pub(super) async fn open(&self, role: &str) -> Result<Connection, String> {
+    pub async fn open(&self, role: &str) -> Result<Connection, String> {
         self.open_with_hooks(role, ConnectionHooks::default()).await
     }
 
@@ -123,7 +138,7 @@ impl BrokerAddress {
 
     /// Explains an error of a connection, in one sentence.
     #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
-    pub(super) fn explain(&self, error: &lapin::Error) -> String {
+    pub fn explain(&self, error: &lapin::Error) -> String {
         match error.kind() {
             ErrorKind::IOError(why) if why.kind() == io::ErrorKind::ConnectionRefused => {
                 format!("no broker listens at {} (connection refused)", self.authority())
@@ -189,11 +204,12 @@ impl BrokerAddress {
     }
 
     /// Returns the host and the port.
-    pub(super) fn host_and_port(&self) -> (String, u16) {
+    pub fn host_and_port(&self) -> (String, u16) {
         (self.uri.authority.host.clone(), self.uri.authority.port)
     }
 
-    pub(super) fn is_tls(&self) -> bool {
+    /// Returns whether the connection is over TLS.
+    pub fn is_tls(&self) -> bool {
         self.uri.scheme == AMQPScheme::AMQPS
     }
 
@@ -222,7 +238,7 @@ fn ipv6_host(server: &str) -> Option<&str> {
 }
 
 /// Closes the connection in order, but does not wait long for a broker that does not answer.
-pub(super) async fn close(connection: &Connection) {
+pub async fn close(connection: &Connection) {
     // An error means that it is closed already.
     let _ =
         tokio::time::timeout(CLOSE_MAX, connection.close(200, "closed by workflow-manager".into()))
@@ -239,7 +255,7 @@ pub(super) fn fail_point(name: &'static str) -> lapin::Result<()> {
 
 /// Returns the code and text with which the broker closed a channel, if the error means that.
 #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
-pub(super) fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str)> {
+pub fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str)> {
     match error.kind() {
         ErrorKind::ProtocolError(why) => match why.kind() {
             AMQPErrorKind::Soft(code) => Some((code.clone(), why.get_message().as_str())),

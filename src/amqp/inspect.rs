@@ -19,32 +19,25 @@ pub(super) async fn inspect(state: Rc<AmqpState>, queues: Vec<Arc<str>>) -> Vec<
         Ok(found) => found
             .into_iter()
             .zip(&queues)
-            .map(|(found, queue)| {
-                let status =
-                    queue_status(&state.address, found, unacknowledged.get(&**queue).copied());
-                match status {
-                    QueueStatus::Exists { messages, unacknowledged, consumers, .. } => {
-                        let is_full = state.full_queues.borrow().contains(queue);
-                        QueueStatus::Exists { messages, unacknowledged, consumers, is_full }
-                    }
-                    other @ (QueueStatus::Endpoint { .. }
-                    | QueueStatus::Missing
-                    | QueueStatus::Unknown(_)) => other,
+            .map(|(found, queue)| match queue_status(&state.address, found) {
+                QueueStatus::Exists { messages, consumers, .. } => {
+                    let unacknowledged = unacknowledged.get(&**queue).copied();
+                    let is_full = state.full_queues.borrow().contains(queue);
+                    QueueStatus::Exists { messages, unacknowledged, consumers, is_full }
                 }
+                other @ (QueueStatus::Endpoint { .. }
+                | QueueStatus::Missing
+                | QueueStatus::Unknown(_)) => other,
             })
             .collect(),
     }
 }
 
-/// Converts the check of a queue to its status.
-pub(super) fn queue_status(
-    address: &BrokerAddress,
-    found: QueueCheck,
-    unacknowledged: Option<u64>,
-) -> QueueStatus {
+/// Converts the check of a queue to its status, as far as the check knows it.
+pub fn queue_status(address: &BrokerAddress, found: QueueCheck) -> QueueStatus {
     match found {
         QueueCheck::Exists { consumers, messages } => {
-            QueueStatus::Exists { messages, unacknowledged, consumers, is_full: false }
+            QueueStatus::Exists { messages, unacknowledged: None, consumers, is_full: false }
         }
         QueueCheck::Missing => QueueStatus::Missing,
         QueueCheck::Exclusive => {

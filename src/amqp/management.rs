@@ -20,7 +20,7 @@ const ANSWER_BYTES_MAX: usize = 10 * 1024 * 1024;
 
 /// The management API of a broker.
 #[derive(Clone)]
-pub(super) struct ManagementApi {
+pub struct ManagementApi {
     /// The base address, without credentials and without a slash at the end.
     base_url: String,
     authorization: String,
@@ -29,9 +29,7 @@ pub(super) struct ManagementApi {
 
 impl ManagementApi {
     /// Creates the client of the API that the settings name, if they name one.
-    pub(super) fn from_settings(
-        settings: &AmqpSettings,
-    ) -> Result<Option<ManagementApi>, AmqpError> {
+    pub fn from_settings(settings: &AmqpSettings) -> Result<Option<ManagementApi>, AmqpError> {
         let url = settings.management.as_str();
         if url.is_empty() {
             Ok(None)
@@ -58,9 +56,9 @@ impl ManagementApi {
             return Err(refused("the host is missing"));
         }
         // The credentials are written as in the address of the broker.
-        let uri: AMQPUri = format!("amqp://{}", rest.split('/').next().unwrap_or_default())
-            .parse()
-            .map_err(|why: String| refused(&why))?;
+        let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
+        let uri: AMQPUri =
+            format!("amqp://{authority}").parse().map_err(|why: String| refused(&why))?;
         let user = uri.authority.userinfo;
         let credentials = base64::engine::general_purpose::STANDARD
             .encode(format!("{}:{}", user.username, user.password));

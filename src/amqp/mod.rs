@@ -4,8 +4,7 @@
 //! cannot stop the acks. The `publisher` sends step messages and waits for confirms. The `consumer`
 //! takes deliveries and settles them. The `quarantine` moves away messages that cannot be read;
 //! [`wire`] makes sure that such a message costs no connection. Each task reconnects by itself,
-//! without end. They run on the arbiter on which [`Connector::connect`] was called. `stub_manager`
-//! is separate: it plays the manager for a single worker that is tested.
+//! without end. They run on the arbiter on which [`Connector::connect`] was called.
 
 mod acks;
 mod backlog;
@@ -18,7 +17,6 @@ mod inspect;
 mod management;
 mod policy;
 mod policy_lock;
-mod probe;
 mod publisher;
 mod publisher_connection;
 mod quarantine;
@@ -30,7 +28,6 @@ mod received;
 mod section;
 mod settings;
 mod state;
-mod stub_manager;
 mod topic_exchange;
 pub mod wire;
 mod workflow_queues;
@@ -40,9 +37,7 @@ use bus::event::run_reporting_panic;
 use bus::{
     Addressee, AttemptEnd, Bus, EventSink, Publication, QueueDepth, QueueStatus, ServedQueues,
 };
-use connection::BrokerAddress;
 use futures_util::future::LocalBoxFuture;
-use management::ManagementApi;
 use policy_lock::PolicyLock;
 use quarantine_budget::QuarantineBudget;
 use queue_properties::KnownProperties;
@@ -53,29 +48,30 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use wire::delivery_budget::DeliveryBudget;
 
-pub use policy::PolicyStatus;
-pub use probe::{BrokerProbe, probe_broker};
-pub use received::parse_dead_letter;
-pub use section::{
-    AmqpSection, QueueTypeSetting, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages,
-    quarantine_queue,
-};
+pub use connection::{BrokerAddress, channel_error, close as close_connection};
+pub use inspect::queue_status;
+pub use management::ManagementApi;
+pub use policy::{PolicyStatus, inspect_policy};
+pub use queue_properties::QueueProperties;
+pub use queues::{QueueCheck, QueueDeclarer, short_string};
+pub use received::{parse_dead_letter, parse_number_header};
+pub use section::{AmqpSection, ReplyQueueType, UnreadableMessages, quarantine_queue};
 pub use settings::{AmqpError, AmqpSettings};
-pub use stub_manager::{CutPoint, ReceivedReply, StubManager, StubMessage, WorkerEvent};
 pub use topic_exchange::TopicConnector;
 
 /// Validated settings, ready to connect.
-#[derive(Debug)]
 pub struct Connector {
     settings: AmqpSettings,
+    address: BrokerAddress,
+    management: Option<ManagementApi>,
 }
 
 impl Connector {
     /// Validates the settings. It does not connect yet.
     pub fn new(settings: AmqpSettings) -> Result<Connector, AmqpError> {
-        BrokerAddress::parse(&settings)?;
-        ManagementApi::from_settings(&settings)?;
-        Ok(Connector { settings })
+        let address = BrokerAddress::parse(&settings)?;
+        let management = ManagementApi::from_settings(&settings)?;
+        Ok(Connector { settings, address, management })
     }
 
     /// Starts to connect, without waiting for it, and reports to `sink`. Must be called on an
@@ -85,19 +81,7 @@ impl Connector {
         let (recheck_sender, recheck_requests) = mpsc::unbounded_channel();
         let (phase, phases) = watch::channel(ShutdownPhase::Open);
         let unconfirmed = Rc::new(Cell::new(0));
-        // The settings were validated by `Connector::new`.
-        let Ok(address) = BrokerAddress::parse(&self.settings) else {
-            return AmqpBus {
-                outbox,
-                recheck_sender,
-                unconfirmed,
-                phase,
-                tasks: None,
-                state: None,
-            };
-        };
         let reporter = Rc::new(StateReporter::new(sink.clone()));
-        let management = ManagementApi::from_settings(&self.settings).ok().flatten();
         let active_queues =
             watch::channel(ActiveQueues::from_served(self.settings.served.clone())).0;
         let (quarantine, to_quarantine) = mpsc::unbounded_channel();
@@ -106,8 +90,8 @@ impl Connector {
             quarantine_budget: QuarantineBudget::new(self.settings.replies_bytes_max),
             policy_lock: PolicyLock::default(),
             settings: self.settings,
-            address,
-            management,
+            address: self.address,
+            management: self.management,
             sink,
             state_reporter: reporter,
             active_queues,
@@ -133,14 +117,7 @@ impl Connector {
             publisher: actix_rt::spawn(publisher),
             quarantine: actix_rt::spawn(quarantining),
         };
-        AmqpBus {
-            outbox,
-            recheck_sender,
-            unconfirmed,
-            phase,
-            tasks: Some(tasks),
-            state: Some(state),
-        }
+        AmqpBus { outbox, recheck_sender, unconfirmed, phase, tasks: Some(tasks), state }
     }
 }
 
@@ -152,17 +129,18 @@ pub struct AmqpBus {
     unconfirmed: Rc<Cell<usize>>,
     phase: watch::Sender<ShutdownPhase>,
     tasks: Option<BusTasks>,
-    state: Option<Rc<AmqpState>>,
+    state: Rc<AmqpState>,
 }
 
 impl Bus for AmqpBus {
     fn publish(&mut self, message: Publication) {
         self.unconfirmed.set(self.unconfirmed.get() + 1);
-        if let (Addressee::Worker, Some(state)) = (message.addressee, &self.state)
-            && !state.active_queues.borrow().worker_queues.contains(&message.address.queue)
+        let active_queues = &self.state.active_queues;
+        if message.addressee == Addressee::Worker
+            && !active_queues.borrow().worker_queues.contains(&message.address.queue)
         {
             // The message is of a job that continues after its definition was replaced.
-            state.active_queues.send_modify(|active_queues| {
+            active_queues.send_modify(|active_queues| {
                 active_queues.worker_queues.insert(message.address.queue.clone());
             });
         }
@@ -182,13 +160,7 @@ impl Bus for AmqpBus {
     }
 
     fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueStatus>> {
-        match self.state.clone() {
-            Some(state) => Box::pin(inspect::inspect(state, queues)),
-            None => {
-                let unknown = QueueStatus::Unknown("the bus is not connected".to_owned());
-                Box::pin(std::future::ready(vec![unknown; queues.len()]))
-            }
-        }
+        Box::pin(inspect::inspect(self.state.clone(), queues))
     }
 
     fn ensure_queues(&mut self, queues: Vec<Arc<str>>) {
@@ -197,21 +169,16 @@ impl Bus for AmqpBus {
     }
 
     fn poll_depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
-        match self.state.clone() {
-            Some(state) => Box::pin(inspect::fetch_depths(state)),
-            None => Box::pin(std::future::ready(Err("the bus is not connected".to_owned()))),
-        }
+        Box::pin(inspect::fetch_depths(self.state.clone()))
     }
 
     fn set_served(&mut self, served: ServedQueues) {
-        if let Some(state) = &self.state {
-            // Running jobs, and jobs that are retried, still use the queues of earlier definitions.
-            state.active_queues.send_modify(|active_queues| {
-                active_queues.worker_queues.extend(served.worker_queues);
-                active_queues.call_queues = served.call_queues;
-                active_queues.declarations = served.declarations;
-            });
-        }
+        // Running jobs, and jobs that are retried, still use the queues of earlier definitions.
+        self.state.active_queues.send_modify(|active_queues| {
+            active_queues.worker_queues.extend(served.worker_queues);
+            active_queues.call_queues = served.call_queues;
+            active_queues.declarations = served.declarations;
+        });
     }
 
     /// Waits until the open deliveries are settled, then publishes the messages that follow
@@ -248,12 +215,11 @@ impl Drop for BusTasks {
 
 #[cfg(test)]
 mod tests {
-    use super::Connector;
     use super::settings::tests::settings;
 
     #[test]
     fn settings_are_formatted_without_the_password() {
-        let formatted = format!("{:?} {:?}", settings(), Connector::new(settings()));
+        let formatted = format!("{:?}", settings());
         assert!(
             formatted.contains("amqp://***@host:5672/v") && !formatted.contains("secret"),
             "{formatted}"

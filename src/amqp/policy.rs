@@ -117,7 +117,7 @@ const DROP_KEYS: [&str; 5] =
     ["message-ttl", "max-length", "max-length-bytes", "expires", "delivery-limit"];
 
 /// Returns whether the policy is set, and which of `queues` have another one.
-pub(super) async fn inspect_policy(
+pub async fn inspect_policy(
     management: ManagementApi,
     vhost: &str,
     reply_queue: String,

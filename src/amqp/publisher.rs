@@ -455,7 +455,7 @@ impl Publisher {
         };
         link.body_bytes_max = parse_size_limit(broker_text).or(link.body_bytes_max);
         let size = |published: &PublishedMessage| published.body_bytes;
-        let largest = link.published.values().map(size).max().unwrap_or_default();
+        let largest = link.published.values().map(size).max().unwrap_or(0);
         // The broker names no size. Whichever message it was, the largest is too large as well.
         let is_suspect = |published: &PublishedMessage| {
             size(published) == largest

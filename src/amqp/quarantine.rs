@@ -163,11 +163,8 @@ async fn quarantine_batches(
             batch.drain(..).for_each(|request| report_and_ack(state, request, true));
             state.quarantine_budget.requeue_deferred();
             // The time is over, or the inbox is closed: nothing more arrives for now.
-            if tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX))
-                .await
-                .unwrap_or_default()
-                == 0
-            {
+            let received = tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX)).await;
+            if matches!(received, Err(_) | Ok(0)) {
                 return Ok(());
             }
         }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The parameters of a queue's declaration besides its name.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct QueueProperties {
+pub struct QueueProperties {
     pub(super) durable: bool,
     pub(super) auto_delete: bool,
     pub(super) arguments: FieldTable,

@@ -20,7 +20,7 @@ const CHANNELS_MAX: usize = 16;
 
 /// The result of checking or declaring a queue.
 #[derive(Debug)]
-pub(super) enum QueueCheck {
+pub enum QueueCheck {
     /// It exists, with whatever arguments.
     Exists {
         /// How many consumers it has.
@@ -39,14 +39,15 @@ pub(super) enum QueueCheck {
 }
 
 /// Checks and declares queues on one connection.
-pub(super) struct QueueDeclarer {
+pub struct QueueDeclarer {
     connection: Rc<Connection>,
     idle_channels: RefCell<Vec<Channel>>,
     permits: Semaphore,
 }
 
 impl QueueDeclarer {
-    pub(super) fn new(connection: Rc<Connection>) -> Rc<QueueDeclarer> {
+    /// Creates a declarer that opens channels on this connection.
+    pub fn new(connection: Rc<Connection>) -> Rc<QueueDeclarer> {
         Rc::new(QueueDeclarer {
             connection,
             idle_channels: RefCell::default(),
@@ -55,7 +56,7 @@ impl QueueDeclarer {
     }
 
     /// Checks whether `queue` exists.
-    pub(super) async fn check(&self, queue: &str) -> QueueCheck {
+    pub async fn check(&self, queue: &str) -> QueueCheck {
         self.send_declare(
             queue,
             QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() },
@@ -66,7 +67,7 @@ impl QueueDeclarer {
 
     /// Declares `queue`. A queue that exists with other properties counts as existing: it is used
     /// as it is.
-    pub(super) async fn declare(&self, queue: &str, properties: QueueProperties) -> QueueCheck {
+    pub async fn declare(&self, queue: &str, properties: QueueProperties) -> QueueCheck {
         let QueueProperties { durable, auto_delete, arguments } = properties;
         let options =
             QueueDeclareOptions { durable, auto_delete, ..QueueDeclareOptions::default() };
@@ -185,15 +186,14 @@ fn check_from_error(error: &lapin::Error, passive: bool) -> QueueCheck {
     }
 }
 
-/// Converts to a short string of the protocol. Longer names are rejected where definitions and
-/// settings are loaded; one that comes this far is an error of the program.
-pub(super) fn short_string(text: impl Into<String>) -> ShortString {
-    let text = text.into();
-    let bytes = text.len();
-    ShortString::try_new(text).unwrap_or_else(|_| {
-        tracing::error!(bytes, "a text is too long for the protocol, and is sent empty");
-        ShortString::default()
-    })
+/// Converts to a short string of the protocol.
+#[allow(
+    clippy::expect_used,
+    reason = "definitions and settings with longer names are not loaded, and an empty name would \
+              send a message elsewhere"
+)]
+pub fn short_string(text: impl Into<String>) -> ShortString {
+    ShortString::try_new(text.into()).expect("a text of at most 255 bytes")
 }
 
 /// A queue by name, with the result of its check.

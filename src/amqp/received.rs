@@ -135,7 +135,7 @@ fn text_header<'h>(headers: &'h FieldTable, name: &str) -> Option<&'h str> {
     clippy::wildcard_enum_match_arm,
     reason = "no other type of value is a whole number or a text"
 )]
-pub(super) fn parse_number_header(headers: &FieldTable, name: &str) -> Option<u32> {
+pub fn parse_number_header(headers: &FieldTable, name: &str) -> Option<u32> {
     match headers.inner().get(name)? {
         AMQPValue::ShortShortInt(number) => u32::try_from(*number).ok(),
         AMQPValue::ShortShortUInt(number) => Some(u32::from(*number)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The longest name of a reply queue, in bytes: with `.unreadable` appended it is the name of
 /// another queue, and AMQP allows 255.
-pub const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
+pub(crate) const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
 
 /// The shortest `lost_after`: by default a broker's statistics are up to 5 seconds old.
 const LOST_AFTER_MIN: Duration = Duration::from_secs(3);

@@ -24,9 +24,9 @@ const UNCONFIRMED_MAX: usize = 1_000;
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
 /// Validated settings of a topic exchange, ready to connect.
-#[derive(Debug)]
 pub struct TopicConnector {
-    settings: AmqpSettings,
+    address: BrokerAddress,
+    backoff: ReconnectBackoff,
     exchange: String,
     buffer_max: usize,
 }
@@ -38,8 +38,9 @@ impl TopicConnector {
         exchange: String,
         buffer_max: usize,
     ) -> Result<TopicConnector, AmqpError> {
-        BrokerAddress::parse(&settings)?;
-        Ok(TopicConnector { settings, exchange, buffer_max })
+        let address = BrokerAddress::parse(&settings)?;
+        let backoff = ReconnectBackoff::new(settings.reconnect_min, settings.reconnect_max);
+        Ok(TopicConnector { address, backoff, exchange, buffer_max })
     }
 
     /// Starts to connect, without waiting for it. Must be called on an arbiter.
@@ -47,11 +48,9 @@ impl TopicConnector {
         let (outbox, inbox) = mpsc::channel(self.buffer_max);
         let (closing, is_closing) = watch::channel(false);
         let publisher = ExchangePublisher {
-            backoff: ReconnectBackoff::new(
-                self.settings.reconnect_min,
-                self.settings.reconnect_max,
-            ),
-            connector: self,
+            address: self.address,
+            backoff: self.backoff,
+            exchange: self.exchange,
             sink,
             inbox,
             is_closing,
@@ -87,7 +86,8 @@ impl EventTopic for TopicExchange {
 
 /// Publishes over any number of connections, until it is closed.
 struct ExchangePublisher {
-    connector: TopicConnector,
+    address: BrokerAddress,
+    exchange: String,
     backoff: ReconnectBackoff,
     sink: PublishOutcomeSink,
     inbox: mpsc::Receiver<EventMessage>,
@@ -102,21 +102,19 @@ type PendingConfirm = LocalBoxFuture<'static, (u64, lapin::Result<bool>)>;
 
 impl ExchangePublisher {
     async fn run(mut self) {
-        // The settings were validated by `TopicConnector::new`.
-        let Ok(address) = BrokerAddress::parse(&self.connector.settings) else { return };
         let mut last_reason = LastReason::default();
         loop {
             let mut is_closing = self.is_closing.clone();
             let opened = tokio::select! {
                 biased;
                 _ = is_closing.wait_for(|closing| *closing) => break,
-                opened = Box::pin(open(&address, &self.connector.exchange)) => opened,
+                opened = Box::pin(open(&self.address, &self.exchange)) => opened,
             };
             let reason = match opened {
                 Ok((connection, channel)) => {
                     tracing::info!(
-                        server = %address,
-                        exchange = self.connector.exchange,
+                        server = %self.address,
+                        exchange = self.exchange,
                         "publishing events"
                     );
                     self.backoff.reset();
@@ -125,7 +123,7 @@ impl ExchangePublisher {
                     connection::close(&connection).await;
                     match served {
                         Ok(()) => break,
-                        Err(error) => address.explain(&error),
+                        Err(error) => self.address.explain(&error),
                     }
                 }
                 Err(reason) => reason,
@@ -133,16 +131,16 @@ impl ExchangePublisher {
             let pause = self.backoff.next_delay();
             if last_reason.record_if_new(&reason) {
                 tracing::warn!(
-                    server = %address,
-                    exchange = self.connector.exchange,
+                    server = %self.address,
+                    exchange = self.exchange,
                     reason,
                     retry_in_ms = millis(pause),
                     "not publishing events"
                 );
             } else {
                 tracing::debug!(
-                    server = %address,
-                    exchange = self.connector.exchange,
+                    server = %self.address,
+                    exchange = self.exchange,
                     reason,
                     retry_in_ms = millis(pause),
                     "not publishing events"
@@ -203,7 +201,7 @@ impl ExchangePublisher {
             .with_timestamp(message.timestamp_s);
         let (channel, exchange, key, body) = (
             channel.clone(),
-            short_string(self.connector.exchange.clone()),
+            short_string(self.exchange.clone()),
             short_string(message.key.clone()),
             message.body.clone(),
         );

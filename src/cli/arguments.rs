@@ -15,25 +15,27 @@ use daemon::settings::{DurationSetting, Overrides};
 use engine::JobId;
 use std::path::PathBuf;
 
-pub use contexts::{AddArguments, ContextCommand};
-pub use job_ref::JobRef;
-pub use operate::{
+pub(super) use contexts::{AddArguments, ContextCommand};
+pub(super) use job_ref::JobRef;
+pub(super) use operate::{
     CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments, SearchArguments,
     StepStatusFilter,
 };
-pub use parts::{AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments};
+pub(super) use parts::{
+    AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments,
+};
 pub(super) use reach::address;
 use reach::span;
-pub use reach::{
+pub(super) use reach::{
     ClientArguments, Format, FormatArguments, ListArguments, ReachArguments, TimeArguments,
     TimeStyle,
 };
 pub(super) use tokens::NewTokenArguments;
 #[cfg(test)]
 pub(super) use tokens::ScopeArgument;
-pub use tokens::TokenCommand;
-pub use work::WorkArguments;
-pub use worker_test::{TestedBus, WorkerTestArguments};
+pub(super) use tokens::TokenCommand;
+pub(super) use work::WorkArguments;
+pub(super) use worker_test::{TestedBus, WorkerTestArguments};
 
 /// Coordinates jobs over independent workers through a message bus.
 #[derive(Parser, Debug)]
@@ -43,12 +45,12 @@ pub use worker_test::{TestedBus, WorkerTestArguments};
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
 /// The commands.
 #[derive(Subcommand, Debug)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run the manager until SIGTERM or SIGINT
     Serve(ServeArguments),
     /// Validate workflow files: print the graph, queues and singulars, or every error
@@ -112,7 +114,6 @@ pub enum Command {
         directory: PathBuf,
     },
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
     Client(ClientCommand),
 }
 
@@ -124,7 +125,7 @@ For fish:  workflow-manager completions fish > ~/.config/fish/completions/workfl
 
 /// The commands that speak to a manager.
 #[derive(Subcommand, Debug)]
-pub enum ClientCommand {
+pub(crate) enum ClientCommand {
     /// Create a job, follow it, print its result
     Run(RunArguments),
     /// List jobs by workflow: running, and ended within the interval
@@ -135,7 +136,6 @@ pub enum ClientCommand {
         #[arg(long, default_value_t = 480)]
         interval: u64,
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         list: ListArguments,
     },
     /// Search jobs by workflow, state, status, id and time
@@ -154,7 +154,6 @@ pub enum ClientCommand {
         #[arg(long)]
         step: String,
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         jobs: OperateArguments,
     },
     /// Delete ended jobs
@@ -169,13 +168,11 @@ pub enum ClientCommand {
         /// The job's id, or its first digits
         id: JobRef,
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
     },
     /// Reload the workflow files: all, or nothing if one has an error
     Reload {
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
     },
     /// Show a job, its steps and the first of its child jobs; with --children these alone
@@ -183,10 +180,8 @@ pub enum ClientCommand {
         /// The job's id, or its first digits
         id: JobRef,
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         children: ChildrenArguments,
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         list: ListArguments,
     },
     /// Show a step of a job with its attempts; or its input or output, byte for byte
@@ -199,7 +194,6 @@ pub enum ClientCommand {
         #[arg(long, value_name = "DURATION", value_parser = span)]
         stats: Option<DurationSetting>,
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         list: ListArguments,
     },
     /// List the queues of the loaded workflows: what they hold, and how many workers consume
@@ -208,7 +202,6 @@ pub enum ClientCommand {
         #[arg(long)]
         unattended: bool,
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         list: ListArguments,
     },
     /// Wait until a job is in a state
@@ -222,13 +215,11 @@ pub enum ClientCommand {
         #[arg(long)]
         live: bool,
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         reach: ReachArguments,
     },
     /// Tell which manager is asked, and what the token allows
     Whoami {
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
     },
     /// Show what happened to a job, entry by entry of its record, or the job as it was
@@ -289,156 +280,146 @@ impl SettingsArguments {
 
 /// Arguments of `doctor`.
 #[derive(Args, Debug)]
-pub struct DoctorArguments {
+pub(crate) struct DoctorArguments {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub settings: SettingsArguments,
+    pub(crate) settings: SettingsArguments,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
+    pub(crate) client: ClientArguments,
 }
 
 /// Arguments of `run`.
 #[derive(Args, Debug)]
-pub struct RunArguments {
+pub(crate) struct RunArguments {
     /// The workflow: NAME or VHOST/NAME
-    pub workflow: String,
+    pub(crate) workflow: String,
     /// The job's message: a JSON object, @FILE, or - for standard input
     #[arg(long, value_name = "JSON|@FILE|-", default_value = "{}")]
-    pub message: String,
+    pub(crate) message: String,
     /// The job's id, a UUID; the same id with the same message starts nothing twice
     #[arg(long, value_name = "UUID")]
-    pub id: Option<JobId>,
+    pub(crate) id: Option<JobId>,
     /// Print the job's id and do not follow it
     #[arg(long)]
-    pub detach: bool,
+    pub(crate) detach: bool,
     /// How long to wait for a manager that does not answer while the job is followed
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
-    pub reconnect_for: DurationSetting,
+    pub(crate) reconnect_for: DurationSetting,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
+    pub(crate) client: ClientArguments,
 }
 
 /// Which part of a record is shown.
 #[derive(Args, Debug)]
-pub struct RecordArguments {
+pub(crate) struct RecordArguments {
     /// The job's, or child job's, id; of a job also its first digits
-    pub id: JobRef,
+    pub(crate) id: JobRef,
     /// Show the job as it was after the entry with this number; the first is 1
     #[arg(long, value_name = "N", conflicts_with_all = ["after", "limit"])]
-    pub at: Option<u64>,
+    pub(crate) at: Option<u64>,
     /// Only entries after the one with this number
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub after: u64,
+    pub(crate) after: u64,
     /// At most this many [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub limit: Option<u64>,
+    pub(crate) limit: Option<u64>,
 }
 
 /// Arguments of `history`.
 #[derive(Args, Debug)]
-pub struct HistoryArguments {
+pub(crate) struct HistoryArguments {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub record: RecordArguments,
+    pub(crate) record: RecordArguments,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
+    pub(crate) client: ClientArguments,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub times: TimeArguments,
+    pub(crate) times: TimeArguments,
 }
 
 /// Arguments of `replay`.
 #[derive(Args, Debug)]
-pub struct ReplayArguments {
+pub(crate) struct ReplayArguments {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub record: RecordArguments,
+    pub(crate) record: RecordArguments,
     /// The journal's file
     #[arg(long, value_name = "FILE")]
-    pub db: PathBuf,
+    pub(crate) db: PathBuf,
     /// Print JSON: a line for each entry, or the job
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub times: TimeArguments,
+    pub(crate) times: TimeArguments,
 }
 
 /// Arguments of `backup`.
 #[derive(Args, Debug)]
-pub struct BackupArguments {
+pub(crate) struct BackupArguments {
     /// The new file
     #[arg(value_name = "FILE")]
-    pub target: PathBuf,
+    pub(crate) target: PathBuf,
     /// The journal's file
     #[arg(long, value_name = "FILE")]
-    pub db: PathBuf,
+    pub(crate) db: PathBuf,
     /// How much is copied at most, in MiB a second; 0: as fast as it can be
     #[arg(long, value_name = "MIB", default_value_t = 64)]
-    pub rate: u32,
+    pub(crate) rate: u32,
     /// Leave out what is free within the file: the copy is as small as it can be
     #[arg(long)]
-    pub vacuum: bool,
+    pub(crate) vacuum: bool,
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Arguments of `restore`.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["db", "check"]))]
-pub struct RestoreArguments {
+pub(crate) struct RestoreArguments {
     /// The backup
     #[arg(value_name = "FILE")]
-    pub backup: PathBuf,
+    pub(crate) backup: PathBuf,
     /// The journal's file; it must not be there
     #[arg(long, value_name = "FILE")]
-    pub db: Option<PathBuf>,
+    pub(crate) db: Option<PathBuf>,
     /// Only find out whether every row can be read and every job goes on; a copy for this is made
     /// in the directory for temporary files, and removed
     #[arg(long)]
-    pub check: bool,
+    pub(crate) check: bool,
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Arguments of `watch`.
 #[derive(Args, Debug)]
-pub struct WatchArguments {
+pub(crate) struct WatchArguments {
     /// The job's id, or its first digits
-    pub id: Option<JobRef>,
+    pub(crate) id: Option<JobRef>,
     /// Only what happens to the job itself, not to its child jobs
     #[arg(long, requires = "id")]
-    pub no_children: bool,
+    pub(crate) no_children: bool,
     /// How long to wait for a manager that does not answer
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
-    pub reconnect_for: DurationSetting,
+    pub(crate) reconnect_for: DurationSetting,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
+    pub(crate) client: ClientArguments,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub times: TimeArguments,
+    pub(crate) times: TimeArguments,
 }
 
 /// Arguments of `status`.
 #[derive(Args, Debug)]
-pub struct StatusArguments {
+pub(crate) struct StatusArguments {
     /// The workflow: NAME or VHOST/NAME
-    pub workflow: String,
+    pub(crate) workflow: String,
     /// Only this job
     #[arg(long, value_name = "ID")]
-    pub job: Option<JobRef>,
+    pub(crate) job: Option<JobRef>,
     /// Only jobs in which the step has this status; given several times, all must hold
     #[arg(long = "filter", value_name = "STEP=STATUS")]
-    pub filters: Vec<StepStatusFilter>,
+    pub(crate) filters: Vec<StepStatusFilter>,
     /// The most jobs to show, up to 10000 [default: 1000, with --csv all]
     #[arg(long, value_name = "N")]
-    pub limit: Option<u32>,
+    pub(crate) limit: Option<u32>,
     /// Only these steps, in this order [default: all; of too many those that are not empty, as many
     /// as fit]
     #[arg(
@@ -447,11 +428,10 @@ pub struct StatusArguments {
         value_delimiter = ',',
         conflicts_with_all = ["json", "csv"]
     )]
-    pub columns: Vec<String>,
+    pub(crate) columns: Vec<String>,
     /// Print CSV of all jobs, as the manager writes it
     #[arg(long, conflicts_with_all = ["json", "output"])]
-    pub csv: bool,
+    pub(crate) csv: bool,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub list: ListArguments,
+    pub(crate) list: ListArguments,
 }

@@ -2,23 +2,24 @@
 
 use super::arguments::{BackupArguments, RestoreArguments};
 use super::error::ClientError;
-use journal::{self, BackupSummary, JournalError};
+use journal::BackupSummary;
 use serde_json::json;
 use std::io::Write;
 use std::num::NonZero;
 
 const MIB: u64 = 1 << 20;
 
-/// Runs `backup --db FILE TARGET [--rate MIB] [--vacuum]`.
+/// Runs `backup --db FILE TARGET [--rate MIB] [--vacuum]`: copies a journal's file.
 pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let rate = NonZero::new(u64::from(arguments.rate) * MIB);
     let BackupArguments { db, target, vacuum, .. } = arguments;
-    let copied = journal::back_up(db, target, rate, *vacuum).map_err(to_client_error)?;
+    let copied = journal::back_up(db, target, rate, *vacuum)?;
     let subject = format!("{} is a copy of {}", arguments.target.display(), arguments.db.display());
     print_summary(&subject, copied, arguments.json, out)
 }
 
-/// Runs `restore BACKUP --db FILE` or `restore BACKUP --check`.
+/// Runs `restore BACKUP --db FILE` or `restore BACKUP --check`: restores a journal from a copy, or
+/// checks whether that is possible.
 pub(super) fn restore(
     arguments: &RestoreArguments,
     out: &mut dyn Write,
@@ -26,20 +27,15 @@ pub(super) fn restore(
     let backup = &arguments.backup;
     let (copied, subject) = match &arguments.db {
         Some(db) => {
-            let copied = journal::restore(backup, db).map_err(to_client_error)?;
+            let copied = journal::restore(backup, db)?;
             (copied, format!("{} is restored from {}", db.display(), backup.display()))
         }
         None => {
-            let copied =
-                journal::inspect_backup(backup, &std::env::temp_dir()).map_err(to_client_error)?;
+            let copied = journal::inspect_backup(backup, &std::env::temp_dir())?;
             (copied, format!("{} can be restored", backup.display()))
         }
     };
     print_summary(&subject, copied, arguments.json, out)
-}
-
-fn to_client_error(error: JournalError) -> ClientError {
-    ClientError::Refused(error.to_string())
 }
 
 fn print_summary(

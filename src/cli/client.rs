@@ -175,12 +175,7 @@ impl Client {
         query: &[(String, String)],
         body: &str,
     ) -> Result<String, ClientError> {
-        let request = self
-            .agent
-            .post(self.url(path))
-            .query_pairs(pairs(query))
-            .header("Content-Type", "application/json");
-        self.read_response(self.with_token(request).send(body))
+        self.read_response(self.send_post(path, query, body.as_bytes(), CALL_TIMEOUT))
     }
 
     /// Posts bytes. The call may take as long as `timeout`.

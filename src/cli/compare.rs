@@ -13,6 +13,7 @@ use journal::{
 };
 use serde::Serialize;
 use std::collections::{BTreeSet, HashSet};
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -101,9 +102,9 @@ struct AffectedJob {
     differences: Vec<Change>,
 }
 
-/// Runs the command. The exit code is 1 if a file is not valid, or a running job would go another
-/// way.
-pub(super) fn check(
+/// Validates workflow files and compares them with the jobs in a journal. The exit code is 1 if a
+/// file is not valid, or a running job would go another way.
+pub fn check_against(
     files: &[PathBuf],
     settings: Option<&Settings>,
     journal: &Path,
@@ -114,8 +115,7 @@ pub(super) fn check(
         check::check(files, settings, is_json, out)?;
         return Ok(ExitCode::FAILURE);
     };
-    let comparison = compare(&loaded.definitions, journal)
-        .map_err(|error| ClientError::Refused(error.to_string()))?;
+    let comparison = compare(&loaded.definitions, journal)?;
     if is_json {
         let text = serde_json::to_string_pretty(&comparison)
             .map_err(|error| ClientError::Refused(error.to_string()))?;
@@ -241,7 +241,7 @@ fn print_comparison(comparison: &Comparison, out: &mut dyn Write) -> Result<(), 
             out,
             "workflow {} is not in these files: {} of it running\n",
             escape(workflow),
-            format_job_count(usize::try_from(*running).unwrap_or_default())
+            format_job_count(running)
         )?;
     }
     let affected: usize =
@@ -331,6 +331,7 @@ fn render_change(change: &Change) -> String {
     escape(&text.into_iter().flatten().collect::<String>()).into_owned()
 }
 
-fn format_job_count(count: usize) -> String {
-    if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
+fn format_job_count(count: impl Display) -> String {
+    let count = count.to_string();
+    if count == "1" { "1 job".to_owned() } else { format!("{count} jobs") }
 }

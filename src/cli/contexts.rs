@@ -15,7 +15,7 @@ use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 /// The permission bits of everyone but the owner.
 const NOT_OWNER_MASK: u32 = 0o077;
@@ -217,8 +217,8 @@ impl Contexts {
     }
 }
 
-/// Runs a command of `context`.
-pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+/// Runs a command of `context`, which gives names to managers.
+pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<(), ClientError> {
     let mut contexts = Contexts::read()?;
     match command {
         ContextCommand::Add(arguments) => add(&mut contexts, arguments, out)?,
@@ -243,7 +243,7 @@ pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitC
             writeln!(out, "the context {name} is removed{hint}")?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn add(

@@ -1,6 +1,7 @@
 //! `doctor`: finds what is wrong with an installation, and suggests what to do.
 
 mod broker;
+mod broker_probe;
 mod certificate;
 mod finding;
 #[cfg(feature = "grpc")]
@@ -38,16 +39,9 @@ pub(super) fn doctor(
         None
     };
     let is_journal_open = installation.as_ref().and_then(|local| local.is_journal_open);
-    #[cfg(feature = "grpc")]
-    let (mut server, mut token) = (String::new(), String::new());
-    let has_manager = match find_target(arguments, installation.as_ref()) {
-        Ok(reach) => {
-            #[cfg(feature = "grpc")]
-            {
-                (server, token) = (reach.server.clone(), reach.token.clone());
-            }
-            manager::inspect(reach, is_journal_open, &mut findings)?
-        }
+    let target = find_target(arguments, installation.as_ref());
+    let has_manager = match &target {
+        Ok(target) => manager::inspect(target.clone(), is_journal_open, &mut findings)?,
         Err(error) => {
             let to_do = "mend it; workflow-manager context list shows the contexts";
             findings.push(Finding::error("context", error.to_string(), to_do));
@@ -59,7 +53,7 @@ pub(super) fn doctor(
         services::inspect(local, &mut findings);
         certificate::inspect(local, &mut findings);
         #[cfg(feature = "grpc")]
-        grpc::inspect(local, &server, &token, &mut findings);
+        grpc::inspect(local, target.ok().as_ref(), &mut findings);
         #[cfg(feature = "kafka")]
         kafka::inspect(local, &mut findings);
     }

@@ -1,5 +1,7 @@
 //! The errors of client commands.
 
+use journal::JournalError;
+
 /// Why a client command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -28,7 +30,8 @@ pub enum ClientError {
     Output(#[from] std::io::Error),
 }
 
-/// Returns whether the reader of the output has closed it, as `head` does.
-pub fn is_closed_pipe(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::BrokenPipe
+impl From<JournalError> for ClientError {
+    fn from(error: JournalError) -> ClientError {
+        ClientError::Refused(error.to_string())
+    }
 }

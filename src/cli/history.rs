@@ -11,12 +11,11 @@ use super::table::truncate;
 use super::text::Text;
 use daemon::view::{EntryView, JobView};
 use engine::text::escape;
-use journal::{HistoryRecords, JobAtEntry, JournalError, Reader};
+use journal::{HistoryRecords, JobAtEntry, Reader};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::io::Write;
-use std::process::ExitCode;
 
 /// How many entries are requested at once.
 const PAGE_ENTRIES_MAX: u32 = 1_000;
@@ -47,13 +46,13 @@ struct EntriesResponse {
 pub(super) fn history(
     arguments: &HistoryArguments,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     let (client, is_json) = (Client::new(&arguments.client.reach)?, arguments.client.json);
     let screen = Screen::for_stdout(arguments.times);
     let path = format!("/api/job/{}", arguments.record.id.resolve(&client)?);
     if let Some(at) = arguments.record.at {
         print_job(&client.get(&format!("{path}?at={at}"))?, is_json, screen, out)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let mut printer = EntryPrinter::new(&arguments.record, is_json, screen, out);
     while let Some((after, limit)) = printer.next_page() {
@@ -62,14 +61,15 @@ pub(super) fn history(
         let entries = entries.iter().map(|entry| entry.get());
         printer.print_page(entries, next)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-/// Runs `replay --db FILE ID [--at N]`.
+/// Runs `replay --db FILE ID [--at N]`: rebuilds a job from a journal's file, and prints it or its
+/// entries.
 pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let (id, is_json) = (arguments.record.id.full_id()?, arguments.json);
     let screen = Screen::for_stdout(arguments.times);
-    let reader = Reader::open(&arguments.db).map_err(to_client_error)?;
+    let reader = Reader::open(&arguments.db)?;
     let to_not_found = || {
         let file = arguments.db.display();
         ClientError::Refused(format!(
@@ -77,11 +77,7 @@ pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result
         ))
     };
     if let Some(at) = arguments.record.at {
-        return match reader
-            .load_job_at_entry(id, at)
-            .map_err(to_client_error)?
-            .ok_or_else(to_not_found)?
-        {
+        return match reader.load_job_at_entry(id, at)?.ok_or_else(to_not_found)? {
             JobAtEntry::Found { job, at } => {
                 print_job(&to_json(&JobView::whole(&job, at))?, is_json, screen, out)
             }
@@ -92,8 +88,7 @@ pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result
     }
     let mut printer = EntryPrinter::new(&arguments.record, is_json, screen, out);
     while let Some((after, limit)) = printer.next_page() {
-        let page =
-            reader.load_record_page(id, after, limit, PAGE_BYTES_MAX).map_err(to_client_error)?;
+        let page = reader.load_record_page(id, after, limit, PAGE_BYTES_MAX)?;
         let page = page.ok_or_else(to_not_found)?;
         let rows = page.rows.iter().flat_map(|row| EntryView::from_row(page.graph(), row));
         let entries = rows.map(|entry| to_json(&entry)).collect::<Result<Vec<_>, _>>()?;
@@ -104,10 +99,6 @@ pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result
 
 fn to_json(value: &impl serde::Serialize) -> Result<String, ClientError> {
     serde_json::to_string(value).map_err(|error| ClientError::Refused(error.to_string()))
-}
-
-fn to_client_error(error: JournalError) -> ClientError {
-    ClientError::Refused(error.to_string())
 }
 
 fn print_job(

@@ -11,7 +11,6 @@ use super::text::Text;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::io::Write;
-use std::process::ExitCode;
 
 #[derive(Deserialize)]
 struct CountsResponse {
@@ -45,10 +44,7 @@ struct ReasonResponse {
 }
 
 /// Runs `items ID STEP`.
-pub(super) fn items(
-    arguments: &ItemsArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+pub(super) fn items(arguments: &ItemsArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let client = Client::new(&arguments.list.reach)?;
     let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
     let job = format!("/api/job/{}", arguments.id.resolve(&client)?);
@@ -76,7 +72,7 @@ pub(super) fn items(
     let body = if form.format == Format::Json { &both } else { &body };
     Listing { body, entries, table, empty_text: "no such child jobs" }.print(form, out)?;
     page.print_next_page_hint(form, out)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Prints the reasons of failures, each with its count and its first item.
@@ -85,7 +81,7 @@ fn print_reasons(
     path: &str,
     form: ListStyle,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     let body = client.get(&format!("{path}?format=reasons"))?;
     let response: ReasonsResponse = parse_response(&body)?;
     let mut table = Table::new(&[
@@ -102,7 +98,7 @@ fn print_reasons(
     if response.failed_is_minimum && form.is_for_people() {
         writeln!(out, "… only the first {} items that failed were looked at", response.failed)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn print_counts(counts: &CountsResponse, out: &mut dyn Write) -> Result<(), ClientError> {

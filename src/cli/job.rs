@@ -13,7 +13,6 @@ use engine::text::escape;
 use engine::{JobId, Millis};
 use serde::Deserialize;
 use std::io::Write;
-use std::process::ExitCode;
 
 /// How much of a message or result is printed, in characters.
 const MESSAGE_CHARS_MAX: usize = 400;
@@ -64,7 +63,7 @@ pub(super) fn job(
     id: &JobRef,
     arguments: &ListArguments,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     let client = Client::new(&arguments.reach)?;
     let form = ListStyle::from_arguments(arguments.form, arguments.times);
     let id = id.resolve(&client)?;
@@ -79,7 +78,7 @@ pub(super) fn job(
     Listing { body: &body, entries: steps, table: steps_table, empty_text: "no steps" }
         .print(form, out)?;
     if !form.is_for_people() {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let counts = job.steps.iter().filter_map(|step| step.children.as_ref());
     let (started, failed) = counts.fold((0, 0), |(started, failed), children| {
@@ -88,7 +87,7 @@ pub(super) fn job(
     if started > 0 {
         print_first_children(&client, id, failed > 0, form, out)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Prints the job and its steps.
@@ -243,7 +242,7 @@ pub(super) fn children(
     filter: &ChildrenArguments,
     arguments: &ListArguments,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     let state = if filter.failed { Some("failed".to_owned()) } else { filter.state.clone() };
     let named = [("state", &state), ("step", &filter.step), ("after", &filter.after)];
     let mut query = vec![("limit".to_owned(), filter.limit.to_string())];
@@ -258,7 +257,7 @@ pub(super) fn children(
     Listing { body: &body, entries, table, empty_text: "no child jobs are found" }
         .print(form, out)?;
     page.print_next_page_hint(form, out)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Makes a table with one row for each child job.

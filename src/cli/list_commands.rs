@@ -15,7 +15,6 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use std::collections::HashMap;
 use std::io::Write;
-use std::process::ExitCode;
 
 /// How many jobs of one workflow are listed.
 const JOBS_PER_LIST_MAX: u32 = 1_000;
@@ -51,7 +50,7 @@ pub(super) fn jobs(
     interval: u64,
     arguments: &ListArguments,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     let client = Client::new(&arguments.reach)?;
     let form = ListStyle::from_arguments(arguments.form, arguments.times);
     let names = match workflow {
@@ -92,7 +91,7 @@ pub(super) fn jobs(
              all (docs/http-api.md)"
         )?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn to_raw_json(value: &impl serde::Serialize) -> Result<Box<RawValue>, ClientError> {
@@ -132,7 +131,7 @@ pub(super) fn workflows(
     stats: Option<DurationSetting>,
     arguments: &ListArguments,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     let mut query = vec![("all".to_owned(), "true".to_owned())];
     query.extend(stats.map(|span| ("stats".to_owned(), span.to_string())));
     let body = Client::new(&arguments.reach)?.query("/api/workflows", &query)?;
@@ -161,7 +160,7 @@ pub(super) fn workflows(
     let nothing = "no workflow is loaded: name files with serve --workflows";
     Listing { body: &body, entries: parse_response(&body)?, table, empty_text: nothing }
         .print(ListStyle::from_arguments(arguments.form, arguments.times), out)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 impl StatsResponse {
@@ -256,7 +255,7 @@ pub(super) fn queues(
     is_unattended: bool,
     arguments: &ListArguments,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     let body = Client::new(&arguments.reach)?.get("/api/queues")?;
     let form = ListStyle::from_arguments(arguments.form, arguments.times);
     let mut table = Table::new(&[
@@ -298,5 +297,5 @@ pub(super) fn queues(
     let filtered = to_raw_json(&json!({ "queues": entries }))?;
     let body = if is_unattended { filtered.get() } else { &body };
     Listing { body, entries, table, empty_text: nothing }.print(form, out)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 mod arguments;
 mod backup;
-pub mod check;
+mod check;
 mod check_json;
 mod client;
 mod compare;
@@ -25,14 +25,14 @@ mod progress;
 mod responses;
 mod run;
 mod screen;
-pub mod shells;
+mod shells;
 pub mod signals;
 mod status;
 mod step;
 mod stream;
 mod table;
 mod target;
-pub mod test;
+mod test;
 mod text;
 mod tokens;
 mod wait;
@@ -42,157 +42,121 @@ mod work;
 mod worker_test;
 pub mod workflow_test;
 
+use arguments::{ClientCommand, Command};
 use daemon::load::json_schema;
-use daemon::settings::Settings;
+use daemon::settings::{Overrides, Settings};
+use daemon::telemetry::log;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
+pub use arguments::{Arguments, ServeArguments};
+pub use check::check;
+pub use compare::check_against;
+pub use error::ClientError;
 pub use groups::command;
 
-pub use arguments::{
-    AddArguments, Arguments, AwaitedState, BackupArguments, ChildrenArguments, ClientArguments,
-    ClientCommand, Command, CompleteArguments, ContextCommand, DoctorArguments, FilterArguments,
-    Format, FormatArguments, HistoryArguments, ItemsArguments, JobRef, ListArguments,
-    OperateArguments, ReachArguments, RecordArguments, RedispatchArguments, ReplayArguments,
-    RestoreArguments, RunArguments, SearchArguments, ServeArguments, SettingsArguments,
-    StatusArguments, StepArguments, StepStatusFilter, TestedBus, TimeArguments, TimeStyle,
-    TokenCommand, WaitArguments, WatchArguments, WorkArguments, WorkerTestArguments,
-};
-pub use error::{ClientError, is_closed_pipe};
+/// Runs the command of these arguments. `serve` runs the manager.
+///
+/// # Errors
+///
+/// Returns an error if the command fails in another way than by its exit code.
+pub fn run(
+    arguments: Arguments,
+    serve: impl FnOnce(&ServeArguments, &mut dyn Write) -> Result<ExitCode, ClientError>,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    match arguments.command {
+        Command::Serve(arguments) => return serve(&arguments, out),
+        Command::Check { files, against, config, json } => {
+            let settings = config.map(|file| load_settings(&file)).transpose()?;
+            return match against {
+                Some(journal) => check_against(&files, settings.as_ref(), &journal, json, out),
+                None => Ok(to_exit_code(check(&files, settings.as_ref(), json, out)?)),
+            };
+        }
+        Command::Schema => print_schema(out)?,
+        Command::Test { files, verbose, json } => {
+            return Ok(to_exit_code(test::test(&files, verbose, json, out)?));
+        }
+        Command::Replay(arguments) => history::replay(&arguments, out)?,
+        Command::Backup(arguments) => backup::back_up(&arguments, out)?,
+        Command::Restore(arguments) => backup::restore(&arguments, out)?,
+        Command::Doctor(arguments) => return doctor::doctor(&arguments, out),
+        Command::WorkerTest(arguments) => return worker_test::worker_test(&arguments, out),
+        Command::Context(command) => contexts::run(&command, out)?,
+        Command::Token(command) => tokens::run(&command, out)?,
+        Command::Completions { shell } => shells::completions(shell, out)?,
+        Command::Man { directory } => shells::man(&directory, out)?,
+        Command::Client(command) => return run_client_command(command, out),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn to_exit_code(is_good: bool) -> ExitCode {
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Loads the settings for `check`, and prints their warnings.
+fn load_settings(file: &Path) -> Result<Settings, ClientError> {
+    let settings = Settings::load(Some(file), &Overrides::default())
+        .map_err(|error| ClientError::Refused(error.to_string()))?;
+    for warning in settings.warnings() {
+        log::print(&format!("workflow-manager: warning: settings: {warning}"));
+    }
+    Ok(settings)
+}
 
 /// Prints the JSON Schema of workflow files.
 ///
 /// # Errors
 ///
 /// Returns an error if `out` cannot be written.
-pub fn schema(out: &mut dyn Write) -> io::Result<()> {
+pub fn print_schema(out: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, &json_schema())?;
     writeln!(out)?;
     out.flush()
 }
 
-/// Rebuilds a job from a journal's file, and prints it or its entries.
-///
-/// # Errors
-///
-/// Returns an error if the file cannot be read, or has no such job or entry.
-pub fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    history::replay(arguments, out)
-}
-
-/// Copies a journal's file.
-///
-/// # Errors
-///
-/// Returns an error if the file cannot be read, or the copy cannot be written.
-pub fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    backup::back_up(arguments, out)
-}
-
-/// Restores a journal from a copy, or checks whether that is possible.
-///
-/// # Errors
-///
-/// Returns an error if the copy cannot be read, or the journal cannot be written.
-pub fn restore(arguments: &RestoreArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    backup::restore(arguments, out)
-}
-
-/// Validates workflow files and compares them with the jobs in a journal.
-///
-/// # Errors
-///
-/// Returns an error if the journal cannot be read, or `out` cannot be written.
-pub fn check_against(
-    files: &[PathBuf],
-    settings: Option<&Settings>,
-    journal: &Path,
-    json: bool,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
-    compare::check(files, settings, journal, json, out)
-}
-
-/// Runs a command of `context`, which gives names to managers.
-///
-/// # Errors
-///
-/// Returns an error if the file of contexts cannot be read or written, or has no such context.
-pub fn context(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    contexts::run(command, out)
-}
-
-/// Runs a command of `token`, which makes or hashes tokens.
-///
-/// # Errors
-///
-/// Returns an error if the arguments are not valid, the file of tokens cannot be read or written,
-/// or `out` cannot be written.
-pub fn token(command: &TokenCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    tokens::run(command, out)
-}
-
-/// Checks an installation, and prints what is wrong with it.
-///
-/// # Errors
-///
-/// Returns an error if `out` cannot be written.
-pub fn doctor(arguments: &DoctorArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    doctor::doctor(arguments, out)
-}
-
-/// Tests a worker, and prints what is wrong with it.
-///
-/// # Errors
-///
-/// Returns an error if the arguments are not valid, the broker cannot be used, or `out` cannot be
-/// written.
-pub fn worker_test(
-    arguments: &WorkerTestArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
-    worker_test::worker_test(arguments, out)
-}
-
-/// Runs a client command.
-pub fn run_client_command(
+fn run_client_command(
     command: ClientCommand,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     match command {
-        ClientCommand::Run(arguments) => run::run(&arguments, out),
+        ClientCommand::Run(arguments) => run::run(&arguments, out)?,
         ClientCommand::Jobs { workflow, interval, list } => {
-            list_commands::jobs(workflow.as_deref(), interval, &list, out)
+            list_commands::jobs(workflow.as_deref(), interval, &list, out)?;
         }
         ClientCommand::Job { id, children, list } if children.children => {
-            job::children(&id, &children, &list, out)
+            job::children(&id, &children, &list, out)?;
         }
-        ClientCommand::Job { id, list, .. } => job::job(&id, &list, out),
-        ClientCommand::Step(arguments) => step::step(&arguments, out),
-        ClientCommand::Items(arguments) => items::items(&arguments, out),
-        ClientCommand::Workflows { stats, list } => list_commands::workflows(stats, &list, out),
-        ClientCommand::Queues { unattended, list } => list_commands::queues(unattended, &list, out),
-        ClientCommand::Wait(arguments) => wait::wait(&arguments, out),
-        ClientCommand::Work(arguments) => work::work(&arguments),
-        ClientCommand::Health { live, reach } => {
-            health::health(live, &reach, out)?;
-            Ok(ExitCode::SUCCESS)
+        ClientCommand::Job { id, list, .. } => job::job(&id, &list, out)?,
+        ClientCommand::Step(arguments) => step::step(&arguments, out)?,
+        ClientCommand::Items(arguments) => items::items(&arguments, out)?,
+        ClientCommand::Workflows { stats, list } => list_commands::workflows(stats, &list, out)?,
+        ClientCommand::Queues { unattended, list } => {
+            list_commands::queues(unattended, &list, out)?;
         }
-        ClientCommand::Whoami { client } => whoami::whoami(&client, out),
-        ClientCommand::Why { id, client } => operate::why(&id, &client, out),
-        ClientCommand::Reload { client } => operate::reload(&client, out),
-        ClientCommand::Search(arguments) => operate::search(&arguments, out),
-        ClientCommand::Cancel(jobs) => operate::operate("cancel", None, &jobs, out),
-        ClientCommand::Pause(jobs) => operate::operate("pause", None, &jobs, out),
-        ClientCommand::Resume(jobs) => operate::operate("resume", None, &jobs, out),
-        ClientCommand::Retry(jobs) => operate::operate("retry", None, &jobs, out),
-        ClientCommand::Rerun { step, jobs } => operate::operate("rerun", Some(&step), &jobs, out),
-        ClientCommand::Delete(jobs) => operate::operate("delete", None, &jobs, out),
-        ClientCommand::Redispatch(arguments) => operate::redispatch(&arguments, out),
-        ClientCommand::Complete(arguments) => operate::complete(&arguments, out),
-        ClientCommand::History(arguments) => history::history(&arguments, out),
-        ClientCommand::Watch(arguments) => watch::watch(&arguments, out),
-        ClientCommand::Status(arguments) => status::status(&arguments, out),
+        ClientCommand::Wait(arguments) => wait::wait(&arguments, out)?,
+        ClientCommand::Work(arguments) => return work::work(&arguments),
+        ClientCommand::Health { live, reach } => health::health(live, &reach, out)?,
+        ClientCommand::Whoami { client } => return whoami::whoami(&client, out),
+        ClientCommand::Why { id, client } => operate::why(&id, &client, out)?,
+        ClientCommand::Reload { client } => operate::reload(&client, out)?,
+        ClientCommand::Search(arguments) => operate::search(&arguments, out)?,
+        ClientCommand::Cancel(jobs) => return operate::operate("cancel", None, &jobs, out),
+        ClientCommand::Pause(jobs) => return operate::operate("pause", None, &jobs, out),
+        ClientCommand::Resume(jobs) => return operate::operate("resume", None, &jobs, out),
+        ClientCommand::Retry(jobs) => return operate::operate("retry", None, &jobs, out),
+        ClientCommand::Rerun { step, jobs } => {
+            return operate::operate("rerun", Some(&step), &jobs, out);
+        }
+        ClientCommand::Delete(jobs) => return operate::operate("delete", None, &jobs, out),
+        ClientCommand::Redispatch(arguments) => operate::redispatch(&arguments, out)?,
+        ClientCommand::Complete(arguments) => operate::complete(&arguments, out)?,
+        ClientCommand::History(arguments) => history::history(&arguments, out)?,
+        ClientCommand::Watch(arguments) => return watch::watch(&arguments, out),
+        ClientCommand::Status(arguments) => status::status(&arguments, out)?,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -107,10 +107,7 @@ struct RefusalResponse {
 }
 
 /// Runs `search`.
-pub(super) fn search(
-    arguments: &SearchArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+pub(super) fn search(arguments: &SearchArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let SearchArguments { filter, id, ended_after, ended_before, parent, .. } = arguments;
     let client = Client::new(&arguments.list.reach)?;
     let mut query = filter_query(filter);
@@ -131,7 +128,7 @@ pub(super) fn search(
     let (table, entries) = (jobs_table(&page.jobs), parse_list(&body, "jobs")?);
     Listing { body: &body, entries, table, empty_text: NO_JOBS }.print(form, out)?;
     if !form.is_for_people() {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     if let Some(count) = page.count {
         let least = if page.count_is_minimum { "at least " } else { "" };
@@ -141,7 +138,7 @@ pub(super) fn search(
         let listed = page.jobs.len();
         writeln!(out, "… only {listed} are shown; --limit shows more, --cursor {next} goes on")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Runs `cancel`, `pause`, `resume`, `retry`, `rerun` or `delete`. The exit code is 1 if any job
@@ -272,7 +269,7 @@ fn confirm_bulk(
 pub(super) fn complete(
     arguments: &CompleteArguments,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     let client = Client::new(&arguments.client.reach)?;
     let id = arguments.id.resolve(&client)?;
     let path = format!("/api/job/{id}/step/{}", encode(&arguments.step));
@@ -291,7 +288,7 @@ pub(super) fn complete(
         let StepOperationResponse { id, state, step } = parse_response(&body)?;
         writeln!(out, "{}; job {id} is {state}", step.describe())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Returns the reason of an operation as a query parameter.
@@ -303,7 +300,7 @@ fn reason_query(reason: Option<&String>) -> Vec<(String, String)> {
 pub(super) fn redispatch(
     arguments: &RedispatchArguments,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     #[derive(Deserialize)]
     struct RedispatchResponse {
         steps: usize,
@@ -346,7 +343,7 @@ pub(super) fn redispatch(
             step.name, step.attempt
         )?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Runs `why ID`.
@@ -354,7 +351,7 @@ pub(super) fn why(
     id: &JobRef,
     arguments: &ClientArguments,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     #[derive(Deserialize)]
     struct WhyResponse {
         why: Text,
@@ -366,14 +363,11 @@ pub(super) fn why(
     } else {
         writeln!(out, "{}", parse_response::<WhyResponse>(&body)?.why)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Runs `reload`.
-pub(super) fn reload(
-    arguments: &ClientArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     #[derive(Deserialize)]
     struct ReloadResponse {
         added: Vec<Text>,
@@ -385,7 +379,7 @@ pub(super) fn reload(
     let body = Client::new(&arguments.reach)?.post("/api/reload", &[], "")?;
     if arguments.json {
         print_json(&body, out)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let response: ReloadResponse = parse_response(&body)?;
     for (change, names) in [
@@ -405,7 +399,7 @@ pub(super) fn reload(
     for warning in response.warnings {
         writeln!(out, "warning    {warning}")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn filter_query(filter: &FilterArguments) -> Vec<(String, String)> {

@@ -10,13 +10,12 @@ use super::text::Text;
 use daemon::settings::files;
 use engine::JobId;
 use std::io::Write;
-use std::process::ExitCode;
 
 /// The exit code after Ctrl-C, as in shells.
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// Runs `run`. The exit code is 0 if the job completes, and 1 otherwise.
-pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let client = Client::new(&arguments.client.reach)?;
     let message = read_message(&arguments.message)?;
     let query: Vec<(String, String)> =
@@ -27,7 +26,7 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
     if arguments.detach {
         let id = id.to_string();
         writeln!(out, "{}", if arguments.client.json { &created } else { &id })?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     if !arguments.client.json {
         print_notice(&format!("job {id}"));
@@ -62,7 +61,7 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
         writeln!(out, "{result}")?;
     }
     if is_completed {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let reason = end.reason.unwrap_or_default();
     Err(ClientError::Refused(format!("job {id} is {}: {reason}", end.state)))

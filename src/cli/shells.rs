@@ -11,11 +11,7 @@ use std::path::Path;
 const PROGRAM: &str = "workflow-manager";
 
 /// Prints the completion script of a shell.
-///
-/// # Errors
-///
-/// Returns an error if `out` cannot be written.
-pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
     // The generator panics if it cannot write, so it writes to a buffer.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut groups::command(), PROGRAM, &mut script);
@@ -30,11 +26,7 @@ pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Writes a manual page for the program and each of its commands.
-///
-/// # Errors
-///
-/// Returns an error if the directory or a page cannot be written.
-pub fn man(directory: &Path, out: &mut dyn Write) -> Result<(), ClientError> {
+pub(super) fn man(directory: &Path, out: &mut dyn Write) -> Result<(), ClientError> {
     let written = std::fs::create_dir_all(directory)
         .and_then(|()| clap_mangen::generate_to(groups::command(), directory));
     written.map_err(|error| {

@@ -47,7 +47,7 @@ impl Signals {
     /// # Errors
     ///
     /// Returns an error if the system does not allow it.
-    pub fn for_stop_at_terminal() -> io::Result<Signals> {
+    pub(crate) fn for_stop_at_terminal() -> io::Result<Signals> {
         let hang_up = Some(HANG_UP).filter(|(_, number)| !is_ignored(*number));
         Signals::listen(
             STOP_SIGNALS.into_iter().chain(hang_up).map(|(name, number)| (name.to_owned(), number)),
@@ -93,6 +93,6 @@ impl Signals {
 fn is_ignored(number: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-    mask & (1 << (number - 1)) != 0
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (number - 1)) != 0)
 }

@@ -14,7 +14,6 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use std::fmt;
 use std::io::Write;
 use std::iter::repeat;
-use std::process::ExitCode;
 
 /// The width of a table without a terminal, in characters.
 const WIDTH_WITHOUT_TERMINAL: usize = 250;
@@ -44,30 +43,27 @@ struct StatusRowResponse {
 struct StepStatuses(Vec<(Text, Text)>);
 
 /// Runs `status WORKFLOW`.
-pub(super) fn status(
-    arguments: &StatusArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let client = Client::new(&arguments.list.reach)?;
     let (vhost, name) = arguments.workflow.rsplit_once('/').unwrap_or(("", &arguments.workflow));
     let path = format!("/api/status/{name}");
     let query = build_query(arguments, vhost, &client)?;
     if arguments.csv {
         client.copy(&path, &query, "text/csv", out)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let body = client.query(&path, &query)?;
     let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
     if form.format == Format::Json {
         print_json(&body, out)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let response: StatusResponse = parse_response(&body)?;
     let Some(first) = response.rows.first() else {
         if form.is_for_people() {
             writeln!(out, "no jobs of {} to show", arguments.workflow)?;
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     };
     let steps: Vec<&str> = first.steps.0.iter().map(|(step, _)| &**step).collect();
     let fixed_titles = ["JOB", "STATE", "UPDATED"];
@@ -89,9 +85,7 @@ pub(super) fn status(
                     .rows
                     .iter()
                     .map(|row| width_of(&form.screen.format_time(&fixed_cells(row)[at])))
-                    .chain([width_of(fixed_titles[at])])
-                    .max()
-                    .unwrap_or_default()
+                    .fold(width_of(fixed_titles[at]), usize::max)
                     + GAP
             })
             .sum();
@@ -114,10 +108,10 @@ pub(super) fn status(
     let entries = parse_list(&body, "rows")?;
     Listing { body: &body, entries, table, empty_text: "no jobs" }.print(form, out)?;
     if !form.is_for_people() {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     print_omissions(arguments, &response, (step_columns.len(), steps.len()), out)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Returns the parameters that the arguments ask for.
@@ -173,8 +167,7 @@ fn print_omissions(
 /// as fit of those in which any row has a status.
 fn choose_columns(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at).copied());
-    let width_at =
-        |at: usize| cells(at).chain([steps[at]]).map(width_of).max().unwrap_or_default() + GAP;
+    let width_at = |at: usize| cells(at).map(width_of).fold(width_of(steps[at]), usize::max) + GAP;
     if (0..steps.len()).map(width_at).sum::<usize>() <= width {
         return (0..steps.len()).collect();
     }
@@ -211,7 +204,7 @@ impl<'de> Deserialize<'de> for StepStatuses {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StepStatuses, A::Error> {
-                let mut steps = Vec::with_capacity(map.size_hint().unwrap_or_default());
+                let mut steps = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     steps.push(entry);
                 }

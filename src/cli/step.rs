@@ -13,7 +13,6 @@ use engine::{JobId, Millis};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::io::{IsTerminal, Write, stdout};
-use std::process::ExitCode;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -50,10 +49,7 @@ struct AttemptResponse {
 }
 
 /// Runs `step ID STEP`.
-pub(super) fn step(
-    arguments: &StepArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+pub(super) fn step(arguments: &StepArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let client = Client::new(&arguments.client.reach)?;
     let id = arguments.id.resolve(&client)?;
     let name = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
@@ -61,7 +57,7 @@ pub(super) fn step(
     if arguments.input || arguments.output {
         let which = if arguments.input { "input" } else { "output" };
         print_payload(&client, &format!("{path}/{which}"), out)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let at = arguments.at.map(|at| ("at".to_owned(), at.to_string()));
     let body = client.query(&path, at.as_slice())?;
@@ -70,10 +66,10 @@ pub(super) fn step(
     }
     if arguments.client.json {
         print_json(&body, out)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     print_step(id, &parse_response(&body)?, Screen::for_stdout(arguments.times), out)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Prints a payload as the manager has it. On a terminal, control characters are escaped and a line
@@ -89,10 +85,7 @@ fn print_payload(client: &Client, path: &str, out: &mut dyn Write) -> Result<(),
     Ok(())
 }
 
-fn print_raw_reply(
-    step: &StepDetailResponse,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+fn print_raw_reply(step: &StepDetailResponse, out: &mut dyn Write) -> Result<(), ClientError> {
     let Some(raw) = &step.raw else {
         return Err(ClientError::Refused(format!(
             "step {} has no such reply: only a reply that was no JSON object is kept as it came; \
@@ -106,7 +99,7 @@ fn print_raw_reply(
         out.write_all(raw.raw().as_bytes())?;
         out.flush()?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn print_step(

@@ -75,7 +75,7 @@ impl Table {
             .filter(|(_, (_, role))| is_wide || !role.is_extra())
             .map(|(at, (title, role))| {
                 let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width());
-                let widest = cells.max().unwrap_or_default();
+                let widest = cells.max().unwrap_or(0);
                 let need = widest.max(title.width());
                 Column {
                     index: at,
@@ -196,7 +196,7 @@ pub(super) fn truncate(text: &str, columns_max: usize) -> String {
     }
     let mut used = 1;
     let fits = |c: &char| {
-        used += c.width().unwrap_or_default();
+        used += c.width().unwrap_or(0);
         used <= columns_max
     };
     text.chars().take_while(fits).chain(['…']).collect()

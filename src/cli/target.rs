@@ -12,6 +12,7 @@ use std::fmt;
 const DEFAULT_SERVER: &str = "http://127.0.0.1:8088";
 
 /// The address of a manager and the token for it.
+#[derive(Clone)]
 pub(super) struct ManagerTarget {
     /// The address, without a slash at the end.
     pub(super) server: String,

@@ -16,11 +16,7 @@ struct FileOutcome {
 }
 
 /// Runs the tests of all files. Returns whether all have passed.
-///
-/// # Errors
-///
-/// Returns an error if `out` cannot be written.
-pub fn test(
+pub(super) fn test(
     files: &[PathBuf],
     verbose: bool,
     json: bool,

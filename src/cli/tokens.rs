@@ -11,7 +11,6 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
-use std::process::ExitCode;
 
 /// The longest token that is hashed, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
@@ -19,12 +18,13 @@ const TOKEN_BYTES_MAX: u64 = 4096;
 /// The mode of a new file of tokens: only its owner may read it.
 const OWNER_ONLY: u32 = 0o600;
 
-pub(super) fn run(command: &TokenCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+/// Runs a command of `token`, which makes or hashes tokens.
+pub(super) fn run(command: &TokenCommand, out: &mut dyn Write) -> Result<(), ClientError> {
     match command {
         TokenCommand::New(arguments) => create_token(arguments, out)?,
         TokenCommand::Hash => print_hash(out)?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn create_token(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<(), ClientError> {

@@ -10,7 +10,6 @@ use engine::JobId;
 use serde_json::json;
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::process::ExitCode;
 
 impl AwaitedState {
     /// Returns the name of the state, or `None` for any final state.
@@ -40,10 +39,7 @@ enum WaitStop {
 }
 
 /// Runs `wait ID`.
-pub(super) fn wait(
-    arguments: &WaitArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+pub(super) fn wait(arguments: &WaitArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let client = Client::new(&arguments.client.reach)?;
     let (id, awaited) = (arguments.id.resolve(&client)?, arguments.state);
     let begun = clock::timer_now();
@@ -55,8 +51,8 @@ pub(super) fn wait(
     let outcome = follower.follow_until(|follower, event| {
         match event {
             FollowEvent::Event(sent) => {
-                let state = sent.name.strip_prefix("job.").unwrap_or_default();
-                if awaited.includes(state) {
+                let state = sent.name.strip_prefix("job.");
+                if let Some(state) = state.filter(|state| awaited.includes(state)) {
                     return Ok(ControlFlow::Break(WaitStop::Reached(state.to_owned())));
                 }
             }
@@ -113,11 +109,11 @@ fn print_state(
     id: JobId,
     state: &str,
     out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+) -> Result<(), ClientError> {
     if arguments.client.json {
         writeln!(out, "{}", json!({ "id": id.to_string(), "state": state }))?;
     } else {
         writeln!(out, "job {id} is {state}")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -16,6 +16,7 @@ use engine::text::enumerate_quoted;
 use message::WorkMessage;
 use message_task::{DispatcherEvent, MessageTask, TaskOutcome, WorkContext};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+pub(super) use program::read_chunk;
 use program::{Program, TaskEvent, is_transient};
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -50,24 +50,22 @@ pub(super) fn worker_test(
         parse_object("--expect", &text)
     });
     let expected = expected.transpose()?;
-    let server = arguments.amqp_server.as_deref().unwrap_or_default();
-    let bus = arguments.bus.unwrap_or(match server {
-        "" => TestedBus::Http,
-        _ => TestedBus::Amqp,
-    });
+    let server = arguments.amqp_server.as_deref().filter(|server| !server.is_empty());
+    let bus =
+        arguments.bus.unwrap_or(if server.is_some() { TestedBus::Amqp } else { TestedBus::Http });
     actix_rt::System::new().block_on(async {
         let log = EventLog::default();
-        let (stub, variable, address) = match bus {
-            TestedBus::Http => {
+        let (stub, variable, address) = match (bus, server) {
+            (TestedBus::Http, _) => {
                 let http = HttpStub::open(&arguments.queue, log.clone())?;
                 let url = http.url();
                 (StubTransport::Http(http), "WORKFLOW_MANAGER_URL", url)
             }
-            TestedBus::Amqp if server.is_empty() => {
+            (TestedBus::Amqp, None) => {
                 let why = "name the broker with --amqp-server or AMQP_SERVER";
                 return Err(ClientError::Usage(why.to_owned()));
             }
-            TestedBus::Amqp => {
+            (TestedBus::Amqp, Some(server)) => {
                 let amqp = AmqpStub::open(server, &arguments.queue, log.clone()).await?;
                 let address = amqp.address_for_worker(server);
                 (StubTransport::Amqp(Box::new(amqp)), "AMQP_SERVER", address)
@@ -125,7 +123,7 @@ fn redact_password(address: &str) -> String {
         .and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)))
     {
         Some((scheme, (user, host))) => {
-            let user = user.split(':').next().unwrap_or_default();
+            let user = user.split_once(':').map_or(user, |(user, _)| user);
             format!("{scheme}://{user}:PASSWORD@{host}")
         }
         None => address.to_owned(),

@@ -38,7 +38,7 @@ pub(super) fn parse_delay(request: &NackRequest) -> Result<Option<Duration>, Pro
     match (request.requeue, pause) {
         (false, Some(_)) => Err(Problem::malformed("delay needs requeue".to_owned())),
         (false, None) => Ok(None),
-        (true, pause) => Ok(Some(pause.unwrap_or_default())),
+        (true, pause) => Ok(Some(pause.unwrap_or(Duration::ZERO))),
     }
 }
 
@@ -60,19 +60,21 @@ pub(super) fn to_taken(
 }
 
 /// Converts a leased message.
+#[allow(clippy::expect_used, reason = "each message to a worker has these headers and this id")]
 pub(super) fn to_step_message(queue: &str, vhost: &str, message: &LeasedMessage) -> StepMessage {
     let text = |name| Header::find_text(&message.headers, name).map(|text| text.to_string());
+    let required_text = |name| text(name).expect(name);
     StepMessage {
         receipt: Receipt::format(queue, vhost, message),
         queue: queue.to_owned(),
-        correlation_id: message.correlation_id.as_deref().unwrap_or_default().to_owned(),
+        correlation_id: message.correlation_id.as_deref().expect("correlation_id").to_owned(),
         message_id: message.id.to_string(),
-        workflow: text("workflow").unwrap_or_default(),
-        job: text("job").unwrap_or_default(),
-        attempt: Header::find_number(&message.headers, "attempt").unwrap_or_default(),
+        workflow: required_text("workflow"),
+        job: required_text("job"),
+        attempt: Header::find_number(&message.headers, "attempt").expect("attempt"),
         delivery: message.delivery,
         priority: message.priority.map(u32::from),
-        traceparent: text("traceparent").unwrap_or_default(),
+        traceparent: required_text("traceparent"),
         tracestate: text("tracestate"),
         dispatched: Some(timestamp_from_seconds(message.timestamp_s)),
         lease_until: Some(lease_end(message.until)),

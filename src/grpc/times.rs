@@ -24,8 +24,8 @@ pub(super) fn parse_duration(
 /// Converts the end of a lease.
 pub(super) fn lease_end(end: Instant) -> prost_types::Timestamp {
     let Timestamp(at) = leases::to_wall_clock(end).0;
-    let nanos = i32::try_from(at.rem_euclid(NANOSECONDS)).unwrap_or_default();
-    prost_types::Timestamp { seconds: at.div_euclid(NANOSECONDS), nanos }
+    let (seconds, nanos) = (at.div_euclid(NANOSECONDS), at.rem_euclid(NANOSECONDS) as i32);
+    prost_types::Timestamp { seconds, nanos }
 }
 
 /// Converts whole seconds since 1970.

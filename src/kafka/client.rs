@@ -190,11 +190,7 @@ impl<T: Send + 'static> ClosedOnThread<T> {
     }
 
     /// Closes the client, then calls `then`.
-    pub(super) fn close_then(mut self, then: impl FnOnce() + Send + 'static) {
-        self.close_on_thread(then);
-    }
-
-    fn close_on_thread(&mut self, then: impl FnOnce() + Send + 'static) {
+    pub(super) fn close_on_thread(&mut self, then: impl FnOnce() + Send + 'static) {
         if let Some(client) = self.0.take() {
             thread::spawn(move || {
                 drop(client);

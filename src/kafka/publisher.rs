@@ -243,7 +243,7 @@ impl KafkaPublisher {
         let (body, bytes) = (message.body.to_bytes(), pending.bytes);
         self.last_number += 1;
         let number = self.last_number;
-        let timestamp_ms = i64::try_from(message.timestamp_s).unwrap_or_default() * 1_000;
+        let timestamp_ms = i64::try_from(message.timestamp_s * 1_000).unwrap_or(i64::MAX);
         let mut record = BaseRecord::with_opaque_to(&topic, number)
             .partition(partition)
             .payload(&body[..])
@@ -442,7 +442,7 @@ impl KafkaPublisher {
             let (last, EventContext(event_sender)) = (self.last_number, self.context.clone());
             // Fails only once the loop has ended.
             let on_closed = move || drop(event_sender.send(ClientEvent::ProducerClosed { last }));
-            std::mem::replace(&mut self.producer, next).close_then(on_closed);
+            std::mem::replace(&mut self.producer, next).close_on_thread(on_closed);
         }
         Ok(())
     }
@@ -484,8 +484,8 @@ impl KafkaPublisher {
         };
         self.topics
             .insert(queue.clone(), TopicState::Ready { partitions: partitions.max(1), next });
-        let parked = self.parked.remove(queue).unwrap_or_default();
-        parked.into_iter().rev().for_each(|pending| self.waiting.push_front(pending));
+        let parked = self.parked.remove(queue).into_iter().flatten();
+        parked.rev().for_each(|pending| self.waiting.push_front(pending));
     }
 
     pub(super) fn mark_topic_unusable(&mut self, queue: &Arc<str>, reason: String) {

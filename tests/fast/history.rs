@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 use support::api::Api;
 use support::manager::TestManager;
-use workflow_manager::cli::{self, Arguments, ClientError, Command};
+use workflow_manager::cli::{self, Arguments, ClientError};
 use workflow_manager::journal::{Journal as _, JournalOptions, SqliteJournal};
 use workflow_manager::settings::DurationSetting;
 
@@ -250,11 +250,9 @@ fn replay(db: &Path, arguments: &[&str]) -> Result<String, String> {
     let db = db.to_string_lossy().into_owned();
     let arguments = arguments.iter().map(|argument| (*argument).to_owned());
     let parsed = Arguments::try_parse_from(program.into_iter().chain([db]).chain(arguments));
-    let Command::Replay(arguments) = parsed.expect("good arguments").command else {
-        panic!("another command")
-    };
     let mut out = Vec::new();
-    cli::replay(&arguments, &mut out).map_err(|error: ClientError| error.to_string())?;
+    cli::run(parsed.expect("good arguments"), |_, _| panic!("another command"), &mut out)
+        .map_err(|error: ClientError| error.to_string())?;
     Ok(String::from_utf8(out).expect("text"))
 }
 

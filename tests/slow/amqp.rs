@@ -7,9 +7,10 @@ mod message;
 mod node;
 mod worker;
 
-use crate::harness::{DEADLINE, eventually};
+use crate::harness::eventually;
 use lapin::types::FieldTable;
 use std::{future::Future, sync::LazyLock};
+use support::waits::within;
 use tokio::runtime::Runtime;
 
 pub(crate) use broker::{Broker, Vhost};
@@ -27,8 +28,7 @@ pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 
 #[track_caller]
 fn block_on<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let timed = RUNTIME.block_on(async { tokio::time::timeout(DEADLINE, future).await });
-    timed.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
+    RUNTIME.block_on(within(what, future))
 }
 
 /// The suite's own tools, without a daemon: what fails here fails everywhere.

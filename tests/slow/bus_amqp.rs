@@ -12,6 +12,7 @@ use lapin::options::{BasicConsumeOptions, BasicGetOptions, QueuePurgeOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use std::rc::Rc;
 use std::sync::Arc;
+use support::waits::{until, until_async};
 use workflow_manager::amqp::AmqpSettings;
 use workflow_manager::bus::{Bus, BusNotice, BusState, Delivery, ServedQueues};
 use workflow_manager::engine::JobId;
@@ -19,7 +20,7 @@ use workflow_manager::settings::ReplyQueueType;
 
 use late::LateConfirm;
 use rig::{
-    Client, Observed, Relay, Seen, arguments, on_an_arbiter, server, settings, text, unique, until,
+    Client, Observed, Relay, Seen, arguments, on_an_arbiter, server, settings, text, unique,
 };
 
 // ---- publishing
@@ -176,7 +177,7 @@ fn a_confirm_that_comes_after_its_queue_was_replaced_is_worth_nothing() {
         let late = LateConfirm::open().await;
         let mut observed = Observed::connect(settings(&late.server(), "late"));
         let first = observed.publish(&queue, 1);
-        until("the confirm is on its way", async || late.is_held()).await;
+        until("the confirm is on its way", || late.is_held()).await;
         client.delete(&queue).await;
         let second = observed.publish(&queue, 1);
         observed.until("the second is confirmed", |seen| seen.confirmed == second).await;
@@ -207,7 +208,7 @@ fn what_a_full_queue_refuses_is_sent_again() {
         let mut observed = Observed::connect(settings(&server(), "full"));
         let jobs = observed.publish(&queue, 20);
         observed.until("some are refused", |seen| seen.count(BusNotice::Nacked) > 0).await;
-        until("all are confirmed while the queue is emptied", async || {
+        until_async("all are confirmed while the queue is emptied", async || {
             client
                 .channel
                 .queue_purge(queue.as_str().into(), QueuePurgeOptions::default())

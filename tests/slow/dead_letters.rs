@@ -16,7 +16,6 @@ use workflow_manager::settings::{ServerAddress, Settings};
 
 use crate::amqp::{Answer, REPLY_QUEUE, Vhost, Worker, arguments, text_argument};
 use crate::harness::{Daemon, Setup, eventually, when};
-use crate::logs::metric;
 
 /// What the manager counts for a dead letter of nobody.
 const STRANGERS: &str = r#"workflow_replies_rejected_total{reason="no_correlation_id"}"#;
@@ -60,7 +59,7 @@ fn await_policy(vhost: &Vhost, queue: &str, policy: &str) {
 fn await_dead_letters(vhost: &Vhost, daemon: &Daemon, queue: &str) {
     await_policy(vhost, queue, REPLY_QUEUE);
     let client = vhost.client();
-    let strangers = || metric(daemon, STRANGERS);
+    let strangers = || daemon.api.metric(STRANGERS);
     let before = strangers();
     eventually(&format!("dead letters of {queue} come"), || {
         client.publish(queue, "{}", BasicProperties::default());
@@ -180,7 +179,7 @@ fn every_queue_that_the_manager_declares_sends_its_dead_letters() {
     daemon.await_log(&["the dead-letter policy is set"]);
     let client = vhost.client();
     names.iter().for_each(|name| await_policy(&vhost, name, REPLY_QUEUE));
-    let strangers = || metric(&daemon, STRANGERS);
+    let strangers = || daemon.api.metric(STRANGERS);
     // A queue hears of its policy a moment after it is listed with it.
     eventually("each queue sends the dead letter of a round", || {
         let before = strangers();

@@ -138,11 +138,6 @@ fn start(vhost: &Vhost) -> Daemon {
     Setup::new(&vhost.url, WORKFLOWS).start()
 }
 
-fn metric(daemon: &Daemon, line: &str) -> String {
-    let text = daemon.api.get("/metrics").expect(200).text;
-    text.lines().find_map(|found| found.strip_prefix(line)).unwrap_or("none").trim().to_owned()
-}
-
 fn lines(sent: &[Sent]) -> Vec<String> {
     sent.iter().map(Sent::line).collect()
 }
@@ -279,7 +274,7 @@ fn a_stream_on_which_nothing_happens_sends_comments_and_a_stop_ends_it() {
         let heard = |_| reading.comments.recv_timeout(DEADLINE).unwrap();
         assert!((0..8).map(heard).filter(|line| line.starts_with(": still here")).count() >= 2);
     }
-    assert_eq!(metric(&daemon, "workflow_event_streams "), "2");
+    assert_eq!(daemon.api.metric("workflow_event_streams"), 2);
     let begun = Instant::now();
     assert!(daemon.stop().success());
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
@@ -348,8 +343,8 @@ fn more_streams_than_are_allowed_are_refused_and_memory_stays() {
     }
     streams.iter().for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
     eventually("there is room again", || {
-        let open = metric(&daemon, "workflow_event_streams ");
-        when(open == "0", open)
+        let open = daemon.api.metric("workflow_event_streams");
+        when(open == 0, open)
     });
     assert_eq!(offer(&daemon, 1).1, 0);
 }
@@ -429,8 +424,8 @@ fn watch_follows_all_jobs_until_the_manager_stops() {
     let url = daemon.url();
     let watching = thread::spawn(move || run(command().args(["watch", "--server", &url])));
     eventually("watch is there", || {
-        let open = metric(&daemon, "workflow_event_streams ");
-        when(open == "1", open)
+        let open = daemon.api.metric("workflow_event_streams");
+        when(open == 1, open)
     });
     let id = daemon.api.create("chain", "{}");
     daemon.api.await_state(id, "completed");
@@ -487,10 +482,7 @@ fn events_are_published_on_a_topic_exchange() {
     daemon.api.await_state(again, "completed");
     let client = vhost.client();
     assert_eq!(client.take("ends").json()["data"]["job"], again.to_string());
-    assert_eq!(
-        metric(&daemon, r#"workflow_events_dropped_total{sink="exchange"}"#).replace("none", "0"),
-        "0"
-    );
+    assert_eq!(daemon.api.metric(r#"workflow_events_dropped_total{sink="exchange"}"#), 0);
 }
 
 #[test]
@@ -530,8 +522,8 @@ fn an_exchange_that_cannot_be_had_holds_nothing_up() {
     let id = daemon.api.create("chain", "{}");
     daemon.api.await_state(id, "completed");
     eventually("what does not fit into the buffer is counted", || {
-        let dropped = metric(&daemon, r#"workflow_events_dropped_total{sink="exchange"}"#);
-        when(dropped == "4", dropped)
+        let dropped = daemon.api.metric(r#"workflow_events_dropped_total{sink="exchange"}"#);
+        when(dropped == 4, dropped)
     });
     let begun = Instant::now();
     assert!(daemon.stop().success());

@@ -13,12 +13,9 @@ use std::{
 
 pub(crate) use api::{Answer, Api};
 pub(crate) use daemon::{Daemon, Setup};
-pub(crate) use process::{Ran, command, free_port, must_succeed, run, variable};
+pub(crate) use process::{Ran, Running, command, free_port, must_succeed, run, variable};
+pub(crate) use support::waits::DEADLINE;
 pub(crate) use view::{JobView, StepView};
-
-/// How long to wait for a condition if a test gives no other time: generous, since it passes only
-/// if something is wrong.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Asks `probe` until it answers `Ok`; its last `Err` says what was seen instead when the deadline
 /// passes.

@@ -5,14 +5,14 @@ use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
 };
 
 use uuid::Uuid;
 
 use crate::amqp::{REPLY_QUEUE, Vhost};
 use crate::harness::{
-    Api, Daemon, Ran, Setup, command, eventually, free_port, must_succeed, run, when,
+    Api, Daemon, Ran, Running, Setup, command, eventually, free_port, must_succeed, run, when,
 };
 
 const IDLE: &str = "workflows: [ { name: idle, steps: [ { name: work } ] } ]";
@@ -215,16 +215,6 @@ fn check_reads_standard_input() {
     assert!(valid.code == Some(0) && valid.stdout.contains("idle"), "{valid}");
     let wrong = check("workflows: [ { nam: idle } ]");
     assert!(wrong.code == Some(1) && wrong.stdout.contains("standard input:1:"), "{wrong}");
-}
-
-/// A process that does not outlive its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _reaped = self.0.wait();
-    }
 }
 
 #[test]

@@ -41,18 +41,10 @@ fn start(vhost: &Vhost, stderr: File) -> Daemon {
 }
 
 fn dropped(daemon: &Daemon) -> u64 {
-    metric(daemon, "workflow_log_lines_dropped_total ")
+    daemon.api.metric("workflow_log_lines_dropped_total")
 }
 
 /// The value of the metric whose line begins so; 0 where there is none.
-pub(crate) fn metric(daemon: &Daemon, start: &str) -> u64 {
-    let text = daemon.api.get("/metrics").expect(200).text;
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(start).map(|value| value.trim().parse().unwrap()));
-    value.unwrap_or_default()
-}
-
 /// Jobs complete, requests are answered, lines are counted as dropped.
 fn assert_works(daemon: &Daemon, vhost: &Vhost) {
     let worker = Worker::echo(&vhost.url, &["work"]);
@@ -186,7 +178,7 @@ fn requests_that_are_none_and_wrong_tokens_are_counted_and_do_not_fill_the_log()
         let _closed_at_once = stream.read_to_end(&mut answer);
     }
     eventually("connections that bring no request are counted", || {
-        let count = metric(&daemon, r#"workflow_http_connection_errors_total{kind="malformed"}"#);
+        let count = daemon.api.metric(r#"workflow_http_connection_errors_total{kind="malformed"}"#);
         when(count == COUNT, count)
     });
     assert_eq!(
@@ -201,7 +193,7 @@ fn requests_that_are_none_and_wrong_tokens_are_counted_and_do_not_fill_the_log()
         daemon.api.with_token(None).get("/api/jobs").expect(401);
         daemon.api.with_token(Some("wrong")).get("/api/jobs").expect(401);
     }
-    assert_eq!(metric(&daemon, r#"workflow_api_requests_total{code="401"}"#), 2 * COUNT);
+    assert_eq!(daemon.api.metric(r#"workflow_api_requests_total{code="401"}"#), 2 * COUNT);
     let log = daemon.log();
     assert_eq!(
         lines(&log, &["without the right token", "127.0.0.1", "/api/jobs"]).len(),
@@ -290,7 +282,7 @@ fn what_a_worker_says_cannot_forge_what_is_printed() {
         move || run(&mut watch)
     });
     eventually("it is watched", || {
-        when(metric(&daemon, "workflow_event_streams ") == 2, "run and watch do not both follow")
+        when(daemon.api.metric("workflow_event_streams") == 2, "run and watch do not both follow")
     });
     worker.reply(&message, format!(r#"{{"s":"{HOSTILE}"}}"#));
     let message = worker.take("work");

@@ -40,12 +40,6 @@ fn state(daemon: &Daemon, id: Uuid) -> String {
 }
 
 /// How much of the memory of jobs is held, and how many are at rest.
-fn metric(daemon: &Daemon, name: &str) -> u64 {
-    let metrics = daemon.api.get("/metrics").expect(200).text;
-    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap().parse::<f64>().unwrap() as u64
-}
-
 /// A worker takes one message, and answers it.
 fn work(daemon: &Daemon) -> bool {
     let message = daemon.api.post("/api/queue/work/receive?wait=1s", "");
@@ -71,7 +65,7 @@ fn messages_that_wait_for_workers_are_bounded_and_a_start_needs_no_more() {
             assert!(refused.header("retry-after").parse::<u32>().is_ok(), "{refused}");
         }
     }
-    let most = metric(&daemon, "workflow_jobs_bytes_max");
+    let most = daemon.api.metric("workflow_jobs_bytes_max");
     assert_eq!(most, ADDRESS_SPACE / 4, "a quarter of what the process may have");
     let fit = usize::try_from(most).unwrap() / BYTES;
     assert!((fit - 2..=fit).contains(&accepted.len()), "{} of {fit}", accepted.len());
@@ -88,7 +82,7 @@ fn messages_that_wait_for_workers_are_bounded_and_a_start_needs_no_more() {
     daemon.start_again();
     let ready = daemon.api.get("/readyz?verbose").expect(200).text;
     assert!(ready.contains("still to be taken up"), "{ready}");
-    let pending = metric(&daemon, "workflow_jobs_pending");
+    let pending = daemon.api.metric("workflow_jobs_pending");
     assert!(pending as usize >= accepted.len() - 5, "{pending} of {}", accepted.len());
     offer(&daemon, "work", "{}").expect_problem(503, &["limits.jobs_bytes_max"]);
     let last = accepted.pop().unwrap();
@@ -99,7 +93,7 @@ fn messages_that_wait_for_workers_are_bounded_and_a_start_needs_no_more() {
     // All of them come to their end, as there is room.
     within(LONG, "all jobs end", || {
         while work(&daemon) {}
-        let running = metric(&daemon, "workflow_jobs_at_rest");
+        let running = daemon.api.metric("workflow_jobs_at_rest");
         when(
             running == 0 && daemon.api.get("/api/jobs").expect(200).ids("jobs").is_empty(),
             running,
@@ -128,7 +122,7 @@ fn jobs_that_wait_for_a_person_rest_and_all_come_to_their_end() {
         "{OFFERED} of 15 MB accepted: at most {} MiB resident",
         daemon.memory_peak() / MEBIBYTE
     );
-    assert!(metric(&daemon, "workflow_jobs_at_rest") > 100);
+    assert!(daemon.api.metric("workflow_jobs_at_rest") > 100);
     daemon.kill();
     daemon.start_again();
     assert_lives(&mut daemon);

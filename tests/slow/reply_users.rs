@@ -4,7 +4,6 @@ use lapin::types::{AMQPValue, FieldArray, FieldTable};
 
 use crate::amqp::{Broker, Client, REPLY_QUEUE, Vhost, arguments, json_properties, text_argument};
 use crate::harness::{Daemon, Setup, eventually, when};
-use crate::logs::metric;
 
 const FOREIGN: &str = r#"workflow_replies_rejected_total{reason="foreign_user"}"#;
 
@@ -35,7 +34,7 @@ impl Drop for User {
 
 fn await_foreign(daemon: &Daemon, count: u64) {
     eventually("replies of others are counted", || {
-        let counted = metric(daemon, FOREIGN);
+        let counted = daemon.api.metric(FOREIGN);
         when(counted == count, counted.to_string())
     });
 }
@@ -97,7 +96,7 @@ fn a_message_that_the_broker_puts_aside_fails_its_attempt_all_the_same() {
     assert_eq!(user.as_str(), Broker::shared().user());
     client.nack(&message);
     assert!(daemon.api.await_state(id, "failed").text.contains("dead-lettered"));
-    assert_eq!(metric(&daemon, FOREIGN), 0);
+    assert_eq!(daemon.api.metric(FOREIGN), 0);
 }
 
 #[test]

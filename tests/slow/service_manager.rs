@@ -4,7 +4,7 @@ use std::{
     io::ErrorKind,
     os::unix::net::UnixDatagram,
     path::PathBuf,
-    process::{Child, Command},
+    process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +16,9 @@ use std::{
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::{Daemon, Setup, command, eventually, free_port, must_succeed, run, when};
+use crate::harness::{
+    Daemon, Running, Setup, command, eventually, free_port, must_succeed, run, when,
+};
 
 const SINGLE: &str = "workflows: [{ name: single, steps: [{ name: only, queue: work }] }]";
 const OTHER: &str = "workflows: [{ name: other, steps: [{ name: only, queue: work }] }]";
@@ -234,16 +236,6 @@ fn a_daemon_without_a_service_manager_or_with_one_that_is_gone_goes_on() {
     daemon.await_log(&["cannot be told", "NOTIFY_SOCKET"]);
     let lines = daemon.log();
     assert_eq!(lines.matches("cannot be told").count(), 1, "{lines}");
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _reaped = self.0.wait();
-    }
 }
 
 #[test]

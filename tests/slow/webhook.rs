@@ -142,17 +142,15 @@ fn setup(vhost: &Vhost, port: u16) -> Setup {
 }
 
 #[track_caller]
-fn await_metric(daemon: &Daemon, metric: &str, expected: &str) {
+fn await_metric(daemon: &Daemon, metric: &str, expected: u64) {
     eventually(&format!("{metric} is {expected}"), || {
-        let text = daemon.api.get("/metrics").expect(200).text;
-        let value =
-            text.lines().find_map(|line| line.strip_prefix(metric)).unwrap_or("none").trim();
+        let value = daemon.api.metric(metric);
         when(value == expected, value)
     });
 }
 
-fn waiting_is(daemon: &Daemon, count: &str) {
-    await_metric(daemon, "workflow_webhook_waiting ", count);
+fn waiting_is(daemon: &Daemon, count: u64) {
+    await_metric(daemon, "workflow_webhook_waiting", count);
 }
 
 fn ended(daemon: &Daemon, message: &str) -> Uuid {
@@ -189,9 +187,9 @@ fn the_end_of_a_job_is_posted_signed_and_again_after_a_500() {
         mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(headers["x-signature-256"], format!("sha256={hex}"));
 
-    waiting_is(&daemon, "0");
-    await_metric(&daemon, r#"workflow_webhook_deliveries_total{outcome="delivered"}"#, "1");
-    await_metric(&daemon, r#"workflow_webhook_deliveries_total{outcome="failed"}"#, "1");
+    waiting_is(&daemon, 0);
+    await_metric(&daemon, r#"workflow_webhook_deliveries_total{outcome="delivered"}"#, 1);
+    await_metric(&daemon, r#"workflow_webhook_deliveries_total{outcome="failed"}"#, 1);
     assert_eq!(receiver.calls().len(), 2, "child jobs have no call of their own");
     assert!(!daemon.log().contains(SECRET));
 }
@@ -226,16 +224,16 @@ fn an_end_outlives_kill_9_and_is_told_once_when_all_goes_well() {
     let receiver = Receiver::start(port, |_, _| "200 OK".to_owned());
     daemon.start_again();
     assert_eq!(receiver.await_calls(1)[0].job(), first.to_string());
-    waiting_is(&daemon, "0");
+    waiting_is(&daemon, 0);
     let second = ended(&daemon, r#"{"k":2}"#);
     receiver.await_calls(2);
-    waiting_is(&daemon, "0");
+    waiting_is(&daemon, 0);
     assert!(daemon.stop().success());
     daemon.start_again();
     let third = ended(&daemon, r#"{"k":3}"#);
     let jobs: Vec<String> = receiver.await_calls(3).iter().map(Call::job).collect();
     assert_eq!(jobs, [first, second, third].map(|id| id.to_string()));
-    waiting_is(&daemon, "0");
+    waiting_is(&daemon, 0);
     assert_eq!(receiver.calls().len(), 3);
 }
 
@@ -250,12 +248,12 @@ fn while_the_other_side_is_down_jobs_go_on_and_their_ends_wait() {
         .map(|number| daemon.api.create("single", &format!("{{\"k\":{number}}}")))
         .collect();
     ids.iter().for_each(|id| drop(daemon.api.await_state(*id, "completed")));
-    waiting_is(&daemon, &JOBS.to_string());
+    waiting_is(&daemon, JOBS as u64);
     daemon.await_log(&["the webhook cannot be told"]);
 
     let receiver = Receiver::start(port, |_, _| "200 OK".to_owned());
     let mut told: Vec<String> = receiver.await_calls(JOBS).iter().map(Call::job).collect();
-    waiting_is(&daemon, "0");
+    waiting_is(&daemon, 0);
     told.sort();
     let mut expected: Vec<String> = ids.iter().map(Uuid::to_string).collect();
     expected.sort();
@@ -284,8 +282,8 @@ fn what_is_refused_is_not_sent_again_and_a_pause_that_is_asked_for_is_kept() {
     let daemon = setup(&vhost, receiver.port).start();
     let _worker = Worker::echo(&vhost.url, &["work"]);
     let refused = ended(&daemon, r#"{"k":1}"#);
-    waiting_is(&daemon, "0");
-    await_metric(&daemon, r#"workflow_webhook_deliveries_total{outcome="refused"}"#, "1");
+    waiting_is(&daemon, 0);
+    await_metric(&daemon, r#"workflow_webhook_deliveries_total{outcome="refused"}"#, 1);
     daemon.await_log(&["refuses the end of a job", "422"]);
     let second = ended(&daemon, r#"{"k":2}"#);
     let calls = receiver.await_calls(3);
@@ -293,7 +291,7 @@ fn what_is_refused_is_not_sent_again_and_a_pause_that_is_asked_for_is_kept() {
     assert_eq!(jobs, [refused, second, second].map(|id| id.to_string()));
     let pause = calls[2].at - calls[1].at;
     assert!(pause >= Duration::from_millis(1_900), "{pause:?}");
-    waiting_is(&daemon, "0");
+    waiting_is(&daemon, 0);
 }
 
 #[test]
@@ -306,7 +304,7 @@ fn calls_that_hang_are_bounded_and_hold_up_neither_jobs_nor_a_stop() {
     let _worker = Worker::echo(&vhost.url, &["work"]);
     let ids: Vec<String> =
         (0..9).map(|k| ended(&daemon, &format!("{{\"k\":{k}}}")).to_string()).collect();
-    waiting_is(&daemon, "9");
+    waiting_is(&daemon, 9);
     let begun = Instant::now();
     assert!(daemon.stop().success());
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
@@ -330,8 +328,8 @@ fn an_end_that_cannot_be_told_in_time_is_given_up() {
     let daemon = setup(&vhost, free_port()).set("events.webhook.age_max", "1s").start();
     let _worker = Worker::echo(&vhost.url, &["work"]);
     ended(&daemon, "{}");
-    await_metric(&daemon, r#"workflow_webhook_deliveries_total{outcome="expired"}"#, "1");
-    waiting_is(&daemon, "0");
+    await_metric(&daemon, r#"workflow_webhook_deliveries_total{outcome="expired"}"#, 1);
+    waiting_is(&daemon, 0);
     daemon.await_log(&["could not be told", "given up"]);
 }
 

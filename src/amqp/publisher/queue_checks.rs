@@ -53,8 +53,8 @@ impl Publisher {
 
     fn handle_queue_found(&mut self, link: &mut PublisherConnection, queue: &Arc<str>) {
         link.mark_queue_found(queue);
-        let parked = self.backlog.parked.remove(queue).unwrap_or_default();
-        parked.into_iter().rev().for_each(|pending| self.backlog.waiting.push_front(pending));
+        let parked = self.backlog.parked.remove(queue).into_iter().flatten();
+        parked.rev().for_each(|pending| self.backlog.waiting.push_front(pending));
     }
 
     fn handle_queue_missing(&mut self, link: &mut PublisherConnection, queue: Arc<str>) {

@@ -137,17 +137,17 @@ impl FrameFilter {
     }
 
     /// Counts the bodies that arrive over this channel from now on; 0 for none.
-    pub fn set_counted_channel(&mut self, channel: u16) {
+    pub(crate) fn set_counted_channel(&mut self, channel: u16) {
         self.bodies.channel = channel;
     }
 
     /// Returns the total size of the bodies completed since the last call.
-    pub fn take_body_bytes(&mut self) -> usize {
+    pub(crate) fn take_body_bytes(&mut self) -> usize {
         usize::try_from(std::mem::take(&mut self.bodies.completed)).unwrap_or(usize::MAX)
     }
 
     /// Returns how many messages the broker returned since the last call.
-    pub fn take_returns(&mut self) -> u64 {
+    pub(crate) fn take_returns(&mut self) -> u64 {
         std::mem::take(&mut self.returns)
     }
 

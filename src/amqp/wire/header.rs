@@ -164,7 +164,7 @@ pub fn check_header(payload: &[u8]) -> Result<(), UnsupportedHeader> {
 }
 
 /// Reads one property of a header, as far as it is readable.
-pub(crate) fn read_property(payload: &[u8], wanted: Property) -> Option<Cow<'_, str>> {
+pub fn read_property(payload: &[u8], wanted: Property) -> Option<Cow<'_, str>> {
     let mut reader = Reader(payload.get(FIXED_BYTES..)?);
     let flags = reader.read_flags().ok()?;
     for property in Property::ALL.into_iter().filter(|property| is_set(flags, *property)) {

@@ -17,6 +17,6 @@ mod header;
 
 pub use frame_filter::{FrameFilter, FrameTooLarge};
 pub use header::{
-    NESTING_MAX, ORIGINAL_HEADER, REASON_HEADER, UnsupportedHeader, VALUES_MAX, check_header,
+    NESTING_MAX, ORIGINAL_HEADER, Property, REASON_HEADER, UnsupportedHeader, VALUES_MAX,
+    check_header, read_property,
 };
-pub(super) use header::{Property, read_property};

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 
 /// The commands of `context`.
 #[derive(Subcommand, Debug)]
-pub enum ContextCommand {
+pub(crate) enum ContextCommand {
     /// Name a manager; the first one is used from then on
     Add(AddArguments),
     /// Use a context from now on
@@ -16,7 +16,6 @@ pub enum ContextCommand {
     /// List the contexts; tokens are not shown
     List {
         #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
         list: FormatArguments,
     },
     /// Remove a context and its token
@@ -28,22 +27,22 @@ pub enum ContextCommand {
 
 /// Arguments of `context add`.
 #[derive(Args, Debug)]
-pub struct AddArguments {
+pub(crate) struct AddArguments {
     /// Its name
-    pub name: String,
+    pub(crate) name: String,
     /// The manager's address
     #[arg(long, value_name = "URL", value_parser = address)]
-    pub server: String,
+    pub(crate) server: String,
     /// The manager's token; - reads it from standard input, so that it is in no list of processes
     #[arg(long, conflicts_with = "token_command")]
-    pub token: Option<String>,
+    pub(crate) token: Option<String>,
     /// A command whose output is the token; it runs with sh each time a token is needed
     #[arg(long, value_name = "COMMAND")]
-    pub token_command: Option<String>,
+    pub(crate) token_command: Option<String>,
     /// Replace the context of this name
     #[arg(long)]
-    pub replace: bool,
+    pub(crate) replace: bool,
     /// Use it from now on
     #[arg(long = "use")]
-    pub use_it: bool,
+    pub(crate) use_it: bool,
 }

@@ -8,7 +8,7 @@ const DIGITS_MIN: usize = 4;
 
 /// A job's id, or a prefix of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JobRef {
+pub(crate) enum JobRef {
     /// The full id.
     Full(JobId),
     /// The first digits, at least four.

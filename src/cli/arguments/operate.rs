@@ -6,63 +6,61 @@ use clap::{Args, ValueEnum};
 
 /// Which jobs are meant.
 #[derive(Args, Debug, Default)]
-pub struct FilterArguments {
+pub(crate) struct FilterArguments {
     /// Only of this workflow: NAME or VHOST/NAME
     #[arg(long)]
-    pub workflow: Option<String>,
+    pub(crate) workflow: Option<String>,
     /// Only in this state: running, paused, completed, failed or cancelled
     #[arg(long)]
-    pub state: Option<String>,
+    pub(crate) state: Option<String>,
     /// Only with this status of a step; needs --workflow
     #[arg(long, value_name = "STEP=STATUS")]
-    pub status: Vec<StepStatusFilter>,
+    pub(crate) status: Vec<StepStatusFilter>,
     /// Only those created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for that long
     /// ago
     #[arg(long, value_name = "TIME")]
-    pub after: Option<String>,
+    pub(crate) after: Option<String>,
     /// Only those created before this time
     #[arg(long, value_name = "TIME")]
-    pub before: Option<String>,
+    pub(crate) before: Option<String>,
     /// At most this many, the newest first
     #[arg(long, default_value_t = 1_000)]
-    pub limit: u32,
+    pub(crate) limit: u32,
 }
 
 /// Arguments of `search`.
 #[derive(Args, Debug)]
-pub struct SearchArguments {
+pub(crate) struct SearchArguments {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub filter: FilterArguments,
+    pub(crate) filter: FilterArguments,
     /// Only those whose ids begin so: 4 digits or more
     #[arg(long, value_name = "ID")]
-    pub id: Option<String>,
+    pub(crate) id: Option<String>,
     /// Only those that ended at this time or later
     #[arg(long, value_name = "TIME")]
-    pub ended_after: Option<String>,
+    pub(crate) ended_after: Option<String>,
     /// Only those that ended before this time
     #[arg(long, value_name = "TIME")]
-    pub ended_before: Option<String>,
+    pub(crate) ended_before: Option<String>,
     /// The child jobs of this job, instead of top-level jobs
     #[arg(long, value_name = "ID")]
-    pub parent: Option<JobRef>,
+    pub(crate) parent: Option<JobRef>,
     /// Which come first
     #[arg(long, value_enum, default_value_t)]
-    pub order: SearchOrder,
+    pub(crate) order: SearchOrder,
     /// Also tell how many there are in all
     #[arg(long)]
-    pub count: bool,
+    pub(crate) count: bool,
     /// Go on where the page before ended
     #[arg(long, value_name = "CURSOR")]
-    pub cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub list: ListArguments,
+    pub(crate) list: ListArguments,
 }
 
 /// In which order jobs are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum SearchOrder {
+pub(crate) enum SearchOrder {
     /// The newest first
     #[default]
     Newest,
@@ -82,89 +80,85 @@ impl SearchOrder {
 
 /// Arguments of the operations: one job, or a filter.
 #[derive(Args, Debug)]
-pub struct OperateArguments {
+pub(crate) struct OperateArguments {
     /// The job's id, or its first digits; without one, all that the filter finds
     #[arg(
         conflicts_with_all = ["workflow", "state", "status", "after", "before", "limit", "dry_run"]
     )]
-    pub id: Option<JobRef>,
+    pub(crate) id: Option<JobRef>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub filter: FilterArguments,
+    pub(crate) filter: FilterArguments,
     /// Tell which jobs the filter finds, and do nothing
     #[arg(long)]
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Why: it is kept in the job's record
     #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Do not ask before all that the filter finds is cancelled or deleted
     #[arg(long, short)]
-    pub yes: bool,
+    pub(crate) yes: bool,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
+    pub(crate) client: ClientArguments,
 }
 
 /// Arguments of `complete`.
 #[derive(Args, Debug)]
-pub struct CompleteArguments {
+pub(crate) struct CompleteArguments {
     /// The job's id, or its first digits
-    pub id: JobRef,
+    pub(crate) id: JobRef,
     /// The step
-    pub step: String,
+    pub(crate) step: String,
     /// The step's output: a JSON object, @FILE, or - for standard input
     #[arg(long, value_name = "JSON|@FILE|-", default_value = "{}", conflicts_with = "error")]
-    pub message: String,
+    pub(crate) message: String,
     /// Fail the attempt instead, for this reason
     #[arg(long, value_name = "TEXT")]
-    pub error: Option<String>,
+    pub(crate) error: Option<String>,
     /// With --error: do not try again
     #[arg(long, requires = "error")]
-    pub no_retry: bool,
+    pub(crate) no_retry: bool,
     /// Why: it is kept in the job's record
     #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
+    pub(crate) client: ClientArguments,
 }
 
 /// Arguments of `redispatch`: a step, or a queue.
 #[derive(Args, Debug)]
-pub struct RedispatchArguments {
+pub(crate) struct RedispatchArguments {
     /// The job's, or child job's, id
     #[arg(
         requires = "step",
         required_unless_present = "queue",
         conflicts_with_all = ["queue", "bus", "vhost", "dry_run"]
     )]
-    pub id: Option<JobRef>,
+    pub(crate) id: Option<JobRef>,
     /// The step
     #[arg(requires = "id")]
-    pub step: Option<String>,
+    pub(crate) step: Option<String>,
     /// All steps of running jobs and child jobs that wait on this queue
     #[arg(long)]
-    pub queue: Option<String>,
+    pub(crate) queue: Option<String>,
     /// The bus that has the queue [default: that of workflows that name none]
     #[arg(long, requires = "queue")]
-    pub bus: Option<String>,
+    pub(crate) bus: Option<String>,
     /// The queue's virtual host, of workflows that name theirs
     #[arg(long, requires = "queue")]
-    pub vhost: Option<String>,
+    pub(crate) vhost: Option<String>,
     /// Tell how many steps wait on the queue, and send nothing
     #[arg(long, requires = "queue")]
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Why: it is kept in the job's record
     #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
+    pub(crate) client: ClientArguments,
 }
 
 /// A condition on the status of a step: `--filter STEP=STATUS`, `--status STEP=STATUS`.
 #[derive(Clone, Debug)]
-pub struct StepStatusFilter {
+pub(crate) struct StepStatusFilter {
     pub(crate) step: String,
     pub(crate) status: String,
 }

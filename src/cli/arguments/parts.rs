@@ -8,25 +8,25 @@ use daemon::settings::DurationSetting;
 
 /// Which child jobs `job ID` lists.
 #[derive(Args, Debug)]
-pub struct ChildrenArguments {
+pub(crate) struct ChildrenArguments {
     /// List its child jobs, by step and item
     #[arg(long)]
-    pub children: bool,
+    pub(crate) children: bool,
     /// Only those that failed: --state failed
     #[arg(long, requires = "children", conflicts_with = "state")]
-    pub failed: bool,
+    pub(crate) failed: bool,
     /// Only in this state: running, paused, completed, failed or cancelled
     #[arg(long, requires = "children")]
-    pub state: Option<String>,
+    pub(crate) state: Option<String>,
     /// Only those of this step
     #[arg(long, requires = "children")]
-    pub step: Option<String>,
+    pub(crate) step: Option<String>,
     /// At most this many, up to 10000
     #[arg(long, value_name = "N", requires = "children", default_value_t = 1_000)]
-    pub limit: u32,
+    pub(crate) limit: u32,
     /// Go on where the page before ended
     #[arg(long, value_name = "CURSOR", requires = "children")]
-    pub after: Option<String>,
+    pub(crate) after: Option<String>,
 }
 
 /// Arguments of `step`.
@@ -36,56 +36,53 @@ pub struct ChildrenArguments {
                         manager has them and nothing else:\n\n  workflow-manager step ID STEP \
                         --output | jq .total"
 )]
-pub struct StepArguments {
+pub(crate) struct StepArguments {
     /// The job's, or child job's, id; of a job also its first digits
-    pub id: JobRef,
+    pub(crate) id: JobRef,
     /// The step
-    pub step: String,
+    pub(crate) step: String,
     /// Print what its worker was sent
     #[arg(long, group = "payload")]
-    pub input: bool,
+    pub(crate) input: bool,
     /// Print what its worker gave
     #[arg(long, group = "payload")]
-    pub output: bool,
+    pub(crate) output: bool,
     /// Print the beginning of the reply that was no JSON object
     #[arg(long, group = "payload")]
-    pub raw: bool,
+    pub(crate) raw: bool,
     /// Show the step as it was after the entry with this number (see `history`)
     #[arg(long, value_name = "N", conflicts_with_all = ["input", "output"])]
-    pub at: Option<u64>,
+    pub(crate) at: Option<u64>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
+    pub(crate) client: ClientArguments,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub times: TimeArguments,
+    pub(crate) times: TimeArguments,
 }
 
 /// Arguments of `items`.
 #[derive(Args, Debug)]
-pub struct ItemsArguments {
+pub(crate) struct ItemsArguments {
     /// The job's, or child job's, id; of a job also its first digits
-    pub id: JobRef,
+    pub(crate) id: JobRef,
     /// The step
-    pub step: String,
+    pub(crate) step: String,
     /// Only the items that failed: --state failed
     #[arg(long, conflicts_with = "state")]
-    pub failed: bool,
+    pub(crate) failed: bool,
     /// Only the items in this state: running, paused, completed, failed or cancelled
     #[arg(long)]
-    pub state: Option<String>,
+    pub(crate) state: Option<String>,
     /// Group the items that failed by their reasons
     #[arg(long, conflicts_with_all = ["failed", "state", "limit", "after"])]
-    pub reasons: bool,
+    pub(crate) reasons: bool,
     /// At most this many, up to 10000
     #[arg(long, value_name = "N", default_value_t = 20)]
-    pub limit: u32,
+    pub(crate) limit: u32,
     /// Go on where the page before ended
     #[arg(long, value_name = "CURSOR")]
-    pub after: Option<String>,
+    pub(crate) after: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub list: ListArguments,
+    pub(crate) list: ListArguments,
 }
 
 /// Arguments of `wait`.
@@ -94,26 +91,25 @@ pub struct ItemsArguments {
     after_help = "Exit codes: 0 the job is in the state; 1 it has ended in another one, and \
                         waiting is in vain; 3 cannot reach the manager; 4 the time is over."
 )]
-pub struct WaitArguments {
+pub(crate) struct WaitArguments {
     /// The job's, or child job's, id; of a job also its first digits
-    pub id: JobRef,
+    pub(crate) id: JobRef,
     /// The state
     #[arg(long = "for", value_name = "STATE", default_value = "ended")]
-    pub state: AwaitedState,
+    pub(crate) state: AwaitedState,
     /// How long to wait, such as 30s or 5m [default: for ever]
     #[arg(long, value_name = "DURATION", value_parser = span)]
-    pub timeout: Option<DurationSetting>,
+    pub(crate) timeout: Option<DurationSetting>,
     /// How long to wait for a manager that does not answer
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
-    pub reconnect_for: DurationSetting,
+    pub(crate) reconnect_for: DurationSetting,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub client: ClientArguments,
+    pub(crate) client: ClientArguments,
 }
 
 /// A state to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AwaitedState {
+pub(crate) enum AwaitedState {
     /// Completed, failed or cancelled
     Ended,
     /// It runs (again)

@@ -9,74 +9,70 @@ const OUTPUT_HEADING: &str = "How it is shown";
 
 /// Which manager is asked.
 #[derive(Args, Clone, Debug, Default)]
-pub struct ReachArguments {
+pub(crate) struct ReachArguments {
     /// The manager's address [env: WORKFLOW_MANAGER_URL] [default: that of the context, else
     /// http://127.0.0.1:8088]
     #[arg(long, value_name = "URL", value_parser = address, help_heading = WHICH_MANAGER)]
-    pub server: Option<String>,
+    pub(crate) server: Option<String>,
     /// The manager's token [env: WORKFLOW_MANAGER_TOKEN] [default: that of the context]
     #[arg(long, help_heading = WHICH_MANAGER)]
-    pub token: Option<String>,
+    pub(crate) token: Option<String>,
     /// The context that has the address and the token [env: WORKFLOW_MANAGER_CONTEXT] [default:
     /// the one chosen with `context use`]
     #[arg(long, value_name = "NAME", help_heading = WHICH_MANAGER)]
-    pub context: Option<String>,
+    pub(crate) context: Option<String>,
 }
 
 /// Arguments of every command that asks a manager.
 #[derive(Args, Clone, Debug, Default)]
-pub struct ClientArguments {
+pub(crate) struct ClientArguments {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub reach: ReachArguments,
+    pub(crate) reach: ReachArguments,
     /// Print JSON
     #[arg(long, help_heading = OUTPUT_HEADING)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// How times are shown.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub struct TimeArguments {
+pub(crate) struct TimeArguments {
     /// How times are shown [default: utc; of whole seconds in a table on a terminal]
     #[arg(long, env = "WORKFLOW_MANAGER_TIME", value_name = "STYLE", help_heading = OUTPUT_HEADING)]
-    pub time: Option<TimeStyle>,
+    pub(crate) time: Option<TimeStyle>,
 }
 
 /// Arguments of the commands that list what a manager has.
 #[derive(Args, Clone, Debug, Default)]
-pub struct ListArguments {
+pub(crate) struct ListArguments {
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub reach: ReachArguments,
+    pub(crate) reach: ReachArguments,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub form: FormatArguments,
+    pub(crate) form: FormatArguments,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub times: TimeArguments,
+    pub(crate) times: TimeArguments,
 }
 
 /// The form of a list.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub struct FormatArguments {
+pub(crate) struct FormatArguments {
     /// Print JSON: -o json
     #[arg(long, help_heading = OUTPUT_HEADING)]
-    pub json: bool,
+    pub(crate) json: bool,
     /// The form of the list [default: table]
     #[arg(long, short, value_name = "FORM", conflicts_with = "json", help_heading = OUTPUT_HEADING)]
-    pub output: Option<Format>,
+    pub(crate) output: Option<Format>,
 }
 
 impl FormatArguments {
     /// Returns the requested format.
-    pub fn format(self) -> Format {
+    pub(crate) fn format(self) -> Format {
         if self.json { Format::Json } else { self.output.unwrap_or_default() }
     }
 }
 
 /// The form of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people: as wide as the terminal; what does not fit is cut or left out, and it says so
     #[default]
     Table,
@@ -94,7 +90,7 @@ pub enum Format {
 
 /// How times are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TimeStyle {
+pub(crate) enum TimeStyle {
     /// As the manager tells it: 2026-01-31T12:00:00.123456789Z
     Utc,
     /// In the time zone of this machine, or of TZ: 2026-01-31 13:00:00

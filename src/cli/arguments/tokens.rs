@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// The commands of `token`.
 #[derive(Subcommand, Debug)]
-pub enum TokenCommand {
+pub(crate) enum TokenCommand {
     /// Make a token: print it once, and the entry for the settings that has its hash
     New(NewTokenArguments),
     /// Print the hash of a token, which is read from standard input
@@ -15,25 +15,24 @@ pub enum TokenCommand {
 
 /// Arguments of `token new`.
 #[derive(Args, Debug)]
-pub struct NewTokenArguments {
+pub(crate) struct NewTokenArguments {
     /// Its name, which logs and records show
-    pub name: String,
+    pub(crate) name: String,
     /// What it allows: read looks; operate also creates jobs and does with them what erases
     /// nothing; admin does everything
     #[arg(long, value_enum, required_unless_present = "queues")]
-    pub scope: Option<ScopeArgument>,
+    pub(crate) scope: Option<ScopeArgument>,
     /// A queue whose messages it may take and settle; may be given several times
     #[arg(long = "queue", value_name = "QUEUE")]
-    pub queues: Vec<String>,
+    pub(crate) queues: Vec<String>,
     /// Add it to this file, the one in the setting http.tokens_file; it is made if it is not there
     #[arg(long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// A scope, as the command line has it.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-#[allow(missing_docs, reason = "those of the settings")]
-pub enum ScopeArgument {
+pub(crate) enum ScopeArgument {
     Read,
     Operate,
     Admin,

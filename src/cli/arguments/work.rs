@@ -8,30 +8,29 @@ use std::ffi::OsString;
 /// Arguments of `work`.
 #[derive(Args, Debug)]
 #[command(after_help = WORK_HELP)]
-pub struct WorkArguments {
+pub(crate) struct WorkArguments {
     /// The queues; each gives in turn
     #[arg(required = true, value_name = "QUEUE")]
-    pub queues: Vec<String>,
+    pub(crate) queues: Vec<String>,
     /// How many messages are worked on at once
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub jobs: u32,
+    pub(crate) jobs: u32,
     /// After how long without a sign of life another worker gets the message; the lease is extended
     /// while the program runs
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = span)]
-    pub lease: DurationSetting,
+    pub(crate) lease: DurationSetting,
     /// The virtual host of the queues
     #[arg(long, value_name = "VHOST", default_value = "")]
-    pub vhost: String,
+    pub(crate) vhost: String,
     /// Print no line for each message
     #[arg(long, short)]
-    pub quiet: bool,
+    pub(crate) quiet: bool,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
-    pub command: Vec<OsString>,
+    pub(crate) command: Vec<OsString>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub reach: ReachArguments,
+    pub(crate) reach: ReachArguments,
 }
 
 const WORK_HELP: &str = "\

@@ -8,36 +8,36 @@ use std::ffi::OsString;
 /// Arguments of `worker-test`.
 #[derive(Args, Debug)]
 #[command(after_help = WORKER_TEST_HELP)]
-pub struct WorkerTestArguments {
+pub(crate) struct WorkerTestArguments {
     /// The worker's queue
     #[arg(value_name = "QUEUE")]
-    pub queue: String,
+    pub(crate) queue: String,
     /// A message that the worker can do: a JSON object, or @FILE
     #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
-    pub message: String,
+    pub(crate) message: String,
     /// What it must answer to that: a JSON object, or @FILE
     #[arg(long, value_name = "JSON|@FILE")]
-    pub expect: Option<String>,
+    pub(crate) expect: Option<String>,
     /// How long an answer may take; a worker whose connection was cut has twice that
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span)]
-    pub within: DurationSetting,
+    pub(crate) within: DurationSetting,
     /// How the worker takes its messages [default: amqp if a broker is set, else http]
     #[arg(long, value_name = "BUS")]
-    pub bus: Option<TestedBus>,
+    pub(crate) bus: Option<TestedBus>,
     /// The broker, amqp://user:password@host:port/vhost
     #[arg(long, value_name = "URL", env = "AMQP_SERVER", hide_env_values = true)]
-    pub amqp_server: Option<String>,
+    pub(crate) amqp_server: Option<String>,
     /// Print one JSON object
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
     /// The worker and its arguments; without it, start one yourself at the address that is printed
     #[arg(last = true, value_name = "CMD")]
-    pub command: Vec<OsString>,
+    pub(crate) command: Vec<OsString>,
 }
 
 /// How the worker takes its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TestedBus {
+pub(crate) enum TestedBus {
     /// From RabbitMQ
     Amqp,
     /// From the manager, by HTTP

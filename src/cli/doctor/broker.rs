@@ -1,8 +1,9 @@
 //! Checks of the broker: whether it can be reached, what it allows, and the state of its queues.
 
+use super::broker_probe::{BrokerProbe, probe_broker};
 use super::finding::Finding;
 use super::installation::Installation;
-use amqp::{AmqpSettings, BrokerProbe, PolicyStatus, probe_broker};
+use amqp::{AmqpSettings, PolicyStatus};
 use bus::{QueueStatus, ServedQueues};
 use daemon::settings::{AmqpSection, BusKind, Settings};
 use engine::text::quote;
@@ -60,13 +61,12 @@ pub(super) fn queues_on_bus(
     let default = installation.settings.default_bus();
     let mut queues: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
     for definition in &installation.definitions {
-        let is_on = |named: Option<&Arc<str>>| named.map_or(default, |named| named) == bus;
-        if is_on(definition.bus.as_ref()) {
+        if definition.bus.as_deref().unwrap_or(default) == bus {
             queues.entry(definition.vhost.clone()).or_default();
         }
-        for step in definition.sending_steps().filter(|step| is_on(step.bus.as_ref())) {
-            queues.entry(definition.vhost.clone()).or_default().insert(step.queue.clone());
-        }
+    }
+    for (definition, step) in installation.steps_on_bus(bus) {
+        queues.entry(definition.vhost.clone()).or_default().insert(step.queue.clone());
     }
     if queues.is_empty() {
         queues.insert(String::new(), BTreeSet::new());

@@ -3,6 +3,7 @@
 
 use super::finding::Finding;
 use super::installation::{Installation, to_loopback};
+use crate::target::ManagerTarget;
 use grpc::probe::{ProbeTarget, probe_port};
 use std::time::Duration;
 use url::Url;
@@ -12,24 +13,24 @@ const GRPC: &str = "grpc";
 /// How long the probe may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks the gRPC port of the settings, if there is one. `server` is the address of the HTTP API,
-/// which has the same certificate; `token` is the token to send.
+/// Checks the gRPC port of the settings, if there is one. The HTTP API of `manager` has the same
+/// certificate, and takes the same token.
 pub(super) fn inspect(
     installation: &Installation,
-    server: &str,
-    token: &str,
+    manager: Option<&ManagerTarget>,
     findings: &mut Vec<Finding>,
 ) {
     let settings = &installation.settings;
     let Some(listen) = settings.grpc.listen else { return };
     let address = to_loopback(listen);
     let is_over_tls = !settings.http.tls.certificate.is_empty();
-    let host = Url::parse(server).ok().and_then(|url| url.host_str().map(str::to_owned));
+    let url = manager.and_then(|manager| Url::parse(&manager.server).ok());
+    let host = url.and_then(|url| url.host_str().map(str::to_owned));
     let port = ProbeTarget {
         address,
         tls: is_over_tls.then(|| installation.authorities.client_config()),
         host: host.unwrap_or_else(|| address.ip().to_string()),
-        token: token.to_owned(),
+        token: manager.map_or_else(String::new, |manager| manager.token.clone()),
     };
     let probed = actix_rt::System::new().block_on(async {
         let probed = tokio::time::timeout(PROBE_TIMEOUT, probe_port(port)).await;

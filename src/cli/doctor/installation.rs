@@ -6,7 +6,7 @@ use crate::phrases::format_count;
 use base::trust::Authorities;
 use daemon::load;
 use daemon::settings::Settings;
-use engine::Definition;
+use engine::{Definition, Step};
 use journal::Reader;
 use rustix::fs::{Access, access, statvfs};
 use std::fs;
@@ -28,6 +28,17 @@ pub(super) struct Installation {
     pub(super) definitions: Vec<Arc<Definition>>,
     /// Whether a process has the journal open, or `None` if that is unknown.
     pub(super) is_journal_open: Option<bool>,
+}
+
+impl Installation {
+    /// Returns the steps that send over a bus, each with its definition.
+    pub(super) fn steps_on_bus(&self, bus: &str) -> impl Iterator<Item = (&Definition, &Step)> {
+        let default = self.settings.default_bus();
+        let all = self.definitions.iter().flat_map(|definition| {
+            definition.sending_steps().map(move |step| (&**definition, step))
+        });
+        all.filter(move |(_, step)| step.bus.as_deref().unwrap_or(default) == bus)
+    }
 }
 
 /// Returns whether any settings of an installation are given here.

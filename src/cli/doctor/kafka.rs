@@ -33,17 +33,11 @@ pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) 
 /// Returns the queues that the workflows have on a bus, each with the longest time that a message
 /// waits there.
 fn wait_times(installation: &Installation, bus: &str) -> BTreeMap<Arc<str>, Option<Duration>> {
-    let default = installation.settings.default_bus();
     let mut waits: BTreeMap<Arc<str>, Option<Duration>> = BTreeMap::new();
-    for definition in &installation.definitions {
-        for step in definition.sending_steps() {
-            let named = step.bus.as_ref().or(definition.bus.as_ref());
-            if named.map_or(default, |named| named) == bus {
-                let timeout = step.timeout.map(|timeout| Duration::from_millis(timeout.0));
-                let longest = waits.entry(step.queue.clone()).or_default();
-                *longest = timeout.max(*longest);
-            }
-        }
+    for (_, step) in installation.steps_on_bus(bus) {
+        let timeout = step.timeout.map(|timeout| Duration::from_millis(timeout.0));
+        let longest = waits.entry(step.queue.clone()).or_default();
+        *longest = timeout.max(*longest);
     }
     waits
 }

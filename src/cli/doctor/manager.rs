@@ -134,7 +134,7 @@ fn check_queues(body: &str, findings: &mut Vec<Finding>) -> Result<(), ClientErr
             }
             let text = format!(
                 "{name} has no worker, and {} messages wait; it is for {}",
-                queue.messages.unwrap_or_default(),
+                queue.messages.unwrap_or(0),
                 queue.used_by()
             );
             findings.push(Finding::warning(QUEUES, text, "start a worker that takes from it"));

@@ -65,9 +65,9 @@ impl Program {
                 (false, false) => Some("there is no such file"),
             }
         } else {
-            let paths = std::env::var_os("PATH").unwrap_or_default();
-            let is_found =
-                std::env::split_paths(&paths).any(|folder| is_executable(&folder.join(name)));
+            let is_found = std::env::var_os("PATH").is_some_and(|paths| {
+                std::env::split_paths(&paths).any(|folder| is_executable(&folder.join(name)))
+            });
             (!is_found).then_some("it is in no folder of PATH")
         };
         match why {
@@ -266,7 +266,7 @@ fn forward_stderr(mut source: impl Read) -> Tail {
 }
 
 /// Reads the next bytes. Returns `None` at the end.
-fn read_chunk<'b>(source: &mut impl Read, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+pub(crate) fn read_chunk<'b>(source: &mut impl Read, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     loop {
         match source.read(buffer) {
             Ok(0) => return None,

@@ -36,9 +36,10 @@ impl Tail {
         let first = usize::from(self.is_truncated && lines.len() > 1);
         let first = first.max(lines.len().saturating_sub(LINES_MAX));
         let rendered = escape_lines(&lines[first..].join("\n"));
-        let beyond = rendered.len().saturating_sub(RENDERED_BYTES_MAX);
-        let from =
-            (beyond..rendered.len()).find(|at| rendered.is_char_boundary(*at)).unwrap_or_default();
+        let mut from = rendered.len().saturating_sub(RENDERED_BYTES_MAX);
+        while !rendered.is_char_boundary(from) {
+            from += 1;
+        }
         rendered[from..].to_owned()
     }
 }

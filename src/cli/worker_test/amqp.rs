@@ -1,135 +1,331 @@
-//! A stub manager over AMQP: a real broker, with a proxy between it and the worker.
+//! A stub manager over AMQP: the manager's side of the worker protocol over a real broker, for one
+//! worker that is tested. It sends messages, receives replies, and runs a proxy between the worker
+//! and the broker. The proxy observes in what order the worker publishes and acknowledges, and cuts
+//! its connection on demand.
 
-use super::super::error::ClientError;
-use super::super::text::Text;
+mod conversation;
+mod frames;
+mod message_log;
+mod proxy;
+
 use super::cut::CutTiming;
-use super::event_log::{EventLog, ObservedEvent, Properties, Reply, ReplyKind};
+use super::event_log::{EventLog, Properties, Reply, ReplyKind};
 use super::messages::{TestMessage, WORKFLOW};
-use amqp::{self, StubManager, StubMessage, WorkerEvent};
+use crate::error::ClientError;
+use crate::text::Text;
+use amqp::{
+    BrokerAddress, QueueDeclarer, QueueProperties, close_connection, parse_number_header,
+    queue_status, short_string,
+};
+use base::trust::Authorities;
+use base::{clock, times};
 use bus::QueueStatus;
-use engine::text::shorten;
-use std::cell::RefCell;
-use std::collections::HashMap;
+use bytes::Bytes;
+use conversation::WatchedQueues;
+use futures_util::StreamExt;
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
+};
+use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, LongString, ShortString};
+use lapin::{BasicProperties, Channel, Confirmation, Connection};
+use message_log::MessageLog;
+use proxy::Proxy;
 use std::rc::Rc;
-use tokio::sync::mpsc;
+use std::time::Duration;
 
-/// Maps correlation ids to the numbers of their messages.
-type MessageNumbers = Rc<RefCell<HashMap<String, usize>>>;
+/// The longest name of the queue, in bytes: `message_id` is `<UUID>:<queue>:<attempt>`, and AMQP
+/// allows 255 bytes.
+const QUEUE_BYTES_MAX: usize = 255 - 36 - 3;
+
+const DELIVERY_MODE_PERSISTENT: u8 = 2;
+
+/// The most replies that are not acknowledged.
+const PREFETCH: u16 = 100;
+
+const HEARTBEAT: Duration = Duration::from_secs(30);
+
+/// How long the broker may take to notice that connections were cut.
+const CLEAR_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often that is checked.
+const CLEAR_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A stub manager that uses one queue of a broker.
 pub(super) struct AmqpStub {
-    stub: StubManager,
-    numbers: MessageNumbers,
+    address: BrokerAddress,
+    connection: Rc<Connection>,
+    channel: Channel,
+    queues: Rc<QueueDeclarer>,
+    queue: String,
+    reply_queue: String,
+    proxy: Proxy,
+    log: MessageLog,
+    /// Whether the stub manager declared the queue.
+    is_queue_ours: bool,
 }
 
 impl AmqpStub {
+    /// Connects, declares the queue if it is missing, and starts the proxy for the worker. What the
+    /// worker does is added to `log`. Must be called on an arbiter.
+    ///
+    /// # Errors
+    ///
+    /// Says in one sentence why the worker cannot be tested with this broker and queue.
     pub(super) async fn open(
         server: &str,
         queue: &str,
         log: EventLog,
     ) -> Result<AmqpStub, ClientError> {
-        let (event_sender, mut events) = mpsc::unbounded_channel();
-        let run =
-            StubManager::open(server, queue, event_sender).await.map_err(ClientError::Refused)?;
-        let numbers = MessageNumbers::default();
-        let task_numbers = numbers.clone();
-        actix_rt::spawn(async move {
-            while let Some(what) = events.recv().await {
-                log_event(what, &task_numbers.borrow(), &log);
+        let refused = |why: &str| Err(ClientError::Refused(why.to_owned()));
+        if queue.len() > QUEUE_BYTES_MAX {
+            let why = format!("the queue's name has more than {QUEUE_BYTES_MAX} bytes");
+            return Err(ClientError::Usage(why));
+        }
+        let authorities = Authorities::default();
+        let address = BrokerAddress::parse_server(server, None, HEARTBEAT, &authorities)
+            .map_err(|error| ClientError::Refused(error.to_string()))?;
+        if address.is_tls() {
+            return refused(
+                "worker-test sees nothing through TLS: name a broker with amqp://, such as one on \
+                 this machine",
+            );
+        }
+        let opened = address.open("worker-test").await;
+        let connection = Rc::new(opened.map_err(ClientError::Refused)?);
+        let queues = QueueDeclarer::new(connection.clone());
+        let is_queue_ours = match queue_status(&address, queues.check(queue).await) {
+            QueueStatus::Missing => true,
+            QueueStatus::Exists { messages: 0, consumers: 0, .. } => false,
+            QueueStatus::Exists { messages, consumers, .. } => {
+                close_connection(&connection).await;
+                return refused(&format!(
+                    "the queue has {messages} messages and {consumers} consumers: worker-test \
+                     needs one that nobody else uses; take another queue or virtual host, and \
+                     let the worker connect to the address that worker-test names"
+                ));
             }
-        });
-        Ok(AmqpStub { stub: run, numbers })
+            QueueStatus::Unknown(why) => return refused(&why),
+            QueueStatus::Endpoint { .. } => return refused("it is no queue of a broker"),
+        };
+        let reply_queue = format!("workflow-manager-worker-test-{}", clock::new_id());
+        let log = MessageLog::new(log);
+        let channel = reply_channel(&connection, &reply_queue, log.clone())
+            .await
+            .map_err(|error| ClientError::Refused(address.explain(&error)))?;
+        let watched_queues =
+            WatchedQueues { queue: queue.to_owned(), reply_queue: reply_queue.clone() };
+        let proxy = Proxy::open(address.host_and_port(), watched_queues, log.clone()).await;
+        let proxy = proxy
+            .map_err(|error| ClientError::Refused(format!("cannot listen on loopback: {error}")))?;
+        let queue = queue.to_owned();
+        let stub = AmqpStub {
+            address,
+            connection,
+            channel,
+            queues,
+            queue,
+            reply_queue,
+            proxy,
+            log,
+            is_queue_ours,
+        };
+        stub.declare().await?;
+        Ok(stub)
     }
 
+    /// Returns the address for the worker: `server` with the proxy's host and port.
     pub(super) fn address_for_worker(&self, server: &str) -> String {
-        self.stub.address_for_worker(server)
+        let (scheme, rest) = server.split_once("://").unwrap_or(("amqp", server));
+        let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let user = authority.rsplit_once('@').map_or(String::new(), |(user, _)| format!("{user}@"));
+        format!("{scheme}://{user}127.0.0.1:{}{behind}", self.proxy.port())
     }
 
+    /// Sends a message as the manager does, and waits for the broker's confirm.
     pub(super) async fn send(&self, message: &TestMessage) -> Result<(), ClientError> {
-        let correlation_id = message.correlation_id();
-        self.numbers.borrow_mut().insert(correlation_id.clone(), message.number);
-        let message = StubMessage {
-            id: message.id(),
-            correlation_id,
-            workflow: WORKFLOW.to_owned(),
-            job: message.job.to_string(),
-            attempt: message.attempt,
-            traceparent: message.traceparent(),
-            has_reply_to: message.has_reply_to,
-            has_extra_headers: message.has_extra_headers,
-            body: message.body.clone(),
+        self.log.register(message.correlation_id(), message.number);
+        let publishing = self.channel.basic_publish(
+            "".into(),
+            self.queue_name(),
+            BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() },
+            &message.body,
+            properties(message, &self.reply_queue),
+        );
+        let confirm = publishing.await.map_err(|error| self.explain(&error))?;
+        let why = match confirm.await.map_err(|error| self.explain(&error))? {
+            Confirmation::Ack(None) => return Ok(()),
+            Confirmation::Ack(Some(_)) => "the queue is missing",
+            Confirmation::Nack(_) | Confirmation::NotRequested => {
+                "the broker did not take a message"
+            }
         };
-        self.stub.send(message).await.map_err(ClientError::Refused)
+        Err(ClientError::Refused(why.to_owned()))
     }
 
+    /// Makes the proxy cut the worker's connection once, at this message.
     pub(super) fn cut(&self, message: &TestMessage, at: CutTiming) {
-        let at = match at {
-            CutTiming::Reply => amqp::CutPoint::Reply,
-            CutTiming::Ack => amqp::CutPoint::Ack,
-        };
-        self.stub.cut_at(&message.correlation_id(), at);
+        self.proxy.interventions().cut_at(message.correlation_id(), at);
     }
 
-    pub(super) fn stop_requeues(&self, message: &TestMessage) {
-        self.stub.prevent_requeue(&message.correlation_id());
+    /// Keeps this message from being requeued from now on: the proxy turns a requeue into a
+    /// rejection.
+    pub(super) fn prevent_requeue(&self, message: &TestMessage) {
+        self.proxy.interventions().prevent_requeue(message.correlation_id());
     }
 
+    /// Removes the messages that wait in the queue or are in flight.
     pub(super) async fn clear(&self) -> Result<(), ClientError> {
-        self.stub.clear().await.map_err(ClientError::Refused)
+        self.proxy.pause();
+        let until = clock::timer_now() + CLEAR_TIMEOUT;
+        // Messages in flight are in the queue again when their consumers are gone.
+        while self.has_consumers().await && clock::timer_now() < until {
+            tokio::time::sleep(CLEAR_POLL_INTERVAL).await;
+        }
+        self.declare().await?;
+        let purging = self.channel.queue_purge(self.queue_name(), QueuePurgeOptions::default());
+        purging.await.map_err(|error| self.explain(&error))?;
+        self.proxy.resume();
+        Ok(())
+    }
+
+    /// Returns whether the queue exists and workers consume from it.
+    pub(super) async fn has_consumers(&self) -> bool {
+        matches!(self.inspect().await, QueueStatus::Exists { consumers: 1.., .. })
+    }
+
+    async fn inspect(&self) -> QueueStatus {
+        queue_status(&self.address, self.queues.check(&self.queue).await)
+    }
+
+    /// Declares the queue, if it is missing.
+    async fn declare(&self) -> Result<(), ClientError> {
+        if self.inspect().await != QueueStatus::Missing {
+            return Ok(());
+        }
+        let found = self.queues.declare(&self.queue, QueueProperties::default()).await;
+        match queue_status(&self.address, found) {
+            QueueStatus::Unknown(why) => Err(ClientError::Refused(why)),
+            QueueStatus::Exists { .. } | QueueStatus::Missing | QueueStatus::Endpoint { .. } => {
+                Ok(())
+            }
+        }
     }
 
     /// Deletes the queue if that does no harm. Returns whether it did.
     pub(super) async fn delete(&self) -> Result<bool, ClientError> {
-        if self.stub.is_queue_ours() {
-            self.stub.delete().await.map_err(ClientError::Refused)?;
+        if self.is_queue_ours {
+            let deleting =
+                self.channel.queue_delete(self.queue_name(), QueueDeleteOptions::default());
+            deleting.await.map_err(|error| self.explain(&error))?;
         }
-        Ok(self.stub.is_queue_ours())
+        Ok(self.is_queue_ours)
     }
 
-    /// Returns how many workers consume from the queue, or `None` if it is missing or unknown.
-    pub(super) async fn consumers(&self) -> Option<u32> {
-        match self.stub.inspect().await {
-            QueueStatus::Exists { consumers, .. } => Some(consumers),
-            QueueStatus::Missing | QueueStatus::Unknown(_) | QueueStatus::Endpoint { .. } => None,
-        }
-    }
-
+    /// Closes all connections, and deletes what was declared: the queue if it is ours, and the
+    /// reply queue, which is exclusive to the connection.
     pub(super) async fn close(self) {
-        self.stub.close().await;
+        self.proxy.pause();
+        // Without a connection nothing can be done about the queue.
+        let _ = self.delete().await;
+        close_connection(&self.connection).await;
+    }
+
+    fn queue_name(&self) -> ShortString {
+        short_string(&*self.queue)
+    }
+
+    fn explain(&self, error: &lapin::Error) -> ClientError {
+        ClientError::Refused(self.address.explain(error))
     }
 }
 
-/// Writes one event of the proxy to the log.
-fn log_event(event: WorkerEvent, numbers: &HashMap<String, usize>, log: &EventLog) {
-    let (correlation_id, event) = match event {
-        WorkerEvent::Consuming => return log.add(None, ObservedEvent::Connected),
-        WorkerEvent::Violation(what) => {
-            return log.add(None, ObservedEvent::Unexpected(Text::new(&what)));
+/// Opens a channel to publish on, which also consumes the replies from an exclusive queue.
+async fn reply_channel(
+    connection: &Connection,
+    reply_queue: &str,
+    log: MessageLog,
+) -> lapin::Result<Channel> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
+    let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(short_string(reply_queue), options, FieldTable::default()).await?;
+    let mut replies = channel
+        .basic_consume(
+            short_string(reply_queue),
+            "".into(),
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        )
+        .await?;
+    actix_rt::spawn(async move {
+        while let Some(Ok(delivery)) = replies.next().await {
+            let acker = delivery.acker.clone();
+            log_reply(delivery, &log);
+            // The connection ends with the stub manager.
+            let _ = acker.ack(BasicAckOptions::default()).await;
         }
-        WorkerEvent::Delivered(of) => (of, ObservedEvent::Delivered),
-        WorkerEvent::Published(of) => (of, ObservedEvent::Published),
-        WorkerEvent::Confirmed(of) => (of, ObservedEvent::Confirmed),
-        WorkerEvent::Acked(of) => (of, ObservedEvent::Acked),
-        WorkerEvent::AutoAcked(of) => (of, ObservedEvent::AutoAcked),
-        WorkerEvent::Nacked { correlation_id: of, requeue } => {
-            (of, ObservedEvent::Nacked { requeue })
-        }
-        WorkerEvent::ConnectionCut(of) => (of, ObservedEvent::ConnectionCut),
-        WorkerEvent::ReplyReceived(of, reply) => {
-            let kind = ReplyKind::from_name(reply.kind.as_deref().unwrap_or_default());
-            let properties = Properties {
-                attempt: reply.attempt.map(i64::from),
-                is_persistent: reply.is_persistent,
-                content_type: reply.content_type.as_deref().map(Text::new),
-            };
-            if !numbers.contains_key(&of) {
-                let stray = format!("a reply with the correlation_id {:?}", shorten(&of));
-                return log.add(None, ObservedEvent::Unexpected(Text::new(&stray)));
-            }
-            (of, ObservedEvent::Replied(Reply { kind, body: reply.body, properties }))
-        }
+    });
+    Ok(channel)
+}
+
+fn log_reply(delivery: Delivery, log: &MessageLog) {
+    let properties = &delivery.properties;
+    let Some(correlation_id) = properties.correlation_id() else {
+        return log.add_unexpected("a reply came without correlation_id");
     };
-    if let Some(number) = numbers.get(&correlation_id) {
-        log.add(Some(*number), event);
+    let kind = properties.kind().as_ref().map(ShortString::as_str);
+    let headers = properties.headers().as_ref();
+    let attempt = headers.and_then(|headers| parse_number_header(headers, "attempt"));
+    let reply = Reply {
+        kind: kind.map_or(ReplyKind::Result, ReplyKind::from_name),
+        properties: Properties {
+            attempt: attempt.map(i64::from),
+            is_persistent: *properties.delivery_mode() == Some(DELIVERY_MODE_PERSISTENT),
+            content_type: properties.content_type().as_ref().map(|kind| Text::new(kind.as_str())),
+        },
+        body: Bytes::from(delivery.data),
+    };
+    log.add_reply(correlation_id.as_str(), reply);
+}
+
+/// Returns the properties of a message, as the manager sets them.
+fn properties(message: &TestMessage, reply_queue: &str) -> BasicProperties {
+    let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+    let mut headers = FieldTable::default();
+    headers.insert("workflow".into(), text(WORKFLOW));
+    headers.insert("job".into(), text(&message.job.to_string()));
+    headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(message.attempt)));
+    headers.insert("traceparent".into(), text(&message.traceparent()));
+    if message.has_extra_headers {
+        let mut inner = FieldTable::default();
+        inner.insert("what".into(), text("nobody knows"));
+        let list = vec![AMQPValue::Boolean(true), AMQPValue::Void, text("\u{e4}")];
+        for (name, value) in [
+            ("x-worker-test-table", AMQPValue::FieldTable(inner)),
+            ("x-worker-test-list", AMQPValue::FieldArray(FieldArray::from(list))),
+            ("x-worker-test-bytes", AMQPValue::ByteArray(ByteArray::from(&[0xff, 0][..]))),
+            ("x-worker-test-double", AMQPValue::Double(0.5)),
+            ("x-worker-test-time", AMQPValue::Timestamp(1)),
+            ("x-worker-test-small", AMQPValue::ShortShortInt(-1)),
+            ("x-worker-test-nothing", AMQPValue::Void),
+        ] {
+            headers.insert(name.into(), value);
+        }
     }
+    let timestamp_s = times::unix_seconds(clock::now());
+    let mut properties = BasicProperties::default()
+        .with_content_type("application/json".into())
+        .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
+        .with_message_id(short_string(message.id()))
+        .with_correlation_id(short_string(message.correlation_id()))
+        .with_app_id("workflow-manager".into())
+        .with_timestamp(timestamp_s)
+        .with_headers(headers);
+    if message.has_reply_to {
+        properties = properties.with_reply_to(short_string(reply_queue));
+    }
+    properties
 }

@@ -47,7 +47,7 @@ pub(super) fn find_requeue_loop(seen: &[LoggedEvent]) -> Option<usize> {
         .collect();
     let within =
         |from: usize| given[from..].iter().take_while(|at| **at < given[from] + SECOND).count();
-    let most = (0..given.len()).map(within).max().unwrap_or_default();
+    let most = (0..given.len()).map(within).max()?;
     (most > DELIVERIES_PER_SECOND_MAX).then_some(most)
 }
 

@@ -8,7 +8,9 @@ use super::cut::CutTiming;
 use super::event_log::{
     EventLog, LoggedEvent, ObservedEvent, Reply, find_reply, find_unexpected, settling_replies,
 };
-use super::messages::{MessageFactory, ROUND_TRIP_KEYS, ROUND_TRIP_VALUES, TestMessage};
+use super::messages::{
+    MessageFactory, ROUND_TRIP_KEYS, ROUND_TRIP_VALUES, TestMessage, attempt_of,
+};
 use super::process::WorkerProcess;
 use super::report::{CaseOutcome, Reporter};
 use super::stub_transport::StubTransport;
@@ -393,17 +395,14 @@ impl WorkerHarness {
     }
 
     fn check_attempt_header(&self) -> CaseOutcome {
-        let expected = |number: &usize| 1 + i64::try_from(number % 3).unwrap_or_default();
         for number in &self.valid_messages {
             let seen = self.log.events_of(*number);
             let Some(reply) = find_reply(&seen) else { continue };
+            let expected = i64::from(attempt_of(*number));
             match reply.properties.attempt {
                 None => return CaseOutcome::failed("its replies have no header attempt"),
-                Some(given) if given != expected(number) => {
-                    return CaseOutcome::failed(format!(
-                        "attempt {} came back as {given}",
-                        expected(number)
-                    ));
+                Some(given) if given != expected => {
+                    return CaseOutcome::failed(format!("attempt {expected} came back as {given}"));
                 }
                 Some(_) => {}
             }

@@ -49,6 +49,11 @@ impl TestMessage {
     }
 }
 
+/// Returns the attempt of a message. It varies, so that a worker cannot guess it.
+pub(super) fn attempt_of(number: usize) -> u32 {
+    [1, 2, 3][number % 3]
+}
+
 /// Makes messages from one that the worker is able to process.
 pub(super) struct MessageFactory {
     queue: String,
@@ -79,8 +84,7 @@ impl MessageFactory {
             number,
             job: clock::new_id(),
             queue: self.queue.clone(),
-            // The attempt varies, so that a worker cannot guess it.
-            attempt: 1 + u32::try_from(number % 3).unwrap_or_default(),
+            attempt: attempt_of(number),
             body: body.into(),
             has_reply_to: true,
             has_extra_headers: false,

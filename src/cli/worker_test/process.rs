@@ -2,6 +2,7 @@
 //! too. Its output is forwarded to standard error, line by line and escaped.
 
 use super::super::error::ClientError;
+use crate::work::read_chunk;
 use base::clock;
 use daemon::service;
 use daemon::telemetry::log::print;
@@ -151,14 +152,8 @@ fn forward_output(mut from: Box<dyn Read + Send>) {
             truncate(&escape(&String::from_utf8_lossy(line)), LINE_BYTES_MAX)
         ))
     };
-    loop {
-        let count = match from.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(_) => break,
-        };
-        for byte in &buffer[..count] {
+    while let Some(chunk) = read_chunk(&mut from, &mut buffer) {
+        for byte in chunk {
             if *byte == b'\n' || line.len() == LINE_BYTES_MAX {
                 print_line(&line);
                 line.clear();

@@ -37,7 +37,7 @@ impl StubTransport {
     pub(super) fn end_attempt(&self, message: &TestMessage) {
         match self {
             StubTransport::Http(http) => http.end_attempt(message.number),
-            StubTransport::Amqp(amqp) => amqp.stop_requeues(message),
+            StubTransport::Amqp(amqp) => amqp.prevent_requeue(message),
         }
     }
 
@@ -73,9 +73,7 @@ impl StubTransport {
     pub(super) async fn has_consumers(&self) -> bool {
         match self {
             StubTransport::Http(_) => true,
-            StubTransport::Amqp(amqp) => {
-                amqp.consumers().await.is_some_and(|consumers| consumers > 0)
-            }
+            StubTransport::Amqp(amqp) => amqp.has_consumers().await,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the command `check` prints.
 
 use insta::assert_snapshot;
-use workflow_manager::cli::check::check;
+use workflow_manager::cli::check;
 
 #[test]
 #[allow(clippy::too_many_lines, reason = "one file and what is printed of it")]

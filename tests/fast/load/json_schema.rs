@@ -65,7 +65,7 @@ fn the_schema_is_one_and_says_what_each_key_means() {
     }
     assert_eq!(keys, 40);
     let mut printed = Vec::new();
-    workflow_manager::cli::schema(&mut printed).expect("a vector takes everything");
+    workflow_manager::cli::print_schema(&mut printed).expect("a vector takes everything");
     assert_eq!(serde_json::from_slice::<Value>(&printed).expect("JSON"), schema);
 }
 

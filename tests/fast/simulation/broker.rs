@@ -1,8 +1,8 @@
 //! A broker with its workers, and the bus that speaks to it. What is in the broker outlives a crash
 //! of the manager; what is in the bus does not.
 
-use super::log::{Log, Reading};
-use super::oracle::{Answered, work};
+use super::log::{Log, LogReader};
+use super::oracle::{WorkOutcome, work};
 use super::world::{World, lock};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -24,7 +24,7 @@ pub(crate) const NOWHERE: &str = "nowhere";
 
 /// What a message on a workflow's queue has beside those on the reply queue.
 #[derive(Clone)]
-pub(crate) struct Asks {
+pub(crate) struct CallProperties {
     /// The queue.
     pub(crate) queue: Arc<str>,
     pub(crate) message_id: String,
@@ -54,7 +54,7 @@ pub(crate) struct StepMessage {
 
 impl StepMessage {
     /// None: it is no step's.
-    pub(crate) fn of(message: Publication) -> Option<StepMessage> {
+    pub(crate) fn from_publication(message: Publication) -> Option<StepMessage> {
         let root = message.text_header("job")?.parse().ok()?;
         let ConfirmTarget::Step { job, created, step, attempt, dispatch } =
             message.confirm_token.downcast()?
@@ -79,12 +79,12 @@ impl StepMessage {
     }
 
     /// The attempt that it begins.
-    pub(crate) fn of_attempt(&self) -> Attempt {
+    pub(crate) fn attempt_key(&self) -> Attempt {
         (self.job, self.created, self.step.0, self.attempt)
     }
 
     /// What the broker tells once it has the message.
-    pub(crate) fn taken(&self) -> BusEvent {
+    pub(crate) fn to_confirm(&self) -> BusEvent {
         let StepMessage { job, created, step, attempt, dispatch, .. } = *self;
         BusEvent::Confirmed(ConfirmToken::new(ConfirmTarget::Step {
             job,
@@ -97,7 +97,7 @@ impl StepMessage {
 }
 
 /// What a caller was told.
-pub(crate) struct Told {
+pub(crate) struct CallerReply {
     pub(crate) is_error: bool,
     pub(crate) body: Bytes,
 }
@@ -111,7 +111,7 @@ pub(crate) struct Reply {
     pub(crate) dead_letter: Option<DeadLetter>,
     pub(crate) body: Bytes,
     pub(crate) redelivered: bool,
-    pub(crate) asks: Option<Asks>,
+    pub(crate) call: Option<CallProperties>,
     /// Its place, if it lies in a log.
     pub(crate) offset: Option<usize>,
 }
@@ -128,7 +128,7 @@ pub(crate) struct Broker {
     /// Where workers reply to instead, in some runs.
     pub(crate) log: Option<Log>,
     /// What callers were told, by correlation id.
-    pub(crate) told: BTreeMap<String, Vec<Told>>,
+    pub(crate) caller_replies: BTreeMap<String, Vec<CallerReply>>,
 }
 
 impl Broker {
@@ -141,7 +141,7 @@ impl Broker {
     /// Somebody replies.
     pub(crate) fn take(&mut self, reply: Reply) {
         match &mut self.log {
-            Some(log) if reply.asks.is_none() && reply.dead_letter.is_none() => log.write(reply),
+            Some(log) if reply.call.is_none() && reply.dead_letter.is_none() => log.write(reply),
             Some(_) | None => self.replies.push_back(reply),
         }
     }
@@ -156,13 +156,13 @@ impl Broker {
         let answer =
             work(&message.queue, &message.step_name, message.attempt, &message.body.to_bytes());
         let (kind, body) = match &answer {
-            Answered::Result(text) => (None, Bytes::from(text.clone())),
-            Answered::Error(text) => (Some("error".to_owned()), Bytes::from(text.clone())),
-            Answered::DeadLettered => (None, message.body.to_bytes()),
-            Answered::Nothing => return None,
+            WorkOutcome::Result(text) => (None, Bytes::from(text.clone())),
+            WorkOutcome::Error(text) => (Some("error".to_owned()), Bytes::from(text.clone())),
+            WorkOutcome::DeadLettered => (None, message.body.to_bytes()),
+            WorkOutcome::Nothing => return None,
         };
         let dead = DeadLetter { queue: message.queue.to_string(), reason: "rejected".to_owned() };
-        let dead_letter = (answer == Answered::DeadLettered).then_some(dead);
+        let dead_letter = (answer == WorkOutcome::DeadLettered).then_some(dead);
         let attempt = Some(message.attempt);
         Some(Reply {
             correlation_id: Some(message.correlation_id.to_string()),
@@ -171,7 +171,7 @@ impl Broker {
             dead_letter,
             body,
             redelivered: false,
-            asks: None,
+            call: None,
             offset: None,
         })
     }
@@ -181,7 +181,7 @@ impl Broker {
 pub(crate) struct Link {
     pub(crate) sink: EventSink,
     settle: mpsc::UnboundedSender<SettleCommand>,
-    verdicts: mpsc::UnboundedReceiver<SettleCommand>,
+    dispositions: mpsc::UnboundedReceiver<SettleCommand>,
     epoch: u64,
     tag: u64,
     pub(crate) is_connected: bool,
@@ -196,14 +196,14 @@ pub(crate) struct Link {
     pub(crate) answers_sent: Vec<Publication>,
     /// Delivered to the manager, not yet acknowledged.
     pub(crate) unacked: BTreeMap<u64, Reply>,
-    /// Acknowledged by the manager; the broker has not heard of it.
+    /// Acknowledged by the manager; the broker does not know it yet.
     pub(crate) acks: Vec<u64>,
     /// How far it has read the log.
-    pub(crate) reading: Reading,
+    pub(crate) log_reader: LogReader,
     /// The bus that it is of.
     pub(crate) bus: Arc<str>,
     /// Queues that are declared once their answer has come.
-    looking: Vec<(Arc<str>, oneshot::Receiver<()>)>,
+    checking: Vec<(Arc<str>, oneshot::Receiver<()>)>,
 }
 
 impl Link {
@@ -214,8 +214,8 @@ impl Link {
             && self.sent.is_empty()
             && self.unacked.is_empty()
             && self.acks.is_empty()
-            && self.looking.is_empty()
-            && broker.log.as_ref().is_none_or(|log| self.reading.is_idle(log))
+            && self.checking.is_empty()
+            && broker.log.as_ref().is_none_or(|log| self.log_reader.is_idle(log))
     }
 
     /// Connects, and looks whether all queues are there.
@@ -224,15 +224,16 @@ impl Link {
         self.epoch += 1;
         let mut events = vec![BusEvent::State(BusState::Connected)];
         for queue in self.known.clone() {
-            events.extend(self.look(broker, &queue));
+            events.extend(self.check_queue(broker, &queue));
         }
         events
     }
 
-    /// If the queue is missing it is declared after the manager has heard of it; what was sent
+    /// If the queue is missing it is declared after the manager knows of it; what was sent
     /// there is sent again.
-    fn look(&mut self, broker: &Broker, queue: &Arc<str>) -> Option<BusEvent> {
-        if broker.queues.contains_key(queue) || self.looking.iter().any(|(other, _)| other == queue)
+    fn check_queue(&mut self, broker: &Broker, queue: &Arc<str>) -> Option<BusEvent> {
+        if broker.queues.contains_key(queue)
+            || self.checking.iter().any(|(other, _)| other == queue)
         {
             return None;
         }
@@ -242,19 +243,19 @@ impl Link {
         self.sent = kept;
         self.outbox.extend::<Vec<_>>(lost);
         let (taken, answered) = oneshot::channel();
-        self.looking.push((queue.clone(), answered));
+        self.checking.push((queue.clone(), answered));
         Some(BusEvent::QueueMissing { queue: queue.clone(), journaled: taken })
     }
 
-    /// Declares the queues that the manager has heard of; which ones.
+    /// Declares the queues that the manager has journaled as missing. Returns which ones.
     pub(crate) fn declare(&mut self, broker: &mut Broker) -> Vec<Arc<str>> {
-        let is_heard = |(_, answered): &mut (_, oneshot::Receiver<()>)| {
+        let is_journaled = |(_, answered): &mut (_, oneshot::Receiver<()>)| {
             !matches!(answered.try_recv(), Err(oneshot::error::TryRecvError::Empty))
         };
-        let heard: Vec<Arc<str>> =
-            self.looking.extract_if(.., is_heard).map(|(queue, _)| queue).collect();
-        broker.queues.extend(heard.iter().map(|queue| (queue.clone(), VecDeque::new())));
-        heard
+        let journaled: Vec<Arc<str>> =
+            self.checking.extract_if(.., is_journaled).map(|(queue, _)| queue).collect();
+        broker.queues.extend(journaled.iter().map(|queue| (queue.clone(), VecDeque::new())));
+        journaled
     }
 
     /// The connection is gone: what the broker did not hear of comes again, and so does what it did
@@ -291,7 +292,10 @@ impl Link {
             self.outbox.iter().position(|message| broker.queues.contains_key(&message.queue));
         let Some(message) = there.and_then(|at| self.outbox.remove(at)) else {
             let queue = self.outbox.front().map(|message| message.queue.clone());
-            return queue.into_iter().filter_map(|queue| self.look(broker, &queue)).collect();
+            return queue
+                .into_iter()
+                .filter_map(|queue| self.check_queue(broker, &queue))
+                .collect();
         };
         if let Some(queue) = broker.queues.get_mut(&message.queue) {
             queue.push_back(message.clone());
@@ -305,11 +309,10 @@ impl Link {
         let Some(answer) = self.answers.pop_front() else { return };
         if *answer.address.queue == *CALLERS {
             let caller = answer.correlation_id.as_deref().unwrap_or_default().to_owned();
-            broker
-                .told
-                .entry(caller)
-                .or_default()
-                .push(Told { is_error: answer.kind.is_some(), body: answer.body.to_bytes() });
+            broker.caller_replies.entry(caller).or_default().push(CallerReply {
+                is_error: answer.kind.is_some(),
+                body: answer.body.to_bytes(),
+            });
         }
         self.answers_sent.push(answer);
     }
@@ -335,11 +338,11 @@ impl Link {
         delivery.kind.clone_from(&reply.kind);
         delivery.dead_letter.clone_from(&reply.dead_letter);
         delivery.redelivered = reply.redelivered;
-        let asks = reply.asks.clone();
+        let call = reply.call.clone();
         self.unacked.insert(self.tag, reply);
-        match asks {
+        match call {
             None => BusEvent::Reply(delivery),
-            Some(Asks { queue, message_id, reply_to }) => {
+            Some(CallProperties { queue, message_id, reply_to }) => {
                 (delivery.message_id, delivery.reply_to) = (Some(message_id), reply_to);
                 BusEvent::Call { queue, delivery }
             }
@@ -348,8 +351,8 @@ impl Link {
 
     /// The manager's next verdict on a delivery of this connection: its tag, and whether it is an
     /// ack.
-    pub(crate) fn verdict(&mut self) -> Option<(u64, bool)> {
-        while let Ok(settled) = self.verdicts.try_recv() {
+    pub(crate) fn next_disposition(&mut self) -> Option<(u64, bool)> {
+        while let Ok(settled) = self.dispositions.try_recv() {
             if settled.epoch == OF_LOG || (settled.epoch == self.epoch && self.is_connected) {
                 return Some((settled.tag, settled.disposition == Disposition::Ack));
             }
@@ -368,12 +371,12 @@ impl SimulatedBus {
         (served, positions): (ServedQueues, &[TopicOffset]),
         sink: EventSink,
     ) -> SimulatedBus {
-        let (settle, verdicts) = mpsc::unbounded_channel();
-        let reading = lock(&world).goes_on_at(positions);
+        let (settle, dispositions) = mpsc::unbounded_channel();
+        let log_reader = lock(&world).resume_at(positions);
         let link = Link {
             sink,
             settle,
-            verdicts,
+            dispositions,
             epoch: 0,
             tag: 0,
             is_connected: false,
@@ -385,9 +388,9 @@ impl SimulatedBus {
             answers_sent: Vec::new(),
             unacked: BTreeMap::new(),
             acks: Vec::new(),
-            reading,
+            log_reader,
             bus,
-            looking: Vec::new(),
+            checking: Vec::new(),
         };
         lock(&world).link = Some(link);
         SimulatedBus(world)

@@ -15,7 +15,7 @@ use workflow_manager::journal::OffsetRecords;
 const TOPIC: &str = "replies";
 
 /// By then a position that was told is in the journal: three times the pause between two writes.
-const SURELY_PLACED: Duration = Duration::from_secs(3);
+const SURELY_JOURNALED_AFTER: Duration = Duration::from_secs(3);
 
 /// What the broker has.
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub(crate) struct Log {
     /// Those that have had the verdict that they are done.
     done: BTreeSet<usize>,
     /// A position that was told long before a crash.
-    surely_placed: usize,
+    surely_journaled: usize,
 }
 
 impl Log {
@@ -45,18 +45,18 @@ impl Log {
 
 /// How far the manager has read it, of one incarnation.
 #[derive(Default)]
-pub(crate) struct Reading {
+pub(crate) struct LogReader {
     next: usize,
     /// What was read and has no verdict.
     unsettled: BTreeSet<usize>,
-    told: usize,
+    reported: usize,
     /// When a position was told, and which one.
-    tellings: Vec<(Instant, usize)>,
+    reports: Vec<(Instant, usize)>,
     /// What is delivered again, from memory: its tags.
     again: Vec<u64>,
 }
 
-impl Reading {
+impl LogReader {
     fn position(&self, bug: Option<&str>) -> usize {
         if bug == Some("a position ahead of the journal") {
             return self.next;
@@ -73,11 +73,11 @@ impl Reading {
         self.next < log.records.len()
     }
 
-    pub(crate) fn has_news(&self, bug: Option<&str>) -> bool {
-        self.position(bug) != self.told
+    pub(crate) fn has_new_position(&self, bug: Option<&str>) -> bool {
+        self.position(bug) != self.reported
     }
 
-    pub(crate) fn gives_again(&self) -> bool {
+    pub(crate) fn has_redeliveries(&self) -> bool {
         !self.again.is_empty()
     }
 
@@ -101,10 +101,10 @@ impl Reading {
     }
 
     /// What the bus tells the manager.
-    pub(crate) fn tell(&mut self, bug: Option<&str>) -> BusEvent {
-        self.told = self.position(bug);
-        self.tellings.push((Instant::now(), self.told));
-        let offset = i64::try_from(self.told).expect("small");
+    pub(crate) fn report_position(&mut self, bug: Option<&str>) -> BusEvent {
+        self.reported = self.position(bug);
+        self.reports.push((Instant::now(), self.reported));
+        let offset = i64::try_from(self.reported).expect("small");
         BusEvent::OffsetReached(TopicOffset { topic: TOPIC.into(), partition: 0, offset })
     }
 }
@@ -112,7 +112,7 @@ impl Reading {
 impl Link {
     /// Delivers once more what went back.
     pub(crate) fn deliver_again(&mut self) -> Option<BusEvent> {
-        let tag = self.reading.again.pop()?;
+        let tag = self.log_reader.again.pop()?;
         let reply = self.unacked.remove(&tag)?;
         Some(self.deliver(Reply { redelivered: true, ..reply }))
     }
@@ -120,12 +120,12 @@ impl Link {
 
 impl World {
     /// The manager goes on with these positions.
-    pub(super) fn goes_on_at(&mut self, positions: &[TopicOffset]) -> Reading {
+    pub(super) fn resume_at(&mut self, positions: &[TopicOffset]) -> LogReader {
         let known = positions.iter().find(|position| &*position.topic == TOPIC);
         let next = known.map_or(0, |known| usize::try_from(known.offset).unwrap_or(usize::MAX));
-        self.look_at_position(next);
-        let Some(log) = &self.broker.log else { return Reading::default() };
-        let (surely, end) = (log.surely_placed, log.records.len());
+        self.check_position(next);
+        let Some(log) = &self.broker.log else { return LogReader::default() };
+        let (surely, end) = (log.surely_journaled, log.records.len());
         if next < surely {
             self.violate(format!(
                 "the position in the journal is {next}, although {surely} was told long ago"
@@ -134,11 +134,11 @@ impl World {
         if self.broker.log.is_some() {
             self.note(|| format!("the replies are read from {next} of {end} on"));
         }
-        Reading { next, told: next, ..Reading::default() }
+        LogReader { next, reported: next, ..LogReader::default() }
     }
 
     /// A position that is in the journal counts nothing as done that is not.
-    fn look_at_position(&mut self, position: usize) {
+    fn check_position(&mut self, position: usize) {
         let Some(log) = &self.broker.log else { return };
         let undone = log.first_undone();
         if undone < position {
@@ -154,26 +154,27 @@ impl World {
         if self.broker.log.is_none() {
             return;
         }
-        self.hear();
+        self.handle_dispositions();
         let Some(bus) = self.link.as_ref().map(|link| link.bus.clone()) else { return };
         match self.journal.reader.load_offsets(&bus) {
             Ok(found) => {
                 let furthest = found.iter().map(|position| position.offset).max();
                 let furthest = furthest.and_then(|offset| usize::try_from(offset).ok());
-                self.look_at_position(furthest.unwrap_or_default());
+                self.check_position(furthest.unwrap_or_default());
             }
             Err(error) => self.violate(format!("the positions cannot be read: {error}")),
         }
     }
 
     /// The process is killed now.
-    pub(super) fn positions_outlive(&mut self) {
+    pub(super) fn keep_position(&mut self) {
         let is_flowing = !self.disk_full && !self.was_full;
         let (Some(log), Some(link)) = (&mut self.broker.log, &self.link) else { return };
         let until = Instant::now();
-        let is_old = |at: Instant| is_flowing && at + SURELY_PLACED < until;
+        let is_old = |at: Instant| is_flowing && at + SURELY_JOURNALED_AFTER < until;
         // One that is told meanwhile may lie before it, for what is ahead of all verdicts is wrong.
-        let told = link.reading.tellings.iter().filter(|(at, _)| is_old(*at));
-        log.surely_placed = told.map(|(_, told)| *told).fold(log.surely_placed, usize::max);
+        let reported = link.log_reader.reports.iter().filter(|(at, _)| is_old(*at));
+        log.surely_journaled =
+            reported.map(|(_, reported)| *reported).fold(log.surely_journaled, usize::max);
     }
 }

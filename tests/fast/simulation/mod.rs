@@ -3,8 +3,8 @@
 //! which order, and the faults: crashes at any write, commit, acknowledgement or publish, a full
 //! disk, broken connections, lost confirms and acknowledgements, redelivery, duplicates,
 //! reordering, forged replies, deleted queues, panics, a clock that jumps. A third of the steps is
-//! on a second bus, a real desk, whose workers die with messages in hand. In a third of the runs
-//! replies lie in a log, which is read from positions in the journal.
+//! on a second bus, a real lease queue, whose workers die with messages in flight. In a third of
+//! the runs replies lie in a log, which is read from positions in the journal.
 //!
 //! `tests/simulation --help` runs as many seeds as you like, or one, with its trace.
 
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use workers::{Word, take_all, tell};
+use workers::{WorkerCall, send_call, take_all};
 use workflow_manager::actors::inputs::RouterInput;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
 use workflow_manager::actors::transport::{BusMaker, BusOptions, StartError};
@@ -44,7 +44,7 @@ use world::{ANOTHER_MESSAGE, Counts, Turn, World, lock};
 const SEEDS: u64 = 1_000;
 
 /// How often a world that waits looks whether there is something to do.
-const LOOKS_UP_EVERY: Duration = Duration::from_secs(1);
+const WAIT_SLICE: Duration = Duration::from_secs(1);
 
 /// The outcome of a seed.
 struct Outcome {
@@ -77,7 +77,7 @@ fn listen_to_panics() {
 }
 
 /// The first panic that nobody asked for.
-fn stray_panic() -> Option<String> {
+fn find_stray_panic() -> Option<String> {
     PANICS.with(|kept| {
         kept.borrow().iter().flatten().find(|text| !text.contains("failpoint job::take")).cloned()
     })
@@ -96,14 +96,14 @@ fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
         .expect("a folder");
     let world = Arc::new(Mutex::new(World::new(seed, folder.path())));
     lock(&world).bug = bug;
-    set_hooks(Some(WorldHooks::of(&world)));
-    let ran = catch_unwind(AssertUnwindSafe(|| while !incarnation(&world) {}));
+    set_hooks(Some(WorldHooks::new(&world)));
+    let ran = catch_unwind(AssertUnwindSafe(|| while !run_process(&world) {}));
     if ran.is_ok() && lock(&world).violation.is_none() {
-        lock(&world).judge();
+        lock(&world).check_end();
     }
     set_hooks(None);
     let mut world = lock(&world);
-    if let Some(panic) = stray_panic() {
+    if let Some(panic) = find_stray_panic() {
         world.violate(panic);
     }
     PANICS.with(|kept| *kept.borrow_mut() = None);
@@ -130,7 +130,7 @@ fn settings(world: &mut World) -> Settings {
 }
 
 /// The life of one process, to its crash (false) or the end of everything.
-fn incarnation(world: &Arc<Mutex<World>>) -> bool {
+fn run_process(world: &Arc<Mutex<World>>) -> bool {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -139,7 +139,7 @@ fn incarnation(world: &Arc<Mutex<World>>) -> bool {
             .expect("a runtime")
     };
     let system = actix_rt::System::with_tokio_rt(runtime);
-    let is_done = system.block_on(live(world));
+    let is_done = system.block_on(run_manager(world));
     // All actors go with their system; what they still do reaches nobody.
     lock(world).crashed = true;
     drop(system);
@@ -148,23 +148,23 @@ fn incarnation(world: &Arc<Mutex<World>>) -> bool {
 }
 
 #[allow(clippy::too_many_lines, reason = "one life of a manager")]
-async fn live(world: &Arc<Mutex<World>>) -> bool {
+async fn run_manager(world: &Arc<Mutex<World>>) -> bool {
     let (settings, definitions, bug) = {
         let mut world = lock(world);
         world.begin();
         let definitions = planted::wrong_definitions(world.bug, world.definitions());
         (settings(&mut world), definitions, world.bug)
     };
-    let desks: Arc<LeaseQueues> = Arc::default();
-    let (of_bus, of_desks) = (world.clone(), desks.clone());
+    let lease_queues: Arc<LeaseQueues> = Arc::default();
+    let (of_bus, bus_lease_queues) = (world.clone(), lease_queues.clone());
     let transport =
         move |_: &Settings, key: &BusKey, opening: BusOptions| -> Result<BusMaker, StartError> {
             if &*key.name == EMBEDDED {
                 let made_of = EmbeddedConfig {
                     key: key.clone(),
                     workers: Workers::new(),
-                    policy: planted::lending(bug),
-                    lease_queues: of_desks.clone(),
+                    policy: planted::lease_policy(bug),
+                    lease_queues: bus_lease_queues.clone(),
                 };
                 return Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> {
                     Box::new(EmbeddedBus::new(made_of, opening.served, sink))
@@ -180,7 +180,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         transport: Arc::new(transport),
         rules: Arc::new(WrongRules(bug)),
         wiring: Box::new(move |mailboxes, core| relays::wrong_wiring(bug, mailboxes, core)),
-        lease_queues: desks.clone(),
+        lease_queues: lease_queues.clone(),
     };
     let manager = match manager::start_on(Threads::Current, settings, definitions, parts) {
         Ok(manager) => Rc::new(manager),
@@ -189,27 +189,28 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             return true;
         }
     };
-    let brought_back = manager.core().metrics.jobs_activated.clone();
+    let activated = manager.core().metrics.jobs_activated.clone();
     let mut counted = 0;
     loop {
-        lock(world).counts.brought_back += brought_back.get() - counted;
-        counted = brought_back.get();
+        lock(world).counts.activated += activated.get() - counted;
+        counted = activated.get();
         // Sometimes much happens before anyone acts on it, sometimes everyone is idle.
         let pauses = lock(world).rng.u32(0..4);
         for _ in 0..pauses {
             tokio::task::yield_now().await;
         }
-        let panicked = stray_panic().is_some();
+        let panicked = find_stray_panic().is_some();
         // Now and then everything committed is derived and compared.
         let derives = lock(world).rng.u32(0..4) == 0;
         let is_derived = derives && manager.core().reader.count_running_root_jobs().is_ok();
-        if lock(world).desk.is_none()
-            && let Some(desk) = desks.find(&BusKey { name: EMBEDDED.into(), vhost: "".into() })
+        if lock(world).lease_queue.is_none()
+            && let Some(lease_queue) =
+                lease_queues.find(&BusKey { name: EMBEDDED.into(), vhost: "".into() })
         {
             let mut world_now = lock(world);
-            world_now.desk = Some(desk.clone());
-            for queue in world_now.lent_queues() {
-                actix_rt::spawn(take_all(world.clone(), desk.clone(), queue));
+            world_now.lease_queue = Some(lease_queue.clone());
+            for queue in world_now.leased_queues() {
+                actix_rt::spawn(take_all(world.clone(), lease_queue.clone(), queue));
             }
         }
         let (turn, sink) = {
@@ -227,15 +228,16 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             (world.turn(), world.link.as_ref().map(|link| link.sink.clone()))
         };
         match turn {
-            Turn::Tell(events) => {
+            Turn::Report(events) => {
                 if let Some(sink) = sink {
-                    let heard = events.into_iter().filter(|event| !planted::is_unheard(bug, event));
-                    heard.for_each(|event| sink(event));
+                    let reported =
+                        events.into_iter().filter(|event| !planted::is_dropped(bug, event));
+                    reported.for_each(|event| sink(event));
                 }
             }
             Turn::Wait(time) => wait(world, time).await,
-            Turn::Create(id) => ask(world, &manager, id, None),
-            Turn::CreateAgain(id, same) => ask(world, &manager, id, Some(same)),
+            Turn::Create(id) => create_job(world, &manager, id, None),
+            Turn::CreateAgain(id, same) => create_job(world, &manager, id, Some(same)),
             // Nobody waits for the answer, and nobody keeps it back while nothing is accepted.
             Turn::Operate(id, operation) => {
                 let operate = RouterInput::Operate(id, operation.into(), oneshot::channel().0);
@@ -244,7 +246,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             // A client that sees that it has ended has it erased.
             Turn::End(id) if lock(world).has_ended(id) => drop(manager.handle().erase(id)),
             Turn::End(id) => drop(manager.handle().cancel(id, None)),
-            Turn::Say(id, word) => say(world, id, word),
+            Turn::Settle(id, call) => settle(world, id, call),
             Turn::Done => return true,
         }
     }
@@ -255,7 +257,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
 async fn wait(world: &Arc<Mutex<World>>, time: Duration) {
     let mut left = time;
     while !left.is_zero() {
-        let slice = left.min(LOOKS_UP_EVERY);
+        let slice = left.min(WAIT_SLICE);
         tokio::time::sleep(slice).await;
         left -= slice;
         let mut world = lock(world);
@@ -268,12 +270,12 @@ async fn wait(world: &Arc<Mutex<World>>, time: Duration) {
 
 /// A client asks for its job; `again`: once more, for the same (true) or for another one under the
 /// same id.
-fn ask(world: &Arc<Mutex<World>>, manager: &Rc<Manager>, id: JobId, again: Option<bool>) {
+fn create_job(world: &Arc<Mutex<World>>, manager: &Rc<Manager>, id: JobId, again: Option<bool>) {
     let (world, manager) = (world.clone(), manager.clone());
     let (workflow, text) = {
         let world = lock(&world);
-        let asked = &world.asked[&id];
-        (asked.definition.name.clone(), asked.message.clone())
+        let request = &world.requests[&id];
+        (request.definition.name.clone(), request.message.clone())
     };
     let text = if again == Some(false) { ANOTHER_MESSAGE.to_owned() } else { text };
     actix_rt::spawn(async move {
@@ -281,20 +283,20 @@ fn ask(world: &Arc<Mutex<World>>, manager: &Rc<Manager>, id: JobId, again: Optio
         let answer = manager.handle().create(&workflow, Some(id), message).await;
         let mut world = lock(&world);
         if !world.crashed {
-            world.told(id, again, &answer);
+            world.handle_create_response(id, again, &answer);
         }
     });
 }
 
-/// A worker over HTTP tells the desk something, and hears what became of it.
-fn say(world: &Arc<Mutex<World>>, id: Arc<str>, word: Word) {
+/// Sends the call of a worker over HTTP, which then has its answer.
+fn settle(world: &Arc<Mutex<World>>, id: Arc<str>, call: WorkerCall) {
     let world = world.clone();
-    let Some(desk) = lock(&world).desk.clone() else { return };
+    let Some(lease_queue) = lock(&world).lease_queue.clone() else { return };
     actix_rt::spawn(async move {
-        let is_done = tell(&desk, word).await;
+        let is_done = send_call(&lease_queue, call).await;
         let mut world = lock(&world);
         if !world.crashed {
-            world.said(&id, is_done);
+            world.handle_settled(&id, is_done);
         }
     });
 }
@@ -343,7 +345,7 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn nothing_is_lost_whatever_the_seed() {
     if let Some(seed) = number("SIMULATION_SEED") {
-        let outcome = simulate(seed, planted::asked_for());
+        let outcome = simulate(seed, planted::bug_from_env());
         eprintln!("{}\n{:?}", outcome.trace.join("\n"), outcome.counts);
         assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
         return;
@@ -364,8 +366,8 @@ fn nothing_is_lost_whatever_the_seed() {
         counts.crashes > counts.jobs / 10
             && counts.repeated > 0
             && counts.panics > 0
-            && counts.lent > counts.jobs
-            && counts.brought_back > counts.jobs / 3,
+            && counts.leased > counts.jobs
+            && counts.activated > counts.jobs / 3,
         "the faults did not come to pass: {counts:?}"
     );
 }

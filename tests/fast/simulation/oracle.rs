@@ -100,7 +100,7 @@ const WORKS: [(Work, &str); 11] = [
 
 /// A worker's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
+pub(crate) enum WorkOutcome {
     Result(String),
     Error(String),
     DeadLettered,
@@ -108,7 +108,7 @@ pub(crate) enum Answered {
 }
 
 /// What the worker of `queue` answers to an attempt of a step.
-pub(crate) fn work(queue: &str, step: &str, attempt: u32, input: &[u8]) -> Answered {
+pub(crate) fn work(queue: &str, step: &str, attempt: u32, input: &[u8]) -> WorkOutcome {
     let (work, _) =
         WORKS.iter().find(|(_, name)| *name == queue).expect("a queue of the simulation");
     let mut pairs = Pairs::parse(input);
@@ -132,7 +132,7 @@ pub(crate) fn work(queue: &str, step: &str, attempt: u32, input: &[u8]) -> Answe
         }
         Work::Nothing => {
             let bodies = ["", "null", "{}"];
-            return Answered::Result(bodies[step.len() % bodies.len()].to_owned());
+            return WorkOutcome::Result(bodies[step.len() % bodies.len()].to_owned());
         }
         Work::Feed => {
             let id = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, input);
@@ -144,15 +144,15 @@ pub(crate) fn work(queue: &str, step: &str, attempt: u32, input: &[u8]) -> Answe
             pairs.set("items", &format!("[\"{step}\", {item}, 7.0]"));
         }
         Work::Flaky if attempt == 1 => {
-            return Answered::Error("{\"error\":\"not today\"}".to_owned());
+            return WorkOutcome::Error("{\"error\":\"not today\"}".to_owned());
         }
-        Work::Silent if attempt == 1 => return Answered::Nothing,
+        Work::Silent if attempt == 1 => return WorkOutcome::Nothing,
         Work::Flaky | Work::Silent => pairs.set("tried", "true"),
-        Work::Error => return Answered::Error(format!("{{\"error\":\"{step} cannot\"}}")),
-        Work::NoObject => return Answered::Result("[1]".to_owned()),
-        Work::DeadLetter => return Answered::DeadLettered,
+        Work::Error => return WorkOutcome::Error(format!("{{\"error\":\"{step} cannot\"}}")),
+        Work::NoObject => return WorkOutcome::Result("[1]".to_owned()),
+        Work::DeadLetter => return WorkOutcome::DeadLettered,
     }
-    Answered::Result(pairs.text())
+    WorkOutcome::Result(pairs.text())
 }
 
 /// How a job must end.
@@ -486,11 +486,11 @@ impl Oracle<'_> {
         let by_hand = self.retried && step.on_failure == OnFailure::Fail;
         (1..=attempts.max(if by_hand { 2 } else { 1 })).find_map(|attempt| {
             match work(&step.queue, &step.name, attempt, input.text().as_bytes()) {
-                Answered::Result(text) if text.is_empty() || text == "null" => {
+                WorkOutcome::Result(text) if text.is_empty() || text == "null" => {
                     Some(Pairs(Vec::new()))
                 }
-                Answered::Result(text) => serde_json::from_str(&text).ok(),
-                Answered::Error(_) | Answered::DeadLettered | Answered::Nothing => None,
+                WorkOutcome::Result(text) => serde_json::from_str(&text).ok(),
+                WorkOutcome::Error(_) | WorkOutcome::DeadLettered | WorkOutcome::Nothing => None,
             }
         })
     }

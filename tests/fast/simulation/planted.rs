@@ -4,7 +4,7 @@
 //! the actors that lose mail or send effects too early, a disk that never has room again.
 
 use super::simulate_all;
-use super::workers::LENDING;
+use super::workers::LEASE_POLICY;
 use std::sync::Arc;
 use workflow_manager::actors::rules::Rules;
 use workflow_manager::bus::BusEvent;
@@ -72,14 +72,14 @@ const BUGS: &[&str] = &[
 /// `SIMULATION_BUG` looks for one alone.
 #[test]
 fn every_planted_bug_is_found() {
-    let is_meant = |bug: &&str| asked_for().is_none_or(|only| only == *bug);
+    let is_meant = |bug: &&str| bug_from_env().is_none_or(|only| only == *bug);
     let bugs = BUGS.iter().copied().filter(is_meant);
     let missed: Vec<&str> = bugs.filter(|bug| !is_found(bug)).collect();
     assert!(missed.is_empty(), "not found within {} seeds: {missed:?}", super::SEEDS);
 }
 
 /// The bug that `SIMULATION_BUG` names.
-pub(crate) fn asked_for() -> Option<&'static str> {
+pub(crate) fn bug_from_env() -> Option<&'static str> {
     let name = std::env::var("SIMULATION_BUG").ok()?;
     let bug = BUGS.iter().copied().find(|bug| *bug == name);
     Some(bug.unwrap_or_else(|| panic!("SIMULATION_BUG={name} is none of {BUGS:?}")))
@@ -128,13 +128,13 @@ pub(crate) fn wrong_definitions(
     definitions.collect()
 }
 
-/// How messages are lent.
-pub(crate) fn lending(bug: Option<&'static str>) -> LeasePolicy {
-    LeasePolicy { reports_leases: bug != Some("leases not reported"), ..LENDING }
+/// How messages are leased.
+pub(crate) fn lease_policy(bug: Option<&'static str>) -> LeasePolicy {
+    LeasePolicy { reports_leases: bug != Some("leases not reported"), ..LEASE_POLICY }
 }
 
 /// Whether the bus keeps an event to itself.
-pub(crate) fn is_unheard(bug: Option<&'static str>, event: &BusEvent) -> bool {
+pub(crate) fn is_dropped(bug: Option<&'static str>, event: &BusEvent) -> bool {
     match bug {
         Some("confirms forgotten") => matches!(event, BusEvent::Confirmed(_)),
         Some("missing queues ignored") => matches!(event, BusEvent::QueueMissing { .. }),
@@ -154,11 +154,13 @@ impl Rules for WrongRules {
     ) -> Result<Decision, Rejected> {
         match self.0 {
             Some("second reply settles again") => settle_again(job, input, ctx),
-            Some("late failures count") => job.handle_input(of_this_attempt(job, input), ctx),
-            Some("retry timer lost") => retry_never(job, input, ctx),
-            Some("attempts timed from their decision") => time_at_once(job, input, ctx),
-            Some("fan-in one short") => one_short(job, input, ctx),
-            Some("last child to end decides") => last_decides(job, input, ctx),
+            Some("late failures count") => {
+                job.handle_input(count_for_this_attempt(job, input), ctx)
+            }
+            Some("retry timer lost") => put_off_retry(job, input, ctx),
+            Some("attempts timed from their decision") => start_time_at_once(job, input, ctx),
+            Some("fan-in one short") => complete_one_short(job, input, ctx),
+            Some("last child to end decides") => decide_by_last_child(job, input, ctx),
             Some("leases over at once") => {
                 let mut input = input;
                 if let Input::Leased { lease, .. } = &mut input {
@@ -232,13 +234,13 @@ fn settle_again(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decisi
         && job.step(step).state == StepState::Completed
         && let Ok(output) = Message::parse(body)
     {
-        return Ok(by_hand(job, Entry::Step(step, StepEntry::Completed(output)), ctx));
+        return Ok(decide_entry(job, Entry::Step(step, StepEntry::Completed(output)), ctx));
     }
     job.handle_input(input, ctx)
 }
 
 /// A failure counts for the attempt that runs, whatever attempt it is of.
-fn of_this_attempt(job: &Job, mut input: Input) -> Input {
+fn count_for_this_attempt(job: &Job, mut input: Input) -> Input {
     if let Input::Reply {
         step, attempt, reply: Reply::Error(_) | Reply::DeadLettered { .. }, ..
     } = &mut input
@@ -249,7 +251,7 @@ fn of_this_attempt(job: &Job, mut input: Input) -> Input {
 }
 
 /// The next attempt of a step is due at a time that nobody lives to see.
-fn retry_never(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+fn put_off_retry(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
     const TEN_YEARS_NS: i64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
     let before = job.clone();
     let mut decision = job.handle_input(input, ctx)?;
@@ -268,7 +270,11 @@ fn retry_never(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decisio
 }
 
 /// The time of an attempt begins before anybody was sent its message.
-fn time_at_once(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+fn start_time_at_once(
+    job: &mut Job,
+    input: Input,
+    ctx: &Context<'_>,
+) -> Result<Decision, Rejected> {
     let before = job.clone();
     let mut decision = job.handle_input(input, ctx)?;
     let mut is_begun = false;
@@ -288,7 +294,11 @@ fn time_at_once(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decisi
 }
 
 /// The last child job is not waited for.
-fn one_short(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+fn complete_one_short(
+    job: &mut Job,
+    input: Input,
+    ctx: &Context<'_>,
+) -> Result<Decision, Rejected> {
     let Input::ChildEnded { step, .. } = input else { return job.handle_input(input, ctx) };
     let decision = job.handle_input(input, ctx)?;
     let Some(fan_out) = &job.step(step).fan_out else { return Ok(decision) };
@@ -300,11 +310,15 @@ fn one_short(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision,
     let outcome = ChildOutcome::Completed(Message::default());
     let ended = ChildEnd { child, round: u32::MAX, outcome };
     let last = job.handle_input(Input::ChildEnded { step, index, ended }, ctx)?;
-    Ok(and(decision, last))
+    Ok(join_decisions(decision, last))
 }
 
 /// Of the keys of child jobs' results the last that comes counts.
-fn last_decides(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+fn decide_by_last_child(
+    job: &mut Job,
+    input: Input,
+    ctx: &Context<'_>,
+) -> Result<Decision, Rejected> {
     let Input::ChildEnded { step, index, ended: ChildEnd { child, outcome, .. } } = &input else {
         return job.handle_input(input, ctx);
     };
@@ -317,16 +331,21 @@ fn last_decides(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decisi
     else {
         return job.handle_input(input, ctx);
     };
-    let completed = Entry::FanOut(step, all_decided(job, step, index, result));
-    let decision = by_hand(job, completed, ctx);
+    let completed = Entry::FanOut(step, child_completed_with_all_keys(job, step, index, result));
+    let decision = decide_entry(job, completed, ctx);
     // What follows from it is decided when the job goes on.
     let order = |what| Input::Order(Order { round: u32::MAX, instruction: what });
     let paused = job.handle_input(order(Instruction::Pause), ctx)?;
     let resumed = job.handle_input(order(Instruction::Resume), ctx)?;
-    Ok(and(and(decision, paused), resumed))
+    Ok(join_decisions(join_decisions(decision, paused), resumed))
 }
 
-fn all_decided(job: &Job, step: StepIndex, index: u32, result: &Message) -> FanOutEntry {
+fn child_completed_with_all_keys(
+    job: &Job,
+    step: StepIndex,
+    index: u32,
+    result: &Message,
+) -> FanOutEntry {
     let task = job.graph().step(step).task.map_or(0, usize::from);
     let Some(keys) = &job.definition().graphs[task].fan_out else {
         panic!("a step with child jobs has a task")
@@ -343,14 +362,14 @@ fn all_decided(job: &Job, step: StepIndex, index: u32, result: &Message) -> FanO
 }
 
 /// A decision that no rule has made.
-fn by_hand(job: &mut Job, entry: Entry, ctx: &Context<'_>) -> Decision {
+fn decide_entry(job: &mut Job, entry: Entry, ctx: &Context<'_>) -> Decision {
     let recorded = Recorded { first: job.entry_count(), at: ctx.now, entries: vec![entry] };
     job.apply(&recorded);
     Decision { recorded, closed: job.is_closed(), ..Decision::default() }
 }
 
 /// Two decisions, one after the other.
-fn and(mut first: Decision, then: Decision) -> Decision {
+fn join_decisions(mut first: Decision, then: Decision) -> Decision {
     first.recorded.entries.extend(then.recorded.entries);
     first.effects.extend(then.effects);
     first.state = then.state.or(first.state);

@@ -30,7 +30,7 @@ pub(crate) fn wrong_wiring(
         Some("known ids not looked up") => {
             let router = mailboxes.router.clone();
             let archive =
-                relay(mailboxes.archive, metrics, move |input| known_by_nobody(&router, input));
+                relay(mailboxes.archive, metrics, move |input| answer_not_found(&router, input));
             Mailboxes { archive, ..mailboxes }
         }
         Some("panicked actors not rebuilt") => {
@@ -100,38 +100,40 @@ type Change = Box<dyn FnMut(Append) -> Append>;
 
 /// What a bug does to what is on its way to the journal; none: it is a bug of something else.
 fn wrong_append(bug: &str, outbox: Outbox) -> Option<Change> {
-    let is_ack = |leaving: &Outgoing| matches!(leaving, Outgoing::Ack(_));
-    let is_answer = |leaving: &Outgoing| matches!(leaving, Outgoing::Respond(_));
+    let is_ack = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Ack(_));
+    let is_answer = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Respond(_));
     Some(match bug {
         "ack before commit" => Box::new(move |append| {
             let is_meant = append.record.is_some() && !creates_job(&append);
-            ahead(append, &outbox, |leaving| is_meant && is_ack(leaving))
+            send_ahead(append, &outbox, |outgoing| is_meant && is_ack(outgoing))
         }),
         "answer before commit" => Box::new(move |append| {
             let is_meant = creates_job(&append);
-            ahead(append, &outbox, |leaving| is_meant && (is_answer(leaving) || is_ack(leaving)))
+            send_ahead(append, &outbox, |outgoing| {
+                is_meant && (is_answer(outgoing) || is_ack(outgoing))
+            })
         }),
         "effects before commit" => Box::new(move |append| {
             let is_meant = append.record.is_some();
-            ahead(append, &outbox, |leaving| is_meant && is_effect(leaving))
+            send_ahead(append, &outbox, |outgoing| is_meant && is_effect(outgoing))
         }),
         "caller answered before commit" => {
-            Box::new(move |append| ahead(append, &outbox, is_for_caller))
+            Box::new(move |append| send_ahead(append, &outbox, is_for_caller))
         }
         "rejected replies acknowledged at once" => Box::new(move |append| {
             let is_meant = append.record.is_none();
-            ahead(append, &outbox, |leaving| is_meant && is_ack(leaving))
+            send_ahead(append, &outbox, |outgoing| is_meant && is_ack(outgoing))
         }),
         "rejected replies not acknowledged" => Box::new(move |mut append| {
             let is_meant = append.record.is_none();
-            append.outgoing.retain(|leaving| !(is_meant && is_ack(leaving)));
+            append.outgoing.retain(|outgoing| !(is_meant && is_ack(outgoing)));
             append
         }),
         "last record of a group left out" => {
-            let mut group = Group::default();
+            let mut pending = PendingAppends::default();
             Box::new(move |mut append| {
-                let is_behind = group.is_behind(|_| true);
-                group.add(&mut append);
+                let is_behind = pending.is_behind(|_| true);
+                pending.add(&mut append);
                 if is_behind {
                     append.record = None;
                 }
@@ -139,14 +141,14 @@ fn wrong_append(bug: &str, outbox: Outbox) -> Option<Change> {
             })
         }
         "only the first statuses of a group written" => {
-            let mut group = Group::default();
+            let mut pending = PendingAppends::default();
             Box::new(move |mut append| {
-                let is_behind = group.is_behind(|other| other == append.job);
+                let is_behind = pending.is_behind(|other| other == append.job);
                 let Some(record) = &mut append.record else { return append };
                 if is_behind {
                     record.statuses.clear();
                 } else if !record.statuses.is_empty() {
-                    group.add(&mut append);
+                    pending.add(&mut append);
                 }
                 append
             })
@@ -157,9 +159,9 @@ fn wrong_append(bug: &str, outbox: Outbox) -> Option<Change> {
 
 /// What is on its way to the journal and not committed yet.
 #[derive(Default)]
-struct Group(Vec<(JobNumber, oneshot::Receiver<()>)>);
+struct PendingAppends(Vec<(JobNumber, oneshot::Receiver<()>)>);
 
-impl Group {
+impl PendingAppends {
     /// Whether anything of such a job is in it.
     fn is_behind(&mut self, is_meant: impl Fn(JobNumber) -> bool) -> bool {
         self.0.retain_mut(|(_, committed)| committed.try_recv() == Err(TryRecvError::Empty));
@@ -167,18 +169,18 @@ impl Group {
     }
 
     fn add(&mut self, append: &mut Append) {
-        let (told, committed) = oneshot::channel();
-        append.outgoing.push(Outgoing::ReleaseLatch(CompletionLatch::new(told)));
+        let (notifier, committed) = oneshot::channel();
+        append.outgoing.push(Outgoing::ReleaseLatch(CompletionLatch::new(notifier)));
         self.0.push((append.job, committed));
     }
 }
 
 /// Lets what is meant leave now, and the rest after the commit.
-fn ahead(mut append: Append, outbox: &Outbox, is_meant: impl Fn(&Outgoing) -> bool) -> Append {
+fn send_ahead(mut append: Append, outbox: &Outbox, is_meant: impl Fn(&Outgoing) -> bool) -> Append {
     let (early, late): (Vec<Outgoing>, Vec<Outgoing>) =
         append.outgoing.into_iter().partition(is_meant);
     append.outgoing = late;
-    early.into_iter().for_each(|leaving| leaving.send(outbox));
+    early.into_iter().for_each(|outgoing| outgoing.send(outbox));
     append
 }
 
@@ -186,13 +188,13 @@ fn creates_job(append: &Append) -> bool {
     append.record.as_ref().is_some_and(|record| record.created.is_some())
 }
 
-fn is_for_caller(leaving: &Outgoing) -> bool {
-    matches!(leaving, Outgoing::Publish(message) if message.addressee == Addressee::Caller)
+fn is_for_caller(outgoing: &Outgoing) -> bool {
+    matches!(outgoing, Outgoing::Publish(message) if message.addressee == Addressee::Caller)
 }
 
-fn is_effect(leaving: &Outgoing) -> bool {
-    match leaving {
-        Outgoing::Publish(_) => !is_for_caller(leaving),
+fn is_effect(outgoing: &Outgoing) -> bool {
+    match outgoing {
+        Outgoing::Publish(_) => !is_for_caller(outgoing),
         Outgoing::StartChild(_) | Outgoing::OrderChild(_) | Outgoing::NotifyParent(..) => true,
         Outgoing::Ack(_)
         | Outgoing::Respond(_)
@@ -207,7 +209,7 @@ fn is_effect(leaving: &Outgoing) -> bool {
 }
 
 /// An archive that knows no job that was created.
-fn known_by_nobody(router: &Mailbox<RouterInput>, input: ArchiveInput) -> Option<ArchiveInput> {
+fn answer_not_found(router: &Mailbox<RouterInput>, input: ArchiveInput) -> Option<ArchiveInput> {
     let ArchiveInput::LookUp(id, Lookup::Creation) = input else { return Some(input) };
     let found = RouterInput::LookupFinished(id, Ok(LookupResult::Creation(None)));
     router.send(found);
@@ -249,8 +251,8 @@ impl<I: Send + 'static> MailboxActor for Relay<I> {
 impl<I: Send + 'static> Handler<Envelope<I>> for Relay<I> {
     type Result = ();
 
-    fn handle(&mut self, mail: Envelope<I>, _: &mut Self::Context) {
-        mail.handle(|input| {
+    fn handle(&mut self, envelope: Envelope<I>, _: &mut Self::Context) {
+        envelope.handle(|input| {
             if let Some(input) = (self.change)(input) {
                 self.to.send(input);
             }

@@ -1,7 +1,7 @@
-//! Workers over HTTP, on a real desk: they take messages of the embedded bus on a lease, reply
-//! until they are heard, and outlive the process. Some die with a message in hand.
+//! Workers over HTTP, on a real lease queue: they take messages of the embedded bus on a lease,
+//! reply until they are answered, and outlive the process. Some die with a message in flight.
 
-use super::oracle::{Answered, work};
+use super::oracle::{WorkOutcome, work};
 use super::world::{SECOND_NS, SURELY_JOURNALED_NS, Turn, World, lock};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -13,8 +13,8 @@ use workflow_manager::bus::lease_queue::{
 use workflow_manager::bus::{ERROR_KIND, Header};
 use workflow_manager::engine::{CorrelationId, Sender};
 
-/// How messages are lent: none is given up, however many workers die of it.
-pub(crate) const LENDING: LeasePolicy =
+/// How messages are leased: none is given up, however many workers die of it.
+pub(crate) const LEASE_POLICY: LeasePolicy =
     LeasePolicy { lease: Duration::from_secs(30), deliveries_max: u32::MAX, reports_leases: true };
 
 const LEASE_NS: i64 = 30 * SECOND_NS;
@@ -27,39 +27,39 @@ pub(super) struct Moment {
     jumps: u32,
 }
 
-/// A message that a worker has in hand.
-pub(crate) struct InHand {
+/// A message that is in flight: a worker has it.
+pub(crate) struct InFlightMessage {
     queue: Arc<str>,
-    loan: LeasedMessage,
+    message: LeasedMessage,
     /// It has replied, and waits for the answer.
-    is_asking: bool,
+    is_settling: bool,
     taken: Moment,
-    /// The process was killed long after the message was lent: for so long after the next start
+    /// The process was killed long after the message was leased: for so long after the next start
     /// nobody else may get it.
     kept_for: Option<Duration>,
 }
 
-/// What a worker tells the desk.
-pub(crate) enum Word {
+/// What a worker asks of the lease queue.
+pub(crate) enum WorkerCall {
     Reply(WorkerReply),
-    Refuse { id: String, delivery: u32 },
+    Reject { id: String, delivery: u32 },
 }
 
-impl InHand {
-    fn word(&self) -> Option<Word> {
-        let LeasedMessage { id, correlation_id, headers, body, delivery, .. } = &self.loan;
+impl InFlightMessage {
+    fn to_call(&self) -> Option<WorkerCall> {
+        let LeasedMessage { id, correlation_id, headers, body, delivery, .. } = &self.message;
         let correlation_id = correlation_id.as_deref().unwrap_or_default();
         let step = correlation_id.parse::<CorrelationId>().ok()?.step;
         let attempt: u32 = Header::find_number(headers, "attempt")?;
         let (kind, body) = match work(&self.queue, &step, attempt, &body.to_bytes()) {
-            Answered::Result(text) => (None, text),
-            Answered::Error(text) => (Some(ERROR_KIND), text),
-            Answered::DeadLettered => {
-                return Some(Word::Refuse { id: id.to_string(), delivery: *delivery });
+            WorkOutcome::Result(text) => (None, text),
+            WorkOutcome::Error(text) => (Some(ERROR_KIND), text),
+            WorkOutcome::DeadLettered => {
+                return Some(WorkerCall::Reject { id: id.to_string(), delivery: *delivery });
             }
-            Answered::Nothing => return None,
+            WorkOutcome::Nothing => return None,
         };
-        Some(Word::Reply(WorkerReply {
+        Some(WorkerCall::Reply(WorkerReply {
             queue: self.queue.clone(),
             id: id.to_string(),
             delivery: *delivery,
@@ -74,62 +74,74 @@ impl InHand {
 }
 
 /// Workers take the messages of a queue as they come, until the process ends.
-pub(crate) async fn take_all(world: Arc<Mutex<World>>, desk: Arc<LeaseQueue>, queue: Arc<str>) {
+pub(crate) async fn take_all(
+    world: Arc<Mutex<World>>,
+    lease_queue: Arc<LeaseQueue>,
+    queue: Arc<str>,
+) {
     loop {
-        let until = Instant::now() + LENDING.lease;
-        let loan = desk.receive(&queue, &ReceiveOptions::default(), until).await;
+        let until = Instant::now() + LEASE_POLICY.lease;
+        let message = lease_queue.receive(&queue, &ReceiveOptions::default(), until).await;
         let mut world = lock(&world);
         if world.crashed {
             return;
         }
-        if let Some(loan) = loan {
-            world.took(queue.clone(), loan);
+        if let Some(message) = message {
+            world.add_in_flight(queue.clone(), message);
         }
     }
 }
 
-/// What the desk answers to a word: whether the worker may forget the message.
-pub(crate) async fn tell(desk: &LeaseQueue, word: Word) -> bool {
-    match word {
-        Word::Reply(said) => !matches!(desk.reply(said).await, Err(NotCommitted)),
-        Word::Refuse { id, delivery } => match desk.reject(&id, delivery, Sender::Unknown).await {
-            Ok(Ok(_)) | Err(NotLeased::ToAnother | NotLeased::NotFound) => true,
-            Ok(Err(NotCommitted)) => false,
-        },
+/// Sends a call to the lease queue. Returns whether the worker may forget the message.
+pub(crate) async fn send_call(lease_queue: &LeaseQueue, call: WorkerCall) -> bool {
+    match call {
+        WorkerCall::Reply(reply) => !matches!(lease_queue.reply(reply).await, Err(NotCommitted)),
+        WorkerCall::Reject { id, delivery } => {
+            match lease_queue.reject(&id, delivery, Sender::Unknown).await {
+                Ok(Ok(_)) | Err(NotLeased::ToAnother | NotLeased::NotFound) => true,
+                Ok(Err(NotCommitted)) => false,
+            }
+        }
     }
 }
 
 impl World {
     /// The queues whose workers take their messages over HTTP.
-    pub(crate) fn lent_queues(&self) -> BTreeSet<Arc<str>> {
-        let definitions = self.asked.values().map(|asked| &asked.definition);
+    pub(crate) fn leased_queues(&self) -> BTreeSet<Arc<str>> {
+        let definitions = self.requests.values().map(|request| &request.definition);
         let steps = definitions.flat_map(|definition| definition.sending_steps());
         steps.filter(|step| step.bus.is_some()).map(|step| step.queue.clone()).collect()
     }
 
-    pub(super) fn can_say(&self) -> bool {
-        self.desk.is_some() && self.in_hand.iter().any(|held| !held.is_asking)
+    pub(super) fn can_settle(&self) -> bool {
+        self.lease_queue.is_some() && self.in_flight.iter().any(|held| !held.is_settling)
     }
 
     /// A worker has taken a message.
-    fn took(&mut self, queue: Arc<str>, loan: LeasedMessage) {
-        self.counts.lent += 1;
-        self.note(|| format!("a worker takes {}, delivery {}", loan.id, loan.delivery));
-        self.look_for_leases(&loan);
+    fn add_in_flight(&mut self, queue: Arc<str>, message: LeasedMessage) {
+        self.counts.leased += 1;
+        self.note(|| format!("a worker takes {}, delivery {}", message.id, message.delivery));
+        self.check_leases(&message);
         let taken = self.moment();
-        self.in_hand.push(InHand { queue, loan, is_asking: false, taken, kept_for: None });
+        self.in_flight.push(InFlightMessage {
+            queue,
+            message,
+            is_settling: false,
+            taken,
+            kept_for: None,
+        });
     }
 
     /// A message that another worker has is not given out, after a start either.
-    fn look_for_leases(&mut self, loan: &LeasedMessage) {
+    fn check_leases(&mut self, message: &LeasedMessage) {
         let (now, since_start) = (self.moment(), self.started.elapsed());
-        let is_kept = |held: &InHand| {
-            held.loan.id == loan.id
+        let is_kept = |held: &InFlightMessage| {
+            held.message.id == message.id
                 && held.taken.jumps == now.jumps
                 && held.kept_for.is_some_and(|kept| since_start < kept)
         };
-        if self.in_hand.iter().any(is_kept) && !self.may_be_sent_again(loan) {
-            self.violate(format!("{} was given out although a worker has it", loan.id));
+        if self.in_flight.iter().any(is_kept) && !self.may_be_sent_again(message) {
+            self.violate(format!("{} was given out although a worker has it", message.id));
         }
     }
 
@@ -138,17 +150,18 @@ impl World {
     }
 
     /// Somebody had it sent once more, or had its job erased, whose id was used again.
-    fn may_be_sent_again(&self, loan: &LeasedMessage) -> bool {
-        let place = loan.correlation_id.as_deref().and_then(|id| id.parse::<CorrelationId>().ok());
+    fn may_be_sent_again(&self, message: &LeasedMessage) -> bool {
+        let place =
+            message.correlation_id.as_deref().and_then(|id| id.parse::<CorrelationId>().ok());
         let Some(place) = place else { return true };
         self.redispatched.iter().any(|(job, _)| *job == place.job)
-            || self.asked.values().any(|asked| asked.ended_by_client)
+            || self.requests.values().any(|request| request.ended_by_client)
     }
 
     /// The process has ended; `is_flowing`: what it wanted to write it could write.
-    pub(super) fn leases_outlive(&mut self, is_flowing: bool) {
+    pub(super) fn keep_leases(&mut self, is_flowing: bool) {
         let (now, crashed_ns) = (self.moment(), self.crashed_ns);
-        for held in &mut self.in_hand {
+        for held in &mut self.in_flight {
             let is_of_now = held.taken.process == now.process;
             let had_ns = crashed_ns - held.taken.ran_ns;
             let is_journaled = is_of_now && is_flowing && had_ns > SURELY_JOURNALED_NS;
@@ -159,45 +172,45 @@ impl World {
     }
 
     /// A worker replies.
-    pub(super) fn say(&mut self) -> Turn {
+    pub(super) fn settle(&mut self) -> Turn {
         let silent: Vec<usize> =
-            (0..self.in_hand.len()).filter(|at| !self.in_hand[*at].is_asking).collect();
+            (0..self.in_flight.len()).filter(|at| !self.in_flight[*at].is_settling).collect();
         let at = silent[self.rng.usize(0..silent.len())];
-        let Some(word) = self.in_hand[at].word() else {
-            self.in_hand.swap_remove(at);
+        let Some(call) = self.in_flight[at].to_call() else {
+            self.in_flight.swap_remove(at);
             return Turn::Wait(Duration::ZERO);
         };
-        self.in_hand[at].is_asking = true;
-        let id = self.in_hand[at].loan.id.clone();
+        self.in_flight[at].is_settling = true;
+        let id = self.in_flight[at].message.id.clone();
         self.note(|| format!("a worker replies to {id}"));
-        Turn::Say(id, word)
+        Turn::Settle(id, call)
     }
 
     /// The worker has its answer.
-    pub(crate) fn said(&mut self, id: &str, is_done: bool) {
+    pub(crate) fn handle_settled(&mut self, id: &str, is_done: bool) {
         if is_done {
-            self.in_hand.retain(|held| !(held.is_asking && *held.loan.id == *id));
+            self.in_flight.retain(|held| !(held.is_settling && *held.message.id == *id));
         } else {
-            self.unheard(|held| *held.loan.id == *id);
+            self.reset_settling(|held| *held.message.id == *id);
         }
     }
 
     /// Nobody answers any more: who waits for that asks again.
-    pub(super) fn unheard(&mut self, of: impl Fn(&InHand) -> bool) {
-        self.in_hand.iter_mut().filter(|held| of(held)).for_each(|held| held.is_asking = false);
+    pub(super) fn reset_settling(&mut self, of: impl Fn(&InFlightMessage) -> bool) {
+        self.in_flight.iter_mut().filter(|held| of(held)).for_each(|held| held.is_settling = false);
     }
 
-    /// A worker dies with a message in hand.
+    /// A worker dies with a message in flight.
     pub(super) fn lose_worker(&mut self) {
-        if self.in_hand.is_empty() {
+        if self.in_flight.is_empty() {
             return;
         }
-        let lost = self.in_hand.swap_remove(self.rng.usize(0..self.in_hand.len()));
-        self.note(|| format!("a worker dies that had {}", lost.loan.id));
+        let lost = self.in_flight.swap_remove(self.rng.usize(0..self.in_flight.len()));
+        self.note(|| format!("a worker dies that had {}", lost.message.id));
         if self.bug == Some("messages of dead workers not lent again")
-            && let Some(desk) = &self.desk
+            && let Some(lease_queue) = &self.lease_queue
         {
-            desk.remove(&lost.queue, &lost.loan.id);
+            lease_queue.remove(&lost.queue, &lost.message.id);
         }
     }
 }

@@ -2,20 +2,20 @@
 //! the broker, the clients' memory.
 
 mod clients;
-mod committed;
 mod faults;
 pub(crate) mod invariants;
+mod journal_view;
 mod odd;
 mod queues;
 mod times;
 
-use super::broker::{Asks, Attempt, Broker, CALLERS, Link, NOWHERE};
+use super::broker::{Attempt, Broker, CALLERS, CallProperties, Link, NOWHERE};
 use super::log::Log;
 use super::oracle;
-use super::workers::{InHand, Word};
-use committed::Committed;
+use super::workers::{InFlightMessage, WorkerCall};
 use fastrand::Rng;
-use odd::{call, caller_of};
+use journal_view::JournalView;
+use odd::{call_message, caller_id};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,25 +43,25 @@ const PREFETCH: usize = 20;
 
 /// One thing that the driver does for the world.
 pub(crate) enum Turn {
-    Tell(Vec<BusEvent>),
+    Report(Vec<BusEvent>),
     Wait(Duration),
     Create(JobId),
     /// Under an id that is in use: with the same message, or with another one.
     CreateAgain(JobId, bool),
     Operate(JobId, Operation),
     End(JobId),
-    /// A worker over HTTP tells the desk something about a message.
-    Say(Arc<str>, Word),
+    /// A worker over HTTP settles a message.
+    Settle(Arc<str>, WorkerCall),
     Done,
 }
 
 /// A job that a client has asked for.
-pub(crate) struct Asked {
+pub(crate) struct JobRequest {
     pub(crate) definition: Arc<Definition>,
     pub(crate) message: String,
     /// Asked for by a message on the workflow's queue, in place of a call of the API.
-    asks: Option<Asks>,
-    answered: bool,
+    call: Option<CallProperties>,
+    is_answered: bool,
     pub(crate) ended_by_client: bool,
     /// How often its client will have it retried when it has failed.
     retries_left: u32,
@@ -83,29 +83,29 @@ pub(crate) struct Counts {
     pub(crate) jobs: u64,
     pub(crate) messages: u64,
     /// Messages of the embedded bus that workers took.
-    pub(crate) lent: u64,
+    pub(crate) leased: u64,
     pub(crate) repeated: u64,
     pub(crate) crashes: u64,
     pub(crate) disconnects: u64,
     pub(crate) panics: u64,
     pub(crate) commits: u64,
     /// Jobs that were at rest and came back into memory.
-    pub(crate) brought_back: u64,
+    pub(crate) activated: u64,
 }
 
 impl Counts {
     pub(crate) fn add(&mut self, other: &Counts) {
-        let Counts { jobs, messages, lent, repeated, crashes, .. } = other;
-        let Counts { disconnects, panics, commits, brought_back, .. } = other;
+        let Counts { jobs, messages, leased, repeated, crashes, .. } = other;
+        let Counts { disconnects, panics, commits, activated, .. } = other;
         self.jobs += jobs;
         self.messages += messages;
-        self.lent += lent;
+        self.leased += leased;
         self.repeated += repeated;
         self.crashes += crashes;
         self.disconnects += disconnects;
         self.panics += panics;
         self.commits += commits;
-        self.brought_back += brought_back;
+        self.activated += activated;
     }
 }
 
@@ -119,17 +119,17 @@ pub(crate) struct World {
     pub(crate) crashed: bool,
     pub(crate) link: Option<Link>,
     /// Where workers over HTTP take their messages; of this process.
-    pub(crate) desk: Option<Arc<LeaseQueue>>,
-    /// What they have in hand.
-    pub(super) in_hand: Vec<InHand>,
-    pub(crate) asked: BTreeMap<JobId, Asked>,
+    pub(crate) lease_queue: Option<Arc<LeaseQueue>>,
+    /// What they have.
+    pub(super) in_flight: Vec<InFlightMessage>,
+    pub(crate) requests: BTreeMap<JobId, JobRequest>,
     pub(crate) database: PathBuf,
-    pub(super) journal: Committed,
+    pub(super) journal: JournalView,
     pub(super) broker: Broker,
     with_faults: bool,
     /// Turns until the faults stop; then everything must come to its end.
     faults_left: u32,
-    to_ask: Vec<JobId>,
+    to_create: Vec<JobId>,
     /// Refused for want of room: their clients ask again after a while.
     refused: Vec<JobId>,
     idle_turns: u32,
@@ -169,7 +169,7 @@ pub(crate) struct World {
 const IDLE_TURNS_MAX: u32 = 80;
 
 /// A client that was refused asks again after so many turns in which nothing else happened.
-const IDLE_TURNS_BEFORE_ASKING: u32 = 4;
+const IDLE_TURNS_BEFORE_RETRY: u32 = 4;
 
 pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     world.lock().unwrap_or_else(PoisonError::into_inner)
@@ -185,34 +185,34 @@ impl World {
         // One run in four has no fault at all: then nothing may be sent twice.
         let with_faults = rng.u32(0..4) > 0;
         let faults_left = if with_faults { rng.u32(30..=300) } else { 0 };
-        let mut asked = BTreeMap::new();
-        let mut to_ask = Vec::new();
+        let mut requests = BTreeMap::new();
+        let mut to_create = Vec::new();
         for _ in 0..rng.usize(2..=6) {
             let mut id =
                 JobId(uuid::Builder::from_random_bytes(rng.u128(..).to_be_bytes()).into_uuid());
             let definition = definitions[rng.usize(0..definitions.len())].clone();
             let reply_to =
                 [Some(CALLERS), Some(CALLERS), Some(CALLERS), Some(NOWHERE), None][rng.usize(0..5)];
-            let asks = rng.bool().then(|| Asks {
+            let call = rng.bool().then(|| CallProperties {
                 queue: Definition::call_queue(&definition.name).into(),
                 message_id: format!("{}{id}", if rng.bool() { "" } else { "not a UUID " }),
                 reply_to: reply_to.map(str::to_owned),
             });
-            if let Some(asks) = asks.as_ref().filter(|asks| asks.message_id.len() > 36) {
-                let reply_to = asks.reply_to.clone().unwrap_or_default();
-                let parts = [&*definition.name, &asks.message_id, &caller_of(asks), &reply_to, ""];
+            if let Some(call) = call.as_ref().filter(|call| call.message_id.len() > 36) {
+                let reply_to = call.reply_to.clone().unwrap_or_default();
+                let parts = [&*definition.name, &call.message_id, &caller_id(call), &reply_to, ""];
                 id = JobId::from_call(&parts.map(str::as_bytes));
             }
             let message = oracle::message(&mut rng, !with_faults);
             let is_retried = rng.bool();
             let retries_left = if is_retried { RETRIES_MAX } else { 0 };
-            asked.insert(
+            requests.insert(
                 id,
-                Asked {
+                JobRequest {
                     definition,
                     message,
-                    asks,
-                    answered: false,
+                    call,
+                    is_answered: false,
                     ended_by_client: false,
                     retries_left,
                     retried_again_ns: 0,
@@ -220,7 +220,7 @@ impl World {
                     was_rerun: false,
                 },
             );
-            to_ask.push(id);
+            to_create.push(id);
         }
         let trace = definitions
             .iter()
@@ -230,18 +230,18 @@ impl World {
             bug: None,
             trace,
             violation: None,
-            counts: Counts { jobs: asked.len() as u64, ..Counts::default() },
+            counts: Counts { jobs: requests.len() as u64, ..Counts::default() },
             crashed: false,
             link: None,
-            desk: None,
-            in_hand: Vec::new(),
-            asked,
-            journal: Committed::new(&database),
+            lease_queue: None,
+            in_flight: Vec::new(),
+            requests,
+            journal: JournalView::new(&database),
             database,
             broker: Broker { log: seed.is_multiple_of(3).then(Log::default), ..Broker::default() },
             with_faults,
             faults_left,
-            to_ask,
+            to_create,
             refused: Vec::new(),
             idle_turns: 0,
             turns: 0,
@@ -270,9 +270,9 @@ impl World {
 
     pub(crate) fn definitions(&self) -> Vec<Arc<Definition>> {
         let by_name: BTreeMap<String, Arc<Definition>> = self
-            .asked
+            .requests
             .values()
-            .map(|asked| (asked.definition.name.clone(), asked.definition.clone()))
+            .map(|request| (request.definition.name.clone(), request.definition.clone()))
             .collect();
         by_name.into_values().collect()
     }
@@ -306,7 +306,7 @@ impl World {
             self.empty_disk();
         }
         self.crash_in = if self.faults_left > 0 { self.rng.u64(1..=400) } else { u64::MAX };
-        self.journal = Committed::new(&self.database);
+        self.journal = JournalView::new(&self.database);
         self.started = Instant::now();
         self.note(|| "the manager starts".to_owned());
     }
@@ -316,34 +316,34 @@ impl World {
         if let Some(mut link) = self.link.take() {
             link.requeue_all(&mut self.broker);
         }
-        self.desk = None;
-        self.unheard(|_| true);
+        self.lease_queue = None;
+        self.reset_settling(|_| true);
         self.live.clear();
         self.was_full = false;
         self.uncompared.clear();
         // With a full disk everything waits, and goes on waiting for a while after it.
         let is_flowing = !self.disk_full
             && self.disk_full_until.saturating_add(2 * SURELY_JOURNALED_NS) < self.crashed_ns;
-        let told = self
+        let reported = self
             .confirmed
             .iter()
             .filter(|(_, at)| is_flowing && **at + SURELY_JOURNALED_NS < self.crashed_ns);
-        self.surely_confirmed.extend(told.map(|(key, _)| *key));
+        self.surely_confirmed.extend(reported.map(|(key, _)| *key));
         self.confirmed.clear();
-        self.leases_outlive(is_flowing);
+        self.keep_leases(is_flowing);
         self.counts.crashes += 1;
         // Whoever got no answer may ask again.
         let unanswered: Vec<JobId> = self
-            .asked
+            .requests
             .iter()
-            .filter(|(id, asked)| {
-                !asked.answered && !self.to_ask.contains(id) && !self.refused.contains(id)
+            .filter(|(id, request)| {
+                !request.is_answered && !self.to_create.contains(id) && !self.refused.contains(id)
             })
             .map(|(id, _)| *id)
             .collect();
         for id in unanswered {
             if self.rng.bool() {
-                self.to_ask.push(id);
+                self.to_create.push(id);
             }
         }
     }
@@ -372,7 +372,7 @@ impl World {
         if self.turns == TURNS_MAX {
             self.violate(format!("no end after {TURNS_MAX} turns"));
         }
-        self.hear();
+        self.handle_dispositions();
         self.pass(Duration::from_millis(1));
         if let (Some(link), false) = (&mut self.link, self.crashed) {
             let declared = link.declare(&mut self.broker);
@@ -384,7 +384,7 @@ impl World {
                 return self.stop_faults();
             }
             if self.rng.u32(0..5) == 0
-                && let Some(turn) = self.fault()
+                && let Some(turn) = self.inject_fault()
             {
                 return turn;
             }
@@ -401,7 +401,7 @@ impl World {
         let Some(link) = &mut self.link else { return Turn::Wait(Duration::from_millis(1)) };
         let mut events = link.disconnect(&mut self.broker);
         events.extend(link.connect(&self.broker));
-        Turn::Tell(events)
+        Turn::Report(events)
     }
 
     fn empty_disk(&mut self) {
@@ -412,10 +412,10 @@ impl World {
 
     #[allow(clippy::too_many_lines, reason = "one match over what a worker may do")]
     fn work(&mut self) -> Turn {
-        let can_say = self.can_say();
+        let can_settle = self.can_settle();
         let Some(link) = &mut self.link else { return self.wait(1) };
         if !link.is_connected && (self.faults_left == 0 || self.rng.u32(0..4) == 0) {
-            return Turn::Tell(link.connect(&self.broker));
+            return Turn::Report(link.connect(&self.broker));
         }
         let can_publish = link.is_connected && !link.is_blocked;
         let mut choices: Vec<u8> = Vec::new();
@@ -432,15 +432,15 @@ impl World {
             4,
         );
         offer(link.is_connected && !link.acks.is_empty(), 2, 5);
-        offer(!self.to_ask.is_empty(), 2, 6);
+        offer(!self.to_create.is_empty(), 2, 6);
         offer(can_publish && !link.answers.is_empty(), 4, 8);
         offer(link.is_connected && !link.answers_sent.is_empty(), 3, 9);
-        offer(can_say, 4, 10);
+        offer(can_settle, 4, 10);
         if let Some(log) = &self.broker.log {
             let has_room = link.is_connected && link.unacked.len() < PREFETCH;
-            offer(has_room && link.reading.has_more(log), 4, 11);
-            offer(link.reading.gives_again(), 4, 12);
-            offer(link.reading.has_news(self.bug), 2, 13);
+            offer(has_room && link.log_reader.has_more(log), 4, 11);
+            offer(link.log_reader.has_redeliveries(), 4, 12);
+            offer(link.log_reader.has_new_position(self.bug), 2, 13);
         }
         if choices.is_empty() {
             return self.idle();
@@ -450,12 +450,12 @@ impl World {
         let choice = choices[self.rng.usize(0..choices.len())];
         let Some(link) = &mut self.link else { return self.wait(1) };
         match choice {
-            0 => Turn::Tell(link.send(&mut self.broker)),
+            0 => Turn::Report(link.send(&mut self.broker)),
             1 => {
                 let message = link.sent.remove(self.rng.usize(0..link.sent.len()));
-                self.confirmed.insert(message.of_attempt(), self.ran_ns);
-                self.ever_confirmed.insert(message.of_attempt());
-                Turn::Tell(vec![message.taken()])
+                self.confirmed.insert(message.attempt_key(), self.ran_ns);
+                self.ever_confirmed.insert(message.attempt_key());
+                Turn::Report(vec![message.to_confirm()])
             }
             2 => {
                 let full: Vec<&Arc<str>> = self
@@ -477,32 +477,30 @@ impl World {
                 Broker::reply(&held).into_iter().for_each(|reply| self.broker.take(reply));
                 self.wait(0)
             }
-            4 => {
-                self.broker.replies.pop_front().map_or(Turn::Wait(Duration::ZERO), |reply| {
-                    Turn::Tell(vec![link.deliver(reply)])
-                })
-            }
+            4 => self.broker.replies.pop_front().map_or(Turn::Wait(Duration::ZERO), |reply| {
+                Turn::Report(vec![link.deliver(reply)])
+            }),
             5 => {
                 let tag = link.acks.swap_remove(self.rng.usize(0..link.acks.len()));
                 link.unacked.remove(&tag);
                 self.wait(0)
             }
-            6 => self.to_ask.pop().map_or(Turn::Wait(Duration::ZERO), |id| self.ask(id)),
+            6 => self.to_create.pop().map_or(Turn::Wait(Duration::ZERO), |id| self.request_job(id)),
             8 => {
                 link.answer(&mut self.broker);
                 self.wait(0)
             }
             9 => {
                 let at = self.rng.usize(0..link.answers_sent.len());
-                Turn::Tell(vec![link.confirm_answer(at)])
+                Turn::Report(vec![link.confirm_answer(at)])
             }
-            10 => self.say(),
+            10 => self.settle(),
             11 => {
-                let reply = self.broker.log.as_ref().and_then(|log| link.reading.read(log));
-                Turn::Tell(reply.map(|reply| link.deliver(reply)).into_iter().collect())
+                let reply = self.broker.log.as_ref().and_then(|log| link.log_reader.read(log));
+                Turn::Report(reply.map(|reply| link.deliver(reply)).into_iter().collect())
             }
-            12 => Turn::Tell(link.deliver_again().into_iter().collect()),
-            13 => Turn::Tell(vec![link.reading.tell(self.bug)]),
+            12 => Turn::Report(link.deliver_again().into_iter().collect()),
+            13 => Turn::Report(vec![link.log_reader.report_position(self.bug)]),
             _ => {
                 let time = self.rng.u64(0..=40);
                 self.wait(time)
@@ -511,12 +509,12 @@ impl World {
     }
 
     /// A client asks for its job, by the API or by a message.
-    fn ask(&mut self, id: JobId) -> Turn {
-        let Some(Asked { message, asks: Some(asks), .. }) = self.asked.get(&id) else {
+    fn request_job(&mut self, id: JobId) -> Turn {
+        let Some(JobRequest { message, call: Some(call), .. }) = self.requests.get(&id) else {
             return Turn::Create(id);
         };
-        let (body, asks) = (message.clone().into_bytes(), asks.clone());
-        self.broker.replies.push_back(call(caller_of(&asks), body, asks));
+        let (body, call) = (message.clone().into_bytes(), call.clone());
+        self.broker.replies.push_back(call_message(caller_id(&call), body, call));
         self.note(|| format!("a message asks for {id}"));
         self.wait(0)
     }
@@ -529,14 +527,14 @@ impl World {
     /// that never will.
     fn idle(&mut self) -> Turn {
         self.idle_turns += 1;
-        if self.idle_turns.is_multiple_of(IDLE_TURNS_BEFORE_ASKING)
+        if self.idle_turns.is_multiple_of(IDLE_TURNS_BEFORE_RETRY)
             && let Some(id) = self.refused.pop()
         {
-            self.to_ask.push(id);
+            self.to_create.push(id);
             return self.wait(500);
         }
         if self.rng.bool()
-            && let Some(turn) = self.someone_acts()
+            && let Some(turn) = self.act_as_person()
         {
             self.idle_turns = 0;
             return turn;
@@ -547,10 +545,10 @@ impl World {
         let is_idle = self.broker.is_idle()
             && self.link.as_ref().is_some_and(|link| link.is_idle(&self.broker));
         let all_ended = self
-            .asked
+            .requests
             .keys()
-            .all(|id| self.durable(*id).is_none_or(|found| found.job.state().is_ended()));
-        if is_idle && all_ended && !self.asked.keys().any(|id| self.is_to_be_retried(*id)) {
+            .all(|id| self.find_committed(*id).is_none_or(|found| found.job.state().is_ended()));
+        if is_idle && all_ended && !self.requests.keys().any(|id| self.is_to_be_retried(*id)) {
             return Turn::Done;
         }
         if self.idle_turns < IDLE_TURNS_MAX {
@@ -558,9 +556,11 @@ impl World {
             return self.wait(500 << (self.idle_turns / 8));
         }
         let running: Vec<String> = self
-            .asked
+            .requests
             .keys()
-            .filter(|id| self.durable(**id).is_some_and(|found| !found.job.state().is_ended()))
+            .filter(|id| {
+                self.find_committed(**id).is_some_and(|found| !found.job.state().is_ended())
+            })
             .map(JobId::to_string)
             .collect();
         self.violate(format!(

@@ -10,6 +10,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use support::waits::{DEADLINE, until};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -22,8 +23,6 @@ use workflow_manager::bus::{
 use workflow_manager::engine::{JobId, QueueDeclaration};
 use workflow_manager::settings::{ReplyQueueType, UnreadableMessages};
 use workflow_manager::trust::Authorities;
-
-const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(super) fn on_an_arbiter(test: impl Future<Output = ()> + 'static) {
     actix_rt::System::new()
@@ -138,7 +137,7 @@ impl Observed {
     }
 
     pub(super) async fn until(&self, what: &str, condition: impl Fn(&Seen) -> bool) {
-        until(what, async || condition(&self.seen())).await;
+        until(what, || condition(&self.seen())).await;
     }
 
     pub(super) fn publish(&mut self, queue: &str, count: u32) -> Vec<JobId> {
@@ -149,7 +148,7 @@ impl Observed {
 
     /// Waits until each of `jobs` is confirmed, and checks that none was confirmed twice.
     pub(super) async fn until_confirmed(&self, jobs: &[JobId]) {
-        until("all are confirmed", async || self.bus.unconfirmed() == 0).await;
+        until("all are confirmed", || self.bus.unconfirmed() == 0).await;
         let mut confirmed: Vec<JobId> = self.seen().confirmed.clone();
         let mut expected = jobs.to_vec();
         confirmed.sort_unstable();
@@ -196,18 +195,6 @@ pub(super) fn message(job: JobId, queue: &str) -> Publication {
         lifetime: Lifetime::default(),
         confirm_token: ConfirmToken::new(Of(job)),
     }
-}
-
-pub(super) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
-    let polled = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    assert!(
-        tokio::time::timeout(DEADLINE, polled).await.is_ok(),
-        "not within {DEADLINE:?}: {what}"
-    );
 }
 
 /// A plain client next to the bus.

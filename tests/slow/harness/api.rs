@@ -109,6 +109,15 @@ impl Api {
         self.agent.run(request).is_ok()
     }
 
+    /// The value of a metric; one with labels is 0 until something is counted with them.
+    #[track_caller]
+    pub(crate) fn metric(&self, series: &str) -> u64 {
+        let text = self.get("/metrics").expect(200).text;
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        assert!(value.is_some() || series.ends_with('}'), "no metric {series}");
+        value.map_or(0, |value| value.parse::<f64>().unwrap() as u64)
+    }
+
     /// Creates a job, which must be accepted, and gives its id.
     #[track_caller]
     pub(crate) fn create(&self, workflow: &str, message: &str) -> Uuid {

@@ -6,7 +6,7 @@ use std::{
     fs,
     io::Read,
     net::TcpListener,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU16, Ordering},
     thread,
     time::{Duration, Instant},
@@ -36,6 +36,16 @@ fn without_settings(mut command: Command) -> Command {
     }
     command.env("NO_COLOR", "1").env("XDG_CONFIG_HOME", "/nonexistent");
     command
+}
+
+/// A process that does not outlive its test.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
 }
 
 /// What a command printed and how it ended.

@@ -20,45 +20,45 @@ const RETRIED_AGAIN_AFTER_NS: i64 = 5_000_000_000;
 
 impl World {
     pub(super) fn is_to_be_retried(&self, id: JobId) -> bool {
-        let asked = &self.asked[&id];
-        asked.retries_left > 0
-            && !asked.ended_by_client
+        let request = &self.requests[&id];
+        request.retries_left > 0
+            && !request.ended_by_client
             && self
-                .durable(id)
+                .find_committed(id)
                 .is_some_and(|found| found.job.state() == JobState::Failed && helps(&found.job))
     }
 
     /// A person completes an external step, resumes what is paused, or has a failed job retried.
-    pub(super) fn someone_acts(&mut self) -> Option<Turn> {
+    pub(super) fn act_as_person(&mut self) -> Option<Turn> {
         // While there is no memory a retry is refused, again and again: others must get on.
         if self.rng.bool()
-            && let Some(turn) = self.by_hand()
+            && let Some(turn) = self.complete_by_hand()
         {
             return Some(turn);
         }
-        for id in self.asked.keys().copied().collect::<Vec<_>>() {
-            let Some(found) = self.durable(id) else { continue };
+        for id in self.requests.keys().copied().collect::<Vec<_>>() {
+            let Some(found) = self.find_committed(id) else { continue };
             if found.job.state() == JobState::Paused {
                 self.note(|| format!("{id} is resumed"));
                 return Some(Turn::Operate(id, Operation::Resume));
             }
-            if self.is_to_be_retried(id) && self.ran_ns >= self.asked[&id].retried_again_ns {
+            if self.is_to_be_retried(id) && self.ran_ns >= self.requests[&id].retried_again_ns {
                 self.note(|| format!("{id} is retried"));
                 let again_ns = self.ran_ns + RETRIED_AGAIN_AFTER_NS;
-                let asked = self.asked.get_mut(&id)?;
-                asked.retries_left -= 1;
-                asked.retried_again_ns = again_ns;
+                let request = self.requests.get_mut(&id)?;
+                request.retries_left -= 1;
+                request.retried_again_ns = again_ns;
                 return Some(Turn::Operate(id, Operation::Retry));
             }
         }
         if let Some(turn) = self.rerun() {
             return Some(turn);
         }
-        self.by_hand()
+        self.complete_by_hand()
     }
 
     /// A person completes an external step.
-    fn by_hand(&mut self) -> Option<Turn> {
+    fn complete_by_hand(&mut self) -> Option<Turn> {
         let (id, step) = self.external_step()?;
         self.note(|| format!("{id}:{step} is completed by hand"));
         let reply = workflow_manager::engine::Reply::Result(oracle::by_hand(&step).into());
@@ -75,15 +75,15 @@ impl World {
                 .flat_map(|graph| &graph.steps)
                 .any(|step| *step.queue == *"flaky")
         };
-        let candidates = self.asked.iter().filter(|(_, asked)| {
-            !asked.was_rerun && !asked.ended_by_client && is_steady(&asked.definition)
+        let candidates = self.requests.iter().filter(|(_, request)| {
+            !request.was_rerun && !request.ended_by_client && is_steady(&request.definition)
         });
         let id = candidates.map(|(id, _)| *id).find(|id| {
-            self.durable(*id).is_some_and(|found| found.job.state() == JobState::Completed)
+            self.find_committed(*id).is_some_and(|found| found.job.state() == JobState::Completed)
         })?;
-        let asked = self.asked.get_mut(&id)?;
-        asked.was_rerun = true;
-        let steps = &asked.definition.graph().steps;
+        let request = self.requests.get_mut(&id)?;
+        request.was_rerun = true;
+        let steps = &request.definition.graph().steps;
         if self.rng.u32(0..4) > 0 {
             return None;
         }
@@ -96,7 +96,7 @@ impl World {
     pub(super) fn redispatch(&mut self) -> Option<Turn> {
         let running = self.journal.reader.load_running_jobs(0, 1_000).ok()?;
         let (_, id) = running.get(self.rng.usize(0..running.len().max(1)))?;
-        let found = self.durable(*id)?;
+        let found = self.find_committed(*id)?;
         let step = found.job.confirmed_steps().next()?;
         let name = found.job.graph().step(step).name.to_string();
         self.note(|| format!("{id}:{name} is dispatched again"));
@@ -108,7 +108,7 @@ impl World {
     fn external_step(&self) -> Option<(JobId, String)> {
         let running = self.journal.reader.load_running_jobs(0, 1_000).ok()?;
         running.into_iter().find_map(|(_, id)| {
-            let found = self.durable(id)?;
+            let found = self.find_committed(id)?;
             let (step, _) = found.job.steps().find(|(step, run)| {
                 step.external && *step.name != *oracle::NEVER && run.state == StepState::Running
             })?;
@@ -117,20 +117,20 @@ impl World {
     }
 
     /// A client pauses its job, or has it retried, at any time.
-    pub(super) fn impatient_client(&mut self) -> Option<Turn> {
-        let id = self.any_asked()?;
+    pub(super) fn act_as_client(&mut self) -> Option<Turn> {
+        let id = self.pick_request()?;
         if self.rng.bool() {
             self.note(|| format!("{id} is paused"));
             return Some(Turn::Operate(id, Operation::Pause));
         }
-        self.someone_acts()
+        self.act_as_person()
     }
 
-    pub(super) fn any_asked(&mut self) -> Option<JobId> {
+    pub(super) fn pick_request(&mut self) -> Option<JobId> {
         let known: Vec<JobId> = self
-            .asked
+            .requests
             .iter()
-            .filter(|(_, asked)| asked.answered && !asked.ended_by_client)
+            .filter(|(_, request)| request.is_answered && !request.ended_by_client)
             .map(|(id, _)| *id)
             .collect();
         known.get(self.rng.usize(0..known.len().max(1))).copied()

@@ -1,24 +1,24 @@
 //! What goes wrong: the connection, the disk, the clock, queues, workers and clients.
 
-use super::odd::call;
+use super::odd::call_message;
 use super::{SECOND_NS, Turn, World};
-use crate::simulation::broker::{Asks, CALLERS};
+use crate::simulation::broker::{CALLERS, CallProperties};
 use std::sync::Arc;
 use workflow_manager::bus::{BusEvent, BusState};
 use workflow_manager::engine::Definition;
 
 impl World {
     #[allow(clippy::too_many_lines, reason = "one match over the faults")]
-    pub(super) fn fault(&mut self) -> Option<Turn> {
+    pub(super) fn inject_fault(&mut self) -> Option<Turn> {
         let Some(link) = &mut self.link else { return None };
         match self.rng.u32(0..15) {
             0 if link.is_connected => {
                 self.counts.disconnects += 1;
                 let events = link.disconnect(&mut self.broker);
                 self.note(|| "the connection breaks".to_owned());
-                Some(Turn::Tell(events))
+                Some(Turn::Report(events))
             }
-            0 | 1 if !link.is_connected => Some(Turn::Tell(link.connect(&self.broker))),
+            0 | 1 if !link.is_connected => Some(Turn::Report(link.connect(&self.broker))),
             2 if link.is_connected => {
                 link.is_blocked = !link.is_blocked;
                 let state = if link.is_blocked {
@@ -26,7 +26,7 @@ impl World {
                 } else {
                     BusState::Connected
                 };
-                Some(Turn::Tell(vec![BusEvent::State(state)]))
+                Some(Turn::Report(vec![BusEvent::State(state)]))
             }
             3 => self.odd_worker(),
             4 => {
@@ -57,28 +57,28 @@ impl World {
                 None
             }
             8 if self.rng.u32(0..6) == 0 => {
-                let id = self.any_asked()?;
-                let asked = self.asked.get_mut(&id)?;
-                asked.ended_by_client = true;
+                let id = self.pick_request()?;
+                let request = self.requests.get_mut(&id)?;
+                request.ended_by_client = true;
                 self.note(|| format!("a client ends {id}"));
                 Some(Turn::End(id))
             }
             9 => {
-                let id = self.any_asked()?;
+                let id = self.pick_request()?;
                 let same = self.rng.bool();
                 Some(Turn::CreateAgain(id, same))
             }
-            11 => self.impatient_client(),
+            11 => self.act_as_client(),
             13 => self.redispatch(),
             12 => {
                 let caller = format!("odd caller {}", self.odd_calls.len());
-                let definition = &self.asked.values().next()?.definition;
-                let asks = Asks {
+                let definition = &self.requests.values().next()?.definition;
+                let call = CallProperties {
                     queue: Definition::call_queue(&definition.name).into(),
                     message_id: caller.clone(),
                     reply_to: Some(CALLERS.to_owned()),
                 };
-                self.broker.replies.push_back(call(caller.clone(), b"[1]".to_vec(), asks));
+                self.broker.replies.push_back(call_message(caller.clone(), b"[1]".to_vec(), call));
                 self.odd_calls.push(caller);
                 None
             }

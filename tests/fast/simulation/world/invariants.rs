@@ -1,8 +1,9 @@
 //! The invariants: what is looked at whenever something leaves the manager, and at the end.
 
 use super::clients::helps;
-use super::{ANOTHER_MESSAGE, Asked, World, caller_of, lock};
-use crate::simulation::broker::{Asks, CALLERS, Link, Reply, StepMessage, Told};
+use super::journal_view::check_settled_once;
+use super::{ANOTHER_MESSAGE, JobRequest, World, caller_id, lock};
+use crate::simulation::broker::{CALLERS, CallProperties, CallerReply, Link, Reply, StepMessage};
 use crate::simulation::oracle::{self, Expected};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,9 +15,7 @@ use workflow_manager::bus::{Addressee, Publication};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
 use workflow_manager::journal::StoredJob;
-use workflow_manager::journal::{
-    JobNumber, JobRecords, JournalError, JournalOptions, SqliteJournal, StatusRecords,
-};
+use workflow_manager::journal::{JobNumber, JobRecords, JournalError, StatusRecords};
 use workflow_manager::journal::{NEWEST_CURSOR, StatusFilter};
 
 impl World {
@@ -25,7 +24,7 @@ impl World {
             return;
         }
         match message.addressee {
-            Addressee::Worker => match StepMessage::of(message) {
+            Addressee::Worker => match StepMessage::from_publication(message) {
                 Some(message) => self.dispatch(message),
                 None => self.violate("a message to a worker is no step's".to_owned()),
             },
@@ -38,15 +37,16 @@ impl World {
         self.note(|| format!("answers {:?}", answer.correlation_id));
         if let Some(ConfirmTarget::JobEnd { job, .. }) = answer.confirm_token.downcast_ref() {
             let (job, is_error) = (*job, answer.kind.is_some());
-            let is_right = self.durable(job).map(|found| match found.job.state() {
+            let is_right = self.find_committed(job).map(|found| match found.job.state() {
                 JobState::Completed => {
                     !is_error && answer.body.to_bytes() == found.job.result().to_text()
                 }
                 JobState::Failed | JobState::Cancelled => is_error,
                 // It went on in the same commit.
-                JobState::Running | JobState::Paused => {
-                    self.asked.get(&job).is_some_and(|asked| asked.was_rerun || asked.is_retried)
-                }
+                JobState::Running | JobState::Paused => self
+                    .requests
+                    .get(&job)
+                    .is_some_and(|request| request.was_rerun || request.is_retried),
             });
             if is_right == Some(false) {
                 self.violate(format!("the caller of {job} was told an end that is not committed"));
@@ -61,8 +61,8 @@ impl World {
         self.note(|| format!("published {}", message.id));
         self.counts.messages += 1;
         let name = message.id.clone();
-        let Some(found) = self.durable(message.job) else {
-            if self.asked.get(&message.root).is_some_and(|asked| asked.ended_by_client) {
+        let Some(found) = self.find_committed(message.job) else {
+            if self.requests.get(&message.root).is_some_and(|request| request.ended_by_client) {
                 // Deleted by its client as soon as it was committed.
                 return;
             }
@@ -73,7 +73,7 @@ impl World {
         let times = self.published.entry((number, message.step.0, message.attempt)).or_default();
         *times += 1;
         let is_repeated = *times > 1;
-        let key = message.of_attempt();
+        let key = message.attempt_key();
         let step = job.step(message.step);
         if step.attempt < message.attempt {
             self.violate(format!("{name} was dispatched before its start was committed"));
@@ -98,11 +98,11 @@ impl World {
                 ));
             }
         }
-        let is_elsewhere = |asked: &Asked| {
-            let mut steps = asked.definition.sending_steps();
+        let is_elsewhere = |request: &JobRequest| {
+            let mut steps = request.definition.sending_steps();
             steps.any(|step| *step.name == message.step_name && step.bus.is_some())
         };
-        if self.asked.get(&message.root).is_some_and(is_elsewhere) {
+        if self.requests.get(&message.root).is_some_and(is_elsewhere) {
             self.violate(format!("{name} was sent over another bus than its step's"));
         }
         if let Some(link) = &mut self.link {
@@ -111,15 +111,15 @@ impl World {
     }
 
     /// Takes the manager's verdicts on deliveries.
-    pub(crate) fn hear(&mut self) {
+    pub(crate) fn handle_dispositions(&mut self) {
         if self.crashed {
             return;
         }
-        while let Some((tag, is_ack)) = self.link.as_mut().and_then(Link::verdict) {
+        while let Some((tag, is_ack)) = self.link.as_mut().and_then(Link::next_disposition) {
             let Some(link) = &mut self.link else { return };
             let Some(reply) = link.unacked.get(&tag).cloned() else { continue };
             if let (Some(offset), Some(log)) = (reply.offset, &mut self.broker.log) {
-                link.reading.settle(log, (tag, offset), is_ack);
+                link.log_reader.settle(log, (tag, offset), is_ack);
                 if is_ack {
                     link.unacked.remove(&tag);
                     self.check_ack(tag, &reply);
@@ -137,8 +137,8 @@ impl World {
     /// An acknowledged reply is durable: the step is settled, or another copy of the reply is still
     /// in the broker.
     fn check_ack(&mut self, tag: u64, reply: &Reply) {
-        if let Some(asks) = &reply.asks {
-            return self.check_call(asks);
+        if let Some(call) = &reply.call {
+            return self.check_call(call);
         }
         let Some((job, step)) =
             reply.correlation_id.as_deref().and_then(|text| text.split_once(':'))
@@ -147,7 +147,7 @@ impl World {
         };
         let Ok(id) = job.parse().map(JobId) else { return };
         self.note(|| format!("acknowledged {job}:{step}"));
-        let Some(found) = self.durable(id) else { return };
+        let Some(found) = self.find_committed(id) else { return };
         let job = &found.job;
         let Some(index) = job.graph().find_index(step) else { return };
         let takes = job.step_state(index) == StepState::Running
@@ -159,7 +159,8 @@ impl World {
             && Message::parse(&reply.body).is_ok();
         let is_open = is_result || reply.attempt == Some(run.attempt);
         // A second copy may have been void when it was looked at, before its step was begun anew.
-        let was_rerun = self.asked.get(&job.origin().root).is_some_and(|asked| asked.was_rerun);
+        let was_rerun =
+            self.requests.get(&job.origin().root).is_some_and(|request| request.was_rerun);
         if takes
             && !was_rerun
             && job.graph().step(index).has_queue()
@@ -181,62 +182,68 @@ impl World {
     }
 
     /// A call is acknowledged once its job is there.
-    fn check_call(&mut self, asks: &Asks) {
-        let found = self.asked.iter().find(|(_, asked)| {
-            asked.asks.as_ref().is_some_and(|other| other.message_id == asks.message_id)
+    fn check_call(&mut self, call: &CallProperties) {
+        let found = self.requests.iter().find(|(_, request)| {
+            request.call.as_ref().is_some_and(|other| other.message_id == call.message_id)
         });
         let Some(id) = found.map(|(id, _)| *id) else { return };
-        let is_there = self.durable(id).is_some();
-        let Some(asked) = self.asked.get_mut(&id) else { return };
-        asked.answered = true;
-        if !is_there && !asked.ended_by_client {
+        let is_there = self.find_committed(id).is_some();
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        request.is_answered = true;
+        if !is_there && !request.ended_by_client {
             self.violate(format!("the call of {id} was acknowledged before its job was committed"));
         }
     }
 
     /// Every caller that waits for an answer has the right one, at least once.
-    fn judge_callers(&mut self, id: JobId, asked: &Asked) {
-        let Some(asks) = asked
-            .asks
+    fn check_callers(&mut self, id: JobId, request: &JobRequest) {
+        let Some(call) = request
+            .call
             .as_ref()
-            .filter(|asks| asks.reply_to.as_deref() == Some(CALLERS) && !asked.ended_by_client)
+            .filter(|call| call.reply_to.as_deref() == Some(CALLERS) && !request.ended_by_client)
         else {
             return;
         };
-        let told = self.broker.told.remove(&caller_of(asks)).unwrap_or_default();
-        let expected = oracle::expected(&asked.definition, &asked.message, asked.is_retried);
-        let is_final = |told: &Told| match &expected {
-            Expected::Completed(text) => !told.is_error && told.body == *text,
-            Expected::Failed(_) if !told.is_error => false,
+        let replies = self.broker.caller_replies.remove(&caller_id(call)).unwrap_or_default();
+        let expected = oracle::expected(&request.definition, &request.message, request.is_retried);
+        let is_final = |reply: &CallerReply| match &expected {
+            Expected::Completed(text) => !reply.is_error && reply.body == *text,
+            Expected::Failed(_) if !reply.is_error => false,
             Expected::Failed(_) => {
-                let told: Result<serde_json::Value, _> = serde_json::from_slice(&told.body);
-                told.is_ok_and(|told| {
-                    expected.may_fail_with(told["error"].as_str().unwrap_or_default())
+                let body: Result<serde_json::Value, _> = serde_json::from_slice(&reply.body);
+                body.is_ok_and(|body| {
+                    expected.may_fail_with(body["error"].as_str().unwrap_or_default())
                 })
             }
         };
         // Each end of a retried job is reported.
-        let is_right = told.iter().any(is_final)
-            && told.iter().all(|told| is_final(told) || (asked.is_retried && told.is_error));
-        if told.is_empty() {
+        let is_right = replies.iter().any(is_final)
+            && replies
+                .iter()
+                .all(|reply| is_final(reply) || (request.is_retried && reply.is_error));
+        if replies.is_empty() {
             self.violate(format!("the caller of {id} was told nothing"));
         } else if !is_right {
             self.violate(format!("the caller of {id} was told something else than {expected:?}"));
-        } else if told.len() > 1 && !self.with_faults && !asked.is_retried && !asked.was_rerun {
+        } else if replies.len() > 1
+            && !self.with_faults
+            && !request.is_retried
+            && !request.was_rerun
+        {
             self.violate(format!("the caller of {id} was told twice, and there was no fault"));
         }
     }
 
-    fn answered(&mut self, answer: CreateResponse) {
+    fn handle_answer(&mut self, answer: CreateResponse) {
         if self.crashed {
             return;
         }
         let id = answer.id();
         self.note(|| format!("answered {answer:?}"));
-        let is_durable = self.durable(id).is_some();
-        let twice = self.asked.get_mut(&id).is_some_and(|asked| {
-            let before = std::mem::replace(&mut asked.answered, true);
-            before && !asked.ended_by_client && matches!(answer, CreateResponse::New(_))
+        let is_durable = self.find_committed(id).is_some();
+        let twice = self.requests.get_mut(&id).is_some_and(|request| {
+            let before = std::mem::replace(&mut request.is_answered, true);
+            before && !request.ended_by_client && matches!(answer, CreateResponse::New(_))
         });
         if !is_durable {
             self.violate(format!("{id} was answered before it was committed"));
@@ -247,7 +254,7 @@ impl World {
     }
 
     /// What a client makes of the answer to a creation.
-    pub(crate) fn told(
+    pub(crate) fn handle_create_response(
         &mut self,
         id: JobId,
         again: Option<bool>,
@@ -258,16 +265,19 @@ impl World {
             // Ended, and deleted, by a client between the question and the answer: then the id is
             // free.
             (Some(false), Ok(CreateResponse::New(_)))
-                if self.asked.get(&id).is_some_and(|asked| asked.ended_by_client) =>
+                if self.requests.get(&id).is_some_and(|request| request.ended_by_client) =>
             {
-                if let Some(asked) = self.asked.get_mut(&id) {
-                    asked.ended_by_client = false;
-                    asked.message = ANOTHER_MESSAGE.to_owned();
+                if let Some(request) = self.requests.get_mut(&id) {
+                    request.ended_by_client = false;
+                    request.message = ANOTHER_MESSAGE.to_owned();
                 }
             }
             // And asked for a second time: the other job has the id by now.
             (Some(false), Ok(CreateResponse::Existing(_)))
-                if self.asked.get(&id).is_some_and(|asked| asked.message == ANOTHER_MESSAGE) => {}
+                if self
+                    .requests
+                    .get(&id)
+                    .is_some_and(|request| request.message == ANOTHER_MESSAGE) => {}
             (Some(false), Ok(_)) => {
                 self.violate(format!("{id} was given to another job: {answer:?}"))
             }
@@ -275,14 +285,14 @@ impl World {
                 self.violate(format!("{id} was refused: {reason}"))
             }
             (None, Err(RequestError::Overloaded(_))) => self.refused.push(id),
-            (None, Err(RequestError::Failed(_))) => self.to_ask.push(id),
+            (None, Err(RequestError::Failed(_))) => self.to_create.push(id),
             _ => {}
         }
     }
 
-    fn committed(&mut self, numbers: &[JobNumber]) {
+    fn handle_commit(&mut self, numbers: &[JobNumber]) {
         self.counts.commits += 1;
-        self.hear();
+        self.handle_dispositions();
         let mut latest = BTreeMap::new();
         for number in numbers {
             if let Some(job) = self.live.get_mut(number).and_then(VecDeque::pop_front) {
@@ -302,9 +312,9 @@ impl World {
                 // Deleted with its top-level job.
                 Ok(None)
                     if self
-                        .asked
+                        .requests
                         .get(&live.origin().root)
-                        .is_some_and(|asked| asked.ended_by_client) => {}
+                        .is_some_and(|request| request.ended_by_client) => {}
                 Ok(None) => self.violate(format!(
                     "{} was decided and is not in the journal after the commit",
                     live.id()
@@ -319,7 +329,7 @@ impl World {
     pub(crate) fn compare_statuses(&mut self) {
         for (_, live) in std::mem::take(&mut self.uncompared) {
             // Deleted with its top-level job.
-            let is_there = self.durable(live.id()).is_some_and(|found| found.job == live);
+            let is_there = self.find_committed(live.id()).is_some_and(|found| found.job == live);
             if live.origin().parent.is_none() && is_there {
                 self.compare_statuses_of(&live);
             }
@@ -360,31 +370,32 @@ impl World {
 
     /// Whether the journal says so.
     pub(crate) fn has_ended(&self, id: JobId) -> bool {
-        self.durable(id).is_some_and(|found| found.job.state().is_ended())
+        self.find_committed(id).is_some_and(|found| found.job.state().is_ended())
     }
 
-    pub(super) fn durable(&self, id: JobId) -> Option<Arc<StoredJob>> {
+    pub(super) fn find_committed(&self, id: JobId) -> Option<Arc<StoredJob>> {
         self.journal.job(id)
     }
 
     /// Every job that was answered is there and ended as the oracle says.
-    pub(crate) fn judge(&mut self) {
-        for (id, asked) in std::mem::take(&mut self.asked) {
-            let Some(found) = self.durable(id) else {
-                if asked.answered && !asked.ended_by_client {
+    pub(crate) fn check_end(&mut self) {
+        for (id, request) in std::mem::take(&mut self.requests) {
+            let Some(found) = self.find_committed(id) else {
+                if request.is_answered && !request.ended_by_client {
                     self.violate(format!("{id} was answered and is lost"));
                 }
-                if asked.asks.is_some() && !asked.ended_by_client {
+                if request.call.is_some() && !request.ended_by_client {
                     self.violate(format!("the call of {id} is lost"));
                 }
                 continue;
             };
             let job = &found.job;
-            self.judge_callers(id, &asked);
-            if asked.ended_by_client && job.state() == JobState::Cancelled {
+            self.check_callers(id, &request);
+            if request.ended_by_client && job.state() == JobState::Cancelled {
                 continue;
             }
-            let expected = oracle::expected(&asked.definition, &asked.message, asked.is_retried);
+            let expected =
+                oracle::expected(&request.definition, &request.message, request.is_retried);
             let is_as = |expected: &Expected| match expected {
                 Expected::Completed(text) => {
                     job.state() == JobState::Completed && job.result().to_text() == *text
@@ -397,109 +408,28 @@ impl World {
             // Nobody has a job retried that its client has ended or wanted erased. Retries that
             // were asked for before count, so it may have failed at any step that a retry helps.
             let is_retried_no_more = || {
-                let without = oracle::expected(&asked.definition, &asked.message, false);
+                let without = oracle::expected(&request.definition, &request.message, false);
                 let may_be_retried = job.state() == JobState::Failed && helps(job);
-                asked.ended_by_client && (is_as(&without) || may_be_retried)
+                request.ended_by_client && (is_as(&without) || may_be_retried)
             };
             if !is_as(&expected) && !is_retried_no_more() {
                 let found =
                     format!("{:?} {} {:?}", job.state(), job.result().to_text(), job.reason());
                 self.violate(format!(
                     "{id} with {} ended as {found}, expected {expected:?}",
-                    asked.message
+                    request.message
                 ));
             }
         }
         for caller in std::mem::take(&mut self.odd_calls) {
-            let told = self.broker.told.remove(&caller).unwrap_or_default();
-            if !told.iter().any(|told| told.is_error) {
+            let replies = self.broker.caller_replies.remove(&caller).unwrap_or_default();
+            if !replies.iter().any(|reply| reply.is_error) {
                 self.violate(format!("{caller} was not refused"));
             }
         }
-        if let Err(error) = self.settled_once() {
+        if let Err(error) = check_settled_once(&self.database) {
             self.violate(error);
         }
-    }
-
-    /// Reads the journal without the program: each step, child and job settles once, and nothing is
-    /// left running.
-    fn settled_once(&self) -> Result<(), String> {
-        let failed = |error: rusqlite::Error| error.to_string();
-        // What the last process has left is derived by the next.
-        let options = JournalOptions {
-            file: self.database.clone(),
-            cache_bytes: 1 << 20,
-            verify_bytes_max: 1 << 30,
-            pages_max: 0,
-        };
-        drop(SqliteJournal::open(&options).map_err(|error| error.to_string())?);
-        let connection = rusqlite::Connection::open(&self.database).map_err(failed)?;
-        let running: i64 = connection
-            .query_row("SELECT count(*) FROM jobs WHERE ended IS NULL", [], |row| row.get(0))
-            .map_err(failed)?;
-        if running > 0 {
-            return Err(format!("{running} jobs or child jobs are still running"));
-        }
-        let open =
-            "SELECT count(*) FROM jobs WHERE open = 1 AND state IN ('completed', 'cancelled')";
-        let owing: i64 = connection.query_row(open, [], |row| row.get(0)).map_err(failed)?;
-        if owing > 0 {
-            return Err(format!("{owing} jobs that are over still owe an answer"));
-        }
-        let mut statement =
-            connection.prepare("SELECT job, body FROM entries ORDER BY seq").map_err(failed)?;
-        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
-        let rows: Vec<(i64, String)> = rows.collect::<Result<_, _>>().map_err(failed)?;
-        let mut settled: BTreeMap<(i64, String), String> = BTreeMap::new();
-        for (job, body) in rows {
-            // `{"job":"completed"}`, `{"step":[0,{"completed":{…}}]}`
-            let entries: Vec<BTreeMap<String, serde_json::Value>> =
-                serde_json::from_str(&body).map_err(|error| error.to_string())?;
-            for (about, said) in entries.into_iter().flatten() {
-                let step = &said[0];
-                let entry = if step.is_null() { &said } else { &said[1] };
-                let named = entry.as_object().and_then(|entry| entry.iter().next());
-                let word = named.map_or_else(|| entry.as_str(), |(word, _)| Some(word.as_str()));
-                let word = word.unwrap_or_default().to_owned();
-                let of_job = (job, String::new())..(job + 1, String::new());
-                let forget = |settled: &mut BTreeMap<(i64, String), String>, what: &str| {
-                    let again: Vec<_> = settled
-                        .range(of_job.clone())
-                        .filter(|((_, of), word)| of.ends_with(what) && word.ends_with("failed"))
-                        .map(|(key, _)| key.clone())
-                        .collect();
-                    again.iter().for_each(|key| drop(settled.remove(key)));
-                };
-                let what = match (about.as_str(), word.as_str()) {
-                    // What had failed may be settled again.
-                    ("job", "retried") => {
-                        forget(&mut settled, "");
-                        continue;
-                    }
-                    ("job", "rerun") => {
-                        let again: Vec<_> =
-                            settled.range(of_job.clone()).map(|(key, _)| key.clone()).collect();
-                        again.iter().for_each(|key| drop(settled.remove(key)));
-                        continue;
-                    }
-                    ("fan_out", "restarted") => {
-                        forget(&mut settled, &format!("of step {step}"));
-                        continue;
-                    }
-                    ("step", "completed" | "failed" | "skipped" | "cancelled")
-                    | ("fan_out", "completed") => format!("step {step}"),
-                    ("fan_out", "child_completed" | "child_failed") => {
-                        format!("child {} of step {step}", entry[&word]["index"])
-                    }
-                    ("job", "completed" | "failed" | "cancelled") => "itself".to_owned(),
-                    _ => continue,
-                };
-                if settled.insert((job, what.clone()), word).is_some() {
-                    return Err(format!("job number {job} settled {what} twice"));
-                }
-            }
-        }
-        Ok(())
     }
 }
 
@@ -509,7 +439,7 @@ pub(crate) struct WorldHooks {
 }
 
 impl WorldHooks {
-    pub(crate) fn of(world: &Arc<Mutex<World>>) -> Rc<dyn Hooks> {
+    pub(crate) fn new(world: &Arc<Mutex<World>>) -> Rc<dyn Hooks> {
         Rc::new(WorldHooks { world: world.clone() })
     }
 }
@@ -517,7 +447,7 @@ impl WorldHooks {
 impl Hooks for WorldHooks {
     fn hit(&self, point: &'static str) -> Option<String> {
         let mut world = lock(&self.world);
-        world.hear();
+        world.handle_dispositions();
         let is_write = matches!(
             point,
             "journal::write" | "journal::commit" | "journal::derive" | "journal::positions"
@@ -543,7 +473,7 @@ impl Hooks for WorldHooks {
                 world.note(|| format!("the process is killed at {point}"));
                 world.crashed = true;
                 world.crashed_ns = world.ran_ns;
-                world.positions_outlive();
+                world.keep_position();
                 return no_room();
             }
         }
@@ -575,12 +505,12 @@ impl Hooks for WorldHooks {
             }
             "journal::committed" => {
                 if let Some(numbers) = what.downcast_ref::<Vec<JobNumber>>() {
-                    world.committed(numbers);
+                    world.handle_commit(numbers);
                 }
             }
             "outbox::answer" => {
                 if let Some(answer) = what.downcast_ref::<CreateResponse>() {
-                    world.answered(*answer);
+                    world.handle_answer(*answer);
                 }
             }
             other => panic!("the simulation does not know what is observed at {other}"),

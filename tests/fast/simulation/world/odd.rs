@@ -1,6 +1,6 @@
 //! What workers and strangers send that they should not, and the messages of callers.
 
-use super::super::broker::{Asks, Broker, Reply};
+use super::super::broker::{Broker, CallProperties, Reply};
 use super::{Turn, World};
 
 impl World {
@@ -48,7 +48,7 @@ impl World {
                     dead_letter: None,
                     body: "{\"progress\":0.5}".into(),
                     redelivered: false,
-                    asks: None,
+                    call: None,
                     offset: None,
                 };
             }
@@ -60,19 +60,19 @@ impl World {
             dead_letter: None,
             body: "{\"forged\":true}".into(),
             redelivered: false,
-            asks: None,
+            call: None,
             offset: None,
         }
     }
 }
 
 /// The correlation id of whoever asks for a job on its workflow's queue.
-pub(super) fn caller_of(asks: &Asks) -> String {
-    format!("caller of {}", asks.message_id)
+pub(super) fn caller_id(call: &CallProperties) -> String {
+    format!("caller of {}", call.message_id)
 }
 
 /// A message on a workflow's queue.
-pub(super) fn call(correlation_id: String, body: Vec<u8>, asks: Asks) -> Reply {
+pub(super) fn call_message(correlation_id: String, body: Vec<u8>, call: CallProperties) -> Reply {
     Reply {
         correlation_id: Some(correlation_id),
         attempt: None,
@@ -80,7 +80,7 @@ pub(super) fn call(correlation_id: String, body: Vec<u8>, asks: Asks) -> Reply {
         dead_letter: None,
         body: body.into(),
         redelivered: false,
-        asks: Some(asks),
+        call: Some(call),
         offset: None,
     }
 }

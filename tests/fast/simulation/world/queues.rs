@@ -12,7 +12,7 @@ impl World {
         let running = self.journal.reader.load_running_jobs(0, 1_000).unwrap_or_default();
         let mut missed = Vec::new();
         for (_, id) in running {
-            let Some(found) = self.durable(id) else { continue };
+            let Some(found) = self.find_committed(id) else { continue };
             let of_queue = |step: &StepIndex| {
                 let step = found.job.graph().step(*step);
                 step.bus.is_none() && step.queue == *queue

@@ -2,13 +2,14 @@
 //! which reply was published and confirmed, what was acknowledged or rejected. Applies the test's
 //! interventions.
 
-use super::super::wire::{Property, read_property};
+use super::super::cut::CutTiming;
+use super::super::event_log::ObservedEvent;
 use super::frames::{Frame, FrameKind};
-use super::worker_event::WorkerEvent;
+use super::message_log::MessageLog;
+use amqp::wire::{Property, read_property};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
-use tokio::sync::mpsc;
 
 /// How many channels of a connection are followed: RabbitMQ's own default.
 const CHANNELS_MAX: usize = 2048;
@@ -28,15 +29,6 @@ const NACK: [u8; 4] = [0, 60, 0, 120];
 const CHANNEL_OPEN: [u8; 4] = [0, 20, 0, 10];
 const CONFIRM_SELECT: [u8; 4] = [0, 85, 0, 10];
 
-/// The point at which a connection is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CutPoint {
-    /// Before the reply reaches the broker.
-    Reply,
-    /// After the reply, and before the ack.
-    Ack,
-}
-
 /// The queues that are followed.
 #[derive(Clone, Debug)]
 pub(super) struct WatchedQueues {
@@ -47,22 +39,22 @@ pub(super) struct WatchedQueues {
 /// What the proxy must do to messages, on any connection, by their correlation ids.
 #[derive(Default)]
 pub(super) struct Interventions {
-    pending_cut: RefCell<Option<(String, CutPoint)>>,
+    pending_cut: RefCell<Option<(String, CutTiming)>>,
     never_requeued: RefCell<HashSet<String>>,
 }
 
 impl Interventions {
-    pub(super) fn cut_at(&self, correlation_id: &str, at: CutPoint) {
-        *self.pending_cut.borrow_mut() = Some((correlation_id.to_owned(), at));
+    pub(super) fn cut_at(&self, correlation_id: String, at: CutTiming) {
+        *self.pending_cut.borrow_mut() = Some((correlation_id, at));
     }
 
-    pub(super) fn prevent_requeue(&self, correlation_id: &str) {
-        self.never_requeued.borrow_mut().insert(correlation_id.to_owned());
+    pub(super) fn prevent_requeue(&self, correlation_id: String) {
+        self.never_requeued.borrow_mut().insert(correlation_id);
     }
 
     /// Returns whether the connection must be cut here. A cut happens once.
-    fn take_cut(&self, correlation_id: &str, at: CutPoint) -> bool {
-        let is_it = |cut: &mut (String, CutPoint)| cut.0 == correlation_id && cut.1 == at;
+    fn take_cut(&self, correlation_id: &str, at: CutTiming) -> bool {
+        let is_it = |cut: &mut (String, CutTiming)| cut.0 == correlation_id && cut.1 == at;
         self.pending_cut.borrow_mut().take_if(is_it).is_some()
     }
 
@@ -85,7 +77,7 @@ pub(super) enum FrameAction {
 pub(super) struct Conversation {
     queues: WatchedQueues,
     interventions: Rc<Interventions>,
-    events: mpsc::UnboundedSender<WorkerEvent>,
+    log: MessageLog,
     channels: HashMap<u16, Channel>,
 }
 
@@ -111,14 +103,9 @@ impl Conversation {
     pub(super) fn new(
         queues: WatchedQueues,
         interventions: Rc<Interventions>,
-        events: mpsc::UnboundedSender<WorkerEvent>,
+        log: MessageLog,
     ) -> Conversation {
-        Conversation { queues, interventions, events, channels: HashMap::new() }
-    }
-
-    fn send_event(events: &mpsc::UnboundedSender<WorkerEvent>, event: WorkerEvent) {
-        // The receiver ends with the stub manager.
-        let _ = events.send(event);
+        Conversation { queues, interventions, log, channels: HashMap::new() }
     }
 
     fn channel(&mut self, number: u16) -> Option<&mut Channel> {
@@ -130,8 +117,8 @@ impl Conversation {
 
     /// Handles a frame from the worker.
     pub(super) fn handle_worker_frame(&mut self, frame: &Frame) -> FrameAction {
-        let (queues, interventions, events) =
-            (self.queues.clone(), self.interventions.clone(), self.events.clone());
+        let (queues, interventions, log) =
+            (self.queues.clone(), self.interventions.clone(), self.log.clone());
         let Some(channel) = self.channel(frame.channel()) else { return FrameAction::Forward };
         match frame.kind() {
             FrameKind::Header => {
@@ -139,8 +126,9 @@ impl Conversation {
                 let text = |wanted| read_property(frame.payload(), wanted).unwrap_or_default();
                 let correlation_id = text(Property::CorrelationId).into_owned();
                 let is_last = text(Property::Type) != "progress";
-                if is_reply && is_last && interventions.take_cut(&correlation_id, CutPoint::Reply) {
-                    Conversation::send_event(&events, WorkerEvent::ConnectionCut(correlation_id));
+                if is_reply && is_last && interventions.take_cut(&correlation_id, CutTiming::Reply)
+                {
+                    log.add(&correlation_id, ObservedEvent::ConnectionCut);
                     return FrameAction::Cut;
                 }
                 if channel.confirms {
@@ -150,35 +138,32 @@ impl Conversation {
                     }
                 }
                 if is_reply && is_last {
-                    Conversation::send_event(&events, WorkerEvent::Published(correlation_id));
+                    log.add(&correlation_id, ObservedEvent::Published);
                 }
                 FrameAction::Forward
             }
-            FrameKind::Method => {
-                channel.handle_worker_method(frame, &queues, &interventions, &events)
-            }
+            FrameKind::Method => channel.handle_worker_method(frame, &queues, &interventions, &log),
             FrameKind::ProtocolHeader | FrameKind::Body | FrameKind::Other => FrameAction::Forward,
         }
     }
 
     /// Handles a frame from the broker.
     pub(super) fn handle_broker_frame(&mut self, frame: &Frame) {
-        let events = self.events.clone();
+        let log = self.log.clone();
         let Some(channel) = self.channel(frame.channel()) else { return };
         match frame.kind() {
             FrameKind::Header => {
                 let Some((tag, is_unseen)) = channel.delivering.take() else { return };
                 let correlation_id =
                     read_property(frame.payload(), Property::CorrelationId).unwrap_or_default();
-                let delivered_id = correlation_id.into_owned();
-                Conversation::send_event(&events, WorkerEvent::Delivered(delivered_id.clone()));
+                log.add(&correlation_id, ObservedEvent::Delivered);
                 if is_unseen {
-                    Conversation::send_event(&events, WorkerEvent::AutoAcked(delivered_id));
+                    log.add(&correlation_id, ObservedEvent::AutoAcked);
                 } else if channel.in_flight.len() < FOLLOWED_MAX {
-                    channel.in_flight.insert(tag, delivered_id);
+                    channel.in_flight.insert(tag, correlation_id.into_owned());
                 }
             }
-            FrameKind::Method => channel.handle_broker_method(frame, &events),
+            FrameKind::Method => channel.handle_broker_method(frame, &log),
             FrameKind::ProtocolHeader | FrameKind::Body | FrameKind::Other => {}
         }
     }
@@ -190,7 +175,7 @@ impl Channel {
         frame: &Frame,
         queues: &WatchedQueues,
         interventions: &Interventions,
-        events: &mpsc::UnboundedSender<WorkerEvent>,
+        log: &MessageLog,
     ) -> FrameAction {
         let Some((method, fields)) = frame.payload().split_first_chunk::<4>() else {
             return FrameAction::Forward;
@@ -218,30 +203,25 @@ impl Channel {
                     self.auto_ack_tags.insert(tag);
                 }
                 if queue == queues.queue.as_bytes() {
-                    Conversation::send_event(events, WorkerEvent::Consuming);
+                    log.add_connected();
                 }
             }
             GET => {
                 fields.skip(2);
                 if fields.read_text() == queues.queue.as_bytes() {
-                    Conversation::send_event(events, WorkerEvent::Consuming);
+                    log.add_connected();
                 }
                 self.gets_auto_acked = fields.read_byte() & 1 != 0;
             }
             ACK => {
                 let settled = self.take_settled(fields.read_number(), fields.read_byte() & 1 != 0);
                 if let Some(correlation_id) =
-                    settled.iter().find(|of| interventions.take_cut(of, CutPoint::Ack))
+                    settled.iter().find(|of| interventions.take_cut(of, CutTiming::Ack))
                 {
-                    Conversation::send_event(
-                        events,
-                        WorkerEvent::ConnectionCut(correlation_id.clone()),
-                    );
+                    log.add(correlation_id, ObservedEvent::ConnectionCut);
                     return FrameAction::Cut;
                 }
-                settled
-                    .into_iter()
-                    .for_each(|of| Conversation::send_event(events, WorkerEvent::Acked(of)));
+                settled.iter().for_each(|of| log.add(of, ObservedEvent::Acked));
             }
             REJECT | NACK => {
                 let (tag, bits) = (fields.read_number(), fields.read_byte());
@@ -252,12 +232,7 @@ impl Channel {
                     .iter()
                     .any(|correlation_id| interventions.is_requeue_prevented(correlation_id));
                 let requeue = bits & requeues != 0 && !is_prevented;
-                settled.into_iter().for_each(|of| {
-                    Conversation::send_event(
-                        events,
-                        WorkerEvent::Nacked { correlation_id: of, requeue },
-                    )
-                });
+                settled.iter().for_each(|of| log.add(of, ObservedEvent::Nacked { requeue }));
                 if is_prevented && bits & requeues != 0 {
                     let mut raw = frame.raw.clone();
                     // The byte of the flags precedes the end of the frame.
@@ -272,7 +247,7 @@ impl Channel {
         FrameAction::Forward
     }
 
-    fn handle_broker_method(&mut self, frame: &Frame, events: &mpsc::UnboundedSender<WorkerEvent>) {
+    fn handle_broker_method(&mut self, frame: &Frame, log: &MessageLog) {
         let Some((method, fields)) = frame.payload().split_first_chunk::<4>() else { return };
         let mut fields = Fields(fields);
         match *method {
@@ -290,9 +265,7 @@ impl Channel {
             ACK => {
                 let (tag, is_multiple) = (fields.read_number(), fields.read_byte() & 1 != 0);
                 let confirmed = take_tags(&mut self.unconfirmed, tag, is_multiple);
-                confirmed
-                    .into_iter()
-                    .for_each(|of| Conversation::send_event(events, WorkerEvent::Confirmed(of)));
+                confirmed.iter().for_each(|of| log.add(of, ObservedEvent::Confirmed));
             }
             _ => {}
         }
@@ -346,6 +319,7 @@ impl<'a> Fields<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::event_log::{EventLog, LoggedEvent};
     use super::*;
 
     fn frame(kind: u8, payload: &[u8]) -> Frame {
@@ -370,25 +344,30 @@ mod tests {
     struct TestConversation {
         conversation: Conversation,
         interventions: Rc<Interventions>,
-        events: mpsc::UnboundedReceiver<WorkerEvent>,
+        log: EventLog,
     }
 
     fn new_conversation() -> TestConversation {
-        let (event_sender, event_receiver) = mpsc::unbounded_channel();
+        let log = EventLog::default();
+        let message_log = MessageLog::new(log.clone());
+        message_log.register("a".to_owned(), 0);
+        message_log.register("b".to_owned(), 1);
         let interventions = Rc::new(Interventions::default());
         let queues = WatchedQueues { queue: "q".to_owned(), reply_queue: "r".to_owned() };
         TestConversation {
-            conversation: Conversation::new(queues, interventions.clone(), event_sender),
+            conversation: Conversation::new(queues, interventions.clone(), message_log),
             interventions,
-            events: event_receiver,
+            log,
         }
     }
 
     impl TestConversation {
-        fn events(&mut self) -> Vec<String> {
-            std::iter::from_fn(|| self.events.try_recv().ok())
-                .map(|what| format!("{what:?}"))
-                .collect()
+        fn events(&self) -> Vec<String> {
+            let describe = |logged: &LoggedEvent| match logged.message_number {
+                Some(number) => format!("{:?}({})", logged.event, ["a", "b"][number]),
+                None => format!("{:?}", logged.event),
+            };
+            self.log.with_events(|events| events.iter().map(describe).collect())
         }
 
         fn consume(&mut self, bits: u8) {
@@ -434,9 +413,8 @@ mod tests {
         let events = rig.events();
         assert_eq!(
             events.join(" "),
-            "Consuming Delivered(\"a\") Delivered(\"b\") Published(\"a\") \
-                                     Published(\"b\") Confirmed(\"a\") Confirmed(\"b\") \
-                                     Acked(\"a\") Acked(\"b\")"
+            "Connected Delivered(a) Delivered(b) Published(a) Published(b) Confirmed(a) \
+             Confirmed(b) Acked(a) Acked(b)"
         );
     }
 
@@ -445,11 +423,11 @@ mod tests {
         let mut rig = new_conversation();
         rig.consume(0);
         rig.deliver(1, "a");
-        rig.interventions.cut_at("a", CutPoint::Reply);
+        rig.interventions.cut_at("a".to_owned(), CutTiming::Reply);
         assert_eq!(rig.publish("r", "b"), FrameAction::Forward);
         assert_eq!(rig.publish("r", "a"), FrameAction::Cut);
         assert_eq!(rig.publish("r", "a"), FrameAction::Forward);
-        rig.interventions.cut_at("a", CutPoint::Ack);
+        rig.interventions.cut_at("a".to_owned(), CutTiming::Ack);
         assert_eq!(rig.publish("r", "a"), FrameAction::Forward);
         assert_eq!(rig.settle(ACK, 1, 0), FrameAction::Cut);
     }
@@ -460,7 +438,7 @@ mod tests {
         rig.consume(0);
         for (tag, name, bits, tamed) in [(1, NACK, 0b10, 0), (2, REJECT, 1, 0)] {
             rig.deliver(tag, "a");
-            rig.interventions.prevent_requeue("b");
+            rig.interventions.prevent_requeue("b".to_owned());
             assert_eq!(rig.settle(name, tag, bits), FrameAction::Forward);
             rig.deliver(tag, "b");
             let FrameAction::Replace(raw) = rig.settle(name, tag, bits) else {
@@ -477,7 +455,7 @@ mod tests {
         let mut rig = new_conversation();
         rig.consume(0b10);
         rig.deliver(1, "a");
-        assert_eq!(rig.events()[1..], ["Delivered(\"a\")", "AutoAcked(\"a\")"]);
+        assert_eq!(rig.events()[1..], ["Delivered(a)", "AutoAcked(a)"]);
     }
 
     #[test]

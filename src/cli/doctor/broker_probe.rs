@@ -1,12 +1,10 @@
 //! Probes a broker from outside: whether it can be reached, what it permits, and the status of
 //! queues. One message is sent through a temporary queue; nothing else is changed.
 
-use super::connection::{BrokerAddress, channel_error, close};
-use super::inspect::queue_status;
-use super::management::ManagementApi;
-use super::policy::{self, PolicyStatus};
-use super::queues::{QueueDeclarer, short_string};
-use super::settings::AmqpSettings;
+use amqp::{
+    AmqpSettings, BrokerAddress, ManagementApi, PolicyStatus, QueueDeclarer, channel_error,
+    close_connection, inspect_policy, queue_status, short_string,
+};
 use bus::QueueStatus;
 use futures_util::future::join_all;
 use lapin::options::{
@@ -24,23 +22,20 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of probing a broker.
 #[derive(Debug)]
-pub struct BrokerProbe {
+pub(super) struct BrokerProbe {
     /// Whether the manager may declare, publish and consume; if not, why, in one sentence.
-    pub permissions: Result<(), String>,
+    pub(super) permissions: Result<(), String>,
     /// The queue that workers reply to.
-    pub reply_queue: QueueStatus,
+    pub(super) reply_queue: QueueStatus,
     /// The status of the requested queues, in the same order.
-    pub queues: Vec<QueueStatus>,
+    pub(super) queues: Vec<QueueStatus>,
     /// The status of the dead-letter policy; `None` without the management API.
-    pub policy: Option<Result<PolicyStatus, String>>,
+    pub(super) policy: Option<Result<PolicyStatus, String>>,
 }
 
 /// Probes the broker of `settings`, and `queues` on it.
-///
-/// # Errors
-///
-/// Says in one sentence, without the password, why the broker cannot be reached.
-pub async fn probe_broker(
+/// An error says in one sentence, without the password, why the broker cannot be reached.
+pub(super) async fn probe_broker(
     settings: &AmqpSettings,
     queues: &[Arc<str>],
 ) -> Result<BrokerProbe, String> {
@@ -56,17 +51,17 @@ pub async fn probe_broker(
             )),
         };
     let declarer = QueueDeclarer::new(connection.clone());
-    let reply_queue = queue_status(&address, declarer.check(&settings.reply_queue).await, None);
+    let reply_queue = queue_status(&address, declarer.check(&settings.reply_queue).await);
     let found = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
-    let found = found.into_iter().map(|found| queue_status(&address, found, None)).collect();
+    let found = found.into_iter().map(|found| queue_status(&address, found)).collect();
     drop(declarer);
-    close(&connection).await;
+    close_connection(&connection).await;
     let policy = match ManagementApi::from_settings(settings).map_err(|error| error.to_string())? {
         None => None,
         Some(management) => {
             let reply_queue = settings.reply_queue.clone();
             let queues = queues.to_vec();
-            Some(policy::inspect_policy(management, address.vhost(), reply_queue, queues).await)
+            Some(inspect_policy(management, address.vhost(), reply_queue, queues).await)
         }
     };
     Ok(BrokerProbe { permissions: may_work, reply_queue, queues: found, policy })

@@ -3,13 +3,13 @@
 
 use super::conversation::{Conversation, FrameAction, Interventions, WatchedQueues};
 use super::frames::{Frame, FrameError, FrameParser};
-use super::worker_event::WorkerEvent;
+use super::message_log::MessageLog;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 
 /// How many connections are open at once. More are refused.
 const CONNECTIONS_MAX: usize = 64;
@@ -28,7 +28,7 @@ struct ProxyState {
     broker: (String, u16),
     queues: WatchedQueues,
     interventions: Rc<Interventions>,
-    events: mpsc::UnboundedSender<WorkerEvent>,
+    log: MessageLog,
     open_connections: Cell<usize>,
     is_paused: watch::Sender<bool>,
     hang_up: Notify,
@@ -45,7 +45,7 @@ impl Proxy {
     pub(super) async fn open(
         broker: (String, u16),
         queues: WatchedQueues,
-        events: mpsc::UnboundedSender<WorkerEvent>,
+        log: MessageLog,
     ) -> io::Result<Proxy> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let port = listener.local_addr()?.port();
@@ -53,7 +53,7 @@ impl Proxy {
             broker,
             queues,
             interventions: Rc::new(Interventions::default()),
-            events,
+            log,
             open_connections: Cell::new(0),
             is_paused: watch::Sender::new(false),
             hang_up: Notify::new(),
@@ -125,7 +125,7 @@ async fn proxy_connection(worker: TcpStream, state: Rc<ProxyState>) {
     // Small frames are awaited on both sides. Without this option that is slower.
     let _ = (worker.set_nodelay(true), broker.set_nodelay(true));
     let conversation =
-        Conversation::new(state.queues.clone(), state.interventions.clone(), state.events.clone());
+        Conversation::new(state.queues.clone(), state.interventions.clone(), state.log.clone());
     let shared_conversation = RefCell::new(conversation);
     let is_cut = tokio::select! {
         cut = forward_frames(&worker, &broker, |frame| {
@@ -150,8 +150,7 @@ fn was_cut(end: Result<bool, FrameError>, state: &ProxyState) -> bool {
     match end {
         Ok(is_cut) => is_cut,
         Err(broken) => {
-            // The receiver ends with the stub manager.
-            let _ = state.events.send(WorkerEvent::Violation(broken.to_string()));
+            state.log.add_unexpected(&broken.to_string());
             false
         }
     }

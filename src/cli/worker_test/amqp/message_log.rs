@@ -1,0 +1,50 @@
+//! The log of a worker's events, for a transport that knows messages by their correlation ids.
+
+use super::super::event_log::{EventLog, ObservedEvent, Reply};
+use crate::text::Text;
+use engine::text::shorten;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// An event log, with the numbers of messages by correlation id. Clones share both.
+#[derive(Clone, Default)]
+pub(super) struct MessageLog {
+    log: EventLog,
+    numbers: Rc<RefCell<HashMap<String, usize>>>,
+}
+
+impl MessageLog {
+    pub(super) fn new(log: EventLog) -> MessageLog {
+        MessageLog { log, ..MessageLog::default() }
+    }
+
+    pub(super) fn register(&self, correlation_id: String, number: usize) {
+        self.numbers.borrow_mut().insert(correlation_id, number);
+    }
+
+    /// Logs an event of a message. That of an unknown message is none of the test.
+    pub(super) fn add(&self, correlation_id: &str, event: ObservedEvent) {
+        if let Some(number) = self.numbers.borrow().get(correlation_id) {
+            self.log.add(Some(*number), event);
+        }
+    }
+
+    pub(super) fn add_reply(&self, correlation_id: &str, reply: Reply) {
+        if self.numbers.borrow().contains_key(correlation_id) {
+            self.add(correlation_id, ObservedEvent::Replied(reply));
+        } else {
+            let id = shorten(correlation_id);
+            self.add_unexpected(&format!("a reply with the correlation_id {id:?}"));
+        }
+    }
+
+    pub(super) fn add_connected(&self) {
+        self.log.add(None, ObservedEvent::Connected);
+    }
+
+    /// Logs what no worker should do.
+    pub(super) fn add_unexpected(&self, what: &str) {
+        self.log.add(None, ObservedEvent::Unexpected(Text::new(what)));
+    }
+}
