@@ -119,20 +119,13 @@ impl Expression {
         self.0.required.under("input").is_some()
     }
 
-    /// Returns its value, evaluated alone.
-    ///
-    /// # Errors
-    /// The value is neither true nor false; the error says why, in one sentence.
-    pub fn evaluate(&self, scope: &dyn Scope) -> Result<bool, String> {
-        self.evaluate_within(scope, &mut DecisionBudget::default(), 0)
-    }
-
     /// Returns its value, and spends the cost from the budget of the decision that needs it;
     /// `following` other evaluations may follow in the same decision.
     ///
     /// # Errors
-    /// Those of [`Expression::evaluate`]; or the budget is used up.
-    pub fn evaluate_within(
+    /// The value is neither true nor false, or the budget is used up; the error says why, in one
+    /// sentence.
+    pub fn evaluate(
         &self,
         scope: &dyn Scope,
         decision: &mut DecisionBudget,

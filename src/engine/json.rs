@@ -52,11 +52,6 @@ impl Json {
         Json(Arc::from("null"))
     }
 
-    /// Returns a JSON string with the content `text`.
-    pub fn string(text: &str) -> Json {
-        Json(serde_json::Value::from(text).to_string().into())
-    }
-
     /// Returns the JSON text, as it came.
     pub fn text(&self) -> &str {
         &self.0
@@ -386,13 +381,8 @@ impl Elements {
     }
 
     /// Returns the number of elements.
-    pub fn len(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         u32::try_from(self.ranges.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Returns whether there is no element.
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
     }
 
     /// Returns how long the text of the element at `index` is; 0 beyond the end.
