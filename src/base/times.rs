@@ -73,7 +73,7 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
 }
 
 /// Parses the pause in a header `Retry-After`: a number of seconds, or a time.
-pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+pub(crate) fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));

@@ -120,7 +120,7 @@ const TOKEN_CHARS_MIN: usize = 16;
 
 /// Masks what may be a secret in an address: the password, the query, a token in the path. A text
 /// that is not an address may be a secret as a whole.
-pub fn mask_address(address: &str) -> String {
+pub(crate) fn mask_address(address: &str) -> String {
     let Some((scheme, rest)) = address.split_once("://") else {
         return if address.is_empty() { String::new() } else { "***".to_owned() };
     };

@@ -429,7 +429,7 @@ impl Metrics {
     }
 
     /// Returns the counts of each kind of actor.
-    pub fn actor_counts(&self) -> Vec<ActorCounts> {
+    pub(crate) fn actor_counts(&self) -> Vec<ActorCounts> {
         let families = self.mailbox_depth.collect();
         let depths = families.iter().flat_map(|family| family.get_metric());
         let kinds = depths.flat_map(|depth| depth.get_label()).map(|label| label.value());
@@ -454,7 +454,7 @@ impl Metrics {
     }
 
     /// Replaces the definitions of the files, and warns if they have too many steps.
-    pub fn set_definitions(&self, definitions: &Definitions, steps_max: usize) {
+    pub(crate) fn set_definitions(&self, definitions: &Definitions, steps_max: usize) {
         if let Some(SeriesOverflow { untracked: without, steps }) =
             self.series.replace_definitions(definitions, steps_max)
         {
@@ -469,7 +469,7 @@ impl Metrics {
     }
 
     /// Removes the series of workflows and steps that are in no file, and that no running job has.
-    pub fn remove_unused_series(&self) {
+    pub(crate) fn remove_unused_series(&self) {
         let Some(needed) = self.series.remove_unused() else { return };
         macro_rules! forget {
             ($($family:ident),*) => {$(

@@ -58,7 +58,7 @@ impl Json {
     }
 
     /// Returns the content of a string; `None`: it is another kind of value, or not valid Unicode.
-    pub fn as_string(&self) -> Option<String> {
+    pub(crate) fn as_string(&self) -> Option<String> {
         self.read_string().ok()
     }
 
@@ -68,7 +68,7 @@ impl Json {
     ///
     /// It is another kind of value, or has half a surrogate pair, which is valid in JSON and
     /// passes, but is no character.
-    pub fn read_string(&self) -> Result<String, StringError> {
+    pub(crate) fn read_string(&self) -> Result<String, StringError> {
         let kind = self.kind();
         if kind != JsonKind::String {
             return Err(StringError::Kind(kind));
@@ -386,7 +386,7 @@ impl Elements {
     }
 
     /// Returns how long the text of the element at `index` is; 0 beyond the end.
-    pub fn element_len(&self, index: u32) -> usize {
+    pub(crate) fn element_len(&self, index: u32) -> usize {
         self.ranges.get(index as usize).map_or(0, |(start, end)| (end - start) as usize)
     }
 

@@ -49,7 +49,7 @@ pub fn find_byte_order_mark(text: &[u8]) -> Option<&'static str> {
 }
 
 /// Explains what is wrong with a text that is no JSON, in words for people.
-pub fn explain_json_error(error: &serde_json::Error) -> String {
+pub(crate) fn explain_json_error(error: &serde_json::Error) -> String {
     // How the parser's message for a word such as `nope` or `None` begins.
     const UNKNOWN_WORD: &str = "expected ident";
     // How its messages for half of a surrogate pair begin.
@@ -93,7 +93,7 @@ pub fn truncate(text: &str, bytes_max: usize) -> Cow<'_, str> {
 }
 
 /// Truncates as [`truncate`] does, where `text` is the beginning of a text of `bytes` in all.
-pub fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
+pub(crate) fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
     if text.len().max(bytes) <= bytes_max {
         return Cow::Borrowed(text);
     }

@@ -52,7 +52,7 @@ impl CertificateStore {
     /// # Errors
     ///
     /// The same as of [`CertificateStore::load`].
-    pub fn read_files(&self) -> Result<TlsIdentity, String> {
+    pub(crate) fn read_files(&self) -> Result<TlsIdentity, String> {
         read_identity(&self.settings)
     }
 
@@ -69,7 +69,7 @@ impl CertificateStore {
 
 impl TlsIdentity {
     /// Returns whether both were read from the same contents of the files.
-    pub fn has_same_files(&self, other: &TlsIdentity) -> bool {
+    pub(crate) fn has_same_files(&self, other: &TlsIdentity) -> bool {
         self.digest == other.digest
     }
 }

@@ -92,7 +92,7 @@ impl Event {
 
     /// Makes an event for each step whose counts of child jobs differ from `last`, and updates
     /// `last`.
-    pub fn from_counts(
+    pub(crate) fn from_counts(
         job: &Job,
         source: &str,
         at: Timestamp,
@@ -117,7 +117,7 @@ impl Event {
     }
 
     /// Returns the CloudEvents type.
-    pub fn cloud_event_type(&self) -> String {
+    pub(crate) fn cloud_event_type(&self) -> String {
         format!("{TYPE_PREFIX}{}", self.name())
     }
 }

@@ -143,7 +143,7 @@ impl Webhook {
     }
 
     /// Reports that a notice was committed.
-    pub fn notify_committed(&self) {
+    pub(crate) fn notify_committed(&self) {
         self.metrics.webhook_waiting.inc();
         // Without a task the process is about to end.
         let _ = self.inputs.get().map(|inputs| inputs.send(WebhookInput::Committed));

@@ -46,14 +46,11 @@ mod values;
 mod yaml;
 
 pub use diagnostics::Diagnostic;
-pub use duration::DURATION_MAX;
 pub use json_schema::json_schema;
 pub use limits::{
-    ATTEMPTS_MAX, CONDITION_BYTES_MAX, FACTOR_MAX, FILE_BYTES_MAX, NAME_BYTES_MAX, NESTING_MAX,
-    PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_IN_ALL_MAX, STEPS_MAX, TASKS_MAX,
-    TEXT_BYTES_MAX, VALUES_MAX, VHOSTS_MAX,
+    FILE_BYTES_MAX, NESTING_MAX, STATUSES_MAX, STEPS_IN_ALL_MAX, STEPS_MAX, TEXT_BYTES_MAX,
+    VALUES_MAX,
 };
-pub use singular::singularize;
 
 use crate::settings::{Settings, files};
 use calls::CallingStep;
@@ -108,7 +105,7 @@ pub fn load_files(paths: &[PathBuf]) -> Result<LoadedWorkflows, LoadErrors> {
 }
 
 /// The name that stands for standard input in [`load_files_or_stdin`].
-pub const STANDARD_INPUT: &str = "-";
+pub(crate) const STANDARD_INPUT: &str = "-";
 
 /// Loads workflow files like [`load_files`], for a manager with these settings if they are known.
 /// The file `-` is standard input.

@@ -72,7 +72,7 @@ pub struct WorkerToken {
 
 impl HttpSettings {
     /// Returns whether calls need a token.
-    pub fn requires_token(&self) -> bool {
+    pub(crate) fn requires_token(&self) -> bool {
         !self.token.0.is_empty() || !self.tokens.is_empty() || !self.tokens_file.is_empty()
     }
 
@@ -81,7 +81,7 @@ impl HttpSettings {
     /// # Errors
     ///
     /// Returns an error if a name is used twice.
-    pub fn check_token_names(
+    pub(crate) fn check_token_names(
         &self,
         of_file: &BTreeMap<String, TokenSettings>,
     ) -> Result<(), String> {
@@ -135,7 +135,7 @@ impl HttpSettings {
 
     /// Returns how many of `bodies_bytes_max` are for large bodies: three quarters, so that large
     /// bodies leave room for small ones.
-    pub fn large_bodies_bytes_max(&self) -> usize {
+    pub(crate) fn large_bodies_bytes_max(&self) -> usize {
         self.bodies_bytes_max - self.bodies_bytes_max / 4
     }
 

@@ -41,7 +41,7 @@ impl TraceSettings {
     }
 
     /// Returns the share of root jobs whose traces are exported; `None` if none are.
-    pub fn sampling_rate(&self) -> Option<f64> {
+    pub(crate) fn sampling_rate(&self) -> Option<f64> {
         self.is_enabled().then_some(self.sampled)
     }
 

@@ -54,7 +54,7 @@ const ITEMS_PER_BYTE: usize = 4;
 
 impl ItemMap {
     /// Returns the size of the map of this many items, in bytes.
-    pub fn byte_len(items: u32) -> usize {
+    pub(crate) fn byte_len(items: u32) -> usize {
         (items as usize).div_ceil(ITEMS_PER_BYTE)
     }
 
@@ -105,7 +105,7 @@ const MILLI_NS: i64 = 1_000_000;
 
 impl ItemTimes {
     /// Returns the size of the times of this many items, in bytes.
-    pub fn byte_len(items: u32) -> usize {
+    pub(crate) fn byte_len(items: u32) -> usize {
         items as usize * 2 * NUMBER_BYTES
     }
 

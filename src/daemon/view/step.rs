@@ -121,7 +121,7 @@ fn is_never(count: &u32) -> bool {
 
 impl AttemptHistory {
     /// Makes an empty history of a step.
-    pub fn for_step(step: StepIndex) -> AttemptHistory {
+    pub(crate) fn for_step(step: StepIndex) -> AttemptHistory {
         AttemptHistory { step, newest: VecDeque::new(), omitted: 0 }
     }
 
