@@ -39,7 +39,7 @@ impl Authorities {
     }
 
     /// Returns the root certificates for TLS.
-    pub fn root_store(&self) -> RootCertStore {
+    pub(crate) fn root_store(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         let (added, _) = roots.add_parsable_certificates(self.certificates.iter().cloned());
         if added == 0 {

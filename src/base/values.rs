@@ -120,7 +120,7 @@ const TOKEN_CHARS_MIN: usize = 16;
 
 /// Masks what may be a secret in an address: the password, the query, a token in the path. A text
 /// that is not an address may be a secret as a whole.
-pub fn mask_address(address: &str) -> String {
+pub(crate) fn mask_address(address: &str) -> String {
     let Some((scheme, rest)) = address.split_once("://") else {
         return if address.is_empty() { String::new() } else { "***".to_owned() };
     };
@@ -179,6 +179,21 @@ fn is_token(part: &str) -> bool {
     part.len() >= TOKEN_CHARS_MIN
         && part.bytes().any(|byte| byte.is_ascii_digit())
         && part.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+/// Checks that none of these settings is 0. Their names stand behind `prefix`.
+///
+/// # Errors
+///
+/// Names the first that is 0.
+pub fn check_at_least_one<N: Default + PartialEq>(
+    prefix: &str,
+    numbers: &[(&str, N)],
+) -> Result<(), String> {
+    match numbers.iter().find(|(_, number)| *number == N::default()) {
+        Some((name, _)) => Err(format!("{prefix}{name} is 0, expected at least 1")),
+        None => Ok(()),
+    }
 }
 
 /// Masks every address in a JSON value.

@@ -3,39 +3,19 @@
 use bytes::Bytes;
 use engine::Message;
 use std::fmt;
-use std::sync::Arc;
 
-/// A message body that is built only when it is sent.
-pub trait LazyBody: Send + Sync {
-    /// Builds the bytes to be sent.
-    fn to_bytes(&self) -> Bytes;
-
-    /// Returns the length in bytes.
-    fn len(&self) -> usize;
-
-    /// Returns whether the body is empty.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// The body of a message. A body that is built when it is sent shares its values with their other
-/// owners while it waits.
+/// The body of a message. A step's input becomes text only when it is sent: while it waits, it
+/// shares its values with their other owners.
 #[derive(Clone)]
 pub struct Body(BodyContent);
 
 #[derive(Clone)]
 enum BodyContent {
     Ready(Bytes),
-    Lazy(Arc<dyn LazyBody>),
+    Input(Message),
 }
 
 impl Body {
-    /// Creates a body that is built when it is sent.
-    pub fn from_lazy(text: impl LazyBody + 'static) -> Body {
-        Body(BodyContent::Lazy(Arc::new(text)))
-    }
-
     /// Creates the body of a message of kind [`crate::ERROR_KIND`]: `reason` in one sentence, and
     /// whether another attempt may help.
     pub fn from_error(reason: &str, retryable: bool) -> Body {
@@ -47,21 +27,17 @@ impl Body {
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
             BodyContent::Ready(text) => text.clone(),
-            BodyContent::Lazy(text) => text.to_bytes(),
+            BodyContent::Input(message) => message.to_text().into(),
         }
     }
 
     /// Returns the length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks for it")]
     pub fn len(&self) -> usize {
         match &self.0 {
             BodyContent::Ready(text) => text.len(),
-            BodyContent::Lazy(text) => text.len(),
+            BodyContent::Input(message) => message.encoded_len(),
         }
-    }
-
-    /// Returns whether the body is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -77,18 +53,8 @@ impl From<Bytes> for Body {
     }
 }
 
-impl LazyBody for Message {
-    fn to_bytes(&self) -> Bytes {
-        self.to_text().into()
-    }
-
-    fn len(&self) -> usize {
-        self.encoded_len()
-    }
-}
-
 impl From<Message> for Body {
     fn from(message: Message) -> Body {
-        Body::from_lazy(message)
+        Body(BodyContent::Input(message))
     }
 }

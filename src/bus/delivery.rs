@@ -50,7 +50,7 @@ pub struct DeadLetter {
 
 impl DeadLetter {
     /// Creates the dead letter of `message`, with the broker's reason.
-    pub fn from_publication(message: &Publication, reason: &str) -> DeadLetter {
+    pub(crate) fn from_publication(message: &Publication, reason: &str) -> DeadLetter {
         DeadLetter { queue: message.address.queue.to_string(), reason: reason.to_owned() }
     }
 }

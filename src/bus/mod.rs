@@ -25,7 +25,7 @@ mod queue_status;
 mod rejection;
 mod transport;
 
-pub use body::{Body, LazyBody};
+pub use body::Body;
 pub use confirm_token::{ConfirmPayload, ConfirmToken};
 pub use delivery::{Acknowledger, DeadLetter, Delivery, Disposition, SettleCommand, Settlement};
 pub use event::{BusEvent, BusNotice, BusState, CallOutcome, EventSink, TopicOffset};

@@ -131,11 +131,6 @@ pub struct RemainingLease {
 }
 
 impl Publication {
-    /// Returns the value of a text header; see [`Header::find_text`].
-    pub fn text_header(&self, name: &str) -> Option<&Arc<str>> {
-        Header::find_text(&self.headers, name)
-    }
-
     /// Returns the value of a number header; see [`Header::find_number`].
     pub fn number_header<N: TryFrom<i64>>(&self, name: &str) -> Option<N> {
         Header::find_number(&self.headers, name)

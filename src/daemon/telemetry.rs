@@ -429,7 +429,7 @@ impl Metrics {
     }
 
     /// Returns the counts of each kind of actor.
-    pub fn actor_counts(&self) -> Vec<ActorCounts> {
+    pub(crate) fn actor_counts(&self) -> Vec<ActorCounts> {
         let families = self.mailbox_depth.collect();
         let depths = families.iter().flat_map(|family| family.get_metric());
         let kinds = depths.flat_map(|depth| depth.get_label()).map(|label| label.value());
@@ -454,7 +454,7 @@ impl Metrics {
     }
 
     /// Replaces the definitions of the files, and warns if they have too many steps.
-    pub fn set_definitions(&self, definitions: &Definitions, steps_max: usize) {
+    pub(crate) fn set_definitions(&self, definitions: &Definitions, steps_max: usize) {
         if let Some(SeriesOverflow { untracked: without, steps }) =
             self.series.replace_definitions(definitions, steps_max)
         {
@@ -469,7 +469,7 @@ impl Metrics {
     }
 
     /// Removes the series of workflows and steps that are in no file, and that no running job has.
-    pub fn remove_unused_series(&self) {
+    pub(crate) fn remove_unused_series(&self) {
         let Some(needed) = self.series.remove_unused() else { return };
         macro_rules! forget {
             ($($family:ident),*) => {$(
@@ -477,7 +477,7 @@ impl Metrics {
                     let of = |name: &str| {
                         labels.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
                     };
-                    if !needed.has(of("workflow").unwrap_or_default(), of("step")) {
+                    if of("workflow").is_some_and(|workflow| !needed.has(workflow, of("step"))) {
                         let pairs = labels.iter().map(|(name, value)| (&**name, &**value));
                         let names: HashMap<&str, &str> = pairs.collect();
                         // Another thread may have removed it.

@@ -96,7 +96,7 @@ impl Job {
         };
         let key = &keys.list_key;
         let (items, warning) = match ListValue::from_input(input, keys) {
-            ListValue::Items(elements) => (elements.len(), None),
+            ListValue::Items(elements) => (elements.count(), None),
             ListValue::Missing => {
                 (0, Some(format!("the input has no list under \"{key}\": taken as empty").into()))
             }

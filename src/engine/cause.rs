@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The most characters of the reason that the jobs above the child job keep.
-pub const CAUSE_CHARS_MAX: usize = 1_000;
+pub(crate) const CAUSE_CHARS_MAX: usize = 1_000;
 
 /// How many levels of the path are named: half of them from the top, half from the bottom.
 const LEVELS_NAMED_MAX: usize = 8;

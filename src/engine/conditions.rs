@@ -95,7 +95,7 @@ impl Job {
         budget: &mut DecisionBudget,
         following: usize,
     ) -> Result<bool, String> {
-        condition.evaluate_within(&JobScope { job: self, step }, budget, following)
+        condition.evaluate(&JobScope { job: self, step }, budget, following)
     }
 }
 

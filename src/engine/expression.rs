@@ -43,7 +43,7 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 
 /// The most operators, dots, brackets and other marks of an expression. The parser recurses over a
 /// chain of them.
-pub const MARKS_MAX: usize = 1_000;
+pub(crate) const MARKS_MAX: usize = 1_000;
 
 /// What the evaluations of one decision may cost together; `when` and `cancelWhen` have this much
 /// each. Each value that an evaluation builds, copies, compares or iterates over costs 1, and 1
@@ -51,7 +51,7 @@ pub const MARKS_MAX: usize = 1_000;
 /// the number of operations in it. Data that is only read, or that the expression does not name,
 /// costs little. A unit takes at most about 0.2 µs of an optimised build, so both budgets together
 /// take some 80 ms.
-pub const DECISION_COST_MAX: u64 = 200_000;
+pub(crate) const DECISION_COST_MAX: u64 = 200_000;
 
 /// The cost that is reserved for each evaluation that may follow in the same decision, so that a
 /// costly one leaves enough for cheap ones.
@@ -110,29 +110,22 @@ impl Expression {
     }
 
     /// Returns whether it reads the step called `name`, or all steps.
-    pub fn reads_step(&self, name: &str) -> bool {
+    pub(crate) fn reads_step(&self, name: &str) -> bool {
         self.0.required.under("steps").is_some_and(|need| need.under(name).is_some())
     }
 
     /// Returns whether it reads `input`.
-    pub fn reads_input(&self) -> bool {
+    pub(crate) fn reads_input(&self) -> bool {
         self.0.required.under("input").is_some()
-    }
-
-    /// Returns its value, evaluated alone.
-    ///
-    /// # Errors
-    /// The value is neither true nor false; the error says why, in one sentence.
-    pub fn evaluate(&self, scope: &dyn Scope) -> Result<bool, String> {
-        self.evaluate_within(scope, &mut DecisionBudget::default(), 0)
     }
 
     /// Returns its value, and spends the cost from the budget of the decision that needs it;
     /// `following` other evaluations may follow in the same decision.
     ///
     /// # Errors
-    /// Those of [`Expression::evaluate`]; or the budget is used up.
-    pub fn evaluate_within(
+    /// The value is neither true nor false, or the budget is used up; the error says why, in one
+    /// sentence.
+    pub(crate) fn evaluate(
         &self,
         scope: &dyn Scope,
         decision: &mut DecisionBudget,

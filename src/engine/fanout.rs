@@ -67,7 +67,7 @@ pub enum ItemState {
 }
 
 /// How many items of a fan-out are in which state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ItemCounts {
     /// All items.
     pub items: u32,
@@ -113,7 +113,7 @@ impl FanOut {
             ListValue::Items(elements) => Some(elements),
             ListValue::Missing | ListValue::NotAList(_) => None,
         };
-        let count = elements.as_ref().map_or(0, Elements::len);
+        let count = elements.as_ref().map_or(0, Elements::count);
         let shell = elements
             .as_ref()
             .map(|_| input.with_replaced(&keys.list_key, &keys.item_key, Json::null()));
@@ -217,7 +217,7 @@ impl FanOut {
             Some(elements) => elements.get(index),
             // A step that has ended has dropped its elements: they are read from the input again.
             None => match ListValue::from_input(&self.input, &self.keys) {
-                ListValue::Items(elements) if index < elements.len() => elements.get(index),
+                ListValue::Items(elements) if index < elements.count() => elements.get(index),
                 ListValue::Items(_) | ListValue::Missing | ListValue::NotAList(_) => {
                     return self.input.clone();
                 }
@@ -247,7 +247,7 @@ impl FanOut {
 
     /// Returns how often the child job at `index` has been retried.
     pub(super) fn round(&self, index: u32) -> u32 {
-        self.rounds.get(&index).copied().unwrap_or_default()
+        self.rounds.get(&index).copied().unwrap_or(0)
     }
 
     /// Returns whether so many failed child jobs are more than the task tolerates.

@@ -52,18 +52,13 @@ impl Json {
         Json(Arc::from("null"))
     }
 
-    /// Returns a JSON string with the content `text`.
-    pub fn string(text: &str) -> Json {
-        Json(serde_json::Value::from(text).to_string().into())
-    }
-
     /// Returns the JSON text, as it came.
     pub fn text(&self) -> &str {
         &self.0
     }
 
     /// Returns the content of a string; `None`: it is another kind of value, or not valid Unicode.
-    pub fn as_string(&self) -> Option<String> {
+    pub(crate) fn as_string(&self) -> Option<String> {
         self.read_string().ok()
     }
 
@@ -73,7 +68,7 @@ impl Json {
     ///
     /// It is another kind of value, or has half a surrogate pair, which is valid in JSON and
     /// passes, but is no character.
-    pub fn read_string(&self) -> Result<String, StringError> {
+    pub(crate) fn read_string(&self) -> Result<String, StringError> {
         let kind = self.kind();
         if kind != JsonKind::String {
             return Err(StringError::Kind(kind));
@@ -386,17 +381,12 @@ impl Elements {
     }
 
     /// Returns the number of elements.
-    pub fn len(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         u32::try_from(self.ranges.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether there is no element.
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
     /// Returns how long the text of the element at `index` is; 0 beyond the end.
-    pub fn element_len(&self, index: u32) -> usize {
+    pub(crate) fn element_len(&self, index: u32) -> usize {
         self.ranges.get(index as usize).map_or(0, |(start, end)| (end - start) as usize)
     }
 

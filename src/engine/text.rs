@@ -49,7 +49,7 @@ pub fn find_byte_order_mark(text: &[u8]) -> Option<&'static str> {
 }
 
 /// Explains what is wrong with a text that is no JSON, in words for people.
-pub fn explain_json_error(error: &serde_json::Error) -> String {
+pub(crate) fn explain_json_error(error: &serde_json::Error) -> String {
     // How the parser's message for a word such as `nope` or `None` begins.
     const UNKNOWN_WORD: &str = "expected ident";
     // How its messages for half of a surrogate pair begin.
@@ -93,16 +93,21 @@ pub fn truncate(text: &str, bytes_max: usize) -> Cow<'_, str> {
 }
 
 /// Truncates as [`truncate`] does, where `text` is the beginning of a text of `bytes` in all.
-pub fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
+pub(crate) fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
     if text.len().max(bytes) <= bytes_max {
         return Cow::Borrowed(text);
     }
     let mark = format!("… (cut, {bytes} bytes)");
     let end = (0..=bytes_max.saturating_sub(mark.len()).min(text.len()))
-        .rev()
-        .find(|at| text.is_char_boundary(*at))
-        .unwrap_or_default();
+        .rfind(|at| text.is_char_boundary(*at))
+        .unwrap_or(0);
     Cow::Owned(format!("{}{mark}", &text[..end]))
+}
+
+/// Returns the line and the column, in characters from 1, of what follows `before`.
+pub fn position_after(before: &str) -> (usize, usize) {
+    let line = before.rsplit_once('\n').map_or(before, |(_, line)| line);
+    (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
 /// Returns `text` in double quotes, without control characters, cut when long.

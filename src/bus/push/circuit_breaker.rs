@@ -2,7 +2,7 @@
 //! it, once after each pause.
 
 use crate::queue_status::EndpointFailure;
-use base::clock;
+use base::{clock, http_client};
 use engine::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -93,7 +93,8 @@ impl CircuitBreaker {
         retry_after: Option<Duration>,
         backoff: &BackoffSettings,
     ) -> bool {
-        let requested_pause = retry_after.unwrap_or_default().min(backoff.retry_after_max);
+        let requested_pause =
+            retry_after.map_or(Duration::ZERO, |pause| pause.min(backoff.retry_after_max));
         let failures_before = match self {
             CircuitBreaker::Closed => 0,
             // The call began before the circuit breaker opened.
@@ -106,10 +107,10 @@ impl CircuitBreaker {
             }
             CircuitBreaker::Open { failures, .. } => *failures,
         };
-        let doubled = backoff.min.saturating_mul(2_u32.saturating_pow(failures_before));
-        let pause = doubled.min(backoff.max).max(requested_pause);
+        let failures = failures_before.saturating_add(1);
+        let pause = http_client::backoff(failures, (backoff.min, backoff.max)).max(requested_pause);
         *self = CircuitBreaker::Open {
-            failures: failures_before.saturating_add(1),
+            failures,
             probe_at: clock::timer_now() + pause,
             retry_at: timestamp_after(pause),
             reason,

@@ -52,7 +52,7 @@ impl CertificateStore {
     /// # Errors
     ///
     /// The same as of [`CertificateStore::load`].
-    pub fn read_files(&self) -> Result<TlsIdentity, String> {
+    pub(crate) fn read_files(&self) -> Result<TlsIdentity, String> {
         read_identity(&self.settings)
     }
 
@@ -69,7 +69,7 @@ impl CertificateStore {
 
 impl TlsIdentity {
     /// Returns whether both were read from the same contents of the files.
-    pub fn has_same_files(&self, other: &TlsIdentity) -> bool {
+    pub(crate) fn has_same_files(&self, other: &TlsIdentity) -> bool {
         self.digest == other.digest
     }
 }
@@ -138,7 +138,7 @@ fn digest_files(settings: &TlsSettings) -> [u8; 32] {
     for file in [&settings.certificate, &settings.key, &settings.client_authorities] {
         // Reading a pipe would block. The reader of the identity reports what is wrong with it.
         let is_file = trust::describe_special_file(Path::new(file)).is_none();
-        let content = is_file.then(|| std::fs::read(file).unwrap_or_default());
+        let content = is_file.then(|| std::fs::read(file).ok()).flatten();
         all.update(Sha256::digest(content.unwrap_or_default()));
     }
     all.finalize().into()

@@ -77,7 +77,7 @@ impl Access {
     }
 
     /// Replaces the tokens of the file of tokens.
-    pub fn replace_file_tokens(
+    pub(crate) fn replace_file_tokens(
         &self,
         http: &HttpSettings,
         file_tokens: &BTreeMap<String, TokenSettings>,

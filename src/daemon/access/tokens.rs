@@ -104,7 +104,7 @@ impl Tokens {
     }
 
     /// Returns whether requests need a token.
-    pub fn are_required(&self) -> bool {
+    pub(crate) fn are_required(&self) -> bool {
         self.principals.is_some()
     }
 
@@ -117,7 +117,7 @@ impl Tokens {
     }
 
     /// Finds the principal of a token. Returns `None` if the token is missing or not valid.
-    pub fn find_principal(&self, token: Option<&str>) -> Option<Principal> {
+    pub(crate) fn find_principal(&self, token: Option<&str>) -> Option<Principal> {
         let Some(principals) = &self.principals else { return Some(Principal::anyone()) };
         let token_hash = digest(token?);
         // Hashes are compared, each with every other and to its end, so that the time that it takes

@@ -46,7 +46,7 @@ impl Problem {
     }
 
     /// Makes a 401: the token is missing or not valid.
-    pub fn unauthorized(detail: String) -> Problem {
+    pub(crate) fn unauthorized(detail: String) -> Problem {
         Problem { status: StatusCode::UNAUTHORIZED, detail, allowed: None, reason: None }
     }
 
@@ -56,12 +56,12 @@ impl Problem {
     }
 
     /// Makes a 404: it does not exist.
-    pub fn not_found(detail: String) -> Problem {
+    pub(crate) fn not_found(detail: String) -> Problem {
         Problem { status: StatusCode::NOT_FOUND, detail, allowed: None, reason: None }
     }
 
     /// Makes a 405: the path does not take this method.
-    pub fn method_not_allowed(allowed: String, detail: String) -> Problem {
+    pub(crate) fn method_not_allowed(allowed: String, detail: String) -> Problem {
         Problem {
             status: StatusCode::METHOD_NOT_ALLOWED,
             detail,
@@ -71,7 +71,7 @@ impl Problem {
     }
 
     /// Makes a 408: the request did not come in time.
-    pub fn timed_out(detail: String) -> Problem {
+    pub(crate) fn timed_out(detail: String) -> Problem {
         Problem { status: StatusCode::REQUEST_TIMEOUT, detail, allowed: None, reason: None }
     }
 
@@ -123,7 +123,7 @@ impl Problem {
     }
 
     /// Adds a reason for programs.
-    pub fn with_reason(self, reason: &'static str) -> Problem {
+    pub(crate) fn with_reason(self, reason: &'static str) -> Problem {
         Problem { reason: Some(reason), ..self }
     }
 

@@ -148,14 +148,14 @@ impl EventHub {
     }
 
     /// Returns how many subscriptions are open.
-    pub fn subscriber_count(&self) -> usize {
+    pub(crate) fn subscriber_count(&self) -> usize {
         self.state.all_jobs_count.load(Ordering::SeqCst)
             + self.state.single_job_count.load(Ordering::SeqCst)
     }
 
     /// Returns whether anybody subscribes to events of the job with these ids: its own, its
     /// parent's, its root job's.
-    pub fn has_subscribers(&self, [own, parent, root]: [JobId; 3]) -> bool {
+    pub(crate) fn has_subscribers(&self, [own, parent, root]: [JobId; 3]) -> bool {
         self.state.all_jobs_count.load(Ordering::SeqCst) > 0
             || (self.state.single_job_count.load(Ordering::SeqCst) > 0 && {
                 let ring = self.state.lock_ring();
@@ -171,7 +171,7 @@ impl EventHub {
     }
 
     /// Wakes the subscribers that count a job's child jobs.
-    pub fn notify_counts_changed(&self, job: JobId) {
+    pub(crate) fn notify_counts_changed(&self, job: JobId) {
         self.state
             .lock_ring()
             .counting_subscribers(job)
@@ -195,7 +195,7 @@ impl EventHub {
     }
 
     /// Records that events were dropped on their way here.
-    pub fn record_lost(&self, events: usize) {
+    pub(crate) fn record_lost(&self, events: usize) {
         self.state.lost.fetch_add(events as u64, Ordering::SeqCst);
     }
 
@@ -304,7 +304,7 @@ impl Subscription {
     }
 
     /// Waits until the counts of child jobs may have changed.
-    pub fn counts_changed(&self) -> impl Future<Output = ()> + use<> {
+    pub(crate) fn counts_changed(&self) -> impl Future<Output = ()> + use<> {
         let subscriber = self.subscriber.clone();
         async move { subscriber.counts_changed.notified().await }
     }

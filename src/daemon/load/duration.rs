@@ -3,7 +3,7 @@
 use engine::Millis;
 
 /// The longest duration: ten years.
-pub const DURATION_MAX: Millis = Millis(3_650 * 24 * 3_600_000);
+pub(crate) const DURATION_MAX: Millis = Millis(3_650 * 24 * 3_600_000);
 
 /// Parses a duration: numbers with units, the larger unit first and each at most once.
 pub(super) fn parse(text: &str) -> Option<Millis> {

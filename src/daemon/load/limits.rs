@@ -5,7 +5,7 @@ pub const FILE_BYTES_MAX: usize = 1024 * 1024;
 
 /// The longest name of a workflow, task or step, in bytes. AMQP allows 255 for a message's
 /// properties, and `message_id` is `<UUID>:<step>:<attempt>`.
-pub const NAME_BYTES_MAX: usize = 200;
+pub(crate) const NAME_BYTES_MAX: usize = 200;
 
 /// The longest queue name, virtual host, item key and status, in bytes; for the first two the limit
 /// is AMQP's.
@@ -15,25 +15,25 @@ pub const TEXT_BYTES_MAX: usize = 255;
 pub const STEPS_MAX: usize = 1_000;
 
 /// The most tasks of a workflow.
-pub const TASKS_MAX: usize = 1_000;
+pub(crate) const TASKS_MAX: usize = 1_000;
 
 /// The most virtual hosts of a workflow.
-pub const VHOSTS_MAX: usize = 100;
+pub(crate) const VHOSTS_MAX: usize = 100;
 
 /// The most statuses of a step.
 pub const STATUSES_MAX: usize = 1_000;
 
 /// The most users whose replies a step accepts.
-pub const REPLY_USERS_MAX: usize = 100;
+pub(crate) const REPLY_USERS_MAX: usize = 100;
 
 /// The most attempts of a step.
-pub const ATTEMPTS_MAX: u64 = 1_000;
+pub(crate) const ATTEMPTS_MAX: u64 = 1_000;
 
 /// The largest factor between two pauses.
-pub const FACTOR_MAX: u32 = 100;
+pub(crate) const FACTOR_MAX: u32 = 100;
 
 /// The highest priority of an AMQP message that brokers commonly honour.
-pub const PRIORITY_MAX: u64 = 9;
+pub(crate) const PRIORITY_MAX: u64 = 9;
 
 /// The most steps of all definitions together, including those of tasks, each counted once for each
 /// virtual host.
@@ -47,4 +47,4 @@ pub const VALUES_MAX: usize = 100_000;
 
 /// The most bytes that the conditions of one file have together, counting equal ones once.
 /// Compiling takes a thousand times as long as reading.
-pub const CONDITION_BYTES_MAX: usize = 128 * 1024;
+pub(crate) const CONDITION_BYTES_MAX: usize = 128 * 1024;

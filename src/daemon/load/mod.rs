@@ -46,21 +46,18 @@ mod values;
 mod yaml;
 
 pub use diagnostics::Diagnostic;
-pub use duration::DURATION_MAX;
 pub use json_schema::json_schema;
 pub use limits::{
-    ATTEMPTS_MAX, CONDITION_BYTES_MAX, FACTOR_MAX, FILE_BYTES_MAX, NAME_BYTES_MAX, NESTING_MAX,
-    PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_IN_ALL_MAX, STEPS_MAX, TASKS_MAX,
-    TEXT_BYTES_MAX, VALUES_MAX, VHOSTS_MAX,
+    FILE_BYTES_MAX, NESTING_MAX, STATUSES_MAX, STEPS_IN_ALL_MAX, STEPS_MAX, TEXT_BYTES_MAX,
+    VALUES_MAX,
 };
-pub use singular::singularize;
 
 use crate::settings::{Settings, files};
 use calls::CallingStep;
 use conditions::CompiledConditions;
 use diagnostics::Diagnostics;
 use draft::WorkflowDraft;
-use engine::text::{find_byte_order_mark, quote};
+use engine::text::{find_byte_order_mark, position_after, quote};
 use engine::{Definition, Graph};
 use queue_keys::QueueDeclarations;
 use std::collections::HashMap;
@@ -108,7 +105,7 @@ pub fn load_files(paths: &[PathBuf]) -> Result<LoadedWorkflows, LoadErrors> {
 }
 
 /// The name that stands for standard input in [`load_files_or_stdin`].
-pub const STANDARD_INPUT: &str = "-";
+pub(crate) const STANDARD_INPUT: &str = "-";
 
 /// Loads workflow files like [`load_files`], for a manager with these settings if they are known.
 /// The file `-` is standard input.
@@ -381,12 +378,11 @@ fn read_text(file: impl Read) -> Result<String, LocatedError> {
             return LocatedError::new(SourceLocation { line: 1, column: 1 }, message);
         }
         let before = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        let at = SourceLocation {
-            line: before.matches('\n').count() + 1,
-            column: line.chars().count() + 1,
-        };
-        LocatedError::new(at, "this byte is not UTF-8; save the file as UTF-8 text")
+        let (line, column) = position_after(&before);
+        LocatedError::new(
+            SourceLocation { line, column },
+            "this byte is not UTF-8; save the file as UTF-8 text",
+        )
     })
 }
 

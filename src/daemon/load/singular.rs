@@ -8,7 +8,7 @@
 
 /// Returns the singular of `key`: `sections` → `section`, `bookSections` → `bookSection`; `data`
 /// stays.
-pub fn singularize(key: &str) -> String {
+pub(crate) fn singularize(key: &str) -> String {
     let start = last_word_start(key);
     let (before, word) = key.split_at(start);
     let (stem_bytes, ending) = singularize_word(word);

@@ -79,7 +79,7 @@ impl Settings {
     }
 
     /// Returns the name of the setting for the reply queue of a bus.
-    pub fn reply_queue_setting(&self, bus: &str) -> String {
+    pub(crate) fn reply_queue_setting(&self, bus: &str) -> String {
         match self.buses.get(bus) {
             Some(BusSettings::Kafka(_)) => format!("setting buses.{bus}.reply_topic"),
             Some(_) => format!("setting buses.{bus}.reply_queue"),
@@ -91,7 +91,7 @@ impl Settings {
 
     /// Returns an error if the settings have no bus of this name, with the most similar name or all
     /// names.
-    pub fn unknown_bus_error(&self, name: &str) -> Option<String> {
+    pub(crate) fn unknown_bus_error(&self, name: &str) -> Option<String> {
         let known = self.bus_kinds();
         if known.contains_key(name) {
             return None;

@@ -38,7 +38,7 @@ pub fn open(file: &Path) -> io::Result<File> {
 
 /// Returns whether every user of this machine can read the file, by its permissions and those of
 /// the folders that lead to it.
-pub fn is_world_readable(file: &Path) -> bool {
+pub(crate) fn is_world_readable(file: &Path) -> bool {
     let allows = |path: &Path, bit: u32| {
         std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & bit != 0)
     };

@@ -1,7 +1,7 @@
 //! Settings of workers over gRPC.
 
 use super::http::HttpSettings;
-use base::values::DurationSetting;
+use base::values::{DurationSetting, check_at_least_one};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::net::SocketAddr;
 
@@ -20,11 +20,9 @@ pub struct GrpcSettings {
     pub streams_max: usize,
     pub stream_queues_max: usize,
     pub credit_max: u32,
-    pub header_bytes_max: u32,
     pub window_bytes: u32,
     pub handshake_timeout: DurationSetting,
     pub keep_alive: DurationSetting,
-    pub keep_alive_timeout: DurationSetting,
     pub drain: DurationSetting,
 }
 
@@ -80,16 +78,10 @@ impl GrpcSettings {
             ("streams_max", self.streams_max),
             ("stream_queues_max", self.stream_queues_max),
             ("credit_max", self.credit_max as usize),
-            ("header_bytes_max", self.header_bytes_max as usize),
         ];
-        let spans = [
-            ("handshake_timeout", self.handshake_timeout),
-            ("keep_alive", self.keep_alive),
-            ("keep_alive_timeout", self.keep_alive_timeout),
-        ];
-        if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == 0) {
-            return Err(format!("grpc.{name} is 0, expected at least 1"));
-        }
+        let spans =
+            [("handshake_timeout", self.handshake_timeout), ("keep_alive", self.keep_alive)];
+        check_at_least_one("grpc.", &numbers)?;
         if !WINDOW_BYTES.contains(&self.window_bytes) {
             return Err(format!(
                 "grpc.window_bytes is {}, expected {} to {} (HTTP/2)",

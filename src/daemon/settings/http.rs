@@ -1,7 +1,7 @@
 //! Settings of the HTTP API.
 
 use super::tokens::{MAIN_TOKEN, TokenSettings, check_token_length, check_tokens, is_token_name};
-use base::values::{DurationSetting, Names, Secret};
+use base::values::{DurationSetting, Names, Secret, check_at_least_one};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -72,7 +72,7 @@ pub struct WorkerToken {
 
 impl HttpSettings {
     /// Returns whether calls need a token.
-    pub fn requires_token(&self) -> bool {
+    pub(crate) fn requires_token(&self) -> bool {
         !self.token.0.is_empty() || !self.tokens.is_empty() || !self.tokens_file.is_empty()
     }
 
@@ -81,7 +81,7 @@ impl HttpSettings {
     /// # Errors
     ///
     /// Returns an error if a name is used twice.
-    pub fn check_token_names(
+    pub(crate) fn check_token_names(
         &self,
         of_file: &BTreeMap<String, TokenSettings>,
     ) -> Result<(), String> {
@@ -135,7 +135,7 @@ impl HttpSettings {
 
     /// Returns how many of `bodies_bytes_max` are for large bodies: three quarters, so that large
     /// bodies leave room for small ones.
-    pub fn large_bodies_bytes_max(&self) -> usize {
+    pub(crate) fn large_bodies_bytes_max(&self) -> usize {
         self.bodies_bytes_max - self.bodies_bytes_max / 4
     }
 
@@ -178,9 +178,7 @@ impl HttpSettings {
             ("answer_timeout", self.answer_timeout),
             ("header_timeout", self.header_timeout),
         ];
-        if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == 0) {
-            return Err(format!("http.{name} is 0, expected at least 1"));
-        }
+        check_at_least_one("http.", &numbers)?;
         match spans.iter().find(|(_, span)| span.0.is_zero()) {
             Some((name, _)) => Err(format!("http.{name} is 0s, expected some time, such as 30s")),
             None => Ok(()),

@@ -54,7 +54,7 @@ pub enum LogFormat {
 
 /// One part of the filter: the level for a module and its submodules, or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Directive {
+pub(crate) struct Directive {
     /// The module; `None`: all.
     pub module: Option<String>,
     /// The most verbose level that is logged.
@@ -68,7 +68,7 @@ impl LogSettings {
     ///
     /// Returns an error if a part has no level, or if the filter does not cover this program's own
     /// lines, so that its errors would be silent.
-    pub fn directives(&self) -> Result<Vec<Directive>, String> {
+    pub(crate) fn directives(&self) -> Result<Vec<Directive>, String> {
         let parts = self.filter.split(',').map(str::trim).filter(|part| !part.is_empty());
         let directives: Vec<Directive> = parts.map(parse_directive).collect::<Result<_, _>>()?;
         let is_own = |directive: &Directive| {

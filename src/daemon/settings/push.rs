@@ -21,7 +21,7 @@ impl Settings {
 
     /// Returns an error if a bus has no web service for a queue, with the most similar name or all
     /// names.
-    pub fn unknown_endpoint_error(&self, bus: &str, queue: &str) -> Option<String> {
+    pub(crate) fn unknown_endpoint_error(&self, bus: &str, queue: &str) -> Option<String> {
         let endpoints = self.push_bus(bus)?;
         if endpoints.contains_key(queue) || (bus == BusKind::Push.name() && is_url(queue)) {
             return None;

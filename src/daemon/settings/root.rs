@@ -10,10 +10,10 @@ use super::sources::{AMQP_SERVER, LISTS, PREFIX, SEPARATOR, Sources};
 use super::text::{self, SettingsFile};
 use super::tokens::TokenSettings;
 use super::traces::TraceSettings;
-use super::{secrets, spelling, unknown_variables};
+use super::{retired, secrets, spelling, unknown_variables};
 use amqp::AmqpSection;
 use base::trust::Authorities;
-use base::values::DurationSetting;
+use base::values::{DurationSetting, check_at_least_one};
 use bus::KafkaSection;
 use bus::push::PushSection;
 use serde::{Deserialize, Serialize};
@@ -156,8 +156,9 @@ fn with_file(
     sources: &mut Sources,
 ) -> Result<Builder, SettingsError> {
     let place = file.display().to_string();
-    let text = SettingsFile::read(file)
+    let mut text = SettingsFile::read(file)
         .map_err(|reason| SettingsError::InvalidSource { place: place.clone(), reason })?;
+    sources.warnings.extend(retired::remove_from_file(&mut text));
     let builder = builder.add_source(text.clone());
     let read = map_config_error(
         &place,
@@ -179,8 +180,10 @@ fn with_file(
 /// digits is no number.
 fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Builder, SettingsError> {
     let wrong = |reason| SettingsError::InvalidSource { place: "environment".to_owned(), reason };
-    sources.warnings = unknown_variables::check_variables(std::env::vars_os()).map_err(wrong)?;
-    let variables = secrets::read_variables().map_err(wrong)?;
+    let ignored = unknown_variables::check_variables(std::env::vars_os()).map_err(wrong)?;
+    sources.warnings.extend(ignored);
+    let mut variables = secrets::read_variables().map_err(wrong)?;
+    sources.warnings.extend(retired::remove_from_variables(&mut variables));
     let value_of = |wanted: &str| {
         variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
     };
@@ -286,7 +289,7 @@ impl Settings {
         self.traces.validate().map_err(SettingsError::Invalid)?;
         self.exchange_bus().map_err(SettingsError::Invalid)?;
         self.events.validate().map_err(SettingsError::Invalid)?;
-        for (name, value) in [
+        let numbers = [
             ("embedded.deliveries_max", u64::from(self.embedded.deliveries_max)),
             ("embedded.sending_bytes_max", self.embedded.sending_bytes_max as u64),
             ("fanout.window", u64::from(self.fanout.window)),
@@ -296,11 +299,8 @@ impl Settings {
             ("limits.depth_max", u64::from(self.limits.depth_max)),
             ("limits.jobs_running_max", self.limits.jobs_running_max as u64),
             ("limits.creations_waiting_max", self.limits.creations_waiting_max as u64),
-        ] {
-            if value == 0 {
-                return refuse(format!("{name} is 0, expected at least 1"));
-            }
-        }
+        ];
+        check_at_least_one("", &numbers).map_err(SettingsError::Invalid)?;
         Ok(Settings { http: HttpSettings { file_tokens: tokens_of_file, ..self.http }, ..self })
     }
 }

@@ -16,7 +16,7 @@ const RETAINED_DURATIONS: usize = 1_000;
 const MINUTE_NS: i64 = 60_000_000_000;
 
 /// How far back the counts reach, in nanoseconds.
-pub const RETENTION_NS: i64 = RETAINED_MINUTES as i64 * MINUTE_NS;
+pub(crate) const RETENTION_NS: i64 = RETAINED_MINUTES as i64 * MINUTE_NS;
 
 /// The counts of all workflows.
 #[derive(Default)]
@@ -66,12 +66,18 @@ pub struct Rate {
 
 impl JobRates {
     /// Counts a job that was created.
-    pub fn record_created(&self, workflow: &str, at: Timestamp) {
+    pub(crate) fn record_created(&self, workflow: &str, at: Timestamp) {
         self.update(workflow, |rates| rates.minute_mut(at).created += 1);
     }
 
     /// Counts a job that has ended. `elapsed_ns` is the time since its creation.
-    pub fn record_ended(&self, workflow: &str, at: Timestamp, state: JobState, elapsed_ns: i64) {
+    pub(crate) fn record_ended(
+        &self,
+        workflow: &str,
+        at: Timestamp,
+        state: JobState,
+        elapsed_ns: i64,
+    ) {
         self.update(workflow, |rates| {
             let minute = rates.minute_mut(at).count_end(state);
             if state == JobState::Completed {
@@ -85,7 +91,7 @@ impl JobRates {
 
     /// Takes back the count of a job that goes on after its end. It is counted again at its next
     /// end.
-    pub fn revoke_end(&self, workflow: &str, ended: Timestamp, state: JobState) {
+    pub(crate) fn revoke_end(&self, workflow: &str, ended: Timestamp, state: JobState) {
         self.update(workflow, |rates| {
             let minute = ended.0.div_euclid(MINUTE_NS);
             let found = rates.minutes.binary_search_by_key(&minute, |entry| entry.minute);
@@ -99,12 +105,12 @@ impl JobRates {
     }
 
     /// Counts a job that was created before the process began.
-    pub fn record_past_created(&self, workflow: &str, at: Timestamp) {
+    pub(crate) fn record_past_created(&self, workflow: &str, at: Timestamp) {
         self.record_created(workflow, at);
     }
 
     /// Counts a job that ended before the process began, and before all that were counted so far.
-    pub fn record_past_ended(
+    pub(crate) fn record_past_ended(
         &self,
         workflow: &str,
         at: Timestamp,

@@ -40,7 +40,7 @@ pub struct SeriesOverflow {
 impl StepSeries {
     /// Replaces the definitions of the files; those of running jobs stay. If there are more steps
     /// than `steps_max`, those of the largest workflows share one series.
-    pub fn replace_definitions(
+    pub(crate) fn replace_definitions(
         &self,
         definitions: &Definitions,
         steps_max: usize,
@@ -109,7 +109,7 @@ impl StepSeries {
     }
 
     /// Returns the label value of a step: its name, or [`OTHER`].
-    pub fn step_label<'s>(&self, workflow: &str, step: &'s str) -> &'s str {
+    pub(crate) fn step_label<'s>(&self, workflow: &str, step: &'s str) -> &'s str {
         let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let is_tracked = state.tracked.get(workflow).is_some_and(|steps| steps.contains(step));
         if is_tracked { step } else { OTHER }

@@ -59,7 +59,7 @@ impl Traces {
     }
 
     /// Reports that the end of a job was committed.
-    pub fn notify_ended(&self, job: EndedJob) {
+    pub(crate) fn notify_ended(&self, job: EndedJob) {
         if self.metrics.traces_jobs_waiting.get() >= self.waiting_max {
             return self.metrics.traces_jobs_dropped.with_label_values(&["full"]).inc();
         }

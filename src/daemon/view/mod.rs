@@ -10,5 +10,5 @@ mod step;
 pub use definition::DefinitionView;
 pub use items::{ItemMap, ItemTimes, ItemsView};
 pub use job::{JobView, describe_failures};
-pub use record::{EntryView, PAYLOAD_BYTES_MAX};
+pub use record::EntryView;
 pub use step::{AttemptHistory, StepDetail};

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 /// The largest payload that an entry contains, in bytes. A larger one is left out, and its size is
 /// given.
-pub const PAYLOAD_BYTES_MAX: usize = 4096;
+pub(crate) const PAYLOAD_BYTES_MAX: usize = 4096;
 
 /// One entry of a job's record. Keys that mean nothing for its kind are left out.
 #[derive(Default, Serialize, ToSchema)]

@@ -59,10 +59,12 @@ const INPUT: &str = r#"{
     "deep": {"a": {"b": [1, 2]}}, "odd-key": 1, "count": 4, "texts": ["b", "a"]
 }"#;
 
+fn evaluate(expression: &Expression, scope: &dyn Scope) -> Result<bool, String> {
+    expression.evaluate(scope, &mut DecisionBudget::default(), 0)
+}
+
 fn evaluate_text(text: &str) -> Result<bool, String> {
-    Expression::parse(text)
-        .unwrap_or_else(|error| panic!("{text}: {error}"))
-        .evaluate(&World::new(INPUT))
+    evaluate(&Expression::parse(text).expect(text), &World::new(INPUT))
 }
 
 #[test]
@@ -290,7 +292,7 @@ fn what_no_step_has_is_a_mistake() {
 
 #[test]
 fn what_is_not_named_is_not_built() {
-    let evaluate = |text: &str, world: &World| Expression::parse(text).expect(text).evaluate(world);
+    let evaluate = |text, world| evaluate(&Expression::parse(text).expect(text), world);
     let world = World::new(INPUT);
     assert_eq!(evaluate("steps.split.state == 'completed' && job.book != ''", &world), Ok(true));
     assert_eq!(world.inputs_built.get(), 0);
@@ -321,7 +323,7 @@ const TOO_COSTLY: &str = "takes more than 200000 operations with this data; look
 fn an_evaluation_is_bounded() {
     let world =
         World::new(&format!(r#"{{"l":[{}0],"s":"{}"}}"#, "1,".repeat(2_000), "x".repeat(100_000)));
-    let evaluate = |text: &str| Expression::parse(text).expect(text).evaluate(&world);
+    let evaluate = |text: &str| evaluate(&Expression::parse(text).expect(text), &world);
     assert_eq!(evaluate("input.l.all(x, x < 2) && input.l.map(x, x + 1).size() == 2001"), Ok(true));
     assert_eq!(evaluate("input.l.exists(x, x + 1 == 0)"), Ok(false));
     let doubled = |start: &str, double: &str| {
@@ -389,10 +391,8 @@ fn hostile_texts_are_refused_or_bounded() {
     );
     assert_eq!(evaluate_text(&("true && ".repeat(400) + "true")), Ok(true), "logic is balanced");
     let nested = World::new(&format!("{{\"a\":{}{}}}", "[".repeat(126), "]".repeat(126)));
-    assert_eq!(
-        Expression::parse("[input.a] == [input.a]").expect("parses").evaluate(&nested),
-        Ok(true)
-    );
+    let equal = Expression::parse("[input.a] == [input.a]").expect("parses");
+    assert_eq!(evaluate(&equal, &nested), Ok(true));
 }
 
 #[test]
@@ -577,7 +577,7 @@ proptest! {
                 );
             }
             Ok(expression) => {
-                if let Err(reason) = expression.evaluate(&World::new(INPUT)) {
+                if let Err(reason) = evaluate(&expression, &World::new(INPUT)) {
                     prop_assert!(!reason.is_empty() && !reason.contains('\n'), "{text}: {reason}");
                     prop_assert!(!reason.starts_with("cannot be evaluated"), "{text} panics");
                 }
@@ -591,7 +591,7 @@ proptest! {
         // Within a loop, so that `x` is known; twice, so that results of all types are compared.
         let text = format!("['a', 1].exists(x, {inner} == {inner})");
         if let Ok(expression) = Expression::parse(&text)
-            && let Err(reason) = expression.evaluate(&World::new(INPUT))
+            && let Err(reason) = evaluate(&expression, &World::new(INPUT))
         {
             prop_assert!(!reason.is_empty() && !reason.contains('\n'), "{text}: {reason}");
             prop_assert!(!reason.starts_with("cannot be evaluated"), "{text} panics");

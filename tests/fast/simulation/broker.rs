@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 use workflow_manager::actors::messages::ConfirmTarget;
 use workflow_manager::bus::{
     AttemptEnd, Body, Bus, BusEvent, BusNotice, BusState, ConfirmToken, DeadLetter, Delivery,
-    Disposition, EventSink, Publication, QueueStatus, ServedQueues, SettleCommand, Settlement,
-    TopicOffset,
+    Disposition, EventSink, Header, Publication, QueueStatus, ServedQueues, SettleCommand,
+    Settlement, TopicOffset,
 };
 use workflow_manager::engine::{CorrelationId, JobId, StepIndex, Timestamp};
 
@@ -55,7 +55,7 @@ pub(crate) struct StepMessage {
 impl StepMessage {
     /// None: it is no step's.
     pub(crate) fn from_publication(message: Publication) -> Option<StepMessage> {
-        let root = message.text_header("job")?.parse().ok()?;
+        let root = Header::find_text(&message.headers, "job")?.parse().ok()?;
         let ConfirmTarget::Step { job, created, step, attempt, dispatch } =
             message.confirm_token.downcast()?
         else {
