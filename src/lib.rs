@@ -100,9 +100,9 @@
 //!   job could take it, nobody waits for an answer, or it cannot be read and was put aside. Dropped
 //!   unsettled it goes back to its queue.
 //! - Each resource has one user: lapin in `amqp` (and where `cli` tries brokers and workers),
-//!   rdkafka in `kafka`, rusqlite in `journal/sqlite`, the YAML crate in `load` and `settings/text`, the CEL crate in
-//!   `engine/expression`, `config` in `settings`, tonic in `grpc`, prost there and in `traces`,
-//!   `sd_notify` in `service`.
+//!   rdkafka in `kafka`, rusqlite in `journal/sqlite`, the YAML crate in `load` and
+//!   `settings/text`, the CEL crate in `engine/expression`, `config` in `settings`, tonic in
+//!   `grpc`, prost there and in `traces`, `sd_notify` in `service`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
 //!   writes it. No disk is read where replies pass: the archive reads for the router.
 //! - Actors send each other inputs. What threads share besides is counted or flagged with atomics,

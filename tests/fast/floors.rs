@@ -198,7 +198,7 @@ fn each_resource_has_one_user() {
     for (word, owner) in [
         ("actix::", "daemon/actors/"),
         ("Client::builder()", "base/http_client.rs"),
-        ("lapin::", "amqp/|cli/worker_test/amqp|cli/doctor/broker_probe.rs"),
+        ("use lapin::", "amqp/|cli/worker_test/amqp|cli/doctor/broker_probe.rs"),
         ("ureq::", "cli/|daemon/settings/http.rs|base/trust.rs"),
         ("rusqlite::", "journal/sqlite/"),
         ("serde_yaml::", "daemon/load/|daemon/settings/text.rs"),

@@ -96,7 +96,7 @@ fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
         .expect("a folder");
     let world = Arc::new(Mutex::new(World::new(seed, folder.path())));
     lock(&world).bug = bug;
-    set_hooks(Some(WorldHooks::new(&world)));
+    set_hooks(Some(WorldHooks::from_world(&world)));
     let ran = catch_unwind(AssertUnwindSafe(|| while !run_process(&world) {}));
     if ran.is_ok() && lock(&world).violation.is_none() {
         lock(&world).check_end();

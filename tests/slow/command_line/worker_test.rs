@@ -260,8 +260,10 @@ fn a_worker_that_answers_wrongly_or_not_at_all_is_told() {
 
 #[test]
 fn wrong_usage_is_told() {
+    let long = "q".repeat(217);
     for (options, why) in [
-        (&["q", "--message", "[]"][..], "--message must be a JSON object"),
+        (&[long.as_str(), "--amqp-server", "amqp://localhost"][..], "more than 216 bytes"),
+        (&["q", "--message", "[]"], "--message must be a JSON object"),
         (&["q", "--expect", "{"], "--expect is not JSON"),
         (&["q", "--message", "@/no/such"], "cannot read /no/such"),
         (&["q", "--bus", "amqp"], "AMQP_SERVER"),

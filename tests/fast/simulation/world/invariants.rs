@@ -439,7 +439,7 @@ pub(crate) struct WorldHooks {
 }
 
 impl WorldHooks {
-    pub(crate) fn new(world: &Arc<Mutex<World>>) -> Rc<dyn Hooks> {
+    pub(crate) fn from_world(world: &Arc<Mutex<World>>) -> Rc<dyn Hooks> {
         Rc::new(WorldHooks { world: world.clone() })
     }
 }
