@@ -160,7 +160,7 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
         Settings::load(given.config.as_deref(), &given.overrides())?
     };
     if arguments.print_settings {
-        writeln!(out, "{}", serde_json::to_string_pretty(&settings.masked()?)?)?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&settings.masked())?)?;
         return Ok(ExitCode::SUCCESS);
     }
     log::init(&settings.log, clock::timer_now)?;

@@ -63,8 +63,7 @@ fn read_clocks() -> (i64, i64) {
 
 #[allow(clippy::disallowed_methods, reason = "the one place")]
 fn wall_nanoseconds() -> i64 {
-    let skew_s: i64 =
-        faults::hit("clock::now").and_then(|skew| skew.parse().ok()).unwrap_or_default();
+    let skew_s: i64 = faults::hit("clock::now").and_then(|skew| skew.parse().ok()).unwrap_or(0);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     to_nanoseconds(since).saturating_add(skew_s * 1_000_000_000)
 }

@@ -85,7 +85,7 @@ pub(crate) fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration>
 
 fn to_jiff(at: Timestamp) -> jiff::Timestamp {
     // The library's times reach far beyond those of nanoseconds in an i64.
-    jiff::Timestamp::from_nanosecond(i128::from(at.0.max(0))).unwrap_or_default()
+    jiff::Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_nanos(at.0.max(0))
 }
 
 #[cfg(test)]

@@ -477,7 +477,7 @@ impl Metrics {
                     let of = |name: &str| {
                         labels.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
                     };
-                    if !needed.has(of("workflow").unwrap_or_default(), of("step")) {
+                    if of("workflow").is_some_and(|workflow| !needed.has(workflow, of("step"))) {
                         let pairs = labels.iter().map(|(name, value)| (&**name, &**value));
                         let names: HashMap<&str, &str> = pairs.collect();
                         // Another thread may have removed it.

@@ -497,6 +497,11 @@ impl Definition {
         }
     }
 
+    /// Splits a full name into the virtual host and the name.
+    pub fn split_full_name(full: &str) -> (&str, &str) {
+        full.rsplit_once('/').unwrap_or(("", full))
+    }
+
     /// Returns the steps that send messages to queues, including those of tasks, in the order of
     /// declaration.
     pub fn sending_steps(&self) -> impl Iterator<Item = &Step> {

@@ -226,7 +226,8 @@ impl Job {
     }
 
     fn complete(&mut self, step: StepIndex, at: Timestamp, output: Message) {
-        let status = reported_status(self.graph().step(step), &output).unwrap_or_default();
+        // A reply with a status that the step may not have was refused.
+        let status = reported_status(self.graph().step(step), &output).unwrap_or(None);
         let run = &mut self.steps[step.as_usize()];
         let before = run.output.as_ref().map_or(0, Message::encoded_len);
         self.value_bytes = self.value_bytes + output.encoded_len() - before;

@@ -247,7 +247,7 @@ impl FanOut {
 
     /// Returns how often the child job at `index` has been retried.
     pub(super) fn round(&self, index: u32) -> u32 {
-        self.rounds.get(&index).copied().unwrap_or_default()
+        self.rounds.get(&index).copied().unwrap_or(0)
     }
 
     /// Returns whether so many failed child jobs are more than the task tolerates.

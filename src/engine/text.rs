@@ -99,10 +99,15 @@ pub(crate) fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> 
     }
     let mark = format!("… (cut, {bytes} bytes)");
     let end = (0..=bytes_max.saturating_sub(mark.len()).min(text.len()))
-        .rev()
-        .find(|at| text.is_char_boundary(*at))
-        .unwrap_or_default();
+        .rfind(|at| text.is_char_boundary(*at))
+        .unwrap_or(0);
     Cow::Owned(format!("{}{mark}", &text[..end]))
+}
+
+/// Returns the line and the column, in characters from 1, of what follows `before`.
+pub fn position_after(before: &str) -> (usize, usize) {
+    let line = before.rsplit_once('\n').map_or(before, |(_, line)| line);
+    (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
 /// Returns `text` in double quotes, without control characters, cut when long.

@@ -29,7 +29,7 @@ impl LeaseQueue {
             revocations,
         } = reply;
         let committing = self.deliver(|settlement| {
-            let mut delivery = Delivery::new(Some(correlation_id), body, settlement);
+            let mut delivery = Delivery::new(correlation_id, body, settlement);
             delivery.kind = kind.map(str::to_owned);
             (delivery.attempt, delivery.sender) = (attempt, sender);
             delivery

@@ -91,7 +91,7 @@ pub struct WorkerReply {
     /// The number of the delivery that the worker has, or had.
     pub delivery: u32,
     /// The correlation id of the message that this replies to.
-    pub correlation_id: String,
+    pub correlation_id: Option<String>,
     /// The attempt.
     pub attempt: Option<u32>,
     /// `error` or `progress`; `None`: a result.

@@ -93,7 +93,8 @@ impl CircuitBreaker {
         retry_after: Option<Duration>,
         backoff: &BackoffSettings,
     ) -> bool {
-        let requested_pause = retry_after.unwrap_or_default().min(backoff.retry_after_max);
+        let requested_pause =
+            retry_after.map_or(Duration::ZERO, |pause| pause.min(backoff.retry_after_max));
         let failures_before = match self {
             CircuitBreaker::Closed => 0,
             // The call began before the circuit breaker opened.

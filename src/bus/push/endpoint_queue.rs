@@ -158,11 +158,7 @@ impl EndpointQueue {
                     queue: self.queue.clone(),
                     id: message.id.to_string(),
                     delivery: message.delivery,
-                    correlation_id: message
-                        .correlation_id
-                        .as_deref()
-                        .unwrap_or_default()
-                        .to_owned(),
+                    correlation_id: message.correlation_id.as_deref().map(str::to_owned),
                     attempt: Header::find_number(&message.headers, "attempt"),
                     kind,
                     sender: Sender::Manager,

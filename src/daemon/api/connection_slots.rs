@@ -146,7 +146,7 @@ impl ConnectionSlots {
     pub fn acquire_slot(self: &Arc<Self>, address: SocketAddr) -> Option<SlotGuard> {
         let network = access::client_network(address.ip());
         let mut open = self.lock_open();
-        let count = open.by_address.get(&network).copied().unwrap_or_default();
+        let count = open.by_address.get(&network).copied().unwrap_or(0);
         if count >= self.address_max && self.evict_idle(&mut open, Some(network)) == 0 {
             self.count_closed("address", 1);
             if self.log_limiter.may_log("address") {

@@ -84,8 +84,9 @@ async fn respond_counts(
 
 fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> {
     let (step, _) = find_fan_out(job, name)?;
-    let counts = job.item_counts(step).ok_or_else(|| no_items(name, job.id()))?;
-    Ok(ItemsView::new(job, step, counts, window))
+    let counts = job.item_counts(step).zip(job.task_keys(step));
+    let (counts, keys) = counts.ok_or_else(|| no_items(name, job.id()))?;
+    Ok(ItemsView::new(keys, counts, window))
 }
 
 async fn respond_map(

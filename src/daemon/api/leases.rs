@@ -277,7 +277,7 @@ pub async fn handle_reply(
         ReplyType::Error => Some(ERROR_KIND),
         ReplyType::Progress => Some("progress"),
     };
-    let correlation_id = message.correlation_id.to_string();
+    let correlation_id = Some(message.correlation_id.to_string());
     let attempt = Some(message.attempt);
     lease_queue
         .reply(WorkerReply {

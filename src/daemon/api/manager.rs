@@ -106,9 +106,7 @@ impl JournalView {
 async fn get_settings(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let [sources] = query.extract(["sources"])?;
     if sources.map_or(Ok(false), |value| query::parse_flag("sources", &value))? {
-        let sourced = api.settings.with_sources();
-        let sourced = sourced.map_err(|error| Problem::internal(error.to_string()))?;
-        return Ok(HttpResponse::Ok().json(sourced));
+        return Ok(HttpResponse::Ok().json(api.settings.with_sources()));
     }
     Ok(HttpResponse::Ok().json(&api.settings))
 }

@@ -161,9 +161,8 @@ async fn get_queue(
         ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
     };
     let lease_queue = api.manager.lease_queues().find(&address.bus);
-    let leases =
-        lease_queue.map(|found| found.leases(&address.queue, LEASES_MAX)).unwrap_or_default();
-    let leases = leases.into_iter().map(|lease| LeaseView {
+    let leases = lease_queue.map(|found| found.leases(&address.queue, LEASES_MAX));
+    let leases = leases.into_iter().flatten().map(|lease| LeaseView {
         message_id: lease.id,
         worker: lease.worker,
         delivery: lease.delivery,

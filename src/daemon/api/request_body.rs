@@ -75,10 +75,11 @@ impl RequestBody {
         }
         // Acquires a permit for all of it before reading any of it: otherwise bodies that arrive
         // side by side would block one another half-way.
-        let mut permit = budget_for(api, self.length.unwrap_or_default())
-            .try_acquire(self.length.unwrap_or_default())
+        let announced = self.length.unwrap_or(0);
+        let mut permit = budget_for(api, announced)
+            .try_acquire(announced)
             .ok_or_else(|| bodies_overloaded(api))?;
-        let mut bytes = BytesMut::with_capacity(self.length.unwrap_or_default());
+        let mut bytes = BytesMut::with_capacity(announced);
         while let Some(chunk) = self.payload.next().await {
             let chunk = chunk.map_err(|error| {
                 Problem::malformed(format!("the body could not be read: {error}"))

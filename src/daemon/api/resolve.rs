@@ -2,6 +2,7 @@
 
 use super::problem::Problem;
 use super::reads::read_small;
+use crate::actors::health::JournalWait;
 use crate::api::state::ApiState;
 use engine::text::did_you_mean;
 use engine::{Definition, JobId};
@@ -50,5 +51,23 @@ pub(super) fn find_definition(
     definitions.get(&full).cloned().ok_or_else(|| {
         let hint = did_you_mean(&full, definitions.keys().map(String::as_str));
         Problem::not_found(format!("unknown workflow {full}{hint}"))
+    })
+}
+
+/// Loads the steps that the table of statuses of a workflow has, by the names of its columns.
+pub(super) async fn load_status_columns(
+    api: &Arc<ApiState>,
+    workflow: &str,
+) -> Result<Vec<String>, Problem> {
+    let name = workflow.to_owned();
+    let columns = read_small(api, move |reader| reader.load_status_columns(&name)).await?;
+    columns.ok_or_else(|| {
+        if api.manager.health().is_journal_waiting() {
+            return Problem::overloaded(JournalWait::DiskSpace.as_str().to_owned());
+        }
+        Problem::internal(format!(
+            "the table of statuses of {workflow} is missing: the next start makes it, or the next \
+             change of a job"
+        ))
     })
 }

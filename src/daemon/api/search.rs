@@ -3,7 +3,7 @@
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{self, PAGE_ROWS, page_bytes_for, read_small, truncate};
-use super::resolve::{parse_job_id, resolve_workflow};
+use super::resolve::{load_status_columns, parse_job_id, resolve_workflow};
 use super::route::*;
 use crate::actors::manager_handle::ManagerHandle;
 use crate::api::state::ApiState;
@@ -191,12 +191,7 @@ impl SearchQuery {
             Some(definition) => {
                 definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
             }
-            None => {
-                let workflow = workflow.clone();
-                read_small(api, move |reader| reader.load_status_columns(&workflow))
-                    .await?
-                    .unwrap_or_default()
-            }
+            None => load_status_columns(api, workflow).await?,
         };
         match self.filter.statuses.iter().find(|(step, _)| !known.contains(step)) {
             None => Ok(()),

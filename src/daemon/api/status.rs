@@ -3,10 +3,9 @@
 
 use super::problem::Problem;
 use super::query::{self, Query};
-use super::reads::{read_small, stream_chunks};
-use super::resolve::resolve_workflow;
+use super::reads::stream_chunks;
+use super::resolve::{load_status_columns, resolve_workflow};
 use super::route::*;
-use crate::actors::health::JournalWait;
 use crate::api::state::ApiState;
 use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -74,18 +73,7 @@ async fn list_statuses(
 ) -> Result<HttpResponse, Problem> {
     let status_query = StatusQuery::parse(query.into_pairs())?;
     let workflow = resolve_workflow(&api, &path, status_query.vhost.as_deref()).await?;
-    let name = workflow.clone();
-    let columns = read_small(&api, move |reader| reader.load_status_columns(&name)).await?;
-    let Some(columns) = columns else {
-        if api.manager.health().is_journal_waiting() {
-            return Err(Problem::overloaded(JournalWait::DiskSpace.as_str().to_owned()));
-        }
-        let detail = format!(
-            "the table of statuses of {workflow} is missing: the next start makes it, or the next \
-             change of a job"
-        );
-        return Err(Problem::internal(detail));
-    };
+    let columns = load_status_columns(&api, &workflow).await?;
     let definition = api.manager.definitions().get(&workflow).cloned();
     let names: Vec<String> =
         columns.iter().map(|column| original_name(definition.as_deref(), column)).collect();
@@ -98,10 +86,8 @@ async fn list_statuses(
     let rows_left =
         status_query.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
     let reader = api.reader.clone();
-    let file = format!(
-        "attachment; filename=\"status_{}.csv\"",
-        workflow.rsplit('/').next().unwrap_or_default()
-    );
+    let file =
+        format!("attachment; filename=\"status_{}.csv\"", Definition::split_full_name(&workflow).1);
     let before = status_query.cursor.unwrap_or(NEWEST_CURSOR);
     let sheet = StatusSheet {
         reader,

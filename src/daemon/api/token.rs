@@ -90,11 +90,11 @@ fn required_scope(access: Access, request: &ServiceRequest) -> Option<RequiredSc
         Access::AnyToken => RequiredScope::Token,
         Access::Scope(scope) => RequiredScope::Scope(scope),
         Access::Queue => {
-            let queue = request.match_info().get("queue").unwrap_or_default();
-            match percent_decode_str(queue).decode_utf8() {
+            let queue = request.match_info().get("queue");
+            match queue.and_then(|queue| percent_decode_str(queue).decode_utf8().ok()) {
                 // Its virtual host is in the query, and is checked together with the message.
-                Ok(queue) => RequiredScope::Queue { queue: queue.into_owned(), vhost: None },
-                Err(_) => RequiredScope::Scope(Scope::Admin),
+                Some(queue) => RequiredScope::Queue { queue: queue.into_owned(), vhost: None },
+                None => RequiredScope::Scope(Scope::Admin),
             }
         }
     })

@@ -248,7 +248,8 @@ async fn nack(
     let [requeue, delay, vhost] = query.extract(["requeue", "delay", "vhost"])?;
     let requeue = requeue.map_or(Ok(false), |value| query::parse_flag("requeue", &value))?;
     query::check_requires("delay", delay.is_some(), "requeue", requeue)?;
-    let delay = parse_duration("delay", delay, Duration::ZERO, DELAY_MAX)?.unwrap_or_default();
+    let delay =
+        parse_duration("delay", delay, Duration::ZERO, DELAY_MAX)?.unwrap_or(Duration::ZERO);
     let receipt = Receipt::new(path.into_inner(), vhost)?;
     let lease_queue = find_lease_queue(&api, &receipt.vhost)?;
     principal.check_settle_access(&api, &embedded_bus(&api, &receipt.vhost), &receipt).await?;

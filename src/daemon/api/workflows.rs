@@ -10,7 +10,7 @@ use actix_web::{HttpResponse, web};
 use base::clock;
 use base::times::Rfc3339Time;
 use engine::text::quote;
-use engine::{JobId, JobState};
+use engine::{Definition, JobId, JobState};
 use journal::{JobFilter, JournalError, Records, SearchHit, SearchOrder};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ async fn list_workflows(api: web::Data<ApiState>, query: Query) -> Result<HttpRe
         let definition = definitions.get(full);
         let (vhost, name) = match definition {
             Some(definition) => (definition.vhost.as_str(), definition.name.as_str()),
-            None => full.rsplit_once('/').unwrap_or(("", full)),
+            None => Definition::split_full_name(full),
         };
         let StoredStats { states, oldest_running, last_failed } =
             stored.remove(full).unwrap_or_default();

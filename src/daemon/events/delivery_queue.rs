@@ -146,10 +146,8 @@ impl DeliveryQueue {
         // Calls that were made together have failed together.
         if self.failures == 0 || now >= self.paused_until {
             self.failures += 1;
-            self.paused_until = add_duration(
-                now,
-                backoff(self.failures, settings).max(retry_after.unwrap_or_default()),
-            );
+            let demanded = retry_after.unwrap_or(Duration::ZERO);
+            self.paused_until = add_duration(now, backoff(self.failures, settings).max(demanded));
         }
         if is_expired(&notice, now, settings) {
             tracing::error!(

@@ -20,7 +20,7 @@ use base::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, sign};
 use base::times;
 use base::trust::Authorities;
 use engine::Timestamp;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use journal::{JournalError, Notice, NoticeNumber, Records};
@@ -181,7 +181,7 @@ impl DeliveryTask {
                     None => return,
                 },
                 Some((delivery, outcome)) = self.calls.next() => self.settle(delivery, &outcome),
-                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+                Some(()) = OptionFuture::from(pause.map(tokio::time::sleep)) => {}
             }
         }
     }
@@ -295,7 +295,7 @@ impl DeliveryTask {
     fn delete_done(&mut self, least: usize) {
         if self.queue.done.len() >= least {
             let done = std::mem::take(&mut self.queue.done);
-            self.metrics.webhook_waiting.sub(i64::try_from(done.len()).unwrap_or_default());
+            self.metrics.webhook_waiting.sub(i64::try_from(done.len()).unwrap_or(i64::MAX));
             (self.env.delete_notices)(done);
         }
     }

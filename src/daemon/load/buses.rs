@@ -7,6 +7,7 @@ use super::draft::{StepDraft, WorkflowDraft};
 use super::values::LocatedText;
 use crate::settings::{BusKind, Settings};
 use amqp::quarantine_queue;
+use base::networks::Networks;
 use base::web_address::{ip_address, is_cleartext, is_url, parse_web_address};
 use engine::Definition;
 use engine::text::quote;
@@ -116,9 +117,8 @@ fn check_address(
     let Ok(url) = parse_web_address(named.map_or(&queue.text, |endpoint| &endpoint.url.0)) else {
         return;
     };
-    // The settings are validated when they are loaded.
-    let networks = settings.and_then(|known| known.push.networks().ok()).unwrap_or_default();
-    if let Some(why) = ip_address(&url).and_then(|address| networks.refusal(address)) {
+    let networks = settings.map_or_else(|| Ok(Networks::default()), |known| known.push.networks());
+    if let Some(why) = networks.map_or_else(Some, |known| known.refusal(ip_address(&url)?)) {
         report.add_error(queue.at, format!("the web service cannot be called: {why}"));
     }
     if is_cleartext(&url) {

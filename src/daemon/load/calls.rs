@@ -118,7 +118,7 @@ pub(super) fn warn_of_call_cycles(calls: &[CallingStep], reports: &mut [Diagnost
                 )
             }
         };
-        report.workflow = Some(call.from.rsplit('/').next().unwrap_or_default().to_owned());
+        report.workflow = Some(Definition::split_full_name(&call.from).1.to_owned());
         report.step = Some(call.step.clone());
         report.add_warning(call.at, format!("{text}, for ever; a \"when\" can end it"));
         report.leave_scope();

@@ -5,6 +5,7 @@ use super::location::SourceLocation;
 use super::values::LocatedText;
 use super::yaml::ScalarLayout;
 use engine::expression::ExpressionError;
+use engine::text::position_after;
 use engine::{FanOutKeys, Millis, OnFailure, QueueDeclaration, Retry, StatusWords};
 use std::sync::Arc;
 
@@ -92,8 +93,8 @@ impl ConditionDraft {
     /// Returns the location at which the condition first names a step.
     pub(super) fn locate_step(&self, step: &str) -> SourceLocation {
         let before = self.text.split_once(step).map_or("", |(before, _)| before);
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        self.locate(before.matches('\n').count() + 1, column).unwrap_or(self.at)
+        let (line, column) = position_after(before);
+        self.locate(line, column).unwrap_or(self.at)
     }
 
     /// Returns the location in the file of a character of the condition, if it is known.

@@ -106,15 +106,12 @@ pub(super) fn advise_timeouts(draft: &GraphDraft, graph: &Graph, report: &mut Di
         .filter(|step| step.has_queue() && step.timeout.is_none())
         .map(|step| &*step.name)
         .collect();
-    if names.is_empty() {
-        return;
-    }
     let mut listed: Vec<String> =
         names.iter().take(STEPS_LISTED_MAX).map(|name| quote(name)).collect();
     if names.len() > STEPS_LISTED_MAX {
         listed.push(format!("{} more", names.len() - STEPS_LISTED_MAX));
     }
-    let last = listed.pop().unwrap_or_default();
+    let Some(last) = listed.pop() else { return };
     let list = if listed.is_empty() { last } else { format!("{} and {last}", listed.join(", ")) };
     let (noun, verb) = if names.len() == 1 { ("step", "has") } else { ("steps", "have") };
     report.add_advice(

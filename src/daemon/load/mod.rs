@@ -57,7 +57,7 @@ use calls::CallingStep;
 use conditions::CompiledConditions;
 use diagnostics::Diagnostics;
 use draft::WorkflowDraft;
-use engine::text::{find_byte_order_mark, quote};
+use engine::text::{find_byte_order_mark, position_after, quote};
 use engine::{Definition, Graph};
 use queue_keys::QueueDeclarations;
 use std::collections::HashMap;
@@ -378,12 +378,11 @@ fn read_text(file: impl Read) -> Result<String, LocatedError> {
             return LocatedError::new(SourceLocation { line: 1, column: 1 }, message);
         }
         let before = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        let at = SourceLocation {
-            line: before.matches('\n').count() + 1,
-            column: line.chars().count() + 1,
-        };
-        LocatedError::new(at, "this byte is not UTF-8; save the file as UTF-8 text")
+        let (line, column) = position_after(&before);
+        LocatedError::new(
+            SourceLocation { line, column },
+            "this byte is not UTF-8; save the file as UTF-8 text",
+        )
     })
 }
 

@@ -13,18 +13,17 @@ const CONFIRM_LAG_MAX: Duration = Duration::from_millis(200);
 impl Settings {
     /// Returns a sentence for each such setting: what it means now, and what to do.
     pub(super) fn changed_meanings(&self) -> Vec<String> {
-        let (source, place) = self.sources.find("journal.lag");
+        let (_, Some(place)) = self.sources.find("journal.lag") else { return Vec::new() };
         let is_confirm_lag_set = self.sources.find("journal.confirm_lag").0 != Source::Default;
         let lag = self.journal.lag;
-        if source == Source::Default || is_confirm_lag_set || lag.0 > CONFIRM_LAG_MAX {
+        if is_confirm_lag_set || lag.0 > CONFIRM_LAG_MAX {
             return Vec::new();
         }
         vec![format!(
-            "journal.lag is {lag} ({}): it says how far lists and the tables of statuses may be \
-             behind the commits (1s by default); in earlier versions it said how long a confirm \
+            "journal.lag is {lag} ({place}): it says how far lists and the tables of statuses may \
+             be behind the commits (1s by default); in earlier versions it said how long a confirm \
              may wait, which is journal.confirm_lag by now. Rename it, or set \
-             journal.confirm_lag too if it is meant so",
-            place.unwrap_or_default()
+             journal.confirm_lag too if it is meant so"
         )]
     }
 }

@@ -30,14 +30,12 @@ impl Settings {
                 .map(|(what, file)| (what.to_owned(), file.clone()))
                 .collect();
         files.extend(secrets::secret_files());
-        // A masked value is a secret. A setting that cannot be serialized as JSON is not.
-        let from_files =
-            self.with_sources().unwrap_or_default().into_iter().filter_map(|setting| {
-                let is_secret =
-                    setting.source == Source::File && setting.value.to_string().contains("***");
-                is_secret
-                    .then(|| (setting.name.clone(), setting.place.unwrap_or_default().to_owned()))
-            });
+        // A masked value is a secret.
+        let from_files = self.with_sources().into_iter().filter_map(|setting| {
+            let is_secret =
+                setting.source == Source::File && setting.value.to_string().contains("***");
+            is_secret.then_some((setting.name, setting.place?.to_owned()))
+        });
         let mut known = BTreeSet::new();
         files.extend(from_files.filter(|(_, file)| known.insert(file.clone())));
         files.retain(|(_, file)| !file.is_empty() && is_world_readable(Path::new(file)));

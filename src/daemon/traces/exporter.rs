@@ -317,7 +317,7 @@ impl Exporter {
         self.failures = self.failures.saturating_add(1);
         let bounds = (self.settings.backoff_min.0, self.settings.backoff_max.0);
         let pause = backoff(self.failures, bounds);
-        self.paused_until = Some(clock::instant() + pause.max(demanded.unwrap_or_default()));
+        self.paused_until = Some(clock::instant() + pause.max(demanded.unwrap_or(Duration::ZERO)));
         if export.started.elapsed() < self.settings.age_max.0 {
             self.export = Some(export);
         } else {

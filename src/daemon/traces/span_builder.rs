@@ -99,11 +99,12 @@ impl SpanBuilder {
             ..Origin::for_root_job(job.id, head.definition.clone(), head.created)
         };
         let parent_context = history.trace_context.as_ref();
-        let state =
-            parent_context.and_then(|remote| remote.state.as_ref()).map(|state| state.as_ref());
-        let state = state.unwrap_or_default().to_owned();
-        let mut trace =
-            Trace { trace_id: origin.trace_id(), trace_state: state, ..Trace::default() };
+        let state = parent_context.and_then(|remote| remote.state.as_ref());
+        let mut trace = Trace {
+            trace_id: origin.trace_id(),
+            trace_state: state.map_or_else(String::new, |state| state.as_ref().to_owned()),
+            ..Trace::default()
+        };
         let context = JobContext {
             id: job.id,
             root: job.id,

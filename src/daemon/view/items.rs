@@ -1,6 +1,6 @@
 //! The items of a fan-out step.
 
-use engine::{ItemCounts, ItemState, Job, StepIndex, Timestamp, Tolerate};
+use engine::{FanOutKeys, ItemCounts, ItemState, Timestamp, Tolerate};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -27,10 +27,9 @@ pub struct ItemsView {
 
 impl ItemsView {
     /// Makes the view of a fan-out step. `window` is the default for tasks that do not set one.
-    pub fn new(job: &Job, step: StepIndex, counts: ItemCounts, window: u32) -> ItemsView {
+    pub fn new(keys: &FanOutKeys, counts: ItemCounts, window: u32) -> ItemsView {
         let ItemCounts { items, waiting, running, completed, failed, cancelled } = counts;
-        let keys = job.task_keys(step);
-        let tolerate = keys.map(|keys| keys.tolerate).unwrap_or_default();
+        let tolerate = keys.tolerate;
         ItemsView {
             items,
             waiting,
@@ -38,7 +37,7 @@ impl ItemsView {
             completed,
             failed,
             cancelled,
-            window: keys.and_then(|keys| keys.max_concurrency).unwrap_or(window),
+            window: keys.max_concurrency.unwrap_or(window),
             tolerate: (tolerate != Tolerate::default()).then(|| tolerate.to_string()),
             tolerated: tolerate.failures_max(items),
         }

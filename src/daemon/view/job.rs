@@ -168,8 +168,7 @@ impl<'a> JobView<'a> {
                     message: run.fan_out.as_ref().map(|fan_out| fan_out.input().clone()),
                 }),
                 StepState::Completed => {
-                    // A completed step has an output: `Job::assert_invariants`.
-                    let output = run.output.clone().unwrap_or_default();
+                    let output = run.output.clone().expect("a completed step has its output");
                     completed.push(StepEntry::completed(
                         &step.name,
                         started,

@@ -119,12 +119,12 @@ impl CostBudget {
         let spent = || ExecutionError::function_error(CHARGE, "the budget is spent");
         let extra = match call.args.len() {
             2 => call.args.pop().and_then(|units| {
-                units.downcast_ref::<cel::common::types::CelInt>().map(|units| *units.inner())
+                let units = units.downcast_ref::<cel::common::types::CelInt>()?;
+                u64::try_from(*units.inner()).ok()
             }),
-            _ => None,
+            _ => Some(0),
         };
-        let value = call.args.pop().ok_or_else(spent)?;
-        let extra = extra.and_then(|units| u64::try_from(units).ok()).unwrap_or_default();
+        let (value, extra) = call.args.pop().zip(extra).ok_or_else(spent)?;
         let size = size(value.as_ref(), self.left());
         if self.spend(size.saturating_add(extra)) { Ok(value) } else { Err(spent()) }
     }

@@ -1,5 +1,6 @@
 //! The text of an expression, and errors at a position in it.
 
+use crate::text::position_after;
 use cel::common::ast::{IdedExpr, SourceInfo};
 
 /// How deep an expression may nest: `a && (b || c)` nests two levels, `a + b + c` too. The
@@ -28,12 +29,8 @@ impl Source<'_> {
     /// Returns an error at a part of the expression.
     pub(super) fn error(&self, part: &IdedExpr, message: impl Into<String>) -> ExpressionError {
         let before = self.text.get(..self.offset(part)).unwrap_or_default();
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        ExpressionError {
-            line: before.matches('\n').count() + 1,
-            column: line.chars().count() + 1,
-            message: message.into(),
-        }
+        let (line, column) = position_after(before);
+        ExpressionError { line, column, message: message.into() }
     }
 
     /// Returns where a part begins, in bytes. An operator begins at its sign.

@@ -14,24 +14,20 @@ pub(super) fn explain_errors(errors: &ParseErrors, text: &str) -> ExpressionErro
     let Some(first) = grammar.or(errors.errors.first()) else {
         return ExpressionError { line: 1, column: 1, message: "is no CEL".to_owned() };
     };
-    let (line, column) = (at_least_one(first.pos.0), at_least_one(first.pos.1));
+    let (line, column) = (first.pos.0.max(1).unsigned_abs(), first.pos.1.max(1).unsigned_abs());
     ExpressionError { line, column, message: explain_error(&first.msg, text, line, column) }
 }
 
-fn at_least_one(number: isize) -> usize {
-    usize::try_from(number).unwrap_or_default().max(1)
-}
-
 fn explain_error(parser_message: &str, text: &str, line: usize, column: usize) -> String {
-    let error_line = text.split('\n').nth(line - 1).unwrap_or_default();
+    let error_line = text.split('\n').nth(line - 1).unwrap_or("");
     let (before, rest) = error_line
         .split_at(error_line.char_indices().nth(column - 1).map_or(error_line.len(), |(at, _)| at));
     let word = word_at(rest);
     if text.trim().is_empty() {
         return "is empty; expected a condition, such as `input.count > 0`".to_owned();
     }
-    if let Some(message) = suggest_sign(word)
-        .or_else(|| suggest_sign(before.split_whitespace().next_back().unwrap_or_default()))
+    if let Some(message) =
+        suggest_sign(word).or_else(|| before.split_whitespace().next_back().and_then(suggest_sign))
     {
         return message;
     }

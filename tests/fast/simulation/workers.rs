@@ -63,7 +63,7 @@ impl InHand {
             queue: self.queue.clone(),
             id: id.to_string(),
             delivery: *delivery,
-            correlation_id: correlation_id.to_owned(),
+            correlation_id: Some(correlation_id.to_owned()),
             attempt: Some(attempt),
             kind,
             sender: Sender::Unknown,
