@@ -67,7 +67,7 @@ pub enum ItemState {
 }
 
 /// How many items of a fan-out are in which state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ItemCounts {
     /// All items.
     pub items: u32,

@@ -2,7 +2,7 @@
 //! it, once after each pause.
 
 use crate::queue_status::EndpointFailure;
-use base::clock;
+use base::{clock, http_client};
 use engine::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -107,10 +107,10 @@ impl CircuitBreaker {
             }
             CircuitBreaker::Open { failures, .. } => *failures,
         };
-        let doubled = backoff.min.saturating_mul(2_u32.saturating_pow(failures_before));
-        let pause = doubled.min(backoff.max).max(requested_pause);
+        let failures = failures_before.saturating_add(1);
+        let pause = http_client::backoff(failures, (backoff.min, backoff.max)).max(requested_pause);
         *self = CircuitBreaker::Open {
-            failures: failures_before.saturating_add(1),
+            failures,
             probe_at: clock::timer_now() + pause,
             retry_at: timestamp_after(pause),
             reason,

@@ -95,10 +95,8 @@ fn to_view<'a>(graph: &'a Graph, row: &'a ChildRow) -> ChildView<'a> {
 fn find_fan_out_step(graph: &Graph, name: &str) -> Result<StepIndex, Problem> {
     let fan_out_steps =
         || graph.steps.iter().filter(|step| step.task.is_some()).map(|step| &*step.name);
-    if fan_out_steps().any(|known| known == name) {
-        return graph
-            .find_index(name)
-            .ok_or_else(|| Problem::internal("a step without an index".to_owned()));
+    if let Some(found) = graph.find_index(name).filter(|step| graph.step(*step).task.is_some()) {
+        return Ok(found);
     }
     let hint = did_you_mean(name, fan_out_steps());
     let known = enumerate_quoted(fan_out_steps(), "and");

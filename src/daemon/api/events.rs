@@ -9,12 +9,12 @@ use super::resolve::{parse_job_id, resolve_workflow};
 use super::route::*;
 use super::token::Authenticated;
 use crate::api::state::ApiState;
-use crate::events::{Batch, Counts, Event, EventFilter, Subject, Subscription};
+use crate::events::{Batch, Event, EventFilter, Subject, Subscription};
 use actix_web::{HttpRequest, HttpResponse, web};
 use base::budget::Permit;
 use base::clock;
 use bytes::Bytes;
-use engine::{JobId, StepIndex};
+use engine::{ItemCounts, JobId, StepIndex};
 use futures_util::stream::{self, Stream};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -162,7 +162,7 @@ struct ChildCounter {
     api: Arc<ApiState>,
     job: JobId,
     /// The counts that were sent last.
-    last_counts: BTreeMap<StepIndex, Counts>,
+    last_counts: BTreeMap<StepIndex, ItemCounts>,
     /// When to count next. `None`: nothing has changed since the last count.
     next_due: Option<Instant>,
     /// When the child jobs were counted last.

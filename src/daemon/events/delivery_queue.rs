@@ -117,15 +117,21 @@ impl DeliveryQueue {
 
     /// Gives up notices that are too old without a call. Done while the receiver accepts nothing.
     fn expire_page(&mut self, now: Timestamp, settings: &WebhookSettings) {
-        while self.page.front().is_some_and(|(_, notice)| is_expired(notice, now, settings)) {
-            let number = self.page.pop_front().map(|(number, _)| number);
-            tracing::error!(
-                notice = number,
-                "the end of a job could not be told to the webhook within events.webhook.age_max: \
-                 given up"
-            );
-            self.done.extend(number);
+        while let Some((number, notice)) = self.page.front()
+            && is_expired(notice, now, settings)
+        {
+            self.give_up(*number);
+            self.page.pop_front();
         }
+    }
+
+    fn give_up(&mut self, number: NoticeNumber) {
+        tracing::error!(
+            notice = number,
+            "the end of a job could not be told to the webhook within events.webhook.age_max: \
+             given up"
+        );
+        self.done.push(number);
     }
 
     /// Applies the outcome of a call. Returns whether the notice is given up.
@@ -150,12 +156,7 @@ impl DeliveryQueue {
             self.paused_until = add_duration(now, backoff(self.failures, settings).max(demanded));
         }
         if is_expired(&notice, now, settings) {
-            tracing::error!(
-                notice = number,
-                "the end of a job could not be told to the webhook within events.webhook.age_max: \
-                 given up"
-            );
-            self.done.push(number);
+            self.give_up(number);
             return true;
         }
         self.retries.insert((add_duration(now, backoff(failed + 1, settings)), number), failed + 1);

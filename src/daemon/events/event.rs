@@ -96,14 +96,12 @@ impl Event {
         job: &Job,
         source: &str,
         at: Timestamp,
-        last: &mut BTreeMap<StepIndex, Counts>,
+        last: &mut BTreeMap<StepIndex, ItemCounts>,
     ) -> Vec<Event> {
         let builder = EventBuilder::new(job, source);
         let mut events = Vec::new();
         for (step, (definition, _)) in job.graph().indices().zip(job.steps()) {
-            let Some(counts) = job.item_counts(step).map(Counts::from_item_counts) else {
-                continue;
-            };
+            let Some(counts) = job.item_counts(step) else { continue };
             if last.insert(step, counts) != Some(counts) {
                 events.push(builder.counts_event(step, &definition.name, at, counts));
             }
@@ -180,25 +178,7 @@ struct Details<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    children: Option<Counts>,
-}
-
-/// How many child jobs of a step are in each state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    items: u32,
-    waiting: u32,
-    running: u32,
-    completed: u32,
-    failed: u32,
-    cancelled: u32,
-}
-
-impl Counts {
-    fn from_item_counts(counts: ItemCounts) -> Counts {
-        let ItemCounts { items, waiting, running, completed, failed, cancelled } = counts;
-        Counts { items, waiting, running, completed, failed, cancelled }
-    }
+    children: Option<ItemCounts>,
 }
 
 fn truncate(text: &str) -> &str {
@@ -344,7 +324,13 @@ impl<'a> EventBuilder<'a> {
         self.step_event(number, step, "progressed", at, details)
     }
 
-    fn counts_event(&self, step: StepIndex, name: &str, at: Timestamp, counts: Counts) -> Event {
+    fn counts_event(
+        &self,
+        step: StepIndex,
+        name: &str,
+        at: Timestamp,
+        counts: ItemCounts,
+    ) -> Event {
         let details = Details {
             state: self.job.step_state(step).as_str(),
             children: Some(counts),

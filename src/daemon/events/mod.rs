@@ -6,6 +6,6 @@ mod event;
 mod hub;
 mod webhook;
 
-pub use event::{CONTENT_TYPE, Counts, Event, Subject};
+pub use event::{CONTENT_TYPE, Event, Subject};
 pub use hub::{Batch, EventFilter, EventHub, Subscription};
 pub use webhook::{Webhook, WebhookEnv};

@@ -168,12 +168,7 @@ pub(super) fn parse_integer(
         } else {
             format!("from {min} to {max}")
         };
-        let quotes = match &node.value {
-            Value::Scalar(ScalarKind::Text, text) if text.parse::<u64>().is_ok() => {
-                "; remove the quotes"
-            }
-            Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Invalid => "",
-        };
+        let quotes = advise_quotes(node, |text| text.parse::<u64>().is_ok());
         report.add_error(
             entry.location(),
             format!(
@@ -184,6 +179,14 @@ pub(super) fn parse_integer(
         );
     }
     parsed
+}
+
+/// Advises to remove the quotes of a text that would be right without them.
+fn advise_quotes(node: &Node, is_right: impl Fn(&str) -> bool) -> &'static str {
+    match &node.value {
+        Value::Scalar(ScalarKind::Text, text) if is_right(text) => "; remove the quotes",
+        Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Invalid => "",
+    }
 }
 
 /// Describes the value that was found instead of the expected one.
@@ -206,12 +209,7 @@ pub(super) fn parse_boolean(entry: &Entry, report: &mut Diagnostics) -> Option<b
         Value::Invalid => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => (),
     }
-    let quotes = match &entry.value.value {
-        Value::Scalar(ScalarKind::Text, text) if text == "true" || text == "false" => {
-            "; remove the quotes"
-        }
-        Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Invalid => "",
-    };
+    let quotes = advise_quotes(&entry.value, |text| text == "true" || text == "false");
     report.add_error(
         entry.location(),
         format!(
