@@ -13,6 +13,7 @@ mod kafka;
 mod log;
 mod overrides;
 mod push;
+mod retired;
 mod root;
 mod secrets;
 mod sourced;

@@ -46,6 +46,13 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
 /// The most streams that a semaphore permit can cover at once.
 const STREAMS_MAX: usize = 1 << 28;
 
+/// How long the other end of a connection may take to say that it is there: as long as clients of
+/// gRPC wait by default.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The largest metadata of a call, in bytes: as much as clients of gRPC take by default.
+const HEADER_BYTES_MAX: u32 = 16 * 1024;
+
 /// How long the last answers may take to reach their clients once all streams have ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -121,8 +128,8 @@ async fn run(
     let mut ending = phases;
     let server = Server::builder()
         .http2_keepalive_interval(Some(grpc.keep_alive.0))
-        .http2_keepalive_timeout(Some(grpc.keep_alive_timeout.0))
-        .http2_max_header_list_size(grpc.header_bytes_max)
+        .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
         .max_concurrent_streams(grpc.connection_calls_max)
         .initial_stream_window_size(grpc.window_bytes)
         .initial_connection_window_size(grpc.window_bytes)

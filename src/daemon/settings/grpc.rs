@@ -20,11 +20,9 @@ pub struct GrpcSettings {
     pub streams_max: usize,
     pub stream_queues_max: usize,
     pub credit_max: u32,
-    pub header_bytes_max: u32,
     pub window_bytes: u32,
     pub handshake_timeout: DurationSetting,
     pub keep_alive: DurationSetting,
-    pub keep_alive_timeout: DurationSetting,
     pub drain: DurationSetting,
 }
 
@@ -80,13 +78,9 @@ impl GrpcSettings {
             ("streams_max", self.streams_max),
             ("stream_queues_max", self.stream_queues_max),
             ("credit_max", self.credit_max as usize),
-            ("header_bytes_max", self.header_bytes_max as usize),
         ];
-        let spans = [
-            ("handshake_timeout", self.handshake_timeout),
-            ("keep_alive", self.keep_alive),
-            ("keep_alive_timeout", self.keep_alive_timeout),
-        ];
+        let spans =
+            [("handshake_timeout", self.handshake_timeout), ("keep_alive", self.keep_alive)];
         if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == 0) {
             return Err(format!("grpc.{name} is 0, expected at least 1"));
         }

@@ -10,7 +10,7 @@ use super::sources::{AMQP_SERVER, LISTS, PREFIX, SEPARATOR, Sources};
 use super::text::{self, SettingsFile};
 use super::tokens::TokenSettings;
 use super::traces::TraceSettings;
-use super::{secrets, spelling, unknown_variables};
+use super::{retired, secrets, spelling, unknown_variables};
 use amqp::AmqpSection;
 use base::trust::Authorities;
 use base::values::DurationSetting;
@@ -156,8 +156,9 @@ fn with_file(
     sources: &mut Sources,
 ) -> Result<Builder, SettingsError> {
     let place = file.display().to_string();
-    let text = SettingsFile::read(file)
+    let mut text = SettingsFile::read(file)
         .map_err(|reason| SettingsError::InvalidSource { place: place.clone(), reason })?;
+    sources.warnings.extend(retired::remove_from_file(&mut text));
     let builder = builder.add_source(text.clone());
     let read = map_config_error(
         &place,
@@ -179,8 +180,10 @@ fn with_file(
 /// digits is no number.
 fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Builder, SettingsError> {
     let wrong = |reason| SettingsError::InvalidSource { place: "environment".to_owned(), reason };
-    sources.warnings = unknown_variables::check_variables(std::env::vars_os()).map_err(wrong)?;
-    let variables = secrets::read_variables().map_err(wrong)?;
+    let ignored = unknown_variables::check_variables(std::env::vars_os()).map_err(wrong)?;
+    sources.warnings.extend(ignored);
+    let mut variables = secrets::read_variables().map_err(wrong)?;
+    sources.warnings.extend(retired::remove_from_variables(&mut variables));
     let value_of = |wanted: &str| {
         variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
     };

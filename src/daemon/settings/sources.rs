@@ -38,7 +38,7 @@ pub enum Source {
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     set: Vec<(String, Source, String)>,
-    /// Warnings about variables that are ignored.
+    /// Warnings about settings and variables that are ignored.
     pub(super) warnings: Vec<String>,
 }
 

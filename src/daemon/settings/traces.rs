@@ -30,7 +30,6 @@ pub struct TraceSettings {
     pub timeout: DurationSetting,
     pub backoff_min: DurationSetting,
     pub backoff_max: DurationSetting,
-    pub retry_after_max: DurationSetting,
     pub age_max: DurationSetting,
 }
 

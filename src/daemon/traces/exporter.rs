@@ -40,6 +40,9 @@ const PROTOBUF: &str = "application/x-protobuf";
 /// The longest wait of the task before it checks again what is due.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
+/// The longest pause that a receiver can ask for. Spans are seldom kept for longer than that.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+
 /// A message to the exporter's task.
 pub(super) enum ExporterMessage {
     /// A root job has ended.
@@ -313,7 +316,7 @@ impl Exporter {
         if self.failures == 0 {
             tracing::warn!(reason, "traces cannot be sent: tried again for a while");
         }
-        let demanded = retry_after.map(|requested| requested.min(self.settings.retry_after_max.0));
+        let demanded = retry_after.map(|requested| requested.min(RETRY_AFTER_MAX));
         self.failures = self.failures.saturating_add(1);
         let bounds = (self.settings.backoff_min.0, self.settings.backoff_max.0);
         let pause = backoff(self.failures, bounds);

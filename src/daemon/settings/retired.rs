@@ -1,0 +1,56 @@
+//! Settings that became constants. They are still accepted, and ignored with a warning.
+
+use super::sources::{PREFIX, SEPARATOR};
+use super::text::SettingsFile;
+
+/// The sections and names of these settings.
+const RETIRED: [(&str, &str); 3] =
+    [("grpc", "header_bytes_max"), ("grpc", "keep_alive_timeout"), ("traces", "retry_after_max")];
+
+/// Removes them from a file. Returns a warning for each.
+pub(super) fn remove_from_file(file: &mut SettingsFile) -> Vec<String> {
+    RETIRED.iter().filter(|(section, key)| file.remove(section, key)).map(warning).collect()
+}
+
+/// Removes them from variables. Returns a warning for each.
+pub(super) fn remove_from_variables(variables: &mut Vec<(String, String)>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    variables.retain(|(name, _)| {
+        let name = name.to_uppercase();
+        let name = name.strip_suffix("_FILE").unwrap_or(&name);
+        let found = RETIRED.iter().find(|(section, key)| {
+            name == format!("{PREFIX}{SEPARATOR}{section}{SEPARATOR}{key}").to_uppercase()
+        });
+        warnings.extend(found.map(warning));
+        found.is_none()
+    });
+    warnings
+}
+
+fn warning((section, key): &(&str, &str)) -> String {
+    format!("setting {section}.{key} is no longer needed and is ignored")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Overrides, Settings};
+    use super::*;
+
+    #[test]
+    fn a_retired_setting_is_accepted_with_a_warning() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let text = "grpc: { keep_alive_timeout: 7s }\ntraces: { retry_after_max: x, delay: 2s }\n";
+        std::fs::write(file.path(), text).expect("written");
+        let settings = Settings::load(Some(file.path()), &Overrides::default()).expect("accepted");
+        assert_eq!(settings.traces.delay.0.as_secs(), 2);
+        let expected = ["grpc.keep_alive_timeout", "traces.retry_after_max"]
+            .map(|name| format!("setting {name} is no longer needed and is ignored"));
+        assert_eq!(settings.warnings(), expected);
+        let set = |name: &str| (name.to_owned(), "1".to_owned());
+        let kept = set("WORKFLOW_MANAGER__GRPC__KEEP_ALIVE");
+        let retired = "WORKFLOW_MANAGER__GRPC__KEEP_ALIVE_TIMEOUT";
+        let mut variables = vec![set(retired), kept.clone(), set(&format!("{retired}_FILE"))];
+        assert_eq!(remove_from_variables(&mut variables), vec![expected[0].clone(); 2]);
+        assert_eq!(variables, [kept]);
+    }
+}
