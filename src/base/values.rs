@@ -181,6 +181,21 @@ fn is_token(part: &str) -> bool {
         && part.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
+/// Checks that none of these settings is 0. Their names stand behind `prefix`.
+///
+/// # Errors
+///
+/// Names the first that is 0.
+pub fn check_at_least_one<N: Default + PartialEq>(
+    prefix: &str,
+    numbers: &[(&str, N)],
+) -> Result<(), String> {
+    match numbers.iter().find(|(_, number)| *number == N::default()) {
+        Some((name, _)) => Err(format!("{prefix}{name} is 0, expected at least 1")),
+        None => Ok(()),
+    }
+}
+
 /// Masks every address in a JSON value.
 pub fn mask_addresses(value: &mut serde_json::Value) {
     match value {

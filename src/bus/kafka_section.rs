@@ -1,7 +1,7 @@
 //! Settings of buses over Kafka. They are here because they are read and checked by builds without
 //! Kafka too.
 
-use base::values::{DurationSetting, Names};
+use base::values::{DurationSetting, Names, check_at_least_one};
 use engine::text::quote;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -217,16 +217,13 @@ impl KafkaSection {
                 return Err(format!("{place}.{name} is {span}, expected some time, such as 10s"));
             }
         }
-        for (name, value) in [
-            ("prefetch", self.prefetch),
-            ("replies_bytes_max", self.replies_bytes_max),
-            ("unconfirmed_max", self.unconfirmed_max),
-            ("unconfirmed_bytes_max", self.unconfirmed_bytes_max),
-        ] {
-            if value == 0 {
-                return Err(format!("{place}.{name} is 0, expected at least 1"));
-            }
-        }
+        let numbers = [
+            (".prefetch", self.prefetch),
+            (".replies_bytes_max", self.replies_bytes_max),
+            (".unconfirmed_max", self.unconfirmed_max),
+            (".unconfirmed_bytes_max", self.unconfirmed_bytes_max),
+        ];
+        check_at_least_one(place, &numbers)?;
         self.properties.0.keys().try_for_each(|name| {
             check_property(name).map_err(|why| format!("{place}.properties: {why}"))
         })

@@ -120,7 +120,7 @@ pub struct FanOutKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrency: Option<u32>,
     /// How many child jobs may fail before the step does.
-    #[serde(default, skip_serializing_if = "Tolerate::is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub tolerate: Tolerate,
 }
 
@@ -166,6 +166,10 @@ impl Default for Tolerate {
     }
 }
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Renders the value as a workflow file writes it: `5` or `2.5%`.
 impl fmt::Display for Tolerate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -192,10 +196,6 @@ impl Tolerate {
             }
         }
     }
-
-    fn is_none(&self) -> bool {
-        *self == Tolerate::default()
-    }
 }
 
 /// What happens to the job when a step's attempts are used up (key `onFailure`).
@@ -207,12 +207,6 @@ pub enum OnFailure {
     Fail,
     /// The step counts as done, without an output.
     Continue,
-}
-
-impl OnFailure {
-    fn is_default(&self) -> bool {
-        *self == OnFailure::Fail
-    }
 }
 
 /// The words for a step's status (docs/operations.md).
@@ -251,10 +245,6 @@ impl StatusWords {
     /// Returns whether a worker may report `word`.
     pub fn allows(&self, word: &str) -> bool {
         self.words.is_empty() || self.words.iter().any(|allowed| **allowed == *word)
-    }
-
-    fn is_default(&self) -> bool {
-        *self == StatusWords::default()
     }
 }
 
@@ -299,13 +289,13 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_when: Option<Expression>,
     /// What its failure does to the job.
-    #[serde(default, skip_serializing_if = "OnFailure::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub on_failure: OnFailure,
     /// Whether no message is sent, and a call of the API completes the step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
     /// The words for its status.
-    #[serde(default, skip_serializing_if = "StatusWords::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub status: StatusWords,
     /// The users whose replies count; empty: any user's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,7 +1,7 @@
 //! Settings of buses that call web services.
 
 use base::networks::{Network, Networks};
-use base::values::{DurationSetting, Names, Secret, ServerAddress};
+use base::values::{DurationSetting, Names, Secret, ServerAddress, check_at_least_one};
 use base::web_address::{ip_address, parse_web_address};
 use engine::text::quote;
 use serde::{Deserialize, Serialize};
@@ -105,9 +105,7 @@ impl PushSection {
     /// Returns which setting is wrong, and what was expected.
     pub fn validate(&self) -> Result<(), String> {
         self.networks()?;
-        if self.calls_max == 0 {
-            return Err("push.calls_max is 0, expected at least 1".to_owned());
-        }
+        check_at_least_one("push.", &[("calls_max", self.calls_max)])?;
         let spans = [
             ("connect_timeout", self.connect_timeout),
             ("retry_min", self.retry_min),
@@ -131,9 +129,7 @@ impl PushSection {
         concurrency: usize,
         timeout: DurationSetting,
     ) -> Result<(), String> {
-        if concurrency == 0 {
-            return Err(format!("{place}.concurrency is 0, expected at least 1"));
-        }
+        check_at_least_one(place, &[(".concurrency", concurrency)])?;
         if timeout.0 <= self.connect_timeout.0 {
             return Err(format!(
                 "{place}.timeout is {timeout}, expected more than push.connect_timeout, {}: a call \

@@ -1,6 +1,6 @@
 //! Sections `events` and `events.webhook`: who receives events.
 
-use base::values::{DurationSetting, Secret, ServerAddress};
+use base::values::{DurationSetting, Secret, ServerAddress, check_at_least_one};
 use serde::{Deserialize, Serialize};
 
 /// The settings of section `events`.
@@ -63,14 +63,10 @@ impl EventSettings {
                 self.webhook.url
             ));
         }
-        for (name, value) in [
+        let numbers = [
             ("exchange_buffer_max", self.exchange_buffer_max),
             ("webhook.concurrency", self.webhook.concurrency),
-        ] {
-            if value == 0 {
-                return Err(format!("events.{name} is 0, expected at least 1"));
-            }
-        }
-        Ok(())
+        ];
+        check_at_least_one("events.", &numbers)
     }
 }

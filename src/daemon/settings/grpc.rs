@@ -1,7 +1,7 @@
 //! Settings of workers over gRPC.
 
 use super::http::HttpSettings;
-use base::values::DurationSetting;
+use base::values::{DurationSetting, check_at_least_one};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::net::SocketAddr;
 
@@ -81,9 +81,7 @@ impl GrpcSettings {
         ];
         let spans =
             [("handshake_timeout", self.handshake_timeout), ("keep_alive", self.keep_alive)];
-        if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == 0) {
-            return Err(format!("grpc.{name} is 0, expected at least 1"));
-        }
+        check_at_least_one("grpc.", &numbers)?;
         if !WINDOW_BYTES.contains(&self.window_bytes) {
             return Err(format!(
                 "grpc.window_bytes is {}, expected {} to {} (HTTP/2)",

@@ -1,7 +1,7 @@
 //! Settings of the HTTP API.
 
 use super::tokens::{MAIN_TOKEN, TokenSettings, check_token_length, check_tokens, is_token_name};
-use base::values::{DurationSetting, Names, Secret};
+use base::values::{DurationSetting, Names, Secret, check_at_least_one};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -178,9 +178,7 @@ impl HttpSettings {
             ("answer_timeout", self.answer_timeout),
             ("header_timeout", self.header_timeout),
         ];
-        if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == 0) {
-            return Err(format!("http.{name} is 0, expected at least 1"));
-        }
+        check_at_least_one("http.", &numbers)?;
         match spans.iter().find(|(_, span)| span.0.is_zero()) {
             Some((name, _)) => Err(format!("http.{name} is 0s, expected some time, such as 30s")),
             None => Ok(()),

@@ -13,7 +13,7 @@ use super::traces::TraceSettings;
 use super::{retired, secrets, spelling, unknown_variables};
 use amqp::AmqpSection;
 use base::trust::Authorities;
-use base::values::DurationSetting;
+use base::values::{DurationSetting, check_at_least_one};
 use bus::KafkaSection;
 use bus::push::PushSection;
 use serde::{Deserialize, Serialize};
@@ -289,7 +289,7 @@ impl Settings {
         self.traces.validate().map_err(SettingsError::Invalid)?;
         self.exchange_bus().map_err(SettingsError::Invalid)?;
         self.events.validate().map_err(SettingsError::Invalid)?;
-        for (name, value) in [
+        let numbers = [
             ("embedded.deliveries_max", u64::from(self.embedded.deliveries_max)),
             ("embedded.sending_bytes_max", self.embedded.sending_bytes_max as u64),
             ("fanout.window", u64::from(self.fanout.window)),
@@ -299,11 +299,8 @@ impl Settings {
             ("limits.depth_max", u64::from(self.limits.depth_max)),
             ("limits.jobs_running_max", self.limits.jobs_running_max as u64),
             ("limits.creations_waiting_max", self.limits.creations_waiting_max as u64),
-        ] {
-            if value == 0 {
-                return refuse(format!("{name} is 0, expected at least 1"));
-            }
-        }
+        ];
+        check_at_least_one("", &numbers).map_err(SettingsError::Invalid)?;
         Ok(Settings { http: HttpSettings { file_tokens: tokens_of_file, ..self.http }, ..self })
     }
 }

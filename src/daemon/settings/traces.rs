@@ -1,6 +1,6 @@
 //! Settings of traces, in the terms of OpenTelemetry.
 
-use base::values::{DurationSetting, Secret, ServerAddress};
+use base::values::{DurationSetting, Secret, ServerAddress, check_at_least_one};
 use base::web_address::parse_web_address;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
@@ -114,9 +114,7 @@ impl TraceSettings {
             ("job_spans_max", self.job_spans_max),
             ("batch_spans_max", self.batch_spans_max),
         ];
-        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
-            return Err(format!("traces.{name} is 0, expected at least 1"));
-        }
+        check_at_least_one("traces.", &counts)?;
         let spans = [
             ("interval", self.interval),
             ("timeout", self.timeout),

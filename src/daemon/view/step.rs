@@ -27,12 +27,12 @@ pub struct StepDetail<'a> {
     output_bytes: Option<usize>,
     attempts: Vec<Attempt>,
     /// How many older attempts are left out.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     attempts_omitted: u64,
 }
 
-fn is_none(count: &u64) -> bool {
-    *count == 0
+fn is_zero<N: Default + PartialEq>(count: &N) -> bool {
+    *count == N::default()
 }
 
 impl<'a> StepDetail<'a> {
@@ -92,7 +92,7 @@ struct Attempt {
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_until: Option<Rfc3339Time>,
     /// How often the message was sent again.
-    #[serde(skip_serializing_if = "is_never")]
+    #[serde(skip_serializing_if = "is_zero")]
     redispatched: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     end_time: Option<Rfc3339Time>,
@@ -113,10 +113,6 @@ enum AttemptState {
     Completed,
     Failed,
     Cancelled,
-}
-
-fn is_never(count: &u32) -> bool {
-    *count == 0
 }
 
 impl AttemptHistory {
