@@ -20,8 +20,8 @@ impl Settings {
             return Vec::new();
         }
         vec![format!(
-            "journal.lag is {lag} ({place}): it says how far lists and the tables of statuses may be \
-             behind the commits (1s by default); in earlier versions it said how long a confirm \
+            "journal.lag is {lag} ({place}): it says how far lists and the tables of statuses may \
+             be behind the commits (1s by default); in earlier versions it said how long a confirm \
              may wait, which is journal.confirm_lag by now. Rename it, or set \
              journal.confirm_lag too if it is meant so"
         )]
