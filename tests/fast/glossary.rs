@@ -23,7 +23,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("seldom", "rate limiter"),
     ("surroundings", "environment"),
     ("teller", "event builder"),
-    ("ways", "handles"),
+    ("ways", "environment (`…Env`)"),
 ];
 
 /// Names that no function may have: they are no verbs, or say too little.

@@ -1,7 +1,7 @@
-//! The archive looks up jobs that take no input, and rebuilds those that are to go on. It reads the
-//! journal on its own thread, so that a slow read delays only those who wait for it. A job is
-//! rebuilt behind a barrier: everything appended before the lookup is committed when the job's rows
-//! are read.
+//! The archive: it looks up jobs that take no input, and rebuilds jobs from the journal. It reads
+//! the journal on its own thread, so that a slow read delays only the requests for the archive.
+//! Before it rebuilds jobs, it waits for a barrier: all records that were appended before are
+//! committed.
 
 use super::fatal::FatalReporter;
 use super::health::Health;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// What the archive uses.
+/// The environment of the archive.
 pub(super) struct ArchiveEnv {
     router: Mailbox<RouterInput>,
     supervisor: Mailbox<SupervisorInput>,
@@ -30,7 +30,7 @@ pub(super) struct ArchiveEnv {
     rules: Arc<dyn Rules>,
     health: Arc<Health>,
     fatal: FatalReporter,
-    /// The pause before a barrier is tried again while the disk is full.
+    /// The delay before a barrier is retried while the journal has to wait.
     barrier_retry: Duration,
 }
 
@@ -48,59 +48,59 @@ impl ArchiveEnv {
         }
     }
 
-    /// Waits until everything appended before this is committed. If the journal is lost, that never
-    /// happens: then the read reports it.
+    /// Waits until all records that were appended before are committed. Returns without that if the
+    /// journal is lost: then the read will fail.
     async fn wait_for_barrier(&self) {
         loop {
-            let (answer, committed) = oneshot::channel();
-            self.journal.send(JournalInput::ProjectionBarrier(answer));
-            if committed.await.is_ok() || self.health.journal_loss().is_some() {
+            let (sender, receiver) = oneshot::channel();
+            self.journal.send(JournalInput::ProjectionBarrier(sender));
+            if receiver.await.is_ok() || self.health.journal_loss().is_some() {
                 return;
             }
-            // The disk is full.
+            // The journal has to wait for disk space or a lock.
             tokio::time::sleep(self.barrier_retry).await;
         }
     }
 }
 
-/// Reads the journal for the router and the supervisor.
+/// The actor that reads the journal for the router and the supervisor.
 pub struct Archive {
     env: Arc<ArchiveEnv>,
-    /// Jobs that are to be rebuilt.
+    /// The requests to rebuild a job that wait for the next barrier.
     requests: Vec<RebuildRequest>,
-    /// Passivated job trees that are to be rebuilt.
-    passivated: TreeNumbers,
-    /// Whether a barrier is under way, for jobs that were requested before.
+    /// The passivated job trees that wait for the next barrier.
+    trees: TreeNumbers,
+    /// Whether a barrier is pending.
     is_barrier_pending: bool,
 }
 
-/// Who asks for a job to be rebuilt.
+/// A request to rebuild a job.
 enum RebuildRequest {
+    /// From the router, which looks up an id.
     Router(JobId, Lookup),
+    /// From the supervisor, after a panic.
     Supervisor(JobNumber),
 }
 
-/// Passivated job trees that are to be rebuilt, each with the number of its root job and the
-/// numbers of all its jobs.
+/// Passivated job trees: the number of each root job, and the numbers of all jobs in its tree.
 type TreeNumbers = Vec<(JobNumber, Vec<JobNumber>)>;
 
-/// The most jobs that one read rebuilds: another lookup waits for it.
+/// How many jobs one read rebuilds at most. Other requests wait for the read.
 const JOBS_PER_READ: usize = 200;
 
 impl Archive {
-    /// Creates the archive.
     pub(super) fn new(env: ArchiveEnv) -> Archive {
         Archive {
             env: Arc::new(env),
             requests: Vec::new(),
-            passivated: Vec::new(),
+            trees: Vec::new(),
             is_barrier_pending: false,
         }
     }
 
     fn handle_input(&mut self, input: ArchiveInput, ctx: &mut Context<Self>) {
         match input {
-            // A job's route is removed behind its last commit: no barrier is needed.
+            // No barrier is needed: a job's creation is committed before its route is removed.
             ArchiveInput::LookUp(id, Lookup::Creation) => self.find_creation(id),
             ArchiveInput::LookUp(id, lookup) => {
                 self.requests.push(RebuildRequest::Router(id, lookup));
@@ -111,7 +111,7 @@ impl Archive {
                 self.rebuild(ctx);
             }
             ArchiveInput::Activate(trees) => {
-                self.passivated.extend(trees);
+                self.trees.extend(trees);
                 self.rebuild(ctx);
             }
         }
@@ -119,18 +119,18 @@ impl Archive {
 
     fn find_creation(&self, id: JobId) {
         faults::hit("archive::read");
-        let found = self.env.reader.load_creation(id);
-        self.send_to_router(id, found.map(LookupResult::Creation));
+        let creation = self.env.reader.load_creation(id);
+        self.send_to_router(id, creation.map(LookupResult::Creation));
     }
 
-    /// Rebuilds the requested jobs behind a barrier. Those requested meanwhile follow behind the
-    /// next one.
+    /// Rebuilds the requested jobs after a barrier. Jobs that are requested before it completes
+    /// wait for the next barrier.
     fn rebuild(&mut self, ctx: &mut Context<Self>) {
-        let is_idle = self.requests.is_empty() && self.passivated.is_empty();
+        let is_idle = self.requests.is_empty() && self.trees.is_empty();
         if is_idle || std::mem::replace(&mut self.is_barrier_pending, true) {
             return;
         }
-        let trees = std::mem::take(&mut self.passivated);
+        let trees = std::mem::take(&mut self.trees);
         let remaining = self.requests.split_off(self.requests.len().min(JOBS_PER_READ));
         let requests = std::mem::replace(&mut self.requests, remaining);
         let env = self.env.clone();
@@ -148,18 +148,18 @@ impl Archive {
             return;
         }
         faults::hit("archive::read");
-        let numbers: Vec<_> = requests.iter().map(|wanted| self.find_number(wanted)).collect();
-        let known: Vec<JobNumber> = numbers.iter().flatten().flatten().copied().collect();
-        let mut recovered = match self.env.reader.recover_jobs(&known) {
+        let lookups: Vec<_> = requests.iter().map(|request| self.find_number(request)).collect();
+        let numbers: Vec<JobNumber> = lookups.iter().flatten().flatten().copied().collect();
+        let mut recovered = match self.env.reader.recover_jobs(&numbers) {
             Ok(recovered) => recovered,
-            // A job that cannot be read must not make the others fail.
-            Err(_) if known.len() > 1 => HashMap::new(),
+            // Below, the jobs are read one by one, so that only those fail that cannot be read.
+            Err(_) if numbers.len() > 1 => HashMap::new(),
             Err(error) => {
-                return requests.iter().for_each(|wanted| self.send_result(wanted, Err(&error)));
+                return requests.iter().for_each(|request| self.send_result(request, Err(&error)));
             }
         };
-        for (request, number) in requests.iter().zip(numbers) {
-            let number = match number {
+        for (request, lookup) in requests.iter().zip(lookups) {
+            let number = match lookup {
                 Ok(Some(number)) => number,
                 Ok(None) => {
                     self.send_result(request, Ok(None));
@@ -175,35 +175,35 @@ impl Archive {
                 continue;
             }
             match self.env.reader.recover_jobs(&[number]) {
-                Ok(mut job) => self.send_result(request, Ok(job.remove(&number).map(Box::new))),
+                Ok(mut jobs) => self.send_result(request, Ok(jobs.remove(&number).map(Box::new))),
                 Err(error) => self.send_result(request, Err(&error)),
             }
         }
     }
 
-    /// Rebuilds passivated jobs, one tree after the other.
+    /// Rebuilds passivated job trees, one after another.
     fn rebuild_trees(&self, trees: TreeNumbers) {
         let env = &self.env;
-        for (number, jobs) in trees {
+        for (root_number, numbers) in trees {
             faults::hit("archive::read");
-            match env.reader.recover_job_tree(&jobs) {
-                Ok(found) => {
-                    let found =
-                        found.into_iter().map(|job| env.rules.adjust_recovered(job)).collect();
-                    let activated = RouterInput::Activated(number, found);
-                    self.env.router.send(activated);
+            match env.reader.recover_job_tree(&numbers) {
+                Ok(recovered) => {
+                    let jobs =
+                        recovered.into_iter().map(|job| env.rules.adjust_recovered(job)).collect();
+                    env.router.send(RouterInput::Activated(root_number, jobs));
                 }
                 // The manager is stopping, or its journal is lost.
                 Err(JournalError::Closed { .. }) => return,
                 Err(error) => {
                     return env.fatal.report(format!(
-                        "a job at rest cannot be rebuilt from the journal: {error}"
+                        "a passivated job cannot be rebuilt from the journal: {error}"
                     ));
                 }
             }
         }
     }
 
+    /// Finds the number of the requested job.
     fn find_number(&self, request: &RebuildRequest) -> Result<Option<JobNumber>, JournalError> {
         match request {
             RebuildRequest::Supervisor(number) => Ok(Some(*number)),
@@ -216,21 +216,22 @@ impl Archive {
         }
     }
 
+    /// Sends the result of a request to the actor that made it.
     fn send_result(
         &self,
         request: &RebuildRequest,
-        job: Result<Option<Box<RecoveredJob>>, &JournalError>,
+        result: Result<Option<Box<RecoveredJob>>, &JournalError>,
     ) {
         let rules = &self.env.rules;
-        let job = job.map(|found| found.map(|found| Box::new(rules.adjust_recovered(*found))));
+        let result = result.map(|job| job.map(|job| Box::new(rules.adjust_recovered(*job))));
         match request {
             RebuildRequest::Router(id, Lookup::ChildOf(_)) => {
-                self.send_to_router(*id, job.map(LookupResult::Child))
+                self.send_to_router(*id, result.map(LookupResult::Child))
             }
             RebuildRequest::Router(id, Lookup::Job | Lookup::Creation) => {
-                self.send_to_router(*id, job.map(LookupResult::Job))
+                self.send_to_router(*id, result.map(LookupResult::Job))
             }
-            RebuildRequest::Supervisor(number) => match job {
+            RebuildRequest::Supervisor(number) => match result {
                 Ok(job) => self.env.supervisor.send(SupervisorInput::Rebuilt(*number, job)),
                 // The manager is stopping, or its journal is lost.
                 Err(JournalError::Closed { .. }) => {}
@@ -241,9 +242,9 @@ impl Archive {
         }
     }
 
-    fn send_to_router(&self, id: JobId, found: Result<LookupResult, impl ToString>) {
-        let found = found.map_err(|error| error.to_string());
-        self.env.router.send(RouterInput::LookupFinished(id, found));
+    fn send_to_router(&self, id: JobId, result: Result<LookupResult, impl ToString>) {
+        let result = result.map_err(|error| error.to_string());
+        self.env.router.send(RouterInput::LookupFinished(id, result));
     }
 }
 

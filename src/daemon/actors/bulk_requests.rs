@@ -1,5 +1,5 @@
-//! Requests to every job: to send the messages of its steps on a queue again, to count its waiting
-//! steps, and to report which of them waits longest.
+//! Bulk requests, which are sent to every job: to dispatch its steps that wait on a queue again, to
+//! count its waiting steps, and to report the steps that wait longest.
 
 use bus::{Address, BusKey};
 use engine::{JobId, Timestamp};
@@ -9,20 +9,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How many jobs are asked at once.
+/// How many jobs a scan asks at once.
 pub(super) const JOBS_AT_ONCE: usize = 10_000;
 
-/// A request to dispatch all steps that wait on a queue again, and its counters.
+/// A request to dispatch all steps that wait on a queue again, with the counters of its result.
 pub struct BulkRedispatch {
     pub(super) queue: Address,
-    /// If set, only steps that have been seen waiting for this long.
+    /// If set, only steps that have been seen waiting for this long are dispatched again.
     pub(super) min_wait: Option<Duration>,
     pub(super) is_dry_run: bool,
     /// The reason, for the record of each job.
     pub(super) reason: Option<Arc<str>>,
     /// The principal who asks: the name of a token.
     pub(super) principal: Option<Arc<str>>,
+    /// How many steps were found so far.
     pub(super) step_count: AtomicUsize,
+    /// How many jobs have one of these steps.
     pub(super) job_count: AtomicUsize,
 }
 
@@ -40,12 +42,12 @@ impl BulkRedispatch {
         }
     }
 
-    /// Limits it to steps that have waited for this span.
-    pub fn with_min_wait(self, span: Duration) -> BulkRedispatch {
-        BulkRedispatch { min_wait: Some(span), ..self }
+    /// Limits the request to steps that have waited for at least `min_wait`.
+    pub fn with_min_wait(self, min_wait: Duration) -> BulkRedispatch {
+        BulkRedispatch { min_wait: Some(min_wait), ..self }
     }
 
-    /// Makes it only count the steps, if `is_dry_run`.
+    /// Sets whether the steps are only counted, and not dispatched again.
     pub fn with_dry_run(self, is_dry_run: bool) -> BulkRedispatch {
         BulkRedispatch { is_dry_run, ..self }
     }
@@ -59,14 +61,14 @@ impl BulkRedispatch {
         BulkRedispatch { reason, principal, ..self }
     }
 
-    /// Returns how many steps were found so far, in how many jobs and child jobs.
+    /// Returns the number of steps that were found so far, and the number of their jobs.
     pub fn counts(&self) -> (usize, usize) {
         (self.step_count.load(Ordering::Relaxed), self.job_count.load(Ordering::Relaxed))
     }
 }
 
-/// Counts the steps that have waited for a span, by queue. The result is sent once the last job has
-/// answered.
+/// A count of the steps that have waited for at least `min_wait`, by queue. The result is sent when
+/// the last clone is dropped.
 pub struct QueueScan {
     pub(super) bus: BusKey,
     pub(super) min_wait: Duration,
@@ -75,13 +77,13 @@ pub struct QueueScan {
 }
 
 impl QueueScan {
-    /// Creates a scan of the steps whose messages go over this bus; the result is sent to `answer`.
+    /// Creates a scan of the steps whose messages are sent over this bus.
     pub fn new(
         bus: BusKey,
-        span: Duration,
-        answer: oneshot::Sender<HashMap<Arc<str>, u64>>,
+        min_wait: Duration,
+        result_sender: oneshot::Sender<HashMap<Arc<str>, u64>>,
     ) -> QueueScan {
-        QueueScan { bus, min_wait: span, counts: Mutex::default(), result_sender: Some(answer) }
+        QueueScan { bus, min_wait, counts: Mutex::default(), result_sender: Some(result_sender) }
     }
 
     /// Counts one step on each of these queues.
@@ -95,9 +97,9 @@ impl Drop for QueueScan {
     fn drop(&mut self) {
         let counts =
             std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Some(answer) = self.result_sender.take() {
-            // The receiver may have gone.
-            let _ = answer.send(counts);
+        if let Some(result_sender) = self.result_sender.take() {
+            // An error means that the receiver was dropped.
+            let _ = result_sender.send(counts);
         }
     }
 }
@@ -105,20 +107,20 @@ impl Drop for QueueScan {
 /// A step that waits for a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingStep {
-    /// When its attempt began.
+    /// When the step's attempt began.
     pub since: Timestamp,
-    /// The job or child job.
+    /// The id of the job or child job.
     pub job: JobId,
     /// The step's name.
     pub step: Arc<str>,
 }
 
-/// The step that waits longest on each queue, of those reported so far.
+/// The step that waits longest on each queue, among the steps reported so far.
 #[derive(Default)]
 pub struct OldestWaits(Mutex<HashMap<Address, WaitingStep>>);
 
 impl OldestWaits {
-    /// Records a step that waits on this queue.
+    /// Records a step that waits on this queue, if it waits longest.
     pub(super) fn record(&self, queue: Address, wait: WaitingStep) {
         let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match waits.get_mut(&queue) {
@@ -128,7 +130,7 @@ impl OldestWaits {
         }
     }
 
-    /// Takes what was recorded, by queue.
+    /// Takes the recorded steps, by queue.
     pub fn take(&self) -> HashMap<Address, WaitingStep> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

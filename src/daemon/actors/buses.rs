@@ -1,5 +1,5 @@
-//! The registry of buses: one for each bus and virtual host that a workflow uses. A reload may
-//! bring more.
+//! The registry of buses: one for each bus and virtual host that a workflow uses. A reload can add
+//! buses.
 
 use super::inputs::BusInput;
 use super::mailbox::Mailbox;
@@ -12,19 +12,21 @@ use std::time::Duration;
 
 /// The buses of a process, by their keys.
 pub struct Buses {
-    /// The bus of all workflows and steps that name none.
+    /// The name of the bus of all workflows and steps that name none.
     default_bus: Arc<str>,
     /// The kinds of the buses in the settings, by their names.
     kinds: BTreeMap<Arc<str>, BusKind>,
     /// The reply queues of the buses that have one, by the names of the buses.
     reply_queues: BTreeMap<Arc<str>, String>,
-    /// How long replies are read first after a connection, by the names of the buses.
+    /// How long timeouts are suspended after a bus has connected, so that replies are read first,
+    /// by the names of the buses.
     replies_first: BTreeMap<Arc<str>, Duration>,
+    /// The mailboxes of the buses that were started.
     started: RwLock<BTreeMap<BusKey, Mailbox<BusInput>>>,
 }
 
 impl Buses {
-    /// Creates the registry without any bus; those that workflows may name are in the settings.
+    /// Creates the registry of the buses in the settings. None of them is started.
     pub fn new(settings: &Settings) -> Buses {
         let kinds: BTreeMap<Arc<str>, BusKind> =
             settings.bus_kinds().into_iter().map(|(name, kind)| (name.into(), kind)).collect();
@@ -50,13 +52,13 @@ impl Buses {
         self.kinds.contains_key(bus)
     }
 
-    /// Returns the reply queue of a bus, if it has one.
+    /// Returns the reply queue of a bus; `None`: the bus has none.
     pub fn reply_queue(&self, bus: &str) -> Option<&str> {
         self.reply_queues.get(bus).map(String::as_str)
     }
 
-    /// Returns how long a step whose timeout has passed waits for a reply once its bus is connected
-    /// again.
+    /// Returns how long timeouts are suspended after a bus has connected, so that its replies are
+    /// read first.
     pub fn replies_first(&self, bus: &str) -> Duration {
         self.replies_first.get(bus).copied().unwrap_or_default()
     }
@@ -65,49 +67,49 @@ impl Buses {
         self.kinds.get(bus).is_none_or(|kind| kind.capabilities().has_vhosts)
     }
 
-    /// Returns the key of a bus in a virtual host, if the bus has any. Without a name it is the
-    /// default bus.
+    /// Returns the key of a bus; `None`: of the default bus. The virtual host is part of the key
+    /// only if the bus has virtual hosts.
     pub fn resolve(&self, bus: Option<&Arc<str>>, vhost: &str) -> BusKey {
         let bus = bus.unwrap_or(&self.default_bus).clone();
         let vhost = if self.has_vhosts(&bus) { vhost } else { "" };
         BusKey { name: bus, vhost: vhost.into() }
     }
 
-    /// Returns the bus on which a workflow takes calls.
+    /// Returns the bus with the call queue of a workflow.
     pub fn bus_of_workflow(&self, definition: &Definition) -> BusKey {
         self.resolve(definition.bus.as_ref(), &definition.vhost)
     }
 
-    /// Returns the bus to which a step of a workflow sends.
+    /// Returns the bus to which a step of a workflow sends its messages.
     pub fn bus_of_step(&self, definition: &Definition, step: &Step) -> BusKey {
         self.resolve(step.bus.as_ref(), &definition.vhost)
     }
 
-    /// Returns the bus on which a caller of a workflow waits.
+    /// Returns the bus with the reply queue of a caller.
     pub fn bus_of_caller(&self, definition: &Definition, caller: &Caller) -> BusKey {
         self.resolve(caller.bus.as_ref().or(definition.bus.as_ref()), &definition.vhost)
     }
 
-    /// Returns the queue to which a step of a workflow sends.
+    /// Returns the queue to which a step of a workflow sends its messages.
     pub fn address(&self, definition: &Definition, step: &Step) -> Address {
         Address { bus: self.bus_of_step(definition, step), queue: step.queue.clone() }
     }
 
-    /// Returns whether a step of a workflow sends to this bus.
+    /// Returns whether a step of a workflow sends its messages to this bus.
     pub fn is_bus_of_step(&self, key: &BusKey, definition: &Definition, step: &Step) -> bool {
         let bus = step.bus.as_ref().unwrap_or(&self.default_bus);
         key.name == *bus && (*key.vhost == *definition.vhost || !self.has_vhosts(bus))
     }
 
-    /// Finds a bus of a workflow that was not started.
+    /// Finds a bus that the workflow needs and that was not started.
     pub fn find_missing(&self, definition: &Definition) -> Option<BusKey> {
-        let used = definition.sending_steps().map(|step| self.bus_of_step(definition, step));
+        let step_buses = definition.sending_steps().map(|step| self.bus_of_step(definition, step));
         std::iter::once(self.bus_of_workflow(definition))
-            .chain(used)
+            .chain(step_buses)
             .find(|bus| self.find(bus).is_none())
     }
 
-    /// Finds the mailbox of a bus, if the bus was started.
+    /// Finds the mailbox of a bus; `None`: the bus was not started.
     pub fn find(&self, key: &BusKey) -> Option<Mailbox<BusInput>> {
         self.started.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
@@ -115,11 +117,11 @@ impl Buses {
     /// Returns the mailboxes of all buses that were started.
     pub fn all(&self) -> Vec<(BusKey, Mailbox<BusInput>)> {
         let started = self.started.read().unwrap_or_else(PoisonError::into_inner);
-        started.iter().map(|(key, bus)| (key.clone(), bus.clone())).collect()
+        started.iter().map(|(key, mailbox)| (key.clone(), mailbox.clone())).collect()
     }
 
     /// Adds a bus that was started.
-    pub fn add(&self, key: BusKey, bus: Mailbox<BusInput>) {
-        self.started.write().unwrap_or_else(PoisonError::into_inner).insert(key, bus);
+    pub fn add(&self, key: BusKey, mailbox: Mailbox<BusInput>) {
+        self.started.write().unwrap_or_else(PoisonError::into_inner).insert(key, mailbox);
     }
 }

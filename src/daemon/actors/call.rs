@@ -1,7 +1,7 @@
 //! Calls: messages on the workflows' queues, each of which asks for a job
-//! (docs/worker-protocol.md). A call is acknowledged once its job and its caller are committed; a
-//! refused call, once the broker has the refusal. While the manager takes no jobs, calls wait in
-//! the router, unacknowledged. The prefetch bounds how many; the rest wait in the broker.
+//! (docs/worker-protocol.md). A call is acknowledged after the commit of its job and its caller; a
+//! refused call, once the broker has the refusal. While the manager accepts no jobs, calls wait in
+//! the router, unacknowledged. The prefetch bounds their number; other calls wait in the broker.
 
 use bus::Acknowledger;
 use engine::{Caller, CorrelationId, Definition, Job, JobId, Message, TraceContext};
@@ -12,30 +12,30 @@ pub struct Call {
     pub(super) definition: Arc<Definition>,
     pub(super) id: JobId,
     pub(super) message: Message,
-    /// The caller that waits for the job's end, if any.
+    /// The caller that is sent the job's end; `None`: the call has no `reply_to`.
     pub(super) caller: Option<Caller>,
-    /// How many levels of calls and child jobs are above its job.
+    /// How many levels of calls and child jobs are above the job of the call.
     pub(super) depth: u16,
-    /// Its trace context, if it has one.
+    /// The trace context of the message, if it has one.
     pub(super) trace: Option<Arc<TraceContext>>,
     pub(super) source: CallSource,
     pub(super) ack: Acknowledger,
 }
 
-/// Who sends a call, as far as is known.
+/// The sender of a call.
 pub(super) enum CallSource {
-    /// Any sender that is not a step.
+    /// The sender is not a step.
     External,
-    /// The message claims to be from this attempt of a step. The step's job has not checked the
+    /// The message claims to be sent by this attempt of a step. The step's job has not checked the
     /// claim yet.
     Unverified(CorrelationId, u32),
-    /// A step of a job, which waits for the result. Such a call must not wait for other jobs to
-    /// end: they may wait for its own job.
+    /// The sender is a step of a job, which waits for the result. Such a call must not wait until
+    /// other jobs end: this could be a deadlock.
     Step,
 }
 
 impl Call {
-    /// Checks the claimed source with the job of the step.
+    /// Verifies the claimed source against the job of the step.
     pub(super) fn verified_by(self, job: &Job) -> Call {
         let source = match &self.source {
             CallSource::Unverified(sender, attempt)
@@ -54,7 +54,7 @@ impl Call {
         Call { source, ..self }
     }
 
-    /// Returns the bytes of its message: about what its job will take in memory.
+    /// Returns the size of the message, which estimates the memory that its job will take.
     pub(super) fn message_bytes(&self) -> usize {
         self.message.encoded_len()
     }

@@ -1,5 +1,5 @@
-//! Checks messages on the queues of workflows. Each becomes a [`Call`], or its sender is told why
-//! it is refused.
+//! Checks messages on the queues of workflows. Each message is parsed as a [`Call`], or refused
+//! with a reason.
 
 use super::buses::Buses;
 use super::call::{Call, CallSource};
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use engine::{Caller, CorrelationId, Definition, Job, JobId, Message};
 use std::sync::Arc;
 
-/// What the checks of calls use.
+/// The environment of the checks.
 pub(super) struct CallEnv {
     outbox: Arc<Outbox>,
     buses: Arc<Buses>,
@@ -38,15 +38,15 @@ impl CallEnv {
     }
 }
 
-/// Why a call gets no job.
+/// The reason why a call is refused.
 pub(super) struct CallRefusal {
-    /// The reason as a metric label.
+    /// The kind of the refusal, as a metric label.
     pub kind: &'static str,
-    /// The reason for the caller, in one sentence.
+    /// The reason, as the caller receives it.
     pub reason: String,
 }
 
-/// A call that gets no job.
+/// A refused call.
 pub(super) struct RefusedCall {
     pub(super) definition: Arc<Definition>,
     pub(super) id: JobId,
@@ -89,8 +89,8 @@ impl Call {
         RefusedCall { definition, id, caller, ack }.send_refusal(refusal, env);
     }
 
-    /// Returns the caller that joins the job with its id. `None`: the call is refused, because it
-    /// asks for another job or because too many callers wait.
+    /// Checks whether the call may join the job with its id. Returns the caller that joins; `None`:
+    /// the call is refused, because it asks for another job or because too many callers wait.
     pub(super) fn check_join(
         self,
         job: &Job,
@@ -109,16 +109,15 @@ impl Call {
         Some((call.caller, call.ack))
     }
 
-    /// Returns the call, if it asks for the job that is `known` under its id. Otherwise the call is
-    /// refused.
+    /// Returns the call, if it asks for the existing job with its id. Otherwise refuses the call.
     pub(super) fn check_conflict<'a>(
         self,
-        known: impl Into<ExistingJob<'a>>,
+        existing: impl Into<ExistingJob<'a>>,
         env: &CallEnv,
     ) -> Option<Call> {
         if let Err(RequestError::Conflict(reason)) = CreateResponse::from_existing(
             self.id,
-            known,
+            existing,
             &self.definition.full_name(),
             &self.message,
         ) {
@@ -128,7 +127,7 @@ impl Call {
         Some(self)
     }
 
-    /// Reads a message of a workflow's queue, which came over `bus`. `None`: the call is refused.
+    /// Parses a delivery from a workflow's queue on `bus`. Returns `None` if the call is refused.
     pub(super) fn from_delivery(
         definition: Arc<Definition>,
         bus: &Arc<str>,
@@ -140,8 +139,8 @@ impl Call {
             caller_from(bus, &delivery),
             source_from(&delivery, env.buses.reply_queue(bus)),
         );
-        // Without the header no level is above it.
-        let depth = delivery.depth.map_or(0, |above| above.saturating_add(1));
+        // Without the header, no job is above the job of this call.
+        let depth = delivery.depth.map_or(0, |sender_depth| sender_depth.saturating_add(1));
         let limits = &env.limits;
         let message = parse_message(&delivery.body, limits.step_message_bytes_max)
             .and_then(|message| check_depth(depth, limits.depth_max, message));
@@ -169,21 +168,23 @@ fn caller_from(bus: &Arc<str>, delivery: &Delivery) -> Option<Caller> {
     })
 }
 
-/// Returns whether the message claims to be a step's: it names a step and this manager's reply
-/// queue, and has the id of that step's message. So a running step stands for one job at most.
+/// Returns the source that the message claims. It claims to be sent by a step if it names a step
+/// and this manager's reply queue, and has the id of that step's message. The id ensures that a
+/// running step starts one job at most.
 fn source_from(delivery: &Delivery, own_reply_queue: Option<&str>) -> CallSource {
     let claimed = || {
         let (correlation_id, message_id) =
             (delivery.correlation_id.as_deref()?, delivery.message_id.as_deref()?);
         let sender: CorrelationId = correlation_id.parse().ok()?;
         let attempt: u32 = message_id.rsplit_once(':')?.1.parse().ok()?;
-        // Only one spelling counts: another would ask for another job.
-        let is_of_step =
+        // Only the canonical form counts: the id of the job is derived from the text.
+        let is_canonical =
             correlation_id == sender.to_string() && message_id == format!("{sender}:{attempt}");
-        let is_ours = delivery.reply_to.is_some()
-            && delivery.reply_to.as_deref() == own_reply_queue
-            && delivery.attempt.is_none_or(|named| named == attempt);
-        (is_of_step && is_ours).then_some(CallSource::Unverified(sender, attempt))
+        let replies_to_manager =
+            delivery.reply_to.is_some() && delivery.reply_to.as_deref() == own_reply_queue;
+        let is_same_attempt = delivery.attempt.is_none_or(|header| header == attempt);
+        (is_canonical && replies_to_manager && is_same_attempt)
+            .then_some(CallSource::Unverified(sender, attempt))
     };
     claimed().unwrap_or(CallSource::External)
 }
@@ -200,17 +201,19 @@ fn check_depth(depth: u16, depth_max: u16, message: Message) -> Result<Message, 
 }
 
 /// Returns the id of the job that a message asks for: its `message_id`, if that is a UUID.
-/// Otherwise it is derived from what identifies the message, so that a second delivery starts no
+/// Otherwise the id is derived from what identifies the message, so that a redelivery starts no
 /// second job. If nothing identifies the message, the id is new.
 fn job_id_from(definition: &Definition, delivery: &Delivery) -> JobId {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let (name, message_id) = (definition.full_name(), text(&delivery.message_id));
-    let (correlation_id, reply_to) = (text(&delivery.correlation_id), text(&delivery.reply_to));
-    // Only in its hyphenated form: the ids derived from other spellings must not change.
+    let or_empty = |property: &Option<String>| property.clone().unwrap_or_default();
+    let (name, message_id) = (definition.full_name(), or_empty(&delivery.message_id));
+    let correlation_id = or_empty(&delivery.correlation_id);
+    let reply_to = or_empty(&delivery.reply_to);
+    // Only the hyphenated form is parsed, because ids that were derived from others must not
+    // change.
     if let Some(id) = JobId::parse_hyphenated(&message_id) {
         return id;
     }
-    // A message without an id is identified by everything that its answer depends on.
+    // A message without an id is identified by everything that determines its reply.
     let body: &[u8] = if message_id.is_empty() { &delivery.body } else { &[] };
     if message_id.is_empty() && (correlation_id.is_empty() || reply_to.is_empty()) {
         return clock::new_id();

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// The reason that a cancelled job shows.
+/// The reason of a job that a client has cancelled.
 pub const CANCEL_REASON: &str = "by a call of the API";
 
 /// The response to the creation of a job.
@@ -36,20 +36,20 @@ pub enum OperationResponse {
     Step(JobState, StepSnapshot),
 }
 
-/// A step after an operation on it.
+/// The state of a step after an operation on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepSnapshot {
-    /// Its name.
+    /// The step's name.
     pub name: Arc<str>,
-    /// Its state.
+    /// The step's state.
     pub state: StepState,
-    /// Its status.
+    /// The step's status (docs/operations.md).
     pub status: String,
-    /// Its attempt.
+    /// The number of the latest attempt.
     pub attempt: u32,
-    /// Why it failed, or its last attempt did.
+    /// Why the step or its latest attempt failed; `None`: neither did.
     pub reason: Option<Arc<str>>,
-    /// When the next attempt is due.
+    /// When the next attempt is due; `None`: no retry is scheduled.
     pub retry_at: Option<Timestamp>,
 }
 
@@ -66,34 +66,34 @@ pub enum RequestError {
     UnknownStep(String),
     /// The id belongs to another job, or the request is not possible now.
     Conflict(String),
-    /// The reply that was given by hand is wrong.
+    /// The reply that an operator has given is invalid.
     Invalid(String),
-    /// A limit is reached, or nothing is accepted now.
+    /// A limit is reached, or the manager accepts no requests now.
     Overloaded(String),
-    /// Something broke; the text is for the log and the client.
+    /// An internal error.
     Failed(String),
 }
 
-/// Where the response to a client is sent.
+/// The sender of a response to a client.
 pub type ResponseSender<T> = oneshot::Sender<Result<T, RequestError>>;
 
-/// A response, and where it is sent.
+/// A response with its sender.
 pub enum ClientResponse {
-    /// To a creation.
+    /// The response to a creation.
     Create(ResponseSender<CreateResponse>, Result<CreateResponse, RequestError>),
-    /// To an operation.
+    /// The response to an operation.
     Operation(ResponseSender<OperationResponse>, Result<OperationResponse, RequestError>),
-    /// To a deletion.
+    /// The response to an erasure.
     Erase(ResponseSender<Erased>, Result<Erased, RequestError>),
 }
 
-/// What is known of the job that has an id.
+/// The job that has an id already, as a new request for the id is compared with it.
 pub struct ExistingJob<'a> {
-    /// Whether it is a child job.
+    /// Whether the job is a child job.
     pub is_child: bool,
     /// The workflow's full name.
     pub workflow: Cow<'a, str>,
-    /// The message of a root job.
+    /// The job's message; `None`: the journal does not have it.
     pub message: Option<&'a Message>,
 }
 
@@ -118,34 +118,34 @@ impl<'a> From<&'a Job> for ExistingJob<'a> {
 }
 
 impl ClientResponse {
-    /// Sends the response. The client may have gone; what was done stays done.
+    /// Sends the response. If the client has disconnected, the response is dropped.
     pub fn send(self) {
         match self {
-            ClientResponse::Create(to, answer) => drop(to.send(answer)),
-            ClientResponse::Operation(to, answer) => drop(to.send(answer)),
-            ClientResponse::Erase(to, answer) => drop(to.send(answer)),
+            ClientResponse::Create(sender, result) => drop(sender.send(result)),
+            ClientResponse::Operation(sender, result) => drop(sender.send(result)),
+            ClientResponse::Erase(sender, result) => drop(sender.send(result)),
         }
     }
 
     /// Replaces the result by this error.
-    pub fn with_error(self, refusal: RequestError) -> ClientResponse {
+    pub fn with_error(self, error: RequestError) -> ClientResponse {
         match self {
-            ClientResponse::Create(to, _) => ClientResponse::Create(to, Err(refusal)),
-            ClientResponse::Operation(to, _) => ClientResponse::Operation(to, Err(refusal)),
-            ClientResponse::Erase(to, _) => ClientResponse::Erase(to, Err(refusal)),
+            ClientResponse::Create(sender, _) => ClientResponse::Create(sender, Err(error)),
+            ClientResponse::Operation(sender, _) => ClientResponse::Operation(sender, Err(error)),
+            ClientResponse::Erase(sender, _) => ClientResponse::Erase(sender, Err(error)),
         }
     }
 
-    /// Returns the response for the case that the job turns out to be deleted.
+    /// Returns the response to send instead if the job was deleted before the commit.
     pub fn after_deletion(self) -> ClientResponse {
         match self {
-            ClientResponse::Operation(to, Ok(_)) => {
-                ClientResponse::Operation(to, Err(RequestError::NotFound))
+            ClientResponse::Operation(sender, Ok(_)) => {
+                ClientResponse::Operation(sender, Err(RequestError::NotFound))
             }
-            ClientResponse::Create(to, Ok(CreateResponse::Existing(id))) => ClientResponse::Create(
-                to,
-                Err(RequestError::Overloaded(format!("job {id} was deleted meanwhile: ask again"))),
-            ),
+            ClientResponse::Create(sender, Ok(CreateResponse::Existing(id))) => {
+                let reason = format!("job {id} was deleted meanwhile: ask again");
+                ClientResponse::Create(sender, Err(RequestError::Overloaded(reason)))
+            }
             ClientResponse::Create(..)
             | ClientResponse::Operation(..)
             | ClientResponse::Erase(..) => self,
@@ -154,29 +154,29 @@ impl ClientResponse {
 }
 
 impl CreateResponse {
-    /// Returns the response to a client that asks for a job under an id that is, or was, in use
+    /// Returns the response to a client that asks for a job under the id of an existing job
     /// (docs/http-api.md).
     ///
     /// # Errors
     ///
-    /// The client asks for a different job.
+    /// Returns an error if the client asks for a different job.
     pub fn from_existing<'a>(
         id: JobId,
-        known: impl Into<ExistingJob<'a>>,
+        existing: impl Into<ExistingJob<'a>>,
         workflow: &str,
         message: &Message,
     ) -> Result<CreateResponse, RequestError> {
-        let known = known.into();
-        let conflict = if known.is_child {
+        let existing = existing.into();
+        let reason = if existing.is_child {
             format!("the id {id} belongs to a child job")
-        } else if known.workflow != workflow {
-            format!("the id {id} belongs to a job of workflow \"{}\"", known.workflow)
-        } else if known.message != Some(message) {
+        } else if existing.workflow != workflow {
+            format!("the id {id} belongs to a job of workflow \"{}\"", existing.workflow)
+        } else if existing.message != Some(message) {
             format!("the id {id} belongs to a job with another message")
         } else {
             return Ok(CreateResponse::Existing(id));
         };
-        Err(RequestError::Conflict(conflict))
+        Err(RequestError::Conflict(reason))
     }
 }
 
@@ -187,7 +187,7 @@ impl OperationResponse {
             return OperationResponse::Job(job.state());
         };
         let run = job.step(index);
-        let now = StepSnapshot {
+        let snapshot = StepSnapshot {
             name: job.graph().step(index).name.clone(),
             state: job.step_state(index),
             status: job.status(index).to_owned(),
@@ -195,7 +195,7 @@ impl OperationResponse {
             reason: run.failure.as_ref().map(|failure| failure.reason.clone()),
             retry_at: run.retry_at(),
         };
-        OperationResponse::Step(job.state(), now)
+        OperationResponse::Step(job.state(), snapshot)
     }
 }
 
@@ -207,11 +207,12 @@ impl RequestError {
         ))
     }
 
-    /// Returns the error that jobs hold as much memory as they may.
-    pub fn memory_full(used: usize, max: usize, bytes: usize) -> RequestError {
+    /// Returns the error that a job of `bytes` bytes would exceed the memory limit of jobs.
+    pub fn memory_full(used: usize, limit_bytes: usize, bytes: usize) -> RequestError {
         RequestError::Overloaded(format!(
             "jobs under way hold {used} bytes of memory, and one of {bytes} bytes more would \
-             exceed {max} (setting limits.jobs_bytes_max): ask again when some of them have ended"
+             exceed {limit_bytes} (setting limits.jobs_bytes_max): ask again when some of them \
+             have ended"
         ))
     }
 
@@ -232,11 +233,11 @@ impl RequestError {
 }
 
 impl From<OperationError> for RequestError {
-    fn from(objection: OperationError) -> RequestError {
-        match objection {
-            OperationError::UnknownStep(text) => RequestError::UnknownStep(text),
-            OperationError::Conflict(text) => RequestError::Conflict(text),
-            OperationError::Invalid(text) => RequestError::Invalid(text),
+    fn from(error: OperationError) -> RequestError {
+        match error {
+            OperationError::UnknownStep(reason) => RequestError::UnknownStep(reason),
+            OperationError::Conflict(reason) => RequestError::Conflict(reason),
+            OperationError::Invalid(reason) => RequestError::Invalid(reason),
         }
     }
 }

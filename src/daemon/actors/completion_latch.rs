@@ -1,24 +1,24 @@
-//! A latch that is released when all who were asked are done.
+//! A latch that completes when all who hold it are done.
 
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Sends an answer when its last [`Arc`] is dropped. Everybody who is asked holds one until they
-/// are done.
+/// Completes when its last [`Arc`] is dropped. Each participant of an operation holds a clone until
+/// it is done.
 pub struct CompletionLatch(Option<oneshot::Sender<()>>);
 
 impl CompletionLatch {
-    /// Creates a latch that answers `to`.
-    pub fn new(to: oneshot::Sender<()>) -> Arc<CompletionLatch> {
-        Arc::new(CompletionLatch(Some(to)))
+    /// Creates a latch that notifies `sender` when it completes.
+    pub fn new(sender: oneshot::Sender<()>) -> Arc<CompletionLatch> {
+        Arc::new(CompletionLatch(Some(sender)))
     }
 }
 
 impl Drop for CompletionLatch {
     fn drop(&mut self) {
-        if let Some(to) = self.0.take() {
-            // An error means that nobody waits any more.
-            let _ = to.send(());
+        if let Some(sender) = self.0.take() {
+            // An error means that the receiver was dropped.
+            let _ = sender.send(());
         }
     }
 }

@@ -3,29 +3,30 @@
 use actix::{Actor, AsyncContext, Context, SpawnHandle};
 use engine::Timestamp;
 
-/// The timer that runs, if one does, and the time that it is for.
+/// The active timer and when it fires; `None`: no timer is active.
 #[derive(Default)]
 pub(super) struct DueTimer(Option<(Timestamp, SpawnHandle)>);
 
 impl DueTimer {
-    /// Cancels the timer if it is for another time. Returns the time for which one must be started.
+    /// Cancels the active timer unless it fires at `due`. Returns the time for which the caller
+    /// must start a timer, if any.
     pub(super) fn adjust<A: Actor<Context = Context<A>>>(
         &mut self,
         due: Option<Timestamp>,
         ctx: &mut Context<A>,
     ) -> Option<Timestamp> {
-        if due == self.0.as_ref().map(|(due, _)| *due) {
+        if due == self.0.as_ref().map(|(fires_at, _)| *fires_at) {
             return None;
         }
-        if let Some((_, timer)) = self.0.take() {
-            ctx.cancel_future(timer);
+        if let Some((_, handle)) = self.0.take() {
+            ctx.cancel_future(handle);
         }
         due
     }
 
-    /// Keeps a timer that was started for this time.
-    pub(super) fn set(&mut self, due: Timestamp, timer: SpawnHandle) {
-        self.0 = Some((due, timer));
+    /// Stores the timer that was started for this time.
+    pub(super) fn set(&mut self, due: Timestamp, handle: SpawnHandle) {
+        self.0 = Some((due, handle));
     }
 
     /// Notes that the timer has fired.

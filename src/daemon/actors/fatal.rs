@@ -1,21 +1,21 @@
-//! Ends the process in order when an actor finds a reason to.
+//! The orderly shutdown of the process after a fatal error of an actor.
 
 use tokio::sync::mpsc;
 
-/// Reports why the process has to end.
+/// Reports fatal errors of actors to the part that shuts the process down.
 #[derive(Clone)]
 pub struct FatalReporter(mpsc::UnboundedSender<String>);
 
 impl FatalReporter {
-    /// Creates a reporter, and where its reports arrive.
+    /// Creates a reporter, and the receiver of its reports.
     pub fn new() -> (FatalReporter, mpsc::UnboundedReceiver<String>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (FatalReporter(sender), receiver)
     }
 
-    /// Ends the process in order, for this reason.
+    /// Requests an orderly shutdown, for this reason.
     pub fn report(&self, reason: String) {
-        // Closed only when the process is ending already.
+        // The channel is closed only if the process shuts down already.
         let _ = self.0.send(reason);
     }
 }

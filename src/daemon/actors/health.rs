@@ -1,4 +1,4 @@
-//! What keeps the manager from working, as readiness reports it.
+//! The health of the manager: the state of the journal and of the buses, as readiness reports it.
 
 use super::memory::JobMemory;
 use crate::settings::BusKind;
@@ -12,43 +12,45 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// What keeps the manager from working.
+/// The health of the manager.
 pub struct Health {
     disk_state: RwLock<DiskState>,
-    /// The description of what has happened to the journal's files, if anything has.
+    /// The message for clients after the journal's files were lost.
     journal_lost: OnceLock<String>,
-    /// Whether the daemon is about to stop.
+    /// Whether the manager is stopping.
     pub stopping: AtomicBool,
     buses: RwLock<BTreeMap<BusKey, BusHealth>>,
+    /// The name of the default bus.
     default_bus: Arc<str>,
-    /// The memory that jobs under way hold, if it is reported.
+    /// The memory of jobs, which readiness reports; `None`: it is not reported.
     memory: Option<Arc<JobMemory>>,
+    /// Notified when a check may have passed.
     changed: Notify,
 }
 
-/// Whether commits have room on the disk, and a file that no other program keeps locked.
+/// Whether the journal can be written.
 #[derive(Clone, Copy, Debug)]
 enum DiskState {
-    /// They always had.
+    /// The journal has never waited.
     Writable,
     /// The journal waits.
     Waiting(JournalWait),
-    /// The journal had to wait, and can write again since then, by the wall clock and by a
-    /// monotonic one.
+    /// The journal has waited, and can be written since then, by the wall clock and by the
+    /// monotonic clock.
     WritableSince(Timestamp, tokio::time::Instant),
 }
 
 /// What the journal waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalWait {
-    /// Room on the disk.
+    /// Free disk space.
     DiskSpace,
-    /// The end of a lock that another program holds on the file.
+    /// The lock on the file, which another program holds.
     Lock,
 }
 
 impl JournalWait {
-    /// Returns a sentence for those who wait.
+    /// Returns a message for the log and for clients.
     pub fn as_str(self) -> &'static str {
         match self {
             JournalWait::DiskSpace => "no room on the disk: nothing is accepted until there is",
@@ -60,16 +62,17 @@ impl JournalWait {
     }
 }
 
-/// What is known of a bus.
+/// The health of a bus.
 struct BusHealth {
     state: BusState,
-    /// Since when it is connected, by the wall clock and by a monotonic one.
+    /// When the bus connected, by the wall clock and by the monotonic clock; `None`: it is not
+    /// connected.
     connected: Option<(Timestamp, tokio::time::Instant)>,
-    /// Since when it is not connected.
+    /// When the bus disconnected; `None`: it is connected.
     disconnected: Option<Timestamp>,
 }
 
-/// Renders what clients are told once the journal is lost.
+/// Renders the message for clients after the journal is lost.
 pub fn render_loss(loss: &FileLoss) -> String {
     format!(
         "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any more. What \
@@ -79,8 +82,8 @@ pub fn render_loss(loss: &FileLoss) -> String {
 }
 
 impl Health {
-    /// Creates a state in which everything works. `default_bus`: the bus of workflows that name
-    /// none.
+    /// Creates the health of a manager without any problem. `default_bus` is the bus of workflows
+    /// that name none.
     pub fn new(default_bus: &str) -> Health {
         Health {
             disk_state: RwLock::new(DiskState::Writable),
@@ -93,7 +96,7 @@ impl Health {
         }
     }
 
-    /// Adds the memory of jobs to the state, so that readiness reports it.
+    /// Adds the memory of jobs, so that readiness reports it.
     pub fn with_memory(self, memory: Arc<JobMemory>) -> Health {
         Health { memory: Some(memory), ..self }
     }
@@ -119,27 +122,26 @@ impl Health {
         self.notify_change();
     }
 
-    /// Wakes those who wait for readiness: a check may have turned good.
+    /// Wakes the tasks that wait for readiness, because a check may have passed.
     pub fn notify_change(&self) {
         self.changed.notify_waiters();
     }
 
-    /// Waits until all checks are good.
+    /// Waits until all checks pass.
     pub async fn wait_until_ready(&self) {
         loop {
             let changed = self.changed.notified();
-            if self.checks().iter().all(|(_, good, _)| *good) {
+            if self.checks().iter().all(|(_, is_good, _)| *is_good) {
                 return;
             }
             changed.await;
         }
     }
 
-    /// Returns the time before which sent messages may have replies that lie unread in the reply
-    /// queue of a bus: while the bus is not connected, while it is catching up, and for the span
-    /// `replies_first` after it has connected again.
-    ///
-    /// `None`: all replies are read.
+    /// Returns the time before which messages were sent whose replies may be unread in the reply
+    /// queue of a bus. Replies may be unread while the bus is not connected, while it is catching
+    /// up, and for the duration `replies_first` after it has connected. `None`: all replies are
+    /// read.
     pub fn replies_unread_before(
         &self,
         key: &BusKey,
@@ -149,29 +151,29 @@ impl Health {
         let BusHealth { state, connected, .. } = buses.get(key)?;
         match *connected {
             None => Some(Timestamp(i64::MAX)),
-            Some((at, _)) if *state == BusState::CatchingUp => Some(at),
-            Some((at, since)) => {
-                (clock::timer_now().saturating_duration_since(since) < replies_first).then_some(at)
-            }
+            Some((time, _)) if *state == BusState::CatchingUp => Some(time),
+            Some((time, instant)) => (clock::timer_now().saturating_duration_since(instant)
+                < replies_first)
+                .then_some(time),
         }
     }
 
-    /// Returns since when a bus is not connected: a message of later date has not been sent.
-    /// `None`: it is connected, or nothing is known of it.
+    /// Returns when a bus disconnected: messages since then are not sent. `None`: the bus is
+    /// connected, or has no state yet.
     pub fn disconnected_since(&self, key: &BusKey) -> Option<Timestamp> {
         self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.disconnected
     }
 
-    /// Returns the time before which messages of attempts may have waited unsent for room on the
-    /// disk: while there is none, and for the span `sent_first` after there is room again.
-    ///
-    /// `None`: all are sent.
-    pub fn unsent_before(&self, sent_first: Duration) -> Option<Timestamp> {
+    /// Returns the time before which attempts began whose messages may be unsent, because their
+    /// commit had to wait. They may be unsent while the journal waits, and for the duration
+    /// `unsent_grace` afterwards. `None`: all messages are sent.
+    pub fn unsent_before(&self, unsent_grace: Duration) -> Option<Timestamp> {
         match self.disk_state() {
             DiskState::Writable => None,
             DiskState::Waiting(_) => Some(Timestamp(i64::MAX)),
-            DiskState::WritableSince(at, since) => {
-                (clock::timer_now().saturating_duration_since(since) < sent_first).then_some(at)
+            DiskState::WritableSince(time, instant) => {
+                (clock::timer_now().saturating_duration_since(instant) < unsent_grace)
+                    .then_some(time)
             }
         }
     }
@@ -180,12 +182,12 @@ impl Health {
         *self.disk_state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the journal waits, for whatever reason.
+    /// Returns whether the journal waits.
     pub fn is_journal_waiting(&self) -> bool {
         self.journal_wait().is_some()
     }
 
-    /// Returns what the journal waits for, if it waits.
+    /// Returns what the journal waits for; `None`: it does not wait.
     pub fn journal_wait(&self) -> Option<JournalWait> {
         match self.disk_state() {
             DiskState::Waiting(wait) => Some(wait),
@@ -193,7 +195,7 @@ impl Health {
         }
     }
 
-    /// Stores whether the journal could be written. Returns whether that has changed.
+    /// Sets whether the journal can be written. Returns whether that has changed.
     pub(super) fn set_writable(&self, is_writable: bool) -> bool {
         if !is_writable {
             return self.set_waiting(JournalWait::DiskSpace);
@@ -205,70 +207,73 @@ impl Health {
         has_waited
     }
 
-    /// Stores what the journal waits for. Returns whether that has changed.
+    /// Sets what the journal waits for. Returns whether that has changed.
     pub(super) fn set_waiting(&self, wait: JournalWait) -> bool {
-        let is_new = self.journal_wait() != Some(wait);
-        if is_new {
+        let is_changed = self.journal_wait() != Some(wait);
+        if is_changed {
             self.set_disk_state(DiskState::Waiting(wait));
         }
-        is_new
+        is_changed
     }
 
     fn set_disk_state(&self, state: DiskState) {
         *self.disk_state.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// Returns each check: its name, whether it is good, and a sentence.
+    /// Returns the checks: for each its name, whether it passes, and a message.
     pub fn checks(&self) -> Vec<(String, bool, String)> {
-        let bad = self.journal_loss().or(self.journal_wait().map(JournalWait::as_str));
-        let stopping = self.stopping.load(Ordering::Relaxed);
+        let problem = self.journal_loss().or(self.journal_wait().map(JournalWait::as_str));
+        let is_stopping = self.stopping.load(Ordering::Relaxed);
+        let process_message = if is_stopping { "stopping" } else { "ok" };
         let mut checks = vec![
-            ("journal".to_owned(), bad.is_none(), bad.unwrap_or("ok").to_owned()),
-            ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
+            ("journal".to_owned(), problem.is_none(), problem.unwrap_or("ok").to_owned()),
+            ("process".to_owned(), !is_stopping, process_message.to_owned()),
         ];
-        if let Some(ago) = clock::since_adjustment() {
-            let (by_s, ago_s) = (clock::total_adjustment_s(), ago.as_secs());
-            let sentence = format!(
+        if let Some(elapsed) = clock::since_adjustment() {
+            let (by_s, ago_s) = (clock::total_adjustment_s(), elapsed.as_secs());
+            let message = format!(
                 "ok: it was set by {by_s} s since the start, the last time {ago_s} s ago \
                  (retention waits for an hour)"
             );
-            checks.push(("clock".to_owned(), true, sentence));
+            checks.push(("clock".to_owned(), true, message));
         }
         let buses = self.buses.read().unwrap_or_else(PoisonError::into_inner);
         for (BusKey { name: bus_name, vhost }, BusHealth { state, .. }) in buses.iter() {
-            let mut name = "bus".to_owned();
-            // The default bus is called *the* bus where there is only one.
+            // The check of the default bus has no bus name.
+            let mut check_name = "bus".to_owned();
             let is_default = *bus_name == self.default_bus;
-            let bus = Some(bus_name).filter(|_| !is_default);
-            for part in bus.into_iter().chain(Some(vhost).filter(|vhost| !vhost.is_empty())) {
-                name.push(' ');
-                name.push_str(part);
+            let bus_part = Some(bus_name).filter(|_| !is_default);
+            let vhost_part = Some(vhost).filter(|vhost| !vhost.is_empty());
+            for part in bus_part.into_iter().chain(vhost_part) {
+                check_name.push(' ');
+                check_name.push_str(part);
             }
-            let mut sentence = state.to_string();
+            let mut message = state.to_string();
             if **bus_name == *BusKind::Embedded.name() {
-                sentence.push_str(if is_default {
+                message.push_str(if is_default {
                     " (embedded: no broker is set)"
                 } else {
                     " (embedded)"
                 });
             }
             let is_good = matches!(state, BusState::Connected | BusState::CatchingUp);
-            checks.push((name, is_good, sentence));
+            checks.push((check_name, is_good, message));
         }
-        // Never bad: creations beyond it are refused with that reason, and all else goes on.
+        // This check always passes: at the memory limit only some requests are refused, and they
+        // report the reason.
         checks.extend(
-            self.memory.iter().map(|jobs| ("memory".to_owned(), true, jobs.render_summary())),
+            self.memory.iter().map(|memory| ("memory".to_owned(), true, memory.render_summary())),
         );
         checks
     }
 
-    /// Returns the state of a bus.
+    /// Returns the state of a bus; `None`: it has reported none yet.
     pub fn bus(&self, key: &BusKey) -> Option<BusState> {
         self.buses
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .get(key)
-            .map(|link| link.state.clone())
+            .map(|health| health.state.clone())
     }
 
     /// Returns whether jobs can be accepted.
@@ -276,19 +281,19 @@ impl Health {
         !self.is_journal_waiting() && self.can_cancel()
     }
 
-    /// Returns whether jobs under way can be cancelled: also while there is no room on the disk.
+    /// Returns whether active jobs can be cancelled, which is possible even while the disk is full.
     pub fn can_cancel(&self) -> bool {
         self.journal_wait() != Some(JournalWait::Lock)
             && self.journal_loss().is_none()
             && !self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Marks the journal as lost, until the process ends; returns the sentence that says so.
+    /// Marks the journal as lost, which is permanent. Returns the message for clients.
     pub(super) fn set_journal_lost(&self, loss: &FileLoss) -> &str {
         self.journal_lost.get_or_init(|| render_loss(loss))
     }
 
-    /// Returns why the journal is lost, if it is.
+    /// Returns the message for clients that the journal is lost; `None`: it is not lost.
     pub fn journal_loss(&self) -> Option<&str> {
         self.journal_lost.get().map(String::as_str)
     }

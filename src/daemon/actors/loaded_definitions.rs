@@ -1,11 +1,11 @@
-//! The definitions for new jobs. A reload replaces them; running jobs keep theirs.
+//! The loaded definitions: new jobs run them. A reload replaces them; running jobs keep theirs.
 
 use super::inputs::Definitions;
 use crate::telemetry::Metrics;
 use engine::Definition;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Returns the definitions by their full names.
+/// Indexes definitions by their full names.
 pub fn index_by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
     definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect()
 }
@@ -14,12 +14,12 @@ pub fn index_by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
 pub struct LoadedDefinitions {
     current: RwLock<Arc<Definitions>>,
     metrics: Metrics,
-    /// The most steps that have series of their own.
+    /// The limit of steps with metric series of their own.
     steps_max: usize,
 }
 
 impl LoadedDefinitions {
-    /// Creates them with the definitions of a start.
+    /// Creates the loaded definitions at the start.
     pub(super) fn new(
         definitions: Definitions,
         metrics: Metrics,
@@ -40,8 +40,8 @@ impl LoadedDefinitions {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definitions);
     }
 
-    /// Returns those of `in_use` that are no longer loaded: the files have others, or none of their
-    /// names.
+    /// Returns the definitions of `in_use` that are not loaded: the workflow has another definition
+    /// now, or none.
     pub(super) fn without_loaded(&self, mut in_use: Vec<Arc<Definition>>) -> Vec<Arc<Definition>> {
         let loaded = self.current();
         let is_loaded = |definition: &Arc<Definition>| {

@@ -1,62 +1,63 @@
-//! The messages that queues have lost, as far as is known now.
+//! The registry of queues that have lost messages.
 
 use crate::telemetry::Metrics;
 use bus::{Address, BusKey};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The loss of a queue.
+/// The messages that a queue has lost, as a comparison of two counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLoss {
-    /// How many steps have waited on it for the whole span.
+    /// How many steps have waited on the queue for the whole observation time.
     pub waiting: u64,
-    /// The most messages seen meanwhile: waiting, with a worker, or answered.
+    /// The largest number of messages in any sample: waiting, unacknowledged, or in the reply
+    /// queue.
     pub messages: u64,
 }
 
 impl QueueLoss {
-    /// Returns how many messages are gone, at least.
+    /// Returns how many messages are lost at least.
     pub fn missing(self) -> u64 {
         self.waiting.saturating_sub(self.messages)
     }
 }
 
-/// The losses known now, by queue.
+/// The current losses, by queue.
 #[derive(Default)]
 pub struct QueueLosses(Mutex<BTreeMap<Address, QueueLoss>>);
 
 impl QueueLosses {
-    /// Returns what the queue has lost, if anything.
+    /// Finds the loss of a queue.
     pub fn find(&self, queue: &Address) -> Option<QueueLoss> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(queue).copied()
     }
 
-    /// Replaces what is known of a bus; returns the queues that are new.
+    /// Replaces the losses of a bus. Returns the queues that had no loss before.
     pub(super) fn replace(
         &self,
         metrics: &Metrics,
         bus: &BusKey,
-        found: &BTreeMap<Arc<str>, QueueLoss>,
+        bus_losses: &BTreeMap<Arc<str>, QueueLoss>,
     ) -> Vec<Arc<str>> {
         let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let gauge = |queue: &str| {
             metrics.queue_messages_lost.with_label_values(&[&*bus.name, &*bus.vhost, queue])
         };
-        losses.retain(|Address { bus: of, queue }, _| {
-            let stays = of != bus || found.contains_key(queue);
-            if !stays {
-                gauge(queue).set(0);
+        losses.retain(|address, _| {
+            let must_keep = address.bus != *bus || bus_losses.contains_key(&address.queue);
+            if !must_keep {
+                gauge(&address.queue).set(0);
             }
-            stays
+            must_keep
         });
-        let mut new = Vec::new();
-        for (queue, loss) in found {
+        let mut new_queues = Vec::new();
+        for (queue, loss) in bus_losses {
             gauge(queue).set(i64::try_from(loss.missing()).unwrap_or(i64::MAX));
             let address = Address { bus: bus.clone(), queue: queue.clone() };
             if losses.insert(address, *loss).is_none() {
-                new.push(queue.clone());
+                new_queues.push(queue.clone());
             }
         }
-        new
+        new_queues
     }
 }

@@ -1,10 +1,10 @@
-//! Mailboxes lead to actors. Each bounds what comes from outside, counts its inputs, and times how
-//! long they take to handle.
+//! The mailboxes of actors. A mailbox limits the inputs from outside, counts all inputs, and
+//! measures how long the actor takes to handle each.
 //!
 //! `send` is for inputs whose number is bounded by their cause: deliveries by the prefetch, child
-//! jobs by the window, inspections and operations of clients by the calls that the API takes at a
-//! time (`http.connections_max`), or by the mailbox that they came through. `try_send` returns the
-//! input once the mailbox is full.
+//! jobs by the window, inspections and operations of clients by the concurrent requests of the API
+//! (`http.connections_max`), other inputs by the mailbox of their sender. `try_send` is for all
+//! others: it applies back-pressure, and returns the input if the mailbox is full.
 
 use crate::telemetry::Metrics;
 use actix::dev::channel::{AddressReceiver, channel};
@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub trait MailboxActor: Actor<Context = Context<Self>> + Handler<Envelope<Self::Input>> {
     /// All inputs that the actor handles.
     type Input: Send + 'static;
-    /// The kind of the actor, as the label of its metrics.
+    /// The kind of the actor, as the metric label.
     const KIND: &'static str;
 }
 
-/// One input on its way; it is counted until it is handled or dropped.
+/// An input in a mailbox. The depth metric counts it until it is handled or dropped.
 pub struct Envelope<I> {
     input: I,
     depth_guard: DepthGuard,
@@ -33,12 +33,12 @@ impl<I> Message for Envelope<I> {
 }
 
 impl<I> Envelope<I> {
-    /// Passes the input to `receive` and measures how long that takes.
-    pub fn handle(self, receive: impl FnOnce(I)) {
+    /// Passes the input to `handler` and measures how long that takes.
+    pub fn handle(self, handler: impl FnOnce(I)) {
         let metrics = self.depth_guard.metrics.clone();
         drop(self.depth_guard);
         let started = clock::instant();
-        receive(self.input);
+        handler(self.input);
         metrics.handling.observe(started.elapsed().as_secs_f64());
         metrics.handled.inc();
     }
@@ -53,18 +53,18 @@ pub struct ActorMetrics {
 }
 
 impl ActorMetrics {
-    /// Registers the metrics of the kind called `name`.
-    pub fn new(metrics: &Metrics, name: &str) -> Arc<ActorMetrics> {
+    /// Registers the metrics of a kind of actor.
+    pub fn new(metrics: &Metrics, kind: &str) -> Arc<ActorMetrics> {
         Arc::new(ActorMetrics {
-            depth: metrics.mailbox_depth.with_label_values(&[name]),
-            high_water: metrics.mailbox_high_water.with_label_values(&[name]),
-            handled: metrics.messages.with_label_values(&[name]),
-            handling: metrics.handling.with_label_values(&[name]),
+            depth: metrics.mailbox_depth.with_label_values(&[kind]),
+            high_water: metrics.mailbox_high_water.with_label_values(&[kind]),
+            handled: metrics.messages.with_label_values(&[kind]),
+            handling: metrics.handling.with_label_values(&[kind]),
         })
     }
 }
 
-/// How many inputs were sent to one mailbox and left it, over all of its clones.
+/// How many inputs were sent to a mailbox and removed from it, over all of its clones.
 #[derive(Default)]
 struct Counts {
     sent: AtomicU64,
@@ -96,7 +96,7 @@ impl Drop for DepthGuard {
     }
 }
 
-/// A mailbox of an actor that handles `I`: bounded, with metrics of depth, high-water mark and
+/// A mailbox of an actor that handles `I`, with metrics of its depth, its high-water mark and the
 /// handling time.
 pub struct Mailbox<I: Send + 'static> {
     recipient: Recipient<Envelope<I>>,
@@ -116,7 +116,7 @@ impl<I: Send + 'static> Clone for Mailbox<I> {
     }
 }
 
-/// The receiving end of a mailbox whose actor is not started yet.
+/// The receiving end of a mailbox, with which its actor is started.
 pub struct Inbox<A: MailboxActor>(AddressReceiver<A>);
 
 /// Creates a mailbox, and the inbox of its actor. The mailbox refuses a `try_send` while `capacity`
@@ -125,7 +125,7 @@ pub fn new_mailbox<A: MailboxActor>(
     capacity: usize,
     metrics: Arc<ActorMetrics>,
 ) -> (Mailbox<A::Input>, Inbox<A>) {
-    // What actix would bound is counted here.
+    // The actix channel is unbounded: the capacity is checked in `try_send`.
     let (sender, receiver) = channel(0);
     let mailbox = Mailbox {
         recipient: Addr::new(sender).recipient(),
@@ -137,13 +137,13 @@ pub fn new_mailbox<A: MailboxActor>(
 }
 
 impl<A: MailboxActor> Inbox<A> {
-    /// Starts the actor that handles the inputs, on the thread of `arbiter`.
-    pub fn start_in(self, arbiter: &ArbiterHandle, make: impl FnOnce() -> A + Send + 'static) {
-        // False for a thread that has ended: then the manager stops.
-        let _ = arbiter.spawn_fn(move || self.start_here(make()));
+    /// Starts an actor with this inbox on the thread of `arbiter`.
+    pub fn start_in(self, arbiter: &ArbiterHandle, create: impl FnOnce() -> A + Send + 'static) {
+        // An arbiter whose thread has ended returns false: the manager is stopping.
+        let _ = arbiter.spawn_fn(move || self.start_here(create()));
     }
 
-    /// Starts the actor that handles the inputs, on this thread.
+    /// Starts an actor with this inbox on the current thread.
     pub fn start_here(self, actor: A) {
         Context::with_receiver(self.0).run(actor);
     }
@@ -151,17 +151,21 @@ impl<A: MailboxActor> Inbox<A> {
 
 impl<I: Send + 'static> Mailbox<I> {
     /// Sends an input whose number is bounded by its cause. If the actor has stopped, the input is
-    /// dropped: a delivery then goes back to its queue.
+    /// dropped, which requeues a delivery.
     #[allow(
         clippy::disallowed_methods,
-        reason = "the one place: a mailbox counts what do_send does not bound"
+        reason = "only a mailbox calls do_send: it counts the inputs, which do_send does not limit"
     )]
     pub fn send(&self, input: I) {
         self.recipient
             .do_send(Envelope { input, depth_guard: DepthGuard::new(&self.counts, &self.metrics) });
     }
 
-    /// Sends an input from outside, or returns it if the mailbox is full.
+    /// Sends an input from outside.
+    ///
+    /// # Errors
+    ///
+    /// Returns the input if the mailbox is full.
     pub fn try_send(&self, input: I) -> Result<(), I> {
         let Counts { sent, removed } = &*self.counts;
         let waiting = sent.load(Ordering::Relaxed).saturating_sub(removed.load(Ordering::Relaxed));

@@ -1,10 +1,10 @@
-//! The mailboxes of the actors of which there is one each.
+//! The mailboxes of the singleton actors.
 
 use super::inputs::{ArchiveInput, JournalInput, NotifierInput, RouterInput, SupervisorInput};
 use super::mailbox::Mailbox;
 
-/// The mailboxes of the actors of which there is one each. They are created before any actor, so
-/// that each actor starts with those that it may use.
+/// The mailboxes of the actors that exist once in a manager. They are created before any actor, so
+/// that each actor is started with the mailboxes that it uses.
 #[derive(Clone)]
 pub struct Mailboxes {
     /// The mailbox of the router.

@@ -1,5 +1,5 @@
-//! What a manager consists of besides its actors. Only the manager holds it: it gives each actor
-//! what that one may use (the `…Env` beside the actor).
+//! The state that the parts of a manager share. Each actor is given only its part of it: an
+//! environment (`…Env`), which is defined beside the actor.
 
 use super::buses::Buses;
 use super::child_budget::ChildBudget;
@@ -23,56 +23,56 @@ use engine::{Limits, Timestamp};
 use journal::Records;
 use std::sync::Arc;
 
-/// What a manager consists of besides its actors.
+/// The shared state of a manager, from which the environments of its actors are made.
 pub struct ManagerCore {
-    /// The settings in force; they never change.
+    /// The settings. They do not change while the process runs.
     pub settings: Arc<Settings>,
-    /// The limits for decisions; from the settings.
+    /// The limits for decisions of the engine, from the settings.
     pub limits: Limits,
     /// The metrics.
     pub metrics: Metrics,
-    /// The outcomes of jobs, minute by minute.
+    /// The outcomes of jobs, by minute.
     pub rates: Arc<JobRates>,
     /// The rules that decide for the jobs.
     pub rules: Arc<dyn Rules>,
     /// The definitions for new jobs.
     pub definitions: Arc<LoadedDefinitions>,
-    /// Reads the journal.
+    /// The readers of the journal.
     pub reader: Arc<dyn Records>,
-    /// What readiness and liveness are answered from.
+    /// The health of the manager, for readiness and liveness.
     pub health: Arc<Health>,
     /// The queues that have lost messages.
     pub queue_losses: Arc<QueueLosses>,
-    /// When the process started, by the wall clock and by a monotonic one.
+    /// When the process started, by the wall clock and by the monotonic clock.
     pub started_at: (Timestamp, tokio::time::Instant),
-    /// Keeps what comes from outside from flooding the log.
+    /// Limits the rate of log lines about messages and requests from outside.
     pub log_limiter: Arc<KeyedRateLimiter>,
-    /// The streams of events.
+    /// The subscribers of events.
     pub feeds: Arc<EventHub>,
-    /// The webhook, if there is one.
+    /// The webhook; `None`: the settings have none.
     pub webhook: Option<Arc<Webhook>>,
-    /// The traces of jobs, if they are sent.
+    /// The exporter of traces; `None`: the settings have none.
     pub traces: Option<Arc<Traces>>,
-    /// The memory that jobs under way hold.
+    /// The memory that active jobs hold.
     pub memory: Arc<JobMemory>,
-    /// What all fan-outs share.
+    /// The budget of child jobs, which all fan-outs share.
     pub child_budget: Arc<ChildBudget>,
-    /// Ends the process.
+    /// Shuts the process down after a fatal error.
     pub fatal: FatalReporter,
-    /// The jobs that take input; the router writes them.
+    /// The routes of the jobs that take input. Only the router changes them.
     pub routes: Routes,
-    /// The buses.
+    /// The registry of buses.
     pub buses: Arc<Buses>,
     /// The lease queues of embedded buses.
     pub lease_queues: Arc<LeaseQueues>,
 }
 
 impl ManagerCore {
-    /// Creates what a manager with these settings consists of.
+    /// Creates the shared state of a manager with these settings.
     ///
     /// # Errors
     ///
-    /// Returns an error if the webhook cannot be made.
+    /// Returns an error if the webhook cannot be created.
     pub(super) fn new(
         settings: Settings,
         definitions: Definitions,

@@ -1,5 +1,5 @@
-//! The messages that a job sends, to workers and to its callers, and what their confirm tokens
-//! hold.
+//! The messages that a job sends to workers and to its callers, and the payloads of their confirm
+//! tokens.
 
 use base::clock;
 use base::times;
@@ -10,38 +10,38 @@ use bus::{
 use engine::{Caller, Definition, Job, JobId, JobState, Lease, Message, StepIndex, Timestamp};
 use std::time::Duration;
 
-/// What the confirm token of a message holds: who is notified that the broker has the message.
+/// The payload of a message's confirm token: who is notified that the broker has the message.
 #[derive(Debug)]
 pub enum ConfirmTarget {
     /// The message of a step.
     Step {
-        /// The job or child job.
+        /// The id of the job or child job.
         job: JobId,
-        /// When it was created: another job may get its id once it has ended.
+        /// When the job was created: another job can get its id once it has ended.
         created: Timestamp,
-        /// The step.
+        /// The index of the step.
         step: StepIndex,
-        /// The attempt.
+        /// The number of the attempt.
         attempt: u32,
-        /// The number of the entry that dispatched it.
+        /// The number of the entry that dispatched the step.
         dispatch: u64,
     },
-    /// The end of a job, for a caller.
+    /// The message that reports the end of a job to a caller.
     JobEnd {
-        /// The job.
+        /// The id of the job.
         job: JobId,
-        /// When it was created.
+        /// When the job was created.
         created: Timestamp,
         /// The caller's number in the job.
         caller: u32,
-        /// Which end of the job it is.
+        /// The number of the job's end. A job that is reopened ends more than once.
         end: u32,
     },
-    /// A refusal. Once the broker has it, the refused message is acknowledged.
+    /// The refusal of a call. The call is acknowledged once the broker has confirmed the refusal.
     Refusal {
         /// The id of the job that was not created.
         job: JobId,
-        /// Settles the refused message.
+        /// Settles the delivery of the call.
         ack: Acknowledger,
     },
 }
@@ -63,7 +63,7 @@ impl ConfirmPayload for ConfirmTarget {
     }
 }
 
-/// Returns the correlation id of the reply to a step.
+/// Returns the correlation id of a step's message and of its reply.
 fn correlation_id(job: &Job, step: StepIndex) -> String {
     format!("{}:{}", job.id(), job.graph().step(step).name)
 }
@@ -73,43 +73,44 @@ pub(super) fn message_id(job: &Job, step: StepIndex, attempt: u32) -> String {
     format!("{}:{attempt}", correlation_id(job, step))
 }
 
-/// Returns the message of an attempt; `share` of the traces are sent.
+/// Returns the message of an attempt. `sampling_ratio` is the fraction of root jobs whose traces
+/// are exported; `None`: none are.
 pub(super) fn step_message(
     job: &Job,
     bus: BusKey,
     step: StepIndex,
     attempt: u32,
     input: Message,
-    (now, share): (Timestamp, Option<f64>),
+    (now, sampling_ratio): (Timestamp, Option<f64>),
 ) -> Publication {
-    let (id, run) = (job.id(), job.graph().step(step));
+    let (id, definition) = (job.id(), job.graph().step(step));
     let (created, dispatch) = (job.origin().created, job.step(step).dispatch);
     let correlation_id = correlation_id(job, step);
-    let trace = job.origin().trace_parent(&run.name, attempt, share);
+    let trace = job.origin().trace_parent(&definition.name, attempt, sampling_ratio);
     let mut headers = vec![
         Header::from_text("workflow", job.definition().full_name()),
         Header::from_text("job", job.origin().root.to_string()),
         Header::from_number("attempt", attempt),
         Header::from_text("traceparent", trace.to_string()),
     ];
-    let state = job.origin().trace.as_ref().and_then(|request_trace| request_trace.state.as_ref());
-    headers.extend(state.map(|state| Header::from_text("tracestate", state.as_ref())));
-    if Definition::is_call_queue(&run.queue) {
+    let trace_state = job.origin().trace.as_ref().and_then(|trace| trace.state.as_ref());
+    headers.extend(trace_state.map(|state| Header::from_text("tracestate", state.as_ref())));
+    if Definition::is_call_queue(&definition.queue) {
         // How many levels of calls and child jobs are above the job that calls.
         headers.push(Header::from_number("depth", job.origin().depth));
     }
     Publication {
-        address: Address { bus, queue: run.queue.clone() },
+        address: Address { bus, queue: definition.queue.clone() },
         addressee: Addressee::Worker,
         id: message_id(job, step, attempt),
         correlation_id: Some(correlation_id.into()),
         kind: None,
-        priority: run.priority,
+        priority: definition.priority,
         timestamp_s: times::unix_seconds(now),
         headers,
         body: input.into(),
-        lease: job.step(step).lease.as_ref().map(|lease| lease_left(**lease, now)),
-        sets_user_id: !run.reply_users.is_empty(),
+        lease: job.step(step).lease.as_ref().map(|lease| remaining_lease(**lease, now)),
+        sets_user_id: !definition.reply_users.is_empty(),
         lifetime: lifetime(job, step, now),
         confirm_token: ConfirmToken::new(ConfirmTarget::Step {
             job: id,
@@ -121,34 +122,36 @@ pub(super) fn step_message(
     }
 }
 
-/// Returns how long the message of an attempt is of use: as long as the attempt may take. Without a
-/// timeout the message never expires, because nobody would notice that it is gone.
+/// Returns the lifetime of an attempt's message: its TTL is the time left for the attempt. Without
+/// a timeout the message never expires, because nothing would detect its loss.
 fn lifetime(job: &Job, step: StepIndex, now: Timestamp) -> Lifetime {
     let run = job.step(step);
     let Some(timeout) = job.graph().step(step).timeout else { return Lifetime::default() };
-    let span = match run.deadline() {
+    let ttl = match run.deadline() {
         Some(deadline) => now.duration_until(deadline),
         None => Duration::from_millis(timeout.0),
     };
-    let until = run.start_by().map(|by| clock::timer_now() + now.duration_until(by));
-    Lifetime { ttl: Some(span), take_by: until }
+    let take_by = run.start_by().map(|start_by| clock::timer_now() + now.duration_until(start_by));
+    Lifetime { ttl: Some(ttl), take_by }
 }
 
-/// Returns what is left of a lease.
-fn lease_left(lease: Lease, now: Timestamp) -> RemainingLease {
+/// Returns the remaining time of a lease.
+fn remaining_lease(lease: Lease, now: Timestamp) -> RemainingLease {
     RemainingLease { delivery: lease.delivery, remaining: now.duration_until(lease.until) }
 }
 
-/// A message to a caller: the result, or the error.
+/// A reply to a caller.
 pub(super) struct CallerReply {
+    /// The workflow's full name.
     pub(super) workflow: String,
-    /// The job; of a refusal, the one that was not created.
+    /// The job. If the call is refused, no job with this id was created.
     pub(super) job: JobId,
+    /// The body of the result, or of the error.
     pub(super) result: Result<Body, Body>,
     pub(super) confirm_target: ConfirmTarget,
 }
 
-/// Returns the message for a caller.
+/// Returns the publication of a reply to a caller.
 pub(super) fn caller_reply(
     content: CallerReply,
     caller: &Caller,
@@ -180,7 +183,8 @@ pub(super) fn caller_reply(
     }
 }
 
-/// Returns the message that reports the end of the job to its caller.
+/// Returns the message that reports the end of the job to its caller; `None`: the job has not
+/// ended, or has no such caller.
 pub(super) fn job_end_message(
     job: &Job,
     bus: BusKey,
@@ -192,7 +196,7 @@ pub(super) fn job_end_message(
     let result = match job.state() {
         JobState::Running | JobState::Paused => return None,
         JobState::Completed => Ok(Body::from(job.result())),
-        // The caller may try again, as another job.
+        // The caller may retry, with another job.
         JobState::Failed => Err(Body::from_error(&job.reason_text(), true)),
         JobState::Cancelled => {
             Err(Body::from_error(&format!("cancelled: {}", job.reason_text()), false))
@@ -200,13 +204,14 @@ pub(super) fn job_end_message(
     };
     let result = result.and_then(|result| {
         let bytes = result.len();
-        let too_large = || {
-            format!(
-                "the result has {bytes} bytes, the limit is {bytes_max} (setting \
-                 limits.step_message_bytes_max)"
-            )
-        };
-        if bytes > bytes_max { Err(Body::from_error(&too_large(), false)) } else { Ok(result) }
+        if bytes <= bytes_max {
+            return Ok(result);
+        }
+        let reason = format!(
+            "the result has {bytes} bytes, the limit is {bytes_max} (setting \
+             limits.step_message_bytes_max)"
+        );
+        Err(Body::from_error(&reason, false))
     });
     let content = CallerReply {
         workflow: job.definition().full_name(),

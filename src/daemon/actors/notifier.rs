@@ -1,5 +1,5 @@
-//! The notifier hands events, after their commit, to the open streams and to the topic. Neither can
-//! hold up jobs: events that they cannot take are dropped and counted, and the subscribers are
+//! The notifier: it publishes committed events to the open streams and to the topic. Neither can
+//! block jobs: events beyond their capacity are dropped and counted, and the subscribers are
 //! notified of the loss.
 
 use super::inputs::NotifierInput;
@@ -11,62 +11,61 @@ use base::times;
 use bus::event_topic::{EventMessage, EventTopic, EventTopicFactory, PublishOutcome};
 use std::sync::Arc;
 
-/// The most decisions whose events may wait in the notifier's mailbox.
+/// The capacity of the notifier's mailbox. Each input has the events of one decision.
 pub const NOTIFIER_MAILBOX_MAX: usize = 16_384;
 
-/// The longest routing key that AMQP can carry, in bytes.
+/// The longest routing key in AMQP, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 
-/// Hands events to streams and to the topic.
+/// The actor that publishes events to streams and to the topic.
 pub struct Notifier {
-    feeds: Arc<EventHub>,
+    event_hub: Arc<EventHub>,
     metrics: Metrics,
-    maker: Option<EventTopicFactory>,
+    /// The factory of the topic, until the actor is started.
+    topic_factory: Option<EventTopicFactory>,
     topic: Option<Box<dyn EventTopic>>,
 }
 
 impl Notifier {
-    /// Creates the actor; `maker` makes the topic, if there is to be one.
+    /// Creates the actor. It has no topic if `topic_factory` is `None`.
     pub fn new(
-        feeds: Arc<EventHub>,
+        event_hub: Arc<EventHub>,
         metrics: Metrics,
-        maker: Option<EventTopicFactory>,
+        topic_factory: Option<EventTopicFactory>,
     ) -> Notifier {
-        Notifier { feeds, metrics, maker, topic: None }
+        Notifier { event_hub, metrics, topic_factory, topic: None }
     }
 
     fn handle_input(&mut self, input: NotifierInput, ctx: &mut Context<Self>) {
         match input {
             NotifierInput::Events(events) => {
-                self.feeds.publish(&events);
+                self.event_hub.publish(&events);
                 if let Some(topic) = &self.topic {
-                    let refused = events
-                        .iter()
-                        .filter(|event| !topic.publish(to_announcement(event)))
-                        .count();
+                    let dropped =
+                        events.iter().filter(|event| !topic.publish(to_message(event))).count();
                     self.metrics
                         .events_dropped
                         .with_label_values(&["exchange"])
-                        .inc_by(refused as u64);
+                        .inc_by(dropped as u64);
                 }
             }
-            NotifierInput::Close(answer) => {
-                // A dropped answer means the same.
-                let Some(closing) = self.topic.take().map(|topic| topic.close()) else { return };
-                let closed = async move {
-                    let mut answer = answer;
+            NotifierInput::Close(mut answer) => {
+                // Without a topic nothing waits: dropping the sender wakes the receiver.
+                let Some(topic) = self.topic.take() else { return };
+                let close = topic.close();
+                let close_until_dropped = async move {
                     tokio::select! {
-                        () = closing => { let _ = answer.send(()); }
+                        () = close => { let _ = answer.send(()); }
                         () = answer.closed() => {}
                     }
                 };
-                ctx.spawn(closed.into_actor(self));
+                ctx.spawn(close_until_dropped.into_actor(self));
             }
         }
     }
 }
 
-fn to_announcement(event: &Event) -> EventMessage {
+fn to_message(event: &Event) -> EventMessage {
     EventMessage {
         key: routing_key(event),
         id: event.id.clone(),
@@ -77,15 +76,17 @@ fn to_announcement(event: &Event) -> EventMessage {
     }
 }
 
-/// Returns the routing key `<workflow>.<job|step>.<what happened>`. Names have no dots, but virtual
-/// hosts may: their dots become `_`. A key that is too long loses its beginning.
+/// Returns the routing key `<workflow>.<job|step>.<action>`. Dots in the workflow's full name,
+/// which a virtual host can have, are replaced by `_`. A key that is too long is truncated at its
+/// beginning.
 fn routing_key(event: &Event) -> String {
-    let end = format!(".{}", event.name());
+    let suffix = format!(".{}", event.name());
     let workflow = event.workflow.replace('.', "_");
-    let from = (workflow.len() + end.len()).saturating_sub(KEY_BYTES_MAX);
-    let from =
-        (from..=workflow.len()).find(|at| workflow.is_char_boundary(*at)).unwrap_or_default();
-    format!("{}{end}", &workflow[from..])
+    let excess_bytes = (workflow.len() + suffix.len()).saturating_sub(KEY_BYTES_MAX);
+    let start = (excess_bytes..=workflow.len())
+        .find(|index| workflow.is_char_boundary(*index))
+        .unwrap_or_default();
+    format!("{}{suffix}", &workflow[start..])
 }
 
 impl Actor for Notifier {
@@ -93,8 +94,8 @@ impl Actor for Notifier {
 
     fn started(&mut self, _: &mut Self::Context) {
         let metrics = self.metrics.clone();
-        self.topic = self.maker.take().map(|make| {
-            make(Box::new(move |event| match event {
+        self.topic = self.topic_factory.take().map(|create_topic| {
+            create_topic(Box::new(move |outcome| match outcome {
                 PublishOutcome::Published => {
                     metrics.events_published.with_label_values(&["exchange"]).inc()
                 }
@@ -127,7 +128,7 @@ mod tests {
     use engine::{JobId, Timestamp};
 
     #[test]
-    fn a_routing_key_has_three_segments_and_fits() {
+    fn a_routing_key_has_three_segments_and_at_most_the_bytes_of_amqp() {
         let id = JobId(uuid::Uuid::nil());
         let event = |workflow: &str| Event {
             id: String::new(),

@@ -1,6 +1,6 @@
-//! The outbox: the only way out for the effects of decisions. The journal actor sends them after
-//! the commit, in order; messages are collected, and each bus gets its own at the end. What follows
-//! from no decision, such as a refusal, leaves at once.
+//! The outbox: all effects of decisions are sent through it. The journal actor sends them after the
+//! commit, in order, with the publications of a commit batched by bus. Effects that follow from no
+//! decision, such as a refusal, are sent at once.
 
 use super::buses::Buses;
 use super::client_response::ClientResponse;
@@ -17,17 +17,17 @@ use bus::{BusKey, Publication};
 use engine::Input;
 use std::sync::Arc;
 
-/// Where effects go.
+/// The receivers of effects.
 pub struct Outbox {
     router: Mailbox<RouterInput>,
     notifier: Mailbox<NotifierInput>,
     routes: Routes,
     buses: Arc<Buses>,
-    feeds: Arc<EventHub>,
+    event_hub: Arc<EventHub>,
     webhook: Option<Arc<Webhook>>,
     traces: Option<Arc<Traces>>,
     metrics: Metrics,
-    /// Whether events also go to an exchange.
+    /// Whether events are also published to an exchange.
     has_exchange: bool,
 }
 
@@ -39,7 +39,7 @@ impl Outbox {
             notifier: mailboxes.notifier.clone(),
             routes: core.routes.clone(),
             buses: core.buses.clone(),
-            feeds: core.feeds.clone(),
+            event_hub: core.feeds.clone(),
             webhook: core.webhook.clone(),
             traces: core.traces.clone(),
             metrics: core.metrics.clone(),
@@ -47,15 +47,15 @@ impl Outbox {
         }
     }
 
-    /// Sends events to the notifier, as best effort: one that is behind does not hold up the
-    /// journal.
+    /// Sends events to the notifier, with best effort: if its mailbox is full, they are dropped, so
+    /// that the journal is not blocked.
     fn publish_events(&self, events: Vec<Arc<Event>>) {
-        if let Err(refused) = self.notifier.try_send(NotifierInput::Events(events)) {
-            let NotifierInput::Events(events) = refused else { return };
-            self.feeds.record_lost(events.len());
+        if let Err(rejected) = self.notifier.try_send(NotifierInput::Events(events)) {
+            let NotifierInput::Events(events) = rejected else { return };
+            self.event_hub.record_lost(events.len());
             let exchange = self.has_exchange.then_some("exchange");
-            for lost_by in ["streams"].into_iter().chain(exchange) {
-                let dropped = self.metrics.events_dropped.with_label_values(&[lost_by]);
+            for receiver in ["streams"].into_iter().chain(exchange) {
+                let dropped = self.metrics.events_dropped.with_label_values(&[receiver]);
                 dropped.inc_by(events.len() as u64);
             }
         }
@@ -63,18 +63,18 @@ impl Outbox {
 }
 
 impl Outgoing {
-    /// Returns what is still sent if the job turns out to be deleted. What was decided is not kept,
-    /// so no effects follow; but its messages must be withdrawn. `is_replaced`: another job has its
-    /// id by now.
+    /// Returns the effect to send if the job was deleted before the commit; `None`: none is sent.
+    /// The decision is not in the journal, so it must have no effects, but earlier messages are
+    /// still withdrawn. `is_replaced`: another job has the id by now.
     pub fn after_deletion(self, is_replaced: bool) -> Option<Outgoing> {
         match self {
             Outgoing::ReleaseLatch(_) => Some(self),
-            // The messages of the job that has the id now have the same ids.
+            // The messages of the job that has the id by now have the same message ids.
             Outgoing::Withdraw(..) => (!is_replaced).then_some(self),
-            // The delivery goes back to its queue. When it comes again, a reply finds no job, and a
-            // call finds the id free.
+            // The delivery is requeued. When it is redelivered, a reply finds no job, and a call
+            // starts a new one.
             Outgoing::Ack(_) => None,
-            Outgoing::Respond(answer) => Some(Outgoing::Respond(answer.after_deletion())),
+            Outgoing::Respond(response) => Some(Outgoing::Respond(response.after_deletion())),
             Outgoing::Publish(..)
             | Outgoing::StartChild(_)
             | Outgoing::OrderChild(_)
@@ -87,45 +87,45 @@ impl Outgoing {
         }
     }
 
-    /// Sends it.
+    /// Sends the effect to its receiver.
     pub fn send(self, outbox: &Outbox) {
         match self {
-            Outgoing::Ack(acknowledge) => {
+            Outgoing::Ack(ack) => {
                 faults::hit("outbox::ack");
-                acknowledge.ack();
+                ack.ack();
             }
-            Outgoing::Publish(message) => {
-                let mut messages = PublicationBatch::default();
-                messages.add(message);
-                messages.send(outbox);
+            Outgoing::Publish(publication) => {
+                let mut batch = PublicationBatch::default();
+                batch.add(publication);
+                batch.send(outbox);
             }
-            Outgoing::Withdraw(address, id, over) => {
+            Outgoing::Withdraw(address, id, end) => {
                 if let Some(bus) = outbox.buses.find(&address.bus) {
-                    bus.send(BusInput::Withdraw(address.queue, id, over));
+                    bus.send(BusInput::Withdraw(address.queue, id, end));
                 }
             }
             Outgoing::StartChild(child) => outbox.router.send(RouterInput::StartChild(child)),
-            // Through the router, so that it follows the start of the child job.
-            Outgoing::OrderChild(to_child) => outbox.router.send(RouterInput::OrderChild(to_child)),
+            // The router handles the order after the start of the child job.
+            Outgoing::OrderChild(order) => outbox.router.send(RouterInput::OrderChild(order)),
             Outgoing::NotifyParent(parent, ended) => {
                 let input = Input::ChildEnded { step: parent.step, index: parent.index, ended };
                 match outbox.routes.find(parent.job) {
                     Some(job) => job.send(JobInput::Engine { input, ack: None }),
-                    // It may be passivated.
+                    // The parent may be passivated.
                     None => outbox.router.send(RouterInput::InputForJob(parent.job, input)),
                 }
             }
-            Outgoing::Respond(answer) => {
-                if let ClientResponse::Create(_, Ok(created)) = &answer {
+            Outgoing::Respond(response) => {
+                if let ClientResponse::Create(_, Ok(created)) = &response {
                     faults::observe("outbox::answer", || *created);
                 }
                 faults::hit("outbox::answer");
-                answer.send();
+                response.send();
             }
-            Outgoing::ReleaseLatch(done) => drop(done),
+            Outgoing::ReleaseLatch(latch) => drop(latch),
             Outgoing::PublishEvents(events) => outbox.publish_events(events),
-            Outgoing::ChildCountsChanged(job) => outbox.feeds.notify_counts_changed(job),
-            Outgoing::StepsDone(steps_done, steps) => steps_done.set(steps),
+            Outgoing::ChildCountsChanged(job) => outbox.event_hub.notify_counts_changed(job),
+            Outgoing::StepsDone(steps_done, count) => steps_done.set(count),
             Outgoing::SendTrace(job) => {
                 outbox.traces.iter().for_each(|traces| traces.notify_ended(job))
             }
@@ -136,26 +136,26 @@ impl Outgoing {
     }
 }
 
-/// The messages that follow from one commit: each bus gets its own in one input.
+/// The publications of a commit, by bus. Each bus receives its publications in one input.
 #[derive(Default)]
 pub struct PublicationBatch(Vec<(BusKey, Vec<Publication>)>);
 
 impl PublicationBatch {
-    /// Adds a message behind the others for its bus.
-    pub fn add(&mut self, message: Publication) {
+    /// Adds a publication after the others for its bus.
+    pub fn add(&mut self, publication: Publication) {
         faults::hit("outbox::dispatch");
-        match self.0.iter_mut().find(|(bus, _)| *bus == message.address.bus) {
-            Some((_, messages)) => messages.push(message),
-            None => self.0.push((message.address.bus.clone(), vec![message])),
+        match self.0.iter_mut().find(|(bus, _)| *bus == publication.address.bus) {
+            Some((_, publications)) => publications.push(publication),
+            None => self.0.push((publication.address.bus.clone(), vec![publication])),
         }
     }
 
-    /// Hands the messages to their buses.
+    /// Sends the publications to their buses.
     pub fn send(self, outbox: &Outbox) {
-        for (key, messages) in self.0 {
+        for (key, publications) in self.0 {
             match outbox.buses.find(&key) {
-                Some(bus) => bus.send(BusInput::Publish(messages)),
-                None => tracing::error!(bus = %key, messages = messages.len(), "no such bus"),
+                Some(bus) => bus.send(BusInput::Publish(publications)),
+                None => tracing::error!(bus = %key, messages = publications.len(), "no such bus"),
             }
         }
     }

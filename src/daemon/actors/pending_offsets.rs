@@ -1,22 +1,22 @@
-//! The offsets that buses have reached and the journal does not have yet: the newest of each
-//! partition.
+//! The topic offsets that buses have reached and the journal has not stored yet.
 
 use journal::StoredOffset;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Offsets that the journal does not have yet. They follow the commits of what they count as done,
-/// so they may wait.
+/// The newest offset of each partition that the journal has not stored yet. An offset that is
+/// stored late does no harm: after a crash, the messages since the stored one are read again.
 #[derive(Default)]
 pub(super) struct PendingOffsets {
+    /// The offsets, by bus, topic and partition.
     offsets: BTreeMap<(Arc<str>, Arc<str>, i32), i64>,
 }
 
 impl PendingOffsets {
-    /// Sets the offset that a bus has reached. It may be lower than before: then the topic was
-    /// created anew.
-    pub(super) fn set(&mut self, position: StoredOffset) {
-        let StoredOffset { bus, topic, partition, offset } = position;
+    /// Sets the offset that a bus has reached. It can be lower than before if the topic was
+    /// recreated.
+    pub(super) fn set(&mut self, reached: StoredOffset) {
+        let StoredOffset { bus, topic, partition, offset } = reached;
         self.offsets.insert((bus, topic, partition), offset);
     }
 
@@ -26,14 +26,14 @@ impl PendingOffsets {
 
     /// Returns all offsets.
     pub(super) fn to_vec(&self) -> Vec<StoredOffset> {
-        let position = |(key, offset): (&(Arc<str>, Arc<str>, i32), &i64)| {
+        let to_stored = |(key, offset): (&(Arc<str>, Arc<str>, i32), &i64)| {
             let (bus, topic, partition) = key.clone();
             StoredOffset { bus, topic, partition, offset: *offset }
         };
-        self.offsets.iter().map(position).collect()
+        self.offsets.iter().map(to_stored).collect()
     }
 
-    /// Forgets the offsets, which the journal has now.
+    /// Removes all offsets, after the journal has stored them.
     pub(super) fn clear(&mut self) {
         self.offsets.clear();
     }

@@ -1,5 +1,5 @@
-//! What all queues of the loaded workflows hold. One inspection serves all who ask within a while,
-//! so that many pages cost the broker no more than one.
+//! The report on the queues of the loaded workflows. It is cached, so that many open pages cost the
+//! broker no more than one.
 
 use super::bulk_requests::WaitingStep;
 use bus::{Address, BusKey, QueueStatus};
@@ -10,41 +10,41 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// A report counts as new for at least this long.
-const FRESH_FOR: Duration = Duration::from_secs(5);
+/// The shortest time for which a report is cached.
+const TTL_MIN: Duration = Duration::from_secs(5);
 
-/// A report also counts as new for this many times as long as the jobs took to answer: so they
-/// spend little time on reports, however many jobs there are.
-const FRESH_FACTOR: u32 = 20;
+/// A report is cached for at least this many times as long as the jobs took to report their waiting
+/// steps. So the reports take a small part of their time.
+const TTL_FACTOR: u32 = 20;
 
-/// A report on all queues.
+/// A report on all queues of the loaded workflows and of active jobs.
 pub struct QueueReport {
-    /// When the queues were inspected.
+    /// When the queues were inspected, by the wall clock.
     pub at: Timestamp,
-    /// The same by a monotonic clock.
+    /// When the queues were inspected, by the monotonic clock.
     pub ticks: Instant,
-    /// What the buses reported, by bus and queue.
+    /// The statuses that the buses reported, by bus and queue.
     pub queues: BTreeMap<(BusKey, Arc<str>), QueueStatus>,
-    /// The step of each queue that waits longest.
+    /// The step that waits longest on each queue.
     pub oldest: HashMap<Address, WaitingStep>,
-    /// How long the jobs took to report these.
+    /// How long the jobs took to report their waiting steps.
     pub collected_in: Duration,
 }
 
-/// The last report.
+/// The cache of the last report.
 #[derive(Default)]
 pub struct QueueReports(Mutex<Option<Arc<QueueReport>>>);
 
 impl QueueReports {
-    /// Returns the last report, or a new one if that is old. Whoever asks meanwhile waits for the
-    /// new one.
+    /// Returns the cached report, or a new one if the cached one is too old. Concurrent requests
+    /// wait for the same report.
     pub async fn last_or_inspect(
         &self,
         inspect: impl Future<Output = QueueReport>,
     ) -> Arc<QueueReport> {
         let mut last = self.0.lock().await;
         if let Some(report) = &*last
-            && report.ticks.elapsed() < FRESH_FOR.max(FRESH_FACTOR * report.collected_in)
+            && report.ticks.elapsed() < TTL_MIN.max(TTL_FACTOR * report.collected_in)
         {
             return report.clone();
         }

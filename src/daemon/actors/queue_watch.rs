@@ -1,10 +1,11 @@
-//! Checks at intervals whether the queues on which steps wait are still there. Nothing else would
-//! notify the manager that one is gone: an auto-delete queue goes with its last consumer, one with
-//! `x-expires` after a while, and the messages in it go too. A message that is published to such a
-//! queue comes back, but steps that wait publish nothing.
+//! Checks at intervals whether the queues on which steps wait still exist. A broker deletes an
+//! auto-delete queue with its last consumer, and a queue with `x-expires` after it was unused for
+//! that time. The messages in the queue are deleted too, and nothing else would notify the manager:
+//! a message that is published to a missing queue is returned, but a step that waits publishes
+//! nothing.
 //!
-//! Queues on which nothing waits are left alone: whoever deleted one has no loss by it, and its
-//! worker declares it as it likes.
+//! A queue on which no step waits is not checked: it has lost no message, and its worker can
+//! declare it again with other properties.
 
 use super::bulk_requests::{JOBS_AT_ONCE, OldestWaits, WaitingStep};
 use super::bus_env::BusEnv;
@@ -22,62 +23,67 @@ use tokio::sync::oneshot;
 /// How often queues are checked.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Queues are checked more rarely where the jobs take long to report which queues they wait on: the
-/// pause is at least this many times as long.
-const PAUSE_FACTOR: u32 = 20;
+/// The interval between checks is at least this many times as long as the jobs take to report their
+/// waiting steps. So the reports take a small part of their time.
+const INTERVAL_FACTOR: u32 = 20;
 
-/// How long the jobs may take to report what they wait on.
+/// The timeout for jobs to report their waiting steps.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Checks the queues of a bus over AMQP at intervals.
+/// Checks the queues of an AMQP bus at intervals.
 pub(super) async fn watch(env: Arc<BusEnv>, bus: BusKey) {
-    let mut pause = CHECK_INTERVAL;
+    let mut interval = CHECK_INTERVAL;
     loop {
-        tokio::time::sleep(pause).await;
-        // Without a connection nothing is seen, and the next connection begins with a check of all
-        // queues.
+        tokio::time::sleep(interval).await;
+        // The queues cannot be checked without a connection. Each new connection begins with a
+        // check of all queues.
         if matches!(env.health.bus(&bus), None | Some(BusState::Disconnected { .. })) {
             continue;
         }
         let (waits, collected_in) = collect_oldest_waits(&env.routes, &env.buses).await;
-        pause = CHECK_INTERVAL.max(PAUSE_FACTOR * collected_in);
-        let queues: Vec<Arc<str>> =
-            waits.into_keys().filter(|queue| queue.bus == bus).map(|queue| queue.queue).collect();
-        if let (false, Some(bus)) = (queues.is_empty(), env.buses.find(&bus)) {
-            bus.send(BusInput::DeclareMissing(queues));
+        interval = CHECK_INTERVAL.max(INTERVAL_FACTOR * collected_in);
+        let queues: Vec<Arc<str>> = waits
+            .into_keys()
+            .filter(|address| address.bus == bus)
+            .map(|address| address.queue)
+            .collect();
+        if queues.is_empty() {
+            continue;
+        }
+        if let Some(mailbox) = env.buses.find(&bus) {
+            mailbox.send(BusInput::DeclareMissing(queues));
         }
     }
 }
 
-/// Returns the step of each queue that waits longest, of the jobs that have answered in time; and
-/// how long that took.
+/// Returns the step that waits longest on each queue, and how long the collection took. Jobs that
+/// do not report before the timeout are left out.
 pub(super) async fn collect_oldest_waits(
     routes: &Routes,
     buses: &Buses,
 ) -> (HashMap<Address, WaitingStep>, Duration) {
-    let (began, waits) = (clock::timer_now(), Arc::<OldestWaits>::default());
-    let collected = async {
+    let (started, waits) = (clock::timer_now(), Arc::<OldestWaits>::default());
+    let collect = async {
         for chunk in routes.ids().chunks(JOBS_AT_ONCE) {
-            let (answer, answered) = oneshot::channel();
-            let done = CompletionLatch::new(answer);
+            let (sender, completion) = oneshot::channel();
+            let done = CompletionLatch::new(sender);
             for id in chunk {
-                // A job that has stopped meanwhile waits for nothing.
+                // A job without a route has stopped, or was passivated.
                 if let Some(job) = routes.find(*id) {
                     job.send(JobInput::ReportWaits { waits: waits.clone(), done: done.clone() });
                 }
             }
             drop(done);
-            // An error cannot come: the latch sends when it is dropped.
-            let _ = answered.await;
+            // This cannot fail: the latch sends when it is dropped.
+            let _ = completion.await;
         }
     };
-    // Jobs that have not answered by then are left out.
-    let _ = tokio::time::timeout(REPORT_TIMEOUT, collected).await;
+    let _ = tokio::time::timeout(REPORT_TIMEOUT, collect).await;
     routes.for_each_passivated_wait(|job, _, definition, wait| {
         let Some(since) = wait.since else { return };
         let bus = buses.resolve(wait.bus.as_ref(), &definition.vhost);
-        let queue = Address { bus, queue: wait.queue.clone() };
-        waits.record(queue, WaitingStep { since, job, step: wait.step.clone() });
+        let address = Address { bus, queue: wait.queue.clone() };
+        waits.record(address, WaitingStep { since, job, step: wait.step.clone() });
     });
-    (waits.take(), began.elapsed())
+    (waits.take(), started.elapsed())
 }

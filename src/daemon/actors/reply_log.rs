@@ -1,10 +1,10 @@
-//! Renders replies for the log.
+//! Logs replies that change nothing.
 
 use engine::text::shorten;
 use engine::{Input, JobId, Rejected, Reply, Sender};
 use std::sync::Arc;
 
-/// A reply, kept for the log until it is decided whether it counts.
+/// A copy of a reply, which is logged if the engine rejects the reply.
 pub(super) struct LoggedReply {
     step: String,
     attempt: Option<u32>,
@@ -13,6 +13,7 @@ pub(super) struct LoggedReply {
 }
 
 impl LoggedReply {
+    /// Copies the reply of an input; `None`: the input is no reply.
     pub(super) fn from_input(input: &Input) -> Option<LoggedReply> {
         match input {
             Input::Reply { step, attempt, reply, from } => Some(LoggedReply {
@@ -40,7 +41,7 @@ impl LoggedReply {
         }
     }
 
-    /// Logs that the reply changed nothing.
+    /// Logs that the engine has rejected the reply.
     pub(super) fn log(&self, job: JobId, rejected: Rejected) {
         let (kind, value) = match &self.reply {
             Reply::Result(body) => ("result", body_excerpt(body)),
@@ -59,7 +60,7 @@ impl LoggedReply {
 
 /// Returns the beginning of a body, for the log.
 pub(super) fn body_excerpt(body: &[u8]) -> String {
-    /// More than is shown, because a character has up to four bytes.
+    /// Enough bytes for the logged characters, which have up to four bytes each.
     const EXCERPT_BYTES_MAX: usize = 400;
     shorten(&String::from_utf8_lossy(&body[..body.len().min(EXCERPT_BYTES_MAX)]))
 }

@@ -1,16 +1,16 @@
-//! The rules that decide for jobs, as their actors call them. They are the engine's, unless a
-//! manager is started with others: like the bus, they are a replaceable part.
+//! The rules by which job actors decide. They are the engine's, unless a manager is started with
+//! others: tests replace them, like the buses.
 
 use engine::{Context, Decision, Input, Job, Rejected};
 use journal::RecoveredJob;
 
-/// What decides for the jobs of a manager.
+/// The rules that decide for the jobs of a manager.
 pub trait Rules: Send + Sync {
-    /// Decides what follows from an input, and applies it to the job.
+    /// Decides what follows from an input, and applies the decision to the job.
     ///
     /// # Errors
     ///
-    /// The input changes nothing.
+    /// Returns an error if the input changes nothing.
     fn handle_input(
         &self,
         job: &mut Job,
@@ -18,8 +18,8 @@ pub trait Rules: Send + Sync {
         ctx: &Context<'_>,
     ) -> Result<Decision, Rejected>;
 
-    /// Adjusts a job from the journal before it goes on: after a start, after its end, or after a
-    /// panic.
+    /// Adjusts a job from the journal before it continues: after a start, after it is reopened or
+    /// activated, or after a panic.
     fn adjust_recovered(&self, recovered: RecoveredJob) -> RecoveredJob;
 }
 

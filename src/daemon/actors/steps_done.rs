@@ -1,4 +1,4 @@
-//! Counts how many steps of a job are done: for lists, which ask no actor.
+//! The number of a job's steps that are done. Lists of jobs read it without a message to the actor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The value before the first commit.
 const UNKNOWN: usize = usize::MAX;
 
-/// How many steps of a job are done, as far as it is committed. The job sets it, others read it.
+/// How many steps of a job are done, as of its last commit. The job's actor sets it, others read
+/// it.
 #[derive(Clone)]
 pub struct StepsDone(Arc<AtomicUsize>);
 
@@ -22,7 +23,7 @@ impl StepsDone {
         self.0.store(steps, Ordering::Relaxed);
     }
 
-    /// Returns how many steps are done; `None` while the first commit is under way.
+    /// Returns how many steps are done; `None` before the job's first commit.
     pub fn get(&self) -> Option<usize> {
         Some(self.0.load(Ordering::Relaxed)).filter(|steps| *steps != UNKNOWN)
     }
