@@ -42,7 +42,7 @@ fn a_start_with_a_wrong_clock_deletes_nothing_and_says_what_it_would() {
 
     // Ten days ahead: retention would delete all of them at once.
     restart(&mut daemon, 10 * DAY_S);
-    daemon.await_log(&["would delete so many jobs now"]);
+    daemon.await_log(&["would delete this many jobs now"]);
     let log = daemon.log();
     assert!(["jobs=3", "\"jobs\":3"].iter().any(|told| log.contains(told)), "{log}");
     let id = done(&daemon);

@@ -234,8 +234,8 @@ pub enum JournalInput {
     /// Starts deleting jobs whose retention is over. All recovered jobs must be reachable before
     /// this, because some of them may have to end.
     StartRetention,
-    /// Deletes an ended root job.
-    Delete(JobNumber, ResponseSender<Erased>),
+    /// Erases an ended root job for a client.
+    Erase(JobNumber, ResponseSender<Erased>),
     /// Deletes notices that were delivered.
     DeleteNotices(Vec<NoticeNumber>),
     /// A bus has reached this offset of a topic: it is done with all replies before it, or has

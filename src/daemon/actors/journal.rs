@@ -1,11 +1,12 @@
-//! The journal actor: serialises writes to SQLite on a thread of its own. Whatever waits when the
-//! disk is free goes into one transaction; the effects leave only after its commit.
+//! The journal actor: the only writer of the journal, on a thread of its own. It uses group commit:
+//! all records that wait are committed in one transaction. Their effects are sent only after the
+//! commit.
 
 mod batch_size;
+mod clock_doubt;
 mod commit_schedule;
 mod delete;
 mod deletions;
-mod doubt;
 mod file_sizes;
 mod partial_commit;
 mod wal_size;
@@ -35,12 +36,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use wal_size::WalSizeReporter;
 
-/// What the journal actor uses.
+/// The environment of the journal actor.
 pub(super) struct JournalEnv {
     router: Mailbox<RouterInput>,
     outbox: Arc<Outbox>,
     routes: Routes,
-    /// Closed when the journal is lost.
+    /// The readers of the journal, which are closed when it is lost.
     reader: Arc<dyn Records>,
     health: Arc<Health>,
     settings: JournalSettings,
@@ -65,39 +66,40 @@ impl JournalEnv {
     }
 }
 
-/// Owns the journal's writing end.
+/// The actor that writes the journal.
 pub struct JournalActor {
     store: Box<dyn Journal>,
     env: JournalEnv,
+    /// The records of the next commit.
     waiting_records: Vec<WaitingRecord>,
     commit_schedule: CommitSchedule,
     /// Whether the projection of committed entries is scheduled.
     is_projection_scheduled: bool,
-    /// Whether records for confirms are scheduled.
+    /// Whether the write of confirms without a record is scheduled.
     is_confirm_write_scheduled: bool,
-    /// The offsets that buses have reached.
     pending_offsets: PendingOffsets,
     deletions: Deletions,
     wal_reporter: WalSizeReporter,
 }
 
-/// How often the journal's files are checked while nothing is committed.
+/// How often the journal's files are checked, besides the checks at each commit.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often confirms get a record of their own, if no other record of their job has come since.
+/// The delay before confirms are written as records of their own, unless another record of their
+/// job is written before.
 const CONFIRM_WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often offsets of buses are stored. After a crash, a bus reads again what it took in since.
+/// How often offsets of buses are stored. After a crash, a bus reads the messages since the stored
+/// offset again.
 const OFFSET_STORE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The exit code after an I/O error, for the supervisor of the process (EX_IOERR of sysexits).
+/// The exit code of the process after an I/O error (`EX_IOERR` of sysexits).
 const EXIT_IO_ERROR: i32 = 74;
 
 impl JournalActor {
-    /// Creates the actor around an opened journal.
     pub(super) fn new(store: Box<dyn Journal>, env: JournalEnv) -> JournalActor {
-        // A journal that cannot be read now shows it with the first commit.
-        let newest = store.newest().ok().flatten();
+        // A read error is ignored here: it will show at the first commit.
+        let newest_record = store.newest().ok().flatten();
         JournalActor {
             store,
             env,
@@ -106,7 +108,7 @@ impl JournalActor {
             is_projection_scheduled: false,
             is_confirm_write_scheduled: false,
             pending_offsets: PendingOffsets::default(),
-            deletions: Deletions::new(newest),
+            deletions: Deletions::new(newest_record),
             wal_reporter: WalSizeReporter::default(),
         }
     }
@@ -127,7 +129,7 @@ impl JournalActor {
                 });
                 self.start_retention(ctx);
             }
-            JournalInput::Delete(number, answer) => self.handle_erase(number, answer, ctx),
+            JournalInput::Erase(number, response) => self.handle_erase(number, response, ctx),
             JournalInput::DeleteNotices(_) if self.commit_schedule.is_lost() => {}
             JournalInput::DeleteNotices(notices) => match self.store.delete_notices(&notices) {
                 Ok(()) => {}
@@ -138,15 +140,15 @@ impl JournalActor {
                 }
                 Err(error) => self.handle_fatal(&error),
             },
-            JournalInput::StoreOffset(position) => {
+            JournalInput::StoreOffset(offset) => {
                 if self.pending_offsets.is_empty() {
                     ctx.run_later(OFFSET_STORE_INTERVAL, Self::store_offsets);
                 }
-                self.pending_offsets.set(position);
+                self.pending_offsets.set(offset);
             }
             JournalInput::CreateStatusTables(definitions) => {
                 if !self.commit(ctx) {
-                    // There is no room: the first job of each workflow creates its table.
+                    // The disk is full: the first job of each workflow will create its table.
                     return;
                 }
                 if let Err(error) = self.store.create_status_tables(
@@ -160,19 +162,19 @@ impl JournalActor {
                     }
                 }
             }
-            // The receiver may have gone.
+            // An error means that the receiver was dropped.
             JournalInput::LivenessProbe(answer) => drop(answer.send(())),
             JournalInput::CommitBarrier(answer) => {
-                let done = CompletionLatch::new(answer);
+                let latch = CompletionLatch::new(answer);
                 if let Some(last) = self.waiting_records.last_mut() {
-                    last.append.outgoing.push(Outgoing::ReleaseLatch(done));
+                    last.append.outgoing.push(Outgoing::ReleaseLatch(latch));
                     self.schedule(true, ctx);
                 }
             }
             JournalInput::ProjectionBarrier(answer) => {
                 if self.commit(ctx) && self.project() {
                     self.store_offsets(ctx);
-                    // The receiver may have given up at its deadline.
+                    // An error means that the receiver has timed out.
                     let _ = answer.send(());
                 }
             }
@@ -181,12 +183,12 @@ impl JournalActor {
 
     fn schedule(&mut self, is_urgent: bool, ctx: &mut Context<Self>) {
         let Some(timer) = self.commit_schedule.request(is_urgent) else { return };
-        let pause = match timer {
+        let delay = match timer {
             CommitTimer::Mailbox => return ctx.notify(CommitIsDue),
             CommitTimer::Linger => self.env.settings.linger.0,
             CommitTimer::ConfirmLag => self.env.settings.confirm_lag.0,
         };
-        ctx.run_later(pause, move |actor, ctx| actor.commit_if_due(timer, ctx));
+        ctx.run_later(delay, move |actor, ctx| actor.commit_if_due(timer, ctx));
     }
 
     fn commit_if_due(&mut self, timer: CommitTimer, ctx: &mut Context<Self>) {
@@ -195,10 +197,10 @@ impl JournalActor {
         }
     }
 
-    /// Commits what waits, then sends its effects; returns false while the journal has to wait, and
-    /// when it is lost.
+    /// Commits the waiting records, then sends their effects. Returns false if some are not
+    /// committed: the journal has to wait, or is lost.
     fn commit(&mut self, ctx: &mut Context<Self>) -> bool {
-        if !self.check_files() {
+        if self.detect_loss() {
             return false;
         }
         self.commit_schedule.begin_commit();
@@ -208,7 +210,7 @@ impl JournalActor {
         let started = clock::instant();
         let CommitOutcome { count, deleted, disk_full } =
             match partial_commit::append_what_fits(&mut *self.store, &mut self.waiting_records) {
-                Ok(appended) => appended,
+                Ok(outcome) => outcome,
                 Err(error) => {
                     match error.remedy() {
                         Remedy::WaitForSpace => {
@@ -220,14 +222,14 @@ impl JournalActor {
                     return false;
                 }
             };
-        // What went into a file that is gone was not committed.
-        if !self.check_files() {
+        // A write to a deleted file succeeds, but is not a commit.
+        if self.detect_loss() {
             return false;
         }
         self.schedule_follow_up(ctx);
         faults::observe("journal::committed", || -> Vec<JobNumber> {
-            let records = self.waiting_records[..count].iter();
-            records.filter_map(|waiting| Some(waiting.append.record.as_ref()?.job)).collect()
+            let committed = self.waiting_records[..count].iter();
+            committed.filter_map(|waiting| Some(waiting.append.record.as_ref()?.job)).collect()
         });
         faults::hit("journal::committed");
         let metrics = &self.env.metrics;
@@ -236,50 +238,48 @@ impl JournalActor {
         if disk_full.is_none() {
             self.report_writable();
         }
-        let mut waiting: Vec<_> = self.waiting_records.drain(..count).collect();
-        self.commit_schedule.end_commit(waiting.len());
-        self.request_stops(&mut waiting, &deleted);
-        let mut messages = PublicationBatch::default();
-        for WaitingRecord { append, since } in waiting {
+        let mut committed: Vec<_> = self.waiting_records.drain(..count).collect();
+        self.commit_schedule.end_commit(committed.len());
+        self.send_router_requests(&mut committed, &deleted);
+        let mut publications = PublicationBatch::default();
+        for WaitingRecord { append, since } in committed {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
-            let Append { id, job: number, outgoing: after_commit, .. } = append;
-            let after_commit = if deleted.contains(&number) {
+            let Append { id, job: number, mut outgoing, .. } = append;
+            if deleted.contains(&number) {
                 let route = self.env.routes.find(id);
                 let is_replaced = route.is_some_and(|job| job.number() != number);
-                after_commit
+                outgoing = outgoing
                     .into_iter()
                     .filter_map(|effect| effect.after_deletion(is_replaced))
-                    .collect()
-            } else {
-                after_commit
-            };
-            for outgoing in after_commit {
-                // If this panics, the process ends at once. Otherwise what waits behind it would be
-                // dropped, and clients would take that for a response.
+                    .collect();
+            }
+            for effect in outgoing {
+                // If this panics, the process ends at once. Otherwise the remaining effects would
+                // be dropped, and clients would take the dropped sender for a response.
                 exit_on_panic(|| {
-                    if let Outgoing::Publish(message) = outgoing {
-                        return messages.add(message);
+                    if let Outgoing::Publish(publication) = effect {
+                        return publications.add(publication);
                     }
-                    // A latch of this commit also waits for its messages, and a withdrawal of a
-                    // message comes after the message.
-                    if let Outgoing::ReleaseLatch(_) | Outgoing::Withdraw(..) = outgoing {
-                        std::mem::take(&mut messages).send(&self.env.outbox);
+                    // The publications so far are sent before a latch is released, and before a
+                    // withdrawal, which may be of one of them.
+                    if let Outgoing::ReleaseLatch(_) | Outgoing::Withdraw(..) = effect {
+                        std::mem::take(&mut publications).send(&self.env.outbox);
                     }
-                    outgoing.send(&self.env.outbox);
+                    effect.send(&self.env.outbox);
                 });
             }
         }
-        exit_on_panic(|| messages.send(&self.env.outbox));
+        exit_on_panic(|| publications.send(&self.env.outbox));
         if let Some(error) = &disk_full {
             self.wait_and_retry(JournalWait::DiskSpace, error, ctx);
         }
         disk_full.is_none()
     }
 
-    /// Asks the router to stop jobs that have nothing left to do, before anybody is notified of
-    /// what was committed. A deleted job is stopped even if it has something left to do.
-    fn request_stops(&self, committed: &mut [WaitingRecord], deleted: &BTreeSet<JobNumber>) {
-        let to_stop = |WaitingRecord { append, .. }: &WaitingRecord| {
+    /// Sends the router the requests of committed jobs to be passivated or stopped. They are sent
+    /// before the effects of the commit. Deleted jobs are stopped in any case.
+    fn send_router_requests(&self, committed: &mut [WaitingRecord], deleted: &BTreeSet<JobNumber>) {
+        let stop_request = |WaitingRecord { append, .. }: &WaitingRecord| {
             let (id, number) = (append.id, append.job);
             if deleted.contains(&number) {
                 return Some(StopRequest { id, number, inputs_handled: None });
@@ -290,27 +290,27 @@ impl JournalActor {
                 inputs_handled: Some(inputs_handled),
             })
         };
-        let stops: Vec<StopRequest> = committed.iter().filter_map(to_stop).collect();
+        let stop_requests: Vec<StopRequest> = committed.iter().filter_map(stop_request).collect();
         for WaitingRecord { append, .. } in committed.iter_mut() {
             let is_deleted = deleted.contains(&append.job);
             if let Some(request) = append.passivate.take().filter(|_| !is_deleted) {
                 self.env.router.send(RouterInput::Passivate(request));
             }
         }
-        if !stops.is_empty() {
-            self.env.router.send(RouterInput::StopJobs(stops));
+        if !stop_requests.is_empty() {
+            self.env.router.send(RouterInput::StopJobs(stop_requests));
         }
     }
 
-    /// Schedules what follows commits: the projection, and records for confirms.
+    /// Schedules the writes that follow a commit: the projection, and confirms without a record.
     fn schedule_follow_up(&mut self, ctx: &mut Context<Self>) {
         if self.store.has_unprojected()
             && !std::mem::replace(&mut self.is_projection_scheduled, true)
         {
             ctx.run_later(self.env.settings.lag.0, |actor, ctx| {
                 actor.is_projection_scheduled = false;
-                let projected = actor.store.project();
-                actor.handle_follow_up(projected, ctx);
+                let result = actor.store.project();
+                actor.handle_follow_up(result, ctx);
             });
         }
         if self.store.has_pending_confirms()
@@ -318,24 +318,25 @@ impl JournalActor {
         {
             ctx.run_later(CONFIRM_WRITE_INTERVAL, |actor, ctx| {
                 actor.is_confirm_write_scheduled = false;
-                if actor.check_files() {
-                    let written = actor.store.write_confirms();
-                    actor.handle_follow_up(written.map(|_| ()), ctx);
+                if !actor.detect_loss() {
+                    let result = actor.store.write_confirms();
+                    actor.handle_follow_up(result.map(|_| ()), ctx);
                 }
             });
         }
     }
 
-    /// Stores the offsets that buses have reached. Everything that they count as done is committed
-    /// already.
+    /// Stores the offsets that buses have reached. The effects of all messages before an offset are
+    /// committed already.
     fn store_offsets(&mut self, ctx: &mut Context<Self>) {
-        if self.pending_offsets.is_empty() || !self.check_files() {
+        if self.pending_offsets.is_empty() || self.detect_loss() {
             return;
         }
         match self.store.store_offsets(&self.pending_offsets.to_vec()) {
             Ok(()) => self.pending_offsets.clear(),
             Err(error) => match error.remedy() {
-                // Until then, more is read again after a crash.
+                // The offsets are stored later. After a crash before that, more messages are read
+                // again.
                 Remedy::WaitForSpace | Remedy::WaitForLock => {
                     ctx.run_later(self.env.settings.full_retry.0, Self::store_offsets);
                 }
@@ -344,7 +345,7 @@ impl JournalActor {
         }
     }
 
-    /// Projects what is committed; returns false while that has to wait.
+    /// Projects the committed entries. Returns false if that has to wait.
     fn project(&mut self) -> bool {
         match self.store.project() {
             Ok(()) => true,
@@ -357,6 +358,7 @@ impl JournalActor {
         }
     }
 
+    /// Handles the result of a write that follows a commit, and schedules the next one.
     fn handle_follow_up(&mut self, result: Result<(), JournalError>, ctx: &mut Context<Self>) {
         match result {
             Ok(()) => {
@@ -366,9 +368,10 @@ impl JournalActor {
                 self.schedule_follow_up(ctx);
             }
             Err(error) => match error.remedy() {
-                // All is committed: lists and statuses stay behind until then.
-                wait @ (Remedy::WaitForSpace | Remedy::WaitForLock) => {
-                    if wait == Remedy::WaitForSpace {
+                // The entries are committed. Only lists and statuses are out of date until the
+                // retry.
+                remedy @ (Remedy::WaitForSpace | Remedy::WaitForLock) => {
+                    if remedy == Remedy::WaitForSpace {
                         self.report_waiting(JournalWait::DiskSpace, &error);
                     }
                     ctx.run_later(self.env.settings.full_retry.0, Self::schedule_follow_up);
@@ -395,8 +398,8 @@ impl JournalActor {
         };
         self.env.metrics.journal_failures.with_label_values(&[kind]).inc();
         if self.env.health.set_waiting(wait) {
-            let what = wait.as_str();
-            tracing::error!(%error, waiting = self.waiting_records.len(), "{what}");
+            let message = wait.as_str();
+            tracing::error!(%error, waiting = self.waiting_records.len(), "{message}");
         }
     }
 
@@ -405,79 +408,84 @@ impl JournalActor {
         if self.env.health.set_writable(true) {
             match waited_for {
                 Some(JournalWait::Lock) => {
-                    tracing::info!("the other program has let go of the journal: it goes on")
+                    tracing::info!("the other program has released the journal: commits continue")
                 }
                 Some(JournalWait::DiskSpace) | None => {
-                    tracing::info!("there is room on the disk again: the journal goes on")
+                    tracing::info!("there is room on the disk again: commits continue")
                 }
             }
             self.env.health.notify_change();
         }
     }
 
-    /// Ends the process. It returns only if the reason is that the journal is lost.
+    /// Ends the process. It returns only if the journal's files are lost.
     fn handle_fatal(&mut self, error: &JournalError) {
-        if !self.check_files() {
+        if self.detect_loss() {
             return;
         }
-        // Not an orderly stop: nothing may be written or acknowledged after this. The next start
-        // recovers.
+        // The process exits without an orderly shutdown, because nothing may be written or
+        // acknowledged any more. The next start recovers.
         tracing::error!(%error, "the journal cannot be trusted any more: the process ends");
         exit_now();
     }
 
-    /// Returns whether the journal's files are still there. Once they are not, nothing is
-    /// committed, acknowledged or sent until the next start. Decisions are held, as while the disk
-    /// is full. Clients that wait for a response get an error.
-    fn check_files(&mut self) -> bool {
+    /// Checks the journal's files, and handles their loss. Returns whether the journal is lost.
+    ///
+    /// A lost journal commits nothing until the next start, so no delivery is acknowledged and no
+    /// effect is sent. Records are held, as while the disk is full. Clients that wait for a
+    /// response get an error.
+    fn detect_loss(&mut self) -> bool {
         if self.commit_schedule.is_lost() {
-            return false;
+            return true;
         }
         match self.store.check_files() {
-            Ok(()) => true,
+            Ok(()) => false,
             Err(loss) => {
                 self.handle_loss(&loss);
-                false
+                true
             }
         }
     }
 
     fn handle_loss(&mut self, loss: &FileLoss) {
-        self.commit_schedule.lose();
+        self.commit_schedule.mark_lost();
         let env = &self.env;
         env.metrics.journal_failures.with_label_values(&["lost"]).inc();
-        let what = env.health.set_journal_lost(loss);
-        tracing::error!(waiting = self.waiting_records.len(), "{what}");
-        // What is read now may be the file of another program.
-        env.reader.close(what, Duration::ZERO);
+        let message = env.health.set_journal_lost(loss);
+        tracing::error!(waiting = self.waiting_records.len(), "{message}");
+        // Another program may have put its own file in the journal's place.
+        env.reader.close(message, Duration::ZERO);
         self.waiting_records
             .iter_mut()
             .for_each(|waiting| refuse_clients(&mut waiting.append, &self.env));
-        for client in self.deletions.take_waiting_clients() {
-            let refused = ClientResponse::Erase(client, Err(journal_lost_error(&self.env)));
-            Outgoing::Respond(refused).send(&self.env.outbox);
+        for sender in self.deletions.take_waiting_clients() {
+            let response = ClientResponse::Erase(sender, Err(journal_lost_error(&self.env)));
+            Outgoing::Respond(response).send(&self.env.outbox);
         }
     }
 }
 
-/// Sends an error to clients that wait for a commit that will not come. Everything else is held.
+/// Sends an error to the clients that wait for this commit, which will not happen. All other
+/// effects are held.
 fn refuse_clients(append: &mut Append, env: &JournalEnv) {
     for outgoing in
         append.outgoing.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Respond(..)))
     {
-        if let Outgoing::Respond(answer) = outgoing {
-            Outgoing::Respond(answer.with_error(journal_lost_error(env))).send(&env.outbox);
+        if let Outgoing::Respond(response) = outgoing {
+            Outgoing::Respond(response.with_error(journal_lost_error(env))).send(&env.outbox);
         }
     }
 }
 
-/// Returns the error for clients once the journal is lost, or the process has to end for it.
+/// Returns the error for clients after the journal is lost or a write to it has failed.
 fn journal_lost_error(env: &JournalEnv) -> RequestError {
     let loss = env.health.journal_loss();
     RequestError::Overloaded(loss.unwrap_or("the journal cannot be written").to_owned())
 }
 
+/// A message of the actor to itself: it is handled after the inputs that wait already.
 struct CommitIsDue;
+
 impl actix::Message for CommitIsDue {
     type Result = ();
 }
@@ -487,7 +495,7 @@ impl Actor for JournalActor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.run_interval(FILE_CHECK_INTERVAL, |actor, _| {
-            if actor.check_files() {
+            if !actor.detect_loss() {
                 actor.report_file_sizes();
                 actor.store.fill_reserve();
             }
@@ -516,14 +524,14 @@ impl Handler<CommitIsDue> for JournalActor {
     }
 }
 
-/// Calls `act`. If it panics, the process ends.
-fn exit_on_panic(act: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(act)).is_err() {
+/// Calls `action`, and ends the process if it panics.
+fn exit_on_panic(action: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(action)).is_err() {
         exit_now();
     }
 }
 
-/// Ends the process. What was logged is written as far as possible.
+/// Ends the process after it has flushed the log.
 fn exit_now() -> ! {
     log::flush();
     std::process::exit(EXIT_IO_ERROR)
@@ -532,8 +540,8 @@ fn exit_now() -> ! {
 impl Drop for JournalActor {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // A panic here left the store in an unknown state; nothing may be acknowledged after
-            // it.
+            // After a panic the state of the store is unknown: nothing may be acknowledged any
+            // more.
             exit_now();
         }
     }

@@ -80,7 +80,7 @@ impl JobActor {
             RequestError::ended_child_job(self.id)
         } else {
             // It has failed and was kept for late replies. Whatever comes after this is void.
-            let erase = JournalInput::Delete(self.number, answer);
+            let erase = JournalInput::Erase(self.number, answer);
             return self.env.journal.send(erase);
         };
         Outgoing::Respond(ClientResponse::Erase(answer, Err(refusal))).send(&self.env.outbox);

@@ -1,17 +1,17 @@
-//! How much is deleted in one batch, so that nobody waits long for the thread meanwhile.
+//! The adaptive batch size of deletions: a batch must not block the journal's thread for long.
 
 use std::time::Duration;
 
-/// How long one batch should take: a request that waits for the thread waits for one batch at most.
-const BATCH_TIME: Duration = Duration::from_millis(40);
+/// The target duration of a batch. Other inputs wait for one batch at most.
+const BATCH_DURATION: Duration = Duration::from_millis(40);
 
-/// The rows of the first batch, which shows how fast the disk is.
+/// The size of the first batch, in rows. It measures how fast the disk is.
 const ROWS_FIRST: u32 = 500;
 
-/// The fewest rows of a batch: with fewer the commit costs more than the rows do.
+/// The smallest batch, in rows. In a smaller one, the commit would cost more than the rows.
 const ROWS_MIN: u32 = 50;
 
-/// The most rows of a batch.
+/// The largest batch, in rows.
 const ROWS_MAX: u32 = 50_000;
 
 /// The shortest pause after a batch.
@@ -20,38 +20,38 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// The longest pause after a batch.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Sets how many rows a batch has, by how long the last one took.
+/// Adapts the size of the next batch to the duration of the last one.
 pub(super) struct BatchSizer {
     rows: u32,
     pause: Duration,
 }
 
 impl BatchSizer {
-    /// Creates the sizer before the first batch.
     pub(super) fn new() -> BatchSizer {
         BatchSizer { rows: ROWS_FIRST, pause: PAUSE_MIN }
     }
 
-    /// Returns the rows of the next batch.
+    /// Returns the size of the next batch, in rows.
     pub(super) fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// Returns how long the thread is left to others before the next batch: half of the time is
-    /// theirs.
+    /// Returns the pause before the next batch. It is as long as the last batch, so that other
+    /// inputs get half of the time.
     pub(super) fn pause(&self) -> Duration {
         self.pause
     }
 
-    /// Records that a batch of so many rows took so long.
-    pub(super) fn record(&mut self, rows: usize, span: Duration) {
-        let fitting =
-            f64::from(self.rows) * BATCH_TIME.as_secs_f64() / span.as_secs_f64().max(1e-6);
-        // A batch that had fewer rows does not show how long more would take.
+    /// Records that a batch of `rows` rows took `duration`.
+    pub(super) fn record(&mut self, rows: usize, duration: Duration) {
+        // The lower bound only avoids a division by zero.
+        let ideal_rows =
+            f64::from(self.rows) * BATCH_DURATION.as_secs_f64() / duration.as_secs_f64().max(1e-6);
+        // A batch that was not full does not show that a larger one would be fast.
         let is_full = rows >= self.rows as usize;
-        let most = if is_full { self.rows.saturating_mul(2) } else { self.rows };
-        self.rows = (fitting as u32).min(most).clamp(ROWS_MIN, ROWS_MAX);
-        self.pause = span.clamp(PAUSE_MIN, PAUSE_MAX);
+        let limit = if is_full { self.rows.saturating_mul(2) } else { self.rows };
+        self.rows = (ideal_rows as u32).min(limit).clamp(ROWS_MIN, ROWS_MAX);
+        self.pause = duration.clamp(PAUSE_MIN, PAUSE_MAX);
     }
 }
 
@@ -60,21 +60,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_shrinks_at_once_grows_step_by_step_and_is_followed_by_as_long_a_rest() {
-        let mut pace = BatchSizer::new();
-        pace.record(500, BATCH_TIME * 5);
-        assert_eq!((pace.rows(), pace.pause()), (100, BATCH_TIME * 5));
-        pace.record(100, BATCH_TIME / 100);
-        assert_eq!(pace.rows(), 200, "at most twice as many");
-        pace.record(3, BATCH_TIME / 100);
-        assert_eq!(pace.rows(), 200, "a small part tells nothing");
-        pace.record(1, BATCH_TIME * 2);
-        assert_eq!(pace.rows(), 100, "but that it was slow");
+    fn a_batch_shrinks_at_once_at_most_doubles_and_is_followed_by_a_pause_of_the_same_length() {
+        let mut sizer = BatchSizer::new();
+        sizer.record(500, BATCH_DURATION * 5);
+        assert_eq!((sizer.rows(), sizer.pause()), (100, BATCH_DURATION * 5));
+        sizer.record(100, BATCH_DURATION / 100);
+        assert_eq!(sizer.rows(), 200, "the size at most doubles");
+        sizer.record(3, BATCH_DURATION / 100);
+        assert_eq!(sizer.rows(), 200, "a fast batch that is not full does not grow the next one");
+        sizer.record(1, BATCH_DURATION * 2);
+        assert_eq!(sizer.rows(), 100, "a slow batch that is not full shrinks the next one");
         for _ in 0..99 {
-            pace.record(pace.rows() as usize, Duration::ZERO);
+            sizer.record(sizer.rows() as usize, Duration::ZERO);
         }
-        assert_eq!(pace.rows(), ROWS_MAX);
-        pace.record(1, Duration::from_secs(99));
-        assert_eq!((pace.rows(), pace.pause()), (ROWS_MIN, PAUSE_MAX));
+        assert_eq!(sizer.rows(), ROWS_MAX);
+        sizer.record(1, Duration::from_secs(99));
+        assert_eq!((sizer.rows(), sizer.pause()), (ROWS_MIN, PAUSE_MAX));
     }
 }

@@ -1,36 +1,37 @@
-//! Decides when the next commit is due.
+//! The schedule of group commits: when the next one is due.
 
-/// If the last commit had at least this many records, the next one waits for more: a commit costs
-/// almost the same for a hundred as for ten.
-const BATCH_UNDER_LOAD: usize = 8;
+/// The journal is under load if the last commit had at least this many records. Then the next
+/// commit waits for more records: one commit of a hundred costs hardly more than one of ten.
+const RECORDS_UNDER_LOAD: usize = 8;
 
 /// When the next commit is due.
 pub(super) struct CommitSchedule {
     state: State,
     /// How many records the last commit had.
     last_batch_records: usize,
-    /// Whether another attempt is scheduled.
+    /// Whether a retry of the blocked commit is scheduled.
     is_retry_scheduled: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing waits.
+    /// No record waits.
     Idle,
-    /// After the lag, unless an urgent record comes.
+    /// The commit is due after `journal.confirm_lag`, unless an urgent record arrives before.
     Lagging,
-    /// As soon as the mailbox is empty; under load, after `journal.linger`.
+    /// The commit is due after the inputs that wait in the mailbox; under load, after
+    /// `journal.linger`.
     Due,
-    /// When there may be room on the disk again, or another program may have released the file.
+    /// The disk is full or another program holds the lock. The commit is retried later.
     Blocked,
-    /// Never again: the journal's file is lost.
+    /// The journal's files are lost. There is no further commit.
     Lost,
 }
 
-/// What a commit is scheduled behind.
+/// What the commit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommitTimer {
-    /// The inputs that wait already: their records are the group of the group commit.
+    /// The inputs that wait in the mailbox: their records belong to the same group commit.
     Mailbox,
     /// The setting `journal.linger`.
     Linger,
@@ -43,13 +44,13 @@ impl CommitSchedule {
         CommitSchedule { state: State::Idle, last_batch_records: 0, is_retry_scheduled: false }
     }
 
-    /// Notes that something waits for a commit. Returns the timer to start, unless one runs.
+    /// Requests a commit. Returns the timer that the caller must start, if any.
     pub(super) fn request(&mut self, is_urgent: bool) -> Option<CommitTimer> {
         match (self.state, is_urgent) {
             (State::Idle | State::Lagging, true) => {
                 self.state = State::Due;
-                let is_loaded = self.last_batch_records >= BATCH_UNDER_LOAD;
-                Some(if is_loaded { CommitTimer::Linger } else { CommitTimer::Mailbox })
+                let is_under_load = self.last_batch_records >= RECORDS_UNDER_LOAD;
+                Some(if is_under_load { CommitTimer::Linger } else { CommitTimer::Mailbox })
             }
             (State::Idle, false) => {
                 self.state = State::Lagging;
@@ -59,7 +60,7 @@ impl CommitSchedule {
         }
     }
 
-    /// Returns whether the commit behind this timer is still to be made.
+    /// Returns whether the commit that this timer was started for is still due.
     pub(super) fn is_due(&self, timer: CommitTimer) -> bool {
         match timer {
             CommitTimer::Mailbox | CommitTimer::Linger => self.state == State::Due,
@@ -67,39 +68,39 @@ impl CommitSchedule {
         }
     }
 
-    /// Returns whether a timer for the next commit runs.
+    /// Returns whether a timer for the next commit is active.
     pub(super) fn is_requested(&self) -> bool {
         matches!(self.state, State::Due | State::Lagging)
     }
 
-    /// Notes that all that waits is being committed.
+    /// Marks all waiting records as being committed.
     pub(super) fn begin_commit(&mut self) {
         self.state = State::Idle;
     }
 
-    /// Notes how many records were committed.
+    /// Records how many records the commit had.
     pub(super) fn end_commit(&mut self, records: usize) {
         self.last_batch_records = records;
     }
 
-    /// Notes that the journal has to wait. Returns whether another attempt must be scheduled.
+    /// Marks the commit as blocked. Returns whether the caller must schedule a retry.
     pub(super) fn block(&mut self) -> bool {
         self.state = State::Blocked;
         !std::mem::replace(&mut self.is_retry_scheduled, true)
     }
 
-    /// Notes that the scheduled attempt is made.
+    /// Marks the scheduled retry as begun.
     pub(super) fn begin_retry(&mut self) {
         self.is_retry_scheduled = false;
     }
 
-    /// Returns whether the journal has to wait.
+    /// Returns whether the commit is blocked.
     pub(super) fn is_blocked(&self) -> bool {
         self.state == State::Blocked
     }
 
-    /// Notes that the journal is lost.
-    pub(super) fn lose(&mut self) {
+    /// Marks the journal as lost.
+    pub(super) fn mark_lost(&mut self) {
         self.state = State::Lost;
     }
 
@@ -114,23 +115,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_timer_runs_and_an_urgent_record_overtakes_the_lag() {
+    fn one_timer_is_active_and_an_urgent_record_is_committed_without_the_confirm_lag() {
         let mut schedule = CommitSchedule::new();
         assert_eq!(schedule.request(false), Some(CommitTimer::ConfirmLag));
-        assert_eq!(schedule.request(false), None, "the timer runs");
+        assert_eq!(schedule.request(false), None, "a timer is active");
         assert_eq!(schedule.request(true), Some(CommitTimer::Mailbox));
         assert_eq!(schedule.request(true), None);
         assert!(!schedule.is_due(CommitTimer::ConfirmLag) && schedule.is_due(CommitTimer::Mailbox));
         schedule.begin_commit();
-        assert!(!schedule.is_due(CommitTimer::Mailbox), "what was due is committed");
+        assert!(!schedule.is_due(CommitTimer::Mailbox), "the records are committed already");
     }
 
     #[test]
     fn after_a_large_commit_the_next_one_waits_for_more() {
         let mut schedule = CommitSchedule::new();
-        for (records, timer) in
-            [(BATCH_UNDER_LOAD, CommitTimer::Linger), (BATCH_UNDER_LOAD - 1, CommitTimer::Mailbox)]
-        {
+        for (records, timer) in [
+            (RECORDS_UNDER_LOAD, CommitTimer::Linger),
+            (RECORDS_UNDER_LOAD - 1, CommitTimer::Mailbox),
+        ] {
             schedule.begin_commit();
             schedule.end_commit(records);
             assert_eq!(schedule.request(true), Some(timer));
@@ -138,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn while_it_is_blocked_one_attempt_is_scheduled_and_once_it_is_lost_none() {
+    fn a_blocked_commit_has_one_retry_and_a_lost_journal_has_no_commit() {
         let mut schedule = CommitSchedule::new();
         assert!(schedule.block() && !schedule.block() && schedule.is_blocked());
-        assert_eq!(schedule.request(true), None, "the attempt commits it");
+        assert_eq!(schedule.request(true), None, "the retry will commit the record");
         schedule.begin_retry();
-        assert!(schedule.block(), "it has failed again");
-        schedule.lose();
+        assert!(schedule.block(), "the retry was blocked too");
+        schedule.mark_lost();
         assert!(schedule.is_lost() && schedule.request(true).is_none());
     }
 }

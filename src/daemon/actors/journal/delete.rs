@@ -1,6 +1,6 @@
-//! Deletes jobs that clients erase, and jobs past their retention. Both go one batch at a time.
-//! What is due is committed before each batch, and after it the thread is left to others for as
-//! long.
+//! Deletes jobs that clients erase, and jobs past their retention. Both are deleted in batches.
+//! Before each batch, waiting records are committed. After each batch follows a pause for other
+//! inputs.
 
 use super::deletions::Sweep;
 use super::{JournalActor, journal_lost_error};
@@ -14,19 +14,20 @@ use journal::{DeletedJob, Deletion, JobNumber, Remedy};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long retention waits once the clock was set: a clock that is wrong must not delete what is
-/// to be kept, and may be set right meanwhile.
+/// How long retention waits after the clock was set. A clock that is wrong would delete jobs too
+/// early; it can be corrected during this time.
 const CLOCK_SETTLE_TIME: Duration = Duration::from_secs(3600);
 
-/// Returns whether the clock can be relied on to tell how long ago jobs have ended.
+/// Returns whether the wall clock is reliable enough for retention: it was not set recently.
 fn is_clock_steady() -> bool {
-    // Reading it shows whether it was set.
+    // Reading the clock detects an adjustment.
     clock::now();
     has_settled(clock::since_adjustment())
 }
 
-fn has_settled(set_ago: Option<Duration>) -> bool {
-    set_ago.is_none_or(|ago| ago >= CLOCK_SETTLE_TIME)
+/// Returns whether the last adjustment of the clock is long enough ago; `None`: there was none.
+fn has_settled(since_adjustment: Option<Duration>) -> bool {
+    since_adjustment.is_none_or(|elapsed| elapsed >= CLOCK_SETTLE_TIME)
 }
 
 impl JournalActor {
@@ -34,30 +35,30 @@ impl JournalActor {
     pub(super) fn handle_erase(
         &mut self,
         number: JobNumber,
-        answer: ResponseSender<Erased>,
+        sender: ResponseSender<Erased>,
         ctx: &mut Context<Self>,
     ) {
-        let is_behind = !self.commit(ctx);
-        if is_behind && self.commit_schedule.is_lost() {
-            let refused = ClientResponse::Erase(answer, Err(journal_lost_error(&self.env)));
-            return Outgoing::Respond(refused).send(&self.env.outbox);
+        let is_committed = self.commit(ctx);
+        if !is_committed && self.commit_schedule.is_lost() {
+            let response = ClientResponse::Erase(sender, Err(journal_lost_error(&self.env)));
+            return Outgoing::Respond(response).send(&self.env.outbox);
         }
-        self.erase_batch(number, answer);
+        self.erase_batch(number, sender);
         self.schedule_next_batch(ctx);
     }
 
-    fn erase_batch(&mut self, number: JobNumber, answer: ResponseSender<Erased>) {
-        let begun = clock::timer_now();
-        let deleted = self.store.delete_jobs(&[number], self.deletions.batch_sizer.rows());
-        let outcome = match deleted {
-            Ok(deleted) if deleted.skipped > 0 => Err(RequestError::Conflict(
+    /// Deletes one batch of rows of a job, and responds to the client after the last one.
+    fn erase_batch(&mut self, number: JobNumber, sender: ResponseSender<Erased>) {
+        let started = clock::timer_now();
+        let result = match self.store.delete_jobs(&[number], self.deletions.batch_sizer.rows()) {
+            Ok(deletion) if deletion.skipped > 0 => Err(RequestError::Conflict(
                 "the job has not ended, or goes on meanwhile: cancel it first, or ask again"
                     .to_owned(),
             )),
-            Ok(deleted) => {
-                self.report_deleted(&deleted, begun, "client");
-                if deleted.is_partial {
-                    return self.deletions.erasures.push_back((number, answer));
+            Ok(deletion) => {
+                self.report_deletion(&deletion, started, "client");
+                if deletion.is_partial {
+                    return self.deletions.erasures.push_back((number, sender));
                 }
                 Ok(Erased)
             }
@@ -71,60 +72,66 @@ impl JournalActor {
                 }
             },
         };
-        Outgoing::Respond(ClientResponse::Erase(answer, outcome)).send(&self.env.outbox);
+        Outgoing::Respond(ClientResponse::Erase(sender, result)).send(&self.env.outbox);
     }
 
-    /// Starts to delete what is past its retention, unless that is under way.
+    /// Starts the deletion of jobs past their retention, unless it is active or the clock is
+    /// unreliable.
     pub(super) fn start_retention(&mut self, ctx: &mut Context<Self>) {
-        self.check_doubt();
-        if self.deletions.sweep.is_none() && self.deletions.doubt.is_none() && is_clock_steady() {
-            self.deletions.sweep = Some(Sweep { begun: clock::timer_now(), jobs: 0 });
+        self.update_clock_doubt();
+        if self.deletions.sweep.is_none()
+            && self.deletions.clock_doubt.is_none()
+            && is_clock_steady()
+        {
+            self.deletions.sweep = Some(Sweep { started: clock::timer_now(), jobs: 0 });
             self.delete_batch(ctx);
         }
     }
 
-    /// Says what retention would delete if the clock is right, where that is not certain; looks
-    /// whether it has become so.
-    fn check_doubt(&mut self) {
-        let Some(doubt) = &mut self.deletions.doubt else { return };
+    /// Clears the doubt about the clock once it is over. Until then, reports it once, with the
+    /// number of jobs that retention would delete.
+    fn update_clock_doubt(&mut self) {
+        let Some(doubt) = &mut self.deletions.clock_doubt else { return };
         let now = clock::now();
         if doubt.is_over(now, CLOCK_SETTLE_TIME) {
-            self.deletions.doubt = None;
+            self.deletions.clock_doubt = None;
             return;
         }
         if doubt.mark_reported() {
             return;
         }
         let jobs = self.store.count_ended(now, self.default_retention()).ok();
-        if let Some(doubt) = &self.deletions.doubt {
+        if let Some(doubt) = &self.deletions.clock_doubt {
             doubt.report(jobs);
         }
     }
 
-    /// How long ended jobs are kept whose definitions do not say it.
+    /// Returns how long an ended job is kept if its definition has no retention.
     fn default_retention(&self) -> Millis {
         let retention = self.env.settings.retention.0;
         Millis(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Deletes one part of what is to be deleted, unless the thread is left to others now.
+    /// Deletes one batch, unless the pause after the last one is not over. Erasures by clients have
+    /// priority over retention.
     fn delete_batch(&mut self, ctx: &mut Context<Self>) {
-        if self.deletions.is_batch_scheduled || !self.check_files() {
+        if self.deletions.is_batch_scheduled || self.detect_loss() {
             return;
         }
         if self.commit_schedule.is_requested() {
             self.commit(ctx);
         }
         match self.deletions.erasures.pop_front() {
-            Some((number, answer)) => self.erase_batch(number, answer),
+            Some((number, sender)) => self.erase_batch(number, sender),
             None => self.sweep_batch(),
         }
         self.schedule_next_batch(ctx);
     }
 
+    /// Deletes one batch of rows of jobs past their retention.
     fn sweep_batch(&mut self) {
         let Some(mut sweep) = self.deletions.sweep.take() else { return };
-        let begun = clock::timer_now();
+        let started = clock::timer_now();
         faults::hit("journal::sweep");
         let now = clock::now();
         if !is_clock_steady() {
@@ -139,18 +146,18 @@ impl JournalActor {
             self.default_retention(),
             self.deletions.batch_sizer.rows(),
         ) {
-            Ok(deleted) => {
-                sweep.jobs += deleted.roots;
-                if deleted.is_partial {
+            Ok(deletion) => {
+                sweep.jobs += deletion.roots;
+                if deletion.is_partial {
                     self.deletions.sweep = Some(sweep);
                 } else if sweep.jobs > 0 {
                     tracing::info!(
                         jobs = sweep.jobs,
-                        elapsed_ms = Millis::from_duration(sweep.begun.elapsed()).0,
+                        elapsed_ms = Millis::from_duration(sweep.started.elapsed()).0,
                         "deleted ended jobs past their retention"
                     );
                 }
-                self.report_deleted(&deleted, begun, "retention");
+                self.report_deletion(&deletion, started, "retention");
             }
             Err(error) if error.remedy().is_retryable() => {
                 tracing::warn!(%error, "retention has to wait")
@@ -159,31 +166,29 @@ impl JournalActor {
         }
     }
 
-    /// Stops the actors of deleted jobs, and updates metrics and the batch size. A failed job may
-    /// have waited for late replies.
-    fn report_deleted(&mut self, deleted: &Deletion, begun: Instant, why: &str) {
-        let leave = |open: &DeletedJob| StopRequest {
-            id: open.id,
-            number: open.number,
-            inputs_handled: None,
-        };
-        let leaving: Vec<StopRequest> = deleted.maybe_active.iter().map(leave).collect();
-        if !leaving.is_empty() {
-            self.env.router.send(RouterInput::StopJobs(leaving));
+    /// Stops the actors of deleted jobs, and updates metrics and the batch size. A deleted job can
+    /// have an actor if it has failed and waits for late replies.
+    fn report_deletion(&mut self, deletion: &Deletion, started: Instant, cause: &str) {
+        let stop_request =
+            |job: &DeletedJob| StopRequest { id: job.id, number: job.number, inputs_handled: None };
+        let stop_requests: Vec<StopRequest> =
+            deletion.maybe_active.iter().map(stop_request).collect();
+        if !stop_requests.is_empty() {
+            self.env.router.send(RouterInput::StopJobs(stop_requests));
         }
-        let span = begun.elapsed();
-        if deleted.rows > 0 {
+        let elapsed = started.elapsed();
+        if deletion.rows > 0 {
             let metrics = &self.env.metrics;
-            metrics.deletion.observe(span.as_secs_f64());
-            metrics.deleted.with_label_values(&[why]).inc_by(deleted.roots as u64);
+            metrics.deletion.observe(elapsed.as_secs_f64());
+            metrics.deleted.with_label_values(&[cause]).inc_by(deletion.roots as u64);
         }
-        self.deletions.batch_sizer.record(deleted.rows, span);
+        self.deletions.batch_sizer.record(deletion.rows, elapsed);
     }
 
-    /// Leaves the thread to others, then goes on, if there is more to delete.
+    /// Schedules the next batch after a pause, if there is more to delete.
     fn schedule_next_batch(&mut self, ctx: &mut Context<Self>) {
-        let is_more = self.deletions.sweep.is_some() || !self.deletions.erasures.is_empty();
-        if is_more && !std::mem::replace(&mut self.deletions.is_batch_scheduled, true) {
+        let has_more = self.deletions.sweep.is_some() || !self.deletions.erasures.is_empty();
+        if has_more && !std::mem::replace(&mut self.deletions.is_batch_scheduled, true) {
             ctx.run_later(self.deletions.batch_sizer.pause(), |actor, ctx| {
                 actor.deletions.is_batch_scheduled = false;
                 actor.delete_batch(ctx);
@@ -197,8 +202,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retention_goes_on_once_the_clock_has_been_steady_for_long_enough() {
-        assert!(has_settled(None), "it was never set");
+    fn the_clock_has_settled_an_hour_after_its_last_adjustment() {
+        assert!(has_settled(None), "the clock was never set");
         assert!(!has_settled(Some(Duration::ZERO)));
         assert!(!has_settled(Some(CLOCK_SETTLE_TIME - Duration::from_secs(1))));
         assert!(has_settled(Some(CLOCK_SETTLE_TIME)));

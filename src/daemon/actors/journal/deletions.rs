@@ -1,7 +1,7 @@
-//! What is being deleted: jobs that clients erase, and jobs past their retention.
+//! The state of deletions: of jobs that clients erase, and of jobs past their retention.
 
 use super::batch_size::BatchSizer;
-use super::doubt::Doubt;
+use super::clock_doubt::ClockDoubt;
 use crate::actors::client_response::{Erased, ResponseSender};
 use base::clock;
 use engine::Timestamp;
@@ -9,39 +9,41 @@ use journal::JobNumber;
 use std::collections::VecDeque;
 use tokio::time::Instant;
 
-/// The deletions under way.
+/// The active deletions.
 pub(super) struct Deletions {
-    /// Jobs of which a part is left, each with the client that erases it.
+    /// The jobs that are partly erased, each with the client that waits for the response.
     pub(super) erasures: VecDeque<(JobNumber, ResponseSender<Erased>)>,
+    /// The active deletion of jobs past their retention.
     pub(super) sweep: Option<Sweep>,
     pub(super) batch_sizer: BatchSizer,
     /// Whether the next batch is scheduled.
     pub(super) is_batch_scheduled: bool,
-    /// Why retention waits behind a start, if it does.
-    pub(super) doubt: Option<Doubt>,
+    /// The doubt about the clock for which retention waits after a start, if any.
+    pub(super) clock_doubt: Option<ClockDoubt>,
 }
 
 /// The deletion of all jobs that are past their retention.
 pub(super) struct Sweep {
-    pub(super) begun: Instant,
-    /// How many root jobs are deleted so far.
+    pub(super) started: Instant,
+    /// How many root jobs were deleted so far.
     pub(super) jobs: usize,
 }
 
 impl Deletions {
-    /// Nothing yet; `newest`: when the newest record was written.
-    pub(super) fn new(newest: Option<Timestamp>) -> Deletions {
+    /// Creates the state at a start. `newest_record` is when the newest record was written.
+    pub(super) fn new(newest_record: Option<Timestamp>) -> Deletions {
         Deletions {
             erasures: VecDeque::new(),
             sweep: None,
             batch_sizer: BatchSizer::new(),
             is_batch_scheduled: false,
-            doubt: newest.and_then(|newest| Doubt::detect(newest, clock::now())),
+            clock_doubt: newest_record
+                .and_then(|newest_record| ClockDoubt::detect(newest_record, clock::now())),
         }
     }
 
-    /// Takes the clients that wait for the end of a deletion which will not come.
+    /// Cancels the erasures, and returns the senders of their responses.
     pub(super) fn take_waiting_clients(&mut self) -> impl Iterator<Item = ResponseSender<Erased>> {
-        std::mem::take(&mut self.erasures).into_iter().map(|(_, client)| client)
+        std::mem::take(&mut self.erasures).into_iter().map(|(_, sender)| sender)
     }
 }

@@ -1,15 +1,15 @@
-//! Reports once a second how much disk the journal's files take. The `-wal` grows while another
-//! program reads the file without an end, and nothing else would show that.
+//! Reports how much disk space the journal's files take. The `-wal` file grows while another
+//! program keeps a read transaction open, and nothing else would show that.
 
 use super::JournalActor;
 use super::wal_size::WalSizeChange;
 use base::clock;
 
 impl JournalActor {
-    /// Updates the metrics of the sizes, and of whether the clock was set, on which retention
-    /// relies.
+    /// Updates the metrics of the file sizes and of the clock's adjustments, and logs changes in
+    /// the size of the `-wal`.
     pub(super) fn report_file_sizes(&mut self) {
-        // Reading the clock shows whether it was set.
+        // Reading the clock detects an adjustment.
         clock::now();
         let metrics = &self.env.metrics;
         metrics.clock_set_by.set(clock::total_adjustment_s());
@@ -19,7 +19,7 @@ impl JournalActor {
         metrics.journal_bytes.with_label_values(&["wal"]).set(to_gauge(sizes.wal));
         metrics.journal_free_bytes.set(to_gauge(sizes.free));
         let mebibytes = sizes.wal >> 20;
-        match self.wal_reporter.check(sizes.wal) {
+        match self.wal_reporter.record(sizes.wal) {
             Some(WalSizeChange::Grown) => tracing::warn!(
                 mebibytes,
                 "the journal's -wal grows: it cannot be emptied while a program reads the file \

@@ -1,6 +1,6 @@
-//! What is committed while the disk has no room for all records that wait: first those of jobs that
-//! are cancelled, which can be deleted then; otherwise as many of the first records as there is
-//! room for.
+//! Partial commits: if the disk has too little space for all waiting records, it commits those of
+//! cancelled jobs, so that these jobs can be deleted. If that is not possible, it commits as many
+//! of the first records as fit.
 
 use crate::actors::inputs::{Append, Outgoing};
 use engine::JobState;
@@ -8,27 +8,28 @@ use journal::{JobNumber, Journal, JournalError, Record, Remedy};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// A record, or what follows from none, that waits for the commit.
+/// A record that waits for the commit, or effects without a record that wait for it.
 pub(super) struct WaitingRecord {
     pub(super) append: Append,
+    /// When the journal actor received it.
     pub(super) since: Instant,
 }
 
-/// The outcome of an append.
+/// The outcome of a commit.
 pub(super) struct CommitOutcome {
-    /// How many of the first records are committed.
+    /// How many of the first records were committed.
     pub(super) count: usize,
-    /// The jobs among these that are deleted.
+    /// The jobs of these records that were deleted before.
     pub(super) deleted: BTreeSet<JobNumber>,
-    /// Why not all records are committed, if some are left.
+    /// Why not all records were committed; `None`: all were.
     pub(super) disk_full: Option<JournalError>,
 }
 
-/// Commits the records that wait, or as many as there is room for.
+/// Commits the waiting records, or as many of them as fit on the disk.
 ///
 /// # Errors
 ///
-/// Nothing was committed.
+/// Returns an error if nothing was committed.
 pub(super) fn append_what_fits(
     store: &mut dyn Journal,
     waiting: &mut Vec<WaitingRecord>,
@@ -38,17 +39,20 @@ pub(super) fn append_what_fits(
     loop {
         let appends = || waiting[..count].iter().map(|waiting| &waiting.append);
         let records: Vec<&Record> = appends().filter_map(|append| append.record.as_ref()).collect();
-        let others: Vec<JobNumber> =
+        let jobs_without_record: Vec<JobNumber> =
             appends().filter_map(|append| append.record.is_none().then_some(append.job)).collect();
-        match store.append_and_check(&records, &others) {
+        match store.append_and_check(&records, &jobs_without_record) {
             Ok(deleted) => return Ok(CommitOutcome { count, deleted, disk_full }),
             Err(error) if error.remedy() == Remedy::WaitForSpace && count > 1 => {
-                let cancelled = if disk_full.is_none() { move_cancelled_first(waiting) } else { 0 };
-                count = match cancelled {
-                    first if (1..count).contains(&first) => first,
-                    _ if store.is_disk_full() => count / 2,
-                    _ => return Err(error),
-                };
+                let cancelled_count =
+                    if disk_full.is_none() { move_cancelled_first(waiting) } else { 0 };
+                if (1..count).contains(&cancelled_count) {
+                    count = cancelled_count;
+                } else if store.is_disk_full() {
+                    count /= 2;
+                } else {
+                    return Err(error);
+                }
                 disk_full = Some(error);
             }
             Err(error) => return Err(error),
@@ -56,28 +60,28 @@ pub(super) fn append_what_fits(
     }
 }
 
-/// Moves the records of cancelled jobs before those of others, and returns how many they are. The
-/// records of a job keep their order, and between jobs there is none: what one job decides for
-/// another comes after its commit.
+/// Moves the records of cancelled jobs before those of other jobs, and returns how many they are.
+/// The records of one job keep their order. The order between jobs does not matter, because an
+/// effect of one job on another is sent only after its commit.
 fn move_cancelled_first(waiting: &mut Vec<WaitingRecord>) -> usize {
-    let is_end = |waiting: &&WaitingRecord| {
+    let is_cancellation = |waiting: &&WaitingRecord| {
         let record = waiting.append.record.as_ref();
         record.is_some_and(|record| record.state == Some(JobState::Cancelled))
     };
-    let cancelled: BTreeSet<JobNumber> =
-        waiting.iter().filter(is_end).map(|waiting| waiting.append.job).collect();
-    let (mut first, mut rest): (Vec<_>, Vec<_>) = std::mem::take(waiting)
+    let cancelled_jobs: BTreeSet<JobNumber> =
+        waiting.iter().filter(is_cancellation).map(|waiting| waiting.append.job).collect();
+    let (mut cancelled, mut others): (Vec<_>, Vec<_>) = std::mem::take(waiting)
         .into_iter()
-        .partition(|waiting| cancelled.contains(&waiting.append.job));
-    // A latch that waits for all that was decided until then must still do so.
-    if let Some(last) = rest.last_mut() {
+        .partition(|waiting| cancelled_jobs.contains(&waiting.append.job));
+    // A latch waits for the commit of all records before it, so it is moved to the last record.
+    if let Some(last) = others.last_mut() {
         let is_latch = |outgoing: &mut Outgoing| matches!(outgoing, Outgoing::ReleaseLatch(_));
-        for waiting in &mut first {
+        for waiting in &mut cancelled {
             last.append.outgoing.extend(waiting.append.outgoing.extract_if(.., is_latch));
         }
     }
-    let count = first.len();
-    first.append(&mut rest);
-    *waiting = first;
+    let count = cancelled.len();
+    cancelled.append(&mut others);
+    *waiting = cancelled;
     count
 }

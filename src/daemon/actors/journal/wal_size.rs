@@ -1,9 +1,10 @@
 //! Decides when the log reports the size of the `-wal`.
 
-/// The size from which the log reports the `-wal`, in bytes: a commit begins to empty it at 4 MiB.
+/// The size from which the log reports the `-wal`, in bytes. It is far above 4 MiB, the size at
+/// which a commit starts a checkpoint.
 const WAL_REPORTED_BYTES: u64 = 64 << 20;
 
-/// The size of the `-wal` that was reported last; `None`: it is small.
+/// The size of the `-wal` that was reported last; `None`: the `-wal` is small.
 #[derive(Default)]
 pub(super) struct WalSizeReporter(Option<u64>);
 
@@ -15,8 +16,9 @@ pub(super) enum WalSizeChange {
 }
 
 impl WalSizeReporter {
-    /// Returns a change at each doubling, and when the `-wal` is small again.
-    pub(super) fn check(&mut self, bytes: u64) -> Option<WalSizeChange> {
+    /// Records the size. Returns the change to report: at each doubling, and when the `-wal` is
+    /// small again.
+    pub(super) fn record(&mut self, bytes: u64) -> Option<WalSizeChange> {
         match self.0 {
             None if bytes >= WAL_REPORTED_BYTES => {
                 self.0 = Some(bytes);
@@ -44,7 +46,7 @@ mod tests {
         let mut reporter = WalSizeReporter::default();
         let sizes =
             [1, 63, 64, 100, 127, 128, 300, 70, 63, 63, 65].map(|mebibytes| mebibytes << 20);
-        let changes = sizes.map(|bytes| reporter.check(bytes));
+        let changes = sizes.map(|bytes| reporter.record(bytes));
         let grown = || Some(WalSizeChange::Grown);
         assert_eq!(
             changes,

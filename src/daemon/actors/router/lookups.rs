@@ -20,7 +20,7 @@ impl Router {
             // The disk may be full: then nothing can be activated, and deleting makes room.
             return match (incoming, self.find_ended_passivated(id)) {
                 (PendingRequest::Erase(answer), Some(number)) => {
-                    self.env.journal.send(JournalInput::Delete(number, answer))
+                    self.env.journal.send(JournalInput::Erase(number, answer))
                 }
                 (unhandled, _) => drop(self.stash_if_passivated(id, unhandled.into_input(id))),
             };

@@ -195,7 +195,7 @@ impl Router {
             ClientResponse::Erase(answer, Err(RequestError::ended_child_job(id))).send();
             return RequestOutcome::KeepResult(result);
         }
-        self.env.journal.send(JournalInput::Delete(number, answer));
+        self.env.journal.send(JournalInput::Erase(number, answer));
         RequestOutcome::DropResult
     }
 }
