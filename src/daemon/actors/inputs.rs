@@ -1,5 +1,5 @@
-//! The inputs of all actors, and what leaves after a commit. No type of an actor is named here: a
-//! sender need not know who handles its input.
+//! The inputs of all actors, and the effects that are sent after a commit. This file names no type
+//! of an actor: a sender depends on the input, not on the actor that handles it.
 
 use super::bulk_requests::{BulkRedispatch, OldestWaits, QueueScan};
 use super::call::Call;
@@ -27,36 +27,37 @@ use tokio::time::Instant;
 /// The loaded definitions, by full name.
 pub type Definitions = BTreeMap<String, Arc<Definition>>;
 
-/// The round of a child job that was never created: its end counts in any round.
+/// The round of a child job whose actor cannot know it. The parent accepts such an end in any
+/// round.
 pub const ANY_ROUND: u32 = u32::MAX;
 
 /// An input of the router.
 pub enum RouterInput {
-    /// Jobs that were rebuilt from the journal, and job trees for which memory has no room. They
-    /// start before anything else comes in.
+    /// Jobs that were rebuilt from the journal at the start, and job trees that did not fit in
+    /// memory. This is the router's first input.
     Recovered(Vec<RecoveredJob>, Vec<PassivatedTree>),
     /// A job that only waits asks to be passivated.
     Passivate(Box<PassivateRequest>),
-    /// An input has come for passivated jobs: the next of them are activated.
+    /// The activation of passivated job trees was requested: the next batch is activated.
     ActivateNext,
-    /// A passivated job tree was rebuilt from the journal: the number of its root job, and those of
-    /// its jobs that the journal has.
+    /// A passivated job tree was rebuilt from the journal: the number of its root job, and its
+    /// jobs, except those that were deleted.
     Activated(JobNumber, Vec<RecoveredJob>),
     /// Memory may have become short.
     MemoryShort,
     /// An input for a job, which may be passivated.
     ForwardToJob(JobId, Box<JobInput>),
-    /// Activates a job; answered once it is not passivated.
+    /// Activates a job. Answered once the job is not passivated.
     Activate(JobId, oneshot::Sender<()>),
     /// Jobs that have nothing left to do ask to be stopped.
     StopJobs(Vec<StopRequest>),
-    /// A reply came in on a reply queue.
+    /// A delivery arrived on a reply queue.
     ReplyDelivered(Delivery),
-    /// A message came in on a workflow's queue.
+    /// A delivery arrived on a workflow's queue.
     CallDelivered {
         /// The workflow's full name.
         workflow: Arc<str>,
-        /// The bus that the message came over.
+        /// The name of the bus that delivered the message.
         bus: Arc<str>,
         /// The message.
         delivery: Delivery,
@@ -74,10 +75,9 @@ pub enum RouterInput {
     OrderChild(ChildOrder),
     /// A client asks for an operation on a job.
     Operate(JobId, OperationRequest, ResponseSender<OperationResponse>),
-    /// What the archive found about an id, or why it cannot read the journal.
+    /// The archive's result of a lookup, or why it cannot read the journal.
     LookupFinished(JobId, Result<LookupResult, String>),
-    /// A client cancels a job. If the job has ended, the response is its state: cancelling twice
-    /// does no harm.
+    /// A client cancels a job. This is idempotent: if the job has ended, the response is its state.
     Cancel(JobId, Option<Arc<str>>, ResponseSender<OperationResponse>),
     /// A client erases an ended job from the journal.
     Erase(JobId, ResponseSender<Erased>),
@@ -85,65 +85,65 @@ pub enum RouterInput {
     QueueMissing {
         /// The queue.
         queue: Address,
-        /// Notified once the steps that waited in the queue are journaled as unconfirmed, and
-        /// everything decided before is committed.
+        /// Answered after the commit that the messages in the queue are unconfirmed.
         handled: oneshot::Sender<()>,
     },
-    /// Sends the messages of the steps that wait on a queue again; answered after all commits.
+    /// Dispatches the steps of all jobs that wait on a queue again. Answered after all commits.
     Redispatch(Arc<BulkRedispatch>, oneshot::Sender<()>),
-    /// Answered as soon as it is handled: by then every earlier input is handled.
+    /// Answered at once. By then every earlier input is handled.
     Barrier(oneshot::Sender<()>),
-    /// The supervisor's liveness probe, on its way to the journal.
+    /// The supervisor's liveness probe, which the router forwards to the journal.
     LivenessProbe(oneshot::Sender<()>),
 }
 
 /// A request to stop the actor of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopRequest {
-    /// The job.
+    /// The job's id.
     pub id: JobId,
-    /// Its number.
+    /// The job's number.
     pub number: JobNumber,
-    /// How many inputs the job had handled when nothing was left to do. If more were sent since, it
-    /// stays, handles them and asks again. None: the job is not in the journal, because it was
-    /// deleted or its creation panicked; its actor stops in any case.
+    /// How many inputs the job had handled when it asked. If more were sent since, the job is not
+    /// stopped: it handles them and asks again. `None`: the journal does not have the job, because
+    /// it was deleted or its creation panicked, and the actor stops in any case.
     pub inputs_handled: Option<u64>,
 }
 
 /// A request to passivate a job.
 pub struct PassivateRequest {
-    /// How many inputs the job had handled when it only waited. If more were sent since, it stays.
+    /// How many inputs the job had handled when it asked. If more were sent since, it is not
+    /// passivated.
     pub inputs_handled: u64,
-    /// The job, as it is kept while it is passivated.
+    /// The summary of the job that the router keeps while it is passivated.
     pub tree: PassivatedTree,
 }
 
 /// A root job that a client asks for.
 pub struct CreateJob {
-    /// The id that the client chose.
+    /// The id that the client chose; `None`: the router chooses one.
     pub id: Option<JobId>,
     /// The workflow to run.
     pub definition: Arc<Definition>,
-    /// The message to run it with.
+    /// The job's message.
     pub message: Message,
-    /// The trace context of the request, if it has one.
+    /// The trace context of the request; `None`: it has none.
     pub trace: Option<TraceContext>,
-    /// Where the response is sent after the commit.
+    /// The sender of the response, which follows the commit.
     pub response: ResponseSender<CreateResponse>,
 }
 
 /// An input of a job actor.
 pub enum JobInput {
-    /// An engine input; the delivery that it came with is acknowledged after the commit.
+    /// An engine input.
     Engine {
-        /// The engine input.
+        /// The input.
         input: Input,
-        /// Settles the delivery.
+        /// Acknowledges the delivery of the input after the commit; `None`: no delivery caused it.
         ack: Option<Acknowledger>,
     },
-    /// An update on a message that the job has sent: the broker or a worker has it.
+    /// A change in the state of a message that the job has sent: it is confirmed, leased or begun.
     MessageUpdate {
-        /// When the job that sent the message was created. A late confirm may be for an earlier job
+        /// When the job that sent the message was created. A late update can be for an earlier job
         /// with the same id.
         job_created: Timestamp,
         /// The update.
@@ -154,9 +154,9 @@ pub enum JobInput {
     CreateDuplicate {
         /// The workflow's full name.
         workflow: String,
-        /// The message.
+        /// The message that the client asks for.
         message: Message,
-        /// Where the response is sent after the commit of the job's creation.
+        /// The sender of the response, which follows the commit of the job's creation.
         response: ResponseSender<CreateResponse>,
     },
     /// A message on its workflow's queue asks for a job under the same id.
@@ -167,58 +167,60 @@ pub enum JobInput {
     Cancel(Option<Arc<str>>, ResponseSender<OperationResponse>),
     /// A client erases the job, if it has ended.
     Erase(ResponseSender<Erased>),
-    /// A client asks for an operation; answered after the commit.
+    /// A client asks for an operation on the job. Answered after the commit.
     Operate(OperationRequest, ResponseSender<OperationResponse>),
     /// A queue was found missing.
     QueueMissing {
         /// The queue.
         queue: Address,
-        /// Dropped once the journal has the record in its mailbox, if there is one.
+        /// Dropped after the job has sent its record, if any, to the journal.
         done: Arc<CompletionLatch>,
     },
-    /// Sends the messages of the job's steps that wait on a queue again.
+    /// Dispatches the job's steps that wait on a queue again.
     Redispatch {
-        /// Which messages, and why.
+        /// The request to all jobs.
         bulk: Arc<BulkRedispatch>,
         /// Dropped after the commit.
         done: Arc<CompletionLatch>,
     },
-    /// Since when its steps were seen waiting before it rested, by the number of their dispatch.
-    SeenWaiting(Vec<(u64, Instant)>),
-    /// Somebody counts its steps that wait for replies.
+    /// Restores when the job's steps were first seen waiting before it was passivated, by the
+    /// number of their dispatch.
+    RestoreWaitingSince(Vec<(u64, Instant)>),
+    /// Counts the job's steps that wait for replies.
     CountWaiting(Arc<QueueScan>),
     /// Reports which of the job's steps wait longest.
     ReportWaits {
-        /// Where the job adds its waiting steps.
+        /// The collection to which the job adds its waiting steps.
         waits: Arc<OldestWaits>,
-        /// Dropped once it has added them.
+        /// Dropped after the job has added them.
         done: Arc<CompletionLatch>,
     },
-    /// The supervisor has had the job rebuilt after a panic.
+    /// The job was rebuilt after a panic.
     Rebuilt {
-        /// The job.
+        /// The job, as of the last commit.
         recovered: Box<RecoveredJob>,
-        /// If set, the job fails at once with this reason, because it has panicked too often.
+        /// Set if the job has panicked too often: it fails at once, for this reason.
         abandon: Option<Arc<str>>,
     },
-    /// Reports when everything decided so far is committed.
+    /// Drops the latch once all decisions so far are committed.
     AwaitCommit(Arc<CompletionLatch>),
-    /// Shows the job as it is now.
+    /// Reads the job's state.
     Inspect(Inspection),
     /// Memory is short: the job is passivated if it only waits.
     PassivateIfWaiting,
-    /// The job's route is removed: the actor stops.
+    /// The job's route was removed: the actor stops.
     Close,
 }
 
-/// An inspection of a job. The result is reported only after the commit of what was seen.
+/// An inspection of a job. Its completion is reported after the commit of the inspected state.
 pub struct Inspection {
     pub(super) inspect: Box<dyn FnOnce(&Job) + Send>,
     pub(super) done: Arc<CompletionLatch>,
 }
 
 impl Inspection {
-    /// Passes the job to `inspect`; `done` is dropped after the commit of what was seen.
+    /// Creates an inspection that passes the job to `inspect`. `done` is dropped after the commit
+    /// of the inspected state.
     pub fn new(
         inspect: impl FnOnce(&Job) + Send + 'static,
         done: Arc<CompletionLatch>,
@@ -229,46 +231,48 @@ impl Inspection {
 
 /// An input of the journal actor.
 pub enum JournalInput {
-    /// Commits a record, if there is one, then sends what follows.
+    /// Commits a record, if there is one, and then sends the effects.
     Append(Append),
-    /// Starts deleting jobs whose retention is over. All recovered jobs must be reachable before
-    /// this, because some of them may have to end.
+    /// Starts the deletion of jobs past their retention. It is sent after all recovered jobs have
+    /// routes, because a deletion stops the actor of its job.
     StartRetention,
     /// Erases an ended root job for a client.
     Erase(JobNumber, ResponseSender<Erased>),
     /// Deletes notices that were delivered.
     DeleteNotices(Vec<NoticeNumber>),
-    /// A bus has reached this offset of a topic: it is done with all replies before it, or has
-    /// written all messages before it. The offset is stored a moment later.
+    /// A bus has reached this offset of a topic: all replies before it are settled, or all messages
+    /// before it are written. The offset is stored with a delay.
     StoreOffset(StoredOffset),
     /// Creates the status tables of newly loaded definitions.
     CreateStatusTables(Vec<Arc<Definition>>),
-    /// Answers once everything appended before is committed and projected; gives no answer while
-    /// the disk is full.
+    /// Answered once everything appended before is committed and projected. If the journal has to
+    /// wait for disk space or a lock, the sender is dropped without an answer.
     ProjectionBarrier(oneshot::Sender<()>),
-    /// Answers once everything appended before is committed, however long the disk is full.
+    /// Answered once everything appended before is committed, however long the disk is full.
     CommitBarrier(oneshot::Sender<()>),
-    /// Answers at once, even while the disk is full: this ends the supervisor's liveness probe.
+    /// Answered at once, even while the disk is full: the last hop of the supervisor's liveness
+    /// probe.
     LivenessProbe(oneshot::Sender<()>),
 }
 
-/// What follows a commit, and the record that is committed for it.
+/// A record to commit, and the effects to send after its commit.
 pub struct Append {
     /// The job's id.
     pub id: JobId,
     /// The job's number.
     pub job: JobNumber,
-    /// The record to commit. `None`: nothing is to be written, and what follows waits for the commit
-    /// of all that was sent before.
+    /// The record to commit. `None`: there is none, and the effects wait for the commit of the
+    /// records before.
     pub record: Option<Record>,
-    /// Whether somebody waits for the commit. The commit of a confirm may lag.
+    /// Whether the record is committed without delay. A commit that only has confirms can be
+    /// delayed.
     pub is_urgent: bool,
-    /// What is sent after the commit, in this order.
+    /// The effects that are sent after the commit, in this order.
     pub outgoing: Vec<Outgoing>,
-    /// Set if the job has nothing left to do: how many inputs it has handled. The job may stop once
-    /// the record is committed.
+    /// Set if the job has nothing left to do and asks to stop after the commit: how many inputs it
+    /// has handled.
     pub stop_after: Option<u64>,
-    /// Set if the job only waits and is to be passivated once the record is committed.
+    /// Set if the job only waits and asks to be passivated after the commit.
     pub passivate: Option<Box<PassivateRequest>>,
 }
 
@@ -276,14 +280,14 @@ pub struct Append {
 pub enum ArchiveInput {
     /// The router looks up an id under which no job takes input.
     LookUp(JobId, Lookup),
-    /// The supervisor asks for a job whose actor panicked.
+    /// The supervisor asks for the state of a job whose actor panicked.
     Rebuild(JobNumber),
-    /// The router activates passivated jobs: job trees, each with the number of its root job and
-    /// the numbers of all its jobs.
+    /// The router activates passivated job trees: the number of each root job, and the numbers of
+    /// all jobs in its tree.
     Activate(Vec<(JobNumber, Vec<JobNumber>)>),
 }
 
-/// What the router needs to know about an id.
+/// What the router looks up under an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// How the newest job with the id was created.
@@ -306,27 +310,28 @@ pub enum LookupResult {
 
 /// An input of the supervisor.
 pub enum SupervisorInput {
-    /// A job's actor has panicked. It has no job until the job is rebuilt.
+    /// A job's actor has panicked. It has lost the job's state, which the journal must rebuild.
     Panicked {
-        /// The job.
+        /// The job's id.
         id: JobId,
-        /// Its number.
+        /// The job's number.
         number: JobNumber,
     },
-    /// The archive has rebuilt the job; `None`: the journal does not have it.
+    /// The archive has rebuilt the job with this number; `None`: the journal does not have it.
     Rebuilt(JobNumber, Option<Box<RecoveredJob>>),
-    /// Replaces the loaded definitions by new ones: all of them, or none with the reason.
+    /// Replaces all loaded definitions. If that fails, the answer is the reason, and no definition
+    /// is replaced.
     Redefine(Definitions, oneshot::Sender<Result<(), String>>),
-    /// A liveness probe. It passes the router and the journal, which answers: so all three handle
-    /// their inputs.
+    /// A liveness probe. The supervisor forwards it to the router, and that to the journal, which
+    /// answers it. The answer shows that all three handle their inputs.
     LivenessProbe(oneshot::Sender<()>),
 }
 
 /// An input of the notifier.
 pub enum NotifierInput {
-    /// Events of one committed decision.
+    /// Publishes the events of a committed decision.
     Events(Vec<Arc<Event>>),
-    /// Sends what waits for the exchange, until the answer is no longer wanted.
+    /// Sends the events that wait for the exchange, until all are sent or the receiver is dropped.
     Close(oneshot::Sender<()>),
 }
 
@@ -334,28 +339,28 @@ pub enum NotifierInput {
 pub enum BusInput {
     /// Publishes messages.
     Publish(Vec<Publication>),
-    /// Withdraws the message with this id from its queue, or from the worker that has it.
+    /// Withdraws the message with this id from its queue, or from the worker that has leased it.
     Withdraw(Arc<str>, String, AttemptEnd),
     /// Sets the queues of the workflows that are loaded now.
     Serve(ServedQueues),
     /// Inspects queues.
     Inspect(Vec<Arc<str>>, oneshot::Sender<Vec<QueueStatus>>),
-    /// Declares those of these queues that are missing, as at a connection: steps wait on them.
+    /// Declares the queues that are missing among these: steps wait on them.
     DeclareMissing(Vec<Arc<str>>),
     /// Reports how many messages each queue holds.
     Depths(oneshot::Sender<Result<Vec<QueueDepth>, String>>),
-    /// Stops taking deliveries, waits for confirms until the answer is no longer wanted, and
-    /// closes.
+    /// Stops taking deliveries, waits for confirms until all have arrived or the receiver is
+    /// dropped, and closes.
     Close(oneshot::Sender<()>),
 }
 
-/// One thing to do after the commit.
+/// An effect that is sent after a commit.
 pub enum Outgoing {
     /// Acknowledges a delivery.
     Ack(Acknowledger),
     /// Publishes a message.
     Publish(Publication),
-    /// Withdraws the message with this id, if its bus still has it: its attempt is over.
+    /// Withdraws the message with this id, if its bus still has it: its attempt has ended.
     Withdraw(Address, String, AttemptEnd),
     /// Starts a child job.
     StartChild(Box<NewChild>),
@@ -365,26 +370,26 @@ pub enum Outgoing {
     NotifyParent(ParentItem, ChildEnd),
     /// Sends the response to a client.
     Respond(ClientResponse),
-    /// A latch that waits for this commit: it is dropped afterwards.
+    /// Drops a latch that waits for the commit.
     ReleaseLatch(Arc<CompletionLatch>),
     /// Notifies subscribers of events.
     PublishEvents(Vec<Arc<Event>>),
-    /// A notice for the webhook is in the journal.
+    /// Notifies the webhook that the journal has a notice for it.
     WebhookNotice,
-    /// A root job has ended: its trace is to be sent.
+    /// Sends the trace of a root job that has ended.
     SendTrace(EndedJob),
-    /// The counts of the job's child jobs have changed.
+    /// Notifies subscribers that the counts of the job's child jobs have changed.
     ChildCountsChanged(JobId),
-    /// Publishes how many steps of the job are done.
+    /// Sets how many steps of the job are done.
     StepsDone(StepsDone, usize),
 }
 
 /// An order to a child job.
 pub struct ChildOrder {
-    /// The child job.
+    /// The id of the child job.
     pub id: JobId,
-    /// The step and item of the parent that the child job was started for. By now another job may
-    /// have its id.
+    /// The step and item of the parent that the child job was started for. They identify the child
+    /// job if another job has its id by now.
     pub parent_item: ParentItem,
     /// The parent's number.
     pub parent: JobNumber,
@@ -396,7 +401,7 @@ pub struct ChildOrder {
 pub struct NewChild {
     /// The origin of the child job.
     pub origin: Origin,
-    /// Its message.
+    /// The message of the child job.
     pub message: Message,
     /// The parent's number.
     pub parent: JobNumber,

@@ -1,27 +1,27 @@
-//! The actor around [`engine::Job`]: one for each running job and for each child job under
-//! way. It handles inputs, lets the engine decide, and sends the record with its effects to the
-//! journal.
+//! The job actor, around [`engine::Job`]: one for each active job and child job. It handles inputs,
+//! lets the engine decide, and sends the record with its effects to the journal.
 //!
-//! What else an actor does, each in a file of its own:
+//! Its other tasks are in files of their own:
 //!
 //! | file | what |
 //! |---|---|
-//! | `spawn`, `startup` | what an actor starts with: a new job, or one of the journal |
+//! | `spawn`, `startup` | the start of an actor: with a new job, or with one of the journal |
 //! | `lifecycle` | the states of an actor, and how it stops |
-//! | `requests` | what clients ask of the job |
-//! | `passivation` | how a job that only waits leaves memory while that is short |
+//! | `requests` | requests of clients, and calls |
+//! | `passivation` | how a job that only waits leaves memory while memory is short |
 //! | `bulk_requests`, `waiting_since` | requests to every job: redispatch, waiting steps |
 //! | `buses` | which steps wait on which bus; what a missing queue means |
-//! | `child_budget` | the permits of its child jobs under way |
-//! | `withdrawals` | messages in queues whose attempts are over |
-//! | `timer` | the next time that is due |
+//! | `child_budget` | the permits of the job's active child jobs |
+//! | `withdrawals` | the withdrawal of messages whose attempts have ended |
+//! | `timer` | the timer for what is due next |
 //! | `notifications`, `reporting` | what others see of a decision: events, notices; metrics, logs |
 //!
-//! How it stops: (1) After an input that leaves nothing to do, its lifecycle goes on to `Stopping`,
-//! and it sends to the journal, behind its last record, how many inputs it has handled. (2) After
-//! the commit the journal notifies the router. (3) If exactly so many inputs were sent to the job,
-//! the router removes it from the route table and closes its actor. Otherwise an input is still on
-//! its way, and (4) the actor goes on with that input, or asks once more.
+//! How an actor stops: (1) After an input that leaves nothing to do, its lifecycle changes to
+//! `Stopping`. It asks the journal to stop it after its last record, and says how many inputs it
+//! has handled. (2) After the commit, the journal forwards the request to the router. (3) If no
+//! more inputs were sent to the job, the router removes it from the route table and closes its
+//! actor. (4) Otherwise an input is still in the mailbox. The actor handles it, and then continues
+//! or asks again.
 
 mod bulk_requests;
 mod buses;
@@ -65,7 +65,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use waiting_since::WaitingSince;
 
-/// The actor of a job under way.
+/// The actor of an active job.
 pub struct JobActor {
     env: Arc<JobEnv>,
     pub(super) id: JobId,
@@ -73,38 +73,39 @@ pub struct JobActor {
     root: JobNumber,
     pub(super) parent: Option<JobNumber>,
     lifecycle: Lifecycle,
-    /// The clock by which the job measures: a change of the wall clock changes none of its times.
+    /// The clock of all times of the job. It does not follow changes of the wall clock.
     clock: SteadyClock,
-    /// How many inputs it has handled: all that were sent to its mailbox, except those still in it.
+    /// How many inputs the actor has handled: all that were sent to it, except those in its
+    /// mailbox.
     inputs_handled: u64,
-    /// The state in which the metrics count the job.
+    /// The state that the metrics count the job in; `None`: they do not count it.
     pub(super) counted_state: Option<JobState>,
-    /// The end that a decision has undone, if the job goes on after it.
+    /// When and how the job had ended before the latest decision; `None`: it had not.
     pub(super) previous_end: Option<(Timestamp, JobState)>,
-    /// Its share of the memory of jobs.
+    /// The job's share of the memory of jobs.
     memory_share: MemoryShare,
-    /// How many of its child jobs count towards the limit of the process.
+    /// The permits of the job's active child jobs.
     pub(super) child_permits: ChildPermits,
-    /// How many inputs it had handled when it last asked to be passivated.
+    /// How many inputs the actor had handled when it last asked to be passivated.
     passivation_requested_at: Option<u64>,
     timer: DueTimer,
-    /// How many of its steps are done, for readers of the route table.
+    /// How many of the job's steps are done, for readers of the route table.
     steps_done: StepsDone,
-    /// The number that was reported last.
+    /// The number of steps done that was reported last.
     steps_reported: Option<usize>,
-    /// Since when its steps have been seen waiting for replies.
+    /// When the job's steps were first seen waiting for replies.
     waiting_since: WaitingSince,
 }
 
-/// An operation whose client waits for the outcome.
+/// An operation whose client waits for the response.
 struct PendingOperation {
-    /// The step that it concerns, if it concerns only one.
+    /// The step of the operation; `None`: it is on the whole job.
     step: Option<String>,
     response: ResponseSender<OperationResponse>,
 }
 
 impl JobActor {
-    /// Creates an actor that begins its work when it is started.
+    /// Creates an actor. Its job starts when the actor is started.
     pub(super) fn new(
         env: Arc<JobEnv>,
         request: SpawnRequest,
@@ -133,12 +134,12 @@ impl JobActor {
         }
     }
 
-    /// Returns the limits for the next decision. Its fan-outs start no more child jobs than the
-    /// budget of the process has left.
+    /// Returns the limits for the next decision. The window of fan-outs is limited to the available
+    /// permits of the child budget.
     fn limits(&self) -> Limits {
         let env = &self.env;
         let window = env.limits.window.min(self.child_permits.max());
-        // While memory is exceeded, each step goes on with one child job at a time.
+        // While the memory limit is exceeded, each fan-out runs one child job at a time.
         let window_bytes = if env.memory.is_exceeded() { 0 } else { env.limits.window_bytes };
         Limits { window, window_bytes, ..env.limits }
     }
@@ -149,14 +150,14 @@ impl JobActor {
         }
     }
 
-    /// Returns the job, unless it has panicked and is being rebuilt.
+    /// Returns the job; `None`: it has panicked and is being rebuilt, or the actor has no job.
     pub(super) fn job(&self) -> Option<&Job> {
         self.lifecycle.job()
     }
 
     fn handle_input(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
-        // A rebuilt job first handles everything that was stashed. `Rebuilt` itself is counted
-        // last: until then the router cannot stop the job.
+        // `Rebuilt` is counted only after the stashed inputs were handled: until then the router
+        // does not stop the job.
         let is_rebuild = matches!(input, JobInput::Rebuilt { .. });
         self.inputs_handled += u64::from(!is_rebuild);
         self.handle_in_lifecycle(input, ctx);
@@ -166,8 +167,8 @@ impl JobActor {
         self.set_timer(ctx);
     }
 
-    /// Asks to stop if nothing is left to do, and asks again after an input that changed nothing.
-    /// Otherwise the actor goes on.
+    /// Asks to stop if nothing is left to do, also again after an input that changed nothing.
+    /// Otherwise resumes the job if it was stopping.
     fn stop_or_resume(&mut self) {
         if self.lifecycle.must_request_stop(self.inputs_handled) {
             let stop_after = self.begin_stop();
@@ -177,8 +178,8 @@ impl JobActor {
         }
     }
 
-    /// Begins to stop, if there is a job; returns how many inputs it has handled. More inputs may
-    /// keep it running.
+    /// Marks the job as stopping, if there is one. Returns how many inputs the actor has handled:
+    /// with this number it asks to stop.
     fn begin_stop(&mut self) -> Option<u64> {
         self.lifecycle.begin_stop(self.inputs_handled).then_some(self.inputs_handled)
     }
@@ -187,7 +188,8 @@ impl JobActor {
         match (&mut self.lifecycle, input) {
             (_, JobInput::Close) => {
                 self.set_counted_state(None);
-                // It must not ask to stop again: another actor may have the job by then.
+                // A stopped actor must not ask to stop again: the job may have another actor by
+                // then.
                 self.lifecycle = Lifecycle::Stopped;
                 ctx.stop();
             }
@@ -222,12 +224,14 @@ impl JobActor {
             }
             JobInput::Call(call) => self.handle_call(call),
             JobInput::VerifyCall(call) => self.verify_call(call),
-            JobInput::Cancel(by, answer) => self.handle_cancel(by, answer),
-            JobInput::Erase(answer) => self.handle_erase(answer),
-            JobInput::Operate(request, answer) => self.handle_operation(request, answer),
+            JobInput::Cancel(by, response) => self.handle_cancel(by, response),
+            JobInput::Erase(response) => self.handle_erase(response),
+            JobInput::Operate(request, response) => self.handle_operation(request, response),
             JobInput::QueueMissing { queue, done } => self.handle_queue_missing(&queue, done),
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
-            JobInput::SeenWaiting(seen) => self.waiting_since.restore(seen),
+            JobInput::RestoreWaitingSince(waiting_since) => {
+                self.waiting_since.restore(waiting_since)
+            }
             JobInput::CountWaiting(scan) => self.count_waiting(&scan),
             JobInput::ReportWaits { waits, done } => {
                 self.report_waits(&waits);
@@ -242,45 +246,45 @@ impl JobActor {
                 }
                 self.send_after_commit(vec![Outgoing::ReleaseLatch(done)]);
             }
-            // `handle_in_lifecycle` has handled `Close`, and `Rebuilt` for a broken job. Here the
-            // job is running. Whether it can be passivated is checked after each input.
+            // `handle_in_lifecycle` has handled `Close`, and `Rebuilt` of a broken job; a running
+            // job ignores `Rebuilt`. Passivation is checked after each input.
             JobInput::Rebuilt { .. } | JobInput::PassivateIfWaiting | JobInput::Close => {}
         }
     }
 
-    /// Lets the engine decide; `outgoing` is sent after the commit.
+    /// Lets the engine decide. `outgoing` is sent after the commit.
     pub(super) fn handle_engine_input(&mut self, input: Input, outgoing: Vec<Outgoing>) {
         self.decide(input, outgoing, None);
     }
 
-    /// Lets the engine decide. If a client has asked, it gets the state of the job. A panic of the
-    /// engine affects only this job: the supervisor has it rebuilt. Meanwhile its inputs are
-    /// stashed, and the delivery that was being handled goes back to its queue.
+    /// Lets the engine decide. `outgoing` is sent after the commit, and the response to `operation`
+    /// is the state of the job. A panic of the engine affects only this job: the supervisor has it
+    /// rebuilt. Until then, its inputs are stashed. The delivery that caused the panic is requeued.
     fn decide(
         &mut self,
         input: Input,
         mut outgoing: Vec<Outgoing>,
-        answer: Option<PendingOperation>,
+        operation: Option<PendingOperation>,
     ) {
         let (env, now) = (self.env.clone(), self.clock.now());
         let limits = self.limits();
         let Some(job) = self.lifecycle.job_mut() else { return };
         self.previous_end = job.ended().map(|ended| (ended, job.state()));
         let context = Context { now, limits: &limits };
-        let logged = LoggedReply::from_input(&input);
+        let logged_reply = LoggedReply::from_input(&input);
         let is_result = matches!(&input, Input::Reply { reply: Reply::Result(_), .. });
-        let decided = catch_unwind(AssertUnwindSafe(|| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
             hit_failpoint(&input);
             env.rules.handle_input(job, input, &context)
         }));
-        match decided {
+        match outcome {
             Ok(Ok(decision)) => {
                 if is_result {
-                    report_failure(&decision, &mut outgoing);
+                    set_failure(&decision, &mut outgoing);
                 }
-                outgoing.extend(answer.map(|PendingOperation { step, response: answer }| {
+                outgoing.extend(operation.map(|PendingOperation { step, response }| {
                     Outgoing::Respond(ClientResponse::Operation(
-                        answer,
+                        response,
                         Ok(OperationResponse::from_job(job, step.as_deref())),
                     ))
                 }));
@@ -288,13 +292,13 @@ impl JobActor {
             }
             Ok(Err(rejected)) => {
                 let reason = || format!("nothing to change: {}", rejected.label());
-                outgoing.extend(answer.map(|PendingOperation { response: answer, .. }| {
+                outgoing.extend(operation.map(|PendingOperation { response, .. }| {
                     Outgoing::Respond(ClientResponse::Operation(
-                        answer,
+                        response,
                         Err(RequestError::Conflict(reason())),
                     ))
                 }));
-                self.reject(rejected, logged, outgoing);
+                self.reject(rejected, logged_reply, outgoing);
             }
             Err(_) => {
                 self.lifecycle = Lifecycle::Broken { stash: Vec::new() };
@@ -303,20 +307,23 @@ impl JobActor {
         }
     }
 
+    /// Counts and logs an input that the engine has rejected, and sends `outgoing`.
     fn reject(
         &mut self,
         rejected: Rejected,
-        logged: Option<LoggedReply>,
+        logged_reply: Option<LoggedReply>,
         mut outgoing: Vec<Outgoing>,
     ) {
         if outgoing.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
             self.env.metrics.replies_rejected.with_label_values(&[rejected.label()]).inc();
-            if let (Some(logged), true) = (logged, self.env.log_limiter.may_log(rejected.label())) {
-                logged.log(self.id, rejected);
+            if let Some(reply) = logged_reply
+                && self.env.log_limiter.may_log(rejected.label())
+            {
+                reply.log(self.id, rejected);
             }
         }
-        // The acknowledgement waits for the commit of whatever made this input void. That commit
-        // may still be under way, and this delivery may be the last copy of a reply.
+        // The acknowledgement follows the commit of the decision for which this input is rejected.
+        // Before that commit, this delivery may be the last copy of a reply.
         if !outgoing.is_empty() {
             for outgoing in &mut outgoing {
                 if let Outgoing::Ack(ack) = outgoing {
@@ -331,7 +338,7 @@ impl JobActor {
         self.send_behind_commits(outgoing, None, None);
     }
 
-    /// Sends what follows the commit of everything that was decided so far.
+    /// Sends effects and requests that follow the commit of all earlier decisions.
     fn send_behind_commits(
         &self,
         outgoing: Vec<Outgoing>,
@@ -349,6 +356,8 @@ impl JobActor {
         }));
     }
 
+    /// Sends a decision to the journal, and reports it. `outgoing` is sent after the commit, before
+    /// the effects of the decision.
     fn append(
         &mut self,
         mut decision: Decision,
@@ -370,17 +379,17 @@ impl JobActor {
         outgoing.extend(effects.filter_map(|effect| self.to_outgoing(effect, now)));
         outgoing.extend(self.withdrawals(&decision.recorded));
         let stop_after = if decision.closed { self.begin_stop() } else { None };
-        let (announced, notice) = self.notifications(&decision.recorded);
-        outgoing.extend(announced);
-        // First, because a client reads the route table as soon as it has its response.
+        let (notifications, notice) = self.notifications(&decision.recorded);
+        outgoing.extend(notifications);
+        // Before the responses: a client may read the route table as soon as it has its response.
         outgoing.splice(0..0, self.steps_done_update());
         outgoing.extend(self.child_counts_update(&decision.recorded));
-        let is_change = !decision.recorded.entries.is_empty();
+        let has_entries = !decision.recorded.entries.is_empty();
         let record = Record { notice, ..Record::from_decision(self.number, new_job, decision) };
         self.env.journal.send(JournalInput::Append(Append {
             id: self.id,
             job: self.number,
-            record: is_change.then_some(record),
+            record: has_entries.then_some(record),
             is_urgent,
             outgoing,
             stop_after,
@@ -388,23 +397,25 @@ impl JobActor {
         }));
     }
 
-    /// Updates how many bytes of memory the job holds.
+    /// Updates how many bytes of memory the job holds, and notifies the router if memory has become
+    /// short.
     pub(super) fn update_memory_share(&mut self) {
         if let Some(bytes) = self.job().map(job_bytes) {
             self.memory_share.set(bytes);
-            if self.env.memory.is_short_unnotified() {
+            if self.env.memory.needs_notification() {
                 self.env.router.send(RouterInput::MemoryShort);
             }
         }
     }
 
+    /// Converts an effect of the engine into what is sent after the commit.
     fn to_outgoing(&self, effect: Effect, now: Timestamp) -> Option<Outgoing> {
         let job = self.job()?;
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
                 let bus = self.env.buses.bus_of_step(job.definition(), job.graph().step(step));
-                let share = self.env.sampling_rate;
-                Outgoing::Publish(step_message(job, bus, step, attempt, input, (now, share)))
+                let ratio = self.env.sampling_ratio;
+                Outgoing::Publish(step_message(job, bus, step, attempt, input, (now, ratio)))
             }
             Effect::StartChild { origin, message } => Outgoing::StartChild(Box::new(NewChild {
                 origin: *origin,
@@ -428,19 +439,20 @@ impl JobActor {
     }
 }
 
-/// Lets the worker know that the attempt failed by its result.
-fn report_failure(decision: &Decision, release: &mut [Outgoing]) {
-    // What follows directly from an input comes first.
+/// Sets the failure in the acknowledgement of a result by which the attempt has failed, so that the
+/// worker is notified of it.
+fn set_failure(decision: &Decision, outgoing: &mut [Outgoing]) {
+    // The first entry of a decision is the direct consequence of its input.
     let Some(Entry::Step(_, entry)) = decision.recorded.entries.first() else { return };
     let Some(failure) = entry.failure() else { return };
-    for outgoing in release {
+    for outgoing in outgoing {
         if let Outgoing::Ack(ack) = outgoing {
             ack.failed(failure.reason.clone());
         }
     }
 }
 
-/// Lets tests make a job panic when it hears from a worker or a child.
+/// Lets tests make a job panic when it handles a reply or the end of a child job.
 fn hit_failpoint(input: &Input) {
     if matches!(input, Input::Reply { .. } | Input::ChildEnded { .. })
         && faults::hit("job::take").is_some()

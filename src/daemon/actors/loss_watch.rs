@@ -236,7 +236,7 @@ async fn count_waiting(
     // What rests since then was asked, if it was there.
     env.routes.for_each_passivated_wait(|_, passivated_at, definition, wait| {
         let has_waited =
-            wait.seen.is_some_and(|seen| began.saturating_duration_since(seen) >= span);
+            wait.waiting_since.is_some_and(|seen| began.saturating_duration_since(seen) >= span);
         if passivated_at < began
             && has_waited
             && !Definition::is_call_queue(&wait.queue)

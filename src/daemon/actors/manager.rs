@@ -173,11 +173,11 @@ pub fn start_on(
     )
     .map_err(StartError::Webhook)?;
     tracing::info!(
-        jobs_bytes_max = core.memory.max(),
+        jobs_bytes_max = core.memory.limit_bytes(),
         "jobs under way may hold so many bytes of memory (setting limits.jobs_bytes_max)"
     );
     let started = clock::instant();
-    let (recovered, passivated) = load_at_start(&*store, &*core.rules, core.memory.max())?;
+    let (recovered, passivated) = load_at_start(&*store, &*core.rules, core.memory.limit_bytes())?;
     if !recovered.is_empty() {
         tracing::info!(
             jobs = recovered.len(),
@@ -254,7 +254,7 @@ fn make_buses(
 ) -> Result<Vec<(BusKey, BusMaker)>, StartError> {
     let definitions = core.definitions.current();
     let recovered_use = recovered.iter().map(|recovered| recovered.job.definition());
-    let passivated_use = passivated.iter().map(|family| &family.definition);
+    let passivated_use = passivated.iter().map(|tree| &tree.definition);
     let used = definitions.values().chain(recovered_use).chain(passivated_use);
     let mut makers = Vec::new();
     for (key, served) in queues_by_bus(&core.buses, &definitions, used) {

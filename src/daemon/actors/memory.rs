@@ -1,9 +1,10 @@
-//! The memory of jobs under way: how much they hold in total, and how much they may. Each job actor
-//! has a [`MemoryShare`].
+//! The memory limit of active jobs: how many bytes they hold in total, and how many they may hold.
+//! Each job actor has a [`MemoryShare`].
 //!
-//! The bound stops creations, calls from outside, operations that reopen an ended job, and further
-//! child jobs of a fan-out. A job that is alone is always admitted, and so is one child job of each
-//! step: so nothing waits for room that never comes. Replies always pass.
+//! At the limit, the manager refuses creations, calls from outside, operations that reopen an ended
+//! job, and further child jobs of a fan-out. A job is always admitted while no other is in memory,
+//! and so is one child job of each step: no job waits for memory that is never released. Replies
+//! are never refused.
 
 use base::budget::memory;
 use engine::{Job, Message, Origin, StepRun, own_bytes};
@@ -12,41 +13,46 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Without a setting, jobs may hold one part in so many of the memory of the process. The rest is
-/// for what passes through: bodies, messages on their way, reads, the cache of the journal.
+/// The default limit is the memory of the process divided by this number. The rest is for bodies,
+/// messages in flight, reads, and the cache of the journal.
 const DEFAULT_MEMORY_DIVISOR: u64 = 4;
 
-/// The least that jobs may hold without a setting, in bytes: a few of the largest messages.
-const DEFAULT_BYTES_MIN: u64 = 64 << 20;
+/// The default limit is never below this, in bytes: jobs may always hold a few of the largest
+/// messages.
+const DEFAULT_LIMIT_BYTES_MIN: u64 = 64 << 20;
 
-/// What jobs may hold, in bytes, if the memory of the process is unknown.
-const FALLBACK_BYTES_MAX: u64 = 512 << 20;
+/// The default limit if the memory of the process is unknown, in bytes.
+const FALLBACK_LIMIT_BYTES: u64 = 512 << 20;
 
-/// What an actor takes besides its job's values, in bytes.
+/// How many bytes an actor takes in addition to its job's values.
 const ACTOR_BYTES: usize = 2 << 10;
 
-/// Memory is short above this fraction of the bound: five eighths, so that there is room for new
-/// jobs.
-const SHORT_ABOVE: (usize, usize) = (5, 8);
+/// How many parts the limit is divided into for the fractions below.
+const LIMIT_PARTS: usize = 8;
 
-/// Memory is no longer short at or below this fraction of the bound.
-const ENOUGH_BELOW: (usize, usize) = (4, 8);
+/// The high watermark, in parts of the limit: above it, memory is short. What is above the
+/// watermark is free for new jobs.
+const HIGH_WATERMARK_PARTS: usize = 5;
 
-/// A larger job counts as this fraction of the bound when it is to be admitted: so it does not wait
-/// for a job that holds little and never ends.
-const ADMISSION_MAX: (usize, usize) = (7, 8);
+/// The low watermark, in parts of the limit: at or below it, memory is no longer short, and the
+/// next shortage is notified again.
+const LOW_WATERMARK_PARTS: usize = 4;
 
-/// The memory that all jobs under way hold.
+/// In admission a job counts as at most this many parts of the limit. So a large job need not wait
+/// until a small one that never ends has released its memory.
+const ADMISSION_PARTS_MAX: usize = 7;
+
+/// The memory that all active jobs hold.
 pub struct JobMemory {
     used: AtomicUsize,
-    max: usize,
-    /// How many bytes the last job that found no room would have taken, until a job is admitted.
+    limit_bytes: usize,
+    /// The size of the last job that was refused; 0 after a job was admitted.
     rejected_bytes: AtomicUsize,
     /// Whether memory is short and the jobs have been notified.
     is_notified: AtomicBool,
     /// How many jobs are passivated.
     passivated: AtomicUsize,
-    /// How many job trees of them wait for room.
+    /// How many of the passivated job trees are activated as soon as memory is free.
     pending: AtomicUsize,
     gauges: MemoryGauges,
 }
@@ -56,23 +62,23 @@ pub struct JobMemory {
 pub struct MemoryGauges {
     /// The bytes that jobs hold.
     pub used: IntGauge,
-    /// The bytes that jobs may hold.
+    /// The limit, in bytes.
     pub max: IntGauge,
     /// How many jobs are passivated.
     pub passivated: IntGauge,
-    /// How many job trees of them wait for room.
+    /// How many of the passivated job trees wait for memory.
     pub pending: IntGauge,
 }
 
 impl JobMemory {
-    /// Creates the account for the setting `limits.jobs_bytes_max`; 0 means a fraction of the
-    /// memory of the process.
+    /// Creates the limit of the setting `limits.jobs_bytes_max`, in bytes; 0 means a fraction of
+    /// the memory of the process.
     pub fn new(setting: usize, gauges: MemoryGauges) -> Arc<JobMemory> {
-        let max = if setting > 0 { setting } else { default_bytes_max() };
-        set_gauge(&gauges.max, max);
+        let limit_bytes = if setting > 0 { setting } else { default_limit_bytes() };
+        set_gauge(&gauges.max, limit_bytes);
         Arc::new(JobMemory {
             used: AtomicUsize::new(0),
-            max,
+            limit_bytes,
             rejected_bytes: AtomicUsize::new(0),
             is_notified: AtomicBool::new(false),
             passivated: AtomicUsize::new(0),
@@ -82,8 +88,8 @@ impl JobMemory {
     }
 
     /// Returns how many bytes jobs may hold.
-    pub fn max(&self) -> usize {
-        self.max
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes
     }
 
     /// Returns how many bytes jobs hold.
@@ -91,19 +97,21 @@ impl JobMemory {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a job of so many bytes may be admitted. Passivated jobs that wait for room
-    /// come first.
+    /// Returns whether a new job of `bytes` bytes may be admitted. Passivated jobs that wait for
+    /// memory have priority.
     pub fn can_admit(&self, bytes: usize) -> bool {
         self.pending.load(Ordering::Relaxed) == 0 && self.fits(bytes)
     }
 
-    /// Returns whether so many bytes more fit. If nothing is held, any number fits.
+    /// Returns whether `bytes` more bytes are within the limit. If no job is in memory, any number
+    /// is.
     pub fn fits(&self, bytes: usize) -> bool {
-        let (used, bytes) = (self.used_bytes(), bytes.min(self.fraction(ADMISSION_MAX)));
-        used == 0 || used.saturating_add(bytes) <= self.max
+        let (used, bytes) = (self.used_bytes(), bytes.min(self.limit_parts(ADMISSION_PARTS_MAX)));
+        used == 0 || used.saturating_add(bytes) <= self.limit_bytes
     }
 
-    /// Notes that a job of so many bytes found no room. Jobs that only wait make room for it.
+    /// Notes that a job of `bytes` bytes was refused. Until it fits, memory is short, and jobs that
+    /// only wait are passivated.
     pub fn note_rejected(&self, bytes: usize) {
         let was_short = self.is_short();
         self.rejected_bytes.store(bytes, Ordering::Relaxed);
@@ -119,21 +127,22 @@ impl JobMemory {
 
     /// Returns whether memory is short: then jobs that only wait are passivated.
     pub fn is_short(&self) -> bool {
-        self.used_bytes() > self.fraction(SHORT_ABOVE)
+        self.used_bytes() > self.limit_parts(HIGH_WATERMARK_PARTS)
             || !self.fits(self.rejected_bytes.load(Ordering::Relaxed))
     }
 
     /// Returns whether memory is short and the jobs have not been notified.
-    pub fn is_short_unnotified(&self) -> bool {
+    pub fn needs_notification(&self) -> bool {
         self.is_short() && !self.is_notified.load(Ordering::Relaxed)
     }
 
-    /// Returns true once when memory has become short: the caller notifies the jobs.
-    pub fn take_became_short(&self) -> bool {
+    /// Returns whether the caller must notify the jobs that memory is short. The jobs count as
+    /// notified from then on.
+    pub fn take_notification(&self) -> bool {
         self.is_short() && !self.is_notified.swap(true, Ordering::Relaxed)
     }
 
-    /// Records how many jobs are passivated, and how many of their trees wait for room.
+    /// Records how many jobs are passivated, and how many of their trees wait for memory.
     pub fn set_passivated(&self, jobs: usize, pending: usize) {
         self.passivated.store(jobs, Ordering::Relaxed);
         self.pending.store(pending, Ordering::Relaxed);
@@ -141,40 +150,42 @@ impl JobMemory {
         set_gauge(&self.gauges.pending, pending);
     }
 
-    fn fraction(&self, (parts, of): (usize, usize)) -> usize {
-        self.max / of * parts
+    /// Returns a fraction of the limit, in bytes.
+    fn limit_parts(&self, parts: usize) -> usize {
+        self.limit_bytes / LIMIT_PARTS * parts
     }
 
-    /// Returns whether jobs hold more than they may.
+    /// Returns whether jobs hold more bytes than the limit.
     pub fn is_exceeded(&self) -> bool {
-        self.used_bytes() > self.max
+        self.used_bytes() > self.limit_bytes
     }
 
-    /// Returns the share of a job of so many bytes. It is granted even where there is no room.
-    pub fn share(self: &Arc<Self>, bytes: usize) -> MemoryShare {
+    /// Acquires the share of a job of `bytes` bytes, even beyond the limit.
+    pub fn acquire_share(self: &Arc<Self>, bytes: usize) -> MemoryShare {
         let mut share = MemoryShare { memory: self.clone(), bytes: 0 };
         share.set(bytes);
         share
     }
 
-    /// Renders a sentence about the memory, for readiness.
+    /// Renders a summary for readiness.
     pub fn render_summary(&self) -> String {
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
-        let mut sentence = format!("jobs hold {} of {} MiB", mib(self.used_bytes()), mib(self.max));
+        let mut summary =
+            format!("jobs hold {} of {} MiB", mib(self.used_bytes()), mib(self.limit_bytes));
         let (passivated, pending) =
             (self.passivated.load(Ordering::Relaxed), self.pending.load(Ordering::Relaxed));
         if passivated > 0 {
             // Writing to a string cannot fail.
-            let _ = write!(sentence, "; {passivated} are in the journal until something comes");
+            let _ = write!(summary, "; {passivated} are in the journal until something comes");
         }
         if pending > 0 {
-            let _ = write!(sentence, "; {pending} are still to be taken up, as room comes");
+            let _ = write!(summary, "; {pending} are still to be taken up, as room comes");
         }
-        sentence
+        summary
     }
 }
 
-/// The bytes that one job holds; they are released when it is dropped.
+/// The bytes that one job holds. They are released when the share is dropped.
 pub struct MemoryShare {
     memory: Arc<JobMemory>,
     bytes: usize,
@@ -192,7 +203,7 @@ impl MemoryShare {
         self.bytes = bytes;
         let used = self.memory.used_bytes();
         set_gauge(&self.memory.gauges.used, used);
-        if used <= self.memory.fraction(ENOUGH_BELOW) {
+        if used <= self.memory.limit_parts(LOW_WATERMARK_PARTS) {
             self.memory.is_notified.store(false, Ordering::Relaxed);
         }
     }
@@ -214,7 +225,7 @@ pub fn new_job_bytes(origin: &Origin, message: &Message) -> usize {
     overhead_bytes(origin) + own_bytes(origin, message)
 }
 
-/// Returns how many bytes a job takes without its values.
+/// Returns how many bytes a job takes in addition to its values.
 fn overhead_bytes(origin: &Origin) -> usize {
     let steps = origin.definition.graphs[usize::from(origin.graph)].steps.len();
     ACTOR_BYTES + size_of::<Job>() + steps * size_of::<StepRun>()
@@ -224,36 +235,37 @@ fn set_gauge(gauge: &IntGauge, value: usize) {
     gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
 }
 
-fn default_bytes_max() -> usize {
-    let max = match memory::process_limit() {
-        Some((bytes, _)) => (bytes / DEFAULT_MEMORY_DIVISOR).max(DEFAULT_BYTES_MIN),
-        None => FALLBACK_BYTES_MAX,
+/// Returns the limit that applies without a setting.
+fn default_limit_bytes() -> usize {
+    let limit_bytes = match memory::process_limit() {
+        Some((bytes, _)) => (bytes / DEFAULT_MEMORY_DIVISOR).max(DEFAULT_LIMIT_BYTES_MIN),
+        None => FALLBACK_LIMIT_BYTES,
     };
-    usize::try_from(max).unwrap_or(usize::MAX)
+    usize::try_from(limit_bytes).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn memory(max: usize) -> Arc<JobMemory> {
+    fn memory(limit_bytes: usize) -> Arc<JobMemory> {
         let gauge = || IntGauge::new("a", "a").expect("a gauge");
         let (used, max_gauge) = (gauge(), gauge());
         let gauges = MemoryGauges { used, max: max_gauge, passivated: gauge(), pending: gauge() };
-        JobMemory::new(max, gauges)
+        JobMemory::new(limit_bytes, gauges)
     }
 
     #[test]
-    fn shares_are_counted_and_released_and_a_job_that_is_alone_is_always_admitted() {
+    fn shares_are_counted_and_released_and_the_only_job_is_always_admitted() {
         let memory = memory(100);
-        assert!(memory.can_admit(1_000), "alone");
-        let mut first = memory.share(60);
+        assert!(memory.can_admit(1_000), "no other job is in memory");
+        let mut first = memory.acquire_share(60);
         assert!(memory.can_admit(40) && !memory.can_admit(41) && !memory.can_admit(1_000));
         first.set(130);
         assert!(memory.is_exceeded() && !memory.can_admit(0));
         assert_eq!(memory.gauges.used.get(), 130);
         first.set(10);
-        let second = memory.share(90);
+        let second = memory.acquire_share(90);
         assert_eq!((memory.used_bytes(), memory.is_exceeded()), (100, false));
         drop((first, second));
         assert_eq!((memory.used_bytes(), memory.gauges.used.get()), (0, 0));
@@ -262,26 +274,29 @@ mod tests {
     #[test]
     fn a_shortage_of_memory_is_notified_once_until_there_is_enough() {
         let memory = memory(800);
-        let mut share = memory.share(500);
-        assert!(!memory.is_short() && !memory.take_became_short());
+        let mut share = memory.acquire_share(500);
+        assert!(!memory.is_short() && !memory.take_notification());
         share.set(501);
-        assert!(memory.take_became_short() && !memory.take_became_short());
+        assert!(memory.take_notification() && !memory.take_notification());
         share.set(401);
         share.set(501);
-        assert!(!memory.take_became_short(), "it was never enough");
+        assert!(!memory.take_notification(), "memory was never above the low watermark");
         share.set(400);
         share.set(501);
-        assert!(memory.take_became_short());
+        assert!(memory.take_notification());
         share.set(350);
         memory.note_rejected(450);
-        assert!(!memory.is_short(), "it fits by now");
+        assert!(!memory.is_short(), "the refused job fits now");
         memory.note_rejected(1_000);
-        assert!(memory.take_became_short() && !memory.take_became_short(), "somebody wants room");
+        assert!(
+            memory.take_notification() && !memory.take_notification(),
+            "the refused job does not fit"
+        );
         share.set(100);
-        assert!(!memory.is_short() && memory.can_admit(1_000), "little is held");
+        assert!(!memory.is_short() && memory.can_admit(1_000), "the refused job fits now");
         memory.set_passivated(3, 1);
         share.set(0);
-        assert!(memory.fits(1) && !memory.can_admit(1), "those at rest come first");
+        assert!(memory.fits(1) && !memory.can_admit(1), "passivated jobs have priority");
         let summary = memory.render_summary();
         assert!(
             summary.contains("3 are in the journal") && summary.contains("1 are still"),
@@ -290,9 +305,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_setting_it_follows_from_the_memory_of_the_process() {
-        let (of_process, _) = base::budget::memory::process_limit().expect("Linux tells");
-        let expected = (of_process / DEFAULT_MEMORY_DIVISOR).max(DEFAULT_BYTES_MIN);
-        assert_eq!(memory(0).max() as u64, expected);
+    fn the_default_limit_is_a_fraction_of_the_memory_of_the_process() {
+        let (process_bytes, _) =
+            base::budget::memory::process_limit().expect("Linux reports the limit");
+        let expected = (process_bytes / DEFAULT_MEMORY_DIVISOR).max(DEFAULT_LIMIT_BYTES_MIN);
+        assert_eq!(memory(0).limit_bytes() as u64, expected);
     }
 }

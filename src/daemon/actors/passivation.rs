@@ -1,9 +1,9 @@
-//! Passivated jobs: they are under way, but only in the journal. Of each the manager knows that it
-//! exists, and when something in it is due. It is activated, that is rebuilt from the journal, as
-//! soon as an input comes for it.
+//! Passivated jobs: they are active, but only the journal holds their state. The manager keeps a
+//! summary of each: its id, and when something in it is due. It is activated, which is to say
+//! rebuilt from the journal, when an input for it arrives or something in it is due.
 //!
-//! Two kinds of jobs are passivated: those for which a start found no room in the memory of jobs,
-//! and those that only wait while memory is short.
+//! Two kinds of jobs are passivated: those that did not fit in memory at the start, and those that
+//! only wait while memory is short.
 
 use super::memory::job_bytes;
 use super::rules::Rules;
@@ -15,67 +15,67 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use tokio::time::Instant;
 
-/// Since when a dispatch has been seen waiting, by its number.
-pub(super) type Seen<'a> = dyn Fn(u64) -> Option<Instant> + 'a;
+/// Returns when the dispatch with this number was first seen waiting.
+pub(super) type FindWaitingSince<'a> = dyn Fn(u64) -> Option<Instant> + 'a;
 
-/// A passivated job tree: one job, or a parent with its child jobs under way. Its jobs are
-/// activated together.
+/// A passivated job tree: one job, or a parent with its active child jobs. Its jobs are activated
+/// together.
 pub struct PassivatedTree {
-    /// The jobs, parents before their child jobs.
+    /// The jobs, each parent before its child jobs.
     pub members: Vec<PassivatedJob>,
-    /// The definition that they run.
+    /// The definition that the jobs run.
     pub definition: Arc<Definition>,
     /// The state of the root job.
     pub state: JobState,
-    /// How many bytes they take in memory.
+    /// How many bytes the jobs take in memory.
     pub bytes: usize,
-    /// When something in them is due.
+    /// When something in one of the jobs is due; `None`: nothing is.
     pub due: Option<Timestamp>,
-    /// Whether there is something to do for them now: they are activated as soon as there is room.
-    /// Otherwise they wait for an input.
+    /// Whether the jobs have effects or orders to handle now, so that they are activated as soon as
+    /// memory is free. Otherwise they wait for an input.
     pub is_pending: bool,
 }
 
 /// A job of a passivated tree.
 pub struct PassivatedJob {
-    /// The job.
+    /// The job's id.
     pub id: JobId,
-    /// Its number.
+    /// The job's number.
     pub number: JobNumber,
-    /// Whether it is a child job.
+    /// Whether the job is a child job.
     pub is_child: bool,
-    /// How many of its steps are done.
+    /// How many of the job's steps are done.
     pub steps_done: usize,
-    /// Its steps that wait for replies.
+    /// The job's steps that wait for replies.
     pub waits: Arc<[PassivatedWait]>,
 }
 
-/// A step of a job at rest that waits for a reply.
+/// A step of a passivated job that waits for a reply.
 pub struct PassivatedWait {
     /// The step's name.
     pub step: Arc<str>,
-    /// The queue of its messages.
+    /// The queue of the step's messages.
     pub queue: Arc<str>,
-    /// The bus that the step names.
+    /// The bus that the step names; `None`: it names none.
     pub bus: Option<Arc<str>>,
-    /// When its attempt began.
+    /// When the step's attempt began.
     pub since: Option<Timestamp>,
-    /// The number of its dispatch.
+    /// The number of the entry that dispatched the step.
     pub dispatch: u64,
-    /// Since when it has been seen waiting with a message that the broker had confirmed; none: it
-    /// had not.
-    pub seen: Option<Instant>,
+    /// When it was first seen waiting with a confirmed message; `None`: its message is not
+    /// confirmed.
+    pub waiting_since: Option<Instant>,
 }
 
 impl PassivatedTree {
-    /// A top-level job that only waits, as it has been seen waiting.
+    /// Describes a root job without child jobs that only waits.
     pub(super) fn from_waiting_job(
         number: JobNumber,
         job: &Job,
-        seen: &Seen<'_>,
+        find_waiting_since: &FindWaitingSince<'_>,
     ) -> PassivatedTree {
         PassivatedTree {
-            members: vec![PassivatedJob::from_job(number, job, seen)],
+            members: vec![PassivatedJob::from_job(number, job, find_waiting_since)],
             definition: job.definition().clone(),
             state: job.state(),
             bytes: job_bytes(job),
@@ -84,33 +84,38 @@ impl PassivatedTree {
         }
     }
 
-    /// Describes a job tree as it was found in the journal; `None` if it is empty.
+    /// Describes a job tree of the journal; `None` if it is empty.
     fn from_recovered(tree: &[RecoveredJob]) -> Option<PassivatedTree> {
-        let first = &tree.first()?.job;
-        let seen: &Seen<'_> = &|_| None;
-        let is_pending =
-            |found: &RecoveredJob| !found.effects.is_empty() || !found.missed_orders.is_empty();
+        let root = &tree.first()?.job;
+        let find_waiting_since: &FindWaitingSince<'_> = &|_| None;
+        let is_pending = |recovered: &RecoveredJob| {
+            !recovered.effects.is_empty() || !recovered.missed_orders.is_empty()
+        };
+        let member = |recovered: &RecoveredJob| {
+            PassivatedJob::from_job(recovered.number, &recovered.job, find_waiting_since)
+        };
         Some(PassivatedTree {
-            members: tree
-                .iter()
-                .map(|found| PassivatedJob::from_job(found.number, &found.job, seen))
-                .collect(),
-            definition: first.definition().clone(),
-            state: first.state(),
+            members: tree.iter().map(member).collect(),
+            definition: root.definition().clone(),
+            state: root.state(),
             bytes: tree_bytes(tree),
-            due: tree.iter().filter_map(|found| found.job.next_timer()).min(),
+            due: tree.iter().filter_map(|recovered| recovered.job.next_timer()).min(),
             is_pending: tree.iter().any(is_pending),
         })
     }
 
     /// Returns the number of the root job, which identifies the tree.
-    pub fn number(&self) -> JobNumber {
-        self.members.first().map_or(0, |first| first.number)
+    pub fn root_number(&self) -> JobNumber {
+        self.members.first().map_or(0, |root| root.number)
     }
 }
 
 impl PassivatedJob {
-    fn from_job(number: JobNumber, job: &Job, seen: &Seen<'_>) -> PassivatedJob {
+    fn from_job(
+        number: JobNumber,
+        job: &Job,
+        find_waiting_since: &FindWaitingSince<'_>,
+    ) -> PassivatedJob {
         let now = clock::timer_now();
         let wait = |index: StepIndex| {
             let (step, run) = (job.graph().step(index), job.step(index));
@@ -120,7 +125,9 @@ impl PassivatedJob {
                 bus: step.bus.clone(),
                 since: run.attempt_started,
                 dispatch: run.dispatch,
-                seen: run.confirmed.then(|| seen(run.dispatch).unwrap_or(now)),
+                waiting_since: run
+                    .confirmed
+                    .then(|| find_waiting_since(run.dispatch).unwrap_or(now)),
             }
         };
         PassivatedJob {
@@ -133,33 +140,33 @@ impl PassivatedJob {
     }
 }
 
-/// Returns how many steps of a job are done.
+/// Counts the steps of a job that are done.
 pub fn count_steps_done(job: &Job) -> usize {
     let is_done = |state| !matches!(state, StepState::Waiting | StepState::Running);
     job.steps().filter(|(_, run)| is_done(run.state)).count()
 }
 
 fn tree_bytes(tree: &[RecoveredJob]) -> usize {
-    tree.iter().map(|found| job_bytes(&found.job)).sum()
+    tree.iter().map(|recovered| job_bytes(&recovered.job)).sum()
 }
 
-/// Loads all jobs of the journal that take input: those that have room in `bytes_max` as jobs, and
-/// the others as passivated trees. Job trees are read one after another, so that memory holds no
-/// more than what has room and one tree for each core. The first tree always has room.
+/// Loads all jobs of the journal that take input. Job trees that fit in `limit_bytes` are returned
+/// as jobs, the others as passivated trees. The first tree always fits. Beyond `limit_bytes`,
+/// memory holds at most one tree for each thread that reads.
 pub(super) fn load_at_start(
     store: &dyn Journal,
     rules: &dyn Rules,
-    bytes_max: usize,
+    limit_bytes: usize,
 ) -> Result<(Vec<RecoveredJob>, Vec<PassivatedTree>), JournalError> {
     let used_bytes = AtomicUsize::new(0);
-    let (sender, found) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     store.for_each_job_tree(&|tree| {
         let jobs: Vec<RecoveredJob> =
-            tree.into_iter().map(|found| rules.adjust_recovered(found)).collect();
+            tree.into_iter().map(|recovered| rules.adjust_recovered(recovered)).collect();
         let bytes = tree_bytes(&jobs);
-        let before = used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // The receiver lives until all are found.
-        if before == 0 || before.saturating_add(bytes) <= bytes_max {
+        let used_before = used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // Sending cannot fail: the receiver outlives this loop.
+        if used_before == 0 || used_before.saturating_add(bytes) <= limit_bytes {
             drop(sender.send(Ok(jobs)));
         } else {
             used_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -168,13 +175,13 @@ pub(super) fn load_at_start(
     })?;
     drop(sender);
     let (mut recovered, mut passivated) = (Vec::new(), Vec::new());
-    for loaded in found {
-        match loaded {
+    for job_tree in receiver {
+        match job_tree {
             Ok(jobs) => recovered.extend(jobs),
             Err(tree) => passivated.extend(tree),
         }
     }
-    recovered.sort_unstable_by_key(|found: &RecoveredJob| found.number);
-    passivated.sort_unstable_by_key(PassivatedTree::number);
+    recovered.sort_unstable_by_key(|recovered: &RecoveredJob| recovered.number);
+    passivated.sort_unstable_by_key(PassivatedTree::root_number);
     Ok((recovered, passivated))
 }

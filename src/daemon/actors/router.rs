@@ -1,4 +1,5 @@
-//! The router: finds the job actor for each reply by its correlation id, and admits new jobs.
+//! The router: sends each reply to the job actor that its correlation id names, and admits new
+//! jobs.
 
 mod broadcast;
 mod call_backlog;
@@ -30,7 +31,10 @@ use pending_requests::{PendingLookups, PendingRequest};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// The router of the process. There is one.
+/// How many characters of a rejected correlation id are logged.
+const CORRELATION_ID_LOGGED_CHARS_MAX: usize = 100;
+
+/// The router. A manager has one.
 pub struct Router {
     env: Arc<RouterEnv>,
     route_table: RouteTable,
@@ -42,11 +46,11 @@ pub struct Router {
 }
 
 impl Router {
-    /// Creates the router, which alone writes the route table and numbers the jobs.
-    pub(super) fn new(env: RouterEnv, table: RouteTable, next_number: JobNumber) -> Router {
+    /// Creates the router. It is the only writer of the route table, and numbers the jobs.
+    pub(super) fn new(env: RouterEnv, route_table: RouteTable, next_number: JobNumber) -> Router {
         Router {
             env: Arc::new(env),
-            route_table: table,
+            route_table,
             call_backlog: CallBacklog::default(),
             next_number,
             lookups: PendingLookups::default(),
@@ -54,7 +58,7 @@ impl Router {
         }
     }
 
-    /// Returns the number for a new job.
+    /// Takes the number for a new job.
     fn take_job_number(&mut self) -> JobNumber {
         let number = self.next_number;
         self.next_number += 1;
@@ -65,16 +69,18 @@ impl Router {
         match input {
             RouterInput::Recovered(jobs, passivated) => {
                 jobs.into_iter().for_each(|recovered| self.start_recovered(recovered));
-                self.add_found_at_start(passivated, ctx);
-                self.check_memory_shortage();
+                self.add_passivated_at_start(passivated, ctx);
+                self.notify_if_memory_short();
             }
-            RouterInput::StopJobs(leaving) => {
-                leaving.into_iter().for_each(|leave| self.stop_if_idle(leave, ctx))
+            RouterInput::StopJobs(requests) => {
+                requests.into_iter().for_each(|request| self.stop_if_idle(request, ctx))
             }
-            RouterInput::Passivate(rest) => self.passivate(*rest, ctx),
+            RouterInput::Passivate(request) => self.passivate(*request, ctx),
             RouterInput::ActivateNext => self.activate_next(ctx),
-            RouterInput::Activated(number, found) => self.handle_activated(number, found, ctx),
-            RouterInput::MemoryShort => self.check_memory_shortage(),
+            RouterInput::Activated(root_number, recovered_jobs) => {
+                self.handle_activated(root_number, recovered_jobs, ctx)
+            }
+            RouterInput::MemoryShort => self.notify_if_memory_short(),
             RouterInput::ReplyDelivered(delivery) => self.handle_delivery(delivery),
             RouterInput::CallDelivered { workflow, bus, delivery } => {
                 self.handle_call_delivery(&workflow, &bus, delivery, ctx)
@@ -90,12 +96,12 @@ impl Router {
                 if let Some(RouterInput::Activate(_, answer)) =
                     self.stash_if_passivated(id, RouterInput::Activate(id, answer))
                 {
-                    // Whoever asked may have gone.
+                    // An error means that the receiver was dropped.
                     let _ = answer.send(());
                 }
             }
-            RouterInput::OrderChild(to_child) => {
-                self.handle_request(to_child.id, PendingRequest::Order(to_child))
+            RouterInput::OrderChild(child_order) => {
+                self.handle_request(child_order.id, PendingRequest::Order(child_order))
             }
             RouterInput::Operate(id, operation, answer) => {
                 self.handle_request(id, PendingRequest::Operate(operation, answer))
@@ -106,17 +112,17 @@ impl Router {
             RouterInput::Erase(id, answer) => {
                 self.handle_request(id, PendingRequest::Erase(answer))
             }
-            RouterInput::LookupFinished(id, found) => self.handle_lookup_result(id, found, ctx),
+            RouterInput::LookupFinished(id, result) => self.handle_lookup_result(id, result, ctx),
             RouterInput::Redispatch(bulk, answer) => {
                 let queue = bulk.queue.clone();
                 let make_input = move |done| JobInput::Redispatch { bulk: bulk.clone(), done };
-                // The receiver may have gone.
-                let then = |_: &Router| {
+                // An error means that the receiver was dropped.
+                let on_completion = |_: &Router| {
                     let _ = answer.send(());
                 };
-                self.broadcast(&queue, make_input, then, ctx);
+                self.broadcast(&queue, make_input, on_completion, ctx);
             }
-            // The receiver may have gone.
+            // An error means that the receiver was dropped.
             RouterInput::Barrier(answer) => drop(answer.send(())),
             RouterInput::LivenessProbe(answer) => {
                 faults::hit("router::round");
@@ -128,10 +134,9 @@ impl Router {
         }
     }
 
-    /// Notifies every job, then waits for the journal. A job may have decided already that a
-    /// message is unconfirmed, while the commit of that is still under way. If the queue were
-    /// declared before the commit and the process crashed, the journal would still have the message
-    /// as confirmed, and nobody would send it again.
+    /// Notifies every job, then waits for the journal. The queue must not be declared before the
+    /// journal has committed that its messages are unconfirmed. Otherwise, after a crash between
+    /// the two, the journal would show them as confirmed, and they would not be sent again.
     fn handle_queue_missing(
         &mut self,
         queue: &Address,
@@ -144,47 +149,48 @@ impl Router {
             "the queue is not there: it is declared, and running steps that waited in it are \
              dispatched again"
         );
-        let (queue, address) = (queue.clone(), queue.clone());
-        let make_input = move |done| JobInput::QueueMissing { queue: queue.clone(), done };
-        let then = |router: &Router| {
+        let missing_queue = queue.clone();
+        let make_input = move |done| JobInput::QueueMissing { queue: missing_queue.clone(), done };
+        let on_completion = |router: &Router| {
             router.env.journal.send(JournalInput::CommitBarrier(handled));
         };
-        self.broadcast(&address, make_input, then, ctx);
+        self.broadcast(queue, make_input, on_completion, ctx);
     }
 
-    /// Sends an input to a job, if it takes input; a passivated job is activated for it.
+    /// Sends an input to a job, if it takes input. A passivated job is activated for it.
     fn send_to_job(&mut self, id: JobId, input: JobInput) {
         if let Some(job) = self.env.routes.find(id) {
             return job.send(input);
         }
-        // No passivated job has the id either: the job has ended, and needs no input.
+        // An input for an ended job is dropped.
         let _ = self.stash_if_passivated(id, RouterInput::ForwardToJob(id, Box::new(input)));
     }
 
     fn handle_delivery(&mut self, delivery: Delivery) {
-        let Some(text) = &delivery.correlation_id else {
+        let Some(correlation_id) = &delivery.correlation_id else {
             return self.reject(delivery, Rejection::NoCorrelationId);
         };
-        let Ok(CorrelationId { job, step }) = text.parse() else {
+        let Ok(CorrelationId { job: id, step }) = correlation_id.parse() else {
             return self.reject(delivery, Rejection::MalformedCorrelationId);
         };
-        let Some(job) = self.env.routes.find(job) else {
+        let Some(job) = self.env.routes.find(id) else {
             if let Some(RouterInput::ReplyDelivered(delivery)) =
-                self.stash_if_passivated(job, RouterInput::ReplyDelivered(delivery))
+                self.stash_if_passivated(id, RouterInput::ReplyDelivered(delivery))
             {
                 self.reject(delivery, Rejection::UnknownJob);
             }
             return;
         };
         let reply = match (&delivery.dead_letter, delivery.kind.as_deref()) {
-            (Some(dead), _) => {
-                Reply::DeadLettered { queue: dead.queue.clone(), reason: dead.reason.clone() }
-            }
+            (Some(dead_letter), _) => Reply::DeadLettered {
+                queue: dead_letter.queue.clone(),
+                reason: dead_letter.reason.clone(),
+            },
             (None, Some("error")) => Reply::Error(delivery.body.clone()),
             (None, Some("progress")) => Reply::Progress(delivery.body.clone()),
             (None, None | Some("result")) => Reply::Result(delivery.body.clone()),
             (None, Some(kind)) => {
-                self.log_unknown_kind(kind, text);
+                self.log_unknown_kind(kind, correlation_id);
                 Reply::Result(delivery.body.clone())
             }
         };
@@ -193,7 +199,8 @@ impl Router {
         job.send(JobInput::Engine { input, ack: Some(delivery.into_acknowledger()) });
     }
 
-    /// Logs a reply of an unknown type: a worker that sends `Error` instead of `error` should show.
+    /// Logs a reply of an unknown type, so that a worker which sends `Error` instead of `error` is
+    /// noticed.
     fn log_unknown_kind(&self, kind: &str, correlation_id: &str) {
         if self.env.log_limiter.may_log("unknown_type") {
             let (kind, correlation_id) = (shorten(kind), shorten(correlation_id));
@@ -210,8 +217,12 @@ impl Router {
         let reason = rejection.label();
         self.env.metrics.replies_rejected.with_label_values(&[reason]).inc();
         if self.env.log_limiter.may_log(reason) {
-            let correlation_id: String =
-                delivery.correlation_id.iter().flat_map(|text| text.chars()).take(100).collect();
+            let correlation_id: String = delivery
+                .correlation_id
+                .iter()
+                .flat_map(|text| text.chars())
+                .take(CORRELATION_ID_LOGGED_CHARS_MAX)
+                .collect();
             let (kind, value) =
                 (delivery.kind.as_deref().map(shorten), body_excerpt(&delivery.body));
             tracing::warn!(

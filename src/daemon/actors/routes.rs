@@ -1,5 +1,5 @@
-//! Which jobs take input, by id: the one table that actors share. Only the router writes it,
-//! through [`RouteTable`]; all others read it, through [`Routes`].
+//! The route table: which jobs take input, by id. All actors share it. Only the router writes it,
+//! through [`RouteTable`]; the other actors read it, through [`Routes`].
 
 use super::inputs::JobInput;
 use super::mailbox::Mailbox;
@@ -14,31 +14,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::Instant;
 
-/// Creates a route table, and a view of it.
+/// Creates a route table, and a reader of it.
 pub fn new_route_table() -> (RouteTable, Routes) {
     let shared = Arc::new(RouteState::default());
     (RouteTable(shared.clone()), Routes(shared))
 }
 
-/// Adds routes of jobs, and removes them.
+/// The router's handle to the route table: it adds and removes routes.
 pub struct RouteTable(Arc<RouteState>);
 
-/// A view of the jobs that take input.
+/// A read-only handle to the route table.
 #[derive(Clone)]
 pub struct Routes(Arc<RouteState>);
 
 #[derive(Default)]
 struct RouteState {
     routes: DashMap<JobId, Route>,
-    /// Passivated jobs: an input for one activates it.
+    /// The routes of passivated jobs. An input for one activates the job.
     passivated: DashMap<JobId, PassivatedRoute>,
     root_count: AtomicUsize,
-    /// The definitions that these jobs run, and how many jobs run each.
+    /// The definitions that these jobs run, each with the number of jobs that run it. A passivated
+    /// tree counts as one.
     definitions: DashMap<DefinitionKey, (Arc<Definition>, usize)>,
 }
 
-/// The address of a definition in memory. To compare definitions themselves would cost more for
-/// each job.
+/// The address of a definition in memory. It is cheaper to compare than the definition itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct DefinitionKey(usize);
 
@@ -50,32 +50,33 @@ impl DefinitionKey {
 
 /// The route of a job that takes input.
 pub struct Route {
-    /// Its number.
+    /// The job's number.
     pub number: JobNumber,
-    /// Its parent's number; `None`: it is a root job.
+    /// The number of its parent; `None`: it is a root job.
     pub parent: Option<JobNumber>,
-    /// The step and item of its parent that it was started for.
+    /// The step and item of its parent that it was started for; `None`: it is a root job.
     pub parent_item: Option<ParentItem>,
-    /// The definition that it runs.
+    /// The definition that the job runs.
     pub definition: Arc<Definition>,
-    /// Its mailbox.
+    /// The mailbox of the job's actor.
     pub mailbox: Mailbox<JobInput>,
-    /// How many of its steps are done.
+    /// How many of the job's steps are done.
     pub steps_done: StepsDone,
 }
 
-/// A passivated job.
+/// The route of a passivated job.
 struct PassivatedRoute {
     /// The number of the root job of its tree.
     root: JobNumber,
     is_child: bool,
     steps_done: usize,
-    since: Instant,
+    passivated_at: Instant,
     definition: Arc<Definition>,
     waits: Arc<[PassivatedWait]>,
 }
 
-/// The route of a job that takes input. Nobody can remove it from the table while this is held.
+/// A reference to the route of a job that takes input. The route stays in the table while the
+/// reference is held.
 pub struct RouteRef<'a>(Ref<'a, JobId, Route>);
 
 impl RouteRef<'_> {
@@ -89,7 +90,7 @@ impl RouteRef<'_> {
         self.0.number
     }
 
-    /// Returns how many steps are done, once that is committed.
+    /// Returns how many steps are done; `None` before the job's first commit.
     pub fn steps_done(&self) -> Option<usize> {
         self.0.steps_done.get()
     }
@@ -102,8 +103,8 @@ impl RouteRef<'_> {
 }
 
 impl RouteTable {
-    /// Starts a job and adds its route. Whoever looks it up meanwhile waits until the job is in the
-    /// table.
+    /// Starts a job and adds its route. A concurrent lookup of the id blocks until the route is
+    /// added.
     pub fn insert(&self, id: JobId, start: impl FnOnce() -> Route) {
         let entry = self.0.routes.entry(id);
         let route = start();
@@ -114,21 +115,21 @@ impl RouteTable {
         entry.insert(route);
     }
 
-    /// Removes the job with this number from the table, if exactly `inputs_handled` inputs were
-    /// sent to it. `None`: however many were sent.
+    /// Removes the route of the job with this number, if exactly `inputs_handled` inputs were sent
+    /// to the job. If `inputs_handled` is `None`, the number of inputs does not matter.
     pub fn remove_if_idle(
         &self,
         id: JobId,
         number: JobNumber,
         inputs_handled: Option<u64>,
     ) -> Option<Mailbox<JobInput>> {
-        // Nobody sends meanwhile: whoever sends holds the entry, or is the router, which alone
-        // removes jobs.
+        // No input is sent concurrently: a sender holds a reference to the entry, or is the
+        // router, which runs this code.
         let is_idle = |route: &Route| {
             route.number == number
                 && inputs_handled.is_none_or(|count| route.mailbox.sent_count() == count)
         };
-        let (_, route) = self.0.routes.remove_if(&id, |_, live| is_idle(live))?;
+        let (_, route) = self.0.routes.remove_if(&id, |_, route| is_idle(route))?;
         if route.parent.is_none() {
             self.0.root_count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -138,44 +139,49 @@ impl RouteTable {
 }
 
 impl RouteState {
-    /// Counts one more job that runs this definition.
+    /// Increments the number of jobs that run this definition.
     fn add_definition(&self, definition: &Arc<Definition>) {
         let entry = self.definitions.entry(DefinitionKey::from_definition(definition));
         entry.or_insert_with(|| (definition.clone(), 0)).1 += 1;
     }
 
-    /// Counts one job fewer, and forgets the definition after the last one.
+    /// Decrements the number of jobs that run this definition, and removes it after the last one.
     fn release_definition(&self, definition: &Arc<Definition>) {
         self.definitions.remove_if_mut(
             &DefinitionKey::from_definition(definition),
-            |_, (_, jobs)| {
-                *jobs -= 1;
-                *jobs == 0
+            |_, (_, job_count)| {
+                *job_count -= 1;
+                *job_count == 0
             },
         );
     }
 }
 
 impl RouteTable {
-    /// Adds the jobs of a tree as passivated ones.
-    pub fn passivate(&self, jobs: &PassivatedTree) {
-        let root = jobs.number();
-        self.0.add_definition(&jobs.definition);
-        let since = clock::timer_now();
-        for &PassivatedJob { id, is_child, steps_done, ref waits, .. } in &jobs.members {
-            let (definition, waits) = (jobs.definition.clone(), waits.clone());
-            let route = PassivatedRoute { root, is_child, steps_done, since, definition, waits };
+    /// Adds the routes of the jobs of a passivated tree.
+    pub fn add_passivated(&self, tree: &PassivatedTree) {
+        self.0.add_definition(&tree.definition);
+        let passivated_at = clock::timer_now();
+        for &PassivatedJob { id, is_child, steps_done, ref waits, .. } in &tree.members {
+            let route = PassivatedRoute {
+                root: tree.root_number(),
+                is_child,
+                steps_done,
+                passivated_at,
+                definition: tree.definition.clone(),
+                waits: waits.clone(),
+            };
             self.0.passivated.insert(id, route);
             self.0.root_count.fetch_add(usize::from(!is_child), Ordering::Relaxed);
         }
     }
 
-    /// Removes the jobs of a tree from the passivated ones.
-    pub fn activate(&self, jobs: &PassivatedTree) {
-        self.0.release_definition(&jobs.definition);
-        let is_of_tree = |_: &JobId, route: &PassivatedRoute| route.root == jobs.number();
-        for member in &jobs.members {
-            if let Some((_, route)) = self.0.passivated.remove_if(&member.id, is_of_tree) {
+    /// Removes the routes of the jobs of a passivated tree: it was activated or deleted.
+    pub fn remove_passivated(&self, tree: &PassivatedTree) {
+        self.0.release_definition(&tree.definition);
+        let is_in_tree = |_: &JobId, route: &PassivatedRoute| route.root == tree.root_number();
+        for member in &tree.members {
+            if let Some((_, route)) = self.0.passivated.remove_if(&member.id, is_in_tree) {
                 self.0.root_count.fetch_sub(usize::from(!route.is_child), Ordering::Relaxed);
             }
         }
@@ -183,15 +189,15 @@ impl RouteTable {
 }
 
 impl Routes {
-    /// Finds the job that takes input under this id. It stays in the table while the result is
-    /// held; do not look up anything else meanwhile.
+    /// Finds the job that takes input under this id. The result locks a part of the table: a caller
+    /// that holds it must not look up anything else.
     pub fn find(&self, id: JobId) -> Option<RouteRef<'_>> {
         self.0.routes.get(&id).map(RouteRef)
     }
 
     /// Returns whether a job takes input under this id, or is passivated.
     pub fn is_under_way(&self, id: JobId) -> bool {
-        // A third look for one that was activated between the first two.
+        // The second lookup of the route finds a job that was activated after the first one.
         self.find(id).is_some() || self.is_passivated(id) || self.find(id).is_some()
     }
 
@@ -200,26 +206,29 @@ impl Routes {
         self.0.passivated.contains_key(&id)
     }
 
-    /// Returns the number of the root job in the tree of a passivated job.
+    /// Finds the number of the root job in the tree of a passivated job.
     pub(super) fn passivated_root(&self, id: JobId) -> Option<JobNumber> {
         self.0.passivated.get(&id).map(|route| route.root)
     }
 
-    /// Shows the steps of all jobs at rest that wait for replies: their job, since when that rests,
-    /// what it goes by, and the step. Do not look up anything else meanwhile.
+    /// Calls `visit` for each step of a passivated job that waits for a reply, with the job, the
+    /// time of its passivation, its definition, and the step. The table is locked in parts:
+    /// `visit` must not look up anything in it.
     pub(super) fn for_each_passivated_wait(
         &self,
         mut visit: impl FnMut(JobId, Instant, &Definition, &PassivatedWait),
     ) {
         for route in &self.0.passivated {
-            let visit_wait = |wait| visit(*route.key(), route.since, &route.definition, wait);
-            route.waits.iter().for_each(visit_wait);
+            for wait in route.waits.iter() {
+                visit(*route.key(), route.passivated_at, &route.definition, wait);
+            }
         }
     }
 
-    /// How many steps of a job are done, once that is committed.
+    /// Returns how many steps of a job are done; `None` before its first commit, and if it takes no
+    /// input.
     pub fn steps_done(&self, id: JobId) -> Option<usize> {
-        let passivated_steps_done = || self.0.passivated.get(&id).map(|rests| rests.steps_done);
+        let passivated_steps_done = || self.0.passivated.get(&id).map(|route| route.steps_done);
         self.find(id).map_or_else(passivated_steps_done, |route| route.steps_done())
     }
 
@@ -233,8 +242,8 @@ impl Routes {
         self.0.root_count.load(Ordering::Relaxed)
     }
 
-    /// Returns the definitions that these jobs run, in no order. Jobs that were rebuilt have copies
-    /// of their own.
+    /// Returns the definitions that these jobs run, in no order. Definitions can be equal: each
+    /// rebuilt job has a copy.
     pub(super) fn definitions(&self) -> Vec<Arc<Definition>> {
         self.0.definitions.iter().map(|entry| entry.0.clone()).collect()
     }
@@ -280,8 +289,8 @@ mod tests {
     #[test]
     fn a_route_is_removed_only_when_the_job_has_handled_all_inputs_sent_to_it() {
         actix::System::new().block_on(async {
-            let kind = ActorMetrics::new(&Metrics::new(), "job");
-            let (mailbox, inbox) = new_mailbox(usize::MAX, kind);
+            let metrics = ActorMetrics::new(&Metrics::new(), "job");
+            let (mailbox, inbox) = new_mailbox(usize::MAX, metrics);
             inbox.start_here(IgnoringActor);
             let ((table, routes), id) = (new_route_table(), JobId(uuid::Uuid::nil()));
             let definition = Arc::new(Definition::new("w", Vec::new()));
@@ -293,15 +302,15 @@ mod tests {
                 mailbox,
                 steps_done: StepsDone::default(),
             });
-            routes.find(id).expect("it lives").send(JobInput::Close);
-            assert!(table.remove_if_idle(id, 7, Some(0)).is_none(), "one input is on its way");
-            assert!(table.remove_if_idle(id, 8, Some(1)).is_none(), "another job's");
-            assert!(table.remove_if_idle(id, 8, None).is_none(), "another job's");
+            routes.find(id).expect("the job has a route").send(JobInput::Close);
+            assert!(table.remove_if_idle(id, 7, Some(0)).is_none(), "one input is in the mailbox");
+            assert!(table.remove_if_idle(id, 8, Some(1)).is_none(), "the number of another job");
+            assert!(table.remove_if_idle(id, 8, None).is_none(), "the number of another job");
             assert!(routes.is_under_way(id) && routes.root_count() == 1);
             assert_eq!(routes.definitions(), [definition]);
             assert!(table.remove_if_idle(id, 7, Some(1)).is_some());
             assert!(routes.is_empty() && routes.root_count() == 0);
-            assert!(routes.definitions().is_empty(), "no job goes by it any more");
+            assert!(routes.definitions().is_empty(), "no job runs the definition any more");
         });
     }
 }

@@ -1,5 +1,5 @@
-//! Requests to every job: to send the messages of a queue again, to count the steps that wait, and
-//! to report since when they do.
+//! Bulk requests, as each job handles them: to dispatch the steps that wait on a queue again, to
+//! count waiting steps, and to report since when they wait.
 
 use super::JobActor;
 use crate::actors::bulk_requests::{BulkRedispatch, OldestWaits, QueueScan, WaitingStep};
@@ -10,26 +10,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl JobActor {
-    /// Counts the steps that wait for a reply, and records since when each has been seen waiting.
-    /// Steps that call a workflow do not count: their message is acknowledged when the job is
-    /// created, long before its end.
+    /// Counts the steps that wait for a reply, and records when each was first seen waiting. Steps
+    /// that call a workflow do not count: the message of a call is acknowledged when its job is
+    /// created, long before the reply.
     pub(super) fn count_waiting(&mut self, scan: &QueueScan) {
         let Some(job) = self.lifecycle.job() else { return };
-        // Steps on all buses are recorded, although one bus asks: `record_waiting` forgets the
-        // steps that it is not given.
+        // Steps on all buses are recorded, not only those on the bus of the scan, because
+        // `record_waiting` forgets all others.
         self.waiting_since
             .record_waiting(job.confirmed_steps().map(|step| job.step(step).dispatch));
         let has_waited = |step: &StepIndex| {
             self.waiting_since.has_waited(job.step(*step).dispatch, scan.min_wait)
         };
-        let old = self.confirmed_steps_on_bus(&scan.bus).filter(has_waited);
-        let queues = old
+        let queues = self
+            .confirmed_steps_on_bus(&scan.bus)
+            .filter(has_waited)
             .map(|step| &job.graph().step(step).queue)
             .filter(|queue| !Definition::is_call_queue(queue));
         scan.add_steps(queues);
     }
 
-    /// Reports which of its steps wait for replies, and since when.
+    /// Reports the steps that wait for replies, and since when.
     pub(super) fn report_waits(&self, waits: &OldestWaits) {
         let Some(job) = self.job() else { return };
         for index in job.steps_awaiting_replies() {
@@ -40,12 +41,11 @@ impl JobActor {
         }
     }
 
-    /// Sends the messages of its steps that wait on a queue again; `done` is dropped after the
-    /// commit.
+    /// Dispatches the steps that wait on a queue again. `done` is dropped after the commit.
     pub(super) fn redispatch(&mut self, bulk: &BulkRedispatch, done: &Arc<CompletionLatch>) {
         let Some(job) = self.job() else { return };
         let is_selected = |dispatch: u64| {
-            bulk.min_wait.is_none_or(|span| self.waiting_since.has_waited(dispatch, span))
+            bulk.min_wait.is_none_or(|min_wait| self.waiting_since.has_waited(dispatch, min_wait))
         };
         let selected = self
             .confirmed_steps_in_queue(&bulk.queue)
@@ -58,11 +58,10 @@ impl JobActor {
             return;
         }
         for step in names {
-            let (reason, by) = (bulk.reason.clone(), bulk.principal.clone());
             let request = OperationRequest {
                 operation: Operation::Redispatch { step },
-                reason,
-                principal: by,
+                reason: bulk.reason.clone(),
+                principal: bulk.principal.clone(),
             };
             self.handle_engine_input(
                 Input::from_request(request),

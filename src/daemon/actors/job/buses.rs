@@ -1,4 +1,5 @@
-//! Which bus each step of a job sends to, and what follows from the state of these buses.
+//! The buses of a job's steps: whether replies can be unread on them, which messages they have
+//! confirmed, and what happens if a queue is missing.
 
 use super::{JobActor, JobEnv};
 use crate::actors::completion_latch::CompletionLatch;
@@ -8,34 +9,35 @@ use engine::{Input, StepIndex, UnreadReplies};
 use std::sync::Arc;
 
 impl JobActor {
-    /// Returns, for each step that waits for a reply, a time: an attempt that began before it may
-    /// have been answered already, with the reply still unread in the reply queue of its bus; or
-    /// its message may not have been sent, because the disk was full.
+    /// Returns the steps whose timeouts are suspended, each with a time. For attempts that began
+    /// before that time, the reply may be unread in the reply queue of the bus, or the message may
+    /// be unsent because the disk was full.
     pub(super) fn unread_replies(&self) -> UnreadReplies {
         let Some(job) = self.job() else { return UnreadReplies::new() };
-        let JobEnv { buses, health, unsent_wait, .. } = &*self.env;
-        let until = |step: StepIndex| {
-            let sends = job.graph().step(step);
-            let bus = buses.bus_of_step(job.definition(), sends);
-            let unread = health.replies_unread_before(&bus, buses.replies_first(&bus.name));
-            // Nobody can have replied to a message that was never sent.
-            let unsent = job
-                .step(step)
+        let JobEnv { buses, health, unsent_grace, .. } = &*self.env;
+        let suspended_before = |index: StepIndex| {
+            let step = job.graph().step(index);
+            let bus = buses.bus_of_step(job.definition(), step);
+            let unread_before = health.replies_unread_before(&bus, buses.replies_first(&bus.name));
+            // A message that was not sent since the bus disconnected has no reply.
+            let disconnected_since = job
+                .step(index)
                 .is_waiting_for_start()
                 .then(|| health.disconnected_since(&bus))
                 .flatten();
-            let unread = unsent.or(unread);
-            let until = unread.max(health.unsent_before(*unsent_wait));
-            until.map(|at| self.clock.convert(at))
+            let before =
+                disconnected_since.or(unread_before).max(health.unsent_before(*unsent_grace));
+            before.map(|time| self.clock.convert(time))
         };
-        let sent = job
-            .graph()
+        job.graph()
             .indices()
-            .filter(|step| job.step(*step).is_under_way() && job.graph().step(*step).has_queue());
-        sent.filter_map(|step| Some((step, until(step)?))).collect()
+            .filter(|step| job.step(*step).is_under_way() && job.graph().step(*step).has_queue())
+            .filter_map(|step| Some((step, suspended_before(step)?)))
+            .collect()
     }
 
-    /// Sends the messages that waited in that queue again. `done` is dropped after the commit.
+    /// Dispatches the steps whose messages were in the missing queue again. `done` is dropped after
+    /// the commit.
     pub(super) fn handle_queue_missing(&mut self, queue: &Address, done: Arc<CompletionLatch>) {
         let steps: Vec<StepIndex> = self.confirmed_steps_in_queue(queue).collect();
         if !steps.is_empty() {
@@ -46,7 +48,7 @@ impl JobActor {
         }
     }
 
-    /// Returns the steps that wait for a reply and whose message this bus has confirmed.
+    /// Returns the steps that wait for a reply to a message that this bus has confirmed.
     pub(super) fn confirmed_steps_on_bus<'a>(
         &'a self,
         bus: &'a BusKey,
@@ -60,14 +62,14 @@ impl JobActor {
             .map(|(_, step)| step)
     }
 
-    /// Returns the steps that wait for a reply and whose message is confirmed in this queue.
+    /// Returns the steps that wait for a reply to a message that is confirmed in this queue.
     pub(super) fn confirmed_steps_in_queue<'a>(
         &'a self,
         queue: &'a Address,
     ) -> impl Iterator<Item = StepIndex> + use<'a> {
-        let of_queue = |step: &StepIndex| {
+        let uses_queue = |step: &StepIndex| {
             self.job().is_some_and(|job| job.graph().step(*step).queue == queue.queue)
         };
-        self.confirmed_steps_on_bus(&queue.bus).filter(of_queue)
+        self.confirmed_steps_on_bus(&queue.bus).filter(uses_queue)
     }
 }

@@ -1,4 +1,4 @@
-//! What the actors of jobs use.
+//! The environment of job actors.
 
 use crate::actors::buses::Buses;
 use crate::actors::call_check::CallEnv;
@@ -20,25 +20,28 @@ use engine::{Job, Limits};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the actors of jobs use. All of them share it.
+/// What job actors may use. All of them share it.
 pub(in crate::actors) struct JobEnv {
     pub(super) router: Mailbox<RouterInput>,
     pub(super) journal: Mailbox<JournalInput>,
     pub(super) supervisor: Mailbox<SupervisorInput>,
     pub(super) outbox: Arc<Outbox>,
-    pub(super) calls: Arc<CallEnv>,
+    pub(super) call_env: Arc<CallEnv>,
     pub(super) buses: Arc<Buses>,
     pub(super) health: Arc<Health>,
     pub(super) rules: Arc<dyn Rules>,
     pub(super) limits: Limits,
     pub(super) memory: Arc<JobMemory>,
     pub(super) child_budget: Arc<ChildBudget>,
-    pub(super) feeds: Arc<EventHub>,
-    pub(super) events: EventSettings,
-    /// The share of root jobs whose traces are exported, if any are.
-    pub(super) sampling_rate: Option<f64>,
-    /// How long a timeout waits after a time in which messages could not be sent.
-    pub(super) unsent_wait: Duration,
+    pub(super) event_hub: Arc<EventHub>,
+    pub(super) event_settings: EventSettings,
+    /// The sampling ratio of traces: the fraction of root jobs whose traces are exported; `None`:
+    /// none are.
+    pub(super) sampling_ratio: Option<f64>,
+    /// How long timeouts are suspended after the disk was full, so that messages that could not be
+    /// sent meanwhile are sent and answered first. It is the same on every bus, because a full disk
+    /// stops the messages of all buses.
+    pub(super) unsent_grace: Duration,
     pub(super) metrics: Metrics,
     pub(super) rates: Arc<JobRates>,
     pub(super) log_limiter: Arc<KeyedRateLimiter>,
@@ -49,34 +52,37 @@ impl JobEnv {
         core: &ManagerCore,
         mailboxes: &Mailboxes,
         outbox: &Arc<Outbox>,
-        calls: &Arc<CallEnv>,
+        call_env: &Arc<CallEnv>,
     ) -> JobEnv {
         JobEnv {
             router: mailboxes.router.clone(),
             journal: mailboxes.journal.clone(),
             supervisor: mailboxes.supervisor.clone(),
             outbox: outbox.clone(),
-            calls: calls.clone(),
+            call_env: call_env.clone(),
             buses: core.buses.clone(),
             health: core.health.clone(),
             rules: core.rules.clone(),
             limits: core.limits,
             memory: core.memory.clone(),
             child_budget: core.child_budget.clone(),
-            feeds: core.feeds.clone(),
-            events: core.settings.events.clone(),
-            sampling_rate: core.settings.traces.sampling_rate(),
-            unsent_wait: core.settings.amqp.replies_first.0,
+            event_hub: core.feeds.clone(),
+            event_settings: core.settings.events.clone(),
+            sampling_ratio: core.settings.traces.sampling_rate(),
+            // There is no setting of its own: the grace after a full disk is as long as the one
+            // after a lost connection to the broker.
+            unsent_grace: core.settings.amqp.replies_first.0,
             metrics: core.metrics.clone(),
             rates: core.rates.clone(),
             log_limiter: core.log_limiter.clone(),
         }
     }
 
-    /// Returns whether anybody subscribes to the events of a job.
+    /// Returns whether the events of a job have a subscriber.
     pub(super) fn has_subscribers(&self, job: &Job) -> bool {
         let origin = job.origin();
         let parent = origin.parent.map_or(origin.root, |parent| parent.job);
-        self.events.has_exchange() || self.feeds.has_subscribers([origin.id, parent, origin.root])
+        self.event_settings.has_exchange()
+            || self.event_hub.has_subscribers([origin.id, parent, origin.root])
     }
 }

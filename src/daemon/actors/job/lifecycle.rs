@@ -1,4 +1,4 @@
-//! The states of a job actor, and how it passes from one to the next.
+//! The states of a job actor, and their transitions.
 
 use super::spawn::JobStart;
 use crate::actors::inputs::JobInput;
@@ -8,12 +8,12 @@ use engine::Job;
 pub(super) enum Lifecycle {
     /// The actor has not started.
     Starting(JobStart),
-    /// The job goes on.
+    /// The job runs.
     Running(Job),
-    /// The job panicked and is being rebuilt from the journal. Inputs are stashed meanwhile.
+    /// The job panicked, and is being rebuilt from the journal. Until then inputs are stashed.
     Broken { stash: Vec<JobInput> },
-    /// Nothing is left to do. The actor asked to stop when it had handled `asked_at` inputs. An
-    /// input that comes before it is stopped may make it go on.
+    /// Nothing is left to do. The actor asked to stop when it had handled `requested_at` inputs. An
+    /// input that arrives before it is stopped can resume the job.
     Stopping { job: Job, requested_at: u64 },
     /// There is no job: its creation panicked, or it was stopped.
     Stopped,
@@ -35,18 +35,18 @@ impl Lifecycle {
     }
 
     /// Returns whether the actor must ask to stop: nothing is left to do, and it has not asked
-    /// since it has handled `inputs_handled` inputs.
+    /// since the last input.
     pub(super) fn must_request_stop(&self, inputs_handled: u64) -> bool {
         match self {
             Lifecycle::Running(job) => job.is_closed(),
-            Lifecycle::Stopping { job, requested_at: at } => {
-                job.is_closed() && *at != inputs_handled
+            Lifecycle::Stopping { job, requested_at } => {
+                job.is_closed() && *requested_at != inputs_handled
             }
             Lifecycle::Starting(_) | Lifecycle::Broken { .. } | Lifecycle::Stopped => false,
         }
     }
 
-    /// Begins to stop, if there is a job. Returns whether it did.
+    /// Changes to `Stopping` if there is a job. Returns whether there is one.
     pub(super) fn begin_stop(&mut self, inputs_handled: u64) -> bool {
         match std::mem::replace(self, Lifecycle::Stopped) {
             Lifecycle::Running(job) | Lifecycle::Stopping { job, .. } => {
@@ -60,15 +60,15 @@ impl Lifecycle {
         }
     }
 
-    /// Goes on, if it was stopping and there is something left to do.
+    /// Changes from `Stopping` back to `Running` if the job has something left to do.
     pub(super) fn resume(&mut self) {
         *self = match std::mem::replace(self, Lifecycle::Stopped) {
             Lifecycle::Stopping { job, .. } if !job.is_closed() => Lifecycle::Running(job),
-            life @ (Lifecycle::Starting(_)
+            state @ (Lifecycle::Starting(_)
             | Lifecycle::Running(_)
             | Lifecycle::Broken { .. }
             | Lifecycle::Stopping { .. }
-            | Lifecycle::Stopped) => life,
+            | Lifecycle::Stopped) => state,
         };
     }
 }

@@ -1,4 +1,4 @@
-//! What subscribers, the webhook and traces get of a decision.
+//! The notifications of a decision: for subscribers, the webhook and traces.
 
 use super::JobActor;
 use crate::actors::inputs::Outgoing;
@@ -9,38 +9,39 @@ use journal::Notice;
 use std::sync::Arc;
 
 impl JobActor {
-    /// Returns what an applied decision causes outside: what is sent to subscribers after the
-    /// commit, and the notice for the webhook, which is committed with the decision. Nothing is
-    /// built while nobody subscribes.
+    /// Returns the notifications of a decision that are sent after its commit, and the notice for
+    /// the webhook, which is committed with the decision. Without subscribers and a webhook, no
+    /// events are built.
     pub(super) fn notifications(&self, recorded: &Recorded) -> (Vec<Outgoing>, Option<Notice>) {
         let Some(job) = self.job() else { return (Vec::new(), None) };
-        let (env, traced) = (&self.env, self.trace_of_end(job, recorded));
-        let is_announced = env.has_subscribers(job);
-        let is_noticed = self.parent.is_none()
-            && env.events.webhook.is_enabled()
+        let (env, send_trace) = (&self.env, self.trace_of_end(job, recorded));
+        let has_subscribers = env.has_subscribers(job);
+        let needs_notice = self.parent.is_none()
+            && env.event_settings.webhook.is_enabled()
             && recorded
                 .entries
                 .iter()
                 .any(|entry| entry.job_state().is_some_and(JobState::is_ended));
-        if !is_announced && !is_noticed {
-            return (traced.into_iter().collect(), None);
+        if !has_subscribers && !needs_notice {
+            return (send_trace.into_iter().collect(), None);
         }
-        let events = Event::from_decision(job, recorded, &env.events.source);
-        let end = events.iter().rev().find(|event| event.is_end).filter(|_| is_noticed);
-        let notice = end.map(|event| Notice {
+        let events = Event::from_decision(job, recorded, &env.event_settings.source);
+        let end_event = events.iter().rev().find(|event| event.is_end).filter(|_| needs_notice);
+        let notice = end_event.map(|event| Notice {
             at: event.at,
             body: String::from_utf8_lossy(&event.body).into(),
         });
-        let announced = (is_announced && !events.is_empty())
+        let publish_events = (has_subscribers && !events.is_empty())
             .then(|| Outgoing::PublishEvents(events.into_iter().map(Arc::new).collect()));
-        let noticed = notice.is_some().then_some(Outgoing::WebhookNotice);
-        (announced.into_iter().chain(noticed).chain(traced).collect(), notice)
+        let notify_webhook = notice.is_some().then_some(Outgoing::WebhookNotice);
+        (publish_events.into_iter().chain(notify_webhook).chain(send_trace).collect(), notice)
     }
 
-    /// Returns the end of a root job, for its trace.
+    /// Returns the effect that sends the trace of a root job; `None`: the decision does not end the
+    /// job, or the job is not sampled.
     fn trace_of_end(&self, job: &Job, recorded: &Recorded) -> Option<Outgoing> {
-        let share = self.env.sampling_rate?;
-        if self.parent.is_some() || !job.origin().is_sampled(share) {
+        let sampling_ratio = self.env.sampling_ratio?;
+        if self.parent.is_some() || !job.origin().is_sampled(sampling_ratio) {
             return None;
         }
         let mut entries = (recorded.first + 1..).zip(&recorded.entries);
@@ -50,10 +51,11 @@ impl JobActor {
         Some(Outgoing::SendTrace(EndedJob { id, created, entry, at }))
     }
 
-    /// Returns an update for those who watch the counts of its child jobs, if these have changed.
+    /// Returns the notification that the counts of the job's child jobs have changed; `None`: they
+    /// have not, or nobody subscribes to them.
     pub(super) fn child_counts_update(&self, recorded: &Recorded) -> Option<Outgoing> {
-        let is_counted = recorded.entries.iter().any(|entry| matches!(entry, Entry::FanOut(..)));
-        (is_counted && self.env.feeds.has_counting_subscribers(self.id))
+        let is_changed = recorded.entries.iter().any(|entry| matches!(entry, Entry::FanOut(..)));
+        (is_changed && self.env.event_hub.has_counting_subscribers(self.id))
             .then(|| Outgoing::ChildCountsChanged(self.id))
     }
 }

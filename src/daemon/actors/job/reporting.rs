@@ -1,4 +1,4 @@
-//! Reports a job's decisions: as metrics and in the log.
+//! Reports a job's decisions in metrics and in the log.
 
 use super::JobActor;
 use crate::actors::inputs::Outgoing;
@@ -8,46 +8,52 @@ use engine::{
     Timestamp,
 };
 
+/// Nanoseconds in a millisecond.
+const MILLISECOND_NS: i64 = 1_000_000;
+
 impl JobActor {
-    /// Updates the gauge of the job's state, however the job came to that state.
+    /// Updates the gauge of jobs by state.
     pub(super) fn update_state_gauge(&mut self) {
         let Some(job) = self.job() else { return };
         self.set_counted_state(Some(job.state()).filter(|state| !state.is_ended()));
     }
 
-    /// Moves the job to the gauge of another state; of none, if its rows are gone.
-    pub(super) fn set_counted_state(&mut self, now: Option<JobState>) {
+    /// Moves the job to the gauge of another state; `None`: the job is no longer counted.
+    pub(super) fn set_counted_state(&mut self, state: Option<JobState>) {
         let Some(job) = self.job() else { return };
-        if now == self.counted_state {
+        if state == self.counted_state {
             return;
         }
         let metrics = &self.env.metrics;
         if self.parent.is_some() {
             metrics
                 .child_jobs
-                .add(i64::from(now.is_some()) - i64::from(self.counted_state.is_some()));
+                .add(i64::from(state.is_some()) - i64::from(self.counted_state.is_some()));
         } else {
             let workflow = job.definition().full_name();
             let gauge =
                 |state: JobState| metrics.jobs.with_label_values(&[&*workflow, state.as_str()]);
-            self.counted_state.into_iter().for_each(|before| gauge(before).dec());
-            now.into_iter().for_each(|now| gauge(now).inc());
-            if now.is_some() {
+            if let Some(previous) = self.counted_state {
+                gauge(previous).dec();
+            }
+            if let Some(state) = state {
+                gauge(state).inc();
                 metrics.series.add_definition(job.definition());
             }
         }
-        self.counted_state = now;
+        self.counted_state = state;
     }
 
-    /// Returns an update of how many of its steps are done, if that has changed.
+    /// Returns the update of the number of steps that are done; `None`: it has not changed since
+    /// the last update.
     pub(super) fn steps_done_update(&mut self) -> Option<Outgoing> {
         let job = self.job()?;
-        let done = count_steps_done(job);
-        let is_news = self.steps_reported.replace(done) != Some(done);
-        is_news.then(|| Outgoing::StepsDone(self.steps_done.clone(), done))
+        let count = count_steps_done(job);
+        let is_changed = self.steps_reported.replace(count) != Some(count);
+        is_changed.then(|| Outgoing::StepsDone(self.steps_done.clone(), count))
     }
 
-    /// Counts and logs what was decided.
+    /// Counts and logs the entries of a decision.
     pub(super) fn report_decision(&self, recorded: &Recorded) {
         let Some(job) = self.job() else { return };
         let workflow = job.definition().full_name();
@@ -92,8 +98,9 @@ impl JobActor {
             | JobEntry::Resumed
             | JobEntry::Retried { .. }
             | JobEntry::Rerun { .. } => {
-                let goes_on = matches!(entry, JobEntry::Retried { .. } | JobEntry::Rerun { .. });
-                if let Some((ended, state)) = self.previous_end.filter(|_| is_root && goes_on) {
+                let is_reopened =
+                    matches!(entry, JobEntry::Retried { .. } | JobEntry::Rerun { .. });
+                if let Some((ended, state)) = self.previous_end.filter(|_| is_root && is_reopened) {
                     self.env.rates.revoke_end(workflow, ended, state);
                 }
                 tracing::debug!(job = %self.id, state = job.state().as_str(), "job state changed");
@@ -108,7 +115,7 @@ impl JobActor {
                 );
             }
             JobEntry::ToldAgain => {
-                tracing::debug!(job = %self.id, "the end is told to the parent once more");
+                tracing::debug!(job = %self.id, "the end is reported to the parent again");
             }
         }
     }
@@ -147,7 +154,7 @@ impl JobActor {
             }
             StepEntry::AttemptFailed { attempt, failure, retry_at } => {
                 metrics.retried.with_label_values(&labels).inc();
-                let pause_ms = (retry_at.0 - now.0) / 1_000_000;
+                let pause_ms = (retry_at.0 - now.0) / MILLISECOND_NS;
                 tracing::info!(
                     job = %self.id,
                     step = name,
@@ -221,15 +228,15 @@ impl JobActor {
     fn report_completed(&self, job: &Job, workflow: &str, step: StepIndex, now: Timestamp) {
         let (metrics, run) = (&self.env.metrics, job.step(step));
         let name = &*job.graph().step(step).name;
-        let elapsed = run.started.map_or(0, |started| now.0 - started.0);
+        let elapsed_ns = run.started.map_or(0, |started| now.0 - started.0);
         let labels = [workflow, metrics.series.step_label(workflow, name)];
         metrics.replied.with_label_values(&labels).inc();
-        metrics.step_duration.with_label_values(&labels).observe(elapsed as f64 / 1e9);
+        metrics.step_duration.with_label_values(&labels).observe(elapsed_ns as f64 / 1e9);
         tracing::debug!(
             job = %self.id,
             step = name,
             attempt = run.attempt,
-            elapsed_ms = elapsed / 1_000_000,
+            elapsed_ms = elapsed_ns / MILLISECOND_NS,
             "step completed"
         );
     }
@@ -237,24 +244,24 @@ impl JobActor {
     fn report_end(&self, job: &Job, workflow: &str, now: Timestamp) {
         let metrics = &self.env.metrics;
         let state = job.state().as_str();
-        let elapsed = now.0 - job.origin().created.0;
+        let elapsed_ns = now.0 - job.origin().created.0;
         if self.parent.is_some() {
             tracing::debug!(
                 job = %self.id,
                 state,
-                elapsed_ms = elapsed / 1_000_000,
+                elapsed_ms = elapsed_ns / MILLISECOND_NS,
                 "child job ended"
             );
             return;
         }
-        self.env.rates.record_ended(workflow, now, job.state(), elapsed);
+        self.env.rates.record_ended(workflow, now, job.state(), elapsed_ns);
         metrics.jobs_ended.with_label_values(&[workflow, state]).inc();
-        metrics.job_duration.with_label_values(&[workflow, state]).observe(elapsed as f64 / 1e9);
+        metrics.job_duration.with_label_values(&[workflow, state]).observe(elapsed_ns as f64 / 1e9);
         tracing::info!(
             job = %self.id,
             workflow,
             state,
-            elapsed_ms = elapsed / 1_000_000,
+            elapsed_ms = elapsed_ns / MILLISECOND_NS,
             reason = job.reason().map(|reason| &**reason),
             "job ended"
         );

@@ -11,41 +11,39 @@ use engine::{Input, Message, Operation, OperationRequest};
 use std::sync::Arc;
 
 impl JobActor {
-    /// Answers a client that asks for a job under the same id.
+    /// Responds to a client that asks for a job under the same id.
     pub(super) fn handle_duplicate_create(
         &self,
         workflow: &str,
         message: &Message,
-        answer: ResponseSender<CreateResponse>,
+        response: ResponseSender<CreateResponse>,
     ) {
         let Some(job) = self.job() else { return };
-        let created = CreateResponse::from_existing(self.id, job, workflow, message);
-        let is_known = created.is_ok();
-        let answered = Outgoing::Respond(ClientResponse::Create(answer, created));
-        if is_known {
-            // Through the journal, so that it follows the commit of the creation, which may still
-            // be under way.
-            self.send_after_commit(vec![answered]);
+        let result = CreateResponse::from_existing(self.id, job, workflow, message);
+        let is_same_job = result.is_ok();
+        let outgoing = Outgoing::Respond(ClientResponse::Create(response, result));
+        if is_same_job {
+            // The creation may not be committed yet.
+            self.send_after_commit(vec![outgoing]);
         } else {
-            answered.send(&self.env.outbox);
+            outgoing.send(&self.env.outbox);
         }
     }
 
     /// Handles a message on its workflow's queue that asks for a job under the same id.
     pub(super) fn handle_call(&mut self, call: Call) {
         let Some(job) = self.job() else { return };
-        match call.check_join(job, &self.env.calls) {
+        match call.check_join(job, &self.env.call_env) {
             None => {}
             Some((Some(caller), ack)) if !job.is_caller_waiting(&caller) => {
                 self.handle_engine_input(Input::CallerJoined(caller), vec![Outgoing::Ack(ack)])
             }
-            // The acknowledgement follows the commit of the caller's first message, which may still
-            // be under way.
+            // The caller waits already, but the commit of its first message may not be done yet.
             Some((_, ack)) => self.send_after_commit(vec![Outgoing::Ack(ack)]),
         }
     }
 
-    /// Checks whether one of its steps has sent a call.
+    /// Verifies whether a step of the job has sent the call, and sends the call back to the router.
     pub(super) fn verify_call(&self, call: Call) {
         let Some(job) = self.job() else { return };
         self.env.router.send(RouterInput::CallVerified(call.verified_by(job)));
@@ -54,24 +52,24 @@ impl JobActor {
     pub(super) fn handle_cancel(
         &mut self,
         by: Option<Arc<str>>,
-        answer: ResponseSender<OperationResponse>,
+        response: ResponseSender<OperationResponse>,
     ) {
         let Some(job) = self.job() else { return };
         let state = job.state();
         if state.is_ended() {
-            // The response follows the commit of the job's end, which may still be under way.
-            let answered = ClientResponse::Operation(answer, Ok(OperationResponse::Job(state)));
-            self.send_after_commit(vec![Outgoing::Respond(answered)]);
+            // The job's end may not be committed yet.
+            let response = ClientResponse::Operation(response, Ok(OperationResponse::Job(state)));
+            self.send_after_commit(vec![Outgoing::Respond(response)]);
         } else {
             let operation = Operation::Cancel { reason: CANCEL_REASON.into() };
             self.handle_operation(
                 OperationRequest { operation, reason: None, principal: by },
-                answer,
+                response,
             );
         }
     }
 
-    pub(super) fn handle_erase(&mut self, answer: ResponseSender<Erased>) {
+    pub(super) fn handle_erase(&mut self, response: ResponseSender<Erased>) {
         let Some(job) = self.job() else { return };
         let state = job.state();
         let refusal = if !state.is_ended() {
@@ -79,30 +77,29 @@ impl JobActor {
         } else if self.parent.is_some() {
             RequestError::ended_child_job(self.id)
         } else {
-            // It has failed and was kept for late replies. Whatever comes after this is void.
-            let erase = JournalInput::Erase(self.number, answer);
-            return self.env.journal.send(erase);
+            // The job has failed, and its actor waits for late replies. The journal deletes the job
+            // and has the actor stopped.
+            return self.env.journal.send(JournalInput::Erase(self.number, response));
         };
-        Outgoing::Respond(ClientResponse::Erase(answer, Err(refusal))).send(&self.env.outbox);
+        Outgoing::Respond(ClientResponse::Erase(response, Err(refusal))).send(&self.env.outbox);
     }
 
     pub(super) fn handle_operation(
         &mut self,
         request: OperationRequest,
-        answer: ResponseSender<OperationResponse>,
+        response: ResponseSender<OperationResponse>,
     ) {
         let operation = &request.operation;
         let Some(job) = self.job() else { return };
-        if let Some(objection) = job.check_operation(operation, &self.env.limits) {
-            let refused = ClientResponse::Operation(answer, Err(objection.into()));
-            return Outgoing::Respond(refused).send(&self.env.outbox);
+        if let Some(error) = job.check_operation(operation, &self.env.limits) {
+            let refusal = ClientResponse::Operation(response, Err(error.into()));
+            return Outgoing::Respond(refusal).send(&self.env.outbox);
         }
-        // An operation with a reason or a name is in the record, and logged with it.
+        // An operation with a reason or a principal has an entry, and is logged with that.
         if request.reason.is_none() && request.principal.is_none() {
             tracing::info!(job = %self.id, operation = operation.as_str(), "asked for by a client");
         }
-        let pending =
-            PendingOperation { step: operation.step().map(str::to_owned), response: answer };
+        let pending = PendingOperation { step: operation.step().map(str::to_owned), response };
         self.decide(Input::Operate(request), Vec::new(), Some(pending));
     }
 }

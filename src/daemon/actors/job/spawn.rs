@@ -1,4 +1,4 @@
-//! What a job actor is started with.
+//! The request to start a job actor.
 
 use crate::actors::inputs::Outgoing;
 use crate::actors::memory::{job_bytes, new_job_bytes};
@@ -6,39 +6,39 @@ use engine::{Caller, Definition, Effect, Job, JobId, Message, Origin, ParentItem
 use journal::JobNumber;
 use std::sync::Arc;
 
-/// A job actor to be started.
+/// A request to start a job actor.
 pub struct SpawnRequest {
-    /// The job.
+    /// The job's id.
     pub id: JobId,
-    /// Its number.
+    /// The job's number.
     pub number: JobNumber,
     /// The number of the root job.
     pub root: JobNumber,
-    /// The parent's number.
+    /// The number of the parent; `None`: the job is a root job.
     pub parent: Option<JobNumber>,
-    /// How its actor starts.
+    /// The job that the actor starts with.
     pub start: JobStart,
 }
 
-/// How a job actor starts.
+/// The job that an actor starts with.
 pub enum JobStart {
-    /// With a new job.
+    /// A new job.
     New {
         /// The origin of the job.
         origin: Arc<Origin>,
-        /// Its message.
+        /// The message of the job.
         message: Message,
-        /// The caller that waits for its end.
+        /// The caller that waits for the job's end, if any.
         caller: Option<Caller>,
-        /// For a root job: what is sent after the commit, the response to the client or the
+        /// What is sent after the commit: for a root job, the response to the client or the
         /// acknowledgement of the call.
         outgoing: Vec<Outgoing>,
     },
-    /// With a job from the journal.
+    /// A job from the journal.
     Recovered {
         /// The job.
         job: Box<Job>,
-        /// Its effects that may not have been sent yet.
+        /// The effects of the job that may not have been sent yet.
         effects: Vec<Effect>,
     },
 }

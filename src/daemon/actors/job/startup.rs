@@ -1,4 +1,5 @@
-//! How a job actor starts: with a new job, with one from the journal, or anew after a panic.
+//! The start of a job actor: with a new job, or with one from the journal; and the restart of its
+//! job after a panic.
 
 use super::JobActor;
 use super::lifecycle::Lifecycle;
@@ -13,27 +14,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 impl JobActor {
+    /// Starts the job of the actor.
     pub(super) fn start_job(&mut self, start: JobStart) {
         let now = self.clock.now();
         match start {
             JobStart::New { origin, message, caller, outgoing } => {
                 let context = Context { now, limits: &self.limits() };
-                let (owned, waiting_caller) = ((*origin).clone(), caller.clone());
+                let (job_origin, job_caller) = ((*origin).clone(), caller.clone());
                 let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
-                    Job::create_for_caller(owned, message, waiting_caller, &context)
+                    Job::create_for_caller(job_origin, message, job_caller, &context)
                 })) else {
                     return self.handle_creation_panic(&origin, caller, outgoing);
                 };
                 self.lifecycle = Lifecycle::Running(job);
-                let created = NewJob { origin, root: self.root, parent: self.parent };
-                self.append(decision, Some(created), outgoing);
+                let new_job = NewJob { origin, root: self.root, parent: self.parent };
+                self.append(decision, Some(new_job), outgoing);
             }
             JobStart::Recovered { job, effects } => self.resume(*job, effects),
         }
     }
 
-    /// Handles a panic before the job was journaled. A client gets no response; a parent or caller
-    /// is notified.
+    /// Handles a panic during the creation of the job, which is not in the journal. A parent or a
+    /// caller is notified. The response to a client is dropped, which it takes for a failure.
     fn handle_creation_panic(
         &self,
         origin: &Origin,
@@ -61,13 +63,12 @@ impl JobActor {
                     caller: caller.clone(),
                     ack,
                 }
-                .send_refusal(&refusal, &self.env.calls);
+                .send_refusal(&refusal, &self.env.call_env);
             }
         }
     }
 
-    /// Goes on with the job as it was rebuilt after a panic, and handles what was stashed
-    /// meanwhile.
+    /// Resumes the job after it was rebuilt, and handles the inputs that were stashed meanwhile.
     pub(super) fn handle_rebuilt(
         &mut self,
         mut recovered: RecoveredJob,
@@ -76,9 +77,9 @@ impl JobActor {
     ) {
         let parent_item =
             recovered.job.origin().parent.filter(|_| recovered.job.state().is_ended());
-        let confirmed = confirmed_in_stash(&stash, &recovered.job);
+        let confirmed_steps = confirmed_in_stash(&stash, &recovered.job);
         recovered.effects.retain(|effect| match effect {
-            Effect::Dispatch { step, .. } => !confirmed.contains(step),
+            Effect::Dispatch { step, .. } => !confirmed_steps.contains(step),
             Effect::StartChild { .. }
             | Effect::OrderChild { .. }
             | Effect::NotifyParent(..)
@@ -87,15 +88,17 @@ impl JobActor {
         self.resume(recovered.job, recovered.effects);
         match abandon {
             Some(reason) => {
-                // The job panics at the order from its parent: so the parent must be notified that
-                // it failed.
-                if let (Some(place), false) = (parent_item, recovered.missed_orders.is_empty()) {
-                    let ended = ChildEnd {
+                // The order of the parent made the job panic, and is not handled: the parent is
+                // notified that the child job failed.
+                if let Some(parent_item) = parent_item
+                    && !recovered.missed_orders.is_empty()
+                {
+                    let end = ChildEnd {
                         child: self.id,
                         round: ANY_ROUND,
                         outcome: ChildOutcome::Failed(Cause::from_job(&reason)),
                     };
-                    Outgoing::NotifyParent(place, ended).send(&self.env.outbox);
+                    Outgoing::NotifyParent(parent_item, end).send(&self.env.outbox);
                 }
                 self.handle_engine_input(Input::Abandon(reason), Vec::new());
             }
@@ -111,7 +114,7 @@ impl JobActor {
         stash.into_iter().for_each(|input| self.handle_or_stash(input));
     }
 
-    /// Goes on with a job from the journal. Its effects may leave at once: their entries are
+    /// Resumes a job from the journal. Its effects are sent at once, because their entries are
     /// committed.
     fn resume(&mut self, job: Job, effects: Vec<Effect>) {
         self.lifecycle = Lifecycle::Running(job);
@@ -127,15 +130,15 @@ impl JobActor {
     }
 }
 
-/// Returns the steps of the job whose last message the broker has confirmed meanwhile. These
+/// Returns the steps of the job whose latest message is confirmed by a stashed input. These
 /// messages are not sent again.
 fn confirmed_in_stash(stash: &[JobInput], job: &Job) -> Vec<StepIndex> {
-    let confirmed = |input: &JobInput| {
+    let confirmed_step = |input: &JobInput| {
         let JobInput::MessageUpdate { job_created, input } = input else { return None };
         let Input::Confirmed { step, dispatch, .. } = input else { return None };
-        let is_last =
+        let is_latest =
             *job_created == job.origin().created && *dispatch == Some(job.step(*step).dispatch);
-        is_last.then_some(*step)
+        is_latest.then_some(*step)
     };
-    stash.iter().filter_map(confirmed).collect()
+    stash.iter().filter_map(confirmed_step).collect()
 }

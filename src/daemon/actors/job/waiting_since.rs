@@ -1,34 +1,35 @@
-//! Since when the steps of a job have been seen waiting for replies. Each scan that counts them
-//! records it: only what has waited for a while may be lost.
+//! When the steps of a job were first seen waiting for replies. Each scan of the waiting steps
+//! records it: only a message whose step has waited for a while can be lost.
 
 use base::clock;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Since when each dispatch has been seen waiting, by the number of its entry.
+/// When each dispatch was first seen waiting, by the number of its entry.
 #[derive(Default)]
 pub(super) struct WaitingSince(Vec<(u64, Instant)>);
 
 impl WaitingSince {
-    /// Records that these dispatches were seen waiting now, and forgets all others.
-    pub(super) fn record_waiting(&mut self, waiting: impl Iterator<Item = u64>) {
+    /// Records that exactly these dispatches are waiting now, and forgets all others.
+    pub(super) fn record_waiting(&mut self, dispatches: impl Iterator<Item = u64>) {
         let now = clock::timer_now();
-        let since = |dispatch: u64| self.since(dispatch).unwrap_or(now);
-        self.0 = waiting.map(|dispatch| (dispatch, since(dispatch))).collect();
+        self.0 =
+            dispatches.map(|dispatch| (dispatch, self.find(dispatch).unwrap_or(now))).collect();
     }
 
-    /// Returns whether a dispatch has been seen waiting for this long.
+    /// Returns whether a dispatch has been seen waiting for at least `span`.
     pub(super) fn has_waited(&self, dispatch: u64, span: Duration) -> bool {
         let now = clock::timer_now();
-        self.since(dispatch).is_some_and(|since| now.saturating_duration_since(since) >= span)
+        self.find(dispatch).is_some_and(|since| now.saturating_duration_since(since) >= span)
     }
 
-    /// Goes on with what was seen before the job rested.
-    pub(super) fn restore(&mut self, seen: Vec<(u64, Instant)>) {
-        self.0 = seen;
+    /// Restores the times that were recorded before the job was passivated.
+    pub(super) fn restore(&mut self, waiting_since: Vec<(u64, Instant)>) {
+        self.0 = waiting_since;
     }
 
-    pub(super) fn since(&self, dispatch: u64) -> Option<Instant> {
-        self.0.iter().find(|(of, _)| *of == dispatch).map(|(_, since)| *since)
+    /// Finds when a dispatch was first seen waiting.
+    pub(super) fn find(&self, dispatch: u64) -> Option<Instant> {
+        self.0.iter().find(|(number, _)| *number == dispatch).map(|(_, since)| *since)
     }
 }

@@ -1,4 +1,4 @@
-//! Withdraws the messages of attempts that are over, on buses that can do so.
+//! Withdraws the messages of attempts that have ended, on buses that support it.
 
 use super::JobActor;
 use crate::actors::inputs::Outgoing;
@@ -8,7 +8,7 @@ use bus::Withdrawal;
 use engine::{Entry, Job, JobEntry, Recorded, StepEntry, StepIndex, StepState};
 
 impl JobActor {
-    /// Returns withdrawals of the messages that an applied decision makes useless.
+    /// Returns the withdrawals of the messages whose attempts have ended by a decision.
     pub(super) fn withdrawals(&self, recorded: &Recorded) -> Vec<Outgoing> {
         let Some(job) = self.job() else { return Vec::new() };
         let mut ended: Vec<(StepIndex, u32, AttemptEnd)> = Vec::new();
@@ -26,57 +26,73 @@ impl JobActor {
                 Entry::Step(step, StepEntry::Completed(_)) => {
                     ended.push((*step, job.step(*step).attempt, AttemptEnd::Answered));
                 }
-                // Steps of a failed job go on, unless the job ended by its deadline.
+                // The attempts of a failed job continue, unless its deadline has cancelled the
+                // steps.
                 Entry::Job(JobEntry::Cancelled { .. } | JobEntry::Failed { .. }) => {
-                    let is_cut_off = |step: &StepIndex| {
+                    let is_cancelled = |step: &StepIndex| {
                         job.step(*step).is_under_way()
                             && job.step_state(*step) == StepState::Cancelled
                     };
-                    let running = job.graph().indices().filter(is_cut_off);
+                    let cancelled = job.graph().indices().filter(is_cancelled);
                     let attempt = |step: StepIndex| job.step(step).attempt;
-                    ended.extend(running.map(|step| (step, attempt(step), AttemptEnd::Cancelled)));
+                    ended
+                        .extend(cancelled.map(|step| (step, attempt(step), AttemptEnd::Cancelled)));
                 }
-                // Steps of a failed job that were under way start anew.
+                // A rerun starts the active steps of a failed job again, with new attempts.
                 Entry::Job(JobEntry::Rerun { .. }) => {
                     let undone = |step: StepIndex| (step, job.step(step).attempts_undone());
-                    let undone = job.graph().indices().map(undone).filter(|(_, last)| *last > 0);
-                    ended.extend(undone.map(|(step, last)| (step, last, AttemptEnd::Cancelled)));
+                    let undone =
+                        job.graph().indices().map(undone).filter(|(_, attempt)| *attempt > 0);
+                    ended.extend(
+                        undone.map(|(step, attempt)| (step, attempt, AttemptEnd::Cancelled)),
+                    );
                 }
                 Entry::Step(..) | Entry::Job(_) | Entry::FanOut(..) | Entry::Caller(_) => {}
             }
         }
-        let is_manual = recorded
+        let is_by_operation = recorded
             .entries
             .iter()
             .any(|entry| matches!(entry, Entry::Job(JobEntry::Asked { .. })));
-        let withdrawal = |over| self.withdrawal(job, over, is_manual);
-        ended.into_iter().filter_map(withdrawal).collect()
+        ended
+            .into_iter()
+            .filter_map(|(step, attempt, end)| {
+                self.withdrawal(job, (step, attempt, end), is_by_operation)
+            })
+            .collect()
     }
 
+    /// Returns the withdrawal of the message of an attempt, if its bus supports that.
     fn withdrawal(
         &self,
         job: &Job,
-        (step, attempt, over): (StepIndex, u32, AttemptEnd),
-        is_manual: bool,
+        (index, attempt, end): (StepIndex, u32, AttemptEnd),
+        is_by_operation: bool,
     ) -> Option<Outgoing> {
-        let sends = job.graph().step(step);
-        let address = sends.has_queue().then(|| self.env.buses.address(job.definition(), sends))?;
+        let step = job.graph().step(index);
+        let address = step.has_queue().then(|| self.env.buses.address(job.definition(), step))?;
         let kind = self.env.buses.kind(&address.bus)?;
         let must_withdraw = match kind.capabilities().withdrawal {
-            Withdrawal::Unsent => is_unsent(job, step, attempt, over, is_manual),
-            Withdrawal::Abandoned => over != AttemptEnd::Answered,
+            Withdrawal::Unsent => can_be_unsent(job, index, attempt, end, is_by_operation),
+            Withdrawal::Abandoned => end != AttemptEnd::Answered,
             Withdrawal::All => true,
         };
-        must_withdraw.then(|| Outgoing::Withdraw(address, message_id(job, step, attempt), over))
+        must_withdraw.then(|| Outgoing::Withdraw(address, message_id(job, index, attempt), end))
     }
 }
 
-/// Returns whether the message of an attempt may not have been sent, as far as the job knows.
-/// `is_by_hand`: an operation has ended the attempt.
-fn is_unsent(job: &Job, step: StepIndex, attempt: u32, over: AttemptEnd, is_manual: bool) -> bool {
+/// Returns whether the message of an attempt can be unsent, as far as the job knows.
+/// `is_by_operation`: an operation has ended the attempt.
+fn can_be_unsent(
+    job: &Job,
+    step: StepIndex,
+    attempt: u32,
+    end: AttemptEnd,
+    is_by_operation: bool,
+) -> bool {
     let run = job.step(step);
-    // The reply to a first attempt comes from the worker that has its message, unless a person gave
-    // it.
-    let is_reply = over == AttemptEnd::Answered && attempt == 1 && !is_manual;
-    !is_reply && (run.attempt != attempt || !run.confirmed)
+    // The reply to a first attempt shows that its message was sent, unless an operator gave the
+    // reply.
+    let has_reply = end == AttemptEnd::Answered && attempt == 1 && !is_by_operation;
+    !has_reply && (run.attempt != attempt || !run.confirmed)
 }

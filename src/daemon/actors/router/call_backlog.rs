@@ -1,9 +1,9 @@
-//! Calls that wait until the manager takes jobs again.
+//! The backlog of calls: they wait while the manager accepts no jobs.
 
 use crate::actors::call::Call;
 use std::collections::VecDeque;
 
-/// Calls that wait until the manager takes jobs again, in order.
+/// The calls that wait, in order of arrival.
 #[derive(Default)]
 pub(super) struct CallBacklog {
     calls: VecDeque<Call>,
@@ -19,9 +19,9 @@ impl CallBacklog {
         self.calls.push_back(call);
     }
 
-    /// Returns whether a retry must be scheduled now: calls wait, and none is scheduled yet. It
-    /// counts as scheduled from now on.
-    pub(super) fn must_schedule_retry(&mut self) -> bool {
+    /// Marks the retry as scheduled if calls wait. Returns whether the caller must schedule it: it
+    /// was not scheduled before.
+    pub(super) fn mark_retry_scheduled(&mut self) -> bool {
         !self.calls.is_empty() && !std::mem::replace(&mut self.is_retry_scheduled, true)
     }
 

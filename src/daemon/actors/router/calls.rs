@@ -1,4 +1,5 @@
-//! Calls: each starts a job, joins one, or is refused. While the manager takes no jobs, calls wait.
+//! Calls: each starts a job, joins one, or is refused. While the manager accepts no jobs, calls
+//! wait.
 
 use super::Router;
 use super::pending_requests::{PendingRequest, RequestOutcome};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The pause before calls that wait are tried again.
+/// The delay before waiting calls are tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 impl Router {
@@ -29,8 +30,8 @@ impl Router {
         ctx: &mut Context<Self>,
     ) {
         let Some(definition) = self.env.definitions.current().get(workflow).cloned() else {
-            // A reload has removed the workflow. The call goes back to its queue, and waits there
-            // until the workflow is loaded again.
+            // A reload has removed the workflow. Dropping the call requeues it: it waits in its
+            // queue until the workflow is loaded again.
             tracing::warn!(
                 workflow,
                 "a call of a workflow that is no longer loaded goes back to its queue"
@@ -38,16 +39,16 @@ impl Router {
             ctx.run_later(RETRY_DELAY, move |_, _| drop(delivery));
             return;
         };
-        let Some(call) = Call::from_delivery(definition, bus, delivery, &self.env.calls) else {
+        let Some(call) = Call::from_delivery(definition, bus, delivery, &self.env.call_env) else {
             return;
         };
         self.handle_call(call, ctx);
     }
 
-    /// Handles a call, in its turn.
+    /// Handles a call. It waits behind those in the backlog, unless a step has sent it.
     pub(super) fn handle_call(&mut self, call: Call, ctx: &mut Context<Self>) {
         let Some(call) = self.reject_own_reply_queue(call) else { return };
-        let waiting = match call.source {
+        let unhandled = match call.source {
             CallSource::Step => self.try_start_call(call),
             CallSource::External | CallSource::Unverified(..) if self.call_backlog.is_empty() => {
                 self.try_start_call(call)
@@ -55,21 +56,22 @@ impl Router {
             CallSource::Unverified(..) => self.verify_source(call),
             CallSource::External => Some(call),
         };
-        if let Some(call) = waiting {
+        if let Some(call) = unhandled {
             self.queue_call(call, ctx);
         }
     }
 
-    /// Returns the call, unless it asks for an answer into our own reply queue. That queue is for
-    /// our own steps, so the job of the step checks the call first. If the call is refused, nobody
-    /// is notified: the refusal would go into that queue.
+    /// Returns the call, unless its `reply_to` is the manager's own reply queue. That queue is for
+    /// replies to steps, so the job of the step that the call names first checks the call. A call
+    /// that names no such step is refused without a message to its caller, because the message
+    /// would be sent to that queue.
     fn reject_own_reply_queue(&mut self, call: Call) -> Option<Call> {
         let env = self.env.clone();
-        let is_ours = |caller: &Caller| {
+        let uses_own_reply_queue = |caller: &Caller| {
             let bus = env.buses.bus_of_caller(&call.definition, caller).name;
             env.buses.reply_queue(&bus) == Some(&*caller.reply_to)
         };
-        if !call.caller.as_ref().is_some_and(is_ours) || call.is_from_step() {
+        if !call.caller.as_ref().is_some_and(uses_own_reply_queue) || call.is_from_step() {
             return Some(call);
         }
         let Call { definition, id, caller, ack, .. } = self.verify_source(call)?;
@@ -81,17 +83,17 @@ impl Router {
             definition.name
         );
         RefusedCall { definition, id, caller: None, ack }
-            .send_refusal(&CallRefusal { kind: "own_reply_queue", reason }, &self.env.calls);
+            .send_refusal(&CallRefusal { kind: "own_reply_queue", reason }, &self.env.call_env);
         None
     }
 
-    /// Queues a call until a job can be taken.
+    /// Adds a call to the backlog, until the manager accepts jobs.
     pub(super) fn queue_call(&mut self, call: Call, ctx: &mut Context<Self>) {
         self.call_backlog.push(call);
         self.schedule_retry(ctx);
     }
 
-    /// Queues a call until a job can be taken, and logs why.
+    /// Adds a call to the backlog, and logs the reason.
     pub(super) fn queue_call_with_reason(
         &mut self,
         call: Call,
@@ -103,33 +105,33 @@ impl Router {
     }
 
     fn schedule_retry(&mut self, ctx: &mut Context<Self>) {
-        if !self.call_backlog.must_schedule_retry() {
+        if !self.call_backlog.mark_retry_scheduled() {
             return;
         }
         ctx.run_later(RETRY_DELAY, |router, ctx| {
             let calls = router.call_backlog.take_for_retry();
             if router.env.health.stopping.load(Ordering::Relaxed) {
-                // They go back to their queues, for the next start.
+                // Dropping the calls requeues them, for the next start.
                 return;
             }
             let mut is_full = false;
             for call in calls {
                 if is_full && !call.ack.is_stale() && matches!(call.source, CallSource::External) {
                     router.call_backlog.push(call);
-                } else if let Some(returned) = router.try_start_call(call) {
+                } else if let Some(call) = router.try_start_call(call) {
                     is_full = true;
-                    router.call_backlog.push(returned);
+                    router.call_backlog.push(call);
                 }
             }
             router.schedule_retry(ctx);
         });
     }
 
-    /// Joins the job under the id, or looks the id up in the archive. Returns the call if no job
-    /// can be taken now.
+    /// Joins the job under the id, or looks the id up in the archive. Returns the call if the
+    /// manager accepts no job now.
     fn try_start_call(&mut self, call: Call) -> Option<Call> {
         if call.ack.is_stale() {
-            // Its connection was lost meanwhile: the broker delivers it again.
+            // The connection of the call was lost: the broker delivers it again.
             return None;
         }
         let (env, id) = (self.env.clone(), call.id);
@@ -147,7 +149,7 @@ impl Router {
         if env.health.can_accept() && is_full && !call.is_from_step() {
             match self.verify_source(call) {
                 Some(call) => return self.log_and_return(call, "the manager takes no jobs now"),
-                // The call comes back once the job has checked it.
+                // The job that checks the call sends it to the router again.
                 None => return None,
             }
         }
@@ -158,7 +160,7 @@ impl Router {
         None
     }
 
-    /// Starts the job of a call, or sends the caller the end of the job that has its id.
+    /// Starts the job of a call, or joins the call to the job that has its id.
     pub(super) fn start_or_join_call(
         &mut self,
         call: Call,
@@ -170,31 +172,31 @@ impl Router {
             LookupResult::Creation(None) | LookupResult::Job(None) => {
                 self.start_job_of_call(call, ctx)
             }
-            LookupResult::Creation(Some(ref earlier)) => {
-                if let Some(call) = call.check_conflict(earlier, &env.calls) {
+            LookupResult::Creation(Some(ref creation)) => {
+                if let Some(call) = call.check_conflict(creation, &env.call_env) {
                     if call.caller.is_some() {
                         return RequestOutcome::LookUp(PendingRequest::Call(call), Lookup::Job);
                     }
                     call.ack.ack();
                 }
             }
-            LookupResult::Job(Some(found)) => {
-                let Some(call) = call.check_conflict(&found.job, &env.calls) else {
-                    return RequestOutcome::KeepResult(LookupResult::Job(Some(found)));
+            LookupResult::Job(Some(recovered)) => {
+                let Some(call) = call.check_conflict(&recovered.job, &env.call_env) else {
+                    return RequestOutcome::KeepResult(LookupResult::Job(Some(recovered)));
                 };
-                match self.check_reopen(&found) {
+                match self.check_reopen(&recovered) {
                     None => {
-                        self.reopen(*found);
-                        // The job was deleted at this moment: the call goes back to its queue.
+                        self.reopen(*recovered);
+                        // If the job was deleted concurrently, dropping the call requeues it.
                         drop(self.send_to_running(call.id, PendingRequest::Call(call)));
                         return RequestOutcome::DropResult;
                     }
                     Some(RequestError::Conflict(reason)) => {
-                        call.refuse(&CallRefusal { kind: "conflict", reason }, &env.calls)
+                        call.refuse(&CallRefusal { kind: "conflict", reason }, &env.call_env)
                     }
                     Some(_) => self.queue_call(call, ctx),
                 }
-                return RequestOutcome::KeepResult(LookupResult::Job(Some(found)));
+                return RequestOutcome::KeepResult(LookupResult::Job(Some(recovered)));
             }
             LookupResult::Child(_) => {
                 return RequestOutcome::LookUp(PendingRequest::Call(call), Lookup::Creation);
@@ -222,16 +224,16 @@ impl Router {
         self.spawn(SpawnRequest { id, number, root: number, parent: None, start });
     }
 
-    /// Sends the call to the job whose step it names, which checks it. Returns the call if there is
-    /// no such job.
+    /// Sends the call to the job whose step it names, which checks the claim. Returns the call, as
+    /// an external one, if there is no such job.
     fn verify_source(&mut self, call: Call) -> Option<Call> {
-        let CallSource::Unverified(sender, _) = &call.source else { return Some(call) };
-        let sender = sender.job;
-        if let Some(job) = self.env.routes.find(sender) {
+        let CallSource::Unverified(correlation_id, _) = &call.source else { return Some(call) };
+        let claimed_job = correlation_id.job;
+        if let Some(job) = self.env.routes.find(claimed_job) {
             job.send(JobInput::VerifyCall(call));
             return None;
         }
-        match self.stash_if_passivated(sender, RouterInput::CallVerified(call)) {
+        match self.stash_if_passivated(claimed_job, RouterInput::CallVerified(call)) {
             Some(RouterInput::CallVerified(call)) => {
                 Some(Call { source: CallSource::External, ..call })
             }

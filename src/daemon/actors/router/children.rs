@@ -1,4 +1,4 @@
-//! Child jobs: their parents start them and give them orders.
+//! Child jobs: a parent starts them, and gives them orders.
 
 use super::Router;
 use super::pending_requests::RequestOutcome;
@@ -9,7 +9,7 @@ use engine::{Cause, ChildEnd, ChildOutcome, Input, JobId, JobState, ParentItem};
 use journal::RecoveredJob;
 use std::sync::Arc;
 
-/// The reason why a child job cannot run whose id is taken.
+/// The reason why a child job cannot run if another job has its id.
 const ID_CONFLICT: &str = "its id belongs to another job by now: retry when that job has ended";
 
 impl Router {
@@ -23,10 +23,10 @@ impl Router {
         let mut origin = child.origin;
         let Some(parent_item) = origin.parent else { return };
         let is_same_child =
-            self.env.routes.find(id).map(|found| found.is_child_of(child.parent, parent_item));
+            self.env.routes.find(id).map(|route| route.is_child_of(child.parent, parent_item));
         match is_same_child {
             None => {}
-            // Recovery may ask for a child job that runs already.
+            // After a start, a parent can ask for a child job that was recovered already.
             Some(true) => return,
             Some(false) => {
                 let (step, index) = (parent_item.step, parent_item.index);
@@ -55,33 +55,34 @@ impl Router {
     /// parent.
     pub(super) fn order_ended_child(
         &mut self,
-        to_child: ChildOrder,
-        found: Option<Box<RecoveredJob>>,
+        child_order: ChildOrder,
+        recovered: Option<Box<RecoveredJob>>,
     ) -> RequestOutcome {
-        let ChildOrder { id, parent_item, order, .. } = to_child;
+        let ChildOrder { id, parent_item, order, .. } = child_order;
         let round = order.round;
-        // Another step of the parent may have had a child job with this id.
-        let found = found.filter(|found| found.job.origin().parent == Some(parent_item));
-        let Some(mut found) = found else {
+        // The job found may be a child job of another step of the parent.
+        let child =
+            recovered.filter(|recovered| recovered.job.origin().parent == Some(parent_item));
+        let Some(mut child) = child else {
             let input = Input::ChildMissing { step: parent_item.step, index: parent_item.index };
             self.send_to_job(parent_item.job, JobInput::Engine { input, ack: None });
             return RequestOutcome::DropResult;
         };
-        let orders = if found.job.state() == JobState::Completed {
-            // It has been retried already, and reports its end again.
+        let orders = if child.job.state() == JobState::Completed {
+            // The child job was retried already. It reports its end again.
             vec![order]
         } else {
-            // None: the order came late, and the parent has decided otherwise since.
-            std::mem::take(&mut found.missed_orders)
+            // Empty if the order is late: the parent has decided otherwise since.
+            std::mem::take(&mut child.missed_orders)
         };
         if orders.is_empty() {
             return RequestOutcome::DropResult;
         }
-        if self.check_reopen(&found).is_some() {
+        if self.check_reopen(&child).is_some() {
             self.report_child_failed(parent_item, id, round, ID_CONFLICT);
             return RequestOutcome::DropResult;
         }
-        self.reopen(*found);
+        self.reopen(*child);
         if let Some(job) = self.env.routes.find(id) {
             for order in orders {
                 job.send(JobInput::Engine { input: Input::Order(order), ack: None });
@@ -90,7 +91,7 @@ impl Router {
         RequestOutcome::DropResult
     }
 
-    /// Reports to the parent that a child job cannot run: it counts as failed, even if it had
+    /// Reports to the parent that a child job cannot run. It counts as failed, even if it has
     /// failed before.
     pub(super) fn report_child_failed(
         &self,

@@ -1,4 +1,4 @@
-//! What the router uses.
+//! The environment of the router.
 
 use crate::actors::buses::Buses;
 use crate::actors::call_check::CallEnv;
@@ -19,28 +19,28 @@ use actix::ArbiterHandle;
 use engine::Limits;
 use std::sync::Arc;
 
-/// What the router uses.
+/// What the router may use.
 pub(in crate::actors) struct RouterEnv {
-    /// Its own mailbox: what it sends there is handled behind what waits already.
+    /// The router's own mailbox. An input that it sends to itself is handled after those that wait.
     pub(super) router: Mailbox<RouterInput>,
     pub(super) journal: Mailbox<JournalInput>,
     pub(super) archive: Mailbox<ArchiveInput>,
     pub(super) outbox: Arc<Outbox>,
-    pub(super) calls: Arc<CallEnv>,
+    pub(super) call_env: Arc<CallEnv>,
     pub(super) routes: Routes,
     pub(super) buses: Arc<Buses>,
     pub(super) definitions: Arc<LoadedDefinitions>,
     pub(super) health: Arc<Health>,
     pub(super) memory: Arc<JobMemory>,
     pub(super) limits: LimitSettings,
-    /// The limits for decisions.
+    /// The limits for decisions of the engine.
     pub(super) decision_limits: Limits,
     pub(super) metrics: Metrics,
     pub(super) log_limiter: Arc<KeyedRateLimiter>,
-    /// What the jobs use that it starts.
-    pub(super) job: Arc<JobEnv>,
+    /// The environment of the jobs that the router starts.
+    pub(super) job_env: Arc<JobEnv>,
     pub(super) job_mailbox_metrics: Arc<ActorMetrics>,
-    /// The threads over which jobs are spread.
+    /// The threads over which job actors are distributed.
     pub(super) arbiters: Vec<ArbiterHandle>,
 }
 
@@ -51,14 +51,14 @@ impl RouterEnv {
         outbox: &Arc<Outbox>,
         arbiters: Vec<ArbiterHandle>,
     ) -> RouterEnv {
-        let calls = Arc::new(CallEnv::new(core, outbox));
+        let call_env = Arc::new(CallEnv::new(core, outbox));
         RouterEnv {
             router: mailboxes.router.clone(),
             journal: mailboxes.journal.clone(),
             archive: mailboxes.archive.clone(),
             outbox: outbox.clone(),
-            job: Arc::new(JobEnv::new(core, mailboxes, outbox, &calls)),
-            calls,
+            job_env: Arc::new(JobEnv::new(core, mailboxes, outbox, &call_env)),
+            call_env,
             routes: core.routes.clone(),
             buses: core.buses.clone(),
             definitions: core.definitions.clone(),

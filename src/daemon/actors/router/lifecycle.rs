@@ -1,7 +1,8 @@
-//! When a job takes input: its route is added when its actor starts, and removed when the actor
-//! stops. A job with nothing left to do asks to stop. It is stopped if it has handled every input
-//! that was sent to it: then its mailbox is empty and nothing more can come. Otherwise it stays and
-//! handles the rest, and then asks again or goes on.
+//! The lifecycle of job actors: a route is added when an actor starts, and removed when it stops.
+//!
+//! A job with nothing left to do asks to stop. The router stops it if it has handled every input
+//! that was sent to it: then its mailbox is empty, and without a route it stays empty. Otherwise
+//! the job handles the remaining inputs, and then asks again or continues.
 
 use super::Router;
 use crate::actors::inputs::{ChildOrder, JobInput, PassivateRequest, RouterInput, StopRequest};
@@ -14,45 +15,45 @@ use engine::{Effect, Input};
 use journal::RecoveredJob;
 
 impl Router {
-    /// Starts a job actor on one of the arbiters and makes it reachable. The child jobs of a parent
+    /// Starts a job actor on one of the arbiters, and adds its route. The child jobs of a parent
     /// share an arbiter, so that their first dispatches reach the journal and the queue in the
-    /// order of the list.
+    /// order of the items.
     pub(super) fn spawn(&self, spawn: SpawnRequest) {
         let env = &self.env;
         let arbiters = &env.arbiters;
         let SpawnRequest { id, number, parent, .. } = spawn;
-        let (child_of, definition) = (spawn.start.parent_item(), spawn.start.definition().clone());
-        // Where there are several arbiters, this is seldom the parent's own, which gathers the
-        // results.
-        let spread_by = parent.map_or(number, |parent| parent.wrapping_add(1));
-        let arbiter = &arbiters[usize::try_from(spread_by).unwrap_or_default() % arbiters.len()];
-        let (job_env, steps_done) = (env.job.clone(), StepsDone::default());
+        let parent_item = spawn.start.parent_item();
+        let definition = spawn.start.definition().clone();
+        // Where there are several arbiters, child jobs do not run on their parent's arbiter, which
+        // gathers the results.
+        let arbiter_key = parent.map_or(number, |parent| parent.wrapping_add(1));
+        let arbiter = &arbiters[usize::try_from(arbiter_key).unwrap_or_default() % arbiters.len()];
+        let (job_env, steps_done) = (env.job_env.clone(), StepsDone::default());
         let shared_steps_done = steps_done.clone();
-        let share = env.memory.share(spawn.start.bytes());
+        let share = env.memory.acquire_share(spawn.start.bytes());
         self.route_table.insert(id, || {
-            // The number of a job's inputs is bounded by their cause (see `mailbox`): it is never
-            // sent one by `try_send`.
+            // The mailbox has no capacity limit, because the causes of a job's inputs bound their
+            // number (see `mailbox`).
             let (mailbox, inbox) =
                 new_mailbox::<JobActor>(usize::MAX, env.job_mailbox_metrics.clone());
             inbox
                 .start_in(arbiter, move || JobActor::new(job_env, spawn, shared_steps_done, share));
-            Route { number, parent, parent_item: child_of, definition, mailbox, steps_done }
+            Route { number, parent, parent_item, definition, mailbox, steps_done }
         });
     }
 
-    /// Starts a job from the journal. What it sends to other jobs goes through the router's
-    /// mailbox, because those must have started first.
+    /// Starts a job from the journal. Its messages to other jobs are sent through the router's
+    /// mailbox, so that those jobs have started before.
     pub(super) fn start_recovered(&self, recovered: RecoveredJob) {
         let RecoveredJob { number, root, parent, job, effects, missed_orders } = recovered;
-        let (to_parent, effects): (Vec<Effect>, Vec<Effect>) =
+        let (parent_notifications, effects): (Vec<Effect>, Vec<Effect>) =
             effects.into_iter().partition(|effect| matches!(effect, Effect::NotifyParent(..)));
         let (id, parent_item) = (job.id(), job.origin().parent);
         let start = JobStart::Recovered { job: Box::new(job), effects };
         self.spawn(SpawnRequest { id, number, root, parent, start });
         let router = &self.env.router;
-        for effect in to_parent {
+        for effect in parent_notifications {
             if let Effect::NotifyParent(parent, ended) = effect {
-                // Parents were started before their children.
                 router.send(RouterInput::InputForJob(
                     parent.job,
                     Input::ChildEnded { step: parent.step, index: parent.index, ended },
@@ -90,15 +91,15 @@ impl Router {
         let Some((id, number)) = tree.members.first().map(|first| (first.id, first.number)) else {
             return;
         };
-        // The job is in one of the two tables at any time.
-        self.route_table.passivate(&tree);
+        // The passivated route is added before the other is removed: the job always has a route.
+        self.route_table.add_passivated(&tree);
         match self.route_table.remove_if_idle(id, number, Some(inputs_handled)) {
             Some(mailbox) => {
                 mailbox.send(JobInput::Close);
                 self.store_passivated(tree);
-                self.set_due_timer(ctx);
+                self.activate_due(ctx);
             }
-            None => self.route_table.activate(&tree),
+            None => self.route_table.remove_passivated(&tree),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Requests that wait for the archive. If no job takes input under an id, the archive looks it up.
-//! Further requests for that id wait, in order; the router goes on with all other ids.
+//! Requests about an id. If no job takes input under the id, the archive looks it up. Until its
+//! result arrives, further requests for the same id wait, in order. Requests for other ids do not.
 
 use super::Router;
 use super::pending_requests::{PendingRequest, RequestOutcome};
@@ -12,22 +12,23 @@ use engine::{Input, JobId};
 use std::collections::VecDeque;
 
 impl Router {
-    /// Sends a request to the job under the id, or to the archive, behind the requests that already
-    /// wait for it.
+    /// Sends a request to the job under the id, or has the archive look the id up. If a lookup of
+    /// the id is pending, the request waits for its result.
     pub(super) fn handle_request(&mut self, id: JobId, incoming: PendingRequest) {
         let is_lookup_pending = self.lookups.waiting.contains_key(&id);
         if !is_lookup_pending && self.env.routes.is_passivated(id) {
-            // The disk may be full: then nothing can be activated, and deleting makes room.
+            // An ended job is deleted without activation: this frees disk space even if the disk is
+            // so full that no job can be activated.
             return match (incoming, self.find_ended_passivated(id)) {
-                (PendingRequest::Erase(answer), Some(number)) => {
-                    self.env.journal.send(JournalInput::Erase(number, answer))
+                (PendingRequest::Erase(response), Some(number)) => {
+                    self.env.journal.send(JournalInput::Erase(number, response))
                 }
-                (unhandled, _) => drop(self.stash_if_passivated(id, unhandled.into_input(id))),
+                (request, _) => drop(self.stash_if_passivated(id, request.into_input(id))),
             };
         }
-        let request =
+        let unhandled =
             if is_lookup_pending { Some(incoming) } else { self.send_to_running(id, incoming) };
-        let Some(request) = request else { return };
+        let Some(request) = unhandled else { return };
         let limit = self.env.limits.creations_waiting_max;
         if request.is_from_client() && self.lookups.request_count >= limit {
             let reason = format!(
@@ -56,28 +57,28 @@ impl Router {
         self.env.archive.send(ArchiveInput::LookUp(id, lookup));
     }
 
-    /// Goes on with all requests that wait for the id, in order, now that the archive has answered.
+    /// Resumes all requests that wait for the id, in order, with the result of the archive.
     pub(super) fn handle_lookup_result(
         &mut self,
         id: JobId,
-        found: Result<LookupResult, String>,
+        lookup_result: Result<LookupResult, String>,
         ctx: &mut Context<Self>,
     ) {
         let Some(mut requests) = self.lookups.waiting.remove(&id) else { return };
-        requests.iter().for_each(|pending| self.lookups.adjust_counts(pending, -1));
+        requests.iter().for_each(|request| self.lookups.adjust_counts(request, -1));
         if self.env.routes.is_passivated(id) {
-            // A job under that id has begun, and is passivated already.
-            for pending in requests {
-                drop(self.stash_if_passivated(id, pending.into_input(id)));
+            // A job under that id was started during the lookup, and is passivated already.
+            for request in requests {
+                drop(self.stash_if_passivated(id, request.into_input(id)));
             }
             return self.update_lookup_gauge();
         }
-        let mut result = match found {
-            Ok(found_result) => Some(found_result),
+        let mut reusable_result = match lookup_result {
+            Ok(result) => Some(result),
             Err(reason) => {
                 tracing::error!(job = %id, reason, "a job cannot be looked up in the journal");
-                for pending in requests {
-                    self.fail_lookup(id, pending, &reason, ctx);
+                for request in requests {
+                    self.fail_lookup(id, request, &reason, ctx);
                 }
                 self.update_lookup_gauge();
                 return;
@@ -85,16 +86,16 @@ impl Router {
         };
         while let Some(request) = requests.pop_front() {
             let Some(request) = self.send_to_running(id, request) else { continue };
-            let outcome = match result.take() {
-                Some(earlier_result) => self.resume_request(id, request, earlier_result, ctx),
+            let outcome = match reusable_result.take() {
+                Some(result) => self.resume_request(id, request, result, ctx),
                 None => RequestOutcome::look_up(request),
             };
             match outcome {
-                RequestOutcome::KeepResult(reused) => result = Some(reused),
+                RequestOutcome::KeepResult(result) => reusable_result = Some(result),
                 RequestOutcome::DropResult => {}
                 RequestOutcome::LookUp(request, lookup) => {
                     requests.push_front(request);
-                    requests.iter().for_each(|pending| self.lookups.adjust_counts(pending, 1));
+                    requests.iter().for_each(|request| self.lookups.adjust_counts(request, 1));
                     self.look_up(id, lookup, requests);
                     return self.update_lookup_gauge();
                 }
@@ -103,7 +104,7 @@ impl Router {
         self.update_lookup_gauge();
     }
 
-    /// Goes on with one request, now that the archive has answered.
+    /// Resumes one request with the result of a lookup.
     fn resume_request(
         &mut self,
         id: JobId,
@@ -112,29 +113,31 @@ impl Router {
         ctx: &mut Context<Self>,
     ) -> RequestOutcome {
         match (result, request) {
-            (finding, PendingRequest::Create(job)) => self.create_unless_existing(id, job, finding),
-            (finding, PendingRequest::Call(call)) => self.start_or_join_call(call, finding, ctx),
-            (finding, PendingRequest::Cancel(by, answer)) => self.cancel_ended(by, answer, finding),
-            (finding, PendingRequest::Erase(answer)) => self.erase_ended(id, answer, finding),
-            (LookupResult::Job(found), PendingRequest::Operate(operation, answer)) => {
-                self.operate_ended(id, operation, answer, found)
+            (result, PendingRequest::Create(job)) => self.create_unless_existing(id, job, result),
+            (result, PendingRequest::Call(call)) => self.start_or_join_call(call, result, ctx),
+            (result, PendingRequest::Cancel(by, response)) => {
+                self.cancel_ended(by, response, result)
             }
-            (LookupResult::Child(found), PendingRequest::Order(to_child)) => {
-                self.order_ended_child(to_child, found)
+            (result, PendingRequest::Erase(response)) => self.erase_ended(id, response, result),
+            (LookupResult::Job(recovered), PendingRequest::Operate(operation, response)) => {
+                self.operate_ended(id, operation, response, recovered)
+            }
+            (LookupResult::Child(recovered), PendingRequest::Order(child_order)) => {
+                self.order_ended_child(child_order, recovered)
             }
             (
                 LookupResult::Creation(_) | LookupResult::Child(_),
-                unanswered @ PendingRequest::Operate(..),
+                request @ PendingRequest::Operate(..),
             )
             | (
                 LookupResult::Creation(_) | LookupResult::Job(_),
-                unanswered @ PendingRequest::Order(_),
-            ) => RequestOutcome::look_up(unanswered),
+                request @ PendingRequest::Order(_),
+            ) => RequestOutcome::look_up(request),
         }
     }
 
-    /// Sends a request to the job that takes input under the id. Returns the request if there is
-    /// none, unless an ended job would ignore it.
+    /// Sends a request to the job that takes input under the id. Returns the request if there is no
+    /// such job and an ended job would handle it.
     pub(super) fn send_to_running(
         &self,
         id: JobId,
@@ -148,12 +151,12 @@ impl Router {
             PendingRequest::Create(CreateJob { definition, message, response, .. }) => {
                 JobInput::CreateDuplicate { workflow: definition.full_name(), message, response }
             }
-            PendingRequest::Operate(operation, answer) => JobInput::Operate(operation, answer),
-            PendingRequest::Cancel(by, answer) => JobInput::Cancel(by, answer),
-            PendingRequest::Erase(answer) => JobInput::Erase(answer),
+            PendingRequest::Operate(operation, response) => JobInput::Operate(operation, response),
+            PendingRequest::Cancel(by, response) => JobInput::Cancel(by, response),
+            PendingRequest::Erase(response) => JobInput::Erase(response),
             PendingRequest::Call(call) => JobInput::Call(call),
-            PendingRequest::Order(to_child) => {
-                JobInput::Engine { input: Input::Order(to_child.order), ack: None }
+            PendingRequest::Order(child_order) => {
+                JobInput::Engine { input: Input::Order(child_order.order), ack: None }
             }
         });
         None
@@ -164,16 +167,16 @@ impl Router {
             PendingRequest::Create(CreateJob { response, .. }) => {
                 ClientResponse::Create(response, Err(refusal)).send()
             }
-            PendingRequest::Operate(_, answer) | PendingRequest::Cancel(_, answer) => {
-                ClientResponse::Operation(answer, Err(refusal)).send()
+            PendingRequest::Operate(_, response) | PendingRequest::Cancel(_, response) => {
+                ClientResponse::Operation(response, Err(refusal)).send()
             }
-            PendingRequest::Erase(answer) => ClientResponse::Erase(answer, Err(refusal)).send(),
-            // The call goes back to its queue.
+            PendingRequest::Erase(response) => ClientResponse::Erase(response, Err(refusal)).send(),
+            // Dropping the call requeues its delivery.
             PendingRequest::Call(_) => {}
-            PendingRequest::Order(to_child) => {
-                let round = to_child.order.round;
+            PendingRequest::Order(child_order) => {
+                let round = child_order.order.round;
                 self.report_child_failed(
-                    to_child.parent_item,
+                    child_order.parent_item,
                     id,
                     round,
                     "it cannot be read from the journal",

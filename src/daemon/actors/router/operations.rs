@@ -1,4 +1,4 @@
-//! Jobs that clients create, and operations on them.
+//! Requests of clients: creations of jobs, and operations on jobs.
 
 use super::Router;
 use super::pending_requests::{PendingRequest, RequestOutcome};
@@ -22,7 +22,7 @@ impl Router {
         }
     }
 
-    /// Starts a job under the id, or sends the client the job that has it.
+    /// Starts a job under the id, or responds with the job that has the id.
     pub(super) fn create_unless_existing(
         &mut self,
         id: JobId,
@@ -30,19 +30,19 @@ impl Router {
         result: LookupResult,
     ) -> RequestOutcome {
         let workflow = job.definition.full_name();
-        let known = match &result {
+        let existing = match &result {
             LookupResult::Creation(creation) => creation.as_ref().map(|creation| {
                 CreateResponse::from_existing(id, creation, &workflow, &job.message)
             }),
-            LookupResult::Job(found) => found.as_ref().map(|found| {
-                CreateResponse::from_existing(id, &found.job, &workflow, &job.message)
+            LookupResult::Job(recovered) => recovered.as_ref().map(|recovered| {
+                CreateResponse::from_existing(id, &recovered.job, &workflow, &job.message)
             }),
             LookupResult::Child(_) => {
                 return RequestOutcome::look_up(PendingRequest::Create(job));
             }
         };
-        match known {
-            Some(answer) => ClientResponse::Create(job.response, answer).send(),
+        match existing {
+            Some(result) => ClientResponse::Create(job.response, result).send(),
             None => self.start_job(id, job),
         }
         RequestOutcome::KeepResult(result)
@@ -76,42 +76,42 @@ impl Router {
         self.spawn(SpawnRequest { id, number, root: number, parent: None, start });
     }
 
-    /// Reopens an ended job, if the operation is possible.
+    /// Reopens an ended job and sends it the operation, if that is possible.
     pub(super) fn operate_ended(
         &self,
         id: JobId,
         request: OperationRequest,
-        answer: ResponseSender<OperationResponse>,
-        found: Option<Box<RecoveredJob>>,
+        response: ResponseSender<OperationResponse>,
+        recovered: Option<Box<RecoveredJob>>,
     ) -> RequestOutcome {
-        let Some(found) = found else {
-            ClientResponse::Operation(answer, Err(RequestError::NotFound)).send();
+        let Some(recovered) = recovered else {
+            ClientResponse::Operation(response, Err(RequestError::NotFound)).send();
             return RequestOutcome::KeepResult(LookupResult::Job(None));
         };
-        let refusal = if let Some(objection) =
-            found.job.check_operation(&request.operation, &self.env.decision_limits)
+        let refusal = if let Some(error) =
+            recovered.job.check_operation(&request.operation, &self.env.decision_limits)
         {
-            Some(objection.into())
-        } else if let Some(bus) = self.env.buses.find_missing(found.job.definition()) {
+            Some(error.into())
+        } else if let Some(bus) = self.env.buses.find_missing(recovered.job.definition()) {
             Some(RequestError::Conflict(self.missing_bus_reason(id, &bus)))
         } else {
-            self.check_reopen(&found)
+            self.check_reopen(&recovered)
         };
         if let Some(refusal) = refusal {
-            ClientResponse::Operation(answer, Err(refusal)).send();
-            return RequestOutcome::KeepResult(LookupResult::Job(Some(found)));
+            ClientResponse::Operation(response, Err(refusal)).send();
+            return RequestOutcome::KeepResult(LookupResult::Job(Some(recovered)));
         }
-        self.reopen(*found);
-        if let Some(PendingRequest::Operate(_, answer)) =
-            self.send_to_running(id, PendingRequest::Operate(request, answer))
+        self.reopen(*recovered);
+        if let Some(PendingRequest::Operate(_, response)) =
+            self.send_to_running(id, PendingRequest::Operate(request, response))
         {
-            // The job has just been deleted: a late record of its last actor has shown that.
-            ClientResponse::Operation(answer, Err(RequestError::NotFound)).send();
+            // The job was deleted concurrently: its actor was stopped at once.
+            ClientResponse::Operation(response, Err(RequestError::NotFound)).send();
         }
         RequestOutcome::DropResult
     }
 
-    /// Returns why a job cannot go on without a bus.
+    /// Returns why a job cannot continue without a bus.
     fn missing_bus_reason(&self, job: JobId, BusKey { name: bus, vhost }: &BusKey) -> String {
         if !self.env.buses.is_known(bus) {
             return format!(
@@ -129,21 +129,24 @@ impl Router {
         )
     }
 
-    /// Returns why an ended job cannot be reopened, if it cannot.
-    pub(super) fn check_reopen(&self, found: &RecoveredJob) -> Option<RequestError> {
-        let (id, limit) = (found.job.id(), self.env.limits.jobs_running_max);
-        if found.parent.is_none() && self.env.routes.root_count() >= limit {
-            return Some(RequestError::jobs_running_max(limit));
+    /// Returns why an ended job cannot be reopened; `None`: it can.
+    pub(super) fn check_reopen(&self, recovered: &RecoveredJob) -> Option<RequestError> {
+        let (id, limit) = (recovered.job.id(), self.env.limits.jobs_running_max);
+        if recovered.parent.is_none() {
+            if self.env.routes.root_count() >= limit {
+                return Some(RequestError::jobs_running_max(limit));
+            }
+            if let Some(refusal) = self.check_memory(job_bytes(&recovered.job)) {
+                return Some(refusal);
+            }
         }
-        let memory_refusal = || self.check_memory(job_bytes(&found.job));
-        found.parent.is_none().then(memory_refusal).flatten().or_else(|| {
-            let id_conflict =
-                || RequestError::Conflict(format!("the id {id} belongs to another job by now"));
-            self.env.routes.is_under_way(id).then(id_conflict)
-        })
+        self.env
+            .routes
+            .is_under_way(id)
+            .then(|| RequestError::Conflict(format!("the id {id} belongs to another job by now")))
     }
 
-    /// Returns why a job of so many bytes cannot be admitted, if memory has no room for it.
+    /// Returns why a job of `bytes` bytes cannot be admitted to memory; `None`: it can.
     pub(super) fn check_memory(&self, bytes: usize) -> Option<RequestError> {
         let memory = &self.env.memory;
         if memory.can_admit(bytes) {
@@ -151,25 +154,25 @@ impl Router {
             return None;
         }
         memory.note_rejected(bytes);
-        self.check_memory_shortage();
-        Some(RequestError::memory_full(memory.used_bytes(), memory.max(), bytes))
+        self.notify_if_memory_short();
+        Some(RequestError::memory_full(memory.used_bytes(), memory.limit_bytes(), bytes))
     }
 
-    /// Sends the state of a job that has ended.
+    /// Responds to a cancellation with the state of the ended job, which stays as it is.
     pub(super) fn cancel_ended(
         &self,
         by: Option<Arc<str>>,
-        answer: ResponseSender<OperationResponse>,
+        response: ResponseSender<OperationResponse>,
         result: LookupResult,
     ) -> RequestOutcome {
         let state = match &result {
             LookupResult::Creation(None) | LookupResult::Job(None) => Err(RequestError::NotFound),
-            LookupResult::Job(Some(found)) => Ok(OperationResponse::Job(found.job.state())),
+            LookupResult::Job(Some(recovered)) => Ok(OperationResponse::Job(recovered.job.state())),
             LookupResult::Creation(Some(_)) | LookupResult::Child(_) => {
-                return RequestOutcome::look_up(PendingRequest::Cancel(by, answer));
+                return RequestOutcome::look_up(PendingRequest::Cancel(by, response));
             }
         };
-        ClientResponse::Operation(answer, state).send();
+        ClientResponse::Operation(response, state).send();
         RequestOutcome::KeepResult(result)
     }
 
@@ -177,25 +180,25 @@ impl Router {
     pub(super) fn erase_ended(
         &self,
         id: JobId,
-        answer: ResponseSender<Erased>,
+        response: ResponseSender<Erased>,
         result: LookupResult,
     ) -> RequestOutcome {
         let (number, is_child): (JobNumber, bool) = match &result {
-            LookupResult::Creation(Some(found)) => (found.number, found.is_child),
-            LookupResult::Job(Some(found)) => (found.number, found.parent.is_some()),
+            LookupResult::Creation(Some(creation)) => (creation.number, creation.is_child),
+            LookupResult::Job(Some(recovered)) => (recovered.number, recovered.parent.is_some()),
             LookupResult::Creation(None) | LookupResult::Job(None) => {
-                ClientResponse::Erase(answer, Err(RequestError::NotFound)).send();
+                ClientResponse::Erase(response, Err(RequestError::NotFound)).send();
                 return RequestOutcome::KeepResult(result);
             }
             LookupResult::Child(_) => {
-                return RequestOutcome::look_up(PendingRequest::Erase(answer));
+                return RequestOutcome::look_up(PendingRequest::Erase(response));
             }
         };
         if is_child {
-            ClientResponse::Erase(answer, Err(RequestError::ended_child_job(id))).send();
+            ClientResponse::Erase(response, Err(RequestError::ended_child_job(id))).send();
             return RequestOutcome::KeepResult(result);
         }
-        self.env.journal.send(JournalInput::Erase(number, answer));
+        self.env.journal.send(JournalInput::Erase(number, response));
         RequestOutcome::DropResult
     }
 }

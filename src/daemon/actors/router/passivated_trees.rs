@@ -1,4 +1,4 @@
-//! The passivated job trees, as the router keeps them.
+//! The router's table of passivated job trees.
 
 use crate::actors::due_timer::DueTimer;
 use crate::actors::inputs::RouterInput;
@@ -7,30 +7,31 @@ use engine::Timestamp;
 use journal::JobNumber;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// All passivated job trees.
+/// All passivated job trees, by the number of their root job.
 #[derive(Default)]
 pub(super) struct PassivatedTrees {
     pub(super) trees: BTreeMap<JobNumber, TreeEntry>,
     /// How many jobs are in these trees.
     pub(super) job_count: usize,
+    /// When something in a tree is due, for the trees that are not requested yet.
     pub(super) due: BTreeSet<(Timestamp, JobNumber)>,
-    /// The trees that are activated as soon as there is room.
+    /// The trees that are activated as soon as memory is free.
     pub(super) pending: BTreeSet<JobNumber>,
-    /// The trees for which an input has come, in order.
+    /// The trees for which an input has arrived or something is due, in order.
     pub(super) requested: VecDeque<JobNumber>,
     /// How many trees the archive rebuilds now.
     pub(super) activating_count: usize,
-    /// Whether a pause is under way before the next trees are activated.
+    /// Whether the next batch of trees is delayed.
     pub(super) is_pausing: bool,
-    /// For what is due next in one of them.
+    /// Fires when something is due in a passivated tree.
     pub(super) timer: DueTimer,
 }
 
-/// A passivated job tree and its inputs.
+/// A passivated job tree and its stashed inputs.
 pub(super) struct TreeEntry {
-    /// The jobs.
     pub(super) tree: PassivatedTree,
-    /// The inputs that have come for its jobs.
+    /// The inputs for its jobs that have arrived, in order.
     pub(super) stash: Vec<RouterInput>,
-    pub(super) is_requested: bool,
+    /// Whether its activation is requested, or the archive rebuilds it.
+    pub(super) is_activating: bool,
 }

@@ -1,11 +1,11 @@
-//! Passivated jobs: an input for one activates its whole job tree. Until the archive has rebuilt
-//! the jobs, all inputs for them are stashed, in order.
+//! The router's side of passivation: it stores passivated job trees, activates a tree on demand,
+//! and stashes the inputs for its jobs until the archive has rebuilt them.
 //!
-//! One batch at a time is activated: first the trees for which an input has come or something is
-//! due, then those that wait for room. Of the first kind one is activated even where there is no
-//! room, so that replies and operations always pass; but then they come slowly, and release their
-//! memory when they wait again. Of the second kind one is activated without room only if no other
-//! job is in memory.
+//! Trees are activated in batches, one batch at a time. A batch begins with the requested trees,
+//! for which an input has arrived or a timer is due. Then follow the pending trees, which wait only
+//! for memory. At the memory limit a batch is still one requested tree, so that replies and
+//! operations always get through; a pause after each such tree limits the rate. A pending tree is
+//! activated beyond the limit only if no other job is in memory.
 
 use super::Router;
 use super::passivated_trees::{PassivatedTrees, TreeEntry};
@@ -18,47 +18,47 @@ use journal::{JobNumber, RecoveredJob};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The most job trees that are activated at once.
+/// The largest batch of job trees that are activated at once.
 const TREES_PER_BATCH: usize = 1_000;
 
-/// The pause before the next check whether there is room.
+/// The delay before pending trees are checked again for free memory.
 const RECHECK_DELAY: Duration = Duration::from_millis(250);
 
-/// How many bytes a second are activated while there is no room.
+/// The rate of activation while the memory limit is exceeded, in bytes per second.
 const BYTES_PER_SECOND: u64 = 256 << 20;
 
-/// The longest pause of the timer. For what is due later, the timer is set again.
-const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The longest delay of the timer. For what is due later, the timer is set again.
+const TIMER_DELAY_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Router {
-    /// Stashes an input for a passivated job, and requests its activation. Returns an input that is
-    /// for no such job.
+    /// Stashes the input if the job is passivated, and requests its activation. Otherwise returns
+    /// the input.
     pub(super) fn stash_if_passivated(
         &mut self,
         id: JobId,
         input: RouterInput,
     ) -> Option<RouterInput> {
-        let Some(number) = self.env.routes.passivated_root(id) else { return Some(input) };
-        let Some(entry) = self.passivated.trees.get_mut(&number) else { return Some(input) };
+        let Some(root_number) = self.env.routes.passivated_root(id) else { return Some(input) };
+        let Some(entry) = self.passivated.trees.get_mut(&root_number) else { return Some(input) };
         entry.stash.push(input);
-        self.request_activation(number);
+        self.request_activation(root_number);
         None
     }
 
-    fn request_activation(&mut self, number: JobNumber) {
-        let Some(entry) = self.passivated.trees.get_mut(&number) else { return };
-        if !std::mem::replace(&mut entry.is_requested, true) {
-            self.passivated.requested.push_back(number);
+    fn request_activation(&mut self, root_number: JobNumber) {
+        let Some(entry) = self.passivated.trees.get_mut(&root_number) else { return };
+        if !std::mem::replace(&mut entry.is_activating, true) {
+            self.passivated.requested.push_back(root_number);
             self.env.router.send(RouterInput::ActivateNext);
         }
     }
 
-    /// Finds a passivated root job that has ended, and can be deleted without being activated.
+    /// Finds a passivated root job that has ended. It can be deleted without being activated.
     pub(super) fn find_ended_passivated(&self, id: JobId) -> Option<JobNumber> {
-        let number = self.env.routes.passivated_root(id)?;
-        let jobs = &self.passivated.trees.get(&number)?.tree;
-        let is_root = jobs.members.first().is_some_and(|first| first.id == id && !first.is_child);
-        (is_root && jobs.state.is_ended()).then_some(number)
+        let root_number = self.env.routes.passivated_root(id)?;
+        let tree = &self.passivated.trees.get(&root_number)?.tree;
+        let is_root = tree.members.first().is_some_and(|root| root.id == id && !root.is_child);
+        (is_root && tree.state.is_ended()).then_some(root_number)
     }
 
     /// Returns the ids of the passivated jobs whose tree meets the condition.
@@ -67,53 +67,51 @@ impl Router {
         selected.flat_map(|entry| entry.tree.members.iter().map(|member| member.id)).collect()
     }
 
-    /// Adds the job trees for which a start has no room.
-    pub(super) fn add_found_at_start(
+    /// Adds the job trees that did not fit in memory at the start.
+    pub(super) fn add_passivated_at_start(
         &mut self,
-        found: Vec<PassivatedTree>,
+        passivated: Vec<PassivatedTree>,
         ctx: &mut Context<Self>,
     ) {
-        if found.is_empty() {
+        if passivated.is_empty() {
             return;
         }
-        let (families, pending) =
-            (found.len(), found.iter().filter(|tree| tree.is_pending).count());
+        let (trees, pending) =
+            (passivated.len(), passivated.iter().filter(|tree| tree.is_pending).count());
         tracing::warn!(
-            families,
+            trees,
             pending,
-            jobs_bytes_max = self.env.memory.max(),
-            "not all jobs of the journal have room in memory (setting limits.jobs_bytes_max): \
-             they stay in the journal until something comes for them, or there is room"
+            jobs_bytes_max = self.env.memory.limit_bytes(),
+            "not all jobs of the journal fit in memory (setting limits.jobs_bytes_max): these job \
+             trees stay in the journal until an input for them arrives or memory is free"
         );
-        found.into_iter().for_each(|tree| self.add_passivated(tree));
+        for tree in passivated {
+            self.route_table.add_passivated(&tree);
+            self.store_passivated(tree);
+        }
         self.activate_next(ctx);
     }
 
-    fn add_passivated(&mut self, jobs: PassivatedTree) {
-        self.route_table.passivate(&jobs);
-        self.store_passivated(jobs);
-    }
-
-    pub(super) fn store_passivated(&mut self, jobs: PassivatedTree) {
-        let number = jobs.number();
-        self.passivated.due.extend(jobs.due.map(|due| (due, number)));
-        if jobs.is_pending {
-            self.passivated.pending.insert(number);
+    pub(super) fn store_passivated(&mut self, tree: PassivatedTree) {
+        let root_number = tree.root_number();
+        self.passivated.due.extend(tree.due.map(|due| (due, root_number)));
+        if tree.is_pending {
+            self.passivated.pending.insert(root_number);
         }
-        self.adjust_job_gauges(&jobs, 1);
-        self.passivated.job_count += jobs.members.len();
-        let entry = TreeEntry { tree: jobs, stash: Vec::new(), is_requested: false };
-        self.passivated.trees.insert(number, entry);
+        self.adjust_job_gauges(&tree, 1);
+        self.passivated.job_count += tree.members.len();
+        let entry = TreeEntry { tree, stash: Vec::new(), is_activating: false };
+        self.passivated.trees.insert(root_number, entry);
         self.update_passivated_count();
     }
 
-    /// Adjusts the gauges of jobs: passivated jobs are under way, and count with the others.
-    fn adjust_job_gauges(&self, jobs: &PassivatedTree, by: i64) {
+    /// Adjusts the gauges of active jobs, which count passivated jobs too.
+    fn adjust_job_gauges(&self, tree: &PassivatedTree, by: i64) {
         let metrics = &self.env.metrics;
-        let children = jobs.members.iter().filter(|member| member.is_child).count();
+        let children = tree.members.iter().filter(|member| member.is_child).count();
         metrics.child_jobs.add(by * i64::try_from(children).unwrap_or(i64::MAX));
-        if !jobs.state.is_ended() {
-            let labels = [&*jobs.definition.full_name(), jobs.state.as_str()];
+        if !tree.state.is_ended() {
+            let labels = [&*tree.definition.full_name(), tree.state.as_str()];
             metrics.jobs.with_label_values(&labels).add(by);
         }
     }
@@ -123,56 +121,57 @@ impl Router {
         self.env.memory.set_passivated(*job_count, pending.len());
     }
 
-    /// Requests the next trees from the archive, unless it is at work.
+    /// Requests the next batch of trees from the archive, unless it still rebuilds the last one.
     pub(super) fn activate_next(&mut self, ctx: &mut Context<Self>) {
-        self.set_due_timer(ctx);
+        self.activate_due(ctx);
         if self.passivated.activating_count > 0 || self.passivated.is_pausing {
             return;
         }
         let memory = self.env.memory.clone();
         let (mut batch, mut bytes) = (Vec::new(), 0);
-        let mut admit_tree = |entry: &TreeEntry, is_due: bool, is_first: bool| {
-            let fits = memory.fits(bytes + entry.tree.bytes) || is_due && is_first;
-            if fits {
+        let mut admit_tree = |entry: &TreeEntry, is_requested: bool, is_first: bool| {
+            let is_admitted = memory.fits(bytes + entry.tree.bytes) || is_requested && is_first;
+            if is_admitted {
                 bytes += entry.tree.bytes;
                 memory.note_admitted();
             } else if is_first {
                 memory.note_rejected(entry.tree.bytes);
             }
-            fits
+            is_admitted
         };
         while batch.len() < TREES_PER_BATCH {
-            let Some(number) = self.passivated.requested.front().copied() else { break };
-            if let Some(entry) = self.passivated.trees.get(&number) {
+            let Some(root_number) = self.passivated.requested.front().copied() else { break };
+            if let Some(entry) = self.passivated.trees.get(&root_number) {
                 if !admit_tree(entry, true, batch.is_empty()) {
                     break;
                 }
-                batch.push(number);
+                batch.push(root_number);
             }
             self.passivated.requested.pop_front();
         }
-        for number in &self.passivated.pending {
-            let Some(entry) = self.passivated.trees.get(number) else { continue };
+        for root_number in &self.passivated.pending {
+            let Some(entry) = self.passivated.trees.get(root_number) else { continue };
             if batch.len() == TREES_PER_BATCH {
                 break;
             }
-            if !entry.is_requested {
+            if !entry.is_activating {
                 if !admit_tree(entry, false, batch.is_empty()) {
                     break;
                 }
-                batch.push(*number);
+                batch.push(*root_number);
             }
         }
-        let trees = batch.into_iter().filter_map(|number| {
-            let entry = self.passivated.trees.get_mut(&number)?;
-            entry.is_requested = true;
-            Some((number, entry.tree.members.iter().map(|member| member.number).collect()))
+        let trees = batch.into_iter().filter_map(|root_number| {
+            let entry = self.passivated.trees.get_mut(&root_number)?;
+            entry.is_activating = true;
+            let numbers = entry.tree.members.iter().map(|member| member.number).collect();
+            Some((root_number, numbers))
         });
         let trees: Vec<(JobNumber, Vec<JobNumber>)> = trees.collect();
         if trees.is_empty() {
             if !self.passivated.pending.is_empty() {
-                self.check_memory_shortage();
-                self.pause(RECHECK_DELAY, ctx);
+                self.notify_if_memory_short();
+                self.pause_activation(RECHECK_DELAY, ctx);
             }
             return;
         }
@@ -180,57 +179,64 @@ impl Router {
         self.env.archive.send(ArchiveInput::Activate(trees));
     }
 
-    fn pause(&mut self, pause: Duration, ctx: &mut Context<Self>) {
+    /// Delays the next batch.
+    fn pause_activation(&mut self, delay: Duration, ctx: &mut Context<Self>) {
         self.passivated.is_pausing = true;
-        ctx.run_later(pause, |router, ctx| {
+        ctx.run_later(delay, |router, ctx| {
             router.passivated.is_pausing = false;
             router.activate_next(ctx);
         });
     }
 
-    /// Starts the jobs of a tree that the archive has rebuilt, and hands them what was stashed.
+    /// Starts the jobs of a tree that the archive has rebuilt, and sends them the stashed inputs.
     pub(super) fn handle_activated(
         &mut self,
-        number: JobNumber,
-        found: Vec<RecoveredJob>,
+        root_number: JobNumber,
+        recovered_jobs: Vec<RecoveredJob>,
         ctx: &mut Context<Self>,
     ) {
         self.passivated.activating_count = self.passivated.activating_count.saturating_sub(1);
         // `None`: the tree was deleted meanwhile.
-        if let Some(entry) = self.remove_tree(number) {
+        if let Some(entry) = self.remove_tree(root_number) {
             self.env.metrics.jobs_activated.inc();
-            found.into_iter().for_each(|found| self.start_recovered(found));
-            self.route_table.activate(&entry.tree);
+            recovered_jobs.into_iter().for_each(|recovered| self.start_recovered(recovered));
+            self.route_table.remove_passivated(&entry.tree);
             self.restore_waiting_since(&entry.tree);
             let bytes = u64::try_from(entry.tree.bytes).unwrap_or(u64::MAX);
-            let pause = Duration::from_millis(bytes.saturating_mul(1_000) / BYTES_PER_SECOND);
-            if !pause.is_zero() && !self.passivated.is_pausing && self.env.memory.is_exceeded() {
-                self.pause(pause, ctx);
+            let delay = Duration::from_millis(bytes.saturating_mul(1_000) / BYTES_PER_SECOND);
+            if !delay.is_zero() && !self.passivated.is_pausing && self.env.memory.is_exceeded() {
+                self.pause_activation(delay, ctx);
             }
             entry.stash.into_iter().for_each(|input| self.handle_input(input, ctx));
         }
-        self.check_memory_shortage();
+        self.notify_if_memory_short();
         self.activate_next(ctx);
     }
 
-    /// Jobs that are back go on with since when their steps were seen waiting: whether messages
-    /// are lost does not begin anew.
-    fn restore_waiting_since(&self, jobs: &PassivatedTree) {
-        for member in &jobs.members {
-            let seen = member.waits.iter().filter_map(|wait| Some((wait.dispatch, wait.seen?)));
-            let seen: Vec<(u64, Instant)> = seen.collect();
-            if let (false, Some(job)) = (seen.is_empty(), self.env.routes.find(member.id)) {
-                job.send(JobInput::SeenWaiting(seen));
+    /// Sends activated jobs the times at which their steps were first seen waiting. So the
+    /// detection of lost messages does not start over.
+    fn restore_waiting_since(&self, tree: &PassivatedTree) {
+        for member in &tree.members {
+            let waiting_since: Vec<(u64, Instant)> = member
+                .waits
+                .iter()
+                .filter_map(|wait| Some((wait.dispatch, wait.waiting_since?)))
+                .collect();
+            if waiting_since.is_empty() {
+                continue;
+            }
+            if let Some(job) = self.env.routes.find(member.id) {
+                job.send(JobInput::RestoreWaitingSince(waiting_since));
             }
         }
     }
 
-    /// A family is no longer at rest.
-    fn remove_tree(&mut self, number: JobNumber) -> Option<TreeEntry> {
-        let entry = self.passivated.trees.remove(&number)?;
-        self.passivated.pending.remove(&number);
+    /// Removes a tree from the passivated ones, with all that is stored of it except its routes.
+    fn remove_tree(&mut self, root_number: JobNumber) -> Option<TreeEntry> {
+        let entry = self.passivated.trees.remove(&root_number)?;
+        self.passivated.pending.remove(&root_number);
         if let Some(due) = entry.tree.due {
-            self.passivated.due.remove(&(due, number));
+            self.passivated.due.remove(&(due, root_number));
         }
         self.passivated.job_count -= entry.tree.members.len();
         self.adjust_job_gauges(&entry.tree, -1);
@@ -238,23 +244,23 @@ impl Router {
         Some(entry)
     }
 
-    /// Removes a deleted job. If it was passivated, no route to it remains, and its stashed inputs
-    /// are handled as those of an unknown job.
+    /// Removes a deleted job if it is passivated. Its stashed inputs are then handled as inputs for
+    /// an unknown job.
     pub(super) fn remove_deleted(&mut self, request: StopRequest, ctx: &mut Context<Self>) {
-        let number = self.env.routes.passivated_root(request.id);
-        if number != Some(request.number) {
+        let root_number = self.env.routes.passivated_root(request.id);
+        if root_number != Some(request.number) {
             return;
         }
         if let Some(entry) = self.remove_tree(request.number) {
-            self.route_table.activate(&entry.tree);
+            self.route_table.remove_passivated(&entry.tree);
             entry.stash.into_iter().for_each(|input| self.handle_input(input, ctx));
         }
     }
 
-    /// Asks all jobs that only wait to be passivated, if memory has become short. The others check
-    /// it themselves once they only wait.
-    pub(super) fn check_memory_shortage(&self) {
-        if self.env.memory.take_became_short() {
+    /// Notifies all jobs in memory if memory has become short: those that only wait ask to be
+    /// passivated. The others check for the shortage themselves once they only wait.
+    pub(super) fn notify_if_memory_short(&self) {
+        if self.env.memory.take_notification() {
             let routes = &self.env.routes;
             let request_passivation = |id: JobId| {
                 routes.find(id).iter().for_each(|job| job.send(JobInput::PassivateIfWaiting))
@@ -263,22 +269,24 @@ impl Router {
         }
     }
 
-    /// Sets the timer for what is due next in a passivated job.
-    pub(super) fn set_due_timer(&mut self, ctx: &mut Context<Self>) {
+    /// Requests the activation of the trees in which something is due, and sets the timer for what
+    /// is due next.
+    pub(super) fn activate_due(&mut self, ctx: &mut Context<Self>) {
         let now = clock::now();
-        while let Some((due, number)) = self.passivated.due.first().copied() {
+        while let Some((due, root_number)) = self.passivated.due.first().copied() {
             if due > now {
                 break;
             }
-            self.passivated.due.remove(&(due, number));
-            self.request_activation(number);
+            self.passivated.due.remove(&(due, root_number));
+            self.request_activation(root_number);
         }
         let next = self.passivated.due.first().map(|(due, _)| *due);
         let Some(due) = self.passivated.timer.adjust(next, ctx) else { return };
-        let wait = ctx.run_later(now.duration_until(due).min(WAIT_MAX), |router, ctx| {
+        let delay = now.duration_until(due).min(TIMER_DELAY_MAX);
+        let handle = ctx.run_later(delay, |router, ctx| {
             router.passivated.timer.clear();
             router.activate_next(ctx);
         });
-        self.passivated.timer.set(due, wait);
+        self.passivated.timer.set(due, handle);
     }
 }

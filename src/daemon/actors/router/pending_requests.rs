@@ -1,4 +1,4 @@
-//! Requests about one id, and those that wait for the archive.
+//! Requests about an id, and the requests that wait for a lookup by the archive.
 
 use crate::actors::call::Call;
 use crate::actors::client_response::{Erased, OperationResponse, ResponseSender};
@@ -8,7 +8,7 @@ use engine::{Instruction, JobId, OperationRequest};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// A request about one id. It goes to the job under that id; if there is none, the archive looks
+/// A request about one id. It is sent to the job under that id; if there is none, the archive looks
 /// the id up.
 pub(super) enum PendingRequest {
     /// A client asks for a job under the id.
@@ -26,35 +26,37 @@ pub(super) enum PendingRequest {
 }
 
 impl PendingRequest {
-    /// Returns the router input that it came by, or would come by.
+    /// Converts the request into the router input that makes it.
     pub(super) fn into_input(self, id: JobId) -> RouterInput {
         match self {
             PendingRequest::Create(job) => RouterInput::Create(job),
-            PendingRequest::Operate(request, answer) => RouterInput::Operate(id, request, answer),
-            PendingRequest::Cancel(by, answer) => RouterInput::Cancel(id, by, answer),
-            PendingRequest::Erase(answer) => RouterInput::Erase(id, answer),
+            PendingRequest::Operate(request, response) => {
+                RouterInput::Operate(id, request, response)
+            }
+            PendingRequest::Cancel(by, response) => RouterInput::Cancel(id, by, response),
+            PendingRequest::Erase(response) => RouterInput::Erase(id, response),
             PendingRequest::Call(call) => RouterInput::CallVerified(call),
-            PendingRequest::Order(to_child) => RouterInput::OrderChild(to_child),
+            PendingRequest::Order(child_order) => RouterInput::OrderChild(child_order),
         }
     }
 
-    /// Returns what must be looked up first if no job takes input under the id.
+    /// Returns the lookup that the request begins with if no job takes input under the id.
     pub(super) fn lookup(&self) -> Lookup {
         match self {
             PendingRequest::Create(_) | PendingRequest::Call(_) | PendingRequest::Erase(_) => {
                 Lookup::Creation
             }
             PendingRequest::Operate(..) | PendingRequest::Cancel(..) => Lookup::Job,
-            PendingRequest::Order(to_child) => Lookup::ChildOf(to_child.parent),
+            PendingRequest::Order(child_order) => Lookup::ChildOf(child_order.parent),
         }
     }
 
-    /// Returns whether it is for this job, which has the id. An order is only for the child job of
-    /// one step and item.
+    /// Returns whether the request is for this job, which has the id. An order is only for the
+    /// child job of one step and item.
     pub(super) fn is_for(&self, job: &RouteRef<'_>) -> bool {
         match self {
-            PendingRequest::Order(to_child) => {
-                job.is_child_of(to_child.parent, to_child.parent_item)
+            PendingRequest::Order(child_order) => {
+                job.is_child_of(child_order.parent, child_order.parent_item)
             }
             PendingRequest::Create(_)
             | PendingRequest::Operate(..)
@@ -64,11 +66,13 @@ impl PendingRequest {
         }
     }
 
-    /// Returns whether it may concern a job that has ended. Of the orders of its parent, only a
-    /// retry does.
+    /// Returns whether an ended job would handle the request. Of the orders of a parent, it would
+    /// only handle a retry.
     pub(super) fn concerns_ended_job(&self) -> bool {
         match self {
-            PendingRequest::Order(to_child) => to_child.order.instruction == Instruction::Retry,
+            PendingRequest::Order(child_order) => {
+                child_order.order.instruction == Instruction::Retry
+            }
             PendingRequest::Create(_)
             | PendingRequest::Operate(..)
             | PendingRequest::Cancel(..)
@@ -83,7 +87,7 @@ impl PendingRequest {
             | PendingRequest::Operate(..)
             | PendingRequest::Cancel(..)
             | PendingRequest::Erase(_) => true,
-            // Calls are bounded by the prefetch, orders by the window.
+            // The prefetch bounds the number of calls, and the window the number of orders.
             PendingRequest::Call(_) | PendingRequest::Order(_) => false,
         }
     }
@@ -91,32 +95,34 @@ impl PendingRequest {
 
 /// The outcome of a request after a lookup.
 pub(super) enum RequestOutcome {
-    /// It is done. The result of the lookup also serves the next request.
+    /// The request is done. The next request can use the same result.
     KeepResult(LookupResult),
-    /// It is done. The result of the lookup is used up, or may be out of date.
+    /// The request is done. Its result was consumed, or may be out of date.
     DropResult,
-    /// It goes back to the archive, with this lookup.
+    /// The request needs this lookup.
     LookUp(PendingRequest, Lookup),
 }
 
 impl RequestOutcome {
-    /// Sends the request to the archive with the lookup that it begins with.
+    /// Returns the outcome that the request needs the lookup which it begins with.
     pub(super) fn look_up(request: PendingRequest) -> RequestOutcome {
         let lookup = request.lookup();
         RequestOutcome::LookUp(request, lookup)
     }
 }
 
-/// The ids that the archive looks up now, and the requests that wait for each.
+/// The pending lookups: the ids that the archive looks up, and the requests that wait for each.
 #[derive(Default)]
 pub(super) struct PendingLookups {
     pub(super) waiting: HashMap<JobId, VecDeque<PendingRequest>>,
+    /// How many requests wait.
     pub(super) request_count: usize,
+    /// How many of these requests are calls.
     call_count: usize,
 }
 
 impl PendingLookups {
-    /// Returns how many calls may start a job once their lookup is done.
+    /// Returns how many calls wait for a lookup, and may start a job afterwards.
     pub(super) fn call_count(&self) -> usize {
         self.call_count
     }
