@@ -10,9 +10,9 @@ use support::api::Api;
 use support::manager::{TestManager, load_settings};
 use support::waits::{until, until_async};
 use workflow_manager::actors::bulk_requests::BulkRedispatch;
+use workflow_manager::actors::bus_starter::{BusOptions, BusProvider};
 use workflow_manager::actors::inputs::RouterInput;
 use workflow_manager::actors::manager::{self, Parts, Threads};
-use workflow_manager::actors::transport::{BusOptions, Transport};
 use workflow_manager::bus::LeaseQueues;
 use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedConfig, Workers};
 use workflow_manager::bus::lease_queue::{LeasePolicy, ReceiveOptions};
@@ -359,27 +359,28 @@ type Came = Arc<Mutex<Vec<(String, String)>>>;
 fn two_buses(came: &Came, shut: &'static str) -> Parts {
     let lease_queues: Arc<LeaseQueues> = Arc::default();
     let (came, known) = (came.clone(), Arc::clone(&lease_queues));
-    let transport: Transport = Arc::new(move |_: &Settings, key: &BusKey, opening: BusOptions| {
-        let (bus, came) = (key.name.to_string(), came.clone());
-        let mut workers = Workers::new();
-        if bus != shut {
-            workers = workers.with_worker("work", 1, move |message| {
-                let step = message.correlation_id.as_deref().unwrap_or_default();
-                let step = step.rsplit(':').next().unwrap_or_default().to_owned();
-                came.lock().expect("no panic").push((bus.clone(), step));
-                Ok(message.body.to_bytes())
-            });
-        }
-        let policy = LeasePolicy {
-            lease: Duration::from_secs(300),
-            deliveries_max: 5,
-            reports_leases: true,
-        };
-        let made_of =
-            EmbeddedConfig { key: key.clone(), workers, policy, lease_queues: known.clone() };
-        Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
-    });
-    Parts { transport, lease_queues, ..Parts::standard(Workers::new()) }
+    let bus_provider: BusProvider =
+        Arc::new(move |_: &Settings, key: &BusKey, opening: BusOptions| {
+            let (bus, came) = (key.name.to_string(), came.clone());
+            let mut workers = Workers::new();
+            if bus != shut {
+                workers = workers.with_worker("work", 1, move |message| {
+                    let step = message.correlation_id.as_deref().unwrap_or_default();
+                    let step = step.rsplit(':').next().unwrap_or_default().to_owned();
+                    came.lock().expect("no panic").push((bus.clone(), step));
+                    Ok(message.body.to_bytes())
+                });
+            }
+            let policy = LeasePolicy {
+                lease: Duration::from_secs(300),
+                deliveries_max: 5,
+                reports_leases: true,
+            };
+            let made_of =
+                EmbeddedConfig { key: key.clone(), workers, policy, lease_queues: known.clone() };
+            Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
+        });
+    Parts { bus_provider, lease_queues, ..Parts::standard(Workers::new()) }
 }
 
 /// Has a second bus of the kind `amqp`, which the parts of the test stand in for.

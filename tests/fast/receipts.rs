@@ -5,8 +5,8 @@ use futures_util::future::LocalBoxFuture;
 use std::sync::{Arc, Mutex, MutexGuard};
 use support::manager::TestManager;
 use support::waits::until;
+use workflow_manager::actors::bus_starter::BusFactory;
 use workflow_manager::actors::manager::{Manager, Parts, Threads};
-use workflow_manager::actors::transport::BusMaker;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{Bus, BusEvent, EventSink, Publication, QueueStatus, ServedQueues};
 use workflow_manager::engine::{Job, JobId, Message};
@@ -74,13 +74,13 @@ fn a_late_confirm_is_not_for_a_job_that_got_the_id_of_the_one_before() {
         let held = Held::default();
         let bus = held.clone();
         let parts = Parts {
-            transport: Arc::new(move |_, _, _| {
+            bus_provider: Arc::new(move |_, _, _| {
                 let bus = bus.clone();
-                let maker: BusMaker = Box::new(move |sink| {
+                let factory: BusFactory = Box::new(move |sink| {
                     bus.parts().1 = Some(sink);
                     Box::new(bus.clone())
                 });
-                Ok(maker)
+                Ok(factory)
             }),
             ..Parts::standard(Workers::new())
         };

@@ -7,8 +7,8 @@ use workflow_manager::api::state::ApiState;
 
 use bytes::Bytes;
 use std::sync::{Arc, Mutex};
+use workflow_manager::actors::bus_starter::{BusOptions, settings_bus_provider};
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::transport::{self, BusOptions};
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{
     Address, Addressee, BusEvent, BusKey, ConfirmPayload, ConfirmToken, EventSink, Header,
@@ -444,10 +444,9 @@ async fn receipts(transport: Transport) {
         ServedQueues { call_queues: vec!["workflow.chain".into()], ..ServedQueues::default() };
     let key = BusKey { name: settings.default_bus().into(), vhost: "".into() };
     let opening = BusOptions { served, ..BusOptions::default() };
-    let make = transport::settings_transport(Workers::new(), std::sync::Arc::default())(
-        &settings, &key, opening,
-    )
-    .unwrap();
+    let make =
+        settings_bus_provider(Workers::new(), std::sync::Arc::default())(&settings, &key, opening)
+            .unwrap();
     let mut bus = make(sink);
     bus.publish(published("workflow-manager", Addressee::Caller, 1));
     bus.publish(published("nowhere", Addressee::Caller, 2));

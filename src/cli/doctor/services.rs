@@ -7,7 +7,7 @@ use super::installation::Installation;
 use base::web_address::{is_url, parse_web_address};
 use bus::BusKey;
 use bus::push::ProbeError;
-use daemon::actors::transport::service_client;
+use daemon::actors::bus_starter::service_client;
 use engine::text::quote;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
-//! The bus actor: one for each bus. It owns a [`Bus`] and hands it publications. What the bus
-//! reports does not pass the actor: [`event_sink`] turns it into inputs of the router and the jobs,
-//! on the bus's own thread.
+//! The bus actor: one for each bus. It owns a [`Bus`] and passes publications to it. The events of
+//! the bus do not pass through the actor: [`event_sink`] converts them into inputs of the router
+//! and of jobs, on the bus's own thread.
 
 use super::bus_env::BusEnv;
 use super::inputs::{BusInput, JobInput, JournalInput, RouterInput};
@@ -16,11 +16,11 @@ use bus::{
     RemainingLease, TopicOffset,
 };
 use engine::{CorrelationId, Definition, Input, JobId, Lease, Millis};
-use journal;
+use journal::StoredOffset;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Owns a bus.
+/// The actor of a bus.
 pub struct BusActor {
     bus: Box<dyn Bus>,
     key: BusKey,
@@ -30,50 +30,49 @@ pub struct BusActor {
 
 /// How the queues of a bus are watched.
 pub struct Watches {
-    /// Whether missing queues are looked for.
+    /// Whether the bus is checked for missing queues.
     pub(super) has_queue_watch: bool,
-    /// How lost messages are found, if the broker reports what queues hold.
-    pub(super) losses: Option<LossSettings>,
+    /// How lost messages are detected; `None`: the broker does not report the depths of queues.
+    pub(super) loss_watch: Option<LossSettings>,
 }
 
 /// How often the gauge of unconfirmed messages is updated.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl BusActor {
-    /// Creates the actor around a bus.
+    /// Creates the actor of a bus.
     pub fn new(bus: Box<dyn Bus>, key: BusKey, env: Arc<BusEnv>, watches: Watches) -> BusActor {
         BusActor { bus, key, env, watches }
     }
 
     fn handle_input(&mut self, input: BusInput, ctx: &mut Context<Self>) {
         match input {
-            BusInput::Publish(messages) => {
-                messages.into_iter().for_each(|message| self.bus.publish(message));
+            BusInput::Publish(publications) => {
+                publications.into_iter().for_each(|publication| self.bus.publish(publication));
             }
-            BusInput::Withdraw(queue, id, over) => self.bus.withdraw(&queue, &id, over),
+            BusInput::Withdraw(queue, id, end) => self.bus.withdraw(&queue, &id, end),
             BusInput::Serve(served) => self.bus.set_served(served),
             BusInput::Inspect(queues, answer) => {
                 let statuses = self.bus.inspect(queues);
-                // The receiver may have gone.
-                let answering = async move { drop(answer.send(statuses.await)) };
-                ctx.spawn(answering.into_actor(self));
+                // An error means that the receiver was dropped.
+                let send_answer = async move { drop(answer.send(statuses.await)) };
+                ctx.spawn(send_answer.into_actor(self));
             }
             BusInput::DeclareMissing(queues) => self.bus.ensure_queues(queues),
             BusInput::Depths(answer) => {
                 let depths = self.bus.poll_depths();
-                let answering = async move { drop(answer.send(depths.await)) };
-                ctx.spawn(answering.into_actor(self));
+                let send_answer = async move { drop(answer.send(depths.await)) };
+                ctx.spawn(send_answer.into_actor(self));
             }
-            BusInput::Close(answer) => {
-                let closing = self.bus.close();
-                let closed = async move {
-                    let mut answer = answer;
+            BusInput::Close(mut answer) => {
+                let close = self.bus.close();
+                let close_until_dropped = async move {
                     tokio::select! {
-                        () = closing => { let _ = answer.send(()); }
+                        () = close => { let _ = answer.send(()); }
                         () = answer.closed() => {}
                     }
                 };
-                ctx.spawn(closed.into_actor(self));
+                ctx.spawn(close_until_dropped.into_actor(self));
             }
         }
     }
@@ -138,17 +137,16 @@ pub fn event_sink(env: &Arc<BusEnv>, key: &BusKey) -> EventSink {
             env.health.set_bus(&key, state);
         }
         BusEvent::OffsetReached(TopicOffset { topic, partition, offset }) => {
-            let position =
-                journal::StoredOffset { bus: key.name.clone(), topic, partition, offset };
-            env.journal.send(JournalInput::StoreOffset(position));
+            let reached = StoredOffset { bus: key.name.clone(), topic, partition, offset };
+            env.journal.send(JournalInput::StoreOffset(reached));
         }
         BusEvent::Fatal(reason) => env.fatal.report(reason),
-        BusEvent::EndpointCalled { queue, outcome: call_outcome, duration } => {
-            // An address may have a secret in it, and stands in a workflow file.
+        BusEvent::EndpointCalled { queue, outcome, duration } => {
+            // A URL of a workflow file is no metric label, because it may contain a secret.
             let service = if is_url(&queue) { "address" } else { &*queue };
             env.metrics
                 .service_calls
-                .with_label_values(&[&*key.name, service, call_outcome.as_str()])
+                .with_label_values(&[&*key.name, service, outcome.as_str()])
                 .observe(duration.as_secs_f64());
         }
         BusEvent::Notice(notice) => {
@@ -164,11 +162,12 @@ pub fn event_sink(env: &Arc<BusEnv>, key: &BusKey) -> EventSink {
     })
 }
 
-/// Notifies the sender of a message that the broker has it, or that it is gone with its queue.
+/// Notifies the sender of a message that the broker has the message, or that its queue does not
+/// exist.
 fn notify_confirmed(env: &BusEnv, confirm_token: ConfirmToken) {
-    // Every message that is sent has such a token.
-    let Some(sent) = confirm_token.downcast() else { return };
-    let (job, created, input) = match sent {
+    // All tokens have this payload.
+    let Some(target) = confirm_token.downcast() else { return };
+    let (job, created, input) = match target {
         ConfirmTarget::Step { job, created, step, attempt, dispatch } => {
             let dispatch = Some(dispatch);
             (job, created, Input::Confirmed { step, attempt, dispatch })
@@ -181,16 +180,16 @@ fn notify_confirmed(env: &BusEnv, confirm_token: ConfirmToken) {
     send_to_job(env, job, JobInput::MessageUpdate { job_created: created, input });
 }
 
-/// Sends an input to a job. A job that takes no input may be passivated: the router knows. An ended
-/// job needs no input.
-fn send_to_job(env: &BusEnv, job: JobId, input: JobInput) {
-    match env.routes.find(job) {
+/// Sends an input to a job. If it has no route, the input is sent to the router, because the job
+/// may be passivated.
+fn send_to_job(env: &BusEnv, id: JobId, input: JobInput) {
+    match env.routes.find(id) {
         Some(job) => job.send(input),
-        None => env.router.send(RouterInput::ForwardToJob(job, Box::new(input))),
+        None => env.router.send(RouterInput::ForwardToJob(id, Box::new(input))),
     }
 }
 
-/// Notifies a job how long a worker has the lease of its message.
+/// Notifies a job that a worker has leased its message.
 fn notify_leased(env: &BusEnv, confirm_token: ConfirmToken, lease: RemainingLease) {
     let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = confirm_token.downcast()
     else {
@@ -202,7 +201,7 @@ fn notify_leased(env: &BusEnv, confirm_token: ConfirmToken, lease: RemainingLeas
     send_to_job(env, job, JobInput::MessageUpdate { job_created: created, input });
 }
 
-/// Notifies a job that its message has been handed over.
+/// Notifies a job that a worker has begun with its message.
 fn notify_begun(env: &BusEnv, confirm_token: ConfirmToken) {
     let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = confirm_token.downcast()
     else {
@@ -215,16 +214,15 @@ fn notify_begun(env: &BusEnv, confirm_token: ConfirmToken) {
     );
 }
 
-/// Returns the full name of the workflow that takes messages on a queue.
+/// Returns the full name of the workflow with this call queue.
 fn workflow_of_queue(queue: &str, vhost: &str) -> Arc<str> {
     let name = queue.strip_prefix(Definition::CALL_QUEUE_PREFIX).unwrap_or(queue);
     if vhost.is_empty() { name.into() } else { format!("{vhost}/{name}").into() }
 }
 
-/// Adds the attempt to a dead letter that has lost its headers. It is a message of ours, so the
-/// attempt stands in its id.
-fn with_attempt(delivery: Delivery) -> Delivery {
-    let mut delivery = delivery;
+/// Adds the attempt to a dead letter that has lost its headers. The manager has sent the message,
+/// so its id contains the attempt.
+fn with_attempt(mut delivery: Delivery) -> Delivery {
     if delivery.dead_letter.is_some() && delivery.attempt.is_none() {
         delivery.attempt = delivery.message_id.as_deref().and_then(parse_attempt);
     }
@@ -238,7 +236,7 @@ fn parse_attempt(message_id: &str) -> Option<u32> {
     attempt.bytes().all(|byte| byte.is_ascii_digit()).then(|| attempt.parse().ok())?
 }
 
-/// Reports that the queue which a caller named is not there: nobody gets the answer.
+/// Reports that the reply queue of a caller does not exist, so that the reply is dropped.
 fn report_unroutable(env: &BusEnv, bus: &BusKey, job: JobId) {
     env.metrics.bus_notices.with_label_values(&[&*bus.name, &*bus.vhost, "unanswerable"]).inc();
     if env.log_limiter.may_log("unanswerable") {
@@ -267,7 +265,7 @@ impl Actor for BusActor {
         if self.watches.has_queue_watch {
             ctx.spawn(queue_watch::watch(self.env.clone(), self.key.clone()).into_actor(self));
         }
-        if let Some(settings) = self.watches.losses.take() {
+        if let Some(settings) = self.watches.loss_watch.take() {
             let watch = loss_watch::watch(self.env.clone(), self.key.clone(), settings);
             ctx.spawn(watch.into_actor(self));
         }
@@ -295,7 +293,7 @@ mod tests {
     fn the_attempt_is_parsed_from_the_id_of_a_step_message() {
         let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
         assert_eq!(parse_attempt(&format!("{id}:split:12")), Some(12));
-        for other in [
+        for invalid in [
             "",
             ":",
             "split:1",
@@ -304,12 +302,12 @@ mod tests {
             &format!("{id}:split:x"),
             &format!("{id}:split:"),
         ] {
-            assert_eq!(parse_attempt(other), None, "{other:?}");
+            assert_eq!(parse_attempt(invalid), None, "{invalid:?}");
         }
     }
 
     #[test]
-    fn the_workflow_that_takes_calls_is_found_by_the_name_of_its_queue() {
+    fn the_workflow_follows_from_the_name_of_its_call_queue() {
         assert_eq!(&*workflow_of_queue("workflow.chain", ""), "chain");
         assert_eq!(&*workflow_of_queue("workflow.chain", "v"), "v/chain");
     }

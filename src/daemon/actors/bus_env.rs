@@ -1,4 +1,4 @@
-//! What the actors of buses use.
+//! The environment of bus actors.
 
 use super::buses::Buses;
 use super::fatal::FatalReporter;
@@ -13,7 +13,7 @@ use super::routes::Routes;
 use crate::telemetry::Metrics;
 use std::sync::Arc;
 
-/// What the actors of buses use. All of them share it.
+/// What bus actors may use. All of them share it.
 pub struct BusEnv {
     pub(super) router: Mailbox<RouterInput>,
     pub(super) journal: Mailbox<JournalInput>,

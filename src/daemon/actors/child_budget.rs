@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Each job may always have this many active child jobs, so that it makes progress when others have
-/// used up the budget.
+/// Each fan-out may always have this many active child jobs, so that it makes progress when others
+/// have used up the budget.
 const CHILDREN_MIN: u32 = 16;
 
 /// How many child jobs of all fan-outs may be active, and how many are.
@@ -37,7 +37,7 @@ impl ChildBudget {
 }
 
 impl ChildPermits {
-    /// Returns how many active child jobs the job may have.
+    /// Returns how many active child jobs each fan-out of the job may have.
     pub fn max(&self) -> u32 {
         let available = self.budget.max.saturating_sub(self.budget.used());
         self.count.saturating_add(available).max(CHILDREN_MIN)

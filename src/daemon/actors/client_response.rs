@@ -93,7 +93,7 @@ pub struct ExistingJob<'a> {
     pub is_child: bool,
     /// The workflow's full name.
     pub workflow: Cow<'a, str>,
-    /// The job's message; `None`: the journal does not have it.
+    /// The job's message; `None`: the job is a child job, whose message is not compared.
     pub message: Option<&'a Message>,
 }
 

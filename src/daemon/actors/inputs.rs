@@ -173,7 +173,7 @@ pub enum JobInput {
     QueueMissing {
         /// The queue.
         queue: Address,
-        /// Dropped after the job has sent its record, if any, to the journal.
+        /// Dropped after the commit, or at once if no message of the job is affected.
         done: Arc<CompletionLatch>,
     },
     /// Dispatches the job's steps that wait on a queue again.

@@ -1,12 +1,16 @@
-//! Finds queues that have lost messages, if the broker's management API reports what queues hold
-//! (docs/operations.md). Once the broker has confirmed a step's message, the message is in its
-//! queue, waiting or with a worker, until the reply is in the reply queue: a worker replies before
-//! it acknowledges. So at any moment the queue and the reply queue together hold at least as many
-//! messages as there are steps that have waited since before that moment and still wait. If they
-//! hold fewer, in each of several samples, messages are gone: deleted with their queue, purged,
-//! rejected without a policy, or acknowledged without a reply. The broker's figures are seconds
-//! old, and a reply may be under way. So only steps that have waited for the whole span count, and
-//! no samples at its beginning or its end.
+//! Detects queues that have lost messages, if the broker's management API reports the depths of its
+//! queues (docs/operations.md).
+//!
+//! A confirmed message is in its queue, waiting or unacknowledged, until its reply is in the reply
+//! queue, because a worker replies before it acknowledges. So at any moment, the queue and the
+//! reply queue together hold at least as many messages as there are steps that wait before and
+//! after this moment. If they hold fewer messages in each of several samples, messages are lost:
+//! deleted with their queue, purged, rejected without a dead-letter policy, or acknowledged without
+//! a reply.
+//!
+//! The broker's figures are seconds old, and a reply can be in flight to the manager. So only steps
+//! that have waited for the whole observation time count, and the samples at its beginning and its
+//! end do not.
 
 use super::bulk_requests::{BulkRedispatch, JOBS_AT_ONCE, QueueScan};
 use super::bus_env::BusEnv;
@@ -21,43 +25,43 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// How many samples are taken within the span after which messages count as lost (setting
-/// `amqp.lost_after`).
-const SAMPLES_PER_SPAN: u32 = 10;
+/// How many samples are taken within the observation time (setting `amqp.lost_after`).
+const SAMPLES_PER_OBSERVATION: u32 = 10;
 
-/// The broker's figures may be this many samples old: that many at the beginning of the span do not
-/// count.
+/// How many samples at the beginning of the observation time do not count. The broker's figures can
+/// be this many samples old.
 const STALE_SAMPLES: u32 = 3;
 
-/// A reply may be under way for this many samples: that many at the end of the span do not count.
+/// How many samples at the end of the observation time do not count. A reply can be in flight for
+/// this many samples.
 const RECENT_SAMPLES: u32 = 1;
 
 /// How many samples must count before a loss is reported.
 const SAMPLES_MIN: usize = 3;
 
-/// The reason for a redispatch, in the records of the jobs.
+/// The reason of a redispatch, in the records of the jobs.
 const REDISPATCH_REASON: &str = "their queue has lost messages (setting amqp.redispatch_lost)";
 
-/// The longest pause between redispatches for a queue that loses messages again and again.
-const REDISPATCH_PAUSE_MAX: Duration = Duration::from_secs(3600);
+/// The longest backoff between redispatches for a queue that loses messages repeatedly.
+const REDISPATCH_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
-/// How the losses of a bus are found; from its settings.
+/// The settings of the loss detection of a bus.
 pub(super) struct LossSettings {
-    /// How long fewer messages than waiting steps must be seen until messages count as lost.
-    pub(super) span: Duration,
-    /// The queue of the replies.
+    /// The observation time: messages count as lost if a queue has held too few for this long.
+    pub(super) lost_after: Duration,
+    /// The reply queue of the bus.
     pub(super) reply_queue: String,
     /// Whether steps whose messages are lost are dispatched again.
-    pub(super) redispatches: bool,
+    pub(super) must_redispatch: bool,
 }
 
 /// Samples the queues of a bus at intervals, until the bus is closed.
 pub(super) async fn watch(env: Arc<BusEnv>, bus: BusKey, settings: LossSettings) {
-    let span = settings.span;
+    let interval = settings.lost_after / SAMPLES_PER_OBSERVATION;
     let mut watch = LossWatch::new(settings);
-    let mut ticks = tokio::time::interval(span / SAMPLES_PER_SPAN);
+    let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick comes at once.
+    // The first tick is immediate.
     ticks.tick().await;
     loop {
         ticks.tick().await;
@@ -67,19 +71,19 @@ pub(super) async fn watch(env: Arc<BusEnv>, bus: BusKey, settings: LossSettings)
     }
 }
 
-/// What the broker reported at one moment.
+/// The depths of the queues at one moment, as the broker reported them.
 struct DepthSample {
-    at: Instant,
-    /// Messages in the reply queue.
+    taken_at: Instant,
+    /// The messages in the reply queue.
     replies: u64,
-    /// Messages by queue; `None`: the broker did not report the queue.
+    /// The messages in each queue; `None`: the broker did not report the number.
     depths: HashMap<String, Option<u64>>,
 }
 
 struct LossWatch {
     settings: LossSettings,
     samples: VecDeque<DepthSample>,
-    /// The queues whose steps were dispatched again: when, and the pause before the next time.
+    /// The queues whose steps were dispatched again: when, and the backoff before the next time.
     redispatched: BTreeMap<Arc<str>, (Instant, Duration)>,
 }
 
@@ -88,17 +92,18 @@ impl LossWatch {
         LossWatch { settings, samples: VecDeque::new(), redispatched: BTreeMap::new() }
     }
 
-    /// Takes a sample and reports losses. `None`: the bus is closed.
+    /// Takes a sample, reports losses, and dispatches steps again. `None`: the bus is closed.
     async fn sample(&mut self, env: &BusEnv, bus: &BusKey) -> Option<()> {
-        let (answer, depths) = oneshot::channel();
-        env.buses.find(bus)?.send(BusInput::Depths(answer));
-        let depths = depths.await.ok()?;
+        let (sender, receiver) = oneshot::channel();
+        env.buses.find(bus)?.send(BusInput::Depths(sender));
+        let depths = receiver.await.ok()?;
         let now = clock::timer_now();
-        let reads_replies = matches!(env.health.bus(bus), Some(BusState::Connected))
-            && env.health.replies_unread_before(bus, self.settings.span).is_none();
+        let lost_after = self.settings.lost_after;
+        let are_replies_read = matches!(env.health.bus(bus), Some(BusState::Connected))
+            && env.health.replies_unread_before(bus, lost_after).is_none();
         match depths {
-            // After a time in which replies could not be taken, earlier samples are void.
-            _ if !reads_replies || env.health.is_journal_waiting() => self.samples.clear(),
+            // While replies are not read, the samples say nothing.
+            _ if !are_replies_read || env.health.is_journal_waiting() => self.samples.clear(),
             Err(reason) => {
                 if env.log_limiter.may_log("queue depths") {
                     tracing::warn!(
@@ -110,12 +115,12 @@ impl LossWatch {
             }
             Ok(depths) => self.add_sample(now, depths),
         }
-        // Counted at each sample, because a job measures a step's wait from the first scan that
-        // found it waiting.
-        let waiting = count_waiting(env, bus, self.settings.span).await?;
-        let found = self.find_losses(clock::timer_now(), &waiting);
-        for queue in env.queue_losses.replace(&env.metrics, bus, &found) {
-            let Some(loss) = found.get(&queue) else { continue };
+        // The steps are counted at each sample, because a job measures how long a step has waited
+        // from the first count.
+        let waiting = count_waiting(env, bus, lost_after).await?;
+        let losses = self.find_losses(clock::timer_now(), &waiting);
+        for queue in env.queue_losses.replace(&env.metrics, bus, &losses) {
+            let Some(loss) = losses.get(&queue) else { continue };
             let (waiting, held) = (loss.waiting, loss.messages);
             tracing::warn!(
                 %bus, %queue, waiting, held,
@@ -123,8 +128,8 @@ impl LossWatch {
                  `workflow-manager redispatch --queue` sends them again"
             );
         }
-        if self.settings.redispatches {
-            self.redispatch(env, bus, &found, now);
+        if self.settings.must_redispatch {
+            self.redispatch(env, bus, &losses, now);
         }
         Some(())
     }
@@ -132,33 +137,32 @@ impl LossWatch {
     fn add_sample(&mut self, now: Instant, depths: Vec<QueueDepth>) {
         let depths: HashMap<String, Option<u64>> =
             depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
-        // Without the number of replies a sample is of no use.
+        // A sample without the depth of the reply queue is unusable.
         let Some(Some(replies)) = depths.get(&self.settings.reply_queue).copied() else { return };
-        self.samples.push_back(DepthSample { at: now, replies, depths });
-        self.samples
-            .retain(|sample| now.saturating_duration_since(sample.at) <= self.settings.span);
+        self.samples.push_back(DepthSample { taken_at: now, replies, depths });
+        let lost_after = self.settings.lost_after;
+        self.samples.retain(|sample| now.saturating_duration_since(sample.taken_at) <= lost_after);
     }
 
-    /// Finds the queues that have lost messages. In every sample that counts, such a queue and the
-    /// reply queue together held fewer messages than there are steps that wait on the queue.
+    /// Finds the queues that have lost messages. `waiting` is how many steps wait on each queue. In
+    /// every sample that counts, such a queue and the reply queue together held fewer messages.
     fn find_losses(
         &self,
         now: Instant,
         waiting: &HashMap<Arc<str>, u64>,
     ) -> BTreeMap<Arc<str>, QueueLoss> {
-        let (stale, recent) = (
-            self.settings.span * STALE_SAMPLES / SAMPLES_PER_SPAN,
-            self.settings.span * RECENT_SAMPLES / SAMPLES_PER_SPAN,
-        );
+        let lost_after = self.settings.lost_after;
+        let age_max = lost_after - lost_after * STALE_SAMPLES / SAMPLES_PER_OBSERVATION;
+        let age_min = lost_after * RECENT_SAMPLES / SAMPLES_PER_OBSERVATION;
         let is_counted = |sample: &&DepthSample| {
-            let age = now.saturating_duration_since(sample.at);
-            age + stale <= self.settings.span && age >= recent
+            let age = now.saturating_duration_since(sample.taken_at);
+            age <= age_max && age >= age_min
         };
         let samples: Vec<&DepthSample> = self.samples.iter().filter(is_counted).collect();
         if samples.len() < SAMPLES_MIN {
             return BTreeMap::new();
         }
-        // A queue that is not in the list does not exist.
+        // The broker lists all queues: one that is not listed does not exist.
         let depth_in = |queue: &str, sample: &DepthSample| {
             sample.depths.get(queue).copied().unwrap_or(Some(0)).map(|depth| depth + sample.replies)
         };
@@ -170,34 +174,36 @@ impl LossWatch {
                 .into_iter()
                 .max()
         };
-        let losses = waiting.iter().filter_map(|(queue, waiting)| {
-            let loss = QueueLoss { waiting: *waiting, messages: max_depth(queue)? };
-            (loss.missing() > 0).then(|| (queue.clone(), loss))
-        });
-        losses.collect()
+        waiting
+            .iter()
+            .filter_map(|(queue, waiting)| {
+                let loss = QueueLoss { waiting: *waiting, messages: max_depth(queue)? };
+                (loss.missing() > 0).then(|| (queue.clone(), loss))
+            })
+            .collect()
     }
 
-    /// Dispatches the steps again that have waited for the whole span. If messages are lost over
-    /// and over, the pauses grow.
+    /// Dispatches the steps again that have waited for the whole observation time, with an
+    /// exponential backoff for each queue.
     fn redispatch(
         &mut self,
         env: &BusEnv,
         bus: &BusKey,
-        found: &BTreeMap<Arc<str>, QueueLoss>,
+        losses: &BTreeMap<Arc<str>, QueueLoss>,
         now: Instant,
     ) {
-        self.redispatched.retain(|queue, (at, pause)| {
-            found.contains_key(queue) || now.saturating_duration_since(*at) < *pause * 2
+        self.redispatched.retain(|queue, (last, backoff)| {
+            losses.contains_key(queue) || now.saturating_duration_since(*last) < *backoff * 2
         });
-        for queue in found.keys() {
-            let pause = match self.redispatched.get(queue) {
-                None => self.settings.span,
-                Some((at, pause)) if now.saturating_duration_since(*at) >= *pause => {
-                    (*pause * 2).min(REDISPATCH_PAUSE_MAX)
+        for queue in losses.keys() {
+            let backoff = match self.redispatched.get(queue) {
+                None => self.settings.lost_after,
+                Some((last, backoff)) if now.saturating_duration_since(*last) >= *backoff => {
+                    (*backoff * 2).min(REDISPATCH_BACKOFF_MAX)
                 }
                 Some(_) => continue,
             };
-            self.redispatched.insert(queue.clone(), (now, pause));
+            self.redispatched.insert(queue.clone(), (now, backoff));
             tracing::info!(
                 %bus,
                 %queue,
@@ -206,38 +212,40 @@ impl LossWatch {
             );
             let address = Address { bus: bus.clone(), queue: queue.clone() };
             let bulk = BulkRedispatch::new(address)
-                .with_min_wait(self.settings.span)
+                .with_min_wait(self.settings.lost_after)
                 .with_reason(Some(REDISPATCH_REASON.into()), None);
-            // Nobody waits for the end of it.
+            // The answer is not awaited.
             env.router.send(RouterInput::Redispatch(Arc::new(bulk), oneshot::channel().0));
         }
     }
 }
 
-/// Counts how many steps have waited on each queue for a span; `None`: the manager is stopping.
+/// Counts how many steps have waited on each queue for at least `min_wait`; `None`: the manager is
+/// stopping.
 async fn count_waiting(
     env: &BusEnv,
     bus: &BusKey,
-    span: Duration,
+    min_wait: Duration,
 ) -> Option<HashMap<Arc<str>, u64>> {
-    let (mut waiting, began) = (HashMap::<Arc<str>, u64>::new(), clock::timer_now());
+    let (mut waiting, started) = (HashMap::<Arc<str>, u64>::new(), clock::timer_now());
     for chunk in env.routes.ids().chunks(JOBS_AT_ONCE) {
-        let (answer, counted) = oneshot::channel();
-        let scan = Arc::new(QueueScan::new(bus.clone(), span, answer));
-        // A job that has stopped meanwhile waits for nothing.
+        let (sender, receiver) = oneshot::channel();
+        let scan = Arc::new(QueueScan::new(bus.clone(), min_wait, sender));
+        // A job without a route has stopped, or was passivated.
         for job in chunk.iter().filter_map(|id| env.routes.find(*id)) {
             job.send(JobInput::CountWaiting(scan.clone()));
         }
         drop(scan);
-        for (queue, count) in counted.await.ok()? {
+        for (queue, count) in receiver.await.ok()? {
             *waiting.entry(queue).or_default() += count;
         }
     }
-    // What rests since then was asked, if it was there.
+    // A job that was passivated since the start may have been counted above: it is left out here.
     env.routes.for_each_passivated_wait(|_, passivated_at, definition, wait| {
-        let has_waited =
-            wait.waiting_since.is_some_and(|seen| began.saturating_duration_since(seen) >= span);
-        if passivated_at < began
+        let has_waited = wait
+            .waiting_since
+            .is_some_and(|since| started.saturating_duration_since(since) >= min_wait);
+        if passivated_at < started
             && has_waited
             && !Definition::is_call_queue(&wait.queue)
             && env.buses.resolve(wait.bus.as_ref(), &definition.vhost) == *bus
@@ -252,17 +260,20 @@ async fn count_waiting(
 mod tests {
     use super::*;
 
-    const SPAN: Duration = Duration::from_secs(60);
+    const LOST_AFTER: Duration = Duration::from_secs(60);
 
-    /// Takes samples one after another, the last one now: what the queue `q` and the reply queue
-    /// held.
+    /// Takes samples one after another, the last one now. Each reading has the depths of the queue
+    /// `q` and of the reply queue.
     fn watch_after(readings: &[(Option<u64>, u64)]) -> (LossWatch, Instant) {
-        let settings =
-            LossSettings { span: SPAN, reply_queue: "replies".to_owned(), redispatches: false };
+        let settings = LossSettings {
+            lost_after: LOST_AFTER,
+            reply_queue: "replies".to_owned(),
+            must_redispatch: false,
+        };
         let mut watch = LossWatch::new(settings);
         let mut now = clock::timer_now();
         for (depth, replies) in readings {
-            now += SPAN / SAMPLES_PER_SPAN;
+            now += LOST_AFTER / SAMPLES_PER_OBSERVATION;
             let depths = [("q", *depth), ("replies", Some(*replies))];
             watch.add_sample(
                 now,
@@ -283,18 +294,18 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_with_fewer_messages_than_waiting_steps_in_every_sample_has_lost_the_rest() {
+    fn a_queue_with_fewer_messages_than_waiting_steps_in_every_sample_has_lost_messages() {
         assert_eq!(missing(&[(Some(2), 0); 11], 5), Some(3));
         assert_eq!(missing(&[(Some(0), 0); 11], 1), Some(1));
         assert_eq!(missing(&[(Some(5), 0); 11], 5), None);
-        assert_eq!(missing(&[(Some(9), 0); 11], 5), None, "others use the queue too");
+        assert_eq!(missing(&[(Some(9), 0); 11], 5), None, "other producers use the queue too");
     }
 
     #[test]
     fn one_sample_with_enough_messages_or_unread_replies_rules_out_a_loss() {
         let mut readings = [(Some(0), 0); 11];
         readings[4] = (Some(5), 0);
-        assert_eq!(missing(&readings, 5), None, "the figures of one moment may be wrong");
+        assert_eq!(missing(&readings, 5), None, "one sample holds enough messages");
         assert_eq!(
             missing(&[(Some(0), 5); 11], 5),
             None,
@@ -302,21 +313,21 @@ mod tests {
         );
         assert_eq!(missing(&[(Some(0), 4); 11], 5), Some(1));
         readings[4] = (None, 0);
-        assert_eq!(missing(&readings, 5), None, "the broker did not tell");
+        assert_eq!(missing(&readings, 5), None, "the broker did not report the depth");
     }
 
     #[test]
     fn neither_old_nor_the_latest_samples_count_and_a_few_samples_are_not_enough() {
-        let (few, most) = ((Some(0), 0), (Some(5), 0));
+        let (few, enough) = ((Some(0), 0), (Some(5), 0));
         assert_eq!(
-            missing(&[most, most, most, few, few, few, few, few, few, few, most], 5),
+            missing(&[enough, enough, enough, few, few, few, few, few, few, few, enough], 5),
             Some(5)
         );
         assert_eq!(missing(&[few, few, few], 5), None);
     }
 
     #[test]
-    fn a_queue_that_is_not_there_holds_nothing() {
+    fn a_queue_that_does_not_exist_holds_no_messages() {
         let (watch, now) = watch_after(&[(Some(1), 0); 11]);
         assert_eq!(
             watch

@@ -3,7 +3,7 @@
 //!
 //! `send` is for inputs whose number is bounded by their cause: deliveries by the prefetch, child
 //! jobs by the window, inspections and operations of clients by the concurrent requests of the API
-//! (`http.connections_max`), other inputs by the mailbox of their sender. `try_send` is for all
+//! (`http.connections_max`), or by the mailbox that they passed before. `try_send` is for all
 //! others: it applies back-pressure, and returns the input if the mailbox is full.
 
 use crate::telemetry::Metrics;

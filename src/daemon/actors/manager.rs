@@ -1,12 +1,16 @@
-//! The manager: whoever embeds it starts it, sends requests to it and stops it. Requests go through
-//! its [handle](ManagerHandle), as those of the API do.
+//! The manager: its start and its stop. An application that embeds it sends requests through its
+//! [handle](ManagerHandle), like the API.
 //!
 //! Order of start: journal (lock, verify, recover) → arbiters → mailboxes → journal actor, router,
 //! archive, supervisor, notifier → buses → jobs. Order of stop: no new jobs → buses stop taking
-//! deliveries and wait for confirms → the webhook → the journal commits what is left → traces and
-//! events of the last commits are sent → readers → threads.
+//! deliveries and wait for confirms → the webhook → the journal commits the remaining records →
+//! traces and events of the last commits are sent → readers → threads.
 
 use super::archive::{Archive, ArchiveEnv};
+use super::bus_starter::{
+    BusFactory, BusProvider, BusStarter, StartError, StartGate, StartGateReceiver,
+    event_topic_factory, queues_by_bus, settings_bus_provider,
+};
 use super::fatal::FatalReporter;
 use super::inputs::{BusInput, JournalInput, NotifierInput, RouterInput};
 use super::journal::{JournalActor, JournalEnv};
@@ -23,10 +27,7 @@ use super::router::{Router, RouterEnv};
 use super::routes::{self, RouteTable};
 use super::rules::{Engine, Rules};
 use super::supervisor::{Supervisor, SupervisorEnv};
-use super::transport::{
-    BusMaker, BusStarter, StartError, StartGate, StartGateReceiver, Transport, queues_by_bus,
-    settings_transport, topic_maker,
-};
+
 use crate::events::WebhookEnv;
 use crate::settings::Settings;
 use actix::{Arbiter, ArbiterHandle};
@@ -45,34 +46,34 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// The least time that threads have to end after they were stopped.
+/// The shortest timeout for threads to end after they were stopped.
 const JOIN_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// The pause between two tries to open a journal that another program keeps locked.
+/// The delay before a retry to open a journal that another program keeps locked.
 const OPEN_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// A running manager, in this process.
+/// A running manager in this process.
 pub struct Manager {
     handle: ManagerHandle,
     core: ManagerCore,
     mailboxes: Mailboxes,
-    fatal: mpsc::UnboundedReceiver<String>,
+    fatal_reports: mpsc::UnboundedReceiver<String>,
     arbiters: Vec<Arbiter>,
 }
 
 /// The threads on which the actors run.
 pub enum Threads {
-    /// On threads of their own: the journal, the archive, the supervisor, the notifier, each bus
-    /// but the first, and jobs on half the cores. The first bus and those of a reload run beside
-    /// the router.
+    /// Threads of their own: for the journal, the archive, the supervisor, the notifier and each
+    /// bus but the first; and for jobs, as many as half the cores. The first bus and the buses that
+    /// a reload adds run on the router's thread.
     Own(Vec<Arbiter>),
-    /// All on the current thread, so that everything happens in one order.
+    /// The current thread for all actors, so that they run in a deterministic order.
     Current,
 }
 
 impl Threads {
-    /// Creates a gate for the next thread. With a single thread none is needed: the inputs are
-    /// there before anything runs.
+    /// Creates the gate of the next bus. On the current thread none is needed: the bus runs after
+    /// the start.
     fn new_gate(&self) -> Option<(StartGate, StartGateReceiver)> {
         match self {
             Threads::Own(_) => Some(std::sync::mpsc::channel()),
@@ -93,28 +94,28 @@ impl Threads {
     }
 }
 
-/// The parts of a manager that can be replaced.
+/// The replaceable parts of a manager.
 pub struct Parts {
-    /// Makes the buses.
-    pub transport: Transport,
-    /// Decides for the jobs.
+    /// Provides the buses.
+    pub bus_provider: BusProvider,
+    /// The rules that decide for the jobs.
     pub rules: Arc<dyn Rules>,
-    /// Connects the actors.
+    /// Connects the mailboxes with the actors.
     pub wiring: Wiring,
-    /// Where the lease queues of embedded buses are registered.
+    /// The registry of the lease queues of embedded buses.
     pub lease_queues: Arc<LeaseQueues>,
 }
 
-/// Returns the mailboxes that senders use. It may put something between these and the actors.
+/// Returns the mailboxes that senders use. A test can put a relay between these and the actors.
 pub type Wiring = Box<dyn FnOnce(Mailboxes, &ManagerCore) -> Mailboxes>;
 
 impl Parts {
-    /// Returns the parts of a normal manager: the buses of the settings, with `workers` on the
-    /// embedded one; the engine's rules; every mailbox leads straight to its actor.
+    /// Returns the standard parts: the buses of the settings, with `workers` on the embedded bus,
+    /// the engine's rules, and direct mailboxes.
     pub fn standard(workers: Workers) -> Parts {
         let lease_queues = Arc::default();
         Parts {
-            transport: settings_transport(workers, Arc::clone(&lease_queues)),
+            bus_provider: settings_bus_provider(workers, Arc::clone(&lease_queues)),
             rules: Arc::new(Engine),
             wiring: Box::new(|mailboxes, _| mailboxes),
             lease_queues,
@@ -122,8 +123,8 @@ impl Parts {
     }
 }
 
-/// Starts a manager on an actix system. Without an AMQP server in the settings it runs on the
-/// embedded bus with `workers`.
+/// Starts a manager with its standard parts, in an actix system. Without an AMQP server in the
+/// settings, the default bus is the embedded bus, with `workers`.
 pub async fn start(
     settings: Settings,
     definitions: Vec<Arc<Definition>>,
@@ -133,15 +134,15 @@ pub async fn start(
     start_on(threads, settings, definitions, Parts::standard(workers))
 }
 
-/// Starts a manager on the given threads, of the given parts.
+/// Starts a manager on the given threads, with the given parts.
 pub fn start_on(
     threads: Threads,
     settings: Settings,
     definitions: Vec<Arc<Definition>>,
     parts: Parts,
 ) -> Result<Manager, StartError> {
-    let Parts { transport, rules, wiring, lease_queues } = parts;
-    let by_name = index_by_name(definitions);
+    let Parts { bus_provider, rules, wiring, lease_queues } = parts;
+    let definitions = index_by_name(definitions);
     let journal = &settings.journal;
     let options = JournalOptions {
         file: journal.file.clone(),
@@ -150,11 +151,11 @@ pub fn start_on(
         pages_max: journal.pages_max,
     };
     let mut store: Box<dyn Journal> = Box::new(open_journal(&options)?.with_reserve());
-    if let Err(error) = store
-        .create_status_tables(&by_name.values().map(|definition| &**definition).collect::<Vec<_>>())
-    {
+    let workflows: Vec<&Definition> =
+        definitions.values().map(|definition| &**definition).collect();
+    if let Err(error) = store.create_status_tables(&workflows) {
         match error.remedy() {
-            // The first job of each workflow creates the table that is missing.
+            // The first job of each workflow creates its missing table.
             Remedy::WaitForSpace | Remedy::WaitForLock => {
                 tracing::warn!(%error, "the tables of statuses have to wait")
             }
@@ -162,11 +163,11 @@ pub fn start_on(
         }
     }
     let next_number = store.next_job_number()?;
-    let (fatal_reporter, fatal) = FatalReporter::new();
-    let (table, routes) = routes::new_route_table();
+    let (fatal_reporter, fatal_reports) = FatalReporter::new();
+    let (route_table, routes) = routes::new_route_table();
     let core = ManagerCore::new(
         settings,
-        by_name,
+        definitions,
         (rules, lease_queues),
         (store.records(), routes),
         fatal_reporter,
@@ -174,7 +175,7 @@ pub fn start_on(
     .map_err(StartError::Webhook)?;
     tracing::info!(
         jobs_bytes_max = core.memory.limit_bytes(),
-        "jobs under way may hold so many bytes of memory (setting limits.jobs_bytes_max)"
+        "the memory limit of jobs under way, in bytes (setting limits.jobs_bytes_max)"
     );
     let started = clock::instant();
     let (recovered, passivated) = load_at_start(&*store, &*core.rules, core.memory.limit_bytes())?;
@@ -185,40 +186,41 @@ pub fn start_on(
             "recovered from the journal"
         );
     }
-    // Before the actors: a recovered job may end at once.
+    // Traces are started before the actors, because a recovered job may end at once.
     if let Some(traces) = &core.traces {
         traces.start(&core.settings, core.reader.clone()).map_err(StartError::Traces)?;
     }
-    let has_threads = matches!(threads, Threads::Own(_));
+    let has_own_threads = matches!(threads, Threads::Own(_));
     let (mailboxes, arbiters) = start_actors(
         &core,
         store,
-        (table, next_number),
+        (route_table, next_number),
         (recovered, passivated),
         threads,
-        (transport, wiring),
+        (bus_provider, wiring),
     )?;
-    if has_threads {
+    if has_own_threads {
         rates_backfill::start(RatesBackfill {
             reader: core.reader.clone(),
             rates: core.rates.clone(),
             definitions: core.definitions.current(),
-            started: core.started_at.0,
+            process_started: core.started_at.0,
         });
     }
     mailboxes.journal.send(JournalInput::StartRetention);
     if let Err(error) = start_webhook(&core, &mailboxes) {
-        // The journal is closed with its thread.
+        // The end of its thread closes the journal.
         for arbiter in arbiters {
             arbiter.stop();
             let _ = arbiter.join();
         }
         return Err(error);
     }
-    Ok(Manager { handle: ManagerHandle::new(&core, &mailboxes), core, mailboxes, fatal, arbiters })
+    let handle = ManagerHandle::new(&core, &mailboxes);
+    Ok(Manager { handle, core, mailboxes, fatal_reports, arbiters })
 }
 
-/// Starts to deliver the ends of jobs to the webhook, if there is one.
+/// Starts the delivery of job ends to the webhook, if there is one.
 fn start_webhook(core: &ManagerCore, mailboxes: &Mailboxes) -> Result<(), StartError> {
     let Some(webhook) = &core.webhook else { return Ok(()) };
     let (journal, fatal) = (mailboxes.journal.clone(), core.fatal.clone());
@@ -232,7 +234,7 @@ fn start_webhook(core: &ManagerCore, mailboxes: &Mailboxes) -> Result<(), StartE
     Ok(())
 }
 
-/// Opens the journal. While another program keeps its file locked, the start waits.
+/// Opens the journal, and retries while another program keeps its file locked.
 fn open_journal(options: &JournalOptions) -> Result<SqliteJournal, JournalError> {
     loop {
         match SqliteJournal::open(options) {
@@ -240,23 +242,23 @@ fn open_journal(options: &JournalOptions) -> Result<SqliteJournal, JournalError>
                 tracing::warn!(%error, "the start waits for the journal");
                 std::thread::sleep(OPEN_RETRY_DELAY);
             }
-            opened => return opened,
+            result => return result,
         }
     }
 }
 
-/// Makes the buses of the loaded definitions and of those that jobs under way run.
-fn make_buses(
+/// Returns the factories of the buses that the loaded definitions and those of active jobs need.
+fn load_bus_factories(
     core: &ManagerCore,
     starter: &BusStarter,
     recovered: &[RecoveredJob],
     passivated: &[PassivatedTree],
-) -> Result<Vec<(BusKey, BusMaker)>, StartError> {
+) -> Result<Vec<(BusKey, BusFactory)>, StartError> {
     let definitions = core.definitions.current();
-    let recovered_use = recovered.iter().map(|recovered| recovered.job.definition());
-    let passivated_use = passivated.iter().map(|tree| &tree.definition);
-    let used = definitions.values().chain(recovered_use).chain(passivated_use);
-    let mut makers = Vec::new();
+    let recovered_definitions = recovered.iter().map(|recovered| recovered.job.definition());
+    let passivated_definitions = passivated.iter().map(|tree| &tree.definition);
+    let used = definitions.values().chain(recovered_definitions).chain(passivated_definitions);
+    let mut factories = Vec::new();
     for (key, served) in queues_by_bus(&core.buses, &definitions, used) {
         if !core.buses.is_known(&key.name) {
             tracing::error!(
@@ -266,13 +268,13 @@ fn make_buses(
             );
             continue;
         }
-        let maker = starter.load(&key, served, false)?;
-        makers.push((key, maker));
+        let factory = starter.load_factory(&key, served, false)?;
+        factories.push((key, factory));
     }
-    Ok(makers)
+    Ok(factories)
 }
 
-/// The inboxes of the actors of which there is one each.
+/// The inboxes of the singleton actors.
 struct Inboxes {
     router: Inbox<Router>,
     journal: Inbox<JournalActor>,
@@ -303,49 +305,49 @@ fn new_mailboxes(core: &ManagerCore) -> (Mailboxes, Inboxes) {
 fn start_actors(
     core: &ManagerCore,
     store: Box<dyn Journal>,
-    (table, next_number): (RouteTable, JobNumber),
+    (route_table, next_number): (RouteTable, JobNumber),
     (recovered, passivated): (Vec<RecoveredJob>, Vec<PassivatedTree>),
     mut threads: Threads,
-    (transport, wiring): (Transport, Wiring),
+    (bus_provider, wiring): (BusProvider, Wiring),
 ) -> Result<(Mailboxes, Vec<Arbiter>), StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // The other half of the cores is for the journal, the bus and HTTP: more threads would wake
-    // each other more often than they work side by side.
+    // Jobs use half of the cores. The other half is for the journal, the buses and HTTP: with more
+    // threads, the cost of waking each other exceeds the gain of parallelism.
     let job_arbiters: Vec<ArbiterHandle> =
         (0..cores.div_ceil(2)).map(|_| threads.next_arbiter()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next_arbiter(), threads.next_arbiter());
     let (mailboxes, inboxes) = new_mailboxes(core);
     let mailboxes = wiring(mailboxes, core);
-    let new_starter = || BusStarter::new(core, &mailboxes, transport.clone());
-    let bus_starter = new_starter();
-    let makers = make_buses(core, &bus_starter, &recovered, &passivated)?;
-    let topic = topic_maker(&core.settings)?;
+    let new_bus_starter = || BusStarter::new(core, &mailboxes, bus_provider.clone());
+    let bus_starter = new_bus_starter();
+    let bus_factories = load_bus_factories(core, &bus_starter, &recovered, &passivated)?;
+    let topic_factory = event_topic_factory(&core.settings)?;
     let outbox = Arc::new(Outbox::new(core, &mailboxes));
     let env = JournalEnv::new(core, &mailboxes, &outbox);
     inboxes.journal.start_in(&journal_arbiter, move || JournalActor::new(store, env));
     let env = RouterEnv::new(core, &mailboxes, &outbox, job_arbiters);
-    inboxes.router.start_in(&router_arbiter, move || Router::new(env, table, next_number));
+    inboxes.router.start_in(&router_arbiter, move || Router::new(env, route_table, next_number));
     let env = ArchiveEnv::new(core, &mailboxes);
     inboxes.archive.start_in(&threads.next_arbiter(), move || Archive::new(env));
-    let env = SupervisorEnv::new(core, &mailboxes, new_starter(), router_arbiter.clone());
+    let env = SupervisorEnv::new(core, &mailboxes, new_bus_starter(), router_arbiter.clone());
     inboxes.supervisor.start_in(&threads.next_arbiter(), move || Supervisor::new(env));
-    let (feeds, metrics) = (core.feeds.clone(), core.metrics.clone());
-    inboxes
-        .notifier
-        .start_in(&threads.next_arbiter(), move || Notifier::new(feeds, metrics, topic));
-    // Last, because a bus reports to the other actors.
+    let (event_hub, metrics) = (core.feeds.clone(), core.metrics.clone());
+    inboxes.notifier.start_in(&threads.next_arbiter(), move || {
+        Notifier::new(event_hub, metrics, topic_factory)
+    });
+    // The buses are started last, because their events are inputs of the other actors.
     let mut gates = Vec::new();
-    // The first bus runs on the thread of the router: a reply goes from one to the other without
-    // waking a thread.
+    // The first bus runs on the router's thread, so that a reply need not wake another thread.
     let mut first_arbiter = Some(router_arbiter);
-    for (key, maker) in makers {
-        let (gate, at_gate) = threads.new_gate().unzip();
+    for (key, factory) in bus_factories {
+        let (gate, receiver) = threads.new_gate().unzip();
         let arbiter = first_arbiter.take().unwrap_or_else(|| threads.next_arbiter());
-        bus_starter.start(key, maker, &arbiter, at_gate);
+        bus_starter.start(key, factory, &arbiter, receiver);
         gates.extend(gate);
     }
     mailboxes.router.send(RouterInput::Recovered(recovered, passivated));
-    // A reply to a job that cannot be found yet would be taken for a reply to an unknown job.
+    // The gates open only now: a reply before the recovery of its job would count as a reply to an
+    // unknown job.
     drop(gates);
     let arbiters = match threads {
         Threads::Own(arbiters) => arbiters,
@@ -355,88 +357,89 @@ fn start_actors(
 }
 
 impl Manager {
-    /// Returns the handle, for the API and for users in this process.
+    /// Returns the handle for clients: the API, or an application that embeds the manager.
     pub fn handle(&self) -> &ManagerHandle {
         &self.handle
     }
 
-    /// Returns what the manager consists of besides its actors.
+    /// Returns the shared state of the manager.
     pub fn core(&self) -> &ManagerCore {
         &self.core
     }
 
-    /// Returns the mailboxes of its actors.
+    /// Returns the mailboxes of the singleton actors.
     pub fn mailboxes(&self) -> &Mailboxes {
         &self.mailboxes
     }
 
-    /// Waits until the manager itself has a reason to end, and returns it.
+    /// Waits until an actor reports a fatal error, and returns it.
     pub async fn wait_for_failure(&mut self) -> String {
-        self.fatal.recv().await.unwrap_or_else(|| "the manager is gone".to_owned())
+        self.fatal_reports.recv().await.unwrap_or_else(|| "the manager has stopped".to_owned())
     }
 
-    /// Stops in order, within the setting `shutdown.grace`. What is unfinished then is left to the
-    /// next start, and a thread that does not end is left behind.
+    /// Stops the manager in order, within the setting `shutdown.grace`. Unfinished work is left to
+    /// the next start, and a thread that does not end is detached.
     pub async fn stop(self) {
         self.core.health.stopping.store(true, Ordering::Relaxed);
         faults::hit("manager::stop");
-        let (grace, begun) = (self.core.settings.shutdown.grace.0, clock::instant());
+        let (grace, started) = (self.core.settings.shutdown.grace.0, clock::instant());
         if tokio::time::timeout(grace, self.drain()).await.is_err() {
             tracing::warn!(
                 grace_ms = Millis::from_duration(grace).0,
-                "not all was finished within shutdown.grace: the next start takes it up"
+                "not everything was finished within shutdown.grace: the next start resumes it"
             );
         }
-        // Before the journal: its main file is complete only if nobody still reads the -wal.
-        let (reader, patience) = (self.core.reader.clone(), grace.saturating_sub(begun.elapsed()));
-        let closed =
-            actix_rt::task::spawn_blocking(move || reader.close("the manager stops", patience));
-        if !closed.await.unwrap_or(false) {
+        // The readers are closed before the journal: the last checkpoint is complete only if
+        // nothing reads the -wal.
+        let (reader, timeout) = (self.core.reader.clone(), grace.saturating_sub(started.elapsed()));
+        let close =
+            actix_rt::task::spawn_blocking(move || reader.close("the manager stops", timeout));
+        if !close.await.unwrap_or(false) {
             tracing::warn!("a read of the journal did not end within shutdown.grace");
         }
         let arbiters = self.arbiters;
         for arbiter in &arbiters {
-            // False for one whose thread has ended already.
+            // An arbiter whose thread has ended returns false.
             let _ = arbiter.stop();
         }
-        // Joined, so that the journal is closed and its lock free when this returns. On a thread
-        // that nobody waits for, because a runtime does not end before its own tasks do.
-        let (joined, is_joined) = oneshot::channel();
+        // The threads are joined, so that the journal is closed and unlocked when this returns.
+        // This happens on a detached thread, because a runtime waits for its own blocking tasks.
+        let (sender, receiver) = oneshot::channel();
         std::thread::spawn(move || {
             arbiters.into_iter().for_each(|arbiter| drop(arbiter.join()));
-            // The receiver may have given up.
-            let _ = joined.send(());
+            // An error means that the receiver has timed out.
+            let _ = sender.send(());
         });
-        let left = grace.saturating_sub(begun.elapsed()).max(JOIN_TIMEOUT_MIN);
-        if tokio::time::timeout(left, is_joined).await.is_err() {
+        let join_timeout = grace.saturating_sub(started.elapsed()).max(JOIN_TIMEOUT_MIN);
+        if tokio::time::timeout(join_timeout, receiver).await.is_err() {
             tracing::warn!("a thread did not end within shutdown.grace");
         }
     }
 
+    /// Closes the buses and the webhook, waits for the commit of all records, and sends the traces
+    /// and events of the last commits.
     async fn drain(&self) {
-        let mut closing = Vec::new();
+        let mut receivers = Vec::new();
         for (_, bus) in self.core.buses.all() {
-            let (answer, answered) = oneshot::channel();
-            bus.send(BusInput::Close(answer));
-            closing.push(answered);
+            let (sender, receiver) = oneshot::channel();
+            bus.send(BusInput::Close(sender));
+            receivers.push(receiver);
         }
-        for answered in closing {
-            // An error means that the bus has ended already.
-            let _ = answered.await;
+        for receiver in receivers {
+            // An error means that the bus actor has stopped.
+            let _ = receiver.await;
         }
         if let Some(webhook) = &self.core.webhook {
             webhook.close().await;
         }
-        let (answer, answered) = oneshot::channel();
-        self.mailboxes.journal.send(JournalInput::ProjectionBarrier(answer));
-        let _ = answered.await;
-        // After the commit of the last ends.
+        let (sender, receiver) = oneshot::channel();
+        self.mailboxes.journal.send(JournalInput::ProjectionBarrier(sender));
+        let _ = receiver.await;
         if let Some(traces) = &self.core.traces {
             traces.close().await;
         }
-        // After the commit of the last events.
-        let (answer, answered) = oneshot::channel();
-        self.mailboxes.notifier.send(NotifierInput::Close(answer));
-        let _ = answered.await;
+        let (sender, receiver) = oneshot::channel();
+        self.mailboxes.notifier.send(NotifierInput::Close(sender));
+        let _ = receiver.await;
     }
 }

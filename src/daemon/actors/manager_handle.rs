@@ -1,4 +1,4 @@
-//! The manager handle: what clients ask of the manager, and its typed responses. The API, the
+//! The manager handle: the requests of clients to the manager, with typed responses. The API, the
 //! examples and the benches use it, and send no inputs to actors themselves.
 
 use super::bulk_requests::BulkRedispatch;
@@ -32,10 +32,10 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
-/// How long the broker may take to report on queues, and the jobs to report what waits there.
+/// The timeout for the inspection of queues by a bus.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A handle to a running manager: what its clients may ask of it. Clones lead to the same manager.
+/// A handle to a running manager. Its clones refer to the same manager.
 #[derive(Clone)]
 pub struct ManagerHandle(Arc<HandleState>);
 
@@ -51,14 +51,14 @@ struct HandleState {
     limits: Limits,
     started_at: (Timestamp, Instant),
     creations_max: usize,
-    /// Permits for creations that are not answered yet.
+    /// The permits for creations that wait for their response.
     creation_permits: Semaphore,
-    /// The last report of what queues hold.
+    /// The cached report on queues.
     queue_reports: QueueReports,
 }
 
 impl ManagerHandle {
-    /// Creates the handle to the manager of these actors.
+    /// Creates the handle of a manager.
     pub(super) fn new(core: &ManagerCore, mailboxes: &Mailboxes) -> ManagerHandle {
         let creations_max = core.settings.limits.creations_waiting_max;
         ManagerHandle(Arc::new(HandleState {
@@ -83,22 +83,22 @@ impl ManagerHandle {
         self.0.definitions.current()
     }
 
-    /// Returns the definitions that jobs under way still run but that are no longer loaded.
+    /// Returns the definitions that active jobs run and that are no longer loaded.
     pub fn unloaded_definitions(&self) -> Vec<Arc<Definition>> {
         self.0.definitions.without_loaded(self.0.routes.definitions())
     }
 
-    /// Returns what readiness and liveness are answered from.
+    /// Returns the health of the manager, for readiness and liveness.
     pub fn health(&self) -> &Health {
         &self.0.health
     }
 
-    /// Returns the limits for decisions.
+    /// Returns the limits for decisions of the engine.
     pub fn limits(&self) -> &Limits {
         &self.0.limits
     }
 
-    /// Returns when the process started, by the wall clock and by a monotonic one.
+    /// Returns when the process started, by the wall clock and by the monotonic clock.
     pub fn started_at(&self) -> (Timestamp, Instant) {
         self.0.started_at
     }
@@ -108,17 +108,17 @@ impl ManagerHandle {
         &self.0.queue_losses
     }
 
-    /// Returns the permits for creations that are not answered yet.
+    /// Returns the permits for creations that wait for their response.
     pub fn creation_permits(&self) -> &Semaphore {
         &self.0.creation_permits
     }
 
-    /// Returns a view of the jobs that take input.
+    /// Returns the routes of the jobs that take input.
     pub fn routes(&self) -> &Routes {
         &self.0.routes
     }
 
-    /// Returns the buses.
+    /// Returns the registry of buses.
     pub fn buses(&self) -> &Buses {
         &self.0.buses
     }
@@ -132,7 +132,7 @@ impl ManagerHandle {
     ///
     /// # Errors
     ///
-    /// The job was not created, or no such workflow is loaded.
+    /// Returns an error if the job was not created, or no such workflow is loaded.
     pub async fn create(
         &self,
         workflow: &str,
@@ -145,12 +145,12 @@ impl ManagerHandle {
         }
     }
 
-    /// Creates a job of a workflow: under this id, if the client has chosen one, and with this
-    /// trace context, if the request has one. Answered after the commit.
+    /// Creates a job of a workflow, and returns after the commit. If `id` is `None`, the router
+    /// chooses the id. `trace` is the trace context of the request, if it has one.
     ///
     /// # Errors
     ///
-    /// The job was not created.
+    /// Returns an error if the job was not created.
     pub async fn create_job(
         &self,
         definition: Arc<Definition>,
@@ -164,98 +164,100 @@ impl ManagerHandle {
                 .health
                 .checks()
                 .into_iter()
-                .filter(|(_, good, _)| !good)
-                .map(|(name, _, text)| format!("{name}: {text}"))
+                .filter(|(_, is_good, _)| !is_good)
+                .map(|(name, _, message)| format!("{name}: {message}"))
                 .collect();
             return Err(RequestError::Overloaded(reasons.join("; ")));
         }
         let limit = self.0.creations_max;
-        // If the client goes away, this future is dropped, and the permit with it.
+        // If the client disconnects, this future is dropped, and the permit with it.
         let Ok(_permit) = self.0.creation_permits.try_acquire() else {
             return Err(RequestError::Overloaded(format!(
                 "{limit} creations are under way (setting limits.creations_waiting_max)"
             )));
         };
         let panicked = || "the job's creation panicked; the log has the panic".to_owned();
-        send_request(&self.0, |answer| {
-            RouterInput::Create(CreateJob { id, definition, message, trace, response: answer })
+        send_request(&self.0, |response| {
+            RouterInput::Create(CreateJob { id, definition, message, trace, response })
         })
         .receive()
         .await
         .unwrap_or_else(|ActorStopped| Err(RequestError::Failed(panicked())))
     }
 
-    /// Requests an operation on a job; answered after the commit. The request is sent when this is
-    /// called, not when the future is awaited.
+    /// Requests an operation on a job. The response follows after the commit. The request is sent
+    /// when this is called, not when the future is awaited.
     pub fn operate<R: Into<OperationRequest>>(
         &self,
         id: JobId,
         request: R,
     ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<R> {
         let request = request.into();
-        let cancels = matches!(request.operation, Operation::Cancel { .. });
-        let answered = match cancels {
-            true => send_cancel(&self.0, id, |answer| RouterInput::Operate(id, request, answer)),
-            false => send_if_accepting(&self.0, |answer| RouterInput::Operate(id, request, answer)),
+        let is_cancel = matches!(request.operation, Operation::Cancel { .. });
+        let input = |response| RouterInput::Operate(id, request, response);
+        let pending = if is_cancel {
+            send_cancel(&self.0, id, input)
+        } else {
+            send_if_accepting(&self.0, input)
         };
-        async move { answered?.receive_for_job(id).await }
+        async move { pending?.receive_for_job(id).await }
     }
 
-    /// Cancels a job, sent as [`operate`](Self::operate) sends; answered after the commit. If the
-    /// job has ended, the response is its state: cancelling twice does no harm.
+    /// Cancels a job. The response follows after the commit. This is idempotent: if the job has
+    /// ended, the response is its state. The request is sent when this is called.
     pub fn cancel(
         &self,
         id: JobId,
         by: Option<Arc<str>>,
     ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
-        let answered = send_cancel(&self.0, id, |answer| RouterInput::Cancel(id, by, answer));
-        async move { answered?.receive_for_job(id).await }
+        let pending = send_cancel(&self.0, id, |response| RouterInput::Cancel(id, by, response));
+        async move { pending?.receive_for_job(id).await }
     }
 
     /// Erases an ended job from the journal. The request is sent when this is called.
     pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, RequestError>> + use<> {
-        let answered = send_request(&self.0, |answer| RouterInput::Erase(id, answer));
-        async move { answered.receive_for_job(id).await }
+        let pending = send_request(&self.0, |response| RouterInput::Erase(id, response));
+        async move { pending.receive_for_job(id).await }
     }
 
-    /// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk`
-    /// says. Returns, once all is committed, how many steps in how many jobs and child jobs.
+    /// Dispatches all steps that wait on a queue again; a dry run only counts them. Returns, after
+    /// the commit, the number of these steps and the number of their jobs.
     ///
     /// # Errors
     ///
-    /// Nothing is accepted now.
+    /// Returns an error if the manager accepts nothing now.
     pub async fn redispatch(&self, bulk: BulkRedispatch) -> Result<(usize, usize), RequestError> {
         if !self.0.health.can_accept() {
             return Err(not_accepting());
         }
         let bulk = Arc::new(bulk);
-        let (answer, answered) = oneshot::channel();
-        if self.0.router.try_send(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
+        let (sender, receiver) = oneshot::channel();
+        if self.0.router.try_send(RouterInput::Redispatch(bulk.clone(), sender)).is_err() {
             return Err(mailbox_full());
         }
         let stopping = || RequestError::Overloaded("the manager is stopping".to_owned());
-        answered.await.map_err(|_| stopping())?;
+        receiver.await.map_err(|_| stopping())?;
         Ok(bulk.counts())
     }
 
-    /// Replaces the definitions for new jobs: by all of these, or by none with the reason.
+    /// Replaces all definitions for new jobs.
     ///
     /// # Errors
     ///
-    /// Nothing was changed.
+    /// Returns an error if no definition was replaced.
     pub async fn replace_definitions(&self, definitions: Definitions) -> Result<(), String> {
-        let (answer, answered) = oneshot::channel();
-        self.0.supervisor.send(SupervisorInput::Redefine(definitions, answer));
-        answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
+        let (sender, receiver) = oneshot::channel();
+        self.0.supervisor.send(SupervisorInput::Redefine(definitions, sender));
+        receiver.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
     }
 
-    /// Returns what a bus knows of each of these queues, in the same order.
+    /// Returns the status of each of these queues of a bus, in the same order.
     pub async fn inspect_queues(&self, bus: &BusKey, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
         let unknown = |reason: String| vec![QueueStatus::Unknown(reason); queues.len()];
         let request = async {
-            let (answer, answered) = oneshot::channel();
-            self.0.buses.find(bus)?.send(BusInput::Inspect(queues.clone(), answer));
-            answered.await.ok()
+            let (sender, receiver) = oneshot::channel();
+            self.0.buses.find(bus)?.send(BusInput::Inspect(queues.clone(), sender));
+            receiver.await.ok()
         };
         match tokio::time::timeout(INSPECT_TIMEOUT, request).await {
             Ok(Some(statuses)) => statuses,
@@ -264,8 +266,7 @@ impl ManagerHandle {
         }
     }
 
-    /// Returns what all queues of the loaded workflows and of jobs under way hold; at most some
-    /// seconds old.
+    /// Returns the report on all queues of the loaded workflows and of active jobs. It is cached.
     pub async fn queue_report(&self) -> Arc<QueueReport> {
         self.0.queue_reports.last_or_inspect(self.inspect_all_queues()).await
     }
@@ -282,107 +283,109 @@ impl ManagerHandle {
         let inspections = queues_by_bus.into_iter().map(|(bus, mut queues)| async move {
             queues.sort_unstable();
             queues.dedup();
-            let found = self.inspect_queues(&bus, queues.clone()).await;
-            (bus, queues, found)
+            let statuses = self.inspect_queues(&bus, queues.clone()).await;
+            (bus, queues, statuses)
         });
         let (inspected, (oldest, collected_in)) = tokio::join!(
             join_all(inspections),
             collect_oldest_waits(&self.0.routes, &self.0.buses)
         );
-        let found = inspected.into_iter().flat_map(|(bus, queues, found)| {
-            queues.into_iter().zip(found).map(move |(queue, status)| ((bus.clone(), queue), status))
+        let status_by_queue = inspected.into_iter().flat_map(|(bus, queues, statuses)| {
+            queues
+                .into_iter()
+                .zip(statuses)
+                .map(move |(queue, status)| ((bus.clone(), queue), status))
         });
-        let found = found.collect();
         QueueReport {
+            queues: status_by_queue.collect(),
             at: clock::now(),
             ticks: clock::timer_now(),
-            queues: found,
             oldest,
             collected_in,
         }
     }
 
-    /// Returns what a bus knows of a queue.
+    /// Returns the status of a queue of a bus.
     pub async fn inspect_queue(&self, bus: &BusKey, queue: Arc<str>) -> QueueStatus {
         let unknown = || QueueStatus::Unknown("the bus does not tell".to_owned());
         self.inspect_queues(bus, vec![queue]).await.pop().unwrap_or_else(unknown)
     }
 
-    /// Passes a job under way to `inspect`, and returns the result once what was seen is committed.
-    /// `None`: no such job is under way, or its actor is just stopping.
+    /// Passes a job that takes input to `inspect`. Returns the result after the commit of the
+    /// inspected state; `None`: no such job takes input, or its actor is stopping.
     pub async fn inspect_job<T: Send + 'static>(
         &self,
         id: JobId,
         inspect: impl FnOnce(&Job) -> T + Send + 'static,
     ) -> Option<T> {
-        let (answer, seen) = oneshot::channel();
-        let (done, committed) = oneshot::channel();
+        let (result_sender, result) = oneshot::channel();
+        let (commit_sender, commit) = oneshot::channel();
         let inspection = Inspection::new(
             move |job| {
-                // A client that has gone needs no response.
-                let _ = answer.send(inspect(job));
+                // An error means that the receiver was dropped.
+                let _ = result_sender.send(inspect(job));
             },
-            CompletionLatch::new(done),
+            CompletionLatch::new(commit_sender),
         );
         self.0.routes.find(id)?.send(JobInput::Inspect(inspection));
-        // An error means that the actor has stopped: then all is committed.
-        let _ = committed.await;
-        seen.await.ok()
+        // This cannot fail: the latch sends when it is dropped.
+        let _ = commit.await;
+        result.await.ok()
     }
 
-    /// Waits until a job is not passivated: it takes input, or there is no such job.
+    /// Activates a job, and waits until it takes input. Returns at once if it is not passivated.
     pub async fn activate(&self, id: JobId) {
         if self.0.routes.is_passivated(id) {
-            let (answer, answered) = oneshot::channel();
-            self.0.router.send(RouterInput::Activate(id, answer));
+            let (sender, receiver) = oneshot::channel();
+            self.0.router.send(RouterInput::Activate(id, sender));
             // An error means that the manager is stopping.
-            let _ = answered.await;
+            let _ = receiver.await;
         }
     }
 
     /// Waits until the router has handled all inputs that were sent to it so far.
     pub async fn wait_for_router(&self) {
-        let (answer, answered) = oneshot::channel();
-        self.0.router.send(RouterInput::Barrier(answer));
+        let (sender, receiver) = oneshot::channel();
+        self.0.router.send(RouterInput::Barrier(sender));
         // An error means that the manager is stopping.
-        let _ = answered.await;
+        let _ = receiver.await;
     }
 
-    /// Probes liveness: returns when supervisor, router and journal, one after the other, have
-    /// handled their inputs. It returns while the disk is full and while a broker is away, and
-    /// never if one of their threads hangs.
+    /// Probes liveness: returns when the supervisor, the router and the journal have handled the
+    /// probe, one after another. A full disk or an unavailable broker does not prevent that, but if
+    /// one of the threads hangs, this never returns.
     pub async fn probe_liveness(&self) {
-        let (answer, answered) = oneshot::channel();
-        self.0.supervisor.send(SupervisorInput::LivenessProbe(answer));
-        if answered.await.is_err() {
-            // One of them has ended: the manager stops, or is about to.
+        let (sender, receiver) = oneshot::channel();
+        self.0.supervisor.send(SupervisorInput::LivenessProbe(sender));
+        if receiver.await.is_err() {
+            // One of the actors has stopped: the manager is stopping.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Waits until everything that a job has decided is committed.
+    /// Waits until all decisions of a job so far are committed.
     pub async fn wait_until_committed(&self, id: JobId) {
-        let (answer, answered) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         match self.0.routes.find(id) {
-            Some(job) => job.send(JobInput::AwaitCommit(CompletionLatch::new(answer))),
+            Some(job) => job.send(JobInput::AwaitCommit(CompletionLatch::new(sender))),
             None => return,
         }
-        // An error means that its actor has stopped: then all is committed.
-        let _ = answered.await;
+        // This cannot fail: the latch sends when it is dropped.
+        let _ = receiver.await;
     }
 }
 
-/// The actor stopped without a response.
+/// The error that an actor has stopped without a response.
 struct ActorStopped;
 
-/// A response that is awaited; `None`: the router's mailbox is full.
+/// A response that has not arrived yet; `None`: the router's mailbox was full.
 struct PendingResponse<T>(Option<oneshot::Receiver<Result<T, RequestError>>>);
 
 impl<T> PendingResponse<T> {
     async fn receive(self) -> Result<Result<T, RequestError>, ActorStopped> {
         match self.0 {
             None => Ok(Err(mailbox_full())),
-            Some(answered) => answered.await.map_err(|_| ActorStopped),
+            Some(receiver) => receiver.await.map_err(|_| ActorStopped),
         }
     }
 
@@ -392,17 +395,17 @@ impl<T> PendingResponse<T> {
     }
 }
 
-/// Sends a request to the router, at once.
+/// Sends a request to the router.
 fn send_request<T>(
     state: &HandleState,
     input: impl FnOnce(ResponseSender<T>) -> RouterInput,
 ) -> PendingResponse<T> {
-    let (answer, answered) = oneshot::channel();
-    let is_sent = state.router.try_send(input(answer)).is_ok();
-    PendingResponse(is_sent.then_some(answered))
+    let (sender, receiver) = oneshot::channel();
+    let is_sent = state.router.try_send(input(sender)).is_ok();
+    PendingResponse(is_sent.then_some(receiver))
 }
 
-/// Sends a request to the router, unless nothing is accepted now.
+/// Sends a request to the router, unless the manager accepts nothing now.
 fn send_if_accepting<T>(
     state: &HandleState,
     input: impl FnOnce(ResponseSender<T>) -> RouterInput,
@@ -410,7 +413,7 @@ fn send_if_accepting<T>(
     if state.health.can_accept() { Ok(send_request(state, input)) } else { Err(not_accepting()) }
 }
 
-/// Sends a request to cancel a job, which needs no room on the disk if the job is under way.
+/// Sends a request to cancel a job. For an active job this is possible even while the disk is full.
 fn send_cancel<T>(
     state: &HandleState,
     id: JobId,
@@ -428,8 +431,7 @@ fn not_accepting() -> RequestError {
     RequestError::Overloaded("the manager accepts nothing now; /readyz?verbose says why".to_owned())
 }
 
-/// Returns the error that the job's actor has just stopped. If the client asks again, the journal
-/// answers.
+/// Returns the error that the job's actor has just stopped. A retry is answered from the journal.
 fn job_stopping(id: JobId) -> RequestError {
     RequestError::Overloaded(format!("job {id} is just ending: try again"))
 }

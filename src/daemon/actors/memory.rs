@@ -2,8 +2,8 @@
 //! Each job actor has a [`MemoryShare`].
 //!
 //! At the limit, the manager refuses creations, calls from outside, operations that reopen an ended
-//! job, and further child jobs of a fan-out. A job is always admitted while no other is in memory,
-//! and so is one child job of each step: no job waits for memory that is never released. Replies
+//! job, and further child jobs of a fan-out. A job is always admitted while no other is active,
+//! and so is one child job of each fan-out: no job waits for memory that is never released. Replies
 //! are never refused.
 
 use base::budget::memory;

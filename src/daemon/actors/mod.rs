@@ -1,35 +1,35 @@
-//! The actors: they own the engine's jobs, the journal's writer and the buses. This module also
-//! holds their inputs and the state that they share.
+//! The actors: they own the engine's jobs, the journal's writer and the buses. This module also has
+//! their inputs and the state that they share.
 //!
-//! A file imports only from files above it in this list (`tests/fast/floors.rs` refuses a
-//! circle):
+//! A file imports only from files above it in this list (`tests/fast/floors.rs` refuses a cycle):
 //!
 //! | what | files |
 //! |---|---|
-//! | inputs: what actors receive, and how | [`mailbox`], [`completion_latch`], |
+//! | mailboxes and inputs | [`mailbox`], [`completion_latch`], |
 //! | | [`client_response`], [`bulk_requests`], [`call`], [`steps_done`], [`rules`], [`memory`], |
 //! | | [`passivation`], [`inputs`] |
 //! | shared state: definitions, health, losses, the route table, buses | [`log_limiter`], |
 //! | | [`fatal`], [`loaded_definitions`], `losses`, [`queue_report`], [`health`], |
 //! | | [`child_budget`], [`routes`], [`buses`] |
-//! | what a manager consists of; of it each actor gets its `…Env` | [`mailboxes`], |
+//! | the state from which the environment (`…Env`) of each actor is made | [`mailboxes`], |
 //! | | [`manager_core`] |
-//! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
-//! | parts of the journal, and of job and router | `pending_offsets`, `reply_log`, |
+//! | what is sent after a commit | [`messages`], [`outbox`], `call_check` |
+//! | parts of the journal, the job and the router | `pending_offsets`, `reply_log`, |
 //! | | `due_timer` |
-//! | what buses use, and how their queues are watched | [`bus_env`], [`queue_watch`], |
+//! | the environment of buses, and the watches of their queues | [`bus_env`], [`queue_watch`], |
 //! | | `loss_watch` |
 //! | the actors | [`notifier`], |
 //! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
-//! | how buses are made and started; the actor that does so at a reload | [`transport`], |
+//! | the start of buses; the actor that also starts them at a reload | [`bus_starter`], |
 //! | | [`supervisor`] |
-//! | the manager handle: what the API, examples and benches call | [`manager_handle`] |
-//! | start and stop; the statistics of the time before the start | `rates_backfill`, [`manager`] |
+//! | the manager handle: the requests of the API, examples and benches | [`manager_handle`] |
+//! | start and stop; the backfill of the statistics | `rates_backfill`, [`manager`] |
 
 pub mod archive;
 pub mod bulk_requests;
 pub mod bus;
 pub mod bus_env;
+pub mod bus_starter;
 pub mod buses;
 pub mod call;
 mod call_check;
@@ -66,4 +66,3 @@ pub mod routes;
 pub mod rules;
 pub mod steps_done;
 pub mod supervisor;
-pub mod transport;

@@ -1,5 +1,5 @@
-//! Fills the statistics of workflows with what happened to root jobs before the process started. It
-//! is read from the journal once, after the start, the newest first.
+//! The backfill of the workflow statistics: after a start, the creations and ends of root jobs
+//! before the start are read from the journal, the newest first.
 
 use super::inputs::Definitions;
 use crate::telemetry::rates::{JobRates, RETENTION_NS};
@@ -8,84 +8,89 @@ use engine::Timestamp;
 use journal::{EndedCursor, JournalError, NEWEST_CURSOR, Records};
 use std::sync::Arc;
 
-/// How many rows are read at once: a read holds up the deletion of what it sees.
+/// How many rows a read transaction covers. A long one would keep the `-wal` from being
+/// checkpointed.
 const ROWS_AT_ONCE: u32 = 10_000;
 
-/// The most creations that are read, and the most ends. If there are more, the newest are read.
+/// The limit of creations that are read, and of ends. If there are more, only the newest are read.
 const ROWS_MAX: u32 = 2_000_000;
 
-/// What is read, and where it is counted.
+/// The source and the target of the backfill.
 pub(super) struct RatesBackfill {
     pub(super) reader: Arc<dyn Records>,
     pub(super) rates: Arc<JobRates>,
     /// The loaded workflows.
     pub(super) definitions: Arc<Definitions>,
-    /// When the process started: what happened since is counted as it happens.
-    pub(super) started: Timestamp,
+    /// When the process started. Later creations and ends are counted by the job actors.
+    pub(super) process_started: Timestamp,
 }
 
-/// Starts to read, on a thread of its own.
+/// Starts the backfill on a thread of its own.
 pub(super) fn start(backfill: RatesBackfill) {
-    let spawned = std::thread::Builder::new().name("refill".to_owned()).spawn(move || {
+    let result = std::thread::Builder::new().name("refill".to_owned()).spawn(move || {
         let started = clock::instant();
         match read(&backfill) {
             Ok(jobs) => {
                 let elapsed_ms = started.elapsed().as_millis();
                 tracing::debug!(jobs, elapsed_ms, "statistics read from the journal");
             }
-            // Also when the manager stops meanwhile. Nothing depends on it.
+            // This also happens if the manager is stopped during the backfill. Only the statistics
+            // are incomplete.
             Err(error) => tracing::debug!(%error, "statistics not read from the journal"),
         }
     });
-    if let Err(error) = spawned {
-        tracing::warn!(%error, "no thread for the statistics of before");
+    if let Err(error) = result {
+        tracing::warn!(%error, "no thread for the statistics of the time before the start");
     }
 }
 
-/// Reads the journal and returns how many jobs were counted.
+/// Reads the creations and ends, and returns how many creations were read.
 fn read(backfill: &RatesBackfill) -> Result<u32, JournalError> {
-    let RatesBackfill { reader, rates, definitions: known, started: began } = backfill;
-    let since = Timestamp(began.0.saturating_sub(RETENTION_NS));
-    let is_before = |at: Timestamp| at >= since && at < *began;
-    let (mut jobs, mut below) = (0, NEWEST_CURSOR);
-    while jobs < ROWS_MAX {
-        let mut is_recent = false;
-        let last = reader.for_each_creation(below, ROWS_AT_ONCE, &mut |workflow, created| {
-            jobs += 1;
-            is_recent |= created >= since;
-            if is_before(created) {
-                rates.record_past_created(workflow, created);
-            }
-        })?;
-        match last {
-            // They are in the order of their creation, except where the clock was set.
-            Some(last) if is_recent => below = last,
+    let RatesBackfill { reader, rates, definitions, process_started } = backfill;
+    let oldest = Timestamp(process_started.0.saturating_sub(RETENTION_NS));
+    let is_counted = |time: Timestamp| time >= oldest && time < *process_started;
+    let (mut creation_count, mut cursor) = (0, NEWEST_CURSOR);
+    while creation_count < ROWS_MAX {
+        let mut has_recent = false;
+        let next_cursor =
+            reader.for_each_creation(cursor, ROWS_AT_ONCE, &mut |workflow, created| {
+                creation_count += 1;
+                has_recent |= created >= oldest;
+                if is_counted(created) {
+                    rates.record_past_created(workflow, created);
+                }
+            })?;
+        match next_cursor {
+            // The rows are in the order of creation. If none of a page is recent, no older one is,
+            // unless the clock was set.
+            Some(next_cursor) if has_recent => cursor = next_cursor,
             Some(_) | None => break,
         }
     }
-    let mut workflows: Vec<String> = known.keys().cloned().collect();
+    let mut workflows: Vec<String> = definitions.keys().cloned().collect();
     let running = reader.count_running_root_jobs()?;
-    workflows
-        .extend(running.into_iter().map(|(name, _)| name).filter(|name| !known.contains_key(name)));
-    let mut ended = 0;
+    workflows.extend(
+        running.into_iter().map(|(name, _)| name).filter(|name| !definitions.contains_key(name)),
+    );
+    let mut end_count = 0;
     for workflow in workflows {
-        let mut beyond = EndedCursor::NEWEST;
-        while ended < ROWS_MAX {
-            let last = reader.for_each_end(
+        let mut cursor = EndedCursor::NEWEST;
+        while end_count < ROWS_MAX {
+            let next_cursor = reader.for_each_end(
                 &workflow,
-                since,
-                beyond,
+                oldest,
+                cursor,
                 ROWS_AT_ONCE,
-                &mut |state, created, at| {
-                    ended += 1;
-                    if is_before(at) {
-                        rates.record_past_ended(&workflow, at, state, at.0 - created.0);
+                &mut |state, created, ended| {
+                    end_count += 1;
+                    if is_counted(ended) {
+                        rates.record_past_ended(&workflow, ended, state, ended.0 - created.0);
                     }
                 },
             )?;
-            let Some(last) = last else { break };
-            beyond = last;
+            let Some(next_cursor) = next_cursor else { break };
+            cursor = next_cursor;
         }
     }
-    Ok(jobs)
+    Ok(creation_count)
 }

@@ -1,7 +1,7 @@
-//! The supervisor asks the archive to rebuild each job whose actor panicked, replaces the
-//! definitions at a reload, and passes on the liveness probes that show that router and journal
-//! handle their inputs.
+//! The supervisor: it has jobs rebuilt whose actors panicked, replaces the definitions at a reload,
+//! and forwards liveness probes, which show that the router and the journal handle their inputs.
 
+use super::bus_starter::{BusStarter, queues_by_bus};
 use super::buses::Buses;
 use super::inputs::{
     ArchiveInput, BusInput, Definitions, JobInput, JournalInput, RouterInput, StopRequest,
@@ -12,7 +12,6 @@ use super::mailbox::{Envelope, Mailbox, MailboxActor};
 use super::mailboxes::Mailboxes;
 use super::manager_core::ManagerCore;
 use super::routes::Routes;
-use super::transport::{BusStarter, queues_by_bus};
 use crate::telemetry::Metrics;
 use actix::{Actor, ArbiterHandle, Context, Handler};
 use bus::BusKey;
@@ -21,10 +20,10 @@ use journal::JobNumber;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How often a job is rebuilt after a panic before it fails.
+/// How often a job is rebuilt after panics. After one more panic it fails.
 const REBUILDS_MAX: u32 = 3;
 
-/// What the supervisor uses.
+/// The environment of the supervisor.
 pub(super) struct SupervisorEnv {
     router: Mailbox<RouterInput>,
     journal: Mailbox<JournalInput>,
@@ -34,7 +33,7 @@ pub(super) struct SupervisorEnv {
     definitions: Arc<LoadedDefinitions>,
     metrics: Metrics,
     bus_starter: BusStarter,
-    /// Where the buses of a reload run.
+    /// The thread for buses that a reload adds.
     bus_arbiter: ArbiterHandle,
 }
 
@@ -59,15 +58,14 @@ impl SupervisorEnv {
     }
 }
 
-/// The supervisor of the process. There is one.
+/// The supervisor. A manager has one.
 pub struct Supervisor {
     env: SupervisorEnv,
-    /// The jobs whose actors panicked, and how often.
+    /// The jobs whose actors have panicked, and how often.
     panicked: HashMap<JobNumber, (JobId, u32)>,
 }
 
 impl Supervisor {
-    /// Creates the supervisor.
     pub(super) fn new(env: SupervisorEnv) -> Supervisor {
         Supervisor { env, panicked: HashMap::new() }
     }
@@ -88,7 +86,7 @@ impl Supervisor {
             SupervisorInput::Rebuilt(number, recovered) => {
                 let Some((id, panics)) = self.panicked.get(&number).copied() else { return };
                 let Some(recovered) = recovered else {
-                    // Deleted while it was broken.
+                    // The job was deleted before it was rebuilt.
                     self.panicked.remove(&number);
                     let request = StopRequest { id, number, inputs_handled: None };
                     return self.env.router.send(RouterInput::StopJobs(vec![request]));
@@ -104,7 +102,8 @@ impl Supervisor {
                 job.send(JobInput::Rebuilt { recovered, abandon });
             }
             SupervisorInput::Redefine(definitions, answer) => {
-                // The receiver may have gone; the definitions are in force all the same.
+                // An error means that the receiver was dropped. The definitions are replaced all
+                // the same.
                 let _ = answer.send(self.replace_definitions(definitions));
             }
             SupervisorInput::LivenessProbe(answer) => {
@@ -115,38 +114,38 @@ impl Supervisor {
 
     fn replace_definitions(&self, definitions: Definitions) -> Result<(), String> {
         let buses = &self.env.buses;
-        // Jobs under way run the definition that they began with; so does one that is just being
-        // created.
-        let (before, in_use) = (self.env.definitions.current(), self.env.routes.definitions());
-        let used = definitions.values().chain(before.values()).chain(&in_use);
-        let mut by_bus = queues_by_bus(buses, &definitions, used);
-        let serving: Vec<_> = buses
+        // Active jobs keep the definitions that they began with. A job that is being created may
+        // still begin with a definition that is loaded now.
+        let (loaded, in_use) = (self.env.definitions.current(), self.env.routes.definitions());
+        let used = definitions.values().chain(loaded.values()).chain(&in_use);
+        let mut served_by_bus = queues_by_bus(buses, &definitions, used);
+        let started_buses: Vec<_> = buses
             .all()
             .into_iter()
-            .map(|(key, bus)| (bus, by_bus.remove(&key).unwrap_or_default()))
+            .map(|(key, mailbox)| (mailbox, served_by_bus.remove(&key).unwrap_or_default()))
             .collect();
-        let mut makers = Vec::new();
-        // The start has reported a bus that only kept definitions name.
+        let mut factories = Vec::new();
+        // Only active jobs can need a bus that the settings do not have. The start has reported it.
         let is_known = |key: &BusKey| buses.kind(key).is_some();
-        for (key, served) in by_bus.into_iter().filter(|(key, _)| is_known(key)) {
-            let maker = self.env.bus_starter.load(&key, served, true);
-            makers.push((key, maker.map_err(|error| error.to_string())?));
+        for (key, served) in served_by_bus.into_iter().filter(|(key, _)| is_known(key)) {
+            let factory = self.env.bus_starter.load_factory(&key, served, true);
+            factories.push((key, factory.map_err(|error| error.to_string())?));
         }
         let mut gates = Vec::new();
-        for (key, maker) in makers {
-            let (gate, at_gate) = std::sync::mpsc::channel();
-            self.env.bus_starter.start(key, maker, &self.env.bus_arbiter, Some(at_gate));
+        for (key, factory) in factories {
+            let (gate, receiver) = std::sync::mpsc::channel();
+            self.env.bus_starter.start(key, factory, &self.env.bus_arbiter, Some(receiver));
             gates.push(gate);
         }
         self.env
             .journal
             .send(JournalInput::CreateStatusTables(definitions.values().cloned().collect()));
         self.env.definitions.replace(definitions);
-        // Calls over the new buses find their workflows, and what follows from them finds the bus.
+        // The new buses deliver calls only now, when their workflows are loaded and the buses are
+        // registered.
         drop(gates);
-        // From now on calls find the workflows.
-        for (bus, queues) in serving {
-            bus.send(BusInput::Serve(queues));
+        for (mailbox, served) in started_buses {
+            mailbox.send(BusInput::Serve(served));
         }
         Ok(())
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use support::api::Api;
 use support::service::{Act, Called, Service, ok, status};
 use support::waits::{until, until_async};
+use workflow_manager::actors::bus_starter::{BusOptions, settings_bus_provider};
 use workflow_manager::actors::manager::Manager;
-use workflow_manager::actors::transport::{BusOptions, settings_transport};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{
     Address, Addressee, Bus, BusEvent, BusKey, ConfirmPayload, ConfirmToken, EndpointFailure,
@@ -337,7 +337,7 @@ fn a_message_that_is_under_way_is_not_sent_beside_itself() {
         with_service(&mut settings, &service);
         let key = BusKey { name: "hooks".into(), vhost: "".into() };
         let (sink, replies) = replies();
-        let made = settings_transport(Workers::new(), Arc::default());
+        let made = settings_bus_provider(Workers::new(), Arc::default());
         let made =
             made(&settings, &key, BusOptions::default()).unwrap_or_else(|why| panic!("{why}"));
         let mut bus: Box<dyn Bus> = made(sink);

@@ -28,9 +28,9 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workers::{WorkerCall, send_call, take_all};
+use workflow_manager::actors::bus_starter::{BusFactory, BusOptions, StartError};
 use workflow_manager::actors::inputs::RouterInput;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
-use workflow_manager::actors::transport::{BusMaker, BusOptions, StartError};
 use workflow_manager::bus::LeaseQueues;
 use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedConfig, Workers};
 use workflow_manager::bus::{Bus, BusKey, EventSink};
@@ -157,8 +157,8 @@ async fn run_manager(world: &Arc<Mutex<World>>) -> bool {
     };
     let lease_queues: Arc<LeaseQueues> = Arc::default();
     let (of_bus, bus_lease_queues) = (world.clone(), lease_queues.clone());
-    let transport =
-        move |_: &Settings, key: &BusKey, opening: BusOptions| -> Result<BusMaker, StartError> {
+    let bus_provider =
+        move |_: &Settings, key: &BusKey, opening: BusOptions| -> Result<BusFactory, StartError> {
             if &*key.name == EMBEDDED {
                 let made_of = EmbeddedConfig {
                     key: key.clone(),
@@ -177,7 +177,7 @@ async fn run_manager(world: &Arc<Mutex<World>>) -> bool {
             }))
         };
     let parts = Parts {
-        transport: Arc::new(transport),
+        bus_provider: Arc::new(bus_provider),
         rules: Arc::new(WrongRules(bug)),
         wiring: Box::new(move |mailboxes, core| relays::wrong_wiring(bug, mailboxes, core)),
         lease_queues: lease_queues.clone(),

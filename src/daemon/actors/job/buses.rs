@@ -19,7 +19,8 @@ impl JobActor {
             let step = job.graph().step(index);
             let bus = buses.bus_of_step(job.definition(), step);
             let unread_before = health.replies_unread_before(&bus, buses.replies_first(&bus.name));
-            // A message that was not sent since the bus disconnected has no reply.
+            // A message that was to be sent since the bus disconnected is unsent, so it has no
+            // reply.
             let disconnected_since = job
                 .step(index)
                 .is_waiting_for_start()

@@ -1,4 +1,4 @@
-//! Which buses the settings ask for, and how each is made and started.
+//! Creates the buses of the settings, with the queues that the definitions need, and starts them.
 
 use super::bus::{BusActor, Watches, event_sink};
 use super::bus_env::BusEnv;
@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a daemon does not start.
+/// Why a manager does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The journal cannot be opened or read.
@@ -41,43 +41,43 @@ pub enum StartError {
     /// The webhook cannot be called.
     #[error("{0}")]
     Webhook(String),
-    /// The definitions have an error that only shows when all of them are loaded.
+    /// The definitions have an error that is only detected when all of them are loaded.
     #[error("{0}")]
     Definitions(String),
 }
 
-/// Makes a bus, on the thread that it will run on.
-pub type BusMaker = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
+/// Creates a bus. It is called on the thread on which the bus runs.
+pub type BusFactory = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
 
-/// The options with which a bus is started.
+/// The options with which a bus is created.
 #[derive(Default)]
 pub struct BusOptions {
-    /// The queues that it serves.
+    /// The queues that the bus serves.
     pub served: ServedQueues,
     /// Whether a reload has added the bus.
     pub is_added_by_reload: bool,
-    /// The offsets to which its topics were read and written.
+    /// The offsets up to which the topics of the bus were read and written.
     pub offsets: Vec<TopicOffset>,
 }
 
-/// Returns the maker of a bus.
-pub type Transport =
-    Arc<dyn Fn(&Settings, &BusKey, BusOptions) -> Result<BusMaker, StartError> + Send + Sync>;
+/// Returns the factory of the bus with a key. Tests replace it to run on buses of their own.
+pub type BusProvider =
+    Arc<dyn Fn(&Settings, &BusKey, BusOptions) -> Result<BusFactory, StartError> + Send + Sync>;
 
-/// Returns the transports of the settings; `workers` are those of this process, on the embedded
-/// bus, whose lease queues are registered in `lease_queues`.
-pub fn settings_transport(workers: Workers, lease_queues: Arc<LeaseQueues>) -> Transport {
+/// Returns the provider of the buses in the settings. `workers` are the workers of this process, on
+/// the embedded bus. Lease queues are registered in `lease_queues`.
+pub fn settings_bus_provider(workers: Workers, lease_queues: Arc<LeaseQueues>) -> BusProvider {
     Arc::new(move |settings, key, options| {
-        make_bus(settings, key, options, (workers.clone(), lease_queues.clone()))
+        bus_factory(settings, key, options, (workers.clone(), lease_queues.clone()))
     })
 }
 
-fn make_bus(
+fn bus_factory(
     settings: &Settings,
     key: &BusKey,
     options: BusOptions,
     (workers, lease_queues): (Workers, Arc<LeaseQueues>),
-) -> Result<BusMaker, StartError> {
+) -> Result<BusFactory, StartError> {
     if let Some(section) = settings.amqp_bus(&key.name) {
         let BusOptions { served, is_added_by_reload, .. } = options;
         let amqp = AmqpSettings::from_section(section, &key.vhost, served, is_added_by_reload)
@@ -87,10 +87,10 @@ fn make_bus(
         return Ok(Box::new(move |sink| Box::new(connector.connect(sink))));
     }
     if let Some(section) = settings.kafka_bus(&key.name) {
-        return make_kafka_bus(section, key, options);
+        return kafka_bus_factory(section, key, options);
     }
-    if let Some(push) = push_options(settings, key, &lease_queues)? {
-        return Ok(Box::new(move |sink| Box::new(PushBus::new(push, sink))));
+    if let Some(config) = push_config(settings, key, &lease_queues)? {
+        return Ok(Box::new(move |sink| Box::new(PushBus::new(config, sink))));
     }
     if *key.name != *BusKind::Embedded.name() {
         return Err(StartError::Bus(format!("the settings have no bus \"{}\"", key.name)));
@@ -105,70 +105,77 @@ fn make_bus(
     Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(config, options.served, sink))))
 }
 
-/// Renders what is wrong with the settings of a bus over AMQP, with the key at which it stands.
+/// Renders an error in the settings of an AMQP bus, with the key of the setting.
 fn amqp_settings_error(bus: &str, error: &AmqpError) -> StartError {
-    StartError::Bus(match bus == BusKind::Amqp.name() {
-        true => format!("amqp.{error}"),
-        false => format!("buses.{bus}.{error}"),
+    StartError::Bus(if bus == BusKind::Amqp.name() {
+        format!("amqp.{error}")
+    } else {
+        format!("buses.{bus}.{error}")
     })
 }
 
 #[cfg(feature = "kafka")]
-fn make_kafka_bus(
+fn kafka_bus_factory(
     section: &KafkaSection,
     key: &BusKey,
     options: BusOptions,
-) -> Result<BusMaker, StartError> {
+) -> Result<BusFactory, StartError> {
     use kafka::{Connector, KafkaBus};
     let BusOptions { served, offsets, .. } = options;
     let connector = Connector::new(section.clone(), served, offsets);
-    let connector = connector
-        .map_err(|why| StartError::Bus(format!("the bus \"{}\" over Kafka: {why}", key.name)))?;
+    let connector = connector.map_err(|error| {
+        StartError::Bus(format!("the bus \"{}\" over Kafka: {error}", key.name))
+    })?;
     Ok(Box::new(move |sink| Box::new(KafkaBus::connect(connector, sink))))
 }
 
-/// Refuses a bus over Kafka. It is only a safeguard: without Kafka in the build, settings with such
-/// a bus are refused when they are read.
+/// Returns an error. It is only a safeguard: in a build without Kafka, settings with a Kafka bus
+/// are refused when they are read.
 #[cfg(not(feature = "kafka"))]
-fn make_kafka_bus(_: &KafkaSection, key: &BusKey, _: BusOptions) -> Result<BusMaker, StartError> {
+fn kafka_bus_factory(
+    _: &KafkaSection,
+    key: &BusKey,
+    _: BusOptions,
+) -> Result<BusFactory, StartError> {
     Err(StartError::Bus(format!("this build has no Kafka, which the bus \"{}\" needs", key.name)))
 }
 
-/// Returns the options of a bus that calls web services; `None`: the bus is of another kind.
-fn push_options(
+/// Returns the configuration of a push bus; `None`: the bus is of another kind.
+fn push_config(
     settings: &Settings,
     key: &BusKey,
     lease_queues: &Arc<LeaseQueues>,
 ) -> Result<Option<PushConfig>, StartError> {
     let Some(endpoints) = settings.push_bus(&key.name) else { return Ok(None) };
     let section = &settings.push;
-    let pauses = BackoffSettings {
+    let backoff = BackoffSettings {
         min: section.retry_min.0,
         max: section.retry_max.0,
         retry_after_max: section.retry_after_max.0,
     };
     let (endpoints, push) = (endpoints.clone(), section.clone());
-    let takes_urls = *key.name == *BusKind::Push.name();
-    let directory = move |queue: &str| match endpoints.get(queue) {
-        Some(named) => Some(endpoint(named, &push)),
-        None => (takes_urls && is_url(queue))
+    // On the bus `push`, a queue can be the URL of an endpoint that the settings do not name.
+    let accepts_urls = *key.name == *BusKind::Push.name();
+    let find_endpoint = move |queue: &str| match endpoints.get(queue) {
+        Some(settings) => Some(endpoint(settings, &push)),
+        None => (accepts_urls && is_url(queue))
             .then(|| endpoint(&EndpointSettings::from_url(queue), &push)),
     };
     Ok(Some(PushConfig {
         key: key.clone(),
         client: service_client(settings, key.clone()).map_err(StartError::Bus)?,
-        backoff: pauses,
+        backoff,
         calls_max: section.calls_max,
-        endpoints: Box::new(directory),
+        endpoints: Box::new(find_endpoint),
         lease_queues: lease_queues.clone(),
     }))
 }
 
-/// Creates the client that calls the web services of a bus.
+/// Creates the client that calls the endpoints of a push bus.
 ///
 /// # Errors
 ///
-/// These settings allow no calls.
+/// Returns an error if these settings allow no calls.
 pub fn service_client(settings: &Settings, key: BusKey) -> Result<EndpointClient, String> {
     EndpointClient::new(EndpointClientSettings {
         key,
@@ -191,9 +198,11 @@ fn endpoint(settings: &EndpointSettings, push: &PushSection) -> Endpoint {
     }
 }
 
-/// Returns the maker of the topic for events, if there is to be one: an exchange in the virtual
-/// host of the address of a bus over AMQP.
-pub(super) fn topic_maker(settings: &Settings) -> Result<Option<EventTopicFactory>, StartError> {
+/// Returns the factory of the topic for events: an exchange on an AMQP bus, in the virtual host of
+/// its URL. `None`: the settings have no exchange.
+pub(super) fn event_topic_factory(
+    settings: &Settings,
+) -> Result<Option<EventTopicFactory>, StartError> {
     let Some((bus, section)) = settings.exchange_bus().map_err(StartError::Bus)? else {
         return Ok(None);
     };
@@ -207,142 +216,150 @@ pub(super) fn topic_maker(settings: &Settings) -> Result<Option<EventTopicFactor
     Ok(Some(Box::new(move |sink| Box::new(connector.connect(sink)))))
 }
 
-/// Returns the buses of the `used` definitions, with their queues. A loaded workflow has a queue of
-/// its own, besides those of its steps.
+/// Returns the buses of the `used` definitions, each with the queues that it serves: the queues of
+/// the steps, and a call queue for each loaded workflow.
 pub(super) fn queues_by_bus<'a>(
     buses: &Buses,
     loaded: &Definitions,
     used: impl Iterator<Item = &'a Arc<Definition>>,
 ) -> BTreeMap<BusKey, ServedQueues> {
-    let mut workers: BTreeMap<BusKey, BTreeSet<Arc<str>>> = BTreeMap::new();
-    let mut timeouts: BTreeMap<BusKey, BTreeMap<Arc<str>, Duration>> = BTreeMap::new();
-    let mut declared: BTreeMap<BusKey, BTreeMap<Arc<str>, QueueDeclaration>> = BTreeMap::new();
+    let mut worker_queues: BTreeMap<BusKey, BTreeSet<Arc<str>>> = BTreeMap::new();
+    let mut reply_timeouts: BTreeMap<BusKey, BTreeMap<Arc<str>, Duration>> = BTreeMap::new();
+    let mut declarations: BTreeMap<BusKey, BTreeMap<Arc<str>, QueueDeclaration>> = BTreeMap::new();
     let mut declare = |Address { bus, queue }: Address, declaration: &QueueDeclaration| {
         if !declaration.is_default() {
-            declared.entry(bus).or_default().insert(queue, declaration.clone());
+            declarations.entry(bus).or_default().insert(queue, declaration.clone());
         }
     };
-    let mut of_loaded: BTreeSet<Address> = BTreeSet::new();
+    let mut loaded_queues: BTreeSet<Address> = BTreeSet::new();
     for definition in loaded.values() {
         let queue = Definition::call_queue(&definition.name).into();
         declare(Address { bus: buses.bus_of_workflow(definition), queue }, &definition.queue);
         for step in definition.sending_steps() {
             declare(buses.address(definition, step), &step.declared);
-            of_loaded.insert(buses.address(definition, step));
+            loaded_queues.insert(buses.address(definition, step));
         }
     }
-    let mut seen: BTreeSet<*const Definition> = BTreeSet::new();
-    for definition in used.filter(|definition| seen.insert(Arc::as_ptr(definition))) {
-        workers.entry(buses.bus_of_workflow(definition)).or_default();
+    let mut visited: BTreeSet<*const Definition> = BTreeSet::new();
+    for definition in used.filter(|definition| visited.insert(Arc::as_ptr(definition))) {
+        worker_queues.entry(buses.bus_of_workflow(definition)).or_default();
         for step in definition.sending_steps() {
             let bus = buses.bus_of_step(definition, step);
             if let Some(timeout) = step.timeout {
                 let timeout = Duration::from_millis(timeout.0);
-                let waits = timeouts.entry(bus.clone()).or_default();
-                let longest = waits.entry(step.queue.clone()).or_default();
+                let bus_timeouts = reply_timeouts.entry(bus.clone()).or_default();
+                let longest = bus_timeouts.entry(step.queue.clone()).or_default();
                 *longest = timeout.max(*longest);
             }
-            // What loaded workflows declare of a queue counts, even if that is nothing.
+            // The declarations of loaded workflows override those of others, even if they are
+            // empty.
             let address = Address { bus: bus.clone(), queue: step.queue.clone() };
-            if !of_loaded.contains(&address) {
+            if !loaded_queues.contains(&address) {
                 declare(address, &step.declared);
             }
-            workers.entry(bus).or_default().insert(step.queue.clone());
+            worker_queues.entry(bus).or_default().insert(step.queue.clone());
         }
     }
-    let mut served_by = |(bus, workers): (BusKey, BTreeSet<Arc<str>>)| {
-        let calls = loaded
+    let served_by_bus = |(bus, queues): (BusKey, BTreeSet<Arc<str>>)| {
+        let call_queues = loaded
             .values()
             .filter(|definition| buses.bus_of_workflow(definition) == bus)
             .map(|definition| Definition::call_queue(&definition.name).into());
-        let waits = timeouts.remove(&bus).unwrap_or_default();
-        let declared = declared.remove(&bus).unwrap_or_default();
         let served = ServedQueues {
-            worker_queues: workers.into_iter().collect(),
-            call_queues: calls.collect(),
-            reply_timeouts: waits,
-            declarations: declared,
+            worker_queues: queues.into_iter().collect(),
+            call_queues: call_queues.collect(),
+            reply_timeouts: reply_timeouts.remove(&bus).unwrap_or_default(),
+            declarations: declarations.remove(&bus).unwrap_or_default(),
         };
         (bus, served)
     };
-    workers.into_iter().map(&mut served_by).collect()
+    worker_queues.into_iter().map(served_by_bus).collect()
 }
 
-/// Keeps a bus from delivering before all can be found: the recovered jobs in the router's mailbox,
-/// the workflows, and the bus itself. It opens when it is dropped.
+/// The gate of a bus. Until it is dropped, the bus delivers nothing, so that no delivery arrives
+/// before the recovered jobs, the workflows and the bus itself can be found.
 pub(super) type StartGate = std::sync::mpsc::Sender<()>;
 
-/// The bus's side of its gate.
+/// The end of a gate on which the bus waits.
 pub(super) type StartGateReceiver = std::sync::mpsc::Receiver<()>;
 
-/// Makes and starts buses.
+/// Creates and starts buses.
 pub(super) struct BusStarter {
-    transport: Transport,
+    bus_provider: BusProvider,
     settings: Arc<Settings>,
     reader: Arc<dyn Records>,
     env: Arc<BusEnv>,
 }
 
 impl BusStarter {
-    pub(super) fn new(core: &ManagerCore, mailboxes: &Mailboxes, transport: Transport) -> Self {
+    pub(super) fn new(
+        core: &ManagerCore,
+        mailboxes: &Mailboxes,
+        bus_provider: BusProvider,
+    ) -> BusStarter {
         BusStarter {
-            transport,
+            bus_provider,
             settings: core.settings.clone(),
             reader: core.reader.clone(),
             env: Arc::new(BusEnv::new(core, mailboxes)),
         }
     }
 
-    /// Returns the maker of a bus with these queues, which goes on at its stored offsets.
+    /// Returns the factory of a bus that serves these queues, and resumes at its stored offsets.
     ///
     /// # Errors
     ///
-    /// The journal cannot read the offsets, or the settings have no such bus.
-    pub(super) fn load(
+    /// Returns an error if the journal cannot read the offsets, or if the settings have no such
+    /// bus.
+    pub(super) fn load_factory(
         &self,
         key: &BusKey,
         served: ServedQueues,
         is_added_by_reload: bool,
-    ) -> Result<BusMaker, StartError> {
-        let offset_of = |stored: StoredOffset| {
+    ) -> Result<BusFactory, StartError> {
+        let to_topic_offset = |stored: StoredOffset| {
             let StoredOffset { topic, partition, offset, .. } = stored;
             TopicOffset { topic, partition, offset }
         };
-        let offsets = self.reader.load_offsets(&key.name)?.into_iter().map(offset_of).collect();
+        let stored_offsets = self.reader.load_offsets(&key.name)?;
+        let offsets = stored_offsets.into_iter().map(to_topic_offset).collect();
         let options = BusOptions { served, is_added_by_reload, offsets };
-        (self.transport)(&self.settings, key, options)
+        (self.bus_provider)(&self.settings, key, options)
     }
 
-    /// Starts a bus on a thread, and registers it. It takes nothing before its gate is open.
+    /// Starts a bus on the thread of `arbiter`, and registers it. The bus is created when its gate
+    /// opens.
     pub(super) fn start(
         &self,
         key: BusKey,
-        maker: BusMaker,
+        create_bus: BusFactory,
         arbiter: &ArbiterHandle,
-        at_gate: Option<StartGateReceiver>,
+        gate: Option<StartGateReceiver>,
     ) {
         self.env.health.set_bus(&key, BusState::Disconnected { reason: String::new() });
         let metrics = ActorMetrics::new(&self.env.metrics, BusActor::KIND);
         let (mailbox, inbox) = new_mailbox::<BusActor>(usize::MAX, metrics);
         let (env, watches, bus_key) = (self.env.clone(), self.watches(&key), key.clone());
         inbox.start_in(arbiter, move || {
-            if let Some(at_gate) = at_gate {
-                // An error means that the gate is open.
-                let _ = at_gate.recv();
+            if let Some(gate) = gate {
+                // An error means that the sender was dropped: the gate is open.
+                let _ = gate.recv();
             }
             let sink = event_sink(&env, &bus_key);
-            BusActor::new(maker(sink), bus_key, env, watches)
+            BusActor::new(create_bus(sink), bus_key, env, watches)
         });
         self.env.buses.add(key, mailbox);
     }
 
+    /// Returns how the queues of a bus are watched.
     fn watches(&self, key: &BusKey) -> Watches {
         let amqp = self.settings.amqp_bus(&key.name);
-        let losses = amqp.filter(|amqp| !amqp.management.0.is_empty()).map(|amqp| LossSettings {
-            span: amqp.lost_after.0,
-            reply_queue: amqp.reply_queue.clone(),
-            redispatches: amqp.redispatch_lost,
-        });
-        Watches { has_queue_watch: amqp.is_some(), losses }
+        let loss_watch =
+            amqp.filter(|amqp| !amqp.management.0.is_empty()).map(|amqp| LossSettings {
+                lost_after: amqp.lost_after.0,
+                reply_queue: amqp.reply_queue.clone(),
+                must_redispatch: amqp.redispatch_lost,
+            });
+        Watches { has_queue_watch: amqp.is_some(), loss_watch }
     }
 }
