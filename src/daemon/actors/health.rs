@@ -67,9 +67,9 @@ struct BusHealth {
     state: BusState,
     /// When the bus connected, by the wall clock and by the monotonic clock; `None`: it is not
     /// connected.
-    connected: Option<(Timestamp, tokio::time::Instant)>,
+    connected_since: Option<(Timestamp, tokio::time::Instant)>,
     /// When the bus disconnected; `None`: it is connected.
-    disconnected: Option<Timestamp>,
+    disconnected_since: Option<Timestamp>,
 }
 
 /// Renders the message for clients after the journal is lost.
@@ -105,19 +105,19 @@ impl Health {
     pub fn set_bus(&self, key: &BusKey, state: BusState) {
         let is_connected = |state: &BusState| !matches!(state, BusState::Disconnected { .. });
         let mut buses = self.buses.write().unwrap_or_else(PoisonError::into_inner);
-        let disconnected = match buses.get(key) {
+        let disconnected_since = match buses.get(key) {
             _ if is_connected(&state) => None,
-            Some(BusHealth { disconnected: Some(since), .. }) => Some(*since),
-            Some(BusHealth { disconnected: None, .. }) | None => Some(clock::now()),
+            Some(BusHealth { disconnected_since: Some(since), .. }) => Some(*since),
+            Some(BusHealth { disconnected_since: None, .. }) | None => Some(clock::now()),
         };
-        let connected = match buses.get(key) {
+        let connected_since = match buses.get(key) {
             _ if !is_connected(&state) => None,
-            Some(BusHealth { connected: Some(since), .. }) => Some(*since),
-            Some(BusHealth { connected: None, .. }) | None => {
+            Some(BusHealth { connected_since: Some(since), .. }) => Some(*since),
+            Some(BusHealth { connected_since: None, .. }) | None => {
                 Some((clock::now(), clock::timer_now()))
             }
         };
-        buses.insert(key.clone(), BusHealth { state, connected, disconnected });
+        buses.insert(key.clone(), BusHealth { state, connected_since, disconnected_since });
         drop(buses);
         self.notify_change();
     }
@@ -148,8 +148,8 @@ impl Health {
         replies_first: Duration,
     ) -> Option<Timestamp> {
         let buses = self.buses.read().unwrap_or_else(PoisonError::into_inner);
-        let BusHealth { state, connected, .. } = buses.get(key)?;
-        match *connected {
+        let BusHealth { state, connected_since, .. } = buses.get(key)?;
+        match *connected_since {
             None => Some(Timestamp(i64::MAX)),
             Some((time, _)) if *state == BusState::CatchingUp => Some(time),
             Some((time, instant)) => (clock::timer_now().saturating_duration_since(instant)
@@ -161,7 +161,7 @@ impl Health {
     /// Returns when a bus disconnected: messages since then are not sent. `None`: the bus is
     /// connected, or has no state yet.
     pub fn disconnected_since(&self, key: &BusKey) -> Option<Timestamp> {
-        self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.disconnected
+        self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.disconnected_since
     }
 
     /// Returns the time before which attempts began whose messages may be unsent, because their
