@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     fn memory(limit_bytes: usize) -> Arc<JobMemory> {
-        let gauge = || IntGauge::new("a", "a").expect("a gauge");
+        let gauge = || IntGauge::new("a", "a").expect("the gauge is valid");
         let (used, max_gauge) = (gauge(), gauge());
         let gauges = MemoryGauges { used, max: max_gauge, passivated: gauge(), pending: gauge() };
         JobMemory::new(limit_bytes, gauges)
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_of_memory_is_notified_once_until_there_is_enough() {
+    fn a_shortage_of_memory_is_notified_once_until_the_low_watermark_is_reached() {
         let memory = memory(800);
         let mut share = memory.acquire_share(500);
         assert!(!memory.is_short() && !memory.take_notification());
@@ -280,7 +280,7 @@ mod tests {
         assert!(memory.take_notification() && !memory.take_notification());
         share.set(401);
         share.set(501);
-        assert!(!memory.take_notification(), "memory was never above the low watermark");
+        assert!(!memory.take_notification(), "memory stayed above the low watermark");
         share.set(400);
         share.set(501);
         assert!(memory.take_notification());

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_doubts_a_clock_that_is_far_from_the_newest_record() {
+    fn a_clock_that_is_far_from_the_newest_record_is_in_doubt() {
         const MINUTE: i64 = 60_000_000_000;
         let newest_record = Timestamp(1_000_000 * MINUTE);
         let after = |minutes: i64| Timestamp(newest_record.0 + minutes * MINUTE);

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_large_commit_the_next_one_waits_for_more() {
+    fn after_a_large_commit_the_next_one_waits_for_more_records() {
         let mut schedule = CommitSchedule::new();
         for (records, timer) in [
             (RECORDS_UNDER_LOAD, CommitTimer::Linger),
