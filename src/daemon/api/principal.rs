@@ -66,7 +66,7 @@ async fn whoami(
     let principal = request.extensions().get::<Principal>().cloned();
     let Principal { name, scope, queues, vhost, .. } =
         principal.ok_or_else(|| Problem::internal("nobody has sent this".to_owned()))?;
-    let asks_for_token = api.access.tokens().are_required();
+    let asks_for_token = api.access.tokens().is_token_required();
     let vhost = Some(vhost).filter(|vhost| !vhost.is_empty());
     Ok(HttpResponse::Ok().json(WhoamiView { asks_for_token, name, scope, queues, vhost }))
 }

@@ -73,7 +73,8 @@ pub(super) async fn authorise(
     };
     // Where no token is required, only a request without a client error marks its connection as
     // admitted.
-    let is_accepted = api.access.tokens().are_required() || !response.status().is_client_error();
+    let is_accepted =
+        api.access.tokens().is_token_required() || !response.status().is_client_error();
     if let Some(slot) = slot.filter(|_| is_admitted && is_accepted) {
         slot.mark_admitted();
     }
