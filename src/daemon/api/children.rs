@@ -65,13 +65,13 @@ async fn list_children(
         .ok_or_else(|| Problem::unknown_job(id))?;
     let step = step.map(|name| find_fan_out_step(tree.graph(), &name)).transpose()?;
     let filter = ChildFilter { state, step };
-    let page = reads::respond(&api, page_bytes_for(limit, ROW_BYTES), move |reader, answer| {
+    let page = reads::respond(&api, page_bytes_for(limit, ROW_BYTES), move |reader, response| {
         let rows = reader.load_children(&tree, filter, after, limit)?;
         let next = rows
             .last()
             .filter(|_| rows.len() == limit as usize)
             .map(|row| format_cursor(row.cursor));
-        answer.write_json(&Page {
+        response.write_json(&Page {
             children: rows.iter().map(|row| to_view(tree.graph(), row)).collect(),
             next,
         })

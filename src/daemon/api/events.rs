@@ -97,8 +97,8 @@ async fn stream_job(
     let source = api.settings.events.source.clone();
     // What is decided from now on is in the subscription, what was decided before is in the
     // journal: no end gets lost in between.
-    let end = reads::with_job(&api, id, move |found, _| {
-        Ok(found.job.state().is_ended().then(|| Event::from_state(&found.job, &source)))
+    let end = reads::with_job(&api, id, move |stored, _| {
+        Ok(stored.job.state().is_ended().then(|| Event::from_state(&stored.job, &source)))
     });
     let (end, _) = end.await?;
     let Some(end) = end else {

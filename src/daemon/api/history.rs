@@ -51,12 +51,12 @@ async fn list_entries(
         .await?
         .ok_or_else(|| Problem::unknown_job(id))?;
     let bytes = job_bytes.min(PAGE_BYTES_MAX + api.manager.limits().reply_bytes_max);
-    let page = reads::respond(&api, RENDERED_FACTOR * bytes, move |reader, answer| {
+    let page = reads::respond(&api, RENDERED_FACTOR * bytes, move |reader, response| {
         let page = reader
             .load_record_page(id, after, limit, PAGE_BYTES_MAX)?
             .ok_or_else(|| Problem::unknown_job(id))?;
         let rows = page.rows.iter();
-        answer.write_json(&Page {
+        response.write_json(&Page {
             entries: rows.flat_map(|row| EntryView::from_row(page.graph(), row)).collect(),
             next: page.next_cursor(),
         })
@@ -74,9 +74,9 @@ pub(super) async fn get_job_at(
     let load = move |reader: &dyn Records| {
         reader.load_job_at_entry(id, at)?.ok_or_else(|| Problem::unknown_job(id))
     };
-    let response = reads::with_rebuilt_job(api, id, load, move |then, answer| match then {
-        JobAtEntry::Found { job, at } if is_light => answer.write_json(&JobView::light(&job, at)),
-        JobAtEntry::Found { job, at } => answer.write_json(&JobView::whole(&job, at)),
+    let response = reads::with_rebuilt_job(api, id, load, move |then, response| match then {
+        JobAtEntry::Found { job, at } if is_light => response.write_json(&JobView::light(&job, at)),
+        JobAtEntry::Found { job, at } => response.write_json(&JobView::whole(&job, at)),
         JobAtEntry::NoSuchEntry { entries } => Err(unknown_entry(id, at, entries)),
     });
     Ok(response.await?.1.into_response())

@@ -76,8 +76,8 @@ async fn respond_counts(
     if let Some(counts) = found.await {
         return Ok(HttpResponse::Ok().json(counts?));
     }
-    let response = reads::with_job(api, id, move |found, answer| {
-        answer.write_json(&items_view(&found.job, &name, window)?)
+    let response = reads::with_job(api, id, move |stored, response| {
+        response.write_json(&items_view(&stored.job, &name, window)?)
     });
     Ok(response.await?.1.into_response())
 }
@@ -105,18 +105,18 @@ async fn respond_map(
             .body(map.into_bytes()));
     }
     // Of a step that has ended the job keeps only counts: the child jobs have the rest.
-    let ended = reads::with_job(api, id, move |found, _| {
-        let (step, fan_out) = find_fan_out(&found.job, &name)?;
-        Ok((step, fan_out.items(), found.job.items_end(step)))
+    let ended = reads::with_job(api, id, move |stored, _| {
+        let (step, fan_out) = find_fan_out(&stored.job, &name)?;
+        Ok((step, fan_out.items(), stored.job.items_end(step)))
     });
     let (step, items, end) = ended.await?.0;
     let bytes = ItemMap::byte_len(items);
-    let map = reads::write_response(api, bytes, move |reader, answer| {
+    let map = reads::write_response(api, bytes, move |reader, response| {
         let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let mut map = ItemMap::new(items);
         reader
             .for_each_item(&tree, step, &mut |row| map.set(row.item, to_item_state(&row, end)))?;
-        answer.write_all(&map.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
+        response.write_all(&map.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
     });
     Ok(map.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
@@ -137,14 +137,16 @@ async fn respond_times(
     let found = active_jobs::inspect_job(api, id, move |job| begun(job, &step_name)).await;
     let (step, items, started) = match found {
         Some(found) => found?,
-        None => reads::with_job(api, id, move |found, _| begun(&found.job, &name)).await?.0,
+        None => reads::with_job(api, id, move |stored, _| begun(&stored.job, &name)).await?.0,
     };
-    let times = reads::write_response(api, ItemTimes::byte_len(items), move |reader, answer| {
+    let times = reads::write_response(api, ItemTimes::byte_len(items), move |reader, response| {
         let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let mut times = ItemTimes::new(items, started);
         reader
             .for_each_item(&tree, step, &mut |row| times.set(row.item, row.created, row.ended))?;
-        answer.write_all(&times.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
+        response
+            .write_all(&times.into_bytes())
+            .map_err(|error| Problem::internal(error.to_string()))
     });
     Ok(times.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
@@ -185,15 +187,15 @@ async fn respond_reasons(
     let known = end.clone();
     let end = match active_jobs::inspect_job(api, id, move |job| known(job)).await {
         Some(end) => end?,
-        None => reads::with_job(api, id, move |found, _| end(&found.job)).await?.0,
+        None => reads::with_job(api, id, move |stored, _| end(&stored.job)).await?.0,
     };
-    let response = reads::respond(api, page_bytes(GROUPED_MAX), move |reader, answer| {
+    let response = reads::respond(api, page_bytes(GROUPED_MAX), move |reader, response| {
         let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let step = find_step(tree.graph(), id, &name)?;
         if tree.graph().step(step).task.is_none() {
             return Err(no_items(&name, id));
         }
-        answer.write_json(&group_reasons(reader, &tree, step, end)?)
+        response.write_json(&group_reasons(reader, &tree, step, end)?)
     });
     response.await
 }

@@ -176,7 +176,7 @@ async fn list_jobs_of_workflow(
         return stream_lists(&api, vec![("running", running), ("completed", ended)], false).await;
     };
     let bytes = 2 * page_bytes(limit);
-    let page = reads::respond(&api, bytes, move |reader, answer| {
+    let page = reads::respond(&api, bytes, move |reader, response| {
         let running = reader.load_running_root_jobs(&workflow, cursor.running, limit)?;
         let ended = reader.load_ended_root_jobs(&workflow, since, cursor.ended, limit)?;
         let more = running.len() == limit as usize || ended.len() == limit as usize;
@@ -193,7 +193,7 @@ async fn list_jobs_of_workflow(
             .map(|(_, id, state)| (id, state))
             .chain(ended.into_iter().map(|(_, id, state)| (id, state)));
         let states = with_states.then(|| states.collect());
-        answer.write_json(&WorkflowPage {
+        response.write_json(&WorkflowPage {
             completed,
             next: more.then(|| next.to_text()),
             running: under_way,
@@ -256,13 +256,13 @@ async fn list_running_jobs(
     let Some(limit) = limit.as_deref().map(query::parse_limit).transpose()? else {
         return stream_lists(&api, vec![("jobs", Listing::All { after: 0 })], true).await;
     };
-    let page = reads::respond(&api, page_bytes(limit), move |reader, answer| {
+    let page = reads::respond(&api, page_bytes(limit), move |reader, response| {
         let page = reader.load_running_jobs(after, limit)?;
         let next = page
             .last()
             .filter(|_| page.len() == limit as usize)
             .map(|(number, _)| number.to_string());
-        answer.write_json(&JobsPage { jobs: page.into_iter().map(|(_, id)| id).collect(), next })
+        response.write_json(&JobsPage { jobs: page.into_iter().map(|(_, id)| id).collect(), next })
     });
     page.await
 }
@@ -395,8 +395,8 @@ async fn get_job(
     if is_light {
         return get_light_job(&api, id, now, IfNoneMatch::parse(&request).ok()).await;
     }
-    let whole = reads::with_job(&api, id, move |found, answer| {
-        answer.write_json(&JobView::whole(&found.job, now))
+    let whole = reads::with_job(&api, id, move |stored, response| {
+        response.write_json(&JobView::whole(&stored.job, now))
     });
     Ok(whole.await?.1.into_response())
 }
@@ -432,9 +432,9 @@ async fn get_light_job(
     if matches_etag(known.as_ref(), &stored_tag) {
         return Ok(respond_not_modified(stored_tag));
     }
-    let light = reads::with_job(api, id, move |found, answer| {
-        answer.write_json(&JobView::light(&found.job, now))?;
-        Ok((found.job.origin().created, found.job.entry_count()))
+    let light = reads::with_job(api, id, move |stored, response| {
+        response.write_json(&JobView::light(&stored.job, now))?;
+        Ok((stored.job.origin().created, stored.job.entry_count()))
     });
     let ((created, entries), written) = light.await?;
     let mut response = written.into_response();
@@ -463,13 +463,13 @@ async fn get_job_result(
 ) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let id = parse_job_id(&path)?;
-    let result = reads::with_job(&api, id, move |found, answer| {
-        let state = found.job.state();
+    let result = reads::with_job(&api, id, move |stored, response| {
+        let state = stored.job.state();
         if state != JobState::Completed {
             let why = "only a completed job has a result";
             return Err(Problem::conflict(format!("job {id} is {}: {why}", state.as_str())));
         }
-        answer.write_json(&found.job.result())
+        response.write_json(&stored.job.result())
     });
     Ok(result.await?.1.into_response())
 }

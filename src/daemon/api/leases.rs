@@ -384,8 +384,8 @@ async fn find_attempt_end_in_ended(
     step: String,
     attempt: u32,
 ) -> &'static str {
-    let found = reads::with_job(api, job, move |found, _| {
-        Ok(find_attempt_end_in(&found.job, &step, attempt))
+    let found = reads::with_job(api, job, move |stored, _| {
+        Ok(find_attempt_end_in(&stored.job, &step, attempt))
     });
     // A job that is gone was settled before. If it cannot be read now, its attempt is over all the
     // same.

@@ -310,10 +310,10 @@ async fn operate_on_all(
     }
     if search.dry_run == Some(true) {
         let manager = api.manager.clone();
-        let response = reads::respond(&api, page_bytes(limit), move |reader, answer| {
+        let response = reads::respond(&api, page_bytes(limit), move |reader, response| {
             let hits = reader.search(&search.filter, order, beyond, limit)?;
             let jobs = hits.iter().map(|hit| Row::from_hit(hit, None, &manager)).collect();
-            answer.write_json(&Dry {
+            response.write_json(&Dry {
                 dry_run: true,
                 jobs,
                 matched: hits.len(),

@@ -235,13 +235,13 @@ fn parse_order(text: &str) -> Result<SearchOrder, Problem> {
 async fn search_jobs(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let search = SearchQuery::parse(&api, query.into_pairs(), SearchPurpose::List).await?;
     let (limit, manager) = (search.limit(), api.manager.clone());
-    let response = reads::respond(&api, page_bytes(limit), move |reader, answer| {
+    let response = reads::respond(&api, page_bytes(limit), move |reader, response| {
         let hits = reader.search(&search.filter, search.order, search.after(), limit)?;
         let count = match search.with_count {
             Some(true) => Some(reader.count_matches(&search.filter, COUNT_MAX + 1)?),
             Some(false) | None => None,
         };
-        answer.write_json(&SearchAnswer {
+        response.write_json(&SearchAnswer {
             jobs: hits
                 .iter()
                 .map(|hit| Row::from_hit(hit, search.parent.as_ref(), &manager))

@@ -59,10 +59,10 @@ async fn get_step(
         let load = move |reader: &dyn Records| {
             reader.load_job_at_entry(id, at)?.ok_or_else(|| Problem::unknown_job(id))
         };
-        let response = reads::with_rebuilt_job(&api, id, load, move |then, answer| match then {
+        let response = reads::with_rebuilt_job(&api, id, load, move |then, response| match then {
             JobAtEntry::Found { job, at } => {
                 let step = find_step(job.graph(), id, &name)?;
-                answer.write_json(&StepDetail::new(&job, step, attempts, at))
+                response.write_json(&StepDetail::new(&job, step, attempts, at))
             }
             JobAtEntry::NoSuchEntry { entries } => Err(history::unknown_entry(id, at, entries)),
         });
@@ -76,9 +76,9 @@ async fn get_step(
     if let Some(Some(body)) = found.await {
         return Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body));
     }
-    let response = reads::with_job(&api, id, move |found, answer| {
-        let step = find_step(found.job.graph(), id, &name)?;
-        answer.write_json(&StepDetail::new(&found.job, step, attempts, now))
+    let response = reads::with_job(&api, id, move |stored, response| {
+        let step = find_step(stored.job.graph(), id, &name)?;
+        response.write_json(&StepDetail::new(&stored.job, step, attempts, now))
     });
     Ok(response.await?.1.into_response())
 }
@@ -201,16 +201,16 @@ async fn respond_payload(
         Some(message) => {
             let message = message?;
             let bytes = message.encoded_len();
-            reads::write_response(api, bytes, move |_, answer| {
-                answer.set_range(range);
-                answer.write_json(&message)
+            reads::write_response(api, bytes, move |_, response| {
+                response.set_range(range);
+                response.write_json(&message)
             })
             .await?
         }
         None => {
-            let response = reads::with_job(api, id, move |found, answer| {
-                answer.set_range(range);
-                answer.write_json(&kind.find_in(&found.job)?)
+            let response = reads::with_job(api, id, move |stored, response| {
+                response.set_range(range);
+                response.write_json(&kind.find_in(&stored.job)?)
             });
             response.await?.1
         }

@@ -93,7 +93,7 @@ fn explain_job(
 ) -> LocalBoxFuture<'_, Result<Why, Problem>> {
     Box::pin(async move {
         // The permit is held for as long as the job is.
-        let (job, _permit) = reads::with_job(api, id, |found, _| Ok(found.job)).await?;
+        let (job, _permit) = reads::with_job(api, id, |stored, _| Ok(stored.job)).await?;
         if let Some(why) = explain_job_state(api, &job) {
             return Ok(why);
         }

@@ -64,7 +64,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
                 .with_json_response(200, "What became of it", schemas.reference::<Taken>())
                 .with_problems(&[410])
         }),
-    ApiRoute::nothing("/api/queue/{queue}/message/{path:.*}", Access::Queue),
+    ApiRoute::unassigned("/api/queue/{queue}/message/{path:.*}", Access::Queue),
 ];
 
 fn describe_call(id: &str, summary: &str) -> OperationSpec {
