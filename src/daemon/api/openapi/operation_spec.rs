@@ -90,8 +90,8 @@ impl OperationSpec {
         self
     }
 
-    /// A rule that no schema can say, as the 400 says it.
-    pub(in crate::api) fn rule(mut self, rule: String) -> OperationSpec {
+    /// Adds a rule that no schema can express, in the words of the 400 that it causes.
+    pub(in crate::api) fn with_rule(mut self, rule: String) -> OperationSpec {
         self.rules.push(rule);
         self
     }
