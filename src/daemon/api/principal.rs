@@ -1,4 +1,4 @@
-//! Who sends a request, as [`super::token`] has found out.
+//! Shows the principal of a request, which [`super::token`] has authenticated.
 
 use super::problem::Problem;
 use super::query::Query;
@@ -20,7 +20,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/whoami", || web::to
             .with_json_response(200, "The token", schemas.reference::<WhoamiView>())
     })];
 
-/// The name of the token with which a request came, for the record. `None`: requests need no token.
+/// The name of a request's token, which the job's record keeps. `None`: requests need no token.
 pub(super) struct PrincipalName(pub Option<Arc<str>>);
 
 impl FromRequest for PrincipalName {

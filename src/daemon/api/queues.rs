@@ -1,5 +1,5 @@
-//! The queues of the loaded workflows, and of the definitions that jobs under way still run: what
-//! they hold, and which steps use them.
+//! Shows the queues of loaded workflows, and of unloaded definitions that active jobs still run:
+//! the messages of each queue, and the steps that use it.
 
 use super::leases::to_wall_clock;
 use super::problem::Problem;
@@ -32,7 +32,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     }),
 ];
 
-/// The most leases in one response.
+/// Limits the leases in one response.
 const LEASES_MAX: usize = 100;
 
 #[derive(Serialize, ToSchema)]
@@ -135,6 +135,7 @@ struct LeaseView {
     lease_until: Rfc3339Time,
 }
 
+/// Shows one queue with its leases.
 async fn get_queue(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -142,26 +143,26 @@ async fn get_queue(
 ) -> Result<HttpResponse, Problem> {
     let [bus, vhost] = query.extract(["bus", "vhost"])?;
     let address = redispatch::parse_address(&api, &path.into_inner(), bus, vhost)?;
-    redispatch::check_known(&api, &address, |other| {
+    redispatch::check_known(&api, &address, |other_bus| {
         Problem::not_found(format!(
-            "loaded workflows have the queue {} on the bus {other}, not on {}: ask with \
-             ?bus={other}",
+            "loaded workflows have the queue {} on the bus {other_bus}, not on {}: ask with \
+             ?bus={other_bus}",
             quote(&address.queue),
             address.bus.name
         ))
     })
     .await?;
     let scan = api.manager.queue_report().await;
-    let (loaded, in_use) =
-        (api.manager.definitions(), with_full_names(api.manager.unloaded_definitions()));
-    let used_by = collect_uses(&api, &loaded, &in_use).remove(&address).unwrap_or_default();
+    let loaded = api.manager.definitions();
+    let unloaded = with_full_names(api.manager.unloaded_definitions());
+    let used_by = collect_uses(&api, &loaded, &unloaded).remove(&address).unwrap_or_default();
     let key = (address.bus.clone(), address.queue.clone());
     let queue = QueueView {
         oldest: scan.oldest.get(&address).map(Oldest::from_wait),
         ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
     };
     let lease_queue = api.manager.lease_queues().find(&address.bus);
-    let leases = lease_queue.map(|found| found.leases(&address.queue, LEASES_MAX));
+    let leases = lease_queue.map(|lease_queue| lease_queue.leases(&address.queue, LEASES_MAX));
     let leases = leases.into_iter().flatten().map(|lease| LeaseView {
         message_id: lease.id,
         worker: lease.worker,
@@ -172,12 +173,13 @@ async fn get_queue(
     Ok(HttpResponse::Ok().json(OneQueue { looked: scanned_at, queue, leases: leases.collect() }))
 }
 
+/// Lists all queues.
 async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let scan = api.manager.queue_report().await;
-    let (loaded, in_use) =
-        (api.manager.definitions(), with_full_names(api.manager.unloaded_definitions()));
-    let mut uses = collect_uses(&api, &loaded, &in_use);
+    let loaded = api.manager.definitions();
+    let unloaded = with_full_names(api.manager.unloaded_definitions());
+    let mut uses = collect_uses(&api, &loaded, &unloaded);
     let queues = uses.iter_mut().map(|(address, used_by)| {
         let key = (address.bus.clone(), address.queue.clone());
         let used_by = std::mem::take(used_by);
@@ -189,33 +191,37 @@ async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
     Ok(HttpResponse::Ok().json(Queues { looked: Rfc3339Time(scan.at), queues: queues.collect() }))
 }
 
-/// Pairs definitions with their full names, and sorts them.
+/// Pairs definitions with their full names, and sorts them by name.
 fn with_full_names(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
-    let named = |definition: Arc<Definition>| (definition.full_name(), definition);
-    let mut named: Vec<_> = definitions.into_iter().map(named).collect();
-    named.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let mut named: Vec<_> = definitions
+        .into_iter()
+        .map(|definition: Arc<Definition>| (definition.full_name(), definition))
+        .collect();
+    named.sort_by(|(left, _), (right, _)| left.cmp(right));
     named
 }
 
-/// Collects the queues of the loaded definitions, and of those that jobs under way still run, each
-/// with the steps that use it.
+/// Collects the queues of the loaded definitions, and of unloaded ones that active jobs still run,
+/// each with the steps that use it.
 fn collect_uses<'a>(
     api: &Arc<ApiState>,
     loaded: &'a BTreeMap<String, Arc<Definition>>,
-    in_use: &'a [(String, Arc<Definition>)],
+    unloaded: &'a [(String, Arc<Definition>)],
 ) -> BTreeMap<Address, Vec<Use<'a>>> {
     let mut uses: BTreeMap<Address, Vec<Use<'a>>> = BTreeMap::new();
     for (name, definition) in loaded {
-        for (step, used) in sending_steps(name, definition) {
-            uses.entry(api.manager.buses().address(definition, step)).or_default().push(used);
+        for (step, current_use) in sending_steps(name, definition) {
+            let address = api.manager.buses().address(definition, step);
+            uses.entry(address).or_default().push(current_use);
         }
     }
-    for (name, definition) in in_use {
-        for (step, used) in sending_steps(name, definition) {
+    for (name, definition) in unloaded {
+        for (step, current_use) in sending_steps(name, definition) {
             let queue_uses = uses.entry(api.manager.buses().address(definition, step)).or_default();
-            let old_use = Use { no_longer_in_files: true, ..used };
-            // The files may have changed elsewhere in the workflow, or more than once.
-            if !queue_uses.contains(&used) && !queue_uses.contains(&old_use) {
+            let old_use = Use { no_longer_in_files: true, ..current_use };
+            // The loaded definition may still have the step on this queue, and so may another
+            // unloaded definition.
+            if !queue_uses.contains(&current_use) && !queue_uses.contains(&old_use) {
                 queue_uses.push(old_use);
             }
         }
@@ -223,20 +229,21 @@ fn collect_uses<'a>(
     uses
 }
 
-/// Returns the steps of a definition that send messages.
+/// Returns the steps of a definition that send messages, each with its use of a queue.
 fn sending_steps<'a>(
     workflow: &'a str,
     definition: &'a Definition,
 ) -> impl Iterator<Item = (&'a Step, Use<'a>)> {
-    definition.graphs.iter().enumerate().flat_map(move |(at, graph)| {
-        let task = (at > 0).then_some(graph.name.as_str());
-        let used = move |step: &'a Step| Use {
+    definition.graphs.iter().enumerate().flat_map(move |(index, graph)| {
+        // The first graph is the workflow itself, the others are its tasks.
+        let task = (index > 0).then_some(graph.name.as_str());
+        let to_use = move |step: &'a Step| Use {
             workflow,
             task,
             step: &step.name,
             no_longer_in_files: false,
         };
-        graph.steps.iter().filter(|step| step.has_queue()).map(move |step| (step, used(step)))
+        graph.steps.iter().filter(|step| step.has_queue()).map(move |step| (step, to_use(step)))
     })
 }
 
@@ -266,7 +273,7 @@ impl<'a> QueueView<'a> {
             missing: false,
             unknown: None,
             oldest: None,
-            no_longer_in_files: used_by.iter().all(|used| used.no_longer_in_files),
+            no_longer_in_files: used_by.iter().all(|queue_use| queue_use.no_longer_in_files),
             used_by,
         };
         match status {
@@ -279,11 +286,11 @@ impl<'a> QueueView<'a> {
                     ..view
                 }
             }
-            Some(QueueStatus::Endpoint { waiting, calls, failure: trouble }) => QueueView {
+            Some(QueueStatus::Endpoint { waiting, calls, failure }) => QueueView {
                 messages: Some(u32::try_from(*waiting).unwrap_or(u32::MAX)),
                 unacknowledged: Some(*calls as u64),
-                trouble: trouble.as_ref().map(|trouble| &*trouble.reason),
-                next_call: trouble.as_ref().and_then(|trouble| trouble.retry_at).map(Rfc3339Time),
+                trouble: failure.as_ref().map(|failure| &*failure.reason),
+                next_call: failure.as_ref().and_then(|failure| failure.retry_at).map(Rfc3339Time),
                 ..view
             },
             Some(QueueStatus::Missing) => QueueView { missing: true, ..view },
