@@ -11,7 +11,7 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The most bytes in which the length of an element is encoded. No certificate is as large as 4 GiB.
+/// Limits the bytes in which the length of an element is encoded. No certificate needs more.
 const LENGTH_BYTES_MAX: usize = 4;
 
 /// How long before its expiry a certificate should be replaced, in seconds.

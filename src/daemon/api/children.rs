@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] =
     &[ApiRoute::get("/api/job/{id}/children", || web::to(list_children)).operation(|schemas| {
-        OperationSpec::new("listChildJobs", "jobs", "Its child jobs, by step and item")
+        OperationSpec::new("listChildJobs", "jobs", "The child jobs of a job, by step and item")
             .with_parameters(&[STATE, STEP, LIMIT, CHILD_AFTER])
             .with_json_response(200, "The child jobs", schemas.reference::<Page<'_>>())
             .with_problems(&[404])

@@ -75,7 +75,7 @@ impl ConfirmedStep<'_> {
             );
             return Some((WaitCause::Working, why));
         }
-        let consumer_count = format_count(consumers, "consumer", "consumers");
+        let workers = format_count(consumers, "consumer", "consumers");
         let age_ms = run.sent.map(|sent| (clock::now().0 - sent.0) / 1_000_000);
         let is_in_statistics = age_ms.is_none_or(|age_ms| {
             age_ms > i64::try_from(STATISTICS_AGE_MAX.as_millis()).unwrap_or(i64::MAX)
@@ -95,7 +95,7 @@ impl ConfirmedStep<'_> {
                 WaitCause::Lost,
                 format!(
                     "the message of step \"{name}\" is lost, most likely: queue \"{queue}\" holds \
-                     none, neither waiting nor with one of its {consumer_count}, as the broker's \
+                     none, neither waiting nor with one of its {workers}, as the broker's \
                      statistics of some seconds ago tell, and no reply has come. It was \
                      {LOST_BY}: {resend_hint}; {timeout}"
                 ),
@@ -104,14 +104,14 @@ impl ConfirmedStep<'_> {
                 WaitCause::Working,
                 format!(
                     "a worker has it, most likely: the message of step \"{name}\" no longer waits \
-                     in queue \"{queue}\", which has {consumer_count}; the broker's statistics do not \
+                     in queue \"{queue}\", which has {workers}; the broker's statistics do not \
                      show yet who has it: ask again in some seconds; {timeout}"
                 ),
             )),
             (0, _, Some(unacknowledged)) => Some((
                 WaitCause::Working,
                 format!(
-                    "a worker has it, most likely: {} of queue \"{queue}\" with its {consumer_count}, \
+                    "a worker has it, most likely: {} of queue \"{queue}\" with its {workers}, \
                      none waits, and the message of step \"{name}\" has no reply yet; {timeout}",
                     format_count(unacknowledged, "message is", "messages are")
                 ),
@@ -120,7 +120,7 @@ impl ConfirmedStep<'_> {
                 WaitCause::Working,
                 format!(
                     "a worker has it, most likely: the message of step \"{name}\" no longer waits \
-                     in queue \"{queue}\", which has {consumer_count}, and no reply has come. Whether \
+                     in queue \"{queue}\", which has {workers}, and no reply has come. Whether \
                      it is with one of them only the management API tells (setting \
                      amqp.management). If none has it, it was {LOST_BY}: {resend_hint}; {timeout}"
                 ),

@@ -25,13 +25,13 @@ use tokio::time::Instant;
 pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/api/events", || web::to(stream_all)).operation(|_| {
         let parameters = [WORKFLOW, VHOST_OF_WORKFLOW, EVENT_KIND];
-        describe_stream("followAll", "What happens to all jobs, from now on")
+        describe_stream("followAll", "The events of all jobs, from now on")
             .with_parameters(&parameters)
     }),
     ApiRoute::get("/api/job/{id}/events", || web::to(stream_job)).operation(|_| {
-        describe_stream("followJob", "What happens to a job, until it has ended")
+        describe_stream("followJob", "The events of a job, until it has ended")
             .with_parameters(&[EVENTS_OF_CHILDREN])
-            .with_empty_response(204, "It has ended, and the client has its last event")
+            .with_empty_response(204, "The job has ended, and the client has its last event")
     }),
 ];
 

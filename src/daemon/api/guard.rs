@@ -270,8 +270,9 @@ impl Origin {
     }
 }
 
-/// Returns whether a host name is the manager's. Only ports in `http.hosts` are compared: forwarding
-/// changes ports, and a page that uses DNS rebinding has a foreign name, whatever its port.
+/// Returns whether a host name is the manager's. Only ports in `http.hosts` are compared:
+/// forwarding changes ports, and a page that uses DNS rebinding has a foreign name, whatever its
+/// port.
 fn is_manager_name(host: &Host, http: &HttpSettings, listen: SocketAddr) -> bool {
     // A web service sends a late reply to the name in `http.public_url`.
     let public = parse_web_address(&http.public_url).ok();

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] =
     &[ApiRoute::get("/api/job/{id}/entries", || web::to(list_entries)).operation(|schemas| {
-        OperationSpec::new("listEntries", "jobs", "Its record, entry by entry")
+        OperationSpec::new("listEntries", "jobs", "The record of a job, entry by entry")
             .with_parameters(&[ENTRY_AFTER, LIMIT])
             .with_json_response(200, "The entries", schemas.reference::<Page<'_>>())
             .with_problems(&[404])

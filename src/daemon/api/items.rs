@@ -1,5 +1,5 @@
-//! Shows the items of a fan-out step, in four formats: counts by state, a bit map of all states, the
-//! times at which each child job began and ended, and the failed items grouped by reason.
+//! Shows the items of a fan-out step, in four formats: counts by state, a bit map of all states,
+//! the times at which each child job began and ended, and the failed items grouped by reason.
 
 use super::active_jobs;
 use super::problem::Problem;

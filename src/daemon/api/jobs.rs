@@ -33,15 +33,15 @@ pub(super) const ROUTES: &[ApiRoute] = &[
             "description":
                 "The job's message. If it has an `id`, that is a UUID, and the new job's id",
         });
-        OperationSpec::new("createJob", "jobs", "Creates a job; answered once it is committed")
+        OperationSpec::new("createJob", "jobs", "Creates a job; the response follows its commit")
             .with_parameters(&[NEW_ID, VHOST, TRACE_PARENT, TRACE_STATE])
             .with_body(false, message)
-            .with_json_response(201, "It exists", schemas.reference::<CreatedJob>())
+            .with_json_response(201, "The job was created", schemas.reference::<CreatedJob>())
             .with_problems(&[404, 409, 422])
     }),
     ApiRoute::get("/api/workflow/{name:.*}", || web::to(list_jobs_of_workflow)).operation(
         |schemas| {
-            let summary = "The jobs of a workflow, under way and ended";
+            let summary = "The jobs of a workflow, active and ended";
             OperationSpec::new("listJobsOfWorkflow", "jobs", summary)
                 .with_parameters(&[VHOST, INTERVAL, LIMIT, DOUBLE_CURSOR, WITH_STATES])
                 .with_json_response(200, "The jobs", schemas.reference::<WorkflowPage>())
@@ -49,7 +49,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         },
     ),
     ApiRoute::get("/api/jobs", || web::to(list_running_jobs)).operation(|schemas| {
-        OperationSpec::new("listRunningJobs", "jobs", "All jobs and child jobs under way")
+        OperationSpec::new("listRunningJobs", "jobs", "All active jobs and child jobs")
             .with_parameters(&[LIMIT, CURSOR])
             .with_json_response(200, "The jobs", schemas.reference::<JobsPage>())
     }),
@@ -57,14 +57,14 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         OperationSpec::new("getJob", "jobs", "A job or child job")
             .with_parameters(&[VIEW, AT])
             .with_json_response(200, "The job", schemas.reference::<JobView<'_>>())
-            .with_empty_response(304, "The light view that the client has is the newest")
+            .with_empty_response(304, "The client has the current light view")
             .with_problems(&[404])
     }),
     ApiRoute::delete("/api/job/{id:.*}", || web::to(cancel_or_erase)).operation(|schemas| {
         let summary = "Cancels a job; with `erase` erases one that has ended";
         OperationSpec::new("endJob", "operations", summary)
             .with_parameters(&[ERASE])
-            .with_json_response(200, "What has become of it", schemas.reference::<Operated<'_>>())
+            .with_json_response(200, "The job's new state", schemas.reference::<Operated<'_>>())
             .with_problems(&[404, 409])
     }),
     ApiRoute::get("/api/job/{id}/result", || web::to(get_job_result)).operation(|_| {

@@ -418,7 +418,8 @@ pub async fn find_attempt_end(api: &Arc<ApiState>, id: &str) -> Option<&'static 
     }
 }
 
-/// Returns the reason why an attempt has ended, for a job that is not active or cannot be inspected.
+/// Returns the reason why an attempt has ended, for a job that is not active, or cannot be
+/// inspected.
 async fn find_attempt_end_in_stored(
     api: &Arc<ApiState>,
     job: JobId,
@@ -510,8 +511,8 @@ pub fn parse_worker_name(name: &str) -> Result<Arc<str>, Problem> {
     Ok(name.into())
 }
 
-/// Checks that a duration could be parsed, and is within its bounds. `format_original` formats it as
-/// the worker wrote it.
+/// Checks that a duration could be parsed, and is within its bounds. `format_original` formats it
+/// as the worker wrote it.
 ///
 /// # Errors
 ///

@@ -20,9 +20,13 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     }),
     ApiRoute::get("/api/settings", || web::to(get_settings)).operation(|schemas| {
         let settings = any_of([any_object_schema(), schemas.list_of::<Sourced<'_>>()]);
-        OperationSpec::new("getSettings", "manager", "Its settings, without secrets")
-            .with_parameters(&[SOURCES])
-            .with_json_response(200, "The settings; with `sources` a list", settings)
+        OperationSpec::new(
+            "getSettings",
+            "manager",
+            "The settings of the manager, with secrets masked",
+        )
+        .with_parameters(&[SOURCES])
+        .with_json_response(200, "The settings; with `sources` a list", settings)
     }),
 ];
 

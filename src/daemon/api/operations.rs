@@ -29,11 +29,11 @@ use utoipa::ToSchema;
 
 /// The operations on a job, with a summary of each.
 const OPERATIONS: &[(&str, &str)] = &[
-    ("cancel", "Ends it"),
-    ("pause", "Dispatches nothing new; replies are taken"),
-    ("resume", "Goes on after a pause"),
-    ("retry", "Goes on from the failed steps"),
-    ("rerun", "Does a step again, and all that depends on it"),
+    ("cancel", "Cancels the job"),
+    ("pause", "Pauses the job: nothing new is dispatched, but replies are accepted"),
+    ("resume", "Resumes the job after a pause"),
+    ("retry", "Retries the job from its failed steps"),
+    ("rerun", "Runs a step of the job again, and all steps that depend on it"),
 ];
 
 pub(super) const ROUTES: &[ApiRoute] = &[
@@ -54,7 +54,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ),
     ApiRoute::post("/api/jobs/delete", || web::to(erase_all))
         .needing(Access::Scope(Scope::Admin))
-        .operation(|schemas| describe_bulk("delete", "Erases ended jobs", schemas)),
+        .operation(|schemas| describe_bulk("delete", "Erases the ended job", schemas)),
     ApiRoute::post("/api/job/{id}/step/{step}", || web::to(reply_by_hand)).operation(|schemas| {
         let reply = json!({ "anyOf": [message_schema()], "description": REPLY_DESCRIPTION });
         describe_operation("replyByHand", "Replies in place of a worker", schemas)
@@ -76,7 +76,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
 pub(super) fn describe_operation(id: &str, summary: &str, schemas: &mut Schemas) -> OperationSpec {
     OperationSpec::new(id, "operations", summary)
         .with_parameters(&[REASON])
-        .with_json_response(200, "What has become of it", schemas.reference::<Operated<'_>>())
+        .with_json_response(200, "The job's new state", schemas.reference::<Operated<'_>>())
         .with_problems(&[404, 409])
 }
 
@@ -87,7 +87,7 @@ fn operation_parameters(operation_name: &str) -> &'static [Parameter] {
 /// Describes an operation on all jobs that match a filter.
 fn describe_bulk(operation_name: &str, summary: &str, schemas: &mut Schemas) -> OperationSpec {
     let outcome = any_of([schemas.reference::<Bulk<'_>>(), schemas.reference::<Dry<'_>>()]);
-    let summary = format!("{summary}: all that a filter finds, a page at a time");
+    let summary = format!("{summary}; applied to all that match a filter, page by page");
     OperationSpec::new(&format!("{operation_name}Jobs"), "operations", &summary)
         .with_parameters(&SEARCH_PARAMETERS)
         .with_rule(describe_missing_filter(operation_name))
@@ -104,7 +104,7 @@ const CONCURRENT_JOBS_MAX: usize = 200;
 const REFUSALS_LISTED_MAX: usize = 100;
 
 /// Limits the reason for an operation, in characters.
-const REASON_CHARS_MAX: usize = 200;
+pub(super) const REASON_CHARS_MAX: u32 = 200;
 
 /// Carries out an operation on one job.
 async fn operate(
@@ -140,7 +140,7 @@ pub(super) fn build_request(
 pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, Problem> {
     let Some(reason) = reason else { return Ok(None) };
     let chars = reason.chars().count();
-    if !(1..=REASON_CHARS_MAX).contains(&chars) {
+    if !(1..=REASON_CHARS_MAX as usize).contains(&chars) {
         return Err(Problem::malformed(format!(
             "reason has {chars} characters, expected 1 to {REASON_CHARS_MAX}: it is kept in the \
              job's record, for those who read it"

@@ -16,8 +16,12 @@ use utoipa::ToSchema;
 pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/whoami", || web::to(whoami))
     .needing(Access::AnyToken)
     .operation(|schemas| {
-        OperationSpec::new("whoami", "manager", "Who sends this, and what the token allows")
-            .with_json_response(200, "The token", schemas.reference::<WhoamiView>())
+        OperationSpec::new(
+            "whoami",
+            "manager",
+            "The principal of the request, and what its token allows",
+        )
+        .with_json_response(200, "The token", schemas.reference::<WhoamiView>())
     })];
 
 /// The name of a request's token, which the job's record keeps. `None`: requests need no token.

@@ -9,7 +9,7 @@ use engine::{JobState, Timestamp};
 use journal::JobNumber;
 
 /// The largest value of `?limit=`.
-const LIMIT_MAX: u32 = 10_000;
+pub(super) const LIMIT_MAX: u32 = 10_000;
 
 /// A parameter that every operation accepts and ignores. Clients vary its value to bypass caches.
 const CACHE_BUSTER: &str = "_";

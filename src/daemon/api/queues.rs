@@ -25,7 +25,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         operation.with_json_response(200, "The queues", schemas.reference::<Queues<'_>>())
     }),
     ApiRoute::get("/api/queue/{queue}", || web::to(get_queue)).operation(|schemas| {
-        OperationSpec::new("getQueue", "manager", "A queue, and who has messages of it")
+        OperationSpec::new("getQueue", "manager", "A queue with its leases")
             .with_parameters(&[BUS, VHOST])
             .with_json_response(200, "The queue", schemas.reference::<OneQueue<'_>>())
             .with_problems(&[404])

@@ -29,7 +29,11 @@ pub(super) const ROUTES: &[ApiRoute] = &[
             let summary = "Sends the messages of all steps that wait on a queue once more";
             OperationSpec::new("redispatchQueue", "operations", summary)
                 .with_parameters(&[BUS, VHOST, DRY_RUN, REASON])
-                .with_json_response(200, "How many", schemas.reference::<Redispatched>())
+                .with_json_response(
+                    200,
+                    "The number of messages",
+                    schemas.reference::<Redispatched>(),
+                )
                 .with_problems(&[404])
         },
     ),
@@ -121,9 +125,9 @@ struct Redispatched {
     vhost: String,
 }
 
-/// Checks that a queue belongs to a loaded workflow, or to an active job, which keeps the definition
-/// that it was created with. Otherwise the name of the queue is most likely misspelt. If another bus
-/// has the queue, `on_other_bus` makes the problem from the name of that bus.
+/// Checks that a queue belongs to a loaded workflow, or to an active job, which keeps the
+/// definition that it was created with. Otherwise the name of the queue is most likely misspelt. If
+/// another bus has the queue, `on_other_bus` makes the problem from the name of that bus.
 pub(super) async fn check_known(
     api: &Arc<ApiState>,
     address: &Address,

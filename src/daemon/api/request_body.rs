@@ -1,5 +1,5 @@
-//! Reads and parses the bodies of requests. Each body is bounded in size and time, and a byte budget
-//! bounds all of them together.
+//! Reads and parses the bodies of requests. Each body is bounded in size and time, and a byte
+//! budget bounds all of them together.
 
 use super::problem::Problem;
 use crate::api::state::ApiState;
@@ -12,8 +12,8 @@ use engine::text::quote;
 use futures_util::StreamExt;
 use std::sync::Arc;
 
-/// The memory that a key of a parsed message takes at least, in bytes: the key, its value, a slot in
-/// the list and one in the index.
+/// The memory that a key of a parsed message takes at least, in bytes: the key, its value, a slot
+/// in the list and one in the index.
 const KEY_BYTES: usize = 192;
 
 /// The body of a request before it is read.

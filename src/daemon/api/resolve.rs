@@ -15,7 +15,7 @@ pub(super) fn parse_job_id(text: &str) -> Result<JobId, Problem> {
     text.parse().map_err(|error: engine::id::InvalidJobId| Problem::malformed(error.to_string()))
 }
 
-/// Returns the full name of a workflow: `VHOST/NAME`, or only its name if the virtual host is empty.
+/// Returns the full name of a workflow: `VHOST/NAME`, or only `NAME` without a virtual host.
 fn full_name(name: &str, vhost: Option<&str>) -> String {
     let name = name.strip_suffix('/').unwrap_or(name);
     match vhost {

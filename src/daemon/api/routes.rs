@@ -20,7 +20,8 @@ use actix_web::{Error, HttpRequest, HttpResponse, Route, web};
 use bytes::Bytes;
 use std::sync::LazyLock;
 
-/// All routes, grouped by path. Specific paths precede general ones, as the router matches in order.
+/// All routes, grouped by path. Specific paths precede general ones, because the router takes the
+/// first match.
 static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
     let mut routes = [
         OTHER_ROUTES,

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] =
     &[ApiRoute::get("/api/jobs/search", || web::to(search_jobs)).operation(|schemas| {
-        let summary = "Jobs that a filter finds; also by `status.STEP=WORD`, for each step";
+        let summary = "Jobs that match a filter; also by `status.STEP=WORD`, for each step";
         OperationSpec::new("searchJobs", "jobs", summary)
             .with_parameters(&SEARCH_PARAMETERS)
             .with_parameters(&[WITH_COUNT, PARENT])

@@ -40,11 +40,10 @@ impl Socket {
     }
 
     /// Drives the handshake. After the handshake, applies `poll_io` to the socket.
-    pub fn poll<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        poll_io: impl FnOnce(Pin<&mut (dyn ReadWrite + '_)>, &mut Context<'_>) -> Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
+    pub fn poll<T, F>(&mut self, context: &mut Context<'_>, poll_io: F) -> Poll<io::Result<T>>
+    where
+        F: FnOnce(Pin<&mut (dyn ReadWrite + '_)>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    {
         if let Socket::Handshaking(accept) = self {
             let stream = std::task::ready!(Pin::new(accept).poll(context))?;
             *self = Socket::Tls(Box::new(stream));

@@ -297,12 +297,12 @@ impl StatusSheet {
 
 /// Characters with which a spreadsheet may begin a formula, in half and full width, or which it may
 /// skip before a formula.
-const FORMULA_PREFIXES: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
+const FORMULA_CHARS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
 
-/// Escapes a cell, so that no spreadsheet evaluates it as a formula (CSV injection), and no terminal
-/// interprets its control characters.
+/// Escapes a cell, so that no spreadsheet evaluates it as a formula (CSV injection), and no
+/// terminal interprets its control characters.
 fn escape_cell(cell: &str) -> String {
-    let apostrophe = if cell.starts_with(FORMULA_PREFIXES) { "'" } else { "" };
+    let apostrophe = if cell.starts_with(FORMULA_CHARS) { "'" } else { "" };
     format!("{apostrophe}{}", escape(cell))
 }
 

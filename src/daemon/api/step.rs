@@ -25,11 +25,11 @@ pub(super) const ROUTES: &[ApiRoute] = &[
             .with_problems(&[404])
     }),
     ApiRoute::get("/api/job/{id}/message", || web::to(get_message))
-        .operation(|_| describe_payload("getMessage", "The message that it was created with")),
+        .operation(|_| describe_payload("getMessage", "The message that the job was created with")),
     ApiRoute::get("/api/job/{id}/step/{step}/input", || web::to(get_input))
-        .operation(|_| describe_payload("getInput", "What its worker is given")),
+        .operation(|_| describe_payload("getInput", "The input of a step")),
     ApiRoute::get("/api/job/{id}/step/{step}/output", || web::to(get_output))
-        .operation(|_| describe_payload("getOutput", "What its worker gave")),
+        .operation(|_| describe_payload("getOutput", "The output of a step")),
 ];
 
 /// Describes an operation that responds with a payload, unchanged.
@@ -37,8 +37,8 @@ fn describe_payload(id: &str, summary: &str) -> OperationSpec {
     OperationSpec::new(id, "jobs", summary)
         .with_json_response(200, "The text", message_schema())
         // A part of a JSON text is no JSON, so it has no schema.
-        .with_json_response(206, "The part of it that was asked for", json!({}))
-        .with_empty_response(416, "It has no such part")
+        .with_json_response(206, "The requested range of it", json!({}))
+        .with_empty_response(416, "The range begins behind its end")
         .with_problems(&[404])
 }
 

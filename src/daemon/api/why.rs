@@ -26,7 +26,7 @@ use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/job/{id}/why", || web::to(get_why))
     .operation(|schemas| {
-        OperationSpec::new("why", "jobs", "Why it does not move")
+        OperationSpec::new("why", "jobs", "Why a job does not progress")
             .with_json_response(200, "The reason", schemas.reference::<Why>())
             .with_problems(&[404])
     })];

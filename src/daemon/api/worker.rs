@@ -1,6 +1,6 @@
-//! Serves workers over HTTP: they lease messages of a queue of the embedded bus, and reply. The body
-//! of a message is the step's input, byte for byte, and everything else is in headers, so that a
-//! worker can be a loop around any HTTP client.
+//! Serves workers over HTTP: they lease messages of a queue of the embedded bus, and reply. The
+//! body of a message is the step's input, byte for byte, and everything else is in headers, so that
+//! a worker can be a loop around any HTTP client.
 
 use super::connection_slots::RequestSlot;
 use super::leases::{
@@ -32,36 +32,36 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         .needing(Access::Queue)
         .operation(|schemas| {
             let input = any_of([message_schema(), schemas.list_of::<MessageView>()]);
-            let summary = "The next message of a queue of the embedded bus; all but the input \
-                           stands in headers";
+            let summary = "The next message of a queue of the embedded bus; everything but the \
+                           input is in headers";
             describe_operation("receive", summary)
                 .with_parameters(&[WAIT, LEASE, MAX_MESSAGES, WORKER])
                 .with_json_response(200, "The step's input; with `max` a list", input)
-                .with_empty_response(204, "None came")
+                .with_empty_response(204, "There was no message in time")
         }),
     ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/reply", || web::to(reply))
         .needing(Access::Queue)
         .operation(|schemas| {
-            describe_operation("reply", "The worker's reply; answered once it is committed")
+            describe_operation("reply", "The worker's reply; the response follows its commit")
                 .with_parameters(&[REPLY_TYPE, SERVICE_BUS])
                 // Any body is accepted: one that is no JSON object fails the attempt.
                 .with_body(false, json!({ "description": REPLY_DESCRIPTION }))
-                .with_json_response(200, "What became of it", schemas.reference::<Taken>())
+                .with_json_response(200, "The outcome of the reply", schemas.reference::<Taken>())
         }),
     ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/extend", || web::to(extend))
         .needing(Access::Queue)
         .operation(|schemas| {
-            describe_operation("extend", "The worker has it in hand still")
+            describe_operation("extend", "Extends the lease of a message")
                 .with_parameters(&[LEASE])
-                .with_json_response(200, "Until when", schemas.reference::<Extended>())
+                .with_json_response(200, "The end of the lease", schemas.reference::<Extended>())
                 .with_problems(&[410])
         }),
     ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/nack", || web::to(nack))
         .needing(Access::Queue)
         .operation(|schemas| {
-            describe_operation("nack", "The worker does not do it")
+            describe_operation("nack", "Rejects a message")
                 .with_parameters(&[REQUEUE, DELAY])
-                .with_json_response(200, "What became of it", schemas.reference::<Taken>())
+                .with_json_response(200, "The outcome", schemas.reference::<Taken>())
                 .with_problems(&[410])
         }),
     ApiRoute::unassigned("/api/queue/{queue}/message/{path:.*}", Access::Queue),
