@@ -73,8 +73,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks the connection only if a write is pending. What can be poll at once is poll
-    /// even on a connection that must close: it may be a response.
+    /// Checks the connection only if a write is pending. Bytes that can be written without waiting
+    /// are written even if the connection must close: they may be a response.
     fn check_if_pending<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! The endpoints for liveness, readiness and metrics.
+//! Serves the endpoints for liveness, readiness and metrics.
 
 use super::guard;
 use super::route::*;

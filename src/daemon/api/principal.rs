@@ -51,11 +51,11 @@ struct WhoamiView {
     name: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<Scope>,
-    /// The queues whose messages the token allows to take and settle, besides those that its scope
-    /// allows.
+    /// The queues whose messages the token allows to lease and settle, besides those that its
+    /// scope allows.
     #[schema(value_type = Vec<String>)]
     queues: Arc<[String]>,
-    /// The virtual host of these queues. Absent: that of workflows without one.
+    /// The virtual host of these queues. Absent: the one of workflows that name none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     vhost: Option<Arc<str>>,

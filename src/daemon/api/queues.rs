@@ -37,7 +37,7 @@ const LEASES_MAX: usize = 100;
 
 #[derive(Serialize, ToSchema)]
 struct Queues<'a> {
-    /// When the broker was asked.
+    /// When the brokers were queried.
     looked: Rfc3339Time,
     queues: Vec<QueueView<'a>>,
 }
@@ -52,7 +52,7 @@ struct QueueView<'a> {
     /// Messages that wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<u32>,
-    /// Messages that workers have; for a web service, calls under way.
+    /// Messages that workers have; for a web service, active calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     unacknowledged: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,8 +75,8 @@ struct QueueView<'a> {
     /// The step that has waited longest for a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest: Option<Oldest<'a>>,
-    /// Whether only jobs under way use the queue, which began before a reload, and no loaded
-    /// workflow.
+    /// Whether no loaded workflow uses the queue, but only active jobs that were created before a
+    /// reload.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_longer_in_files: bool,
     used_by: Vec<Use<'a>>,
@@ -101,19 +101,19 @@ struct Use<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     step: &'a str,
-    /// Whether only jobs under way have this step on this queue, and the files no longer do.
+    /// Whether only active jobs have this step on this queue, but no loaded workflow.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_longer_in_files: bool,
 }
 
-/// A queue, with the messages of it that are leased.
+/// A queue, with its leased messages.
 #[derive(Serialize, ToSchema)]
 struct OneQueue<'a> {
-    /// When the broker was asked.
+    /// When the brokers were queried.
     looked: Rfc3339Time,
     #[serde(flatten)]
     queue: QueueView<'a>,
-    /// The leased messages, those first whose lease ends first. Only for queues of the embedded bus
+    /// The leased messages, ordered by the end of the lease. Only for queues of the embedded bus
     /// and of web services.
     leases: Vec<LeaseView>,
 }
@@ -125,11 +125,11 @@ struct OneQueue<'a> {
 struct LeaseView {
     #[schema(value_type = String)]
     message_id: Arc<str>,
-    /// The name that its worker gave itself.
+    /// The name that the worker gave itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     worker: Option<Arc<str>>,
-    /// Which delivery of the message it is, from 1.
+    /// The number of the delivery of the message, from 1.
     delivery: u32,
     /// When the message is given to another worker.
     lease_until: Rfc3339Time,

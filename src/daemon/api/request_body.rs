@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use std::sync::Arc;
 
 /// The memory that a key of a parsed message takes at least, in bytes: the key, its value, a slot
-/// in the list and one in the index.
+/// in the list of keys and one in the hash table.
 const KEY_BYTES: usize = 192;
 
 /// The body of a request before it is read.

@@ -57,7 +57,8 @@ pub(super) fn find_definition(
     })
 }
 
-/// Loads the column names of a workflow's status table. Each column is a step, in lower case.
+/// Loads the column names of a workflow's status table. Each column has the name of a step, but its
+/// case may differ from the loaded definition's.
 pub(super) async fn load_status_columns(
     api: &Arc<ApiState>,
     workflow: &str,

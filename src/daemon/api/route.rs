@@ -118,7 +118,7 @@ impl ApiRoute {
         }
     }
 
-    /// Makes the route of actix-web.
+    /// Makes the actix-web route.
     pub(super) fn to_route(self) -> Route {
         let route = (self.handler)();
         match self.method {

@@ -297,11 +297,11 @@ pub(super) struct Row<'a> {
     workflow: &'a str,
 }
 
-/// How far a job has got.
+/// The progress of a job.
 #[derive(Serialize, ToSchema)]
 struct StepCounts {
-    /// The number of its steps that are completed, failed, skipped or cancelled. Present for jobs
-    /// under way and for completed ones.
+    /// The number of its steps that are completed, failed, skipped or cancelled. Present for active
+    /// and for completed jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     done: Option<usize>,
     /// The number of all its steps.

@@ -37,8 +37,8 @@ const DEPTH_MAX: usize = 8;
 /// Limits the child jobs of a step that are examined. The first ones by item are examined.
 const CHILDREN_MAX: u32 = 3;
 
-/// Why a job waits, the most specific cause first. If several steps run, the answer names the
-/// smallest of their causes.
+/// Why a job waits, the most specific cause first. If several steps run, the response names the
+/// first of their causes in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WaitCause {
@@ -62,7 +62,7 @@ pub(super) enum WaitCause {
     Ended,
 }
 
-/// Why a job does not move.
+/// Why a job does not progress.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 struct Why {
     job: JobId,

@@ -94,9 +94,9 @@ struct MessageView {
     traceparent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tracestate: Option<String>,
-    /// Which delivery of the message it is, from 1.
+    /// The number of the delivery of the message, from 1.
     delivery: u32,
-    /// When the message is given to another worker, unless this one replies or asks for more time.
+    /// When the message is given to another worker, unless this one replies or extends the lease.
     lease_until: Rfc3339Time,
     /// The path to which the reply is sent.
     reply_to: String,
@@ -113,12 +113,12 @@ struct Taken {
     /// Why the reply changed nothing. Sending it again is useless then.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// Why the attempt failed by a result that is none for its step: it is no JSON object, is too
-    /// large, or has a status that the step does not list.
+    /// Why the result is invalid, so that the attempt failed: it is no JSON object, is too large,
+    /// or has a status that the step does not list.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     failed: Option<Arc<str>>,
-    /// Until when the worker has the message now, behind progress.
+    /// The new end of the lease, after progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Rfc3339Time>,
 }
@@ -329,7 +329,7 @@ fn respond_message(
         .body(BufferedResponse::from_bytes(api, message.body.to_bytes(), permits)?.into_body()))
 }
 
-/// Sets a header. Names and ids contain only characters that a header may have.
+/// Sets a header. Names and ids are always valid header values.
 fn set_header(response: &mut HttpResponseBuilder, name: &str, value: &str) {
     response.insert_header((name, value.as_bytes()));
 }
