@@ -91,7 +91,8 @@ impl FailureTable {
     fn bucket_mut(&mut self, network: Option<IpAddr>, now: Instant) -> &mut Option<Instant> {
         let Some(network) = network else { return &mut self.overflow };
         if self.by_network.len() >= NETWORKS_MAX && !self.by_network.contains_key(&network) {
-            if self.cleaned_at.is_none_or(|at| now.duration_since(at) >= FORGET_AFTER) {
+            let is_due = |cleaned_at| now.duration_since(cleaned_at) >= FORGET_AFTER;
+            if self.cleaned_at.is_none_or(is_due) {
                 self.cleaned_at = Some(now);
                 self.by_network
                     .retain(|_, empty_at| empty_at.is_some_and(|empty_at| empty_at > now));
@@ -120,7 +121,7 @@ mod tests {
     fn run_paused<F: Future>(test: F) -> F::Output {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_time().start_paused(true);
-        runtime.build().expect("a runtime").block_on(test)
+        runtime.build().expect("the runtime starts").block_on(test)
     }
 
     fn peer(number: u32) -> Option<IpAddr> {
@@ -169,14 +170,15 @@ mod tests {
             for number in 0..2 * NETWORKS_MAX as u32 {
                 limiter.exceeds_burst(peer(number));
             }
-            let entries = limiter.failures.lock().expect("no panic").by_network.len();
+            let entries =
+                limiter.failures.lock().expect("the lock is not poisoned").by_network.len();
             assert_eq!(entries, NETWORKS_MAX);
         });
     }
 
     #[test]
     fn an_ipv6_network_counts_as_one_client() {
-        let network = |text: &str| client_network(text.parse().expect("an address"));
+        let network = |text: &str| client_network(text.parse().expect("the text is an address"));
         assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1:2"));
         assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
         assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));

@@ -164,7 +164,7 @@ mod tests {
     use crate::settings::{Names, Secret, Settings, WorkerToken};
 
     fn http() -> HttpSettings {
-        Settings::defaults().expect("defaults").http
+        Settings::defaults().expect("the defaults are valid").http
     }
 
     #[test]

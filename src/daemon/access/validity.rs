@@ -84,11 +84,12 @@ mod tests {
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
     fn self_signed(year: i32) -> CertificateDer<'static> {
-        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+        let mut params =
+            CertificateParams::new(vec!["localhost".to_owned()]).expect("the name is valid");
         params.not_before = date_time_ymd(1999, 1, 2);
         params.not_after = date_time_ymd(year, 12, 31);
-        let key = KeyPair::generate().expect("a key");
-        params.self_signed(&key).expect("signed").der().clone()
+        let key = KeyPair::generate().expect("a key is generated");
+        params.self_signed(&key).expect("the certificate is signed").der().clone()
     }
 
     #[test]

@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn grpc_gets_at_most_a_quarter_of_the_connections_and_none_if_it_is_off() {
-        let mut grpc = Settings::defaults().expect("defaults").grpc;
+        let mut grpc = Settings::defaults().expect("the defaults are valid").grpc;
         assert_eq!(grpc_share(&grpc, 4000), 0);
         grpc.listen = Some(([127, 0, 0, 1], 0).into());
         grpc.connections_max = 900;

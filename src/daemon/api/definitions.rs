@@ -24,7 +24,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     }),
     ApiRoute::get("/api/definition/{hash}", || web::to(get_definition)).operation(|schemas| {
         OperationSpec::new("getDefinition", "workflows", "A definition by the hash of its content")
-            .with_json_response(200, "The definition", schemas.reference::<Named<'_>>())
+            .with_json_response(200, "The definition", schemas.reference::<NamedDefinition<'_>>())
             .with_problems(&[404])
     }),
 ];
@@ -34,7 +34,7 @@ const CACHE_FOR_A_DAY: &str = "private, max-age=86400, immutable";
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Definition)]
-struct Named<'d> {
+struct NamedDefinition<'d> {
     hash: DefinitionHash,
     #[serde(flatten)]
     definition: DefinitionView<'d>,
@@ -42,13 +42,13 @@ struct Named<'d> {
 
 #[derive(Serialize, ToSchema)]
 struct Definitions {
-    definitions: Vec<Version>,
+    definitions: Vec<DefinitionUseView>,
 }
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = DefinitionUse)]
-struct Version {
+struct DefinitionUseView {
     hash: DefinitionHash,
     /// Whether new jobs run it.
     loaded: bool,
@@ -67,14 +67,14 @@ async fn list_definitions(api: web::Data<ApiState>, query: Query) -> Result<Http
     let uses = read_small(&api, move |reader| reader.load_definition_uses(&workflow)).await?;
     let unused_hash =
         loaded.filter(|hash| uses.iter().all(|definition_use| definition_use.hash != *hash));
-    let unused = unused_hash.map(|hash| Version {
+    let unused = unused_hash.map(|hash| DefinitionUseView {
         hash,
         loaded: true,
         running: 0,
         ended: 0,
         last_ended: None,
     });
-    let used = uses.into_iter().map(|definition_use| Version {
+    let used = uses.into_iter().map(|definition_use| DefinitionUseView {
         hash: definition_use.hash,
         loaded: Some(definition_use.hash) == loaded,
         running: definition_use.running,
@@ -108,5 +108,5 @@ async fn get_definition(
     })?;
     Ok(HttpResponse::Ok()
         .insert_header((header::CACHE_CONTROL, CACHE_FOR_A_DAY))
-        .json(Named { hash, definition: DefinitionView::from_definition(&definition) }))
+        .json(NamedDefinition { hash, definition: DefinitionView::from_definition(&definition) }))
 }

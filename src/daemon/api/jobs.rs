@@ -403,8 +403,8 @@ async fn get_job(
     let is_light = view.as_deref().map_or(Ok(false), query::parse_is_light)?;
     let id = parse_job_id(&path)?;
     if let Some(at) = at {
-        return history::get_job_at(&api, id, history::parse_entry_number("at", &at)?, is_light)
-            .await;
+        let entry_number = history::parse_entry_number("at", &at)?;
+        return history::get_job_at(&api, id, entry_number, is_light).await;
     }
     let now = clock::now();
     if is_light {

@@ -29,7 +29,7 @@ pub(super) fn build_document(routes: &[ApiRoute]) -> Value {
         if route.method == RouteMethod::Post && route.access == Access::Scope(Scope::Admin) {
             admin_paths.push(route.path);
         }
-        let (key, ..) = route.method.properties();
+        let key = route.method.properties().key;
         for (path, operation) in route.describe(&mut schemas) {
             let operation = operation.to_openapi(&path);
             paths.entry(path).or_insert_with(|| json!({}))[key] = operation;

@@ -10,7 +10,7 @@ use super::request_body::RequestBody;
 use super::resolve::parse_job_id;
 use super::route::*;
 use super::search::{
-    FILTERS, Row, SEARCH_PARAMETERS, SearchPurpose, SearchQuery, next_page, page_bytes,
+    FILTERS, FoundJobView, SEARCH_PARAMETERS, SearchPurpose, SearchQuery, next_page, page_bytes,
 };
 use crate::actors::client_response::{
     CANCEL_REASON, Erased, OperationResponse, RequestError, StepSnapshot,
@@ -86,7 +86,7 @@ fn operation_parameters(operation_name: &str) -> &'static [Parameter] {
 
 /// Describes an operation on all jobs that match a filter.
 fn describe_bulk(operation_name: &str, summary: &str, schemas: &mut Schemas) -> OperationSpec {
-    let outcome = any_of([schemas.reference::<Bulk<'_>>(), schemas.reference::<Dry<'_>>()]);
+    let outcome = any_of([schemas.reference::<Bulk<'_>>(), schemas.reference::<DryRunView<'_>>()]);
     let summary = format!("{summary}; applied to all that match a filter, page by page");
     OperationSpec::new(&format!("{operation_name}Jobs"), "operations", &summary)
         .with_parameters(&SEARCH_PARAMETERS)
@@ -321,8 +321,8 @@ async fn operate_on_all(
         let manager = api.manager.clone();
         let read = reads::respond(&api, page_bytes(limit), move |reader, response| {
             let hits = reader.search(&search.filter, order, after, limit)?;
-            let jobs = hits.iter().map(|hit| Row::from_hit(hit, None, &manager)).collect();
-            response.write_json(&Dry {
+            let jobs = hits.iter().map(|hit| FoundJobView::from_hit(hit, None, &manager)).collect();
+            response.write_json(&DryRunView {
                 dry_run: true,
                 jobs,
                 matched: hits.len(),
@@ -395,9 +395,9 @@ struct Refused {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = DryRun)]
-struct Dry<'a> {
+struct DryRunView<'a> {
     dry_run: bool,
-    jobs: Vec<Row<'a>>,
+    jobs: Vec<FoundJobView<'a>>,
     matched: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,

@@ -52,8 +52,15 @@ const HEADERS: [(HeaderName, HeaderValue); 4] = [
     (header::CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
 ];
 
-/// The content of `index.html`, and the hash in the path of the other files.
-static INDEX: LazyLock<(String, String)> = LazyLock::new(|| {
+/// The page's first file, and the hash of all files.
+struct Index {
+    /// The content of `index.html`, with the paths that contain the hash.
+    html: String,
+    /// The first digits of the hash, in the path of the other files.
+    hash: String,
+}
+
+static INDEX: LazyLock<Index> = LazyLock::new(|| {
     let mut hasher = Sha256::new();
     for path in Files::iter() {
         if let Some(file) = Files::get(&path) {
@@ -61,14 +68,19 @@ static INDEX: LazyLock<(String, String)> = LazyLock::new(|| {
             hasher.update(file.metadata.sha256_hash());
         }
     }
-    let hash: String = hasher.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let hash: String =
+        hasher.finalize().iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
     let index = Files::get("index.html").expect("the build embeds the page");
     let index = String::from_utf8_lossy(&index.data);
-    (index.replace(DEV_ASSETS, &format!("assets/{hash}/")), hash)
+    Index { html: index.replace(DEV_ASSETS, &format!("assets/{hash}/")), hash }
 });
 
+/// The number of bytes of the hash that the path of files contains.
+const HASH_BYTES: usize = 8;
+
+/// Serves `index.html`.
 async fn serve_index(request: HttpRequest) -> HttpResponse {
-    let (index, hash) = &*INDEX;
+    let Index { html, hash } = &*INDEX;
     let tag = EntityTag::new_strong(hash.clone());
     let if_none_match = IfNoneMatch::parse(&request).ok();
     let is_cached = matches_etag(if_none_match.as_ref(), &tag);
@@ -80,9 +92,10 @@ async fn serve_index(request: HttpRequest) -> HttpResponse {
     if is_cached {
         return response.finish();
     }
-    response.content_type("text/html; charset=utf-8").body(index.as_str())
+    response.content_type("text/html; charset=utf-8").body(html.as_str())
 }
 
+/// Serves a file of the page.
 async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, Problem> {
     let (hash, path) = path.into_inner();
     let file = Files::get(&path)
@@ -90,7 +103,7 @@ async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, 
         .ok_or_else(|| Problem::not_found("the page has no such file".to_owned()))?;
     let mut response = HttpResponse::Ok();
     // A request for another version of the page gets this version's file, which is not cached.
-    let cache_control = if hash == INDEX.1 { CACHE_FOR_A_YEAR } else { NO_CACHE };
+    let cache_control = if hash == INDEX.hash { CACHE_FOR_A_YEAR } else { NO_CACHE };
     response.insert_header((header::CACHE_CONTROL, cache_control));
     for header in HEADERS {
         response.insert_header(header);

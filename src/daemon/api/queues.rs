@@ -74,18 +74,18 @@ struct QueueView<'a> {
     unknown: Option<&'a str>,
     /// The step that has waited longest for a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
-    oldest: Option<Oldest<'a>>,
+    oldest: Option<QueueWaitView<'a>>,
     /// Whether no loaded workflow uses the queue, but only active jobs that were created before a
     /// reload.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_longer_in_files: bool,
-    used_by: Vec<Use<'a>>,
+    used_by: Vec<QueueUseView<'a>>,
 }
 
 /// A step that waits for a reply.
 #[derive(Serialize, ToSchema)]
 #[schema(as = QueueWait)]
-struct Oldest<'a> {
+struct QueueWaitView<'a> {
     job: JobId,
     step: &'a str,
     /// When its attempt began.
@@ -96,7 +96,7 @@ struct Oldest<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = QueueUse)]
-struct Use<'a> {
+struct QueueUseView<'a> {
     workflow: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
@@ -158,7 +158,7 @@ async fn get_queue(
     let used_by = collect_uses(&api, &loaded, &unloaded).remove(&address).unwrap_or_default();
     let key = (address.bus.clone(), address.queue.clone());
     let queue = QueueView {
-        oldest: scan.oldest.get(&address).map(Oldest::from_wait),
+        oldest: scan.oldest.get(&address).map(QueueWaitView::from_wait),
         ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
     };
     let lease_queue = api.manager.lease_queues().find(&address.bus);
@@ -184,7 +184,7 @@ async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
         let key = (address.bus.clone(), address.queue.clone());
         let used_by = std::mem::take(used_by);
         QueueView {
-            oldest: scan.oldest.get(address).map(Oldest::from_wait),
+            oldest: scan.oldest.get(address).map(QueueWaitView::from_wait),
             ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
         }
     });
@@ -207,8 +207,8 @@ fn collect_uses<'a>(
     api: &Arc<ApiState>,
     loaded: &'a BTreeMap<String, Arc<Definition>>,
     unloaded: &'a [(String, Arc<Definition>)],
-) -> BTreeMap<Address, Vec<Use<'a>>> {
-    let mut uses: BTreeMap<Address, Vec<Use<'a>>> = BTreeMap::new();
+) -> BTreeMap<Address, Vec<QueueUseView<'a>>> {
+    let mut uses: BTreeMap<Address, Vec<QueueUseView<'a>>> = BTreeMap::new();
     for (name, definition) in loaded {
         for (step, current_use) in sending_steps(name, definition) {
             let address = api.manager.buses().address(definition, step);
@@ -218,7 +218,7 @@ fn collect_uses<'a>(
     for (name, definition) in unloaded {
         for (step, current_use) in sending_steps(name, definition) {
             let queue_uses = uses.entry(api.manager.buses().address(definition, step)).or_default();
-            let old_use = Use { no_longer_in_files: true, ..current_use };
+            let old_use = QueueUseView { no_longer_in_files: true, ..current_use };
             // The loaded definition may still have the step on this queue, and so may another
             // unloaded definition.
             if !queue_uses.contains(&current_use) && !queue_uses.contains(&old_use) {
@@ -233,11 +233,11 @@ fn collect_uses<'a>(
 fn sending_steps<'a>(
     workflow: &'a str,
     definition: &'a Definition,
-) -> impl Iterator<Item = (&'a Step, Use<'a>)> {
+) -> impl Iterator<Item = (&'a Step, QueueUseView<'a>)> {
     definition.graphs.iter().enumerate().flat_map(move |(index, graph)| {
         // The first graph is the workflow itself, the others are its tasks.
         let task = (index > 0).then_some(graph.name.as_str());
-        let to_use = move |step: &'a Step| Use {
+        let to_use = move |step: &'a Step| QueueUseView {
             workflow,
             task,
             step: &step.name,
@@ -247,9 +247,9 @@ fn sending_steps<'a>(
     })
 }
 
-impl<'a> Oldest<'a> {
-    fn from_wait(wait: &'a WaitingStep) -> Oldest<'a> {
-        Oldest { job: wait.job, step: &wait.step, since: Rfc3339Time(wait.since) }
+impl<'a> QueueWaitView<'a> {
+    fn from_wait(wait: &'a WaitingStep) -> QueueWaitView<'a> {
+        QueueWaitView { job: wait.job, step: &wait.step, since: Rfc3339Time(wait.since) }
     }
 }
 
@@ -258,7 +258,7 @@ impl<'a> QueueView<'a> {
         key: &'a BusKey,
         queue: &'a str,
         status: Option<&'a QueueStatus>,
-        used_by: Vec<Use<'a>>,
+        used_by: Vec<QueueUseView<'a>>,
     ) -> QueueView<'a> {
         let view = QueueView {
             queue,

@@ -31,6 +31,16 @@ pub(super) enum RouteMethod {
     Any,
 }
 
+/// The properties of a route that follow from its method.
+pub(super) struct MethodProperties {
+    /// The key of the method in the OpenAPI document.
+    pub(super) key: &'static str,
+    /// The names of the method for the header `Allow`.
+    pub(super) allow: &'static str,
+    /// The scope that a request requires, unless the route sets another access.
+    scope: Scope,
+}
+
 /// Who may call a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
@@ -136,7 +146,7 @@ impl UndescribedRoute {
         path: &'static str,
         handler: fn() -> Route,
     ) -> UndescribedRoute {
-        let access = Access::Scope(method.properties().2);
+        let access = Access::Scope(method.properties().scope);
         let operations = Operations::None;
         UndescribedRoute(ApiRoute { method, path, access, handler, allows_slash: true, operations })
     }
@@ -181,16 +191,16 @@ impl RouteMethod {
         }
     }
 
-    /// Returns the method's key in the OpenAPI document, its names for the header `Allow`, and the
-    /// scope that it requires.
-    pub(super) const fn properties(self) -> (&'static str, &'static str, Scope) {
-        match self {
+    /// Returns the properties that follow from the method.
+    pub(super) const fn properties(self) -> MethodProperties {
+        let (key, allow, scope) = match self {
             RouteMethod::Get => ("get", "GET, HEAD", Scope::Read),
             RouteMethod::Post => ("post", "POST", Scope::Operate),
             // An erased job cannot be restored.
             RouteMethod::Delete => ("delete", "DELETE", Scope::Admin),
             RouteMethod::Any => ("", "", Scope::Admin),
-        }
+        };
+        MethodProperties { key, allow, scope }
     }
 }
 
@@ -202,7 +212,7 @@ impl Access {
         let method = RouteMethod::from_request(method);
         let fallback = routes.first().filter(|route| !matches!(route.access, Access::Scope(_)));
         let route = routes.iter().find(|route| route.method == method).or(fallback);
-        route.map_or(Access::Scope(method.properties().2), |route| route.access)
+        route.map_or(Access::Scope(method.properties().scope), |route| route.access)
     }
 }
 

@@ -108,7 +108,7 @@ async fn redirect_to_api() -> HttpResponse {
 
 /// Returns the 405 for a path that has only these routes.
 fn refuse_method(routes: &[ApiRoute], request: &HttpRequest) -> Problem {
-    let methods: Vec<&str> = routes.iter().map(|route| route.method.properties().1).collect();
+    let methods: Vec<&str> = routes.iter().map(|route| route.method.properties().allow).collect();
     let allowed = methods.join(", ");
     let detail =
         format!("{} is not possible on {}, only {allowed}", request.method(), request.path());

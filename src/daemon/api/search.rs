@@ -250,7 +250,7 @@ async fn search_jobs(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
         response.write_json(&SearchAnswer {
             jobs: hits
                 .iter()
-                .map(|hit| Row::from_hit(hit, search.parent.as_ref(), &manager))
+                .map(|hit| FoundJobView::from_hit(hit, search.parent.as_ref(), &manager))
                 .collect(),
             next: next_page(&hits, limit),
             count: count.map(|count| count.min(COUNT_MAX)),
@@ -265,7 +265,7 @@ async fn search_jobs(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
 #[serde(rename_all = "camelCase")]
 #[schema(as = FoundJobs)]
 struct SearchAnswer<'a> {
-    jobs: Vec<Row<'a>>,
+    jobs: Vec<FoundJobView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
     /// How many jobs there are on all pages.
@@ -278,7 +278,7 @@ struct SearchAnswer<'a> {
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = FoundJob)]
-pub(super) struct Row<'a> {
+pub(super) struct FoundJobView<'a> {
     created: Rfc3339Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<Rfc3339Time>,
@@ -308,13 +308,13 @@ struct StepCounts {
     total: usize,
 }
 
-impl<'a> Row<'a> {
+impl<'a> FoundJobView<'a> {
     /// Makes the row of a hit. `parent` is the job whose child jobs were searched.
     pub(super) fn from_hit(
         hit: &'a SearchHit,
         parent: Option<&'a ParentRecord>,
         manager: &ManagerHandle,
-    ) -> Row<'a> {
+    ) -> FoundJobView<'a> {
         let find_step_name = |parent: &'a ParentRecord| {
             let (step, _) = hit.parent_item?;
             Some(&*parent.graph().steps.get(usize::from(step.0))?.name)
@@ -326,7 +326,7 @@ impl<'a> Row<'a> {
             JobState::Completed => Some(total),
             JobState::Failed | JobState::Cancelled => None,
         };
-        Row {
+        FoundJobView {
             item: hit.parent_item.map(|(_, item)| item),
             step: parent.and_then(find_step_name),
             steps: hit.steps.map(|total| StepCounts { done: count_done_steps(total), total }),

@@ -237,7 +237,7 @@ impl StatusSheet {
                 body.push(b',');
             }
             serde_json::to_writer(&mut body, &RowView { row, names: &self.names })
-                .expect("texts have a JSON text");
+                .expect("writing JSON to memory cannot fail");
         }
         if self.has_ended {
             body.push(b']');

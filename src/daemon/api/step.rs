@@ -54,7 +54,7 @@ async fn get_step(
     let [at] = query.extract(["at"])?;
     let (id, name) = path.into_inner();
     let id = parse_job_id(&id)?;
-    let entry_number = at.map(|at| history::parse_entry_number("at", &at)).transpose()?;
+    let entry_number = at.map(|text| history::parse_entry_number("at", &text)).transpose()?;
     let attempts = load_attempts(&api, id, name.clone(), entry_number).await?;
     if let Some(entry_number) = entry_number {
         let load = move |reader: &dyn Records| {

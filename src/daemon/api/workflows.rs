@@ -55,9 +55,9 @@ struct Stats {
     #[schema(value_type = BTreeMap<String, i64>)]
     states: BTreeMap<&'static str, i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    oldest_running: Option<Known>,
+    oldest_running: Option<KnownJobView>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_failed: Option<Known>,
+    last_failed: Option<KnownJobView>,
     #[serde(flatten)]
     rate: Rate,
 }
@@ -65,7 +65,7 @@ struct Stats {
 /// A job that is shown as an example.
 #[derive(Serialize, ToSchema)]
 #[schema(as = KnownJob)]
-struct Known {
+struct KnownJobView {
     job: JobId,
     created: Rfc3339Time,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,8 +78,8 @@ struct Known {
 #[derive(Default)]
 struct StoredStats {
     states: BTreeMap<&'static str, i64>,
-    oldest_running: Option<Known>,
-    last_failed: Option<Known>,
+    oldest_running: Option<KnownJobView>,
+    last_failed: Option<KnownJobView>,
 }
 
 /// Lists the loaded workflows; with `all` also other workflows that have active jobs.
@@ -148,7 +148,7 @@ fn load_stats(
             ..JobFilter::default()
         };
         let mut hits = reader.search(&filter, order, order.start_cursor(), 1)?;
-        Ok::<_, JournalError>(hits.pop().map(Known::from_hit))
+        Ok::<_, JournalError>(hits.pop().map(KnownJobView::from_hit))
     };
     for (workflow, stats) in &mut stats_by_workflow {
         let active = [JobState::Running, JobState::Paused];
@@ -158,9 +158,9 @@ fn load_stats(
     Ok(stats_by_workflow)
 }
 
-impl Known {
-    fn from_hit(hit: SearchHit) -> Known {
-        Known {
+impl KnownJobView {
+    fn from_hit(hit: SearchHit) -> KnownJobView {
+        KnownJobView {
             job: hit.id,
             created: Rfc3339Time(hit.created),
             ended: hit.ended.map(Rfc3339Time),
