@@ -1,5 +1,6 @@
-//! The certificate that the API presents over TLS, and the authorities of clients' certificates. A
-//! reload, and a regular check of the files, read them again; open connections keep theirs.
+//! The certificate that the API presents over TLS, and the authorities that client certificates are
+//! verified against. A reload and a regular check of the files read both again. An open connection
+//! keeps the identity with which it was accepted.
 
 use super::validity;
 use crate::settings::TlsSettings;
@@ -15,24 +16,24 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The certificate that is presented, and who may connect.
+/// Holds the current TLS identity, and the settings that name its files.
 #[derive(Debug)]
 pub struct CertificateStore {
     settings: TlsSettings,
     current: RwLock<TlsIdentity>,
 }
 
-/// A certificate with its key, as TLS configurations (1.2 and 1.3). Clients need a certificate of
-/// their own if the settings name authorities for them.
+/// A certificate with its key, as configurations for TLS 1.2 and 1.3. Clients must present a
+/// certificate of their own (mutual TLS) if the settings name authorities for them.
 #[derive(Clone, Debug)]
 pub struct TlsIdentity {
     /// The configuration for HTTP/1.1.
     pub http: Arc<ServerConfig>,
     /// The configuration for HTTP/2.
     pub grpc: Arc<ServerConfig>,
-    /// When the first certificate of the file's chain expires. `None`: that cannot be parsed.
+    /// The earliest expiry of the certificates in the chain. `None`: no expiry can be parsed.
     pub not_after: Option<Timestamp>,
-    /// The hash of the files' contents.
+    /// The SHA-256 hash of the contents of all files, to notice changes.
     digest: [u8; 32],
 }
 
@@ -41,43 +42,45 @@ impl CertificateStore {
     ///
     /// # Errors
     ///
-    /// A file cannot be read, or the key does not belong to the certificate.
+    /// Returns an error if a file cannot be read, or the key does not belong to the certificate.
     pub fn load(settings: &TlsSettings) -> Result<Arc<CertificateStore>, String> {
         let current = RwLock::new(read_identity(settings)?);
         Ok(Arc::new(CertificateStore { settings: settings.clone(), current }))
     }
 
-    /// Reads the files again, without presenting what they contain.
+    /// Reads the files again. The current identity stays in use.
     ///
     /// # Errors
     ///
-    /// The same as of [`CertificateStore::load`].
+    /// Returns the same errors as [`CertificateStore::load`].
     pub(crate) fn read_files(&self) -> Result<TlsIdentity, String> {
         read_identity(&self.settings)
     }
 
-    /// Presents this identity from now on.
+    /// Makes this the current identity. It applies to connections that are accepted from now on.
     pub fn replace(&self, identity: TlsIdentity) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = identity;
     }
 
-    /// Returns the identity that is presented.
+    /// Returns the current identity.
     pub fn current(&self) -> TlsIdentity {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl TlsIdentity {
-    /// Returns whether both were read from the same contents of the files.
+    /// Returns whether both identities were read from files with the same contents.
     pub(crate) fn has_same_files(&self, other: &TlsIdentity) -> bool {
         self.digest == other.digest
     }
 }
 
+/// Returns a function that prefixes an error with the setting of `http.tls` that it concerns.
 fn prefix_setting(name: &'static str) -> impl Fn(String) -> String {
-    move |why| format!("http.tls.{name}: {why}")
+    move |error| format!("http.tls.{name}: {error}")
 }
 
+/// Reads the files that the settings name, and checks that the key fits the certificate.
 fn read_identity(settings: &TlsSettings) -> Result<TlsIdentity, String> {
     let digest = digest_files(settings);
     let chain = trust::read_certificates(Path::new(&settings.certificate))
@@ -99,15 +102,17 @@ fn read_identity(settings: &TlsSettings) -> Result<TlsIdentity, String> {
         )
     })?;
     let resolver = Arc::new(SingleCertAndKey::from(certified));
-    let config = |protocol: &[u8]| build_config(settings, resolver.clone(), protocol).map(Arc::new);
-    Ok(TlsIdentity { http: config(b"http/1.1")?, grpc: config(b"h2")?, not_after, digest })
+    let build = |alpn_protocol: &[u8]| {
+        build_config(settings, resolver.clone(), alpn_protocol).map(Arc::new)
+    };
+    Ok(TlsIdentity { http: build(b"http/1.1")?, grpc: build(b"h2")?, not_after, digest })
 }
 
-/// Builds the TLS configuration for a protocol, given by its ALPN name.
+/// Builds the TLS configuration that offers one protocol by ALPN.
 fn build_config(
     settings: &TlsSettings,
     resolver: Arc<SingleCertAndKey>,
-    protocol: &[u8],
+    alpn_protocol: &[u8],
 ) -> Result<ServerConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -127,19 +132,18 @@ fn build_config(
         builder.with_client_cert_verifier(verifier)
     };
     let mut config = builder.with_cert_resolver(resolver);
-    config.alpn_protocols = vec![protocol.to_vec()];
+    config.alpn_protocols = vec![alpn_protocol.to_vec()];
     Ok(config)
 }
 
-/// Hashes the files, to find out whether they have changed. A file that cannot be read counts as
-/// empty.
+/// Hashes the contents of the files. A file that cannot be read counts as empty.
 fn digest_files(settings: &TlsSettings) -> [u8; 32] {
-    let mut all = Sha256::new();
+    let mut hasher = Sha256::new();
     for file in [&settings.certificate, &settings.key, &settings.client_authorities] {
-        // Reading a pipe would block. The reader of the identity reports what is wrong with it.
+        // Reading a pipe would block. `read_identity` reports a special file as an error.
         let is_file = trust::describe_special_file(Path::new(file)).is_none();
         let content = is_file.then(|| std::fs::read(file).ok()).flatten();
-        all.update(Sha256::digest(content.unwrap_or_default()));
+        hasher.update(Sha256::digest(content.unwrap_or_default()));
     }
-    all.finalize().into()
+    hasher.finalize().into()
 }

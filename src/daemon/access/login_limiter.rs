@@ -1,6 +1,6 @@
-//! Limits for clients that send wrong tokens. A valid token is never refused because of somebody
-//! else's wrong ones: many clients may share an address behind a proxy. Answers to wrong tokens are
-//! delayed, and only few of them are delayed at once, so that guessing is slow.
+//! Rate-limits wrong tokens by client network. A client that exceeds its burst has its answers
+//! delayed, and the number of delayed answers is bounded, so guessing is slow and costs no memory.
+//! Valid tokens are never limited: many clients may share an address behind a proxy.
 
 use base::clock;
 use std::collections::HashMap;
@@ -10,59 +10,61 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// The time after which one wrong token is forgotten.
+/// How long one wrong token counts against its client.
 const FORGET_AFTER: Duration = Duration::from_secs(1);
 
-/// How long the answer to a wrong token is delayed, once an address has sent too many.
+/// How long the answer to a wrong token is delayed, once its client has exceeded its burst.
 const PENALTY_DELAY: Duration = Duration::from_secs(1);
 
-/// How many answers are delayed at once. Further ones are sent at once, and the connection is
-/// closed.
+/// Limits the answers that are delayed at the same time. Beyond it a wrong token is rejected
+/// without a delay, and its connection is closed.
 const DELAYED_MAX: usize = 64;
 
-/// How many addresses are counted separately; all others count as one.
-const PEERS_MAX: usize = 4096;
+/// Limits the networks that are counted separately. All others share one count.
+const NETWORKS_MAX: usize = 4096;
 
 /// How a wrong token is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginPenalty {
-    /// At once: the token is wrong.
+    /// The answer is sent at once.
     Immediate,
-    /// After a delay: the token is wrong.
+    /// The answer was delayed.
     Delayed,
-    /// At once: there were too many. The connection is closed.
+    /// Too many answers are already delayed: the answer is 429, and the connection is closed.
     Rejected,
 }
 
-/// Counts the wrong tokens of each address.
+/// Counts the wrong tokens of each client, and delays answers to those who send too many.
 pub struct LoginLimiter {
-    /// How many wrong tokens an address may send before it is slowed down. 0: any number.
+    /// How many wrong tokens a client may send before its answers are delayed. 0: any number.
     burst: u32,
-    peers: Mutex<Peers>,
+    failures: Mutex<FailureTable>,
+    /// One permit for each answer that may be delayed.
     delays: Semaphore,
 }
 
+/// The level of each client's leaky bucket, as the time at which the bucket is empty: then the
+/// client's last wrong token no longer counts. `None`: there was no wrong token yet.
 #[derive(Default)]
-struct Peers {
-    /// When the last wrong token of each address will be forgotten.
-    by_address: HashMap<IpAddr, Option<Instant>>,
+struct FailureTable {
+    /// By client network, as [`client_network`] returns it.
+    by_network: HashMap<IpAddr, Option<Instant>>,
+    /// The bucket that clients without an entry of their own share.
     overflow: Option<Instant>,
+    /// When expired entries were removed last.
     cleaned_at: Option<Instant>,
 }
 
 impl LoginLimiter {
-    /// Makes a limiter that answers this many wrong tokens of an address at once. 0: all of them.
-    pub fn new(allowed: u32) -> LoginLimiter {
-        LoginLimiter {
-            burst: allowed,
-            peers: Mutex::default(),
-            delays: Semaphore::new(DELAYED_MAX),
-        }
+    /// Makes a limiter that delays no answer to the first `burst` wrong tokens of a client. 0: no
+    /// answer is ever delayed.
+    pub fn new(burst: u32) -> LoginLimiter {
+        LoginLimiter { burst, failures: Mutex::default(), delays: Semaphore::new(DELAYED_MAX) }
     }
 
-    /// Records a wrong token from an address. Returns once it may be answered.
+    /// Records a wrong token of a client. Returns when it may be answered.
     pub async fn record_failure(&self, peer: Option<IpAddr>) -> LoginPenalty {
-        if self.burst == 0 || !self.record_and_check(peer) {
+        if self.burst == 0 || !self.exceeds_burst(peer) {
             return LoginPenalty::Immediate;
         }
         let Ok(_permit) = self.delays.try_acquire() else { return LoginPenalty::Rejected };
@@ -70,37 +72,41 @@ impl LoginLimiter {
         LoginPenalty::Delayed
     }
 
-    fn record_and_check(&self, peer: Option<IpAddr>) -> bool {
+    /// Adds a wrong token to the client's bucket. Returns whether the client exceeds its burst.
+    fn exceeds_burst(&self, peer: Option<IpAddr>) -> bool {
         let now = clock::timer_now();
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        let forget_at = peers.entry_for(peer.map(client_network), now);
-        let begins = forget_at.filter(|at| *at > now).unwrap_or(now);
-        // The count is bounded: a client that stops guessing is soon answered at once again.
-        let last = now + FORGET_AFTER * self.burst.saturating_add(1);
-        let until = (begins + FORGET_AFTER).min(last);
-        *forget_at = Some(until);
-        until > now + FORGET_AFTER * self.burst
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let empty_at = failures.bucket_mut(peer.map(client_network), now);
+        let start = empty_at.filter(|empty_at| *empty_at > now).unwrap_or(now);
+        // The level is bounded: a client that stops guessing is soon answered at once again.
+        let latest = now + FORGET_AFTER * self.burst.saturating_add(1);
+        let new_empty_at = (start + FORGET_AFTER).min(latest);
+        *empty_at = Some(new_empty_at);
+        new_empty_at > now + FORGET_AFTER * self.burst
     }
 }
 
-impl Peers {
-    fn entry_for(&mut self, peer: Option<IpAddr>, now: Instant) -> &mut Option<Instant> {
-        let Some(peer) = peer else { return &mut self.overflow };
-        if self.by_address.len() >= PEERS_MAX && !self.by_address.contains_key(&peer) {
-            if self.cleaned_at.is_none_or(|at| now.duration_since(at) >= FORGET_AFTER) {
+impl FailureTable {
+    /// Returns the bucket of a network. Makes one, unless there are too many already.
+    fn bucket_mut(&mut self, network: Option<IpAddr>, now: Instant) -> &mut Option<Instant> {
+        let Some(network) = network else { return &mut self.overflow };
+        if self.by_network.len() >= NETWORKS_MAX && !self.by_network.contains_key(&network) {
+            let is_due = |cleaned_at| now.duration_since(cleaned_at) >= FORGET_AFTER;
+            if self.cleaned_at.is_none_or(is_due) {
                 self.cleaned_at = Some(now);
-                self.by_address.retain(|_, until| until.is_some_and(|until| until > now));
+                self.by_network
+                    .retain(|_, empty_at| empty_at.is_some_and(|empty_at| empty_at > now));
             }
-            if self.by_address.len() >= PEERS_MAX {
+            if self.by_network.len() >= NETWORKS_MAX {
                 return &mut self.overflow;
             }
         }
-        self.by_address.entry(peer).or_default()
+        self.by_network.entry(network).or_default()
     }
 }
 
-/// Returns what counts as one client: an IPv4 address, or the /64 network of an IPv6 address,
-/// because every IPv6 client has at least a whole one.
+/// Returns the network that counts as one client: an IPv4 address, or the /64 network of an IPv6
+/// address, because an IPv6 client usually has a whole /64 to choose its addresses from.
 pub fn client_network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -115,7 +121,7 @@ mod tests {
     fn run_paused<F: Future>(test: F) -> F::Output {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_time().start_paused(true);
-        runtime.build().expect("a runtime").block_on(test)
+        runtime.build().expect("the runtime starts").block_on(test)
     }
 
     fn peer(number: u32) -> Option<IpAddr> {
@@ -123,33 +129,33 @@ mod tests {
     }
 
     #[test]
-    fn who_guesses_is_slowed_and_nobody_else() {
+    fn only_the_answers_to_a_client_that_guesses_are_delayed() {
         run_paused(async {
-            let logins = LoginLimiter::new(3);
+            let limiter = LoginLimiter::new(3);
             for _ in 0..3 {
-                assert_eq!(logins.record_failure(peer(1)).await, LoginPenalty::Immediate);
+                assert_eq!(limiter.record_failure(peer(1)).await, LoginPenalty::Immediate);
             }
             let before = Instant::now();
-            assert_eq!(logins.record_failure(peer(1)).await, LoginPenalty::Delayed);
+            assert_eq!(limiter.record_failure(peer(1)).await, LoginPenalty::Delayed);
             assert_eq!(before.elapsed(), PENALTY_DELAY);
-            assert_eq!(logins.record_failure(peer(2)).await, LoginPenalty::Immediate);
+            assert_eq!(limiter.record_failure(peer(2)).await, LoginPenalty::Immediate);
             tokio::time::advance(FORGET_AFTER * 4).await;
             assert_eq!(
-                logins.record_failure(peer(1)).await,
+                limiter.record_failure(peer(1)).await,
                 LoginPenalty::Immediate,
-                "it is forgotten"
+                "the wrong tokens are forgotten"
             );
         });
     }
 
     #[test]
-    fn few_responses_are_delayed_at_once() {
+    fn the_number_of_delayed_answers_is_bounded() {
         run_paused(async {
-            let logins = LoginLimiter::new(1);
-            logins.record_failure(peer(1)).await;
-            let all = (0..DELAYED_MAX + 10).map(|_| logins.record_failure(peer(1)));
-            let answers = futures_util::future::join_all(all).await;
-            let count = |wanted| answers.iter().filter(|answer| **answer == wanted).count();
+            let limiter = LoginLimiter::new(1);
+            limiter.record_failure(peer(1)).await;
+            let failures = (0..DELAYED_MAX + 10).map(|_| limiter.record_failure(peer(1)));
+            let penalties = futures_util::future::join_all(failures).await;
+            let count = |expected| penalties.iter().filter(|penalty| **penalty == expected).count();
             assert_eq!(
                 (count(LoginPenalty::Delayed), count(LoginPenalty::Rejected)),
                 (DELAYED_MAX, 10)
@@ -160,30 +166,31 @@ mod tests {
     #[test]
     fn many_addresses_use_bounded_memory() {
         run_paused(async {
-            let logins = LoginLimiter::new(20);
-            for number in 0..2 * PEERS_MAX as u32 {
-                logins.record_and_check(peer(number));
+            let limiter = LoginLimiter::new(20);
+            for number in 0..2 * NETWORKS_MAX as u32 {
+                limiter.exceeds_burst(peer(number));
             }
-            let known = logins.peers.lock().expect("no panic").by_address.len();
-            assert_eq!(known, PEERS_MAX);
+            let entries =
+                limiter.failures.lock().expect("the lock is not poisoned").by_network.len();
+            assert_eq!(entries, NETWORKS_MAX);
         });
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_sender() {
-        let of = |text: &str| client_network(text.parse().expect("an address"));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
-        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+    fn an_ipv6_network_counts_as_one_client() {
+        let network = |text: &str| client_network(text.parse().expect("the text is an address"));
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1:2"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));
+        assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
     }
 
     #[test]
-    fn no_limit_slows_nobody() {
+    fn without_a_limit_no_answer_is_delayed() {
         run_paused(async {
-            let logins = LoginLimiter::new(0);
+            let limiter = LoginLimiter::new(0);
             for _ in 0..100 {
-                assert_eq!(logins.record_failure(peer(1)).await, LoginPenalty::Immediate);
+                assert_eq!(limiter.record_failure(peer(1)).await, LoginPenalty::Immediate);
             }
         });
     }

@@ -1,4 +1,4 @@
-//! Who may do what: tokens and what each allows, limits for clients that guess at tokens, and the
+//! Access control for the API: tokens and what each allows, a rate limit for wrong tokens, and the
 //! TLS certificate.
 
 mod certificate;
@@ -18,25 +18,26 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
-/// The mode bits that let others than a file's owner write it.
-const OTHERS_WRITE: u32 = 0o022;
+/// The permission bits with which a file's group, or everybody, can write it.
+const GROUP_AND_OTHERS_WRITE: u32 = 0o022;
 
 /// The tokens and the certificate of the API.
 pub struct Access {
     tokens: watch::Sender<Arc<Tokens>>,
-    /// Slows down clients that have sent wrong tokens.
+    /// Delays the answers to clients that send wrong tokens.
     pub login_limiter: LoginLimiter,
-    /// The certificate that the API presents over TLS. Not set without TLS, or before it is read.
+    /// The certificate that the API presents over TLS. Empty without TLS, and until
+    /// [`Access::certificate`] has loaded it.
     pub certificate: OnceLock<Arc<CertificateStore>>,
-    /// Held while files are reloaded, so that what was read last is in force at the end.
+    /// Held during a reload. Of two concurrent reloads the later one takes effect last.
     pub reload_lock: tokio::sync::Mutex<()>,
 }
 
 impl Access {
-    /// Makes it as the settings say. Warns if others may write the file of tokens.
+    /// Loads the tokens of the settings. Warns if others than its owner can write the tokens file.
     pub fn new(http: &HttpSettings) -> Access {
         let mode = std::fs::metadata(&http.tokens_file).map(|file| file.permissions().mode());
-        if mode.is_ok_and(|mode| mode & OTHERS_WRITE != 0) {
+        if mode.is_ok_and(|mode| mode & GROUP_AND_OTHERS_WRITE != 0) {
             tracing::warn!(
                 file = http.tokens_file,
                 "others than its owner can write the file of tokens, and so give themselves every \
@@ -51,12 +52,12 @@ impl Access {
         }
     }
 
-    /// Returns the certificate of the API; the first call reads it. Returns `None` if the API does
+    /// Returns the certificate of the API. The first call loads it. Returns `None` if the API does
     /// not use TLS.
     ///
     /// # Errors
     ///
-    /// The files of the settings cannot be used.
+    /// Returns an error if the files that the settings name cannot be used.
     pub fn certificate(
         &self,
         settings: &TlsSettings,
@@ -64,11 +65,11 @@ impl Access {
         if !settings.is_enabled() {
             return Ok(None);
         }
-        if let Some(read) = self.certificate.get() {
-            return Ok(Some(read.clone()));
+        if let Some(store) = self.certificate.get() {
+            return Ok(Some(store.clone()));
         }
-        let read = CertificateStore::load(settings)?;
-        Ok(Some(self.certificate.get_or_init(|| read).clone()))
+        let store = CertificateStore::load(settings)?;
+        Ok(Some(self.certificate.get_or_init(|| store).clone()))
     }
 
     /// Returns the tokens that are currently valid.
@@ -76,7 +77,7 @@ impl Access {
         self.tokens.borrow().clone()
     }
 
-    /// Replaces the tokens of the file of tokens.
+    /// Replaces the tokens that came from the tokens file. Those of the settings stay.
     pub(crate) fn replace_file_tokens(
         &self,
         http: &HttpSettings,
@@ -85,17 +86,18 @@ impl Access {
         self.tokens.send_replace(Arc::new(Tokens::from_settings(http, file_tokens)));
     }
 
-    /// Waits until the token of `principal` is revoked, or allows something else.
+    /// Waits until the token of `principal` is revoked, or its scope, queues or virtual host
+    /// change.
     pub async fn wait_revoked(&self, principal: &Principal) {
         let mut tokens = self.tokens.subscribe();
-        // An error means that nobody can replace the tokens any more.
+        // An error means that the sender was dropped: the tokens cannot change any more.
         if tokens.wait_for(|tokens| !tokens.is_current(principal)).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Makes a random token. Returns the token and its hash.
+/// Generates a random token. Returns the token and its hash.
 pub fn generate_token() -> (String, String) {
     let random = || clock::new_id().0.simple().to_string();
     let token = format!("wm_{}{}", random(), random());

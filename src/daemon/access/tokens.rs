@@ -1,4 +1,4 @@
-//! The valid tokens, as their hashes, and what each allows.
+//! The valid tokens and what each allows. Only their hashes are kept.
 
 use crate::settings::{HASH_PREFIX, HttpSettings, MAIN_TOKEN, Scope, TokenSettings};
 use sha2::{Digest, Sha256};
@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Who sends a request, by the token that came with it.
+/// Who sends a request, identified by the request's token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// The name of the token. `None`: requests need no token.
     pub name: Option<Arc<str>>,
-    /// The scope of the token, besides its queues.
+    /// The scope of the token. `None`: the token allows only its queues.
     pub scope: Option<Scope>,
-    /// The queues whose messages the principal may take and settle.
+    /// The queues whose messages the principal may lease and settle.
     pub queues: Arc<[String]>,
-    /// The virtual host of these queues. Empty: that of workflows without one.
+    /// The virtual host of these queues. Empty: the one of workflows that name none.
     pub vhost: Arc<str>,
-    /// The hash of the token.
+    /// The hash of the token. `None`: requests need no token.
     hash: Option<Hash>,
 }
 
@@ -28,11 +28,11 @@ pub enum RequiredScope {
     Token,
     /// A token with this scope.
     Scope(Scope),
-    /// A token for the messages of a queue.
+    /// A token for the messages of this queue, or with the scope admin.
     Queue {
         /// The name of the queue.
         queue: String,
-        /// The virtual host of the queue. `None`: any; it is checked later.
+        /// The virtual host of the queue. `None`: any, because a later check decides.
         vhost: Option<String>,
     },
 }
@@ -43,6 +43,7 @@ pub struct Tokens {
     principals: Option<Vec<Principal>>,
 }
 
+/// A SHA-256 hash.
 type Hash = [u8; 32];
 
 impl Principal {
@@ -52,21 +53,21 @@ impl Principal {
         Principal { name: None, scope: Some(Scope::Admin), queues, vhost, hash: None }
     }
 
-    /// Returns whether the token allows that.
+    /// Returns whether the principal's token satisfies what a request requires.
     pub fn is_allowed(&self, required: &RequiredScope) -> bool {
         match required {
             RequiredScope::Token => true,
             RequiredScope::Scope(scope) => self.scope >= Some(*scope),
             RequiredScope::Queue { queue, vhost } => {
-                let is_there = vhost.as_deref().is_none_or(|vhost| vhost == &*self.vhost);
-                self.scope == Some(Scope::Admin) || self.queues.contains(queue) && is_there
+                let is_same_vhost = vhost.as_deref().is_none_or(|vhost| vhost == &*self.vhost);
+                self.scope == Some(Scope::Admin) || self.queues.contains(queue) && is_same_vhost
             }
         }
     }
 }
 
 impl Tokens {
-    /// Makes the tokens of the settings, and of the file that the settings name.
+    /// Collects the tokens of the settings, and those of the tokens file.
     pub fn from_settings(
         http: &HttpSettings,
         file_tokens: &BTreeMap<String, TokenSettings>,
@@ -93,7 +94,7 @@ impl Tokens {
                 Some(digits) => parse_hash(digits),
                 None => Some(digest(&token.token.0)),
             };
-            // Every hash can be parsed: the settings were validated.
+            // The settings were validated, so every hash can be parsed.
             let Some(hash) = hash else { continue };
             let name = Some(name.as_str().into());
             let queues = token.queues.0.clone().into();
@@ -104,14 +105,14 @@ impl Tokens {
     }
 
     /// Returns whether requests need a token.
-    pub(crate) fn are_required(&self) -> bool {
+    pub(crate) fn is_token_required(&self) -> bool {
         self.principals.is_some()
     }
 
-    /// Returns whether the principal's token is still valid, and allows the same as before.
+    /// Returns whether the principal's token is still valid, and allows what it did before.
     pub(super) fn is_current(&self, principal: &Principal) -> bool {
         match &self.principals {
-            Some(known) => known.contains(principal),
+            Some(principals) => principals.contains(principal),
             None => *principal == Principal::anyone(),
         }
     }
@@ -120,21 +121,21 @@ impl Tokens {
     pub(crate) fn find_principal(&self, token: Option<&str>) -> Option<Principal> {
         let Some(principals) = &self.principals else { return Some(Principal::anyone()) };
         let token_hash = digest(token?);
-        // Hashes are compared, each with every other and to its end, so that the time that it takes
+        // Compares in constant time: all hashes are compared, each to its end, so that the time
         // reveals nothing about them.
-        let mut found = None;
+        let mut owner = None;
         for principal in principals {
             let hash = principal.hash.iter().flatten();
-            let difference = hash.zip(token_hash).fold(0, |all, (a, b)| all | (a ^ b));
-            if std::hint::black_box(difference) == 0 && found.is_none() {
-                found = Some(principal);
+            let difference = hash.zip(token_hash).fold(0, |bits, (a, b)| bits | (a ^ b));
+            if std::hint::black_box(difference) == 0 && owner.is_none() {
+                owner = Some(principal);
             }
         }
-        found.cloned()
+        owner.cloned()
     }
 }
 
-/// Formats the hash of a token as settings have it.
+/// Formats the hash of a token as the settings expect it: `sha256:` and hexadecimal digits.
 pub fn hash_token(token: &str) -> String {
     let mut text = HASH_PREFIX.to_owned();
     for byte in digest(token) {
@@ -148,10 +149,11 @@ fn digest(token: &str) -> Hash {
     Sha256::digest(token.as_bytes()).into()
 }
 
+/// Parses the hexadecimal digits of a hash.
 fn parse_hash(digits: &str) -> Option<Hash> {
     let mut hash = Hash::default();
-    for (at, byte) in hash.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+    for (index, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
     Some(hash)
 }
@@ -162,15 +164,16 @@ mod tests {
     use crate::settings::{Names, Secret, Settings, WorkerToken};
 
     fn http() -> HttpSettings {
-        Settings::defaults().expect("defaults").http
+        Settings::defaults().expect("the defaults are valid").http
     }
 
     #[test]
-    fn without_tokens_everybody_may_do_everything() {
+    fn without_tokens_every_request_is_allowed() {
         let tokens = Tokens::from_settings(&http(), &BTreeMap::new());
-        let principal = tokens.find_principal(None).expect("anybody");
+        let principal = tokens.find_principal(None).expect("no token is required");
         assert!(
-            !tokens.are_required() && principal.is_allowed(&RequiredScope::Scope(Scope::Admin))
+            !tokens.is_token_required()
+                && principal.is_allowed(&RequiredScope::Scope(Scope::Admin))
         );
         assert!(
             principal.is_allowed(&RequiredScope::Queue { queue: "price".to_owned(), vhost: None })
@@ -188,38 +191,51 @@ mod tests {
         let (token, hash) = super::super::generate_token();
         let scoped =
             |scope| TokenSettings { hash: hash.clone(), scope, ..TokenSettings::default() };
-        let of_file = BTreeMap::from([("grafana".to_owned(), scoped(Some(Scope::Read)))]);
-        let tokens = Tokens::from_settings(&http, &of_file);
+        let file_tokens = BTreeMap::from([("grafana".to_owned(), scoped(Some(Scope::Read)))]);
+        let tokens = Tokens::from_settings(&http, &file_tokens);
 
         for wrong in [None, Some(""), Some("the first of al"), Some(hash.as_str())] {
             assert_eq!(tokens.find_principal(wrong), None, "{wrong:?}");
         }
-        let may = |token: &str, needed: RequiredScope| {
-            tokens.find_principal(Some(token)).expect("known").is_allowed(&needed)
+        let is_allowed = |token: &str, required: RequiredScope| {
+            tokens.find_principal(Some(token)).expect("the token is valid").is_allowed(&required)
         };
         let queue = |name: &str| RequiredScope::Queue { queue: name.to_owned(), vhost: None };
         let queue_in = |queue: &str, vhost: &str| RequiredScope::Queue {
             queue: queue.to_owned(),
             vhost: Some(vhost.to_owned()),
         };
-        let worker_may = |needed: RequiredScope| may("the worker's one", needed);
-        assert!(worker_may(queue_in("price", "far")) && !worker_may(queue_in("price", "")));
-        assert!(!worker_may(queue_in("price", "other")) && !worker_may(queue_in("ship", "far")));
-        assert!(may("the first of all", queue_in("any", "other")));
-        assert!(may("the first of all", RequiredScope::Scope(Scope::Admin)));
-        assert!(may("the first of all", queue("any")));
-        assert!(may("the worker's one", queue("price")) && !may("the worker's one", queue("ship")));
-        assert!(!may("the worker's one", RequiredScope::Scope(Scope::Read)));
+        let worker_is_allowed = |required: RequiredScope| is_allowed("the worker's one", required);
         assert!(
-            may(&token, RequiredScope::Scope(Scope::Read)) && may(&token, RequiredScope::Token)
+            worker_is_allowed(queue_in("price", "far"))
+                && !worker_is_allowed(queue_in("price", ""))
         );
-        assert!(!may(&token, RequiredScope::Scope(Scope::Operate)) && !may(&token, queue("price")));
+        assert!(
+            !worker_is_allowed(queue_in("price", "other"))
+                && !worker_is_allowed(queue_in("ship", "far"))
+        );
+        assert!(is_allowed("the first of all", queue_in("any", "other")));
+        assert!(is_allowed("the first of all", RequiredScope::Scope(Scope::Admin)));
+        assert!(is_allowed("the first of all", queue("any")));
+        assert!(
+            is_allowed("the worker's one", queue("price"))
+                && !is_allowed("the worker's one", queue("ship"))
+        );
+        assert!(!is_allowed("the worker's one", RequiredScope::Scope(Scope::Read)));
+        assert!(
+            is_allowed(&token, RequiredScope::Scope(Scope::Read))
+                && is_allowed(&token, RequiredScope::Token)
+        );
+        assert!(
+            !is_allowed(&token, RequiredScope::Scope(Scope::Operate))
+                && !is_allowed(&token, queue("price"))
+        );
         let name = tokens.find_principal(Some(&token)).and_then(|principal| principal.name);
         assert_eq!(name.as_deref(), Some("grafana"));
     }
 
     #[test]
-    fn hashes_are_read_as_they_are_written() {
+    fn a_formatted_hash_can_be_parsed() {
         let text = hash_token("abc");
         // FIPS 180-4, the example for SHA-256.
         assert!(text.starts_with("sha256:ba7816bf") && text.ends_with("f20015ad"), "{text}");

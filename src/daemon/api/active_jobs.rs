@@ -1,16 +1,16 @@
-//! Inspects jobs under way through their actors, without reading the journal.
+//! Inspects active jobs through their actors, without reading the journal.
 
 use crate::api::state::ApiState;
 use engine::{Job, JobId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait until what was inspected is committed. While the journal cannot be written,
-/// callers read what was committed before instead.
+/// How long to wait until the inspected state is committed. While the journal cannot be written,
+/// callers time out, and read the state that was committed before instead.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Applies `inspect` to the job with this id, and waits until the inspected state is committed.
-/// Returns `None` if no such job is under way, or its actor does not answer now.
+/// Returns `None` if no such job is active, or that takes longer than [`INSPECT_TIMEOUT`].
 pub(super) async fn inspect_job<T: Send + 'static>(
     api: &Arc<ApiState>,
     id: JobId,

@@ -1,4 +1,4 @@
-//! The application: the routes, each in its middleware.
+//! Builds the actix-web application: the routes, each wrapped in its middleware.
 
 use super::routes::add_routes;
 use super::state::ApiState;
@@ -7,7 +7,7 @@ use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::{App, Error, web};
 use std::sync::Arc;
 
-/// Makes the application.
+/// Builds the application. Each worker thread of the server needs one.
 pub fn app(
     api: Arc<ApiState>,
 ) -> App<

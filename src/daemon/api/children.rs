@@ -1,4 +1,4 @@
-//! The child jobs of a job: listed and filtered, a page at a time.
+//! Lists and filters the child jobs of a job, page by page.
 
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -16,16 +16,16 @@ use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] =
     &[ApiRoute::get("/api/job/{id}/children", || web::to(list_children)).operation(|schemas| {
-        OperationSpec::new("listChildJobs", "jobs", "Its child jobs, by step and item")
+        OperationSpec::new("listChildJobs", "jobs", "The child jobs of a job, by step and item")
             .with_parameters(&[STATE, STEP, LIMIT, CHILD_AFTER])
             .with_json_response(200, "The child jobs", schemas.reference::<Page<'_>>())
             .with_problems(&[404])
     })];
 
-/// How much of a reason a list contains, in characters; the child job itself has all of it.
+/// Limits the reasons in a list, in characters. The child job itself shows the whole reason.
 const REASON_CHARS_MAX: usize = 1_000;
 
-/// The most that a row takes, in bytes: as it is read, with its reason, and as text.
+/// The most memory that a row takes, in bytes: as a value with its reason, and as text.
 const ROW_BYTES: usize = 8 * 1024;
 
 #[derive(Serialize, ToSchema)]
@@ -60,19 +60,19 @@ async fn list_children(
     let state = state.as_deref().map(query::parse_state).transpose()?;
     let limit = limit.as_deref().map_or(Ok(PAGE_ROWS), query::parse_limit)?;
     let after = after.as_deref().map_or(Ok(ChildCursor::START), parse_cursor)?;
-    let tree = read_small(&api, move |reader| reader.find_parent_job(id))
+    let parent = read_small(&api, move |reader| reader.find_parent_job(id))
         .await?
         .ok_or_else(|| Problem::unknown_job(id))?;
-    let step = step.map(|name| find_fan_out_step(tree.graph(), &name)).transpose()?;
+    let step = step.map(|name| find_fan_out_step(parent.graph(), &name)).transpose()?;
     let filter = ChildFilter { state, step };
-    let page = reads::respond(&api, page_bytes_for(limit, ROW_BYTES), move |reader, answer| {
-        let rows = reader.load_children(&tree, filter, after, limit)?;
+    let page = reads::respond(&api, page_bytes_for(limit, ROW_BYTES), move |reader, response| {
+        let rows = reader.load_children(&parent, filter, after, limit)?;
         let next = rows
             .last()
             .filter(|_| rows.len() == limit as usize)
             .map(|row| format_cursor(row.cursor));
-        answer.write_json(&Page {
-            children: rows.iter().map(|row| to_view(tree.graph(), row)).collect(),
+        response.write_json(&Page {
+            children: rows.iter().map(|row| to_view(parent.graph(), row)).collect(),
             next,
         })
     });
@@ -95,17 +95,20 @@ fn to_view<'a>(graph: &'a Graph, row: &'a ChildRow) -> ChildView<'a> {
 fn find_fan_out_step(graph: &Graph, name: &str) -> Result<StepIndex, Problem> {
     let fan_out_steps =
         || graph.steps.iter().filter(|step| step.task.is_some()).map(|step| &*step.name);
-    if let Some(found) = graph.find_index(name).filter(|step| graph.step(*step).task.is_some()) {
-        return Ok(found);
-    }
-    let hint = did_you_mean(name, fan_out_steps());
-    let known = enumerate_quoted(fan_out_steps(), "and");
-    let known =
-        if known.is_empty() { "none does".to_owned() } else { format!("those that do: {known}") };
-    Err(Problem::not_found(format!(
-        "the job has no step {} that starts child jobs{hint}; {known}",
-        quote(name)
-    )))
+    let fan_out_step = graph.find_index(name).filter(|step| graph.step(*step).task.is_some());
+    fan_out_step.ok_or_else(|| {
+        let hint = did_you_mean(name, fan_out_steps());
+        let names = enumerate_quoted(fan_out_steps(), "and");
+        let alternatives = if names.is_empty() {
+            "none does".to_owned()
+        } else {
+            format!("those that do: {names}")
+        };
+        Problem::not_found(format!(
+            "the job has no step {} that starts child jobs{hint}; {alternatives}",
+            quote(name)
+        ))
+    })
 }
 
 fn format_cursor(cursor: ChildCursor) -> String {

@@ -1,4 +1,5 @@
-//! A connection of the HTTP API: its slot, and the time limit for each request head.
+//! A connection of the HTTP API. It holds its slot, and enforces time limits on the TLS handshake
+//! and on each request head.
 
 use super::connection_slots::{ConnectionSlot, SlotGuard};
 use super::first_head::FirstHead;
@@ -13,20 +14,30 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 
-/// A connection that enforces its slot and its time limits.
+/// A connection that returns an error when it is evicted from its slot, or exceeds a time limit.
 pub(super) struct Connection {
     socket: Socket,
     slot_guard: SlotGuard,
     head_timeout: Duration,
-    /// When the TLS handshake must be done, counted from the beginning.
+    /// Expires when the TLS handshake must be complete. It starts with the connection.
     handshake_deadline: Pin<Box<Sleep>>,
-    /// When the next call must begin, and how many had begun before. It counts from the first byte
-    /// behind a call; the server itself limits the first head alone.
-    head_deadline: Option<(usize, Pin<Box<Sleep>>)>,
+    /// The time limit for the next head. `None`: no byte has arrived since the last request. The
+    /// HTTP server itself limits only the first head.
+    head_timer: Option<HeadTimer>,
     first_head: FirstHead,
 }
 
+/// The time limit for a request head. It starts with the first byte after the previous request.
+struct HeadTimer {
+    /// How many calls had begun when the timer started. A higher count means that the head is
+    /// complete.
+    calls_before: usize,
+    deadline: Pin<Box<Sleep>>,
+}
+
 impl Connection {
+    /// Makes the connection of an accepted socket. With `tls`, the handshake begins when the
+    /// connection is first polled.
     pub(super) fn new(
         socket: TcpStream,
         tls: Option<&TlsAcceptor>,
@@ -38,7 +49,7 @@ impl Connection {
             slot_guard,
             head_timeout,
             handshake_deadline: Box::pin(tokio::time::sleep(head_timeout)),
-            head_deadline: None,
+            head_timer: None,
             first_head: FirstHead::default(),
         }
     }
@@ -47,8 +58,8 @@ impl Connection {
         &self.slot_guard.0
     }
 
-    /// Returns an error if the connection must end. Otherwise registers the task to be woken when
-    /// it must.
+    /// Returns an error if the connection was closed by the manager, or is late. Otherwise
+    /// registers the task to be woken when that happens.
     fn check_alive(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.slot().poll_closed(context) {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -62,40 +73,43 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks the connection only while nothing can be done: what can be written is still written,
-    /// because a response may be among it.
+    /// Checks the connection only if a write is pending. Bytes that can be written without waiting
+    /// are written even if the connection must close: they may be a response.
     fn check_if_pending<T>(
         &mut self,
         context: &mut Context<'_>,
-        polled: Poll<io::Result<T>>,
+        poll: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if polled.is_pending() {
+        if poll.is_pending() {
             self.check_alive(context)?;
         }
-        polled
+        poll
     }
 
+    /// Returns whether the current head has exceeded its time limit. Stops the timer if the head is
+    /// complete.
     fn is_head_late(&mut self, context: &mut Context<'_>) -> bool {
-        let calls_begun = self.slot().calls_begun();
-        match &mut self.head_deadline {
-            Some((before, _)) if *before != calls_begun => self.head_deadline = None,
-            Some((_, until)) => return until.as_mut().poll(context).is_ready(),
+        let call_count = self.slot().call_count();
+        match &mut self.head_timer {
+            Some(timer) if timer.calls_before != call_count => self.head_timer = None,
+            Some(timer) => return timer.deadline.as_mut().poll(context).is_ready(),
             None => {}
         }
         false
     }
 
-    /// Starts the timer for the next head, if bytes have come between calls.
+    /// Starts the timer for a head whose first bytes have just arrived. Does nothing before the
+    /// first request and during a request.
     fn start_head_timer(&mut self, context: &mut Context<'_>) {
         let slot = self.slot();
-        let calls_begun = slot.calls_begun();
-        if calls_begun == 0 || slot.is_busy() || self.head_deadline.is_some() {
+        let calls_before = slot.call_count();
+        if calls_before == 0 || slot.is_busy() || self.head_timer.is_some() {
             return;
         }
-        let mut until = Box::pin(tokio::time::sleep(self.head_timeout));
-        // Polled once, so that it wakes the task from now on.
-        if until.as_mut().poll(context).is_pending() {
-            self.head_deadline = Some((calls_begun, until));
+        let mut deadline = Box::pin(tokio::time::sleep(self.head_timeout));
+        // The first poll registers the task to be woken.
+        if deadline.as_mut().poll(context).is_pending() {
+            self.head_timer = Some(HeadTimer { calls_before, deadline });
         }
     }
 }
@@ -108,14 +122,14 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         self.check_alive(context)?;
         let this = &mut *self;
-        let before = buffer.filled().len();
-        let read = this.first_head.poll_read(buffer, |buffer| {
+        let filled_before = buffer.filled().len();
+        let poll = this.first_head.poll_read(buffer, |buffer| {
             this.socket.poll(context, |socket, context| socket.poll_read(context, buffer))
         });
-        if buffer.filled().len() > before {
+        if buffer.filled().len() > filled_before {
             this.start_head_timer(context);
         }
-        read
+        poll
     }
 }
 
@@ -125,9 +139,8 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written =
-            self.socket.poll(context, |socket, context| socket.poll_write(context, bytes));
-        self.check_if_pending(context, written)
+        let poll = self.socket.poll(context, |socket, context| socket.poll_write(context, bytes));
+        self.check_if_pending(context, poll)
     }
 
     fn poll_write_vectored(
@@ -135,9 +148,9 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written =
+        let poll =
             self.socket.poll(context, |socket, context| socket.poll_write_vectored(context, parts));
-        self.check_if_pending(context, written)
+        self.check_if_pending(context, poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -145,12 +158,12 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = self.socket.poll(context, |socket, context| socket.poll_flush(context));
-        self.check_if_pending(context, flushed)
+        let poll = self.socket.poll(context, |socket, context| socket.poll_flush(context));
+        self.check_if_pending(context, poll)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = self.socket.poll(context, |socket, context| socket.poll_shutdown(context));
-        self.check_if_pending(context, shut)
+        let poll = self.socket.poll(context, |socket, context| socket.poll_shutdown(context));
+        self.check_if_pending(context, poll)
     }
 }

@@ -1,10 +1,11 @@
-//! The slots of connections: which connection has one, which must give its own up for a new
-//! connection, and how many may have calls under way.
+//! The slots of connections: which connection holds one, which connection is evicted for a new one,
+//! and how many may be busy. A call is an HTTP request or a gRPC call. A connection is busy while
+//! it has an active call, and idle otherwise.
 //!
-//! A new connection always finds a slot: an eighth of them is never given to connections with calls
-//! under way, but kept for connections that are new or idle, and for probes. While slots are short,
-//! connections without a call under way are closed: first those none of whose calls was admitted,
-//! then the others, each time the one that has been idle for longest.
+//! At most seven eighths of the slots may be busy. The rest is for new and idle connections, and
+//! for probes. So a new connection gets a slot, unless its client network has too many busy ones.
+//! Once seven eighths of the slots are taken, idle connections are evicted: first those without an
+//! admitted call, then the others, each time the connection that has been idle for longest.
 
 use super::problem::Problem;
 use crate::access;
@@ -26,14 +27,15 @@ use std::task::Context;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a connection may stay without an admitted call while slots are short.
+/// How long a connection may stay open without an admitted call while slots are short.
 const UNADMITTED_MAX: Duration = Duration::from_secs(5);
 
-/// How long a new connection stays at least: its first call may be on its way.
+/// How long a new connection is evicted only after all other idle ones: its first call may be on
+/// its way.
 const NEW_CONNECTION_GRACE: Duration = Duration::from_secs(1);
 
-/// The bit in the number of a connection's active calls that says that the connection was closed,
-/// and that no further call begins.
+/// A bit in the counter of a connection's active calls. It is set once the connection is closed,
+/// and no further call may begin.
 const CLOSED_BIT: usize = 1 << (usize::BITS - 1);
 
 /// The slots of all connections to a port.
@@ -42,25 +44,27 @@ pub struct ConnectionSlots {
     log_limiter: Arc<KeyedRateLimiter>,
     /// The name of the setting that limits the connections.
     setting: &'static str,
+    /// The time from which times in milliseconds are counted.
     started: Instant,
-    /// Beyond this number of connections, idle ones are closed for new ones. At most as many may
-    /// have calls under way.
+    /// The most busy connections. Beyond this number of connections, idle ones are evicted.
     busy_max: usize,
-    /// The most connections from one address.
-    address_max: usize,
-    /// The number of connections that have calls under way.
+    /// The most connections from one client network.
+    network_max: usize,
+    /// The number of busy connections.
     busy: AtomicUsize,
-    /// Bounds the calls that wait for something that may come late.
+    /// Bounds the long polls: calls of workers and readers of events that wait.
     long_polls: ResourceBudget,
     long_polls_max: usize,
     open: Mutex<OpenConnections>,
 }
 
+/// The connections that hold a slot.
 #[derive(Default)]
 struct OpenConnections {
     last_number: u64,
     by_number: HashMap<u64, Arc<ConnectionSlot>>,
-    by_address: HashMap<IpAddr, usize>,
+    /// The number of connections from each client network ([`access::client_network`]).
+    count_by_network: HashMap<IpAddr, usize>,
 }
 
 /// The slot of one connection.
@@ -70,40 +74,42 @@ pub struct ConnectionSlot {
     number: u64,
     slots: Arc<ConnectionSlots>,
     opened_ms: u64,
-    /// Since when no call has been under way.
+    /// When the last active call ended, or when the connection was opened.
     idle_since_ms: AtomicU64,
     is_admitted: AtomicBool,
+    /// The number of active calls, with [`CLOSED_BIT`].
     active_calls: AtomicUsize,
-    calls_begun: AtomicUsize,
+    /// How many calls have begun so far.
+    call_count: AtomicUsize,
     is_closed: AtomicBool,
+    /// Wakes the task of the connection when it is closed.
     waker: AtomicWaker,
 }
 
-/// The order in which idle connections are closed.
+/// The order in which idle connections are evicted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EvictionRank {
     /// None of its calls was admitted.
     Unadmitted,
-    /// A call was admitted, and none is under way.
-    Idle,
-    /// The connection has just been opened.
+    /// At least one of its calls was admitted.
+    Admitted,
+    /// It has just been opened, and none of its calls was admitted.
     New,
 }
 
 /// Releases the slot of a connection when it is dropped.
 pub struct SlotGuard(pub Arc<ConnectionSlot>);
 
-/// A call under way on a connection, until it is dropped.
+/// An active call of a connection. The call ends when the guard is dropped.
 pub struct CallGuard(Arc<ConnectionSlot>);
 
-/// The slot of the connection on which a request came. `None` in tests, whose requests come on
-/// none.
+/// The slot of a request's connection. `None`: a test made the request, without a connection.
 pub(super) struct RequestSlot(Option<Arc<ConnectionSlot>>);
 
 impl RequestSlot {
-    /// Acquires what [`ConnectionSlot::acquire_long_poll`] acquires, if there is a connection.
+    /// Acquires a permit for a long poll, if the request has a connection.
     pub(super) fn acquire_long_poll(&self) -> Result<Option<Permit>, Problem> {
-        self.0.as_ref().map(|place| place.acquire_long_poll()).transpose()
+        self.0.as_ref().map(|slot| slot.acquire_long_poll()).transpose()
     }
 }
 
@@ -117,8 +123,8 @@ impl FromRequest for RequestSlot {
 }
 
 impl ConnectionSlots {
-    /// Makes `max` slots, of which one address gets at most `address_max`. 0 means all but a
-    /// sixteenth, which calls under way alone never take.
+    /// Makes `max` slots, of which one client network gets at most `address_max`. 0 means fifteen
+    /// sixteenths of `max`: more than may be busy, so one network alone cannot exhaust the slots.
     pub fn new(
         api: &ApiState,
         setting: &'static str,
@@ -133,7 +139,7 @@ impl ConnectionSlots {
             setting,
             started: clock::timer_now(),
             busy_max,
-            address_max: if address_max == 0 { max - max / 16 } else { address_max },
+            network_max: if address_max == 0 { max - max / 16 } else { address_max },
             busy: AtomicUsize::new(0),
             long_polls: ResourceBudget::for_count(long_polls_max),
             long_polls_max,
@@ -141,18 +147,18 @@ impl ConnectionSlots {
         })
     }
 
-    /// Acquires a slot for a new connection. Returns `None` if its address has too many
-    /// connections, all with calls under way.
+    /// Acquires a slot for a new connection. Evicts idle connections if slots are short. Returns
+    /// `None` if its client network has as many connections as it may have, all of them busy.
     pub fn acquire_slot(self: &Arc<Self>, address: SocketAddr) -> Option<SlotGuard> {
         let network = access::client_network(address.ip());
         let mut open = self.lock_open();
-        let count = open.by_address.get(&network).copied().unwrap_or(0);
-        if count >= self.address_max && self.evict_idle(&mut open, Some(network)) == 0 {
+        let count = open.count_by_network.get(&network).copied().unwrap_or(0);
+        if count >= self.network_max && self.evict_idle(&mut open, Some(network)) == 0 {
             self.count_closed("address", 1);
             if self.log_limiter.may_log("address") {
                 tracing::warn!(
                     %address,
-                    max = self.address_max,
+                    max = self.network_max,
                     "a connection is refused: its address has as many as it may have, all with \
                      calls under way (http.address_connections_max; logged once a minute)"
                 );
@@ -160,11 +166,11 @@ impl ConnectionSlots {
             return None;
         }
         if open.by_number.len() >= self.busy_max {
-            let ended = self.evict_idle(&mut open, None);
+            let evicted = self.evict_idle(&mut open, None);
             if self.log_limiter.may_log(self.setting) {
                 tracing::warn!(
-                    connections = open.by_number.len() + ended,
-                    ended,
+                    connections = open.by_number.len() + evicted,
+                    evicted,
                     "connections are short: those without a call under way end for newcomers \
                      (setting {}; logged once a minute)",
                     self.setting
@@ -181,22 +187,22 @@ impl ConnectionSlots {
             idle_since_ms: AtomicU64::new(now),
             is_admitted: AtomicBool::new(false),
             active_calls: AtomicUsize::new(0),
-            calls_begun: AtomicUsize::new(0),
+            call_count: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
             waker: AtomicWaker::new(),
         });
         open.by_number.insert(slot.number, slot.clone());
-        *open.by_address.entry(network).or_default() += 1;
+        *open.count_by_network.entry(network).or_default() += 1;
         Some(SlotGuard(slot))
     }
 
-    /// Closes all connections that have gone unadmitted for too long, or else the idle one that
-    /// ranks first. Considers only those of `network`, if it is given. Returns how many were
-    /// closed.
+    /// Closes all idle connections that have been open for [`UNADMITTED_MAX`] without an admitted
+    /// call. If there are none, closes the idle connection that ranks first. Considers only
+    /// connections from `network`, if it is given. Returns how many were closed.
     fn evict_idle(&self, open: &mut OpenConnections, network: Option<IpAddr>) -> usize {
         let now = self.now_ms();
-        let mut closing = Vec::new();
-        let mut first: Option<(EvictionRank, u64, u64)> = None;
+        let mut evicted = Vec::new();
+        let mut first_candidate: Option<(EvictionRank, u64, u64)> = None;
         for slot in open.by_number.values() {
             if network.is_some_and(|network| network != access::client_network(slot.address.ip()))
                 || slot.active_calls.load(Ordering::Acquire) > 0
@@ -206,42 +212,43 @@ impl ConnectionSlots {
             let is_admitted = slot.is_admitted.load(Ordering::Relaxed);
             let age = Duration::from_millis(now.saturating_sub(slot.opened_ms));
             if !is_admitted && age >= UNADMITTED_MAX {
-                closing.push(slot.number);
+                evicted.push(slot.number);
             }
-            let quiet_since = slot.idle_since_ms.load(Ordering::Relaxed);
-            let rank = match is_admitted {
-                true => EvictionRank::Idle,
-                false if age < NEW_CONNECTION_GRACE => EvictionRank::New,
-                false => EvictionRank::Unadmitted,
+            let rank = if is_admitted {
+                EvictionRank::Admitted
+            } else if age < NEW_CONNECTION_GRACE {
+                EvictionRank::New
+            } else {
+                EvictionRank::Unadmitted
             };
-            let candidate = (rank, quiet_since, slot.number);
-            if first.is_none_or(|spared| candidate < spared) {
-                first = Some(candidate);
+            let candidate = (rank, slot.idle_since_ms.load(Ordering::Relaxed), slot.number);
+            if first_candidate.is_none_or(|first| candidate < first) {
+                first_candidate = Some(candidate);
             }
         }
-        if closing.is_empty() {
-            closing.extend(first.map(|(_, _, number)| number));
+        if evicted.is_empty() {
+            evicted.extend(first_candidate.map(|(_, _, number)| number));
         }
-        let before = open.by_number.len();
-        for number in closing {
-            if open.by_number.get(&number).is_some_and(|place| place.close_if_idle()) {
+        let count_before = open.by_number.len();
+        for number in evicted {
+            if open.by_number.get(&number).is_some_and(|slot| slot.close_if_idle()) {
                 open.remove(number);
             }
         }
-        let count = before - open.by_number.len();
+        let count = count_before - open.by_number.len();
         self.count_closed("room", count);
         count
     }
 
-    /// Counts connections that the manager has closed.
+    /// Counts connections that the manager has closed or refused, in a metric.
     fn count_closed(&self, reason: &str, count: usize) {
-        let ended = self.metrics.connections_ended.with_label_values(&[reason]);
-        ended.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        let counter = self.metrics.connections_ended.with_label_values(&[reason]);
+        counter.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     fn now_ms(&self) -> u64 {
-        let since = clock::timer_now().saturating_duration_since(self.started);
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        let elapsed = clock::timer_now().saturating_duration_since(self.started);
+        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
     }
 
     fn lock_open(&self) -> MutexGuard<'_, OpenConnections> {
@@ -253,10 +260,10 @@ impl OpenConnections {
     fn remove(&mut self, number: u64) {
         let Some(slot) = self.by_number.remove(&number) else { return };
         let network = access::client_network(slot.address.ip());
-        if let Some(count) = self.by_address.get_mut(&network) {
+        if let Some(count) = self.count_by_network.get_mut(&network) {
             *count -= 1;
             if *count == 0 {
-                self.by_address.remove(&network);
+                self.count_by_network.remove(&network);
             }
         }
     }
@@ -269,7 +276,8 @@ impl Drop for SlotGuard {
 }
 
 impl ConnectionSlot {
-    /// Marks that a call of the connection was admitted, which keeps it longer.
+    /// Marks that a call of the connection was admitted. Such a connection is evicted later than
+    /// others.
     pub fn mark_admitted(&self) {
         self.is_admitted.store(true, Ordering::Relaxed);
     }
@@ -280,107 +288,104 @@ impl ConnectionSlot {
     }
 
     /// Returns how many calls have begun on the connection.
-    pub(super) fn calls_begun(&self) -> usize {
-        self.calls_begun.load(Ordering::Relaxed)
+    pub(super) fn call_count(&self) -> usize {
+        self.call_count.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a call is under way.
+    /// Returns whether the connection has an active call.
     pub(super) fn is_busy(&self) -> bool {
         self.active_calls.load(Ordering::Relaxed) & !CLOSED_BIT > 0
     }
 
-    /// Begins a call, which ends when the returned guard is dropped. Probes are always let in.
+    /// Begins a call, which ends when the returned guard is dropped. A probe is refused only if the
+    /// connection was closed.
     ///
     /// # Errors
     ///
-    /// 503: the connection was closed, or too many connections have calls under way.
+    /// Returns a 503 if the connection was closed, or too many connections are busy.
     pub fn begin_call(self: &Arc<Self>, is_probe: bool) -> Result<CallGuard, Problem> {
-        let before = self.active_calls.fetch_add(1, Ordering::AcqRel);
+        let calls_before = self.active_calls.fetch_add(1, Ordering::AcqRel);
         let call = CallGuard(self.clone());
-        self.calls_begun.fetch_add(1, Ordering::Relaxed);
-        let ConnectionSlots { busy, busy_max: usual, setting, log_limiter, .. } = &*self.slots;
-        let is_first = before & !CLOSED_BIT == 0;
-        let busy = if is_first { busy.fetch_add(1, Ordering::Relaxed) } else { 0 };
-        if before & CLOSED_BIT != 0 {
+        self.call_count.fetch_add(1, Ordering::Relaxed);
+        let ConnectionSlots { busy, busy_max, setting, log_limiter, .. } = &*self.slots;
+        let was_idle = calls_before & !CLOSED_BIT == 0;
+        // A connection that is busy already counts among the busy ones.
+        let busy_before = if was_idle { busy.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        if calls_before & CLOSED_BIT != 0 {
             return Err(Problem::overloaded(
                 "this connection was ended for others: send the call again on a new one".to_owned(),
             ));
         }
-        if busy >= *usual && !is_probe {
+        if busy_before >= *busy_max && !is_probe {
             if log_limiter.may_log("busy") {
                 tracing::warn!(
-                    usual,
+                    busy_max,
                     "calls are refused: so many connections have calls under way (seven eighths \
                      of {setting}; logged once a minute)"
                 );
             }
             return Err(Problem::overloaded(format!(
-                "{usual} connections have calls under way, seven eighths of {setting}: the rest \
+                "{busy_max} connections have calls under way, seven eighths of {setting}: the rest \
                  is for probes"
             )));
         }
         Ok(call)
     }
 
-    /// Acquires a permit for a call that waits for something that may come late.
+    /// Acquires a permit for a long poll.
     ///
     /// # Errors
     ///
-    /// 503: too many such calls wait.
+    /// Returns a 503 if there are too many long polls.
     pub(super) fn acquire_long_poll(&self) -> Result<Permit, Problem> {
-        let ConnectionSlots {
-            long_polls: lasting,
-            long_polls_max: lasting_max,
-            setting,
-            log_limiter,
-            ..
-        } = &*self.slots;
-        lasting.try_acquire(1).ok_or_else(|| {
-            if log_limiter.may_log("lasting") {
+        let ConnectionSlots { long_polls, long_polls_max, setting, log_limiter, .. } = &*self.slots;
+        long_polls.try_acquire(1).ok_or_else(|| {
+            if log_limiter.may_log("long_polls") {
                 tracing::warn!(
-                    lasting_max,
+                    long_polls_max,
                     "calls are refused: so many workers and readers of events wait on connections \
                      of their own (three quarters of {setting}; logged once a minute)"
                 );
             }
             Problem::overloaded(format!(
-                "{lasting_max} workers and readers of events wait, three quarters of {setting}: \
-                 the rest is for other calls"
+                "{long_polls_max} workers and readers of events wait, three quarters of \
+                 {setting}: the rest is for other calls"
             ))
         })
     }
 
-    /// Closes the connection, whatever is under way on it.
+    /// Closes the connection, even if it is busy.
     pub fn close(&self) {
         self.active_calls.fetch_or(CLOSED_BIT, Ordering::AcqRel);
-        self.wake_closed();
+        self.notify_closed();
     }
 
-    /// Closes the connection if it has no call under way. Returns whether it did.
+    /// Closes the connection if it is idle. Returns whether it was.
     fn close_if_idle(&self) -> bool {
         let is_idle = self
             .active_calls
             .compare_exchange(0, CLOSED_BIT, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok();
         if is_idle {
-            self.wake_closed();
+            self.notify_closed();
         }
         is_idle
     }
 
-    fn wake_closed(&self) {
-        tracing::debug!(peer = %self.address, "a connection is ended");
+    fn notify_closed(&self) {
+        tracing::debug!(peer = %self.address, "a connection is closed by the manager");
         self.is_closed.store(true, Ordering::Release);
         self.waker.wake();
     }
 
-    /// Returns whether the connection was closed. If not, the task is woken when it is.
+    /// Returns whether the manager has closed the connection. Registers the task to be woken when
+    /// it does.
     pub fn poll_closed(&self, context: &Context<'_>) -> bool {
         self.waker.register(context.waker());
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Counts a connection that is closed because the head of a request came too late.
+    /// Counts a connection that is closed because its TLS handshake or a request head was late.
     pub(super) fn report_late_head(&self) {
         self.slots.count_closed("head", 1);
     }
@@ -388,15 +393,11 @@ impl ConnectionSlot {
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
-        let ConnectionSlot {
-            slots: places,
-            active_calls: calls,
-            idle_since_ms: quiet_since_ms,
-            ..
-        } = &*self.0;
-        quiet_since_ms.store(places.now_ms(), Ordering::Relaxed);
-        if calls.fetch_sub(1, Ordering::AcqRel) & !CLOSED_BIT == 1 {
-            places.busy.fetch_sub(1, Ordering::Relaxed);
+        let ConnectionSlot { slots, active_calls, idle_since_ms, .. } = &*self.0;
+        idle_since_ms.store(slots.now_ms(), Ordering::Relaxed);
+        let calls_before = active_calls.fetch_sub(1, Ordering::AcqRel) & !CLOSED_BIT;
+        if calls_before == 1 {
+            slots.busy.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Definitions of workflows, by the hash of their content.
+//! Lists the definitions of a workflow, and shows a definition by the hash of its content.
 
 use super::problem::Problem;
 use super::query::Query;
@@ -24,18 +24,17 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     }),
     ApiRoute::get("/api/definition/{hash}", || web::to(get_definition)).operation(|schemas| {
         OperationSpec::new("getDefinition", "workflows", "A definition by the hash of its content")
-            .with_json_response(200, "The definition", schemas.reference::<Named<'_>>())
+            .with_json_response(200, "The definition", schemas.reference::<NamedDefinition<'_>>())
             .with_problems(&[404])
     }),
 ];
 
-/// The cache policy of a definition: what a hash names never changes, so it may be cached for a
-/// day.
+/// The cache policy of a definition. It may be cached, because its hash names its content.
 const CACHE_FOR_A_DAY: &str = "private, max-age=86400, immutable";
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Definition)]
-struct Named<'d> {
+struct NamedDefinition<'d> {
     hash: DefinitionHash,
     #[serde(flatten)]
     definition: DefinitionView<'d>,
@@ -43,13 +42,13 @@ struct Named<'d> {
 
 #[derive(Serialize, ToSchema)]
 struct Definitions {
-    definitions: Vec<Version>,
+    definitions: Vec<DefinitionUseView>,
 }
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = DefinitionUse)]
-struct Version {
+struct DefinitionUseView {
     hash: DefinitionHash,
     /// Whether new jobs run it.
     loaded: bool,
@@ -59,28 +58,34 @@ struct Version {
     last_ended: Option<Rfc3339Time>,
 }
 
-/// Lists the definition that new jobs run, and those of jobs in the journal.
+/// Lists the loaded definition, which new jobs run, and the definitions of jobs in the journal.
 async fn list_definitions(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let [workflow, vhost] = query.extract(["workflow", "vhost"])?;
     let name = workflow.ok_or_else(|| Problem::malformed("workflow=NAME is missing".to_owned()))?;
     let workflow = resolve_workflow(&api, &name, vhost.as_deref()).await?;
     let loaded = api.manager.definitions().get(&workflow).map(|definition| definition.hash());
     let uses = read_small(&api, move |reader| reader.load_definition_uses(&workflow)).await?;
-    let unused = loaded.filter(|hash| uses.iter().all(|used| used.hash != *hash));
-    let first =
-        unused.map(|hash| Version { hash, loaded: true, running: 0, ended: 0, last_ended: None });
-    let others = uses.into_iter().map(|used| Version {
-        hash: used.hash,
-        loaded: Some(used.hash) == loaded,
-        running: used.running,
-        ended: used.ended,
-        last_ended: used.last_ended.map(Rfc3339Time),
+    let unused_hash =
+        loaded.filter(|hash| uses.iter().all(|definition_use| definition_use.hash != *hash));
+    let unused = unused_hash.map(|hash| DefinitionUseView {
+        hash,
+        loaded: true,
+        running: 0,
+        ended: 0,
+        last_ended: None,
     });
-    let definitions = first.into_iter().chain(others).collect();
+    let used = uses.into_iter().map(|definition_use| DefinitionUseView {
+        hash: definition_use.hash,
+        loaded: Some(definition_use.hash) == loaded,
+        running: definition_use.running,
+        ended: definition_use.ended,
+        last_ended: definition_use.last_ended.map(Rfc3339Time),
+    });
+    let definitions = unused.into_iter().chain(used).collect();
     Ok(HttpResponse::Ok().json(Definitions { definitions }))
 }
 
-/// Returns a definition that is loaded, or that a job in the journal runs.
+/// Shows a definition that is loaded, or that a job in the journal runs.
 async fn get_definition(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -89,12 +94,13 @@ async fn get_definition(
     query.check_empty()?;
     let hash: DefinitionHash =
         path.parse().map_err(|error: InvalidHash| Problem::malformed(error.to_string()))?;
-    let loaded = api.manager.definitions().values().find(|loaded| loaded.hash() == hash).cloned();
-    let found = match loaded {
-        Some(loaded) => Some(loaded),
+    let definitions = api.manager.definitions();
+    let loaded = definitions.values().find(|definition| definition.hash() == hash).cloned();
+    let definition = match loaded {
+        Some(definition) => Some(definition),
         None => read_small(&api, move |reader| reader.load_definition(hash)).await?,
     };
-    let definition = found.ok_or_else(|| {
+    let definition = definition.ok_or_else(|| {
         Problem::not_found(format!(
             "no definition {hash} is loaded, and no job that is kept runs it; the light view of a \
              job names its definition"
@@ -102,5 +108,5 @@ async fn get_definition(
     })?;
     Ok(HttpResponse::Ok()
         .insert_header((header::CACHE_CONTROL, CACHE_FOR_A_DAY))
-        .json(Named { hash, definition: DefinitionView::from_definition(&definition) }))
+        .json(NamedDefinition { hash, definition: DefinitionView::from_definition(&definition) }))
 }

@@ -1,4 +1,4 @@
-//! Streams of events (docs/http-api.md) as server-sent events.
+//! Streams events to subscribers as server-sent events (docs/http-api.md).
 
 use super::active_jobs;
 use super::connection_slots::RequestSlot;
@@ -25,26 +25,30 @@ use tokio::time::Instant;
 pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/api/events", || web::to(stream_all)).operation(|_| {
         let parameters = [WORKFLOW, VHOST_OF_WORKFLOW, EVENT_KIND];
-        describe_stream("followAll", "What happens to all jobs, from now on")
+        describe_stream("followAll", "The events of all jobs, from now on")
             .with_parameters(&parameters)
     }),
     ApiRoute::get("/api/job/{id}/events", || web::to(stream_job)).operation(|_| {
-        describe_stream("followJob", "What happens to a job, until it has ended")
+        describe_stream("followJob", "The events of a job, until it has ended")
             .with_parameters(&[EVENTS_OF_CHILDREN])
-            .with_empty_response(204, "It has ended, and the client has its last event")
+            .with_empty_response(204, "The job has ended, and the client has its last event")
     }),
 ];
 
 fn describe_stream(id: &str, summary: &str) -> OperationSpec {
     let meaning = "Server-sent events, each a CloudEvent";
     OperationSpec::new(id, "events", summary)
-        .with_response(200, meaning, "text/event-stream", text_schema())
+        .with_response(200, meaning, EVENT_STREAM_TYPE, text_schema())
         .with_problems(&[404])
 }
 
-/// The least time between two counts of child jobs for a stream.
+/// The shortest time between two counts of the child jobs for a stream.
 const COUNT_INTERVAL: Duration = Duration::from_millis(250);
 
+/// The content type of server-sent events.
+const EVENT_STREAM_TYPE: &str = "text/event-stream";
+
+/// Streams the events of all jobs, or of the jobs of one workflow.
 async fn stream_all(
     api: web::Data<ApiState>,
     query: Query,
@@ -69,8 +73,8 @@ async fn stream_all(
     Ok(respond_stream(&api, principal, String::new(), Some(subscription), None, None))
 }
 
-/// Streams the events of a job and its child jobs. For a job that has already ended it sends the
-/// last event at once.
+/// Streams the events of a job and its child jobs. For a job that has already ended, sends only its
+/// last event.
 async fn stream_job(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -91,38 +95,38 @@ async fn stream_job(
             )));
         }
     };
-    let count = (filter == EventFilter::JobWithCounts(id)).then(|| ChildCounter::new(&api, id));
+    let counter = (filter == EventFilter::JobWithCounts(id)).then(|| ChildCounter::new(&api, id));
     let subscription = open_subscription(&api, &slot, filter)?;
     api.manager.wait_until_committed(id).await;
     let source = api.settings.events.source.clone();
-    // What is decided from now on is in the subscription, what was decided before is in the
-    // journal: no end gets lost in between.
-    let end = reads::with_job(&api, id, move |found, _| {
-        Ok(found.job.state().is_ended().then(|| Event::from_state(&found.job, &source)))
+    // The journal has everything that was decided before the subscription began, and the
+    // subscription has everything that is decided from now on. So the end cannot be missed.
+    let read = reads::with_job(&api, id, move |stored, _| {
+        Ok(stored.job.state().is_ended().then(|| Event::from_state(&stored.job, &source)))
     });
-    let (end, _) = end.await?;
-    let Some(end) = end else {
+    let (last_event, _) = read.await?;
+    let Some(last_event) = last_event else {
         return Ok(respond_stream(
             &api,
             principal,
             String::new(),
             Some(subscription),
             Some(id),
-            count,
+            counter,
         ));
     };
-    // Nothing more will come for a client that returns after the end: 204 stops browsers from
-    // reconnecting.
-    let last = request.headers().get("Last-Event-ID").and_then(|value| value.to_str().ok());
-    if last == Some(&*end.id) {
+    // The client reconnects although it has the last event. 204 stops browsers from doing so again.
+    let last_event_id =
+        request.headers().get("Last-Event-ID").and_then(|value| value.to_str().ok());
+    if last_event_id == Some(&*last_event.id) {
         return Ok(HttpResponse::NoContent().finish());
     }
     let mut text = String::new();
-    write_event(&mut text, &end);
+    write_event(&mut text, &last_event);
     Ok(respond_stream(&api, principal, text, None, None, None))
 }
 
-/// A subscription, with the permit for the connection that it occupies.
+/// A subscription, with the permit for its long poll.
 struct OpenSubscription {
     subscription: Subscription,
     _permit: Option<Permit>,
@@ -146,66 +150,68 @@ fn open_subscription(
 /// The state of an open stream.
 struct EventStream {
     api: Arc<ApiState>,
-    /// Who reads the stream.
+    /// The client of the stream. The stream ends when its token is revoked.
     principal: Authenticated,
-    /// Written before anything else.
-    first: Option<String>,
+    /// The first chunk, until it is sent.
+    first_chunk: Option<String>,
+    /// `None`: the stream ends after the chunks so far.
     subscription: Option<OpenSubscription>,
-    /// The job with whose end the stream ends.
-    last_job: Option<JobId>,
+    /// The stream ends with the end of this job. `None`: it ends with no job.
+    job: Option<JobId>,
     counter: Option<ChildCounter>,
+    /// How long the stream may be silent before a comment is sent.
     heartbeat: Duration,
 }
 
-/// Counts child jobs for a stream.
+/// Counts the child jobs of a job for a stream, at most once per [`COUNT_INTERVAL`].
 struct ChildCounter {
     api: Arc<ApiState>,
     job: JobId,
     /// The counts that were sent last.
     last_counts: BTreeMap<StepIndex, ItemCounts>,
     /// When to count next. `None`: nothing has changed since the last count.
-    next_due: Option<Instant>,
+    next_count_at: Option<Instant>,
     /// When the child jobs were counted last.
-    last_counted: Instant,
+    last_counted_at: Instant,
 }
 
 impl ChildCounter {
     fn new(api: &Arc<ApiState>, job: JobId) -> ChildCounter {
         let now = clock::timer_now();
-        // The current counts are sent first.
+        // The first count is due at once, so that the stream begins with the current counts.
         ChildCounter {
             api: api.clone(),
             job,
             last_counts: BTreeMap::new(),
-            next_due: Some(now),
-            last_counted: now,
+            next_count_at: Some(now),
+            last_counted_at: now,
         }
     }
 
-    /// Waits until the counts may have changed, and the time of the next count has come.
+    /// Waits until the counts may have changed, as `changed` reports, and the next count is due.
     /// Cancellation-safe.
-    async fn wait_due(&mut self, changed: impl Future<Output = ()>) {
-        if self.next_due.is_none() {
+    async fn wait_until_due(&mut self, changed: impl Future<Output = ()>) {
+        if self.next_count_at.is_none() {
             changed.await;
-            self.next_due = Some(self.last_counted + COUNT_INTERVAL);
+            self.next_count_at = Some(self.last_counted_at + COUNT_INTERVAL);
         }
-        if let Some(due) = self.next_due {
+        if let Some(due) = self.next_count_at {
             tokio::time::sleep_until(due).await;
         }
     }
 
-    /// Counts, and returns events for the counts that have changed. Returns none if the job's actor
-    /// does not answer now.
+    /// Counts the child jobs. Returns an event for each count that has changed, and none if the job
+    /// cannot be inspected now.
     async fn collect_changes(&mut self) -> Vec<Event> {
-        (self.next_due, self.last_counted) = (None, clock::timer_now());
+        (self.next_count_at, self.last_counted_at) = (None, clock::timer_now());
         let source = self.api.settings.events.source.clone();
         let (mut counts, now) = (std::mem::take(&mut self.last_counts), clock::now());
-        let before = counts.clone();
-        let found = active_jobs::inspect_job(&self.api, self.job, move |job| {
+        let old_counts = counts.clone();
+        let inspection = active_jobs::inspect_job(&self.api, self.job, move |job| {
             let events = Event::from_counts(job, &source, now, &mut counts);
             (counts, events)
         });
-        let (counts, events) = found.await.unwrap_or((before, Vec::new()));
+        let (counts, events) = inspection.await.unwrap_or((old_counts, Vec::new()));
         self.last_counts = counts;
         events
     }
@@ -217,46 +223,48 @@ impl Drop for EventStream {
     }
 }
 
+/// Responds with a stream that begins with `first_events`, and continues with those of the
+/// subscription until `job` has ended.
 fn respond_stream(
     api: &Arc<ApiState>,
     principal: Authenticated,
-    first: String,
+    first_events: String,
     subscription: Option<OpenSubscription>,
-    last_job: Option<JobId>,
+    job: Option<JobId>,
     counter: Option<ChildCounter>,
 ) -> HttpResponse {
     api.metrics.event_streams.inc();
     // The comment opens the stream for clients that wait for a first byte.
-    let first = Some(format!(": events\n\n{first}"));
+    let first_chunk = Some(format!(": events\n\n{first_events}"));
     let heartbeat = api.settings.http.event_heartbeat.0;
     let api = api.clone();
-    let streaming =
-        EventStream { api, principal, first, subscription, last_job, counter, heartbeat };
+    let event_stream =
+        EventStream { api, principal, first_chunk, subscription, job, counter, heartbeat };
     HttpResponse::Ok()
-        .content_type("text/event-stream")
+        .content_type(EVENT_STREAM_TYPE)
         .insert_header(("X-Accel-Buffering", "no"))
-        .streaming(to_chunks(streaming))
+        .streaming(into_chunks(event_stream))
 }
 
-fn to_chunks(streaming: EventStream) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
-    stream::unfold(streaming, |mut streaming| async move {
-        if let Some(first) = streaming.first.take() {
-            return Some((Ok(first.into()), streaming));
-        }
-        let text = streaming.next_chunk().await?;
-        Some((Ok(text.into()), streaming))
+fn into_chunks(event_stream: EventStream) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
+    stream::unfold(event_stream, |mut event_stream| async move {
+        let chunk = match event_stream.first_chunk.take() {
+            Some(first_chunk) => first_chunk,
+            None => event_stream.next_chunk().await?,
+        };
+        Some((Ok(chunk.into()), event_stream))
     })
 }
 
 impl EventStream {
-    /// Returns what is written next. `None`: the stream ends.
+    /// Returns the next chunk. Returns `None` at the end of the stream.
     async fn next_chunk(&mut self) -> Option<String> {
         loop {
             let OpenSubscription { subscription, .. } = self.subscription.as_mut()?;
-            let (counted, count) = (subscription.counts_changed(), self.counter.as_mut());
-            let is_due = async {
-                match count {
-                    Some(count) => count.wait_due(counted).await,
+            let (counts_changed, counter) = (subscription.counts_changed(), self.counter.as_mut());
+            let count_due = async {
+                match counter {
+                    Some(counter) => counter.wait_until_due(counts_changed).await,
                     None => std::future::pending().await,
                 }
             };
@@ -268,13 +276,13 @@ impl EventStream {
                     Ok(None) => None,
                     Err(_) => Some(": still here\n\n".to_owned()),
                 },
-                () = is_due => {}
+                () = count_due => {}
                 () = self.principal.wait_revoked(&self.api) => return None,
             }
-            // Not within the `select!`: counts that were taken must not be cancelled.
-            let Some(count) = &mut self.counter else { continue };
+            // Outside of the `select!`, because a count must not be cancelled.
+            let Some(counter) = &mut self.counter else { continue };
             let mut text = String::new();
-            count.collect_changes().await.iter().for_each(|event| write_event(&mut text, event));
+            counter.collect_changes().await.iter().for_each(|event| write_event(&mut text, event));
             // An empty chunk would end the response.
             if !text.is_empty() {
                 return Some(text);
@@ -282,6 +290,7 @@ impl EventStream {
         }
     }
 
+    /// Formats a batch of events. Ends the subscription behind the last event of the stream's job.
     fn format_batch(&mut self, batch: Batch) -> String {
         let mut text = String::new();
         if batch.missed > 0 {
@@ -290,7 +299,7 @@ impl EventStream {
         }
         for event in batch.events {
             write_event(&mut text, &event);
-            if event.is_end && self.last_job == Some(event.job) {
+            if event.is_end && self.job == Some(event.job) {
                 self.subscription = None;
                 break;
             }

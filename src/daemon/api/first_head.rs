@@ -1,42 +1,43 @@
-//! Repairs the first head of a connection. nginx passes requests on over HTTP/1.0 by default, and a
-//! POST without a body then has no `Content-Length`, which the server takes for malformed. Here
-//! `Content-Length: 0` is inserted.
+//! Inserts `Content-Length: 0` into an HTTP/1.0 POST without a body. nginx forwards requests over
+//! HTTP/1.0 by default, and omits the header for an empty body; the HTTP server rejects such a
+//! request as malformed. Only the first head of a connection is examined, because nginx sends one
+//! request over each HTTP/1.0 connection.
 
 use bytes::{Buf, BytesMut};
 use std::io;
 use std::task::{Poll, ready};
 use tokio::io::ReadBuf;
 
-/// The longest head that is examined. A longer one is passed on unchanged, and the server rejects
-/// it.
+/// Limits the length of a head that is examined, in bytes. A longer head is passed on unchanged,
+/// and the server rejects it.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How many bytes are read at once.
+/// How many bytes are read at once while the head is examined.
 const CHUNK_BYTES: usize = 4096;
 
-const NO_BODY: &[u8] = b"Content-Length: 0\r\n";
+/// The header line that is inserted.
+const EMPTY_BODY_HEADER: &[u8] = b"Content-Length: 0\r\n";
 
-/// The state of the first head of a connection.
+/// Buffers the first bytes of a connection until its first head has been examined.
 #[derive(Default)]
 pub(super) struct FirstHead {
     buffered: BytesMut,
-    is_done: bool,
+    is_examined: bool,
 }
 
 impl FirstHead {
-    /// Reads with `read`. While the first head has to be examined, nothing is passed on until it is
-    /// complete.
+    /// Reads with `read`. Passes nothing on before the first head has been examined.
     pub(super) fn poll_read(
         &mut self,
         buffer: &mut ReadBuf<'_>,
         mut read: impl FnMut(&mut ReadBuf<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        while !self.is_done {
+        while !self.is_examined {
             let mut chunk = [0; CHUNK_BYTES];
             let mut chunk = ReadBuf::new(&mut chunk);
             ready!(read(&mut chunk))?;
             self.buffered.extend_from_slice(chunk.filled());
-            self.is_done = chunk.filled().is_empty() || complete_head(&mut self.buffered);
+            self.is_examined = chunk.filled().is_empty() || repair_head(&mut self.buffered);
         }
         if self.buffered.is_empty() {
             return read(buffer);
@@ -51,11 +52,12 @@ impl FirstHead {
     }
 }
 
-/// Returns whether the buffered bytes can be passed on. Inserts the length if it is missing.
-fn complete_head(buffered: &mut BytesMut) -> bool {
-    let begins = b"POST ";
-    let length = buffered.len().min(begins.len());
-    if buffered[..length] != begins[..length] || buffered.len() > HEAD_BYTES_MAX {
+/// Inserts the header into the buffered head if it is missing. Returns whether the examination has
+/// ended, and the bytes can be passed on. `false` means that more bytes are needed.
+fn repair_head(buffered: &mut BytesMut) -> bool {
+    let method = b"POST ";
+    let compared = buffered.len().min(method.len());
+    if buffered[..compared] != method[..compared] || buffered.len() > HEAD_BYTES_MAX {
         return true;
     }
     let Some(line_end) = find(buffered, b"\r\n") else { return false };
@@ -63,8 +65,8 @@ fn complete_head(buffered: &mut BytesMut) -> bool {
         return true;
     }
     let Some(head_end) = find(buffered, b"\r\n\r\n") else { return false };
-    let headers_from = line_end + 2;
-    let mut names = buffered[headers_from.min(head_end)..head_end]
+    let headers_start = line_end + b"\r\n".len();
+    let mut names = buffered[headers_start.min(head_end)..head_end]
         .split(|byte| *byte == b'\n')
         .map(|line| line.split(|byte| *byte == b':').next().unwrap_or_default());
     let has_length = names.any(|name| {
@@ -72,57 +74,57 @@ fn complete_head(buffered: &mut BytesMut) -> bool {
             || name.eq_ignore_ascii_case(b"transfer-encoding")
     });
     if !has_length {
-        let rest = buffered.split_off(headers_from);
-        buffered.extend_from_slice(NO_BODY);
-        buffered.extend_from_slice(&rest);
+        let headers_and_body = buffered.split_off(headers_start);
+        buffered.extend_from_slice(EMPTY_BODY_HEADER);
+        buffered.extend_from_slice(&headers_and_body);
     }
     true
 }
 
-fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    bytes.windows(wanted.len()).position(|window| window == wanted)
+fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    bytes.windows(pattern.len()).position(|window| window == pattern)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns what is passed on of a text that arrives in pieces of `piece` bytes.
-    fn pass_through(text: &str, piece: usize) -> String {
+    /// Returns what is passed on of a text that arrives in chunks of `chunk_bytes` bytes.
+    fn pass_through(text: &str, chunk_bytes: usize) -> String {
         let mut head = FirstHead::default();
-        let mut pieces = text.as_bytes().chunks(piece);
+        let mut chunks = text.as_bytes().chunks(chunk_bytes);
         let mut passed = Vec::new();
         loop {
             let mut storage = [0; 7];
             let mut buffer = ReadBuf::new(&mut storage);
-            let read = head.poll_read(&mut buffer, |buffer| {
-                // The pieces are shorter than the buffer.
-                pieces.next().into_iter().for_each(|piece| buffer.put_slice(piece));
+            let poll = head.poll_read(&mut buffer, |buffer| {
+                // The chunks are shorter than the buffer.
+                chunks.next().into_iter().for_each(|chunk| buffer.put_slice(chunk));
                 Poll::Ready(Ok(()))
             });
-            assert!(matches!(read, Poll::Ready(Ok(()))));
+            assert!(matches!(poll, Poll::Ready(Ok(()))));
             if buffer.filled().is_empty() {
-                return String::from_utf8(passed).expect("UTF-8");
+                return String::from_utf8(passed).expect("the text is UTF-8");
             }
             passed.extend_from_slice(buffer.filled());
         }
     }
 
     #[test]
-    fn a_post_of_http_1_0_without_a_length_has_no_body() {
+    fn an_http_1_0_post_without_a_length_gets_length_0() {
         let without = "POST /a HTTP/1.0\r\nHost: a\r\nX: content-length: 1\r\n\r\n";
         let with = without.replacen("Host", "Content-Length: 0\r\nHost", 1);
-        for piece in 1..7 {
-            assert_eq!(pass_through(without, piece), with);
+        for chunk_bytes in 1..7 {
+            assert_eq!(pass_through(without, chunk_bytes), with);
             assert_eq!(
-                pass_through("POST / HTTP/1.0\r\n\r\n", piece),
+                pass_through("POST / HTTP/1.0\r\n\r\n", chunk_bytes),
                 "POST / HTTP/1.0\r\nContent-Length: 0\r\n\r\n"
             );
         }
     }
 
     #[test]
-    fn all_else_is_passed_on_as_it_comes() {
+    fn other_requests_are_passed_on_unchanged() {
         for text in [
             "",
             "P",
@@ -133,8 +135,8 @@ mod tests {
             "GET / HTTP/1.0\r\n\r\n",
             "\u{16}\u{3}\u{1}",
         ] {
-            for piece in 1..7 {
-                assert_eq!(pass_through(text, piece), text);
+            for chunk_bytes in 1..7 {
+                assert_eq!(pass_through(text, chunk_bytes), text);
             }
         }
         let long = format!("POST / HTTP/1.0\r\nX: {}", "x".repeat(2 * HEAD_BYTES_MAX));

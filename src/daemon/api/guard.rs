@@ -1,9 +1,8 @@
-//! Middleware for all requests: decides which origins may send them, and sets the headers of all
-//! responses.
+//! Middleware for all requests: rejects requests from foreign origins, and completes all responses.
 //!
-//! A browser lets any page send requests to a manager on loopback, but says so in `Sec-Fetch-Site`
-//! and `Origin`. A page whose name was pointed at loopback (DNS rebinding) is recognised by its
-//! `Host`. Programs send neither of the first two headers.
+//! A browser lets any page send requests to a manager on loopback, but marks them with the headers
+//! `Sec-Fetch-Site` and `Origin`. Programs send neither. A page that uses DNS rebinding is of the
+//! same origin for the browser, so it is recognised by the header `Host`.
 
 use super::connection_slots::{CallGuard, ConnectionSlot};
 use super::problem::Problem;
@@ -29,10 +28,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// The header in which a browser says where a request comes from. Programs leave it out.
+/// The header in which a browser states how the origin of a request relates to its target. Programs
+/// do not send it.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Headers of every response: no sniffing, no caching, no scripts, no framing.
+/// Security headers of every response: no MIME sniffing, no caching, no scripts, no framing.
 const HEADERS: [(HeaderName, HeaderValue); 3] = [
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -66,6 +66,7 @@ pub(super) async fn reject_foreign_origins(
     Ok(request.into_response(problem.error_response()).map_into_right_body())
 }
 
+/// Checks that a request comes from no foreign page, and is sent to a name of the manager.
 fn check_origin(
     access: Access,
     request: &ServiceRequest,
@@ -86,11 +87,11 @@ fn check_origin(
         )));
     }
     let host = parse_host(request.request())?;
-    // The browser has compared the names itself, as the page and it know them, whatever a proxy in
-    // between makes of the Host.
-    let is_compared = headers.contains_key(SEC_FETCH_SITE)
+    // For `same-origin` the browser has compared the origins itself. That holds even if a proxy
+    // rewrites the Host.
+    let is_same_origin = headers.contains_key(SEC_FETCH_SITE)
         && headers.get_all(SEC_FETCH_SITE).all(|site| site.as_bytes() == b"same-origin");
-    let origins = headers.get_all(header::ORIGIN).filter(|_| !is_compared);
+    let origins = headers.get_all(header::ORIGIN).filter(|_| !is_same_origin);
     for origin in origins {
         if !is_same_host(origin, host.as_ref()) && !is_manager_origin(origin, http) {
             let host = host.as_ref().map_or_else(|| "missing".to_owned(), |host| quote(&host.text));
@@ -103,22 +104,24 @@ fn check_origin(
         }
     }
     match host {
-        Some(host) if access != Access::Health => check_own_name(&host, http, http.listen),
+        Some(host) if access != Access::Health => check_manager_name(&host, http, http.listen),
         Some(_) | None => Ok(()),
     }
 }
 
-/// Returns whether a request is sent to a host name of the manager. With tokens any name will do.
-pub(super) fn is_sent_to_own_name(request: &HttpRequest, http: &HttpSettings) -> bool {
+/// Returns whether a request is sent to a host name of the manager. If tokens are required, every
+/// name is accepted.
+pub(super) fn is_sent_to_manager_name(request: &HttpRequest, http: &HttpSettings) -> bool {
     match parse_host(request) {
-        Ok(Some(host)) => check_own_name(&host, http, http.listen).is_ok(),
+        Ok(Some(host)) => check_manager_name(&host, http, http.listen).is_ok(),
         Ok(None) => true,
         Err(_) => false,
     }
 }
 
-/// Checks the host name of a request: where no token is required, it must be the manager's.
-fn check_own_name(host: &Host, http: &HttpSettings, listen: SocketAddr) -> Result<(), Problem> {
+/// Checks that a host name is the manager's. If tokens are required, every name is accepted: a page
+/// that uses DNS rebinding has no token.
+fn check_manager_name(host: &Host, http: &HttpSettings, listen: SocketAddr) -> Result<(), Problem> {
     if http.requires_token() || is_manager_name(host, http, listen) {
         return Ok(());
     }
@@ -129,7 +132,11 @@ fn check_own_name(host: &Host, http: &HttpSettings, listen: SocketAddr) -> Resul
     )))
 }
 
-/// Checks the `:authority` of a gRPC request, which listens on its own address.
+/// Checks the `:authority` of a gRPC request. `listen` is the address of the gRPC server.
+///
+/// # Errors
+///
+/// Returns a problem if the authority is malformed, or is not a name of the manager.
 pub fn check_authority(
     authority: &str,
     http: &HttpSettings,
@@ -141,7 +148,7 @@ pub fn check_authority(
             quote(authority)
         ))
     })?;
-    check_own_name(&host, http, listen)
+    check_manager_name(&host, http, listen)
 }
 
 fn quote_header(value: &HeaderValue) -> String {
@@ -151,12 +158,16 @@ fn quote_header(value: &HeaderValue) -> String {
 /// A host name or address, with its port.
 #[derive(Debug)]
 struct Host {
+    /// The text as the client sent it.
     text: String,
+    /// The name in lower case, without brackets and without the dot of a root domain.
     name: String,
+    /// `None`: the default port of the scheme.
     port: Option<u16>,
 }
 
 impl Host {
+    /// Parses `HOST` or `HOST:PORT`. Returns `None` for anything else, also with user information.
     fn parse(text: &str) -> Option<Host> {
         let authority: Authority = text.parse().ok()?;
         let has_user = authority.as_str().contains('@');
@@ -181,10 +192,10 @@ impl Host {
     }
 }
 
-/// Parses the host that the request is sent to. Returns `None` for a request of HTTP/1.0 without
-/// one, which no browser sends.
+/// Parses the host to which a request is sent. Returns `None` for an HTTP/1.0 request without a
+/// host, which no browser sends.
 fn parse_host(request: &HttpRequest) -> Result<Option<Host>, Problem> {
-    let unclear = |text: String| {
+    let invalid_host = |text: String| {
         Problem::malformed(format!(
             "the header Host is {text}, expected one name or address, such as localhost:8088"
         ))
@@ -193,19 +204,19 @@ fn parse_host(request: &HttpRequest) -> Result<Option<Host>, Problem> {
     if let Some(authority) = request.uri().authority() {
         return Host::parse(authority.as_str())
             .map(Some)
-            .ok_or_else(|| unclear(quote(authority.as_str())));
+            .ok_or_else(|| invalid_host(quote(authority.as_str())));
     }
     let mut values = request.headers().get_all(header::HOST);
     match (values.next(), values.next()) {
         (None, _) if request.version() < Version::HTTP_11 => Ok(None),
-        (None, _) => Err(unclear("missing".to_owned())),
-        (Some(one), None) => one
+        (None, _) => Err(invalid_host("missing".to_owned())),
+        (Some(value), None) => value
             .to_str()
             .ok()
             .and_then(Host::parse)
             .map(Some)
-            .ok_or_else(|| unclear(quote_header(one))),
-        (Some(_), Some(_)) => Err(unclear("there twice".to_owned())),
+            .ok_or_else(|| invalid_host(quote_header(value))),
+        (Some(_), Some(_)) => Err(invalid_host("there twice".to_owned())),
     }
 }
 
@@ -214,9 +225,9 @@ fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
     origin.has_host(host)
 }
 
-/// Returns whether a page's origin is the manager's own by the settings, for a proxy that changes
-/// the Host. The port counts, as it does between origins: another service on the same machine is
-/// not part of the manager.
+/// Returns whether a page's origin is the manager's according to the settings. This serves proxies
+/// that rewrite the Host. The port must match too: another service on the same machine is another
+/// origin.
 fn is_manager_origin(origin: &HeaderValue, http: &HttpSettings) -> bool {
     let Some(origin) = Origin::parse(origin) else { return false };
     let public = parse_web_address(&http.public_url).ok();
@@ -226,12 +237,13 @@ fn is_manager_origin(origin: &HeaderValue, http: &HttpSettings) -> bool {
             && url.port_or_known_default() == Some(origin.port())
     });
     is_public
-        || http.hosts.iter().filter_map(|own| Host::parse(own)).any(|own| origin.has_host(&own))
+        || http.hosts.iter().filter_map(|host| Host::parse(host)).any(|host| origin.has_host(&host))
 }
 
 /// The origin of a page: scheme, host and port.
 struct Origin {
     scheme: &'static str,
+    /// The default port of the scheme.
     default_port: u16,
     host: Host,
 }
@@ -239,52 +251,49 @@ struct Origin {
 impl Origin {
     fn parse(header: &HeaderValue) -> Option<Origin> {
         let origin: Uri = header.to_str().ok()?.parse().ok()?;
-        let (scheme, usual_port) = match origin.scheme_str()? {
+        let (scheme, default_port) = match origin.scheme_str()? {
             "http" => ("http", 80),
             "https" => ("https", 443),
             _ => return None,
         };
-        Some(Origin {
-            scheme,
-            default_port: usual_port,
-            host: Host::parse(origin.authority()?.as_str())?,
-        })
+        Some(Origin { scheme, default_port, host: Host::parse(origin.authority()?.as_str())? })
     }
 
     fn port(&self) -> u16 {
         self.host.port.unwrap_or(self.default_port)
     }
 
-    /// Returns whether the origin has that host. A host without a port has the default port.
+    /// Returns whether the origin has this host and port. A host without a port has the default
+    /// port of the origin's scheme.
     fn has_host(&self, host: &Host) -> bool {
         self.host.name == host.name && self.port() == host.port.unwrap_or(self.default_port)
     }
 }
 
-/// Returns whether a host name is the manager's. Ports do not matter, except those in `http.hosts`:
-/// forwarding changes them, and a page that was rebound has a name of its own whatever its port.
+/// Returns whether a host name is the manager's. Only ports in `http.hosts` are compared:
+/// forwarding changes ports, and a page that uses DNS rebinding has a foreign name, whatever its
+/// port.
 fn is_manager_name(host: &Host, http: &HttpSettings, listen: SocketAddr) -> bool {
-    // Web services reply to this name later.
+    // A web service sends a late reply to the name in `http.public_url`.
     let public = parse_web_address(&http.public_url).ok();
     let public = public.as_ref().and_then(|url| url.host_str());
     let is_listed = |listed: Host| {
         listed.name == host.name && listed.port.is_none_or(|port| host.port == Some(port))
     };
     host.name == "localhost"
-        || host.address().is_some_and(|address| is_own_address(address, listen))
+        || host.address().is_some_and(|address| is_manager_address(address, listen))
         || public.is_some_and(|name| name.eq_ignore_ascii_case(&host.name))
         || http.hosts.iter().filter_map(|listed| Host::parse(listed)).any(is_listed)
 }
 
-/// Returns whether an address is this machine's: a loopback address, or the one that the manager
-/// listens on. If it listens on all addresses, any will do: a page's name can be pointed elsewhere,
-/// an address cannot.
-fn is_own_address(address: IpAddr, listen: SocketAddr) -> bool {
+/// Returns whether an address is the manager's: a loopback address, or the address that it listens
+/// on. If it listens on all addresses, every address is accepted: DNS rebinding needs a name.
+fn is_manager_address(address: IpAddr, listen: SocketAddr) -> bool {
     address.is_loopback() || address == listen.ip().to_canonical() || listen.ip().is_unspecified()
 }
 
-/// Finishes every response: sets its headers, and reduces it to the head for HEAD requests. Holds
-/// the call's slot and the request's body until the response is sent.
+/// Completes every response: sets its headers, and removes the body for HEAD requests. The
+/// connection stays busy, and the request's body is held, until the response is sent.
 pub(super) async fn finish_response(
     access: Access,
     mut request: ServiceRequest,
@@ -292,9 +301,8 @@ pub(super) async fn finish_response(
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let is_head = request.method() == Method::HEAD;
     let slot = request.conn_data::<Arc<ConnectionSlot>>().cloned();
-    let begun = slot.map(|place| place.begin_call(access == Access::Health)).transpose();
-    let call = match begun {
-        Ok(under_way) => under_way,
+    let call = match slot.map(|slot| slot.begin_call(access == Access::Health)).transpose() {
+        Ok(call) => call,
         Err(problem) => {
             let mut response = request.into_response(problem.error_response());
             set_headers(response.headers_mut());
@@ -308,15 +316,10 @@ pub(super) async fn finish_response(
     let mut response = next.call(request).await?;
     set_headers(response.headers_mut());
     Ok(response.map_body(|_, body| {
-        let body = match is_head {
-            true => BoxBody::new(HeadOnly(body.size())),
-            false => body.boxed(),
-        };
+        let body = if is_head { BoxBody::new(HeadOnly(body.size())) } else { body.boxed() };
         match (payload, call) {
             (None, None) => body,
-            (payload, under_way) => {
-                BoxBody::new(HoldingBody { body, _payload: payload, _call: under_way })
-            }
+            (payload, call) => BoxBody::new(HoldingBody { body, _payload: payload, _call: call }),
         }
     }))
 }
@@ -324,21 +327,20 @@ pub(super) async fn finish_response(
 /// Sets the headers that every response has.
 fn set_headers(headers: &mut HeaderMap) {
     for (name, value) in HEADERS {
-        // A handler may have set a better one: content that is named by its hash may be cached.
+        // The header of a handler wins: content that is addressed by its hash may be cached.
         if !headers.contains_key(&name) {
             headers.insert(name, value);
         }
     }
 }
 
-/// Returns whether requests to a path may wait for long, and many at once: those of workers that
-/// ask for messages.
+/// Returns whether requests to a path are long polls of workers. Many of them may wait at once.
 fn is_long_poll(path: &str) -> bool {
     path.trim_end_matches('/').ends_with("/receive")
 }
 
-/// Moves headers into a map of the right size. The server's map has room for 28 headers, takes 6.7
-/// kB, and lives as long as the request.
+/// Moves headers into a map of the right size, to save memory. The server's map has a capacity of
+/// 28 headers, takes 6.7 kB, and lives as long as the request.
 fn shrink_headers(headers: &mut HeaderMap) {
     let mut packed = HeaderMap::with_capacity(headers.len_keys());
     for (name, value) in std::mem::take(headers) {
@@ -352,15 +354,16 @@ fn has_body(headers: &HeaderMap) -> bool {
         || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
 }
 
-/// Holds the request's body until the response is sent. If a body is dropped before it is read to
-/// its end, the server waits for the rest without a limit; if it is still held, the server closes
-/// the connection.
+/// Shares the request's body, so that the caller can hold it until the response is sent. If an
+/// unread body is dropped before the response ends, the server waits for the rest of the body
+/// without a time limit. If it is still held then, the server closes the connection.
 fn hold_payload(request: &mut ServiceRequest) -> Rc<RefCell<Payload>> {
     let payload = Rc::new(RefCell::new(request.take_payload()));
     request.set_payload(Payload::Stream { payload: Box::pin(SharedPayload(payload.clone())) });
     payload
 }
 
+/// A request body that its handler reads and [`HoldingBody`] holds.
 struct SharedPayload(Rc<RefCell<Payload>>);
 
 impl Stream for SharedPayload {
@@ -371,7 +374,7 @@ impl Stream for SharedPayload {
     }
 }
 
-/// A response body that holds the request's body and the call's slot until it is sent.
+/// A response body that holds the request's body and the call's guard until it is sent.
 struct HoldingBody {
     body: BoxBody,
     _payload: Option<Rc<RefCell<Payload>>>,
@@ -393,7 +396,7 @@ impl MessageBody for HoldingBody {
     }
 }
 
-/// A body that only reports its size.
+/// The body of a response to a HEAD request. It reports the size of the omitted body.
 struct HeadOnly(BodySize);
 
 impl MessageBody for HeadOnly {
@@ -427,11 +430,11 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn a_long_poll_request_keeps_capacity_for_its_headers_alone() {
+    async fn the_header_map_of_a_long_poll_is_shrunk() {
         let finish = |request, next| finish_response(Access::Queue, request, next);
         let app = App::new().wrap(from_fn(finish)).default_service(web::to(echo_headers));
         let app = init_service(app).await;
-        for (path, is_packed) in
+        for (path, is_shrunk) in
             [("/api/queue/q/receive", true), ("/api/queue/q/receive/", true), ("/api/jobs", false)]
         {
             let mut request = TestRequest::post().uri(path);
@@ -440,13 +443,13 @@ mod tests {
                 request = request.append_header((name, value));
             }
             let mut request = request.to_request();
-            // As the server makes its maps.
+            // The server makes its maps with this capacity.
             request.headers_mut().reserve(16);
-            let found = call_and_read_body(&app, request).await;
-            let found = String::from_utf8(found.to_vec()).expect("UTF-8");
-            let (capacity_text, values) = found.split_once(' ').expect("two");
-            let capacity: usize = capacity_text.parse().expect("a number");
-            assert_eq!((capacity < 8, values), (is_packed, r#"["1", "2"]"#), "{path}: {capacity}");
+            let body = call_and_read_body(&app, request).await;
+            let body = String::from_utf8(body.to_vec()).expect("the body is UTF-8");
+            let (capacity, values) = body.split_once(' ').expect("the body has two parts");
+            let capacity: usize = capacity.parse().expect("the capacity is a number");
+            assert_eq!((capacity < 8, values), (is_shrunk, r#"["1", "2"]"#), "{path}: {capacity}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The record of a job: its entries, and the job as it was after any of them.
+//! Shows the record of a job: its entries, and the job as it was after any of them.
 
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -17,17 +17,17 @@ use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] =
     &[ApiRoute::get("/api/job/{id}/entries", || web::to(list_entries)).operation(|schemas| {
-        OperationSpec::new("listEntries", "jobs", "Its record, entry by entry")
+        OperationSpec::new("listEntries", "jobs", "The record of a job, entry by entry")
             .with_parameters(&[ENTRY_AFTER, LIMIT])
             .with_json_response(200, "The entries", schemas.reference::<Page<'_>>())
             .with_problems(&[404])
     })];
 
-/// A page reads rows up to this total size, in bytes; the last row may exceed it.
+/// Limits the rows of a page, in bytes in total. Only the last row may exceed the limit.
 pub(super) const PAGE_BYTES_MAX: usize = 1 << 20;
 
-/// What a row takes while it is read and shown, as a multiple of its size: its text, what is
-/// parsed, and the response.
+/// The memory that a row takes while it is read and shown, as a multiple of its size: its text, the
+/// parsed entries, and the response.
 const RENDERED_FACTOR: usize = 3;
 
 #[derive(Serialize, ToSchema)]
@@ -51,12 +51,12 @@ async fn list_entries(
         .await?
         .ok_or_else(|| Problem::unknown_job(id))?;
     let bytes = job_bytes.min(PAGE_BYTES_MAX + api.manager.limits().reply_bytes_max);
-    let page = reads::respond(&api, RENDERED_FACTOR * bytes, move |reader, answer| {
+    let page = reads::respond(&api, RENDERED_FACTOR * bytes, move |reader, response| {
         let page = reader
             .load_record_page(id, after, limit, PAGE_BYTES_MAX)?
             .ok_or_else(|| Problem::unknown_job(id))?;
         let rows = page.rows.iter();
-        answer.write_json(&Page {
+        response.write_json(&Page {
             entries: rows.flat_map(|row| EntryView::from_row(page.graph(), row)).collect(),
             next: page.next_cursor(),
         })
@@ -64,33 +64,36 @@ async fn list_entries(
     page.await
 }
 
-/// Shows the job as it was after the entry numbered `at`.
+/// Shows the job as it was after this entry.
 pub(super) async fn get_job_at(
     api: &Arc<ApiState>,
     id: JobId,
-    at: u64,
+    entry_number: u64,
     is_light: bool,
 ) -> Result<HttpResponse, Problem> {
     let load = move |reader: &dyn Records| {
-        reader.load_job_at_entry(id, at)?.ok_or_else(|| Problem::unknown_job(id))
+        reader.load_job_at_entry(id, entry_number)?.ok_or_else(|| Problem::unknown_job(id))
     };
-    let response = reads::with_rebuilt_job(api, id, load, move |then, answer| match then {
-        JobAtEntry::Found { job, at } if is_light => answer.write_json(&JobView::light(&job, at)),
-        JobAtEntry::Found { job, at } => answer.write_json(&JobView::whole(&job, at)),
-        JobAtEntry::NoSuchEntry { entries } => Err(unknown_entry(id, at, entries)),
-    });
-    Ok(response.await?.1.into_response())
+    let read =
+        reads::with_rebuilt_job(api, id, load, move |job_at_entry, response| match job_at_entry {
+            JobAtEntry::Found { job, at } if is_light => {
+                response.write_json(&JobView::light(&job, at))
+            }
+            JobAtEntry::Found { job, at } => response.write_json(&JobView::whole(&job, at)),
+            JobAtEntry::NoSuchEntry { entries } => Err(unknown_entry(id, entry_number, entries)),
+        });
+    Ok(read.await?.1.into_response())
 }
 
-/// Returns the problem of an entry that the record does not have.
-pub(super) fn unknown_entry(id: JobId, at: u64, entries: u64) -> Problem {
+/// Returns the 404 for an entry that the record does not have. `entries` is the number of entries.
+pub(super) fn unknown_entry(id: JobId, entry_number: u64, entries: u64) -> Problem {
     Problem::not_found(format!(
-        "at is {at}, but the record of job {id} has the entries 1 to {entries}; GET \
+        "at is {entry_number}, but the record of job {id} has the entries 1 to {entries}; GET \
          /api/job/{id}/entries lists them"
     ))
 }
 
-/// Parses the number of an entry.
+/// Parses the number of an entry, from the query parameter `key`.
 pub(super) fn parse_entry_number(key: &str, text: &str) -> Result<u64, Problem> {
     let number: Option<u64> = text.parse().ok();
     number.filter(|number| *number <= NUMBER_MAX).ok_or_else(|| {

@@ -1,5 +1,5 @@
-//! The items of a fan-out step: counts, a map of all of them, when each began and ended, and the
-//! failed ones by reason.
+//! Shows the items of a fan-out step, in four formats: counts by state, a bit map of all states,
+//! the times at which each child job began and ended, and the failed items grouped by reason.
 
 use super::active_jobs;
 use super::problem::Problem;
@@ -34,16 +34,16 @@ pub(super) const ROUTES: &[ApiRoute] =
         },
     )];
 
-/// How many failed items are grouped by their reasons: the first ones.
+/// Limits the failed items that are grouped by reason. The first ones are grouped.
 const GROUPED_MAX: u32 = 10_000;
 
 /// How many failed items are read at once.
 const GROUPED_PAGE_ROWS: u32 = 500;
 
-/// The most reasons in a response: the most frequent ones.
+/// Limits the reasons in a response. The most frequent ones are shown.
 const REASONS_MAX: usize = 100;
 
-/// How much of a reason is compared and shown, in characters.
+/// Limits the part of a reason that is compared and shown, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
 async fn get_items(
@@ -72,14 +72,15 @@ async fn respond_counts(
 ) -> Result<HttpResponse, Problem> {
     let window = api.manager.limits().window;
     let step_name = name.clone();
-    let found = active_jobs::inspect_job(api, id, move |job| items_view(job, &step_name, window));
-    if let Some(counts) = found.await {
-        return Ok(HttpResponse::Ok().json(counts?));
+    let inspection =
+        active_jobs::inspect_job(api, id, move |job| items_view(job, &step_name, window));
+    if let Some(view) = inspection.await {
+        return Ok(HttpResponse::Ok().json(view?));
     }
-    let response = reads::with_job(api, id, move |found, answer| {
-        answer.write_json(&items_view(&found.job, &name, window)?)
+    let read = reads::with_job(api, id, move |stored, response| {
+        response.write_json(&items_view(&stored.job, &name, window)?)
     });
-    Ok(response.await?.1.into_response())
+    Ok(read.await?.1.into_response())
 }
 
 fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> {
@@ -89,64 +90,66 @@ fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> 
     Ok(ItemsView::new(keys, counts, window))
 }
 
+/// Responds with two bits for each item: its state.
 async fn respond_map(
     api: &Arc<ApiState>,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
     let step_name = name.clone();
-    let found = active_jobs::inspect_job(api, id, move |job| {
+    let inspection = active_jobs::inspect_job(api, id, move |job| {
         find_fan_out(job, &step_name)
             .map(|(_, fan_out)| fan_out.item_states().map(|states| states.collect::<ItemMap>()))
     });
-    if let Some(Some(map)) = found.await.transpose()? {
+    if let Some(Some(map)) = inspection.await.transpose()? {
         return Ok(HttpResponse::Ok()
             .content_type(mime::APPLICATION_OCTET_STREAM)
             .body(map.into_bytes()));
     }
-    // Of a step that has ended the job keeps only counts: the child jobs have the rest.
-    let ended = reads::with_job(api, id, move |found, _| {
-        let (step, fan_out) = find_fan_out(&found.job, &name)?;
-        Ok((step, fan_out.items(), found.job.items_end(step)))
+    // For an ended step the job keeps only counts. The states follow from the child jobs.
+    let read = reads::with_job(api, id, move |stored, _| {
+        let (step, fan_out) = find_fan_out(&stored.job, &name)?;
+        Ok((step, fan_out.items(), stored.job.items_end(step)))
     });
-    let (step, items, end) = ended.await?.0;
+    let (step, items, end) = read.await?.0;
     let bytes = ItemMap::byte_len(items);
-    let map = reads::write_response(api, bytes, move |reader, answer| {
-        let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+    let read = reads::write_response(api, bytes, move |reader, response| {
+        let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let mut map = ItemMap::new(items);
         reader
-            .for_each_item(&tree, step, &mut |row| map.set(row.item, to_item_state(&row, end)))?;
-        answer.write_all(&map.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
+            .for_each_item(&parent, step, &mut |row| map.set(row.item, to_item_state(&row, end)))?;
+        response.write_all(&map.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
     });
-    Ok(map.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
+    Ok(read.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
 
-/// Responds with the times at which the child job of each item began and ended, from the rows of
-/// the child jobs.
+/// Responds with the times at which the child job of each item began and ended.
 async fn respond_times(
     api: &Arc<ApiState>,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
-    let begun = |job: &Job, name: &str| {
+    let find_start = |job: &Job, name: &str| {
         let (step, fan_out) = find_fan_out(job, name)?;
         let started = job.step(step).started.unwrap_or(job.origin().created);
         Ok::<_, Problem>((step, fan_out.items(), started))
     };
     let step_name = name.clone();
-    let found = active_jobs::inspect_job(api, id, move |job| begun(job, &step_name)).await;
-    let (step, items, started) = match found {
-        Some(found) => found?,
-        None => reads::with_job(api, id, move |found, _| begun(&found.job, &name)).await?.0,
+    let inspection = active_jobs::inspect_job(api, id, move |job| find_start(job, &step_name));
+    let (step, items, started) = match inspection.await {
+        Some(start) => start?,
+        None => reads::with_job(api, id, move |stored, _| find_start(&stored.job, &name)).await?.0,
     };
-    let times = reads::write_response(api, ItemTimes::byte_len(items), move |reader, answer| {
-        let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+    let read = reads::write_response(api, ItemTimes::byte_len(items), move |reader, response| {
+        let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let mut times = ItemTimes::new(items, started);
         reader
-            .for_each_item(&tree, step, &mut |row| times.set(row.item, row.created, row.ended))?;
-        answer.write_all(&times.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
+            .for_each_item(&parent, step, &mut |row| times.set(row.item, row.created, row.ended))?;
+        response
+            .write_all(&times.into_bytes())
+            .map_err(|error| Problem::internal(error.to_string()))
     });
-    Ok(times.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
+    Ok(read.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
 
 /// The failed items of a step, by reason.
@@ -173,50 +176,52 @@ struct Reason {
     job: JobId,
 }
 
+/// Responds with the failed items, grouped by reason.
 async fn respond_reasons(
     api: &Arc<ApiState>,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
     let step_name = name.clone();
-    let end = move |job: &Job| {
+    let find_end = move |job: &Job| {
         find_step(job.graph(), job.id(), &step_name).map(|step| job.items_end(step))
     };
-    let known = end.clone();
-    let end = match active_jobs::inspect_job(api, id, move |job| known(job)).await {
+    let find_active_end = find_end.clone();
+    let inspection = active_jobs::inspect_job(api, id, move |job| find_active_end(job));
+    let end = match inspection.await {
         Some(end) => end?,
-        None => reads::with_job(api, id, move |found, _| end(&found.job)).await?.0,
+        None => reads::with_job(api, id, move |stored, _| find_end(&stored.job)).await?.0,
     };
-    let response = reads::respond(api, page_bytes(GROUPED_MAX), move |reader, answer| {
-        let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let step = find_step(tree.graph(), id, &name)?;
-        if tree.graph().step(step).task.is_none() {
+    let read = reads::respond(api, page_bytes(GROUPED_MAX), move |reader, response| {
+        let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let step = find_step(parent.graph(), id, &name)?;
+        if parent.graph().step(step).task.is_none() {
             return Err(no_items(&name, id));
         }
-        answer.write_json(&group_reasons(reader, &tree, step, end)?)
+        response.write_json(&group_reasons(reader, &parent, step, end)?)
     });
-    response.await
+    read.await
 }
 
-/// Reads the failed items of a step, a page at a time, and groups them by reason. `end` is when the
-/// step ended. Items that were cut off by that have not failed.
+/// Reads the failed items of a step page by page, and groups them by reason. `end` is when the step
+/// ended. Items whose child jobs were cancelled by that end do not count as failed.
 fn group_reasons(
     reader: &dyn Records,
-    tree: &ParentRecord,
+    parent: &ParentRecord,
     step: StepIndex,
     end: Option<Timestamp>,
 ) -> Result<Reasons, JournalError> {
     let mut groups: HashMap<String, Reason> = HashMap::new();
-    let (mut failed, mut is_minimum) = (0, false);
+    let (mut failed, mut failed_is_minimum) = (0, false);
     for state in [JobState::Failed, JobState::Cancelled] {
         let filter = ChildFilter { state: Some(state), step: Some(step) };
         let mut after = ChildCursor::START;
         loop {
-            let wanted = GROUPED_PAGE_ROWS.min(GROUPED_MAX - failed);
-            // One row more than wanted shows whether there are more.
-            let mut rows = reader.load_children(tree, filter, after, wanted + 1)?;
-            let has_more = rows.len() > wanted as usize;
-            rows.truncate(wanted as usize);
+            let page_rows = GROUPED_PAGE_ROWS.min(GROUPED_MAX - failed);
+            // One row more than the page has shows whether there are more.
+            let mut rows = reader.load_children(parent, filter, after, page_rows + 1)?;
+            let has_more = rows.len() > page_rows as usize;
+            rows.truncate(page_rows as usize);
             after = rows.last().map_or(after, |row| row.cursor);
             for row in rows {
                 if is_cut_off(row.ended, end) {
@@ -224,26 +229,31 @@ fn group_reasons(
                 }
                 failed += 1;
                 let reason = truncate(row.reason.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
-                let group = groups.entry(reason.clone());
-                group.or_insert(Reason { reason, count: 0, item: row.item, job: row.id }).count +=
-                    1;
+                let group = groups.entry(reason.clone()).or_insert(Reason {
+                    reason,
+                    count: 0,
+                    item: row.item,
+                    job: row.id,
+                });
+                group.count += 1;
             }
-            is_minimum = has_more && failed == GROUPED_MAX;
-            if !has_more || is_minimum {
+            failed_is_minimum = has_more && failed == GROUPED_MAX;
+            if !has_more || failed_is_minimum {
                 break;
             }
         }
-        if is_minimum {
+        if failed_is_minimum {
             break;
         }
     }
     let mut reasons: Vec<Reason> = groups.into_values().collect();
     reasons.sort_unstable_by_key(|group| (std::cmp::Reverse(group.count), group.item));
     reasons.truncate(REASONS_MAX);
-    Ok(Reasons { failed, failed_is_minimum: is_minimum, reasons })
+    Ok(Reasons { failed, failed_is_minimum, reasons })
 }
 
-/// Returns the state of an item, from the end of its child job and the end of its step.
+/// Returns the state of an item, from its child job and the end of its step. An item that was cut
+/// off counts as running.
 fn to_item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
     match row.state {
         JobState::Running | JobState::Paused => ItemState::Running,
@@ -253,12 +263,13 @@ fn to_item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
     }
 }
 
-/// Returns whether a child job was cut off by the end of its step or job. A child job that failed,
-/// or was cancelled, by itself ended before.
+/// Returns whether a child job was cut off: it was ended because its step or job ended. A child job
+/// that failed or was cancelled by itself ended earlier.
 fn is_cut_off(ended: Option<Timestamp>, end: Option<Timestamp>) -> bool {
     ended.zip(end).is_some_and(|(ended, end)| ended >= end)
 }
 
+/// Finds the fan-out of the step with this name. Returns a 404 if it has none.
 fn find_fan_out<'j>(job: &'j Job, name: &str) -> Result<(StepIndex, &'j FanOut), Problem> {
     let step = find_step(job.graph(), job.id(), name)?;
     match &job.step(step).fan_out {
@@ -273,6 +284,7 @@ fn find_fan_out<'j>(job: &'j Job, name: &str) -> Result<(StepIndex, &'j FanOut),
     }
 }
 
+/// Returns the 404 for a step that is no fan-out step.
 fn no_items(step: &str, id: JobId) -> Problem {
     Problem::not_found(format!("step {} of job {id} has no items: it runs no task", quote(step)))
 }

@@ -1,8 +1,8 @@
-//! Creates, lists, shows and ends jobs.
+//! Creates, lists, shows, cancels and erases jobs.
 
 use super::active_jobs;
 use super::history;
-use super::operations::{Operated, refusal_problem, respond, respond_erased};
+use super::operations::{Operated, respond, respond_erased, to_problem};
 use super::principal::PrincipalName;
 use super::problem::Problem;
 use super::query::{self, Query, invalid_cursor};
@@ -33,15 +33,15 @@ pub(super) const ROUTES: &[ApiRoute] = &[
             "description":
                 "The job's message. If it has an `id`, that is a UUID, and the new job's id",
         });
-        OperationSpec::new("createJob", "jobs", "Creates a job; answered once it is committed")
+        OperationSpec::new("createJob", "jobs", "Creates a job; the response follows its commit")
             .with_parameters(&[NEW_ID, VHOST, TRACE_PARENT, TRACE_STATE])
             .with_body(false, message)
-            .with_json_response(201, "It exists", schemas.reference::<CreatedJob>())
+            .with_json_response(201, "The job was created", schemas.reference::<CreatedJob>())
             .with_problems(&[404, 409, 422])
     }),
     ApiRoute::get("/api/workflow/{name:.*}", || web::to(list_jobs_of_workflow)).operation(
         |schemas| {
-            let summary = "The jobs of a workflow, under way and ended";
+            let summary = "The jobs of a workflow, active and ended";
             OperationSpec::new("listJobsOfWorkflow", "jobs", summary)
                 .with_parameters(&[VHOST, INTERVAL, LIMIT, DOUBLE_CURSOR, WITH_STATES])
                 .with_json_response(200, "The jobs", schemas.reference::<WorkflowPage>())
@@ -49,7 +49,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         },
     ),
     ApiRoute::get("/api/jobs", || web::to(list_running_jobs)).operation(|schemas| {
-        OperationSpec::new("listRunningJobs", "jobs", "All jobs and child jobs under way")
+        OperationSpec::new("listRunningJobs", "jobs", "All active jobs and child jobs")
             .with_parameters(&[LIMIT, CURSOR])
             .with_json_response(200, "The jobs", schemas.reference::<JobsPage>())
     }),
@@ -57,14 +57,14 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         OperationSpec::new("getJob", "jobs", "A job or child job")
             .with_parameters(&[VIEW, AT])
             .with_json_response(200, "The job", schemas.reference::<JobView<'_>>())
-            .with_empty_response(304, "The light view that the client has is the newest")
+            .with_empty_response(304, "The client has the current light view")
             .with_problems(&[404])
     }),
     ApiRoute::delete("/api/job/{id:.*}", || web::to(cancel_or_erase)).operation(|schemas| {
         let summary = "Cancels a job; with `erase` erases one that has ended";
         OperationSpec::new("endJob", "operations", summary)
             .with_parameters(&[ERASE])
-            .with_json_response(200, "What has become of it", schemas.reference::<Operated<'_>>())
+            .with_json_response(200, "The job's new state", schemas.reference::<Operated<'_>>())
             .with_problems(&[404, 409])
     }),
     ApiRoute::get("/api/job/{id}/result", || web::to(get_job_result)).operation(|_| {
@@ -77,20 +77,23 @@ pub(super) const ROUTES: &[ApiRoute] = &[
 /// How far back ended jobs are listed by default, in minutes.
 const INTERVAL_DEFAULT_MIN: u32 = 480;
 
+const MINUTE_NS: i64 = 60_000_000_000;
+
+/// Creates a job. Responds once its creation is committed.
 async fn create_job(
     api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
     request: HttpRequest,
-    incoming: RequestBody,
+    body: RequestBody,
 ) -> Result<HttpResponse, Problem> {
     let [id, vhost] = query.extract(["id", "vhost"])?;
     find_definition(&api, &path, vhost.as_deref())?;
-    let body = incoming.read(&api).await?;
-    // `_body` holds its permit for bodies until the job is committed.
+    let body = body.read(&api).await?;
+    // `_body` holds its permit until the job is committed.
     let ((id, message), _body) =
         body.parse_with(&api, move |body| parse_creation(id.as_deref(), body)).await?;
-    // A reload may have ended while the body came: the job is of what is loaded now.
+    // The definition may have been reloaded while the body arrived. The job gets the current one.
     let definition = find_definition(&api, &path, vhost.as_deref())?;
     let workflow = definition.full_name();
     match api.manager.create_job(definition, id, message, parse_trace_context(&request)).await {
@@ -100,20 +103,20 @@ async fn create_job(
                 .insert_header((header::LOCATION, format!("/api/job/{id}")))
                 .json(CreatedJob { id }))
         }
-        Err(refusal) => Err(refusal_problem(refusal, || format!("unknown workflow {workflow}"))),
+        Err(error) => Err(to_problem(error, || format!("unknown workflow {workflow}"))),
     }
 }
 
-/// Returns the trace context of a request. As the W3C recommendation demands, a `traceparent` that
-/// cannot be parsed, or that is given twice, is ignored; several `tracestate` headers are joined.
+/// Parses the W3C trace context of a request. As the recommendation demands, a `traceparent` that
+/// is invalid or given twice is ignored, and several `tracestate` headers are joined.
 fn parse_trace_context(request: &HttpRequest) -> Option<TraceContext> {
     let headers = request.headers();
     let mut values = headers.get_all("traceparent");
-    let only = values.next().filter(|_| values.next().is_none())?;
+    let parent = values.next().filter(|_| values.next().is_none())?;
     let states: Result<Vec<&str>, _> =
         headers.get_all("tracestate").map(|state| state.to_str()).collect();
     let state = states.ok().map(|states| states.join(","));
-    TraceContext::parse(only.to_str().ok()?.trim(), state.as_deref())
+    TraceContext::parse(parent.to_str().ok()?.trim(), state.as_deref())
 }
 
 /// The id of a new job.
@@ -122,12 +125,13 @@ struct CreatedJob {
     id: JobId,
 }
 
-/// Parses the request for a new job: its id, if it names one, and its message. `id` is the one from
-/// the query, unparsed.
+/// Parses the request for a new job. `id` is the unparsed id in the query. Returns the id of the
+/// job, if the request has one, and its message.
 ///
 /// # Errors
 ///
-/// 400: the body is no message, an id is no UUID, or the two ids differ.
+/// Returns a 400 if the body is no message, the id in the query is no UUID, or the ids in query and
+/// body differ.
 pub fn parse_creation(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Message), Problem> {
     let message = Message::parse(body).map_err(|error| {
         Problem::malformed(format!("the body must be the job's message: {error}"))
@@ -135,15 +139,16 @@ pub fn parse_creation(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, M
     Ok((choose_id(id, &message)?, message))
 }
 
-/// Chooses the id from the query or the body; given in both, they must agree. In the body an `id`
-/// that is no UUID is data like any other.
-fn choose_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
-    let parsed = query.map(str::parse::<JobId>).transpose();
-    let in_query =
-        parsed.map_err(|error| Problem::malformed(format!("\"id\" in the query: {error}")))?;
+/// Chooses the id from the query or the body. If both have one, they must be equal. An `id` in the
+/// body that is no UUID is ordinary data.
+fn choose_id(query_id: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
+    let query_id = query_id
+        .map(str::parse::<JobId>)
+        .transpose()
+        .map_err(|error| Problem::malformed(format!("\"id\" in the query: {error}")))?;
     let value = message.get("id").filter(|value| value.kind() == JsonKind::String);
-    let in_body = value.and_then(find_item_uuid);
-    match (in_query, in_body) {
+    let body_id = value.and_then(find_item_uuid);
+    match (query_id, body_id) {
         (Some(query), Some(body)) if query != body => Err(Problem::malformed(format!(
             "different \"id\" values in query and body: {query} and {body}"
         ))),
@@ -151,6 +156,7 @@ fn choose_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
     }
 }
 
+/// Lists the active and the ended jobs of a workflow: a page with `limit`, all of them without.
 async fn list_jobs_of_workflow(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -165,9 +171,9 @@ async fn list_jobs_of_workflow(
         .map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::parse_minutes("interval", &text))?
     {
         0 => Timestamp(i64::MIN),
-        minutes => Timestamp(
-            clock::now().0.saturating_sub(i64::from(minutes).saturating_mul(60_000_000_000)),
-        ),
+        minutes => {
+            Timestamp(clock::now().0.saturating_sub(i64::from(minutes).saturating_mul(MINUTE_NS)))
+        }
     };
     let cursor = cursor.as_deref().map_or(Ok(WorkflowCursor::START), WorkflowCursor::parse)?;
     let Some(limit) = limit.as_deref().map(query::parse_limit).transpose()? else {
@@ -176,27 +182,25 @@ async fn list_jobs_of_workflow(
         return stream_lists(&api, vec![("running", running), ("completed", ended)], false).await;
     };
     let bytes = 2 * page_bytes(limit);
-    let page = reads::respond(&api, bytes, move |reader, answer| {
+    let page = reads::respond(&api, bytes, move |reader, response| {
         let running = reader.load_running_root_jobs(&workflow, cursor.running, limit)?;
         let ended = reader.load_ended_root_jobs(&workflow, since, cursor.ended, limit)?;
-        let more = running.len() == limit as usize || ended.len() == limit as usize;
+        let has_more = running.len() == limit as usize || ended.len() == limit as usize;
         let next = WorkflowCursor {
             running: running.last().map_or(cursor.running, |(number, ..)| *number),
             ended: ended.last().map_or(cursor.ended, |(cursor, ..)| *cursor),
         };
-        let (completed, under_way) = (
-            ended.iter().map(|(_, id, _)| *id).collect(),
-            running.iter().map(|(_, id, _)| *id).collect(),
-        );
+        let ended_ids = ended.iter().map(|(_, id, _)| *id).collect();
+        let running_ids = running.iter().map(|(_, id, _)| *id).collect();
         let states = running
             .into_iter()
             .map(|(_, id, state)| (id, state))
             .chain(ended.into_iter().map(|(_, id, state)| (id, state)));
         let states = with_states.then(|| states.collect());
-        answer.write_json(&WorkflowPage {
-            completed,
-            next: more.then(|| next.to_text()),
-            running: under_way,
+        response.write_json(&WorkflowPage {
+            completed: ended_ids,
+            next: has_more.then(|| next.to_text()),
+            running: running_ids,
             states,
         })
     });
@@ -216,7 +220,7 @@ struct WorkflowPage {
     states: Option<BTreeMap<JobId, String>>,
 }
 
-/// Where the next page of both lists, running and ended jobs, begins.
+/// The cursor of a page with two lists, of running and of ended jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkflowCursor {
     running: i64,
@@ -226,16 +230,16 @@ pub struct WorkflowCursor {
 impl WorkflowCursor {
     const START: WorkflowCursor = WorkflowCursor { running: 0, ended: EndedCursor::NEWEST };
 
-    /// Formats the cursor as it stands in a response and in the query of the next request.
+    /// Formats the cursor for a response. The client passes it on in its next request.
     pub fn to_text(self) -> String {
         format!("{}.{}.{}", self.running, self.ended.ended.0, self.ended.number)
     }
 
-    /// Parses what [`WorkflowCursor::to_text`] has written.
+    /// Parses a cursor that [`WorkflowCursor::to_text`] has formatted.
     ///
     /// # Errors
     ///
-    /// 400: the text is not such a cursor.
+    /// Returns a 400 if the text is no such cursor.
     pub fn parse(text: &str) -> Result<WorkflowCursor, Problem> {
         let numbers: Vec<i64> = text
             .split('.')
@@ -247,6 +251,7 @@ impl WorkflowCursor {
     }
 }
 
+/// Lists all active jobs and child jobs: a page with `limit`, all of them without.
 async fn list_running_jobs(
     api: web::Data<ApiState>,
     query: Query,
@@ -256,13 +261,13 @@ async fn list_running_jobs(
     let Some(limit) = limit.as_deref().map(query::parse_limit).transpose()? else {
         return stream_lists(&api, vec![("jobs", Listing::All { after: 0 })], true).await;
     };
-    let page = reads::respond(&api, page_bytes(limit), move |reader, answer| {
+    let page = reads::respond(&api, page_bytes(limit), move |reader, response| {
         let page = reader.load_running_jobs(after, limit)?;
         let next = page
             .last()
             .filter(|_| page.len() == limit as usize)
             .map(|(number, _)| number.to_string());
-        answer.write_json(&JobsPage { jobs: page.into_iter().map(|(_, id)| id).collect(), next })
+        response.write_json(&JobsPage { jobs: page.into_iter().map(|(_, id)| id).collect(), next })
     });
     page.await
 }
@@ -275,15 +280,18 @@ struct JobsPage {
     next: Option<String>,
 }
 
-/// The state of a list that is read page by page.
+/// A list of job ids that is read page by page, with the position of its next page.
 enum Listing {
+    /// All active jobs and child jobs.
     All { after: i64 },
+    /// The active root jobs of a workflow.
     Running { workflow: String, after: i64 },
+    /// The root jobs of a workflow that have ended since a time.
     Ended { workflow: String, since: Timestamp, after: EndedCursor },
 }
 
 impl Listing {
-    /// Reads the next page, and moves the listing behind it.
+    /// Reads the next page, and advances the position behind it.
     fn next_page(&mut self, reader: &dyn Records) -> Result<Vec<JobId>, JournalError> {
         match self {
             Listing::All { after } => {
@@ -296,23 +304,23 @@ impl Listing {
                 *after = page.last().map_or(*after, |(number, ..)| *number);
                 Ok(page.into_iter().map(|(_, id, _)| id).collect())
             }
-            Listing::Ended { workflow, since, after: beyond } => {
-                let page = reader.load_ended_root_jobs(workflow, *since, *beyond, PAGE_ROWS)?;
-                *beyond = page.last().map_or(*beyond, |(cursor, ..)| *cursor);
+            Listing::Ended { workflow, since, after } => {
+                let page = reader.load_ended_root_jobs(workflow, *since, *after, PAGE_ROWS)?;
+                *after = page.last().map_or(*after, |(cursor, ..)| *cursor);
                 Ok(page.into_iter().map(|(_, id, _)| id).collect())
             }
         }
     }
 }
 
-/// Streams an object of lists of ids while they are read, so that no whole list is ever in memory.
-/// Empty lists are left out unless `keep_empty`.
+/// Streams a JSON object whose values are lists of ids, page by page, so that no whole list is ever
+/// in memory. Omits empty lists unless `keep_empty` is set.
 async fn stream_lists(
     api: &Arc<ApiState>,
     lists: Vec<(&'static str, Listing)>,
     keep_empty: bool,
 ) -> Result<HttpResponse, Problem> {
-    // Checked first: once the response has begun, no status can report that it is incomplete.
+    // Checked before the response begins: afterwards no status could report an error.
     reads::read_small(api, |reader| reader.ensure_projected()).await?;
     let state = ListStream {
         reader: api.reader.clone(),
@@ -323,21 +331,27 @@ async fn stream_lists(
         keep_empty,
         has_ended: false,
     };
-    let pieces = stream_chunks(api, state, ListStream::next_chunk);
-    Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces))
+    let chunks = stream_chunks(api, state, ListStream::next_chunk);
+    Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(chunks))
 }
 
+/// A JSON object of lists that is streamed.
 struct ListStream {
     reader: Arc<dyn Records>,
+    /// The lists that are still to be written, each with its key. The last one is written next.
     lists: Vec<(&'static str, Listing)>,
     has_begun: bool,
+    /// Whether a list was begun and not ended.
     is_in_list: bool,
+    /// Whether any list was begun.
     has_list: bool,
+    /// Whether empty lists are written.
     keep_empty: bool,
     has_ended: bool,
 }
 
 impl ListStream {
+    /// Reads one page, and formats it. Returns `None` at the end.
     fn next_chunk(&mut self) -> Result<Option<Bytes>, JournalError> {
         if self.has_ended {
             return Ok(None);
@@ -353,14 +367,15 @@ impl ListStream {
             return Ok(Some(text.into()));
         };
         let ids = listing.next_page(&*self.reader)?;
-        let first_of_list = !self.is_in_list;
-        if first_of_list && (!ids.is_empty() || self.keep_empty) {
+        let begins_list = !self.is_in_list;
+        if begins_list && (!ids.is_empty() || self.keep_empty) {
             text.push_str(&format!("{}\"{key}\":[", if self.has_list { "," } else { "" }));
             self.is_in_list = true;
             self.has_list = true;
         }
-        for (at, id) in ids.iter().enumerate() {
-            text.push_str(&format!("{}\"{id}\"", if first_of_list && at == 0 { "" } else { "," }));
+        for (index, id) in ids.iter().enumerate() {
+            let separator = if begins_list && index == 0 { "" } else { "," };
+            text.push_str(&format!("{separator}\"{id}\""));
         }
         if ids.len() < PAGE_ROWS as usize {
             if self.is_in_list {
@@ -377,7 +392,7 @@ impl ListStream {
     }
 }
 
-/// Shows a job. Ended jobs are found until their retention is over.
+/// Shows a job. Ended jobs are shown until their retention ends.
 async fn get_job(
     api: web::Data<ApiState>,
     request: HttpRequest,
@@ -388,57 +403,58 @@ async fn get_job(
     let is_light = view.as_deref().map_or(Ok(false), query::parse_is_light)?;
     let id = parse_job_id(&path)?;
     if let Some(at) = at {
-        return history::get_job_at(&api, id, history::parse_entry_number("at", &at)?, is_light)
-            .await;
+        let entry_number = history::parse_entry_number("at", &at)?;
+        return history::get_job_at(&api, id, entry_number, is_light).await;
     }
     let now = clock::now();
     if is_light {
         return get_light_job(&api, id, now, IfNoneMatch::parse(&request).ok()).await;
     }
-    let whole = reads::with_job(&api, id, move |found, answer| {
-        answer.write_json(&JobView::whole(&found.job, now))
+    let read = reads::with_job(&api, id, move |stored, response| {
+        response.write_json(&JobView::whole(&stored.job, now))
     });
-    Ok(whole.await?.1.into_response())
+    Ok(read.await?.1.into_response())
 }
 
-/// Shows the light view. The actor of a job under way answers for it, whatever the length of its
-/// record. A client that has this state of the job already gets 304.
+/// Shows the light view of a job. For an active job, its actor makes the view, at a cost that does
+/// not depend on the length of the record. A client that already has this state of the job gets
+/// 304.
 async fn get_light_job(
     api: &Arc<ApiState>,
     id: JobId,
     now: Timestamp,
-    known: Option<IfNoneMatch>,
+    if_none_match: Option<IfNoneMatch>,
 ) -> Result<HttpResponse, Problem> {
-    let tag =
+    let to_tag =
         |created: Timestamp, entries| EntityTag::new_strong(format!("{}-{entries}", created.0));
-    let known_tags = known.clone();
-    let found = active_jobs::inspect_job(api, id, move |job| {
-        let tag = tag(job.origin().created, job.entry_count());
-        if matches_etag(known_tags.as_ref(), &tag) {
+    let client_tags = if_none_match.clone();
+    let inspection = active_jobs::inspect_job(api, id, move |job| {
+        let tag = to_tag(job.origin().created, job.entry_count());
+        if matches_etag(client_tags.as_ref(), &tag) {
             return Some((tag, None));
         }
         let body = serde_json::to_vec(&JobView::light(job, now)).ok()?;
         Some((tag, Some(body)))
     });
-    if let Some(Some((tag, body))) = found.await {
+    if let Some(Some((tag, body))) = inspection.await {
         let Some(body) = body else { return Ok(respond_not_modified(tag)) };
         let mut response = HttpResponse::Ok();
         response.insert_header(ETag(tag)).content_type(mime::APPLICATION_JSON);
         return Ok(response.body(body));
     }
-    let stored = read_small(api, move |reader| reader.record_length(id)).await?;
-    let (created, entries) = stored.ok_or_else(|| Problem::unknown_job(id))?;
-    let stored_tag = tag(created, entries);
-    if matches_etag(known.as_ref(), &stored_tag) {
+    let record_length = read_small(api, move |reader| reader.record_length(id)).await?;
+    let (created, entries) = record_length.ok_or_else(|| Problem::unknown_job(id))?;
+    let stored_tag = to_tag(created, entries);
+    if matches_etag(if_none_match.as_ref(), &stored_tag) {
         return Ok(respond_not_modified(stored_tag));
     }
-    let light = reads::with_job(api, id, move |found, answer| {
-        answer.write_json(&JobView::light(&found.job, now))?;
-        Ok((found.job.origin().created, found.job.entry_count()))
+    let read = reads::with_job(api, id, move |stored, response| {
+        response.write_json(&JobView::light(&stored.job, now))?;
+        Ok((stored.job.origin().created, stored.job.entry_count()))
     });
-    let ((created, entries), written) = light.await?;
-    let mut response = written.into_response();
-    if let Ok(value) = ETag(tag(created, entries)).try_into_value() {
+    let ((created, entries), buffered) = read.await?;
+    let mut response = buffered.into_response();
+    if let Ok(value) = ETag(to_tag(created, entries)).try_into_value() {
         response.headers_mut().insert(header::ETAG, value);
     }
     Ok(response)
@@ -448,14 +464,15 @@ fn respond_not_modified(tag: EntityTag) -> HttpResponse {
     HttpResponse::NotModified().insert_header(ETag(tag)).finish()
 }
 
+/// Returns whether a header `If-None-Match` lists the tag. `*` does not count.
 pub(super) fn matches_etag(if_none_match: Option<&IfNoneMatch>, tag: &EntityTag) -> bool {
     match if_none_match {
-        Some(IfNoneMatch::Items(tags)) => tags.iter().any(|known| known.weak_eq(tag)),
+        Some(IfNoneMatch::Items(tags)) => tags.iter().any(|listed| listed.weak_eq(tag)),
         Some(IfNoneMatch::Any) | None => false,
     }
 }
 
-/// Returns the result, and nothing else.
+/// Shows the result of a completed job, and nothing else.
 async fn get_job_result(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -463,19 +480,21 @@ async fn get_job_result(
 ) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let id = parse_job_id(&path)?;
-    let result = reads::with_job(&api, id, move |found, answer| {
-        let state = found.job.state();
+    let read = reads::with_job(&api, id, move |stored, response| {
+        let state = stored.job.state();
         if state != JobState::Completed {
-            let why = "only a completed job has a result";
-            return Err(Problem::conflict(format!("job {id} is {}: {why}", state.as_str())));
+            return Err(Problem::conflict(format!(
+                "job {id} is {}: only a completed job has a result",
+                state.as_str()
+            )));
         }
-        answer.write_json(&found.job.result())
+        response.write_json(&stored.job.result())
     });
-    Ok(result.await?.1.into_response())
+    Ok(read.await?.1.into_response())
 }
 
-/// Cancels a running job, and returns the state of an ended one. An ended job is erased only with
-/// `erase`, so that a repeated request erases nothing.
+/// Cancels an active job. Erases an ended job only with `erase`, so that a repeated cancellation
+/// erases nothing. Without `erase` it responds with the state of an ended job.
 async fn cancel_or_erase(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -483,9 +502,9 @@ async fn cancel_or_erase(
     principal: PrincipalName,
 ) -> Result<HttpResponse, Problem> {
     let [erase] = query.extract(["erase"])?;
-    let is_erase = erase.map_or(Ok(false), |value| query::parse_flag("erase", &value))?;
+    let must_erase = erase.map_or(Ok(false), |value| query::parse_flag("erase", &value))?;
     let id = parse_job_id(&path)?;
-    if is_erase {
+    if must_erase {
         respond_erased(id, api.manager.erase(id).await)
     } else {
         respond(id, api.manager.cancel(id, principal.0).await)

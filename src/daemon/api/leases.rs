@@ -1,6 +1,6 @@
-//! Leases for workers, whichever way they come: over HTTP ([`super::worker`]) or over gRPC
-//! (the crate `grpc`). Both agree here on which queues exist, what a receipt is, which durations
-//! are allowed, and how a message is settled.
+//! Leases messages to workers, and settles them. HTTP ([`super::worker`]) and gRPC (the crate
+//! `grpc`) share this code: which queues exist, the format of receipts, the bounds of durations,
+//! and how a message is settled.
 
 use super::active_jobs;
 use super::problem::Problem;
@@ -23,10 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a worker waits for a message, unless it asks for another time.
+/// How long a worker waits for a message by default.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// The longest time that a worker can wait. Proxies close connections that are silent for a minute.
+/// The longest time that a worker can wait. It is below a minute, because proxies often close
+/// connections that are silent for a minute.
 pub const WAIT_MAX: Duration = Duration::from_secs(50);
 
 /// The shortest lease that a worker can ask for.
@@ -36,48 +37,51 @@ pub use bus::lease_queue::LEASE_MAX;
 /// The longest delay before a message that was returned to its queue is leased again.
 pub const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// The longest name of a worker, in characters.
+/// Limits the name of a worker, in characters.
 const WORKER_CHARS_MAX: usize = 100;
 
-/// The most messages of one response.
+/// Limits the messages of one response.
 pub const MESSAGES_MAX: u32 = 100;
 
-/// The bodies of the messages in one response have at most this many bytes in total. The first
-/// message is always included.
+/// Limits the bodies of one response, in bytes in total. The last message may exceed the limit.
 const MESSAGES_BYTES_MAX: usize = 4 << 20;
 
-/// A message that has waited longer than this, or was leased before, is checked before it is
-/// leased: its attempt may be over.
+/// A message that has waited longer than this, or was leased before, is leased only after a check
+/// that its attempt has not ended.
 const UNCHECKED_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// The longest text that is parsed as a receipt, in bytes. Names and ids are far shorter.
+/// Limits the text that is parsed as a receipt, in bytes. Names and ids are far shorter.
 pub const RECEIPT_BYTES_MAX: usize = 4096;
 
 /// A worker's request for messages.
 pub struct LeaseRequest {
     /// The queue.
     pub queue: String,
-    /// The virtual host of the queue. Empty: that of workflows without one.
+    /// The virtual host of the queue. Empty: the one of workflows that name none.
     pub vhost: String,
     /// How the messages are leased.
     pub options: ReceiveOptions,
     /// How long the worker waits for the first message.
     pub wait: Duration,
-    /// The most messages.
+    /// The largest number of messages.
     pub max: u32,
-    /// How the worker is connected, for messages to it: "over HTTP" or "over gRPC".
+    /// How the worker is connected, for texts of errors: "over HTTP" or "over gRPC".
     pub transport: &'static str,
 }
 
-/// Leases the next messages of a queue, as soon as there are any. Returns an empty list if none
-/// came in time.
+/// Leases the next messages of a queue. Waits for the first one as long as the request says, and
+/// then takes those that are available at once. Returns an empty list if there is none in time.
+///
+/// # Errors
+///
+/// Returns a problem if the queue is unknown, or too many workers wait.
 pub async fn receive(
     api: &Arc<ApiState>,
     request: LeaseRequest,
 ) -> Result<Vec<LeasedMessage>, Problem> {
     let LeaseRequest { queue, vhost, options, wait, max, transport } = request;
     let (queue, lease_queue) = find_queue(api, &queue, &vhost, transport).await?;
-    let Some(_place) = api.budgets.waiters.try_acquire(1) else {
+    let Some(_permit) = api.budgets.waiters.try_acquire(1) else {
         let limit = api.settings.http.waiters_max;
         if api.log_limiter.may_log("waiters") {
             tracing::warn!(
@@ -90,21 +94,27 @@ pub async fn receive(
             "{limit} workers wait for messages (setting http.waiters_max)"
         )));
     };
-    let until = clock::timer_now() + wait;
-    let (mut messages, mut bytes, mut until) = (Vec::new(), 0, until);
-    while messages.len() < max as usize && bytes < MESSAGES_BYTES_MAX {
-        let Some(message) = receive_next(api, &lease_queue, &queue, &options, until).await else {
+    let mut deadline = clock::timer_now() + wait;
+    let (mut guards, mut bytes) = (Vec::new(), 0);
+    while guards.len() < max as usize && bytes < MESSAGES_BYTES_MAX {
+        let Some(message) = receive_next(api, &lease_queue, &queue, &options, deadline).await
+        else {
             break;
         };
         bytes += message.body.len();
-        messages.push(ReturnOnDrop { lease_queue: &lease_queue, message: Some(message) });
-        until = clock::timer_now();
+        guards.push(ReturnOnDrop { lease_queue: &lease_queue, message: Some(message) });
+        // Only the first message is waited for.
+        deadline = clock::timer_now();
     }
-    Ok(messages.iter_mut().filter_map(|not_given| not_given.message.take()).collect())
+    Ok(guards.iter_mut().filter_map(|guard| guard.message.take()).collect())
 }
 
-/// Finds a queue of a loaded workflow or of a job under way, and the lease queue that has its
-/// messages.
+/// Finds a queue of a loaded workflow or of an active job. Returns its name, and the lease queue
+/// that holds its messages.
+///
+/// # Errors
+///
+/// Returns a problem if the queue is unknown or on another bus, or the manager is starting.
 pub async fn find_queue(
     api: &Arc<ApiState>,
     name: &str,
@@ -112,14 +122,15 @@ pub async fn find_queue(
     transport: &str,
 ) -> Result<(Arc<str>, Arc<LeaseQueue>), Problem> {
     let address = Address { bus: embedded_bus(api, vhost), queue: name.into() };
-    check_known(api, &address, |other| {
-        let unset = match other == BusKind::Amqp.name() {
-            true => ", or start the manager without amqp.server (AMQP_SERVER)",
-            false => "",
+    check_known(api, &address, |other_bus| {
+        let amqp_hint = if other_bus == BusKind::Amqp.name() {
+            ", or start the manager without amqp.server (AMQP_SERVER)"
+        } else {
+            ""
         };
         Problem::conflict(format!(
-            "queue {} is on the bus \"{other}\": its workers take their messages there, not \
-             {transport}. To have it here, give the step `bus: embedded`{unset}",
+            "queue {} is on the bus \"{other_bus}\": its workers take their messages there, not \
+             {transport}. To have it here, give the step `bus: embedded`{amqp_hint}",
             quote(name)
         ))
     })
@@ -127,26 +138,27 @@ pub async fn find_queue(
     Ok((address.queue, find_lease_queue(api, vhost)?))
 }
 
-/// Leases the next message whose attempt is not over.
+/// Leases the next message whose attempt has not ended. Removes messages whose attempts have ended.
+/// Returns `None` if there is no message until the deadline.
 pub async fn receive_next(
     api: &Arc<ApiState>,
     lease_queue: &LeaseQueue,
     queue: &Arc<str>,
     options: &ReceiveOptions,
-    until: Instant,
+    deadline: Instant,
 ) -> Option<LeasedMessage> {
     loop {
-        let message = lease_queue.receive(queue, options, until).await?;
+        let message = lease_queue.receive(queue, options, deadline).await?;
         if message.waited < UNCHECKED_AGE_MAX && message.delivery == 1 {
             return Some(message);
         }
         let mut guard = ReturnOnDrop { lease_queue, message: Some(message) };
-        let is_over = match &guard.message {
+        let has_attempt_ended = match &guard.message {
             Some(message) => find_attempt_end(api, &message.id).await.is_some(),
             None => false,
         };
         let message = guard.message.take()?;
-        if !is_over {
+        if !has_attempt_ended {
             return Some(message);
         }
         lease_queue.remove(queue, &message.id);
@@ -154,80 +166,87 @@ pub async fn receive_next(
 }
 
 /// Returns a leased message to its queue on drop, as if it had not been leased. It guards messages
-/// that are being checked, or that wait for others of the same response, in case the worker
-/// disconnects meanwhile.
+/// that are being checked, or that wait for the rest of a response: the worker may disconnect
+/// meanwhile.
 struct ReturnOnDrop<'d> {
     lease_queue: &'d LeaseQueue,
+    /// `None`: the message was handed on.
     message: Option<LeasedMessage>,
 }
 
 impl Drop for ReturnOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(message) = self.message.take() {
-            // An error means that the message waits already, or that its attempt is over.
+            // An error means that the message is already back in its queue, or its attempt has
+            // ended.
             let _ = self.lease_queue.release(&message.id, message.delivery, None);
         }
     }
 }
 
-/// Identifies one delivery of a message.
+/// A receipt: it identifies one delivery of a message.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     /// The queue.
     pub queue: Arc<str>,
     /// The virtual host of the queue.
     pub vhost: String,
-    /// The message id.
+    /// The message id, as text.
     pub id: String,
     /// The number of the delivery, from 1.
     pub delivery: u32,
-    message: MessageId,
+    message_id: MessageId,
 }
 
 impl Receipt {
-    /// Checks the parts of a receipt: queue, message id, number of the delivery.
+    /// Makes a receipt of its parts: queue, message id, and number of the delivery. Returns an
+    /// error if the id or the number is malformed.
     pub(super) fn new(
-        (queue, id, number): (String, String, String),
+        (queue, id, delivery): (String, String, String),
         vhost: Option<String>,
     ) -> Result<Receipt, Problem> {
-        let delivery = parse_delivery(&number)?;
-        let message = MessageId::parse(&id)?;
+        let delivery = parse_delivery(&delivery)?;
+        let message_id = MessageId::parse(&id)?;
         let (queue, vhost) = (queue.into(), vhost.unwrap_or_default());
-        Ok(Receipt { queue, vhost, id, delivery, message })
+        Ok(Receipt { queue, vhost, id, delivery, message_id })
     }
 
-    /// Parses what [`Receipt::format`] has written.
+    /// Parses a receipt that [`Receipt::format`] has formatted.
+    ///
+    /// # Errors
+    ///
+    /// Returns a 400 if the text is no such receipt.
     pub fn parse(text: &str) -> Result<Receipt, Problem> {
-        let wrong = || {
+        let invalid_receipt = || {
             Problem::malformed(format!(
                 "the receipt is {}, expected the one of the message, unchanged",
                 quote(text)
             ))
         };
         if text.len() > RECEIPT_BYTES_MAX {
-            return Err(wrong());
+            return Err(invalid_receipt());
         }
         let (path, query) =
             text.split_once('?').map_or((text, None), |(path, query)| (path, Some(query)));
         let parts: Vec<&str> = path.split('/').collect();
-        let ["", "api", "queue", queue, "message", id, number, "reply"] = parts[..] else {
-            return Err(wrong());
+        let ["", "api", "queue", queue, "message", id, delivery, "reply"] = parts[..] else {
+            return Err(invalid_receipt());
         };
-        let plain = |part: &str| {
+        let decode = |part: &str| {
             percent_encoding::percent_decode_str(part)
                 .decode_utf8()
                 .map(String::from)
-                .map_err(|_| wrong())
+                .map_err(|_| invalid_receipt())
         };
-        let vhost = query.map(|query| query.strip_prefix("vhost=").ok_or_else(wrong));
-        let vhost = vhost.transpose()?.map(plain).transpose()?;
-        Receipt::new((plain(queue)?, plain(id)?, plain(number)?), vhost)
+        let vhost = query.map(|query| query.strip_prefix("vhost=").ok_or_else(invalid_receipt));
+        let vhost = vhost.transpose()?.map(decode).transpose()?;
+        Receipt::new((decode(queue)?, decode(id)?, decode(delivery)?), vhost)
     }
 
-    /// Returns whether the message belongs to the queue that the receipt names. Messages that
-    /// nobody knows count as belonging.
+    /// Returns whether the message belongs to the queue that the receipt names. An unknown message
+    /// counts as belonging.
     pub(super) async fn is_in_its_queue(&self, api: &Arc<ApiState>, bus: &BusKey) -> bool {
-        let Receipt { queue, id, message, .. } = self;
+        let Receipt { queue, id, message_id, .. } = self;
         if api
             .manager
             .lease_queues()
@@ -236,49 +255,55 @@ impl Receipt {
         {
             return true;
         }
-        let job = message.correlation_id.job;
+        let job = message_id.correlation_id.job;
         if !api.manager.routes().is_under_way(job) {
             api.manager.wait_for_router().await;
         }
         api.manager.activate(job).await;
-        let step = message.correlation_id.step.clone();
-        let found = active_jobs::inspect_job(api, job, move |job| {
+        let step = message_id.correlation_id.step.clone();
+        let inspection = active_jobs::inspect_job(api, job, move |job| {
             let index = job.graph().find_index(&step)?;
             Some((job.definition().clone(), job.graph().step(index).clone()))
         });
-        match found.await.flatten() {
+        match inspection.await.flatten() {
             Some((definition, step)) => {
-                let own = Address { bus: bus.clone(), queue: queue.clone() };
-                api.manager.buses().address(&definition, &step) == own
+                let address = Address { bus: bus.clone(), queue: queue.clone() };
+                api.manager.buses().address(&definition, &step) == address
             }
-            // An unknown message changes nothing, whatever is done with it.
+            // Settling an unknown message has no effect, so it may be allowed.
             None => true,
         }
     }
 
-    /// Formats the receipt of a leased message: the path to which a reply over HTTP is sent.
+    /// Formats the receipt of a leased message, which is the path to which a reply over HTTP is
+    /// sent.
     pub fn format(queue: &str, vhost: &str, message: &LeasedMessage) -> String {
         let vhost = (!vhost.is_empty()).then_some(("vhost", vhost));
         reply_path(queue, &message.id, message.delivery, vhost)
     }
 }
 
-/// Takes a reply; answered once what follows from it is committed. `line`: of a worker that stays.
+/// Handles a worker's reply. Returns its outcome once everything that follows from it is committed.
+/// `revocations` is the channel of a gRPC session, and `None` over HTTP.
+///
+/// # Errors
+///
+/// Returns an error if the reply was not committed. The worker may send it again.
 pub async fn handle_reply(
     lease_queue: &LeaseQueue,
     receipt: Receipt,
-    kind: ReplyType,
-    (from, session): (Sender, Option<RevocationSender>),
+    reply_type: ReplyType,
+    (sender, revocations): (Sender, Option<RevocationSender>),
     body: Bytes,
 ) -> Result<ReplyOutcome, NotCommitted> {
-    let Receipt { queue, id, delivery, message, .. } = receipt;
-    let kind = match kind {
+    let Receipt { queue, id, delivery, message_id, .. } = receipt;
+    let kind = match reply_type {
         ReplyType::Result => None,
         ReplyType::Error => Some(ERROR_KIND),
         ReplyType::Progress => Some("progress"),
     };
-    let correlation_id = Some(message.correlation_id.to_string());
-    let attempt = Some(message.attempt);
+    let correlation_id = Some(message_id.correlation_id.to_string());
+    let attempt = Some(message_id.attempt);
     lease_queue
         .reply(WorkerReply {
             queue,
@@ -287,55 +312,65 @@ pub async fn handle_reply(
             correlation_id,
             attempt,
             kind,
-            sender: from,
+            sender,
             body,
-            revocations: session,
+            revocations,
         })
         .await
 }
 
-/// Extends the lease of a message, and returns when it ends. `session` is the session of a worker
-/// over gRPC.
+/// Extends the lease of a message. Returns when the lease ends. `revocations` is the channel of a
+/// gRPC session, and `None` over HTTP.
+///
+/// # Errors
+///
+/// Returns a 410 if the attempt has ended, or another worker has the message.
 pub async fn extend_lease(
     api: &Arc<ApiState>,
     receipt: &Receipt,
     lease: Option<Duration>,
-    session: Option<&RevocationSender>,
+    revocations: Option<&RevocationSender>,
 ) -> Result<Instant, Problem> {
     let Receipt { queue, vhost, id, delivery, .. } = receipt;
     let lease_queue = find_lease_queue(api, vhost)?;
-    if let Some(why) = find_attempt_end(api, id).await {
+    if let Some(reason) = find_attempt_end(api, id).await {
         lease_queue.remove(queue, id);
-        let problem = Problem::gone(format!("{why}: the attempt is over, stop working on it"));
-        return Err(problem.with_reason(why));
+        let problem = Problem::gone(format!("{reason}: the attempt is over, stop working on it"));
+        return Err(problem.with_reason(reason));
     }
-    let try_extend = || lease_queue.extend(queue, id, *delivery, lease, session);
-    let extended = match try_extend() {
+    let try_extend = || lease_queue.extend(queue, id, *delivery, lease, revocations);
+    let result = match try_extend() {
         Err(NotLeased::NotFound) => {
-            // After a start the message may still be on its way to the bus, which answers once it
-            // is there.
+            // After a start the message may still be in the mailbox of its bus. The bus answers
+            // this request after it has handled the message.
             api.manager.inspect_queues(&embedded_bus(api, vhost), Vec::new()).await;
             try_extend()
         }
-        known => known,
+        result => result,
     };
-    extended.map_err(lease_problem)
+    result.map_err(lease_problem)
 }
 
-/// Refuses a message: its attempt fails, or, with a pause, it goes back to its queue after that.
+/// Refuses a leased message. With a delay, the message is requeued after it. Without, the attempt
+/// fails.
+///
+/// # Errors
+///
+/// Returns a 410 if the worker no longer has the message. The inner error means that the failure
+/// was not committed.
 pub async fn nack(
     lease_queue: &LeaseQueue,
     receipt: &Receipt,
-    requeue: Option<Duration>,
-    from: Sender,
+    requeue_delay: Option<Duration>,
+    sender: Sender,
 ) -> Result<Result<ReplyOutcome, NotCommitted>, Problem> {
     let Receipt { id, delivery, .. } = receipt;
-    match requeue {
-        Some(pause) => {
-            lease_queue.requeue_after(id, *delivery, pause, None).map_err(lease_problem)?;
+    match requeue_delay {
+        Some(delay) => {
+            lease_queue.requeue_after(id, *delivery, delay, None).map_err(lease_problem)?;
             Ok(Ok(ReplyOutcome::default()))
         }
-        None => lease_queue.reject(id, *delivery, from).await.map_err(lease_problem),
+        None => lease_queue.reject(id, *delivery, sender).await.map_err(lease_problem),
     }
 }
 
@@ -345,6 +380,10 @@ pub fn embedded_bus(api: &Arc<ApiState>, vhost: &str) -> BusKey {
 }
 
 /// Finds the lease queue of the embedded bus in a virtual host.
+///
+/// # Errors
+///
+/// Returns a 503 while the manager is starting, or a 404 if no loaded workflow uses that bus.
 pub fn find_lease_queue(api: &Arc<ApiState>, vhost: &str) -> Result<Arc<LeaseQueue>, Problem> {
     let bus = embedded_bus(api, vhost);
     api.manager.lease_queues().find(&bus).ok_or_else(|| {
@@ -359,40 +398,43 @@ pub fn find_lease_queue(api: &Arc<ApiState>, vhost: &str) -> Result<Arc<LeaseQue
     })
 }
 
-/// Finds out why the attempt of a message is over. Returns `None` if it is not.
+/// Returns the reason why the attempt of a message has ended. Returns `None` if it has not, or the
+/// id is malformed.
 pub async fn find_attempt_end(api: &Arc<ApiState>, id: &str) -> Option<&'static str> {
-    let MessageId { correlation_id: of, attempt } = MessageId::parse(id).ok()?;
-    let (job, step) = (of.job, of.step);
+    let MessageId { correlation_id, attempt } = MessageId::parse(id).ok()?;
+    let CorrelationId { job, step } = correlation_id;
     if !api.manager.routes().is_under_way(job) {
-        // After a start the router may not have taken over the jobs of the journal yet.
+        // After a start the router may not know all recovered jobs yet.
         api.manager.wait_for_router().await;
     }
     api.manager.activate(job).await;
-    let of_step = step.clone();
-    let found =
-        active_jobs::inspect_job(api, job, move |job| find_attempt_end_in(job, &of_step, attempt));
-    match found.await {
-        Some(end) => end,
-        None => Some(find_attempt_end_in_ended(api, job, step, attempt).await),
+    let step_name = step.clone();
+    let inspection = active_jobs::inspect_job(api, job, move |job| {
+        find_attempt_end_in(job, &step_name, attempt)
+    });
+    match inspection.await {
+        Some(reason) => reason,
+        None => Some(find_attempt_end_in_stored(api, job, step, attempt).await),
     }
 }
 
-/// Finds out why the attempt is over, for a job that is no longer under way.
-async fn find_attempt_end_in_ended(
+/// Returns the reason why an attempt has ended, for a job that is not active, or cannot be
+/// inspected.
+async fn find_attempt_end_in_stored(
     api: &Arc<ApiState>,
     job: JobId,
     step: String,
     attempt: u32,
 ) -> &'static str {
-    let found = reads::with_job(api, job, move |found, _| {
-        Ok(find_attempt_end_in(&found.job, &step, attempt))
+    let read = reads::with_job(api, job, move |stored, _| {
+        Ok(find_attempt_end_in(&stored.job, &step, attempt))
     });
-    // A job that is gone was settled before. If it cannot be read now, its attempt is over all the
-    // same.
-    found.await.ok().and_then(|(why, _)| why).unwrap_or("settled")
+    // An erased job had ended before. If the job cannot be read now, its attempt counts as settled
+    // too.
+    read.await.ok().and_then(|(reason, _)| reason).unwrap_or("settled")
 }
 
-/// Finds out why the attempt is over. Returns `None` if it is not.
+/// Returns the reason why an attempt of a job has ended. Returns `None` if it has not.
 fn find_attempt_end_in(job: &Job, step: &str, attempt: u32) -> Option<&'static str> {
     let Some(index) = job.graph().find_index(step) else { return Some("unknown step") };
     let run = job.step(index);
@@ -407,18 +449,19 @@ fn find_attempt_end_in(job: &Job, step: &str, attempt: u32) -> Option<&'static s
     }
 }
 
-fn lease_problem(why: NotLeased) -> Problem {
-    let why = match why {
+/// Returns the 410 for a worker that no longer has a message.
+fn lease_problem(error: NotLeased) -> Problem {
+    let cause = match error {
         NotLeased::ToAnother => "another worker has the message",
         NotLeased::NotFound => "this delivery is not yours any more",
     };
     Problem::gone(format!(
-        "lease expired: {why}; a reply to it counts all the same, if it is the first"
+        "lease expired: {cause}; a reply to it counts all the same, if it is the first"
     ))
     .with_reason("lease expired")
 }
 
-/// A parsed message id.
+/// A parsed message id, which identifies an attempt.
 #[derive(Clone, Debug)]
 struct MessageId {
     correlation_id: CorrelationId,
@@ -426,20 +469,24 @@ struct MessageId {
 }
 
 impl MessageId {
+    /// Parses `<job UUID>:<step name>:<attempt>`.
     fn parse(text: &str) -> Result<MessageId, Problem> {
-        let wrong = || {
+        let invalid_id = || {
             Problem::malformed(format!(
                 "the message's id is {}, expected <job UUID>:<step name>:<attempt>: pass on the \
                  Reply-To of the message",
                 quote(text)
             ))
         };
-        let (of, attempt) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let (of, attempt) = (of.parse().map_err(|_| wrong())?, attempt.parse());
-        Ok(MessageId { correlation_id: of, attempt: attempt.map_err(|_| wrong())? })
+        let (correlation_id, attempt) = text.rsplit_once(':').ok_or_else(invalid_id)?;
+        Ok(MessageId {
+            correlation_id: correlation_id.parse().map_err(|_| invalid_id())?,
+            attempt: attempt.parse().map_err(|_| invalid_id())?,
+        })
     }
 }
 
+/// Parses the number of a delivery.
 fn parse_delivery(text: &str) -> Result<u32, Problem> {
     text.parse().map_err(|_| {
         Problem::malformed(format!(
@@ -449,7 +496,11 @@ fn parse_delivery(text: &str) -> Result<u32, Problem> {
     })
 }
 
-/// Checks the name that a worker gives itself.
+/// Parses the name that a worker gives itself.
+///
+/// # Errors
+///
+/// Returns a 400 if the name is empty or too long.
 pub fn parse_worker_name(name: &str) -> Result<Arc<str>, Problem> {
     let length = name.chars().count();
     if !(1..=WORKER_CHARS_MAX).contains(&length) {
@@ -460,29 +511,34 @@ pub fn parse_worker_name(name: &str) -> Result<Arc<str>, Problem> {
     Ok(name.into())
 }
 
-/// Checks that a duration is within its bounds. `original` renders it as the worker wrote it.
+/// Checks that a duration could be parsed, and is within its bounds. `format_original` formats it
+/// as the worker wrote it.
+///
+/// # Errors
+///
+/// Returns a 400 if the duration is `None` or out of bounds.
 pub fn check_bounds(
     key: &str,
-    span: Option<Duration>,
-    original: impl FnOnce() -> String,
+    duration: Option<Duration>,
+    format_original: impl FnOnce() -> String,
     (min, max): (Duration, Duration),
 ) -> Result<Duration, Problem> {
-    span.filter(|span| (min..=max).contains(span)).ok_or_else(|| {
+    duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| {
         let format = humantime::format_duration;
         Problem::malformed(format!(
             "{key} is {}, expected a time from {} to {}, such as 30s",
-            original(),
+            format_original(),
             format(min),
             format(max)
         ))
     })
 }
 
-/// Converts the end of a lease to the wall clock; the result is never later than the end.
+/// Converts the end of a lease to the wall clock. The result is never later than the end.
 pub fn to_wall_clock(end: Instant) -> Rfc3339Time {
-    // In this order: time that passes between the two readings makes the result earlier.
+    // The order matters: time that passes between the two readings makes the result earlier.
     let now = clock::now();
-    let left = end.saturating_duration_since(clock::timer_now());
-    let left_ns = i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
-    Rfc3339Time(Timestamp(now.0.saturating_add(left_ns)))
+    let remaining = end.saturating_duration_since(clock::timer_now());
+    let remaining_ns = i64::try_from(remaining.as_nanos()).unwrap_or(i64::MAX);
+    Rfc3339Time(Timestamp(now.0.saturating_add(remaining_ns)))
 }

@@ -1,4 +1,4 @@
-//! The manager itself: its version, its health, and its settings.
+//! Shows the manager itself: its version, its checks, and its settings.
 
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -20,9 +20,13 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     }),
     ApiRoute::get("/api/settings", || web::to(get_settings)).operation(|schemas| {
         let settings = any_of([any_object_schema(), schemas.list_of::<Sourced<'_>>()]);
-        OperationSpec::new("getSettings", "manager", "Its settings, without secrets")
-            .with_parameters(&[SOURCES])
-            .with_json_response(200, "The settings; with `sources` a list", settings)
+        OperationSpec::new(
+            "getSettings",
+            "manager",
+            "The settings of the manager, with secrets masked",
+        )
+        .with_parameters(&[SOURCES])
+        .with_json_response(200, "The settings; with `sources` a list", settings)
     }),
 ];
 
@@ -34,7 +38,7 @@ struct ManagerView {
     started: Rfc3339Time,
     /// Nanoseconds since the start.
     uptime: u64,
-    /// Whether all checks are good.
+    /// Whether all checks pass.
     ready: bool,
     checks: Vec<CheckView>,
     journal: JournalView,
@@ -67,7 +71,7 @@ struct JournalView {
 async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let file = api.settings.journal.file.clone();
-    // On a blocking thread: the disk may hang.
+    // On a blocking thread, because the disk may hang.
     let journal = web::block(move || JournalView::inspect(&file))
         .await
         .map_err(|error| Problem::internal(error.to_string()))?;
@@ -77,7 +81,7 @@ async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
         version: env!("CARGO_PKG_VERSION"),
         started: Rfc3339Time(started),
         uptime: u64::try_from(ticks.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        ready: checks.iter().all(|(_, good, _)| *good),
+        ready: checks.iter().all(|(_, is_good, _)| *is_good),
         checks: checks
             .into_iter()
             .map(|(name, ok, detail)| CheckView { name, ok, detail })
@@ -90,6 +94,7 @@ async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
 }
 
 impl JournalView {
+    /// Looks up the sizes of the journal's file and its WAL.
     fn inspect(file: &Path) -> JournalView {
         let bytes = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.len());
         let mut wal = file.as_os_str().to_owned();
@@ -102,7 +107,7 @@ impl JournalView {
     }
 }
 
-/// Returns the settings in force, with secrets masked.
+/// Shows the settings in force, with secrets masked.
 async fn get_settings(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let [sources] = query.extract(["sources"])?;
     if sources.map_or(Ok(false), |value| query::parse_flag("sources", &value))? {

@@ -4,6 +4,7 @@
 mod active_jobs;
 mod app;
 mod children;
+mod confirmed_step;
 mod connection;
 pub mod connection_limits;
 pub mod connection_slots;

@@ -1,4 +1,4 @@
-//! The endpoints for health and metrics.
+//! Serves the endpoints for liveness, readiness and metrics.
 
 use super::guard;
 use super::route::*;
@@ -10,75 +10,77 @@ use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 use engine::text::escape;
 use std::fmt::Write;
 
-const TEXT: &str = "text/plain; charset=utf-8";
+/// The content type of the responses about liveness and readiness.
+const TEXT_TYPE: &str = "text/plain; charset=utf-8";
+
+/// The content type of metrics in the text format of Prometheus.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/livez", || web::to(liveness)).needing(Access::Health).operation(|_| {
         OperationSpec::new("live", "manager", "The process answers").with_response(
             200,
-            "It does",
-            TEXT,
+            "Alive",
+            TEXT_TYPE,
             text_schema(),
         )
     }),
     ApiRoute::get("/readyz", || web::to(readiness)).needing(Access::Health).operation(|_| {
         OperationSpec::new("ready", "manager", "Work can be done")
-            .with_response(200, "It can", TEXT, text_schema())
-            .with_response(503, "It cannot", TEXT, text_schema())
+            .with_response(200, "Ready", TEXT_TYPE, text_schema())
+            .with_response(503, "Not ready", TEXT_TYPE, text_schema())
     }),
     ApiRoute::get("/metrics", || web::to(get_metrics)).operation(|_| {
         OperationSpec::new("metrics", "manager", "The metrics, for Prometheus").with_response(
             200,
             "The metrics",
-            "text/plain; version=0.0.4",
+            METRICS_TYPE,
             text_schema(),
         )
     }),
 ];
 
-/// What a failed check says to a client without a token, or under a host name that is not the
-/// manager's.
+/// The text that replaces the detail of a failed check for clients that may not see details.
 const HIDDEN_DETAIL: &str = "not good (a token with the scope read is told why; without tokens, \
-                        who asks under a name of the manager, as http.hosts has it)";
+                             who asks under a name of the manager, as http.hosts has it)";
 
 async fn liveness() -> HttpResponse {
-    HttpResponse::Ok().content_type(TEXT).body("ok\n")
+    HttpResponse::Ok().content_type(TEXT_TYPE).body("ok\n")
 }
 
-/// Answers 200 if work can be done, 503 otherwise; with `verbose` a line for each check.
+/// Responds with 200 if all checks pass, and with 503 otherwise. The body has a line for each
+/// failed check; with `verbose`, a line for each check.
 async fn readiness(request: HttpRequest, api: web::Data<ApiState>) -> HttpResponse {
-    // Clients without the scope read learn no address and no name of a user. Where no token is
-    // required, that goes for pages whose name was pointed here.
+    // Details name addresses and users. They are hidden from clients without the scope read and,
+    // where no token is required, from pages that use DNS rebinding.
     let principal = request.extensions().get::<Principal>().cloned();
-    let may_see_details = principal
-        .is_some_and(|caller| caller.is_allowed(&RequiredScope::Scope(Scope::Read)))
-        && guard::is_sent_to_own_name(&request, &api.settings.http);
+    let can_see_details = principal
+        .is_some_and(|principal| principal.is_allowed(&RequiredScope::Scope(Scope::Read)))
+        && guard::is_sent_to_manager_name(&request, &api.settings.http);
     let checks = api.manager.health().checks();
-    let ready = checks.iter().all(|(_, good, _)| *good);
-    let verbose = request
+    let is_ready = checks.iter().all(|(_, is_good, _)| *is_good);
+    let is_verbose = request
         .query_string()
         .split('&')
         .any(|pair| pair == "verbose" || pair.starts_with("verbose="));
     let mut text = String::new();
-    for (name, good, sentence) in checks.iter().filter(|(_, good, _)| verbose || !good) {
+    for (name, is_good, detail) in checks.iter().filter(|(_, is_good, _)| is_verbose || !is_good) {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "[{}] {}: {}",
-            if *good { "+" } else { "-" },
+            if *is_good { "+" } else { "-" },
             escape(name),
-            if may_see_details || *good { escape(sentence) } else { HIDDEN_DETAIL.into() }
+            if can_see_details || *is_good { escape(detail) } else { HIDDEN_DETAIL.into() }
         );
     }
-    text.push_str(if ready { "ready\n" } else { "not ready\n" });
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    HttpResponse::build(status).content_type(TEXT).body(text)
+    text.push_str(if is_ready { "ready\n" } else { "not ready\n" });
+    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    HttpResponse::build(status).content_type(TEXT_TYPE).body(text)
 }
 
 async fn get_metrics(api: web::Data<ApiState>) -> HttpResponse {
-    let sending = api.budgets.messages.used();
-    api.metrics.messages_sending.set(i64::try_from(sending).unwrap_or(i64::MAX));
-    HttpResponse::Ok()
-        .content_type("text/plain; version=0.0.4; charset=utf-8")
-        .body(api.metrics.render())
+    let bytes_sending = api.budgets.messages.used();
+    api.metrics.messages_sending.set(i64::try_from(bytes_sending).unwrap_or(i64::MAX));
+    HttpResponse::Ok().content_type(METRICS_TYPE).body(api.metrics.render())
 }

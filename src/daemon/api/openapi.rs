@@ -1,5 +1,5 @@
-//! The OpenAPI 3.1 document of the API, served at `/openapi.json`. The routes describe their
-//! operations; the schemas come from the types of the responses.
+//! Builds the OpenAPI 3.1 document of the API, which is served at `/openapi.json`. The routes
+//! describe their operations, and the schemas are derived from the types of the responses.
 
 pub(super) mod operation_spec;
 pub(super) mod parameters;
@@ -9,33 +9,33 @@ use super::route::{Access, ApiRoute, RouteMethod, Schemas};
 use crate::settings::Scope;
 use serde_json::{Map, Value, json};
 
-/// The groups of operations.
+/// The groups of operations, each with a description.
 const TAGS: [(&str, &str); 6] = [
-    ("workflows", "What can be run"),
-    ("jobs", "What runs and has run"),
-    ("operations", "What can be done with jobs"),
+    ("workflows", "Workflows and their definitions"),
+    ("jobs", "Active and ended jobs"),
+    ("operations", "Operations on jobs"),
     ("workers", "Messages and replies of workers without a broker"),
-    ("events", "What happens, as it happens"),
+    ("events", "Streams of events"),
     ("manager", "The manager itself"),
 ];
 
-/// Builds the document of these routes.
+/// Builds the OpenAPI document of these routes.
 pub(super) fn build_document(routes: &[ApiRoute]) -> Value {
     let mut schemas = Schemas::default();
     schemas.reference::<ProblemDetails<'_>>();
     let mut paths: Map<String, Value> = Map::new();
-    let mut for_admins = Vec::new();
+    let mut admin_paths = Vec::new();
     for route in routes {
         if route.method == RouteMethod::Post && route.access == Access::Scope(Scope::Admin) {
-            for_admins.push(route.path);
+            admin_paths.push(route.path);
         }
-        let (key, ..) = route.method.properties();
+        let key = route.method.properties().key;
         for (path, operation) in route.describe(&mut schemas) {
             let operation = operation.to_openapi(&path);
             paths.entry(path).or_insert_with(|| json!({}))[key] = operation;
         }
     }
-    for_admins.sort_unstable();
+    admin_paths.sort_unstable();
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -47,9 +47,9 @@ pub(super) fn build_document(routes: &[ApiRoute]) -> Value {
                             Errors are problem details (RFC 9457).",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
-        // Only the manager itself, whatever its address is.
+        // The manager itself: the URL is relative to the address of the document.
         "servers": [{ "url": "/" }],
-        // A token is required only if one is set.
+        // A token is optional, because the manager may be configured without tokens.
         "security": [{}, { "token": [] }],
         "tags": TAGS
             .map(|(name, description)| json!({ "name": name, "description": description })),
@@ -65,7 +65,7 @@ pub(super) fn build_document(routes: &[ApiRoute]) -> Value {
                         "One of the settings http.token, http.tokens, http.tokens_file and \
                          http.workers. GET needs the scope read; DELETE, {} need admin; the calls \
                          of workers need their queue; others need operate",
-                        for_admins.join(" and ")
+                        admin_paths.join(" and ")
                     ),
                 },
             },

@@ -1,4 +1,5 @@
-//! Operations on jobs (docs/http-api.md): on one job, or on all that a filter finds.
+//! Carries out operations on jobs (docs/http-api.md): on one job, or on all jobs that match a
+//! filter.
 
 use super::principal::PrincipalName;
 use super::problem::Problem;
@@ -9,7 +10,7 @@ use super::request_body::RequestBody;
 use super::resolve::parse_job_id;
 use super::route::*;
 use super::search::{
-    FILTERS, Row, SEARCH_PARAMETERS, SearchPurpose, SearchQuery, next_page, page_bytes,
+    FILTERS, FoundJobView, SEARCH_PARAMETERS, SearchPurpose, SearchQuery, next_page, page_bytes,
 };
 use crate::actors::client_response::{
     CANCEL_REASON, Erased, OperationResponse, RequestError, StepSnapshot,
@@ -28,32 +29,32 @@ use utoipa::ToSchema;
 
 /// The operations on a job, with a summary of each.
 const OPERATIONS: &[(&str, &str)] = &[
-    ("cancel", "Ends it"),
-    ("pause", "Dispatches nothing new; replies are taken"),
-    ("resume", "Goes on after a pause"),
-    ("retry", "Goes on from the failed steps"),
-    ("rerun", "Does a step again, and all that depends on it"),
+    ("cancel", "Cancels the job"),
+    ("pause", "Pauses the job: nothing new is dispatched, but replies are accepted"),
+    ("resume", "Resumes the job after a pause"),
+    ("retry", "Retries the job from its failed steps"),
+    ("rerun", "Runs a step of the job again, and all steps that depend on it"),
 ];
 
 pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::post("/api/job/{id}/{operation}", || web::to(operate)).operation_for_each(
         OPERATIONS,
-        |name, about, schemas| {
-            describe_operation(&format!("{name}Job"), about, schemas)
+        |name, summary, schemas| {
+            describe_operation(&format!("{name}Job"), summary, schemas)
                 .with_parameters(operation_parameters(name))
         },
     ),
     ApiRoute::post("/api/jobs/{operation}", || web::to(operate_on_all)).operation_for_each(
         OPERATIONS,
-        |name, about, schemas| {
-            describe_bulk(name, about, schemas)
+        |name, summary, schemas| {
+            describe_bulk(name, summary, schemas)
                 .with_parameters(operation_parameters(name))
                 .with_parameters(&[REASON])
         },
     ),
     ApiRoute::post("/api/jobs/delete", || web::to(erase_all))
         .needing(Access::Scope(Scope::Admin))
-        .operation(|schemas| describe_bulk("delete", "Erases ended jobs", schemas)),
+        .operation(|schemas| describe_bulk("delete", "Erases the ended job", schemas)),
     ApiRoute::post("/api/job/{id}/step/{step}", || web::to(reply_by_hand)).operation(|schemas| {
         let reply = json!({ "anyOf": [message_schema()], "description": REPLY_DESCRIPTION });
         describe_operation("replyByHand", "Replies in place of a worker", schemas)
@@ -75,7 +76,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
 pub(super) fn describe_operation(id: &str, summary: &str, schemas: &mut Schemas) -> OperationSpec {
     OperationSpec::new(id, "operations", summary)
         .with_parameters(&[REASON])
-        .with_json_response(200, "What has become of it", schemas.reference::<Operated<'_>>())
+        .with_json_response(200, "The job's new state", schemas.reference::<Operated<'_>>())
         .with_problems(&[404, 409])
 }
 
@@ -83,27 +84,29 @@ fn operation_parameters(operation_name: &str) -> &'static [Parameter] {
     if operation_name == "rerun" { &[FROM_STEP] } else { &[] }
 }
 
-/// Describes an operation on all jobs that a filter finds.
-fn describe_bulk(operation_name: &str, about: &str, schemas: &mut Schemas) -> OperationSpec {
-    let outcome = any_of([schemas.reference::<Bulk<'_>>(), schemas.reference::<Dry<'_>>()]);
-    let summary = format!("{about}: all that a filter finds, a page at a time");
+/// Describes an operation on all jobs that match a filter.
+fn describe_bulk(operation_name: &str, summary: &str, schemas: &mut Schemas) -> OperationSpec {
+    let outcome = any_of([schemas.reference::<Bulk<'_>>(), schemas.reference::<DryRunView<'_>>()]);
+    let summary = format!("{summary}; applied to all that match a filter, page by page");
     OperationSpec::new(&format!("{operation_name}Jobs"), "operations", &summary)
         .with_parameters(&SEARCH_PARAMETERS)
-        .rule(needs_filter(operation_name))
+        .with_rule(describe_missing_filter(operation_name))
         .with_parameters(&[DRY_RUN])
         .with_json_response(200, "What was done, or would be", outcome)
         .with_problems(&[404])
 }
 
-/// How many jobs of a bulk operation are under way at once: they share commits.
-const BULK_AT_ONCE: usize = 200;
+/// How many jobs a bulk operation handles concurrently, so that their entries share commits (group
+/// commit).
+const CONCURRENT_JOBS_MAX: usize = 200;
 
-/// How many refusals the response to a bulk operation lists.
+/// Limits the refusals that the response to a bulk operation lists.
 const REFUSALS_LISTED_MAX: usize = 100;
 
-/// The longest reason for an operation, in characters.
-const REASON_CHARS_MAX: usize = 200;
+/// Limits the reason for an operation, in characters.
+pub(super) const REASON_CHARS_MAX: u32 = 200;
 
+/// Carries out an operation on one job.
 async fn operate(
     api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
@@ -119,24 +122,25 @@ async fn operate(
     respond(id, api.manager.operate(id, build_request(operation, reason, principal)?).await)
 }
 
-/// Makes the request for an operation, with its reason and the name of its principal.
+/// Makes the request for an operation, with its reason and the name of its principal. Appends the
+/// reason to that of a cancellation.
 pub(super) fn build_request(
     mut operation: Operation,
     reason: Option<String>,
     PrincipalName(name): PrincipalName,
 ) -> Result<OperationRequest, Problem> {
     let reason = parse_reason(reason)?;
-    if let (Operation::Cancel { reason: text }, Some(reason)) = (&mut operation, &reason) {
-        *text = format!("{text}: {reason}").into();
+    if let (Operation::Cancel { reason: cancel_reason }, Some(reason)) = (&mut operation, &reason) {
+        *cancel_reason = format!("{cancel_reason}: {reason}").into();
     }
     Ok(OperationRequest { operation, reason, principal: name })
 }
 
-/// Checks the reason of a request, if one is given.
+/// Checks the length of a request's reason, if the request has one.
 pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, Problem> {
     let Some(reason) = reason else { return Ok(None) };
     let chars = reason.chars().count();
-    if !(1..=REASON_CHARS_MAX).contains(&chars) {
+    if !(1..=REASON_CHARS_MAX as usize).contains(&chars) {
         return Err(Problem::malformed(format!(
             "reason has {chars} characters, expected 1 to {REASON_CHARS_MAX}: it is kept in the \
              job's record, for those who read it"
@@ -145,7 +149,8 @@ pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, P
     Ok(Some(reason.into()))
 }
 
-/// Parses the name of an operation. Returns `None` for a deletion.
+/// Parses the name of an operation, with the step that only `rerun` takes. Returns `None` for
+/// `delete`, which is no operation of the engine.
 fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
     if name != "rerun" && step.is_some() {
         return Err(Problem::malformed(format!("{name} takes no step; rerun does")));
@@ -173,35 +178,35 @@ fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>
     }))
 }
 
-/// Takes a reply of a person or another system, in place of a worker.
+/// Accepts a reply of a person or another system, in place of a worker.
 async fn reply_by_hand(
     api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
     query: Query,
     principal: PrincipalName,
-    incoming: RequestBody,
+    body: RequestBody,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
     let [kind, reason] = query.extract(["type", "reason"])?;
     let id = parse_job_id(&id)?;
-    let body = incoming.read(&api).await?;
-    // The body's permit is held until the response.
-    let body_text = body.bytes().clone();
+    // `body` holds its permit until the response.
+    let body = body.read(&api).await?;
+    let bytes = body.bytes().clone();
     let reply = match query::parse_reply_type(kind.as_deref())? {
-        ReplyType::Result => Reply::Result(body_text),
-        ReplyType::Error => Reply::Error(body_text),
-        ReplyType::Progress => Reply::Progress(body_text),
+        ReplyType::Result => Reply::Result(bytes),
+        ReplyType::Error => Reply::Error(bytes),
+        ReplyType::Progress => Reply::Progress(bytes),
     };
     let request = build_request(Operation::Reply { step, reply }, reason, principal)?;
     respond(id, api.manager.operate(id, request).await)
 }
 
-/// Makes the response to an operation.
+/// Makes the HTTP response to an operation on a job.
 pub(super) fn respond(
     id: JobId,
-    now: Result<OperationResponse, RequestError>,
+    result: Result<OperationResponse, RequestError>,
 ) -> Result<HttpResponse, Problem> {
-    let (state, step) = match now.map_err(|refusal| job_refusal_problem(id, refusal))? {
+    let (state, step) = match result.map_err(|error| to_job_problem(id, error))? {
         OperationResponse::Job(state) => (state, None),
         OperationResponse::Step(state, step) => (state, Some(step)),
     };
@@ -209,23 +214,26 @@ pub(super) fn respond(
     Ok(HttpResponse::Ok().json(Operated { id, state: state.as_str(), step }))
 }
 
-/// Makes the response to a deletion.
+/// Makes the HTTP response to the erasure of a job.
 pub(super) fn respond_erased(
     id: JobId,
-    erased: Result<Erased, RequestError>,
+    result: Result<Erased, RequestError>,
 ) -> Result<HttpResponse, Problem> {
-    let Erased = erased.map_err(|refusal| job_refusal_problem(id, refusal))?;
+    let Erased = result.map_err(|error| to_job_problem(id, error))?;
     Ok(HttpResponse::Ok().json(Operated { id, state: "deleted", step: None }))
 }
 
-fn job_refusal_problem(id: JobId, refusal: RequestError) -> Problem {
-    refusal_problem(refusal, || describe_unknown_job(id))
+fn to_job_problem(id: JobId, error: RequestError) -> Problem {
+    to_problem(error, || describe_unknown_job(id))
 }
 
-/// Converts a refusal to a problem. `unknown` says what does not exist.
-pub(super) fn refusal_problem(refusal: RequestError, unknown: impl FnOnce() -> String) -> Problem {
-    match refusal {
-        RequestError::NotFound => Problem::not_found(unknown()),
+/// Converts an error of the manager to a problem. `describe_unknown` makes the detail of a 404.
+pub(super) fn to_problem(
+    error: RequestError,
+    describe_unknown: impl FnOnce() -> String,
+) -> Problem {
+    match error {
+        RequestError::NotFound => Problem::not_found(describe_unknown()),
         RequestError::UnknownStep(reason) => Problem::not_found(reason),
         RequestError::Conflict(reason) => Problem::conflict(reason),
         RequestError::Invalid(reason) => Problem::invalid(reason),
@@ -273,11 +281,12 @@ impl StepNowView<'_> {
     }
 }
 
-/// Why an operation on all jobs is refused.
-fn needs_filter(operation_name: &str) -> String {
+/// Describes why a bulk operation without a filter is refused.
+fn describe_missing_filter(operation_name: &str) -> String {
     format!("{operation_name} for all jobs needs a filter: {}", FILTERS.join(", "))
 }
 
+/// Erases one page of the jobs that match the filter.
 async fn erase_all(
     api: web::Data<ApiState>,
     query: Query,
@@ -286,8 +295,8 @@ async fn erase_all(
     operate_on_all(api, "delete".to_owned().into(), query, principal).await
 }
 
-/// Does an operation on all that the filter finds, a page at a time; with `dryRun` it only tells
-/// what it would do.
+/// Applies an operation to one page of the jobs that match the filter. With `dryRun`, only lists
+/// these jobs.
 async fn operate_on_all(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -296,8 +305,8 @@ async fn operate_on_all(
 ) -> Result<HttpResponse, Problem> {
     let operation_name = path.into_inner();
     let search = SearchQuery::parse(&api, query.into_pairs(), SearchPurpose::Bulk).await?;
-    let (order, beyond, limit) = (search.order, search.after(), search.limit());
-    // Checked before anything is done.
+    let (order, after, limit) = (search.order, search.after(), search.limit());
+    // Invalid requests are refused before anything is changed.
     if let Some(operation) = parse_operation(&operation_name, search.step.clone())? {
         build_request(operation, search.reason.clone(), PrincipalName(None))?;
     } else if search.reason.is_some() {
@@ -306,14 +315,14 @@ async fn operate_on_all(
         ));
     }
     if search.filter.is_empty() {
-        return Err(Problem::malformed(needs_filter(&operation_name)));
+        return Err(Problem::malformed(describe_missing_filter(&operation_name)));
     }
     if search.dry_run == Some(true) {
         let manager = api.manager.clone();
-        let response = reads::respond(&api, page_bytes(limit), move |reader, answer| {
-            let hits = reader.search(&search.filter, order, beyond, limit)?;
-            let jobs = hits.iter().map(|hit| Row::from_hit(hit, None, &manager)).collect();
-            answer.write_json(&Dry {
+        let read = reads::respond(&api, page_bytes(limit), move |reader, response| {
+            let hits = reader.search(&search.filter, order, after, limit)?;
+            let jobs = hits.iter().map(|hit| FoundJobView::from_hit(hit, None, &manager)).collect();
+            response.write_json(&DryRunView {
                 dry_run: true,
                 jobs,
                 matched: hits.len(),
@@ -321,12 +330,12 @@ async fn operate_on_all(
                 operation: &operation_name,
             })
         });
-        return response.await;
+        return read.await;
     }
     let filter = search.filter.clone();
-    let hits = read_small(&api, move |reader| reader.search(&filter, order, beyond, limit)).await?;
-    let (mut done, mut refusals) = (0, Vec::new());
-    for chunk in hits.chunks(BULK_AT_ONCE) {
+    let hits = read_small(&api, move |reader| reader.search(&filter, order, after, limit)).await?;
+    let (mut done_count, mut refusals) = (0, Vec::new());
+    for chunk in hits.chunks(CONCURRENT_JOBS_MAX) {
         let requests = chunk.iter().map(|hit| async {
             match parse_operation(&operation_name, search.step.clone())? {
                 Some(operation) => {
@@ -340,9 +349,9 @@ async fn operate_on_all(
                 None => respond_erased(hit.id, api.manager.erase(hit.id).await),
             }
         });
-        for (hit, outcome) in chunk.iter().zip(join_all(requests).await) {
-            match outcome {
-                Ok(_) => done += 1,
+        for (hit, result) in chunk.iter().zip(join_all(requests).await) {
+            match result {
+                Ok(_) => done_count += 1,
                 Err(problem) => {
                     refusals.push(Refused { job: hit.id, reason: problem.detail().to_owned() })
                 }
@@ -352,7 +361,7 @@ async fn operate_on_all(
     let refused = refusals.len();
     refusals.truncate(REFUSALS_LISTED_MAX);
     Ok(HttpResponse::Ok().json(Bulk {
-        done,
+        done: done_count,
         matched: hits.len(),
         next: next_page(&hits, limit),
         operation: &operation_name,
@@ -386,15 +395,17 @@ struct Refused {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = DryRun)]
-struct Dry<'a> {
+struct DryRunView<'a> {
     dry_run: bool,
-    jobs: Vec<Row<'a>>,
+    jobs: Vec<FoundJobView<'a>>,
     matched: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
     operation: &'a str,
 }
 
+/// Reloads the workflow files, the tokens file and the certificate. Changes nothing if any of them
+/// is invalid.
 async fn reload_files(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     match reload::reload(&api.reloader()).await {

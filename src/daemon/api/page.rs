@@ -1,5 +1,5 @@
-//! The page at `/`, whose files are part of the binary. It is a client of the API like any other.
-//! Its files are public and need no token; its requests do.
+//! Serves the page at `/`, whose files are embedded in the binary. The page is a client of the API
+//! like any other: its files need no token, but its requests do.
 
 use super::jobs::matches_etag;
 use super::problem::Problem;
@@ -14,29 +14,29 @@ use std::sync::LazyLock;
 
 pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/", || web::to(serve_index)).needing(Access::Page).without_operation(),
-    // The path of all files but the first. It contains a hash of their contents, so browsers fetch
-    // them once.
+    // All files but `index.html`. The path contains a hash of their contents, so browsers may cache
+    // them permanently.
     ApiRoute::get("/assets/{name}/{path:.*}", || web::to(serve_asset))
         .needing(Access::Page)
         .without_operation(),
-    ApiRoute::nothing("/assets/{path:.*}", Access::Page),
+    ApiRoute::unassigned("/assets/{path:.*}", Access::Page),
 ];
 
 #[derive(Embed)]
 #[folder = "../../page/"]
 struct Files;
 
-/// The path in `index.html` that is replaced by the one with the hash.
+/// The path in `index.html` that is replaced by the path with the hash.
 const DEV_ASSETS: &str = "assets/dev/";
 
-/// The cache policy of files whose path has the right hash: a year.
+/// The cache policy of files whose path has the current hash.
 const CACHE_FOR_A_YEAR: &str = "public, max-age=31536000, immutable";
 
-/// The cache policy of everything else: checked with the manager each time.
+/// The cache policy of all other responses: the browser must revalidate before each use.
 const NO_CACHE: &str = "no-cache";
 
-/// The security headers of the page: it loads nothing from elsewhere, runs only scripts that are
-/// files of its own, and cannot be framed.
+/// The security headers of the page: it loads nothing from other origins, runs only scripts that
+/// are its own files, and cannot be framed.
 const HEADERS: [(HeaderName, HeaderValue); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -52,45 +52,58 @@ const HEADERS: [(HeaderName, HeaderValue); 4] = [
     (header::CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
 ];
 
-/// The content of `index.html`, and the hash in the path of the other files.
-static INDEX: LazyLock<(String, String)> = LazyLock::new(|| {
-    let mut all = Sha256::new();
+/// The page's first file, and the hash of all files.
+struct Index {
+    /// The content of `index.html`, with the paths that contain the hash.
+    html: String,
+    /// The first digits of the hash, in the path of the other files.
+    hash: String,
+}
+
+static INDEX: LazyLock<Index> = LazyLock::new(|| {
+    let mut hasher = Sha256::new();
     for path in Files::iter() {
         if let Some(file) = Files::get(&path) {
-            all.update(path.as_bytes());
-            all.update(file.metadata.sha256_hash());
+            hasher.update(path.as_bytes());
+            hasher.update(file.metadata.sha256_hash());
         }
     }
-    let hash: String = all.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let hash: String =
+        hasher.finalize().iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
     let index = Files::get("index.html").expect("the build embeds the page");
     let index = String::from_utf8_lossy(&index.data);
-    (index.replace(DEV_ASSETS, &format!("assets/{hash}/")), hash)
+    Index { html: index.replace(DEV_ASSETS, &format!("assets/{hash}/")), hash }
 });
 
+/// The number of bytes of the hash that the path of files contains.
+const HASH_BYTES: usize = 8;
+
+/// Serves `index.html`.
 async fn serve_index(request: HttpRequest) -> HttpResponse {
-    let (index, name) = &*INDEX;
-    let tag = EntityTag::new_strong(name.clone());
+    let Index { html, hash } = &*INDEX;
+    let tag = EntityTag::new_strong(hash.clone());
     let if_none_match = IfNoneMatch::parse(&request).ok();
-    let is_current = matches_etag(if_none_match.as_ref(), &tag);
-    let mut response = if is_current { HttpResponse::NotModified() } else { HttpResponse::Ok() };
+    let is_cached = matches_etag(if_none_match.as_ref(), &tag);
+    let mut response = if is_cached { HttpResponse::NotModified() } else { HttpResponse::Ok() };
     response.insert_header(ETag(tag)).insert_header((header::CACHE_CONTROL, NO_CACHE));
     for header in HEADERS {
         response.insert_header(header);
     }
-    if is_current {
+    if is_cached {
         return response.finish();
     }
-    response.content_type("text/html; charset=utf-8").body(index.as_str())
+    response.content_type("text/html; charset=utf-8").body(html.as_str())
 }
 
+/// Serves a file of the page.
 async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, Problem> {
-    let (name, path) = path.into_inner();
+    let (hash, path) = path.into_inner();
     let file = Files::get(&path)
         .filter(|_| path != "index.html")
         .ok_or_else(|| Problem::not_found("the page has no such file".to_owned()))?;
     let mut response = HttpResponse::Ok();
-    // Under another hash, as of another version, this version's file is sent, and not cached.
-    let cache_control = if name == INDEX.1 { CACHE_FOR_A_YEAR } else { NO_CACHE };
+    // A request for another version of the page gets this version's file, which is not cached.
+    let cache_control = if hash == INDEX.hash { CACHE_FOR_A_YEAR } else { NO_CACHE };
     response.insert_header((header::CACHE_CONTROL, cache_control));
     for header in HEADERS {
         response.insert_header(header);

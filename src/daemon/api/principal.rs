@@ -1,4 +1,4 @@
-//! Who sends a request, as [`super::token`] has found out.
+//! Shows the principal of a request, which [`super::token`] has authenticated.
 
 use super::problem::Problem;
 use super::query::Query;
@@ -16,11 +16,15 @@ use utoipa::ToSchema;
 pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/whoami", || web::to(whoami))
     .needing(Access::AnyToken)
     .operation(|schemas| {
-        OperationSpec::new("whoami", "manager", "Who sends this, and what the token allows")
-            .with_json_response(200, "The token", schemas.reference::<WhoamiView>())
+        OperationSpec::new(
+            "whoami",
+            "manager",
+            "The principal of the request, and what its token allows",
+        )
+        .with_json_response(200, "The token", schemas.reference::<WhoamiView>())
     })];
 
-/// The name of the token with which a request came, for the record. `None`: requests need no token.
+/// The name of a request's token, which the job's record keeps. `None`: requests need no token.
 pub(super) struct PrincipalName(pub Option<Arc<str>>);
 
 impl FromRequest for PrincipalName {
@@ -47,11 +51,11 @@ struct WhoamiView {
     name: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<Scope>,
-    /// The queues whose messages the token allows to take and settle, besides those that its scope
-    /// allows.
+    /// The queues whose messages the token allows to lease and settle, besides those that its
+    /// scope allows.
     #[schema(value_type = Vec<String>)]
     queues: Arc<[String]>,
-    /// The virtual host of these queues. Absent: that of workflows without one.
+    /// The virtual host of these queues. Absent: the one of workflows that name none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     vhost: Option<Arc<str>>,
@@ -66,7 +70,7 @@ async fn whoami(
     let principal = request.extensions().get::<Principal>().cloned();
     let Principal { name, scope, queues, vhost, .. } =
         principal.ok_or_else(|| Problem::internal("nobody has sent this".to_owned()))?;
-    let asks_for_token = api.access.tokens().are_required();
+    let asks_for_token = api.access.tokens().is_token_required();
     let vhost = Some(vhost).filter(|vhost| !vhost.is_empty());
     Ok(HttpResponse::Ok().json(WhoamiView { asks_for_token, name, scope, queues, vhost }))
 }

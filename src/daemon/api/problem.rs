@@ -1,4 +1,4 @@
-//! Errors of the API: problem details (RFC 9457).
+//! The errors of the API, which are answered as problem details (RFC 9457).
 
 use crate::actors::health::{JournalWait, render_loss};
 use actix_web::http::{StatusCode, header};
@@ -9,14 +9,14 @@ use serde::Serialize;
 use std::fmt;
 use utoipa::ToSchema;
 
-/// An error that is answered to the client.
+/// An error of the API, with the status with which it is answered.
 #[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
     detail: String,
-    /// The methods that are allowed, for 405.
+    /// The value of the header `Allow`, for 405.
     allowed: Option<String>,
-    /// The reason as a constant for programs.
+    /// The reason as a constant that programs can compare.
     reason: Option<&'static str>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct ProblemDetails<'a> {
     kind: &'a str,
 }
 
-/// After how many seconds a client that was answered 429 or 503 may try again.
+/// The value of `Retry-After`: after how many seconds a client may retry a 429 or 503.
 const RETRY_AFTER_S: &str = "1";
 
 impl Problem {
@@ -55,7 +55,7 @@ impl Problem {
         Problem { status: StatusCode::FORBIDDEN, detail, allowed: None, reason: None }
     }
 
-    /// Makes a 404: it does not exist.
+    /// Makes a 404: the target does not exist.
     pub(crate) fn not_found(detail: String) -> Problem {
         Problem { status: StatusCode::NOT_FOUND, detail, allowed: None, reason: None }
     }
@@ -70,17 +70,17 @@ impl Problem {
         }
     }
 
-    /// Makes a 408: the request did not come in time.
+    /// Makes a 408: the request did not arrive in time.
     pub(crate) fn timed_out(detail: String) -> Problem {
         Problem { status: StatusCode::REQUEST_TIMEOUT, detail, allowed: None, reason: None }
     }
 
-    /// Makes a 409: it conflicts with what exists.
+    /// Makes a 409: the request conflicts with the state of its target.
     pub fn conflict(detail: String) -> Problem {
         Problem { status: StatusCode::CONFLICT, detail, allowed: None, reason: None }
     }
 
-    /// Makes a 410: it existed, and is over.
+    /// Makes a 410: the target has ceased to exist.
     pub fn gone(detail: String) -> Problem {
         Problem { status: StatusCode::GONE, detail, allowed: None, reason: None }
     }
@@ -95,22 +95,22 @@ impl Problem {
         Problem { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail, allowed: None, reason: None }
     }
 
-    /// Makes a 422: the request is well-formed, but wrong.
+    /// Makes a 422: the request is well-formed, but invalid.
     pub fn invalid(detail: String) -> Problem {
         Problem { status: StatusCode::UNPROCESSABLE_ENTITY, detail, allowed: None, reason: None }
     }
 
-    /// Makes a 429: too many requests of this kind; with `Retry-After`.
+    /// Makes a 429 with `Retry-After`: there were too many requests.
     pub fn too_many(detail: String) -> Problem {
         Problem { status: StatusCode::TOO_MANY_REQUESTS, detail, allowed: None, reason: None }
     }
 
-    /// Makes a 500: something broke in the manager.
+    /// Makes a 500: the manager failed.
     pub fn internal(detail: String) -> Problem {
         Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail, allowed: None, reason: None }
     }
 
-    /// Makes a 503: the manager cannot do it now; with `Retry-After`.
+    /// Makes a 503 with `Retry-After`: the manager cannot serve the request now.
     pub fn overloaded(detail: String) -> Problem {
         Problem { status: StatusCode::SERVICE_UNAVAILABLE, detail, allowed: None, reason: None }
     }
@@ -122,23 +122,23 @@ impl Problem {
         Problem::not_found(describe_unknown_job(id))
     }
 
-    /// Adds a reason for programs.
+    /// Adds a reason as a constant that programs can compare.
     pub(crate) fn with_reason(self, reason: &'static str) -> Problem {
         Problem { reason: Some(reason), ..self }
     }
 
-    /// Returns the reason for programs.
+    /// Returns the reason as a constant that programs can compare.
     pub fn reason(&self) -> Option<&'static str> {
         self.reason
     }
 
-    /// Returns what is wrong, in a sentence.
+    /// Returns the sentence that says what is wrong.
     pub fn detail(&self) -> &str {
         &self.detail
     }
 }
 
-/// Describes that no job has this id.
+/// Formats the detail of a 404 for an id that no job has.
 pub(super) fn describe_unknown_job(id: JobId) -> String {
     format!("unknown job id {id}: there is none, or its retention is over")
 }

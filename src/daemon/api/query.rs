@@ -1,4 +1,4 @@
-//! Parses the query parameters of operations: limits, cursors, times, states.
+//! Parses query parameters: limits, cursors, times, states.
 
 use super::problem::Problem;
 use actix_web::web;
@@ -9,30 +9,29 @@ use engine::{JobState, Timestamp};
 use journal::JobNumber;
 
 /// The largest value of `?limit=`.
-const LIMIT_MAX: u32 = 10_000;
+pub(super) const LIMIT_MAX: u32 = 10_000;
 
-/// The one parameter that every operation takes and ignores: clients make up its value, so that no
-/// cache answers.
+/// A parameter that every operation accepts and ignores. Clients vary its value to bypass caches.
 const CACHE_BUSTER: &str = "_";
 
 /// The query parameters of a request, unparsed. An operation refuses parameters that it does not
-/// know: otherwise a misspelt filter would select more than was meant.
+/// know. Otherwise a misspelt filter would select more than the client meant.
 pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Returns the values of these parameters. Each may be given once; any other parameter is
-    /// refused.
+    /// Returns the values of these parameters. Returns an error if one is given twice, or there is
+    /// any other parameter.
     pub(super) fn extract<const N: usize>(
         self,
         names: [&'static str; N],
     ) -> Result<[Option<String>; N], Problem> {
         let mut values = [const { None }; N];
         for (key, value) in self.0 {
-            let at = names
+            let index = names
                 .iter()
                 .position(|name| *name == key)
                 .ok_or_else(|| unknown_parameter(&key, &names))?;
-            set_once(&mut values[at], &key, value)?;
+            set_once(&mut values[index], &key, value)?;
         }
         Ok(values)
     }
@@ -42,7 +41,7 @@ impl Query {
         self.extract([]).map(|[]| ())
     }
 
-    /// Returns all parameters, for operations that do not know their names beforehand.
+    /// Returns all parameters, for operations whose parameters have no fixed names.
     pub(super) fn into_pairs(self) -> Vec<(String, String)> {
         self.0
     }
@@ -57,33 +56,33 @@ impl actix_web::FromRequest for Query {
         _: &mut actix_web::dev::Payload,
     ) -> Self::Future {
         let parsed = web::Query::<Vec<(String, String)>>::from_query(request.query_string());
-        let known = |query: web::Query<Vec<(String, String)>>| {
+        let without_cache_buster = |query: web::Query<Vec<(String, String)>>| {
             query.into_inner().into_iter().filter(|(key, _)| key != CACHE_BUSTER).collect()
         };
         std::future::ready(
             parsed
-                .map(|query| Query(known(query)))
+                .map(|query| Query(without_cache_buster(query)))
                 .map_err(|error| Problem::malformed(format!("the query: {error}"))),
         )
     }
 }
 
-/// Returns the problem of a parameter that an operation does not have.
+/// Returns the 400 for a parameter that an operation does not have. `known` are those that it has.
 pub(super) fn unknown_parameter(key: &str, known: &[&str]) -> Problem {
     let quoted_key = quote(key);
     Problem::malformed(match (find_nearest(key, known.iter().copied()), known) {
         (_, []) => format!("unknown parameter {quoted_key}: this call takes none"),
         (_, [only]) => format!("unknown parameter {quoted_key}; the only one here is {only}"),
-        (Some(meant), _) => format!(
+        (Some(nearest), _) => format!(
             "unknown parameter {quoted_key}; did you mean {}? Known are {}",
-            quote(meant),
+            quote(nearest),
             known.join(", ")
         ),
         (None, _) => format!("unknown parameter {quoted_key}; known are {}", known.join(", ")),
     })
 }
 
-/// Sets the value of a parameter, which may be given only once.
+/// Sets the value of a parameter. Returns an error if it is already set.
 pub(super) fn set_once<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), Problem> {
     match slot.replace(value) {
         None => Ok(()),
@@ -91,28 +90,28 @@ pub(super) fn set_once<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(
     }
 }
 
-/// Checks that a parameter is not given without the other that it needs.
+/// Checks that a parameter is not given without the other one that it needs.
 pub(super) fn check_requires(
     key: &str,
     is_given: bool,
     other: &str,
-    has_other: bool,
+    is_other_given: bool,
 ) -> Result<(), Problem> {
-    if is_given && !has_other {
+    if is_given && !is_other_given {
         Err(Problem::malformed(format!("{key} needs {other}")))
     } else {
         Ok(())
     }
 }
 
-/// Parses how far back a list goes, in minutes.
+/// Parses a time span in whole minutes.
 pub(super) fn parse_minutes(key: &str, text: &str) -> Result<u32, Problem> {
     text.parse().map_err(|_| {
         Problem::malformed(format!("{key} is {text:?}, expected minutes, a whole number"))
     })
 }
 
-/// Parses the largest number of rows.
+/// Parses the largest number of rows of a page.
 pub(super) fn parse_limit(text: &str) -> Result<u32, Problem> {
     let parsed: Option<u32> = text.parse().ok();
     parsed.filter(|limit| (1..=LIMIT_MAX).contains(limit)).ok_or_else(|| {
@@ -122,11 +121,12 @@ pub(super) fn parse_limit(text: &str) -> Result<u32, Problem> {
     })
 }
 
-/// Parses where a page of a list begins.
+/// Parses the cursor at which a page begins.
 pub(super) fn parse_cursor(text: &str) -> Result<JobNumber, Problem> {
     text.parse().map_err(|_| invalid_cursor(text))
 }
 
+/// Returns the 400 for a cursor that cannot be parsed.
 pub(super) fn invalid_cursor(text: &str) -> Problem {
     Problem::malformed(format!(
         "cursor {text:?} is not one that this API gave: pass on the \"next\" of the page before"
@@ -140,7 +140,7 @@ pub(super) fn parse_state(text: &str) -> Result<JobState, Problem> {
         .ok_or_else(|| Problem::malformed(format!("state is {text:?}, expected one of {names}")))
 }
 
-/// Parses the view of a job. Returns whether it is the light one.
+/// Parses the view of a job. Returns whether it is the light view.
 pub(super) fn parse_is_light(view: &str) -> Result<bool, Problem> {
     match view {
         "light" => Ok(true),
@@ -149,18 +149,18 @@ pub(super) fn parse_is_light(view: &str) -> Result<bool, Problem> {
     }
 }
 
-/// What a reply contains.
+/// The type of a worker's reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ReplyType {
     /// The step's output.
     Result,
     /// An error: the attempt failed.
     Error,
-    /// Progress: the step goes on.
+    /// Progress: the step continues.
     Progress,
 }
 
-/// Parses the type of a reply; the default is a result.
+/// Parses the type of a reply. The default is a result.
 pub(super) fn parse_reply_type(text: Option<&str>) -> Result<ReplyType, Problem> {
     match text {
         None | Some("result") => Ok(ReplyType::Result),
@@ -172,7 +172,7 @@ pub(super) fn parse_reply_type(text: Option<&str>) -> Result<ReplyType, Problem>
     }
 }
 
-/// Parses a flag; its name alone turns it on.
+/// Parses a flag. A parameter without a value is on.
 pub(super) fn parse_flag(key: &str, value: &str) -> Result<bool, Problem> {
     match value {
         "" | "true" | "1" => Ok(true),
@@ -181,9 +181,9 @@ pub(super) fn parse_flag(key: &str, value: &str) -> Result<bool, Problem> {
     }
 }
 
-/// Parses a point in time, given as such or as how long ago it was.
+/// Parses a point in time, given in the format of RFC 3339 or as how long ago it was.
 pub(super) fn parse_time(key: &str, text: &str) -> Result<Timestamp, Problem> {
-    // A bare 0 would parse as a duration, though most likely a time was meant.
+    // A bare 0 would parse as a duration, although the client most likely means a point in time.
     let ago = if text == "0" { None } else { humantime::parse_duration(text).ok() };
     if let Some(ago) = ago {
         return Ok(Timestamp(

@@ -1,5 +1,5 @@
-//! The queues of the loaded workflows, and of the definitions that jobs under way still run: what
-//! they hold, and which steps use them.
+//! Shows the queues of loaded workflows, and of unloaded definitions that active jobs still run:
+//! the messages of each queue, and the steps that use it.
 
 use super::leases::to_wall_clock;
 use super::problem::Problem;
@@ -25,19 +25,19 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         operation.with_json_response(200, "The queues", schemas.reference::<Queues<'_>>())
     }),
     ApiRoute::get("/api/queue/{queue}", || web::to(get_queue)).operation(|schemas| {
-        OperationSpec::new("getQueue", "manager", "A queue, and who has messages of it")
+        OperationSpec::new("getQueue", "manager", "A queue with its leases")
             .with_parameters(&[BUS, VHOST])
             .with_json_response(200, "The queue", schemas.reference::<OneQueue<'_>>())
             .with_problems(&[404])
     }),
 ];
 
-/// The most leases in one response.
+/// Limits the leases in one response.
 const LEASES_MAX: usize = 100;
 
 #[derive(Serialize, ToSchema)]
 struct Queues<'a> {
-    /// When the broker was asked.
+    /// When the brokers were queried.
     looked: Rfc3339Time,
     queues: Vec<QueueView<'a>>,
 }
@@ -52,7 +52,7 @@ struct QueueView<'a> {
     /// Messages that wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<u32>,
-    /// Messages that workers have; for a web service, calls under way.
+    /// Messages that workers have; for a web service, active calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     unacknowledged: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,18 +74,18 @@ struct QueueView<'a> {
     unknown: Option<&'a str>,
     /// The step that has waited longest for a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
-    oldest: Option<Oldest<'a>>,
-    /// Whether only jobs under way use the queue, which began before a reload, and no loaded
-    /// workflow.
+    oldest: Option<QueueWaitView<'a>>,
+    /// Whether no loaded workflow uses the queue, but only active jobs that were created before a
+    /// reload.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_longer_in_files: bool,
-    used_by: Vec<Use<'a>>,
+    used_by: Vec<QueueUseView<'a>>,
 }
 
 /// A step that waits for a reply.
 #[derive(Serialize, ToSchema)]
 #[schema(as = QueueWait)]
-struct Oldest<'a> {
+struct QueueWaitView<'a> {
     job: JobId,
     step: &'a str,
     /// When its attempt began.
@@ -96,24 +96,24 @@ struct Oldest<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = QueueUse)]
-struct Use<'a> {
+struct QueueUseView<'a> {
     workflow: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     step: &'a str,
-    /// Whether only jobs under way have this step on this queue, and the files no longer do.
+    /// Whether only active jobs have this step on this queue, but no loaded workflow.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_longer_in_files: bool,
 }
 
-/// A queue, with the messages of it that are leased.
+/// A queue, with its leased messages.
 #[derive(Serialize, ToSchema)]
 struct OneQueue<'a> {
-    /// When the broker was asked.
+    /// When the brokers were queried.
     looked: Rfc3339Time,
     #[serde(flatten)]
     queue: QueueView<'a>,
-    /// The leased messages, those first whose lease ends first. Only for queues of the embedded bus
+    /// The leased messages, ordered by the end of the lease. Only for queues of the embedded bus
     /// and of web services.
     leases: Vec<LeaseView>,
 }
@@ -125,16 +125,17 @@ struct OneQueue<'a> {
 struct LeaseView {
     #[schema(value_type = String)]
     message_id: Arc<str>,
-    /// The name that its worker gave itself.
+    /// The name that the worker gave itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     worker: Option<Arc<str>>,
-    /// Which delivery of the message it is, from 1.
+    /// The number of the delivery of the message, from 1.
     delivery: u32,
     /// When the message is given to another worker.
     lease_until: Rfc3339Time,
 }
 
+/// Shows one queue with its leases.
 async fn get_queue(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -142,26 +143,26 @@ async fn get_queue(
 ) -> Result<HttpResponse, Problem> {
     let [bus, vhost] = query.extract(["bus", "vhost"])?;
     let address = redispatch::parse_address(&api, &path.into_inner(), bus, vhost)?;
-    redispatch::check_known(&api, &address, |other| {
+    redispatch::check_known(&api, &address, |other_bus| {
         Problem::not_found(format!(
-            "loaded workflows have the queue {} on the bus {other}, not on {}: ask with \
-             ?bus={other}",
+            "loaded workflows have the queue {} on the bus {other_bus}, not on {}: ask with \
+             ?bus={other_bus}",
             quote(&address.queue),
             address.bus.name
         ))
     })
     .await?;
     let scan = api.manager.queue_report().await;
-    let (loaded, in_use) =
-        (api.manager.definitions(), with_full_names(api.manager.unloaded_definitions()));
-    let used_by = collect_uses(&api, &loaded, &in_use).remove(&address).unwrap_or_default();
+    let loaded = api.manager.definitions();
+    let unloaded = with_full_names(api.manager.unloaded_definitions());
+    let used_by = collect_uses(&api, &loaded, &unloaded).remove(&address).unwrap_or_default();
     let key = (address.bus.clone(), address.queue.clone());
     let queue = QueueView {
-        oldest: scan.oldest.get(&address).map(Oldest::from_wait),
+        oldest: scan.oldest.get(&address).map(QueueWaitView::from_wait),
         ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
     };
     let lease_queue = api.manager.lease_queues().find(&address.bus);
-    let leases = lease_queue.map(|found| found.leases(&address.queue, LEASES_MAX));
+    let leases = lease_queue.map(|lease_queue| lease_queue.leases(&address.queue, LEASES_MAX));
     let leases = leases.into_iter().flatten().map(|lease| LeaseView {
         message_id: lease.id,
         worker: lease.worker,
@@ -172,50 +173,55 @@ async fn get_queue(
     Ok(HttpResponse::Ok().json(OneQueue { looked: scanned_at, queue, leases: leases.collect() }))
 }
 
+/// Lists all queues.
 async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let scan = api.manager.queue_report().await;
-    let (loaded, in_use) =
-        (api.manager.definitions(), with_full_names(api.manager.unloaded_definitions()));
-    let mut uses = collect_uses(&api, &loaded, &in_use);
+    let loaded = api.manager.definitions();
+    let unloaded = with_full_names(api.manager.unloaded_definitions());
+    let mut uses = collect_uses(&api, &loaded, &unloaded);
     let queues = uses.iter_mut().map(|(address, used_by)| {
         let key = (address.bus.clone(), address.queue.clone());
         let used_by = std::mem::take(used_by);
         QueueView {
-            oldest: scan.oldest.get(address).map(Oldest::from_wait),
+            oldest: scan.oldest.get(address).map(QueueWaitView::from_wait),
             ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
         }
     });
     Ok(HttpResponse::Ok().json(Queues { looked: Rfc3339Time(scan.at), queues: queues.collect() }))
 }
 
-/// Pairs definitions with their full names, and sorts them.
+/// Pairs definitions with their full names, and sorts them by name.
 fn with_full_names(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
-    let named = |definition: Arc<Definition>| (definition.full_name(), definition);
-    let mut named: Vec<_> = definitions.into_iter().map(named).collect();
-    named.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let mut named: Vec<_> = definitions
+        .into_iter()
+        .map(|definition: Arc<Definition>| (definition.full_name(), definition))
+        .collect();
+    named.sort_by(|(left, _), (right, _)| left.cmp(right));
     named
 }
 
-/// Collects the queues of the loaded definitions, and of those that jobs under way still run, each
-/// with the steps that use it.
+/// Collects the queues of the loaded definitions, and of unloaded ones that active jobs still run,
+/// each with the steps that use it.
 fn collect_uses<'a>(
     api: &Arc<ApiState>,
     loaded: &'a BTreeMap<String, Arc<Definition>>,
-    in_use: &'a [(String, Arc<Definition>)],
-) -> BTreeMap<Address, Vec<Use<'a>>> {
-    let mut uses: BTreeMap<Address, Vec<Use<'a>>> = BTreeMap::new();
+    unloaded: &'a [(String, Arc<Definition>)],
+) -> BTreeMap<Address, Vec<QueueUseView<'a>>> {
+    let mut uses: BTreeMap<Address, Vec<QueueUseView<'a>>> = BTreeMap::new();
     for (name, definition) in loaded {
-        for (step, used) in sending_steps(name, definition) {
-            uses.entry(api.manager.buses().address(definition, step)).or_default().push(used);
+        for (step, current_use) in sending_steps(name, definition) {
+            let address = api.manager.buses().address(definition, step);
+            uses.entry(address).or_default().push(current_use);
         }
     }
-    for (name, definition) in in_use {
-        for (step, used) in sending_steps(name, definition) {
+    for (name, definition) in unloaded {
+        for (step, current_use) in sending_steps(name, definition) {
             let queue_uses = uses.entry(api.manager.buses().address(definition, step)).or_default();
-            let old_use = Use { no_longer_in_files: true, ..used };
-            // The files may have changed elsewhere in the workflow, or more than once.
-            if !queue_uses.contains(&used) && !queue_uses.contains(&old_use) {
+            let old_use = QueueUseView { no_longer_in_files: true, ..current_use };
+            // The loaded definition may still have the step on this queue, and so may another
+            // unloaded definition.
+            if !queue_uses.contains(&current_use) && !queue_uses.contains(&old_use) {
                 queue_uses.push(old_use);
             }
         }
@@ -223,26 +229,27 @@ fn collect_uses<'a>(
     uses
 }
 
-/// Returns the steps of a definition that send messages.
+/// Returns the steps of a definition that send messages, each with its use of a queue.
 fn sending_steps<'a>(
     workflow: &'a str,
     definition: &'a Definition,
-) -> impl Iterator<Item = (&'a Step, Use<'a>)> {
-    definition.graphs.iter().enumerate().flat_map(move |(at, graph)| {
-        let task = (at > 0).then_some(graph.name.as_str());
-        let used = move |step: &'a Step| Use {
+) -> impl Iterator<Item = (&'a Step, QueueUseView<'a>)> {
+    definition.graphs.iter().enumerate().flat_map(move |(index, graph)| {
+        // The first graph is the workflow itself, the others are its tasks.
+        let task = (index > 0).then_some(graph.name.as_str());
+        let to_use = move |step: &'a Step| QueueUseView {
             workflow,
             task,
             step: &step.name,
             no_longer_in_files: false,
         };
-        graph.steps.iter().filter(|step| step.has_queue()).map(move |step| (step, used(step)))
+        graph.steps.iter().filter(|step| step.has_queue()).map(move |step| (step, to_use(step)))
     })
 }
 
-impl<'a> Oldest<'a> {
-    fn from_wait(wait: &'a WaitingStep) -> Oldest<'a> {
-        Oldest { job: wait.job, step: &wait.step, since: Rfc3339Time(wait.since) }
+impl<'a> QueueWaitView<'a> {
+    fn from_wait(wait: &'a WaitingStep) -> QueueWaitView<'a> {
+        QueueWaitView { job: wait.job, step: &wait.step, since: Rfc3339Time(wait.since) }
     }
 }
 
@@ -251,7 +258,7 @@ impl<'a> QueueView<'a> {
         key: &'a BusKey,
         queue: &'a str,
         status: Option<&'a QueueStatus>,
-        used_by: Vec<Use<'a>>,
+        used_by: Vec<QueueUseView<'a>>,
     ) -> QueueView<'a> {
         let view = QueueView {
             queue,
@@ -266,7 +273,7 @@ impl<'a> QueueView<'a> {
             missing: false,
             unknown: None,
             oldest: None,
-            no_longer_in_files: used_by.iter().all(|used| used.no_longer_in_files),
+            no_longer_in_files: used_by.iter().all(|queue_use| queue_use.no_longer_in_files),
             used_by,
         };
         match status {
@@ -279,11 +286,11 @@ impl<'a> QueueView<'a> {
                     ..view
                 }
             }
-            Some(QueueStatus::Endpoint { waiting, calls, failure: trouble }) => QueueView {
+            Some(QueueStatus::Endpoint { waiting, calls, failure }) => QueueView {
                 messages: Some(u32::try_from(*waiting).unwrap_or(u32::MAX)),
                 unacknowledged: Some(*calls as u64),
-                trouble: trouble.as_ref().map(|trouble| &*trouble.reason),
-                next_call: trouble.as_ref().and_then(|trouble| trouble.retry_at).map(Rfc3339Time),
+                trouble: failure.as_ref().map(|failure| &*failure.reason),
+                next_call: failure.as_ref().and_then(|failure| failure.retry_at).map(Rfc3339Time),
                 ..view
             },
             Some(QueueStatus::Missing) => QueueView { missing: true, ..view },

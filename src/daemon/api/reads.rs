@@ -1,7 +1,7 @@
-//! Reads of the journal. Only some run at once, and what they and their responses hold stays within
-//! a byte budget. A read waits a moment for its permits, then the request is answered 503. It
-//! acquires bytes before it acquires a place among the reads: a read that has a place never waits,
-//! so the queue always moves.
+//! Reads the journal for requests. The number of concurrent reads is bounded, and so are the bytes
+//! that reads and their responses hold. A read waits a short time for its permits; after that the
+//! request is answered 503. It acquires bytes before it acquires one of the concurrent reads. So a
+//! running read never waits for a permit, and reads cannot deadlock.
 
 use super::problem::Problem;
 use crate::api::state::ApiState;
@@ -23,46 +23,48 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// The largest size of a job's entries, in bytes, that is read without a permit. The limit on
-/// concurrent reads bounds these.
+/// The largest total size of a job's entries, in bytes, that is read without a permit for bytes.
+/// The limit on concurrent reads bounds such reads.
 const SMALL_JOB_BYTES_MAX: usize = 256 * 1024;
 
-/// What a job takes while it is rebuilt, as a multiple of its entries' size: their text, what is
-/// parsed, and the job.
+/// The memory that a job takes while it is rebuilt, as a multiple of its entries' size: the text,
+/// the parsed entries, and the job.
 const REBUILT_FACTOR: usize = 3;
 
-/// What a job and the response that shows it take, as a multiple of its entries' size. A response
-/// repeats each message once or twice.
+/// The memory that a job and the response that shows it take, as a multiple of its entries' size. A
+/// response repeats each message once or twice.
 const RENDERED_FACTOR: usize = 2 * REBUILT_FACTOR;
 
-/// The size of the chunks in which a response is built, held and sent, in bytes. One chunk is not
-/// counted.
+/// The size of the chunks in which a response is built, held and sent, in bytes. A response of
+/// one chunk needs no permit.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// How many ids are read and sent at once while a list is streamed.
+/// The number of rows that are read and sent at once while a list is streamed, and the default
+/// number of rows of a page.
 pub(super) const PAGE_ROWS: u32 = 1_000;
 
-/// The most that a row of a page takes, in bytes: as it is read, and as text.
+/// The most memory that a short row of a page takes, in bytes: as a value, and as text.
 const ROW_BYTES: usize = 512;
 
+/// Returns the most memory that a page of `limit` short rows takes, in bytes.
 pub(super) fn page_bytes(limit: u32) -> usize {
     page_bytes_for(limit, ROW_BYTES)
 }
 
-/// Returns the most that a page of `limit` rows takes, if each takes at most `each` bytes.
-pub(super) fn page_bytes_for(limit: u32, each: usize) -> usize {
-    each * usize::try_from(limit).unwrap_or(usize::MAX)
+/// Returns the most memory that a page of `limit` rows of `row_bytes` bytes each takes, in bytes.
+pub(super) fn page_bytes_for(limit: u32, row_bytes: usize) -> usize {
+    row_bytes * usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// Truncates a text to a number of characters, and marks the cut with an ellipsis.
+/// Truncates a text to `chars_max` characters. Marks the cut with an ellipsis.
 pub(super) fn truncate(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         None => text.to_owned(),
-        Some((at, _)) => format!("{}…", &text[..at]),
+        Some((end, _)) => format!("{}…", &text[..end]),
     }
 }
 
-/// Reads something small.
+/// Runs a read that needs no permit for bytes, because its result is small.
 pub(super) async fn read_small<T: Send + 'static>(
     api: &Arc<ApiState>,
     query: impl FnOnce(&dyn Records) -> Result<T, JournalError> + Send + 'static,
@@ -70,7 +72,7 @@ pub(super) async fn read_small<T: Send + 'static>(
     read_with_permit(api, move |reader| Ok(query(reader)?)).await
 }
 
-/// Responds with what `query` writes, which is about `bytes` bytes in total.
+/// Responds with what `query` writes. `bytes` is an estimate of the memory that this takes.
 pub(super) async fn respond(
     api: &Arc<ApiState>,
     bytes: usize,
@@ -79,19 +81,19 @@ pub(super) async fn respond(
     Ok(write_response(api, bytes, query).await?.into_response())
 }
 
-/// Buffers what `query` writes, which is about `bytes` bytes in total.
+/// Buffers what `query` writes. `bytes` is an estimate of the memory that this takes.
 pub(super) async fn write_response(
     api: &Arc<ApiState>,
     bytes: usize,
     query: impl FnOnce(&dyn Records, &mut BufferedResponse) -> Result<(), Problem> + Send + 'static,
 ) -> Result<BufferedResponse, Problem> {
     let permit = acquire(api, &api.budgets.answers, bytes).await?;
-    let mut written = BufferedResponse::new(api, permit, 0);
-    read_with_permit(api, move |reader| query(reader, &mut written).map(|()| written)).await
+    let mut response = BufferedResponse::new(api, permit, 0);
+    read_with_permit(api, move |reader| query(reader, &mut response).map(|()| response)).await
 }
 
-/// Applies `view` to the job with this id. The caller must hold the returned response, which has
-/// the permit, for as long as anything of the job is left.
+/// Applies `view` to the job with this id. The returned response holds the permit for the job's
+/// memory: the caller must keep it for as long as it keeps any part of the job.
 pub(super) async fn with_job<T: Send + 'static>(
     api: &Arc<ApiState>,
     id: JobId,
@@ -111,28 +113,30 @@ pub(super) async fn with_rebuilt_job<J: 'static, T: Send + 'static>(
 ) -> Result<(T, BufferedResponse), Problem> {
     let load_small = load.clone();
     let permit = api.budgets.answers.try_acquire(0).ok_or_else(|| reads_overloaded(api))?;
-    let mut written = BufferedResponse::new(api, permit, 0);
+    let mut response = BufferedResponse::new(api, permit, 0);
     let outcome = read_with_permit(api, move |reader| match reader.rebuild_bytes(id)? {
         None => Err(Problem::unknown_job(id)),
-        Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(SizedRead::Large(bytes, view)),
-        Some(_) => Ok(SizedRead::Done(view(load_small(reader)?, &mut written)?, written)),
+        Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(SizedRead::TooLarge(bytes, view)),
+        Some(_) => Ok(SizedRead::Finished(view(load_small(reader)?, &mut response)?, response)),
     });
     let (bytes, view) = match outcome.await? {
-        SizedRead::Done(seen, written) => return Ok((seen, written)),
-        SizedRead::Large(bytes, view) => (bytes, view),
+        SizedRead::Finished(value, response) => return Ok((value, response)),
+        SizedRead::TooLarge(bytes, view) => (bytes, view),
     };
     let permit = acquire(api, &api.budgets.answers, RENDERED_FACTOR * bytes).await?;
-    let mut written = BufferedResponse::new(api, permit, REBUILT_FACTOR * bytes);
-    read_with_permit(api, move |reader| Ok((view(load(reader)?, &mut written)?, written))).await
+    let mut response = BufferedResponse::new(api, permit, REBUILT_FACTOR * bytes);
+    read_with_permit(api, move |reader| Ok((view(load(reader)?, &mut response)?, response))).await
 }
 
+/// The outcome of a first attempt to read a job without a permit for bytes.
 enum SizedRead<T, V> {
-    Done(T, BufferedResponse),
-    /// The job is larger than what is read without a permit.
-    Large(usize, V),
+    /// The job was small: the result of the view, and the response.
+    Finished(T, BufferedResponse),
+    /// The job needs a permit: the size of its entries in bytes, and the view, unused.
+    TooLarge(usize, V),
 }
 
-/// Acquires a permit; waits only a moment for it.
+/// Acquires a permit. Waits for it at most as long as the setting `http.reads_wait` says.
 async fn acquire(
     api: &ApiState,
     budget: &ResourceBudget,
@@ -153,7 +157,7 @@ fn reads_overloaded(api: &ApiState) -> Problem {
     ))
 }
 
-/// Runs a read of something small, with a permit for one of the concurrent reads.
+/// Runs a read on a blocking thread, with a permit for one of the concurrent reads.
 pub(super) async fn read_with_permit<T: Send + 'static>(
     api: &Arc<ApiState>,
     query: impl FnOnce(&dyn Records) -> Result<T, Problem> + Send + 'static,
@@ -161,15 +165,15 @@ pub(super) async fn read_with_permit<T: Send + 'static>(
     let permit = acquire(api, &api.budgets.reads, 1).await?;
     let reader = api.reader.clone();
     let result = web::block(move || {
-        // Held here: a read goes on after its client has disconnected.
-        let _place = permit;
+        // The closure holds the permit, because it runs on after its client has disconnected.
+        let _permit = permit;
         query(&*reader)
     });
     result.await.map_err(|_| Problem::internal("the read was cancelled".to_owned()))?
 }
 
-/// Streams a response while it is read: `next` makes one chunk after another, until it returns
-/// `None`. Each chunk waits for a permit without a time limit, because the response has begun.
+/// Streams a response while it is read. `next` returns one chunk after another, and `None` at the
+/// end. Each chunk waits for a permit without a time limit, because the response has begun.
 pub(super) fn stream_chunks<S: Send + 'static>(
     api: &Arc<ApiState>,
     state: S,
@@ -181,14 +185,14 @@ pub(super) fn stream_chunks<S: Send + 'static>(
         async move {
             let mut state = state?;
             let permit = api.budgets.reads.acquire(1).await?;
-            let step = web::block(move || {
-                let piece = next(&mut state);
+            let read = web::block(move || {
+                let chunk = next(&mut state);
                 drop(permit);
-                (state, piece)
+                (state, chunk)
             });
-            match step.await {
-                Ok((state, Ok(Some(piece)))) => Some((Ok(piece), Some(state))),
-                // The response has begun: breaking the connection is the only way to report that it
+            match read.await {
+                Ok((state, Ok(Some(chunk)))) => Some((Ok(chunk), Some(state))),
+                // The status is already sent: only a broken connection can report that the response
                 // is incomplete.
                 Ok((_, Err(error))) => Some((Err(Problem::from(error).into()), None)),
                 Ok((_, Ok(None))) | Err(_) => None,
@@ -197,7 +201,7 @@ pub(super) fn stream_chunks<S: Send + 'static>(
     })
 }
 
-/// A range of bytes of a response (RFC 9110, section 14).
+/// A range of bytes of a response (RFC 9110, section 14). Both ends are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ByteRange {
     first: usize,
@@ -205,8 +209,8 @@ pub(super) struct ByteRange {
 }
 
 impl ByteRange {
-    /// Parses the range that a request asks for. Returns `None`, for the whole response, unless it
-    /// is a single range with a beginning.
+    /// Parses the header `Range`. Returns `None`, which means the whole response, unless the header
+    /// has exactly one range with a first byte.
     pub(super) fn from_headers(headers: &HeaderMap) -> Option<ByteRange> {
         let range = headers.get(header::RANGE)?.to_str().ok()?.strip_prefix("bytes=")?;
         let (first, last) = range.split_once('-')?;
@@ -216,20 +220,25 @@ impl ByteRange {
     }
 }
 
-/// A JSON response that is buffered in chunks, with the permit for its bytes.
+/// A response that is buffered in chunks, with the permit for its bytes.
 pub(super) struct BufferedResponse {
     api: Arc<ApiState>,
+    /// The permit for the bytes of the response, and for `extra_bytes`.
     permit: Permit,
-    /// Further permits that are held until all of it is sent.
+    /// Further permits that are held until the response is sent.
     _permits: Vec<Permit>,
-    /// Bytes that are held besides the response.
+    /// Bytes that are held besides the response while it is written.
     extra_bytes: usize,
-    /// The requested range of it.
+    /// The requested range. `None`: the whole response is buffered.
     range: Option<ByteRange>,
-    /// How many bytes were written, of the whole response.
+    /// How many bytes of the whole response were written, in the range or outside of it. Counted
+    /// only if there is a range.
     total: usize,
+    /// The complete chunks.
     chunks: VecDeque<Bytes>,
+    /// The chunk that is being written.
     chunk: Vec<u8>,
+    /// The number of buffered bytes, in all chunks.
     length: usize,
 }
 
@@ -248,27 +257,28 @@ impl BufferedResponse {
         }
     }
 
-    /// Buffers a text, and holds these permits until it is sent.
+    /// Makes a response of these bytes. It holds `permits` until it is sent.
     pub(super) fn from_bytes(
         api: &Arc<ApiState>,
-        mut text: Bytes,
+        mut bytes: Bytes,
         permits: Vec<Permit>,
     ) -> Result<BufferedResponse, Problem> {
         let permit = api.budgets.answers.try_acquire(0).ok_or_else(|| reads_overloaded(api))?;
-        let mut written =
+        let mut response =
             BufferedResponse { _permits: permits, ..BufferedResponse::new(api, permit, 0) };
-        written.length = text.len();
-        while !text.is_empty() {
-            written.chunks.push_back(text.split_to(CHUNK_BYTES.min(text.len())));
+        response.length = bytes.len();
+        while !bytes.is_empty() {
+            response.chunks.push_back(bytes.split_to(CHUNK_BYTES.min(bytes.len())));
         }
-        Ok(written)
+        Ok(response)
     }
 
-    /// Buffers only this range of what is written from now on.
-    pub(super) fn set_range(&mut self, part: Option<ByteRange>) {
-        self.range = part;
+    /// Sets the range of the response that is buffered. It must be set before anything is written.
+    pub(super) fn set_range(&mut self, range: Option<ByteRange>) {
+        self.range = range;
     }
 
+    /// Writes a value as JSON. Returns a 503 if the response exceeds its byte budget.
     pub(super) fn write_json(&mut self, value: &impl Serialize) -> Result<(), Problem> {
         serde_json::to_writer(&mut *self, value).map_err(|error| {
             let is_over_budget = error.io_error_kind() == Some(io::ErrorKind::OutOfMemory);
@@ -280,36 +290,40 @@ impl BufferedResponse {
         })
     }
 
+    /// Moves the current chunk to the complete ones.
     fn finish_chunk(&mut self) {
         if !self.chunk.is_empty() {
             self.chunks.push_back(std::mem::take(&mut self.chunk).into());
         }
     }
 
+    /// Converts the buffer to a JSON response.
     pub(super) fn into_response(self) -> HttpResponse {
         self.into_response_with(mime::APPLICATION_JSON)
     }
 
-    pub(super) fn into_response_with(self, content: mime::Mime) -> HttpResponse {
+    /// Converts the buffer to a response with this content type. If a range was requested, the
+    /// status is 206, or 416 if the range begins behind the end.
+    pub(super) fn into_response_with(self, content_type: mime::Mime) -> HttpResponse {
         let mut response = HttpResponse::Ok();
-        if let Some(part) = self.range {
-            if part.first >= self.total {
+        if let Some(range) = self.range {
+            if range.first >= self.total {
                 return HttpResponse::RangeNotSatisfiable()
                     .insert_header((header::CONTENT_RANGE, format!("bytes */{}", self.total)))
                     .finish();
             }
-            let last = part.first + self.length - 1;
+            let last = range.first + self.length - 1;
             response = HttpResponse::PartialContent();
             response.insert_header((
                 header::CONTENT_RANGE,
-                format!("bytes {}-{last}/{}", part.first, self.total),
+                format!("bytes {}-{last}/{}", range.first, self.total),
             ));
         }
-        response.content_type(content);
+        response.content_type(content_type);
         response.body(self.into_body())
     }
 
-    /// Converts it to a body that releases its permit as it is sent.
+    /// Converts the buffer to a body that releases its permit while it is sent.
     pub(super) fn into_body(mut self) -> BoxBody {
         if self.chunks.is_empty() {
             return BoxBody::new(self.chunk);
@@ -322,17 +336,21 @@ impl BufferedResponse {
 
 impl io::Write for BufferedResponse {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(part) = self.range else { return self.buffer(bytes) };
-        // Bytes before the range, or behind it, are counted and dropped.
-        let before = part.first.saturating_sub(self.total).min(bytes.len());
-        let wanted = part.last.saturating_add(1).saturating_sub(self.total.max(part.first));
-        let done = match &bytes[before..] {
-            _ if before > 0 => before,
-            behind if wanted == 0 => behind.len(),
-            inside => self.buffer(&inside[..inside.len().min(wanted)])?,
+        let Some(range) = self.range else { return self.buffer(bytes) };
+        // Bytes outside of the range are counted and discarded. One call handles the bytes before
+        // the range, within it, or behind it; the writer calls again for the others.
+        let before_range = range.first.saturating_sub(self.total).min(bytes.len());
+        let left_in_range =
+            range.last.saturating_add(1).saturating_sub(self.total.max(range.first));
+        let count = if before_range > 0 {
+            before_range
+        } else if left_in_range == 0 {
+            bytes.len()
+        } else {
+            self.buffer(&bytes[..bytes.len().min(left_in_range)])?
         };
-        self.total += done;
-        Ok(done)
+        self.total += count;
+        Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -341,6 +359,8 @@ impl io::Write for BufferedResponse {
 }
 
 impl BufferedResponse {
+    /// Appends bytes to the current chunk, as many as fit. Returns how many. Grows the permit for
+    /// each new chunk.
     fn buffer(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.chunk.len() >= CHUNK_BYTES {
             if !self
@@ -356,34 +376,36 @@ impl BufferedResponse {
         if self.chunk.capacity() == 0 && self.length > 0 {
             self.chunk.reserve_exact(CHUNK_BYTES);
         }
-        let part = &bytes[..bytes.len().min(CHUNK_BYTES - self.chunk.len())];
-        self.chunk.extend_from_slice(part);
-        self.length += part.len();
-        Ok(part.len())
+        let fitting = &bytes[..bytes.len().min(CHUNK_BYTES - self.chunk.len())];
+        self.chunk.extend_from_slice(fitting);
+        self.length += fitting.len();
+        Ok(fitting.len())
     }
 }
 
-/// The body of a large response. It frees chunks as they are sent, and all of them if the client
-/// does not fetch them in time.
+/// The body of a large response. It frees each chunk when it is sent, and all remaining chunks when
+/// the client has not read the response within its timeout.
 struct ExpiringBody {
+    /// The length of the whole body in bytes.
     length: u64,
+    /// The chunks that are still to be sent. `None`: the timeout has expired.
     remaining: Rc<RefCell<Option<BufferedResponse>>>,
     timer: actix_rt::task::JoinHandle<()>,
 }
 
 impl ExpiringBody {
-    fn new(written: BufferedResponse) -> ExpiringBody {
-        let time = written.api.settings.http.answer_timeout.0;
-        let length = u64::try_from(written.length).unwrap_or(u64::MAX);
-        let left = Rc::new(RefCell::new(Some(written)));
-        let weak = Rc::downgrade(&left);
+    fn new(response: BufferedResponse) -> ExpiringBody {
+        let timeout = response.api.settings.http.answer_timeout.0;
+        let length = u64::try_from(response.length).unwrap_or(u64::MAX);
+        let remaining = Rc::new(RefCell::new(Some(response)));
+        let weak = Rc::downgrade(&remaining);
         let timer = actix_rt::spawn(async move {
-            tokio::time::sleep(time).await;
-            if let Some(left) = weak.upgrade() {
-                left.take();
+            tokio::time::sleep(timeout).await;
+            if let Some(remaining) = weak.upgrade() {
+                remaining.take();
             }
         });
-        ExpiringBody { length, remaining: left, timer }
+        ExpiringBody { length, remaining, timer }
     }
 }
 
@@ -393,7 +415,7 @@ impl Drop for ExpiringBody {
     }
 }
 
-/// The client did not fetch the response in time.
+/// The client did not read the response in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer was not taken in time (setting http.answer_timeout)")]
 struct BodyExpired;
@@ -409,13 +431,13 @@ impl MessageBody for ExpiringBody {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, BodyExpired>>> {
-        let mut left = self.remaining.borrow_mut();
-        let Some(written) = left.as_mut() else { return Poll::Ready(Some(Err(BodyExpired))) };
-        let piece = written.chunks.pop_front();
-        if let Some(piece) = &piece {
-            written.length -= piece.len();
-            written.api.budgets.answers.shrink(&mut written.permit, written.length);
+        let mut remaining = self.remaining.borrow_mut();
+        let Some(response) = remaining.as_mut() else { return Poll::Ready(Some(Err(BodyExpired))) };
+        let chunk = response.chunks.pop_front();
+        if let Some(chunk) = &chunk {
+            response.length -= chunk.len();
+            response.api.budgets.answers.shrink(&mut response.permit, response.length);
         }
-        Poll::Ready(piece.map(Ok))
+        Poll::Ready(chunk.map(Ok))
     }
 }

@@ -1,9 +1,7 @@
-//! Sends step messages again, as the same attempts (docs/http-api.md): those of one step, or of all
-//! steps that wait on a queue.
+//! Redispatches step messages: sends them again, for the same attempts (docs/http-api.md). The
+//! messages are those of one step, or of all steps that wait on a queue.
 
-use super::operations::{
-    build_request, describe_operation, parse_reason, refusal_problem, respond,
-};
+use super::operations::{build_request, describe_operation, parse_reason, respond, to_problem};
 use super::principal::PrincipalName;
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -31,12 +29,17 @@ pub(super) const ROUTES: &[ApiRoute] = &[
             let summary = "Sends the messages of all steps that wait on a queue once more";
             OperationSpec::new("redispatchQueue", "operations", summary)
                 .with_parameters(&[BUS, VHOST, DRY_RUN, REASON])
-                .with_json_response(200, "How many", schemas.reference::<Redispatched>())
+                .with_json_response(
+                    200,
+                    "The number of messages",
+                    schemas.reference::<Redispatched>(),
+                )
                 .with_problems(&[404])
         },
     ),
 ];
 
+/// Sends the message of a running step again.
 async fn redispatch_step(
     api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
@@ -50,7 +53,8 @@ async fn redispatch_step(
     respond(id, api.manager.operate(id, request).await)
 }
 
-/// Answers once all is committed.
+/// Sends the messages of all steps that wait on a queue again. Responds once everything is
+/// committed.
 async fn redispatch_queue(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -69,22 +73,21 @@ async fn redispatch_queue(
         .manager
         .redispatch(bulk)
         .await
-        .map_err(|refusal| refusal_problem(refusal, || format!("unknown queue {queue}")))?;
+        .map_err(|error| to_problem(error, || format!("unknown queue {queue}")))?;
     if steps == 0 {
-        check_known(&api, &address, |other| {
+        check_known(&api, &address, |other_bus| {
             Problem::not_found(format!(
                 "no step waits on queue {queue} of the bus {}; loaded workflows have it on the bus \
-                 {other}: ask with ?bus={other}",
+                 {other_bus}: ask with ?bus={other_bus}",
                 address.bus.name
             ))
         })
         .await?;
     }
-    let operation = "redispatch";
     Ok(HttpResponse::Ok().json(Redispatched {
         dry_run: is_dry_run,
         jobs,
-        operation,
+        operation: "redispatch",
         bus: address.bus.name.to_string(),
         queue,
         steps,
@@ -92,15 +95,15 @@ async fn redispatch_queue(
     }))
 }
 
-/// Parses the queue that a request names. Without a bus it is on the default one.
+/// Parses the queue that a request names. Without `bus` the queue is on the default bus.
 pub(super) fn parse_address(
     api: &Arc<ApiState>,
     queue: &str,
     bus: Option<String>,
     vhost: Option<String>,
 ) -> Result<Address, Problem> {
-    if let Some(objection) = bus.as_ref().and_then(|bus| api.settings.unknown_bus_error(bus)) {
-        return Err(Problem::not_found(format!("bus is {objection}")));
+    if let Some(error) = bus.as_ref().and_then(|bus| api.settings.unknown_bus_error(bus)) {
+        return Err(Problem::not_found(format!("bus is {error}")));
     }
     let bus = api.manager.buses().resolve(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
     Ok(Address { bus, queue: queue.into() })
@@ -122,39 +125,39 @@ struct Redispatched {
     vhost: String,
 }
 
-/// Checks that a queue on which nothing waits belongs to a loaded workflow, or to a job under way,
-/// which keeps the definition that it began with. Otherwise its name is most likely misspelt.
-/// `elsewhere` makes the problem for a queue of another bus.
+/// Checks that a queue belongs to a loaded workflow, or to an active job, which keeps the
+/// definition that it was created with. Otherwise the name of the queue is most likely misspelt. If
+/// another bus has the queue, `on_other_bus` makes the problem from the name of that bus.
 pub(super) async fn check_known(
     api: &Arc<ApiState>,
-    queue: &Address,
-    elsewhere: impl FnOnce(&str) -> Problem,
+    address: &Address,
+    on_other_bus: impl FnOnce(&str) -> Problem,
 ) -> Result<(), Problem> {
-    let of_steps = |definition: &Arc<Definition>| {
+    let step_queues = |definition: &Arc<Definition>| {
         let steps = definition.sending_steps();
         steps.map(|step| api.manager.buses().address(definition, step)).collect::<Vec<Address>>()
     };
-    let loaded: Vec<Address> = api.manager.definitions().values().flat_map(of_steps).collect();
-    if loaded.contains(queue) {
+    let loaded: Vec<Address> = api.manager.definitions().values().flat_map(step_queues).collect();
+    if loaded.contains(address) {
         return Ok(());
     }
-    // The job may have just been created, or be one of the journal's after a start.
+    // The router may not yet know a job that was just created, or recovered after a start.
     api.manager.wait_for_router().await;
-    let in_use = api.manager.unloaded_definitions();
+    let unloaded = api.manager.unloaded_definitions();
     let candidates: Vec<Address> = loaded
         .into_iter()
-        .chain(in_use.iter().flat_map(of_steps))
-        .filter(|known| known.bus.vhost == queue.bus.vhost)
+        .chain(unloaded.iter().flat_map(step_queues))
+        .filter(|candidate| candidate.bus.vhost == address.bus.vhost)
         .collect();
-    if candidates.contains(queue) {
+    if candidates.contains(address) {
         return Ok(());
     }
-    if let Some(other) = candidates.iter().find(|known| known.queue == queue.queue) {
-        return Err(elsewhere(&other.bus.name));
+    if let Some(other) = candidates.iter().find(|candidate| candidate.queue == address.queue) {
+        return Err(on_other_bus(&other.bus.name));
     }
-    let here = candidates.iter().filter(|known| known.bus == queue.bus);
-    let hint = did_you_mean(&queue.queue, here.map(|known| &*known.queue));
-    let (name, vhost) = (&queue.queue, &queue.bus.vhost);
+    let on_same_bus = candidates.iter().filter(|candidate| candidate.bus == address.bus);
+    let hint = did_you_mean(&address.queue, on_same_bus.map(|candidate| &*candidate.queue));
+    let (name, vhost) = (&address.queue, &address.bus.vhost);
     let suffix = if vhost.is_empty() { String::new() } else { format!(" of virtual host {vhost}") };
     Err(Problem::not_found(format!(
         "no step waits on queue {name}{suffix}, and neither a loaded workflow nor a job under way \

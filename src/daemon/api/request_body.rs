@@ -1,4 +1,5 @@
-//! Bodies of requests: each is bounded in size and time, and all of them together by a byte budget.
+//! Reads and parses the bodies of requests. Each body is bounded in size and time, and a byte
+//! budget bounds all of them together.
 
 use super::problem::Problem;
 use crate::api::state::ApiState;
@@ -11,16 +12,16 @@ use engine::text::quote;
 use futures_util::StreamExt;
 use std::sync::Arc;
 
-/// What an entry of a parsed message takes, however short it is, in bytes: its key, its value, a
-/// place in the list and one in the table.
-const ENTRY_BYTES: usize = 192;
+/// The memory that a key of a parsed message takes at least, in bytes: the key, its value, a slot
+/// in the list of keys and one in the hash table.
+const KEY_BYTES: usize = 192;
 
-/// A request's body that is still to be read.
+/// The body of a request before it is read.
 pub(super) struct RequestBody {
     payload: Payload,
-    /// The length that the request's header gives.
+    /// The value of `Content-Length`. `None`: the length is not announced.
     length: Option<usize>,
-    /// The content encoding, other than `identity`.
+    /// The content encoding. `None`: there is none, or it is `identity`.
     encoding: Option<String>,
 }
 
@@ -45,7 +46,7 @@ impl FromRequest for RequestBody {
 }
 
 impl RequestBody {
-    /// Reads the whole body.
+    /// Reads the whole body, within the time limit.
     pub(super) async fn read(self, api: &ApiState) -> Result<BufferedBody, Problem> {
         if let Some(encoding) = self.encoding {
             return Err(Problem::unsupported(format!(
@@ -54,15 +55,16 @@ impl RequestBody {
                 quote(&encoding)
             )));
         }
-        let limit = api.settings.http.body_timeout;
-        match tokio::time::timeout(limit.0, self.collect(api)).await {
-            Ok(body) => body,
+        let timeout = api.settings.http.body_timeout;
+        match tokio::time::timeout(timeout.0, self.collect(api)).await {
+            Ok(result) => result,
             Err(_) => Err(Problem::timed_out(format!(
-                "the body did not arrive whole within {limit} (setting http.body_timeout)"
+                "the body did not arrive whole within {timeout} (setting http.body_timeout)"
             ))),
         }
     }
 
+    /// Reads the whole body, within its limit and the byte budget.
     async fn collect(mut self, api: &ApiState) -> Result<BufferedBody, Problem> {
         let max = api.settings.http.body_bytes_max;
         let too_large = || {
@@ -73,8 +75,8 @@ impl RequestBody {
         if self.length.is_some_and(|length| length > max) {
             return Err(too_large());
         }
-        // Acquires a permit for all of it before reading any of it: otherwise bodies that arrive
-        // side by side would block one another half-way.
+        // Acquires the permit for the whole body before it reads any of it. Otherwise several
+        // half-read bodies could exhaust the budget, and none could be completed.
         let announced = self.length.unwrap_or(0);
         let mut permit = budget_for(api, announced)
             .try_acquire(announced)
@@ -84,13 +86,13 @@ impl RequestBody {
             let chunk = chunk.map_err(|error| {
                 Problem::malformed(format!("the body could not be read: {error}"))
             })?;
-            let (before, length) = (bytes.len(), bytes.len() + chunk.len());
-            if length > max {
+            let (old_length, new_length) = (bytes.len(), bytes.len() + chunk.len());
+            if new_length > max {
                 return Err(too_large());
             }
             if self.length.is_none() {
-                // A growing buffer exists twice while it is moved.
-                permit = grow_permit(api, permit, before, length, 2 * length)
+                // A growing buffer exists twice while it is reallocated.
+                permit = grow_permit(api, permit, old_length, new_length, 2 * new_length)
                     .ok_or_else(|| bodies_overloaded(api))?;
             }
             bytes.extend_from_slice(&chunk);
@@ -108,19 +110,20 @@ fn budget_for(api: &ApiState, length: usize) -> &ResourceBudget {
     }
 }
 
-/// Grows the permit of a body to `bytes`; a body that is no longer small moves to the other budget.
+/// Grows the permit of a body to `bytes`. A body that is no longer small gets a permit of the other
+/// budget instead.
 fn grow_permit(
     api: &ApiState,
     mut permit: Permit,
-    before: usize,
-    length: usize,
+    old_length: usize,
+    new_length: usize,
     bytes: usize,
 ) -> Option<Permit> {
-    let was_small = before <= SMALL_BODY_BYTES_MAX;
-    if was_small && length > SMALL_BODY_BYTES_MAX {
-        return budget_for(api, length).try_acquire(bytes);
+    let budget = budget_for(api, new_length);
+    if old_length <= SMALL_BODY_BYTES_MAX && new_length > SMALL_BODY_BYTES_MAX {
+        return budget.try_acquire(bytes);
     }
-    budget_for(api, length).try_grow(&mut permit, bytes).then_some(permit)
+    budget.try_grow(&mut permit, bytes).then_some(permit)
 }
 
 fn bodies_overloaded(api: &ApiState) -> Problem {
@@ -130,7 +133,7 @@ fn bodies_overloaded(api: &ApiState) -> Problem {
     ))
 }
 
-/// A whole body, with its permit.
+/// A body that was read completely, with the permit for its bytes.
 pub(super) struct BufferedBody {
     bytes: Bytes,
     permit: Permit,
@@ -141,8 +144,8 @@ impl BufferedBody {
         &self.bytes
     }
 
-    /// Parses the body with `parse`, and returns it together with the result: its permit must be
-    /// held until the request is answered. A large body is parsed on a blocking thread.
+    /// Parses the body with `parse`. A large body is parsed on a blocking thread. Returns the
+    /// result, and the body: the caller must hold its permit until the request is answered.
     pub(super) async fn parse_with<T: Send + 'static>(
         mut self,
         api: &Arc<ApiState>,
@@ -153,8 +156,8 @@ impl BufferedBody {
         }
         let api = api.clone();
         let parsed = web::block(move || {
-            let needed = self.bytes.len().max(max_entries(&self.bytes) * ENTRY_BYTES);
-            if !budget_for(&api, self.bytes.len()).try_grow(&mut self.permit, needed) {
+            let parsed_bytes = self.bytes.len().max(max_keys(&self.bytes) * KEY_BYTES);
+            if !budget_for(&api, self.bytes.len()).try_grow(&mut self.permit, parsed_bytes) {
                 return Err(bodies_overloaded(&api));
             }
             Ok((parse(&self.bytes)?, self))
@@ -163,22 +166,22 @@ impl BufferedBody {
     }
 }
 
-/// Returns an upper bound of the number of entries of the JSON object in a text.
-fn max_entries(text: &[u8]) -> usize {
-    let (mut entries, mut depth, mut in_string, mut escaped) = (1, 0_usize, false, false);
-    for byte in text {
+/// Returns an upper bound of the number of keys of a JSON object, without those of nested objects.
+fn max_keys(json: &[u8]) -> usize {
+    let (mut keys, mut depth, mut is_in_string, mut is_escaped) = (1, 0_usize, false, false);
+    for byte in json {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            _ if in_string => {}
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_in_string => is_escaped = true,
+            b'"' => is_in_string = !is_in_string,
+            _ if is_in_string => {}
             b'{' | b'[' => depth += 1,
             b'}' | b']' => depth = depth.saturating_sub(1),
-            b',' if depth <= 1 => entries += 1,
+            b',' if depth <= 1 => keys += 1,
             _ => {}
         }
     }
-    entries
+    keys
 }
 
 #[cfg(test)]
@@ -186,15 +189,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_counted_and_what_lies_deeper_is_not() {
-        for (text, entries) in [
+    fn only_keys_of_the_outer_object_are_counted() {
+        for (json, keys) in [
             ("", 1),
             (r#"{"a":1}"#, 1),
             (r#"{"a":1,"b":[1,2,3],"c":{"d":1,"e":2}}"#, 3),
             (r#"{"a,b":",\",\\","c":"["}"#, 2),
             (r#"{"a":[[1,2],[3,4]],"b":"]"}"#, 2),
         ] {
-            assert_eq!(max_entries(text.as_bytes()), entries, "{text}");
+            assert_eq!(max_keys(json.as_bytes()), keys, "{json}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What a route of the API is: path, method, handler, who may call it, and its description.
+//! Defines API routes: path, method, handler, required access, and description for the OpenAPI
+//! document.
 
 pub(super) use super::openapi::operation_spec::*;
 pub(super) use super::openapi::parameters::*;
@@ -7,34 +8,45 @@ use crate::settings::Scope;
 use actix_web::http::Method;
 use actix_web::{HttpRequest, Route, guard, web};
 
-/// A method of a path, with its handler, who may call it, and its description.
+/// A path pattern and a method, with the handler, who may call it, and the operations it serves.
 #[derive(Clone, Copy)]
 pub(super) struct ApiRoute {
     pub(super) method: RouteMethod,
     pub(super) path: &'static str,
     pub(super) access: Access,
     handler: fn() -> Route,
-    takes_slash: bool,
+    /// Whether the path also matches with a slash at its end.
+    allows_slash: bool,
     pub(super) operations: Operations,
 }
 
 /// The method of a route.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RouteMethod {
-    /// GET and HEAD: [`super::guard::finish_response`] reduces responses to HEAD to the head.
+    /// GET and HEAD. [`super::guard::finish_response`] removes the body for HEAD.
     Get,
     Post,
     Delete,
-    /// Every method, of a path that leads nowhere.
+    /// Every method, for a path that is always answered 404.
     Any,
+}
+
+/// The properties of a route that follow from its method.
+pub(super) struct MethodProperties {
+    /// The key of the method in the OpenAPI document.
+    pub(super) key: &'static str,
+    /// The names of the method for the header `Allow`.
+    pub(super) allow: &'static str,
+    /// The scope that a request requires, unless the route sets another access.
+    scope: Scope,
 }
 
 /// Who may call a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Anybody, under any host name: the manager's health.
+    /// Anybody, and under any host name. For probes.
     Health,
-    /// Anybody, also by a link on another site: the files of the page.
+    /// Anybody, and from pages of other sites. For the files of the page.
     Page,
     /// Any token.
     AnyToken,
@@ -44,74 +56,79 @@ pub(super) enum Access {
     Scope(Scope),
 }
 
-/// The operations of a route in the document.
+/// The operations of a route in the OpenAPI document.
 #[derive(Clone, Copy)]
 pub(super) enum Operations {
     None,
     One(fn(&mut Schemas) -> OperationSpec),
-    /// One for each of these words in place of `{operation}`, with a summary.
-    Each(&'static [(&'static str, &'static str)], DescribeWord),
+    /// One for each of these names in place of `{operation}`. Each name has a summary.
+    Each(&'static [(&'static str, &'static str)], DescribeNamed),
 }
 
-pub(super) type DescribeWord = fn(&str, &str, &mut Schemas) -> OperationSpec;
+/// Describes the operation with this name and summary.
+pub(super) type DescribeNamed = fn(&str, &str, &mut Schemas) -> OperationSpec;
 
-/// A route whose operation is still to be described.
+/// A route whose operations are not described yet.
 pub(super) struct UndescribedRoute(ApiRoute);
 
 impl ApiRoute {
-    /// Makes a route that reads.
+    /// Makes a route for GET and HEAD.
     pub(super) const fn get(path: &'static str, handler: fn() -> Route) -> UndescribedRoute {
         UndescribedRoute::new(RouteMethod::Get, path, handler)
     }
 
-    /// Makes a route that changes something.
+    /// Makes a route for POST.
     pub(super) const fn post(path: &'static str, handler: fn() -> Route) -> UndescribedRoute {
         UndescribedRoute::new(RouteMethod::Post, path, handler)
     }
 
-    /// Makes a route that ends something.
+    /// Makes a route for DELETE.
     pub(super) const fn delete(path: &'static str, handler: fn() -> Route) -> UndescribedRoute {
         UndescribedRoute::new(RouteMethod::Delete, path, handler)
     }
 
-    /// Makes a route for paths at which there is nothing, but not for everybody.
-    pub(super) const fn nothing(path: &'static str, access: Access) -> ApiRoute {
+    /// Makes a route that is answered 404, but only to requests with this access.
+    pub(super) const fn unassigned(path: &'static str, access: Access) -> ApiRoute {
         UndescribedRoute::new(RouteMethod::Any, path, || web::to(not_found))
             .needing(access)
             .without_operation()
     }
 
-    /// Describes the operations of the route, each with its path.
+    /// Describes the operations of the route. Returns each with its path.
     pub(super) fn describe(&self, schemas: &mut Schemas) -> Vec<(String, OperationSpec)> {
         let path = self.path.replace(":.*}", "}");
         match self.operations {
             Operations::None => Vec::new(),
             Operations::One(describe) => vec![(path, describe(schemas))],
-            Operations::Each(words, describe) => words
+            Operations::Each(names, describe) => names
                 .iter()
-                .map(|(word, about)| {
-                    (path.replace("{operation}", word), describe(word, about, schemas))
+                .map(|(name, summary)| {
+                    (path.replace("{operation}", name), describe(name, summary, schemas))
                 })
                 .collect(),
         }
     }
 
-    /// Returns how general each part of the path is.
+    /// Returns how general each segment of the path is: 0 for a fixed segment, 1 for a parameter, 2
+    /// for a wildcard.
     pub(super) fn generality(&self) -> Vec<u8> {
-        let parts = self.path.split('/');
-        parts.map(|part| part.starts_with('{') as u8 + part.ends_with(".*}") as u8).collect()
+        let segments = self.path.split('/');
+        segments
+            .map(|segment| segment.starts_with('{') as u8 + segment.ends_with(".*}") as u8)
+            .collect()
     }
 
-    /// Returns what the router matches: the path, with and without a slash at its end.
+    /// Returns the patterns that the router matches: the path, with and without a slash at its end.
     pub(super) fn patterns(&self) -> Vec<String> {
         // The handler of a path that ends in a wildcard removes the slash itself.
-        if self.takes_slash && !self.path.ends_with(".*}") && self.path != "/" {
+        if self.allows_slash && !self.path.ends_with(".*}") && self.path != "/" {
             vec![self.path.to_owned(), format!("{}/", self.path)]
         } else {
             vec![self.path.to_owned()]
         }
     }
 
+    /// Makes the actix-web route.
     pub(super) fn to_route(self) -> Route {
         let route = (self.handler)();
         match self.method {
@@ -129,36 +146,37 @@ impl UndescribedRoute {
         path: &'static str,
         handler: fn() -> Route,
     ) -> UndescribedRoute {
-        let access = Access::Scope(method.properties().2);
+        let access = Access::Scope(method.properties().scope);
         let operations = Operations::None;
-        UndescribedRoute(ApiRoute { method, path, access, handler, takes_slash: true, operations })
+        UndescribedRoute(ApiRoute { method, path, access, handler, allows_slash: true, operations })
     }
 
-    /// Sets who may call the route, if the method alone does not tell.
+    /// Sets who may call the route. The default follows from the method.
     pub(super) const fn needing(self, access: Access) -> UndescribedRoute {
         UndescribedRoute(ApiRoute { access, ..self.0 })
     }
 
-    /// Matches the path only without a slash at its end.
+    /// Makes the path match only without a slash at its end.
     pub(super) const fn without_slash(self) -> UndescribedRoute {
-        UndescribedRoute(ApiRoute { takes_slash: false, ..self.0 })
+        UndescribedRoute(ApiRoute { allows_slash: false, ..self.0 })
     }
 
-    /// Describes the operation.
+    /// Sets the function that describes the operation.
     pub(super) const fn operation(self, describe: fn(&mut Schemas) -> OperationSpec) -> ApiRoute {
         ApiRoute { operations: Operations::One(describe), ..self.0 }
     }
 
-    /// Describes an operation for each of these words in place of `{operation}`.
+    /// Sets the function that describes an operation for each of these names in place of
+    /// `{operation}`. Each name has a summary.
     pub(super) const fn operation_for_each(
         self,
-        words: &'static [(&'static str, &'static str)],
-        describe: DescribeWord,
+        names: &'static [(&'static str, &'static str)],
+        describe: DescribeNamed,
     ) -> ApiRoute {
-        ApiRoute { operations: Operations::Each(words, describe), ..self.0 }
+        ApiRoute { operations: Operations::Each(names, describe), ..self.0 }
     }
 
-    /// Leaves the route out of the document: it is no operation, or another name of one.
+    /// Leaves the route out of the OpenAPI document: it is no operation, or only an alias of one.
     pub(super) const fn without_operation(self) -> ApiRoute {
         self.0
     }
@@ -173,32 +191,32 @@ impl RouteMethod {
         }
     }
 
-    /// Returns the key in the document, the methods of the header `Allow`, and the scope that is
-    /// needed.
-    pub(super) const fn properties(self) -> (&'static str, &'static str, Scope) {
-        match self {
+    /// Returns the properties that follow from the method.
+    pub(super) const fn properties(self) -> MethodProperties {
+        let (key, allow, scope) = match self {
             RouteMethod::Get => ("get", "GET, HEAD", Scope::Read),
             RouteMethod::Post => ("post", "POST", Scope::Operate),
-            // What was deleted cannot be looked at any more.
+            // An erased job cannot be restored.
             RouteMethod::Delete => ("delete", "DELETE", Scope::Admin),
             RouteMethod::Any => ("", "", Scope::Admin),
-        }
+        };
+        MethodProperties { key, allow, scope }
     }
 }
 
 impl Access {
-    /// Returns what a request needs, by its method and the routes of its path. A path without a
-    /// route for the method needs what its method needs anywhere, unless the scopes do not count
-    /// there.
+    /// Returns the access that a request requires, from its method and the routes of its path. If
+    /// no route has the method, a path whose first route requires no scope requires the same for
+    /// all methods. Any other path requires the scope of the method.
     pub(super) fn find(routes: &[ApiRoute], method: &Method) -> Access {
         let method = RouteMethod::from_request(method);
-        let other = routes.first().filter(|other| !matches!(other.access, Access::Scope(_)));
-        let route = routes.iter().find(|route| route.method == method).or(other);
-        route.map_or(Access::Scope(method.properties().2), |route| route.access)
+        let fallback = routes.first().filter(|route| !matches!(route.access, Access::Scope(_)));
+        let route = routes.iter().find(|route| route.method == method).or(fallback);
+        route.map_or(Access::Scope(method.properties().scope), |route| route.access)
     }
 }
 
-/// Answers that there is nothing at a path.
+/// Returns the 404 for a path without a route.
 pub(super) async fn not_found(request: HttpRequest) -> Problem {
     Problem::not_found(format!(
         "there is nothing at {}; the API is described in docs/http-api.md",

@@ -1,6 +1,6 @@
-//! The one list of the API's routes. Each stands beside its handler, in the `ROUTES` of its module.
-//! From the list follow the routing, the methods that a 405 names, what a request needs, and the
-//! OpenAPI document.
+//! Collects the routes of the API. Each route is defined beside its handler, in the `ROUTES` of its
+//! module. The routing, the methods that a 405 names, the required access of a request, and the
+//! OpenAPI document are derived from this list.
 
 use super::problem::Problem;
 use super::query::Query;
@@ -20,7 +20,8 @@ use actix_web::{Error, HttpRequest, HttpResponse, Route, web};
 use bytes::Bytes;
 use std::sync::LazyLock;
 
-/// All routes, those of a path together. A path comes before those that match what it matches.
+/// All routes, grouped by path. Specific paths precede general ones, because the router takes the
+/// first match.
 static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
     let mut routes = [
         OTHER_ROUTES,
@@ -49,6 +50,7 @@ static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
     routes
 });
 
+/// The routes that belong to no other module.
 const OTHER_ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/api", || web::to(redirect_to_api)).without_slash().without_operation(),
     ApiRoute::get("/openapi.json", || web::to(get_document)).operation(|_| {
@@ -61,9 +63,9 @@ const OTHER_ROUTES: &[ApiRoute] = &[
 static DOCUMENT: LazyLock<Bytes> =
     LazyLock::new(|| openapi::build_document(&ALL_ROUTES).to_string().into());
 
-/// Adds all routes, and what is answered on all other paths.
+/// Adds all routes, and the 404 for all other paths.
 pub(super) fn add_routes(config: &mut web::ServiceConfig, http: &HttpSettings) {
-    for routes in ALL_ROUTES.chunk_by(|one, next| one.path == next.path) {
+    for routes in ALL_ROUTES.chunk_by(|route, next| route.path == next.path) {
         let [first, ..] = routes else { continue };
         if first.access == Access::Page && !http.page {
             continue;
@@ -80,8 +82,7 @@ pub(super) fn add_routes(config: &mut web::ServiceConfig, http: &HttpSettings) {
     config.default_service(wrap(web::to(not_found), &[]));
 }
 
-/// Wraps what answers on a path in the middleware. Requests pass it in reverse order: the last
-/// `wrap` comes first.
+/// Wraps a route in the middleware. A request passes the last `wrap` first.
 fn wrap(route: Route, routes: &'static [ApiRoute]) -> Route {
     route
         .wrap(from_fn(move |request: ServiceRequest, next| {
@@ -105,8 +106,9 @@ async fn redirect_to_api() -> HttpResponse {
     HttpResponse::MovedPermanently().insert_header((header::LOCATION, "/api/")).finish()
 }
 
+/// Returns the 405 for a path that has only these routes.
 fn refuse_method(routes: &[ApiRoute], request: &HttpRequest) -> Problem {
-    let methods: Vec<&str> = routes.iter().map(|route| route.method.properties().1).collect();
+    let methods: Vec<&str> = routes.iter().map(|route| route.method.properties().allow).collect();
     let allowed = methods.join(", ");
     let detail =
         format!("{} is not possible on {}, only {allowed}", request.method(), request.path());
@@ -135,7 +137,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn what_erases_or_replaces_needs_more_than_what_does_not() {
+    fn each_request_requires_the_access_of_its_route() {
         let (read, operate, admin) = (
             Access::Scope(Scope::Read),
             Access::Scope(Scope::Operate),
@@ -167,21 +169,23 @@ mod tests {
             (Method::POST, "/api/job/price/receive", operate),
             (Method::POST, "//api/queue/price/receive", operate),
         ] {
-            let mut paths = ALL_ROUTES.chunk_by(|one, next| one.path == next.path);
+            let mut paths = ALL_ROUTES.chunk_by(|route, next| route.path == next.path);
             let routes = paths.find(|routes| ResourceDef::new(routes[0].patterns()).is_match(path));
             assert_eq!(Access::find(routes.unwrap_or_default(), &method), expected, "{path}");
         }
     }
 
     #[test]
-    fn all_calls_but_these_are_described() {
-        let without =
-            ALL_ROUTES.iter().filter(|route| matches!(route.operations, Operations::None));
-        let without: BTreeSet<&str> = without.map(|route| route.path).collect();
-        let pages = ["/", "/assets/{path:.*}"];
-        let other_names = ["/api", "/api/workflows/{rest:.*}"];
-        let leading_nowhere = ["/assets/{name}/{path:.*}", "/api/queue/{queue}/message/{path:.*}"];
-        let expected = [pages, other_names, leading_nowhere].into_iter().flatten();
-        assert_eq!(without, expected.collect());
+    fn all_other_routes_are_described() {
+        let undescribed: BTreeSet<&str> = ALL_ROUTES
+            .iter()
+            .filter(|route| matches!(route.operations, Operations::None))
+            .map(|route| route.path)
+            .collect();
+        let page = ["/", "/assets/{name}/{path:.*}"];
+        let aliases = ["/api", "/api/workflows/{rest:.*}"];
+        let unassigned = ["/assets/{path:.*}", "/api/queue/{queue}/message/{path:.*}"];
+        let expected = [page, aliases, unassigned].into_iter().flatten();
+        assert_eq!(undescribed, expected.collect());
     }
 }

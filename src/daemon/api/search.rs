@@ -1,4 +1,4 @@
-//! Searches jobs: for a list, or for an operation on all that are found.
+//! Searches jobs by a filter, for a list or for a bulk operation.
 
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] =
     &[ApiRoute::get("/api/jobs/search", || web::to(search_jobs)).operation(|schemas| {
-        let summary = "Jobs that a filter finds; also by `status.STEP=WORD`, for each step";
+        let summary = "Jobs that match a filter; also by `status.STEP=WORD`, for each step";
         OperationSpec::new("searchJobs", "jobs", summary)
             .with_parameters(&SEARCH_PARAMETERS)
             .with_parameters(&[WITH_COUNT, PARENT])
@@ -48,21 +48,22 @@ pub(super) const FILTERS: [&str; 8] =
 /// The parameters of a search that do not filter.
 const OTHER_PARAMETERS: [&str; 4] = ["vhost", "order", "limit", "cursor"];
 
-/// Jobs are counted up to this number.
+/// Limits the number up to which jobs are counted.
 const COUNT_MAX: u32 = 10_000;
 
-/// How much of a reason a list contains, in characters.
+/// Limits the reasons in a list, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// The fewest digits of an id that can be searched for.
+/// The fewest hexadecimal digits of an id that can be searched for.
 const ID_DIGITS_MIN: usize = 4;
 
-/// The number of digits of a whole id.
+/// The number of hexadecimal digits of a whole id.
 const ID_DIGITS: usize = 32;
 
-/// The most that a row takes, in bytes: as it is read, with its reason, and as text.
+/// The most memory that a row takes, in bytes: as a value with its reason, and as text.
 const ROW_BYTES: usize = 4 * 1024;
 
+/// Returns the most memory that a page of `limit` rows takes, in bytes.
 pub(super) fn page_bytes(limit: u32) -> usize {
     page_bytes_for(limit, ROW_BYTES)
 }
@@ -70,14 +71,15 @@ pub(super) fn page_bytes(limit: u32) -> usize {
 /// The purpose of a search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SearchPurpose {
+    /// A list of the matching jobs.
     List,
-    /// An operation on all jobs that are found.
+    /// An operation on the matching jobs.
     Bulk,
 }
 
 impl SearchPurpose {
-    /// Returns the parameters that only this purpose has.
-    fn own_parameters(self) -> &'static [&'static str] {
+    /// Returns the parameters that only searches of this purpose accept.
+    fn extra_parameters(self) -> &'static [&'static str] {
         match self {
             SearchPurpose::List => &["count", "parent"],
             SearchPurpose::Bulk => &["dryRun", "step", "reason"],
@@ -91,6 +93,7 @@ pub(super) struct SearchQuery {
     pub(super) filter: JobFilter,
     pub(super) order: SearchOrder,
     limit: Option<u32>,
+    /// The number of the job behind which the page begins.
     after: Option<JobNumber>,
     with_count: Option<bool>,
     /// The job whose child jobs are searched.
@@ -101,25 +104,26 @@ pub(super) struct SearchQuery {
 }
 
 impl SearchQuery {
+    /// Parses the query of a search, and resolves the workflow, parent and steps that it names.
     pub(super) async fn parse(
         api: &Arc<ApiState>,
         pairs: Vec<(String, String)>,
-        kind: SearchPurpose,
+        purpose: SearchPurpose,
     ) -> Result<SearchQuery, Problem> {
         let mut search = SearchQuery::default();
         let (mut workflow, mut vhost, mut states, mut order) = (None, None, None, None);
         let mut parent = None;
         for (key, value) in pairs {
-            let is_own = kind.own_parameters().contains(&key.as_str());
+            let is_extra = purpose.extra_parameters().contains(&key.as_str());
             let filter = &mut search.filter;
             let time = || query::parse_time(&key, &value);
             match key.as_str() {
                 "vhost" => query::set_once(&mut vhost, &key, value)?,
                 "workflow" => query::set_once(&mut workflow, &key, value)?,
                 "state" => {
-                    let each: Result<Vec<JobState>, _> =
+                    let parsed: Result<Vec<JobState>, _> =
                         value.split(',').map(query::parse_state).collect();
-                    query::set_once(&mut states, &key, each?)?;
+                    query::set_once(&mut states, &key, parsed?)?;
                 }
                 "id" => query::set_once(&mut filter.id_range, &key, parse_id_range(&value)?)?,
                 "after" => query::set_once(&mut filter.created_from, &key, time()?)?,
@@ -129,20 +133,20 @@ impl SearchQuery {
                 "order" => query::set_once(&mut order, &key, parse_order(&value)?)?,
                 "limit" => query::set_once(&mut search.limit, &key, query::parse_limit(&value)?)?,
                 "cursor" => query::set_once(&mut search.after, &key, query::parse_cursor(&value)?)?,
-                "count" if is_own => {
+                "count" if is_extra => {
                     query::set_once(&mut search.with_count, &key, query::parse_flag(&key, &value)?)?
                 }
-                "parent" if is_own => query::set_once(&mut parent, &key, parse_job_id(&value)?)?,
-                "dryRun" if is_own => {
+                "parent" if is_extra => query::set_once(&mut parent, &key, parse_job_id(&value)?)?,
+                "dryRun" if is_extra => {
                     query::set_once(&mut search.dry_run, &key, query::parse_flag(&key, &value)?)?
                 }
-                "step" if is_own => query::set_once(&mut search.step, &key, value)?,
-                "reason" if is_own => query::set_once(&mut search.reason, &key, value)?,
+                "step" if is_extra => query::set_once(&mut search.step, &key, value)?,
+                "reason" if is_extra => query::set_once(&mut search.reason, &key, value)?,
                 _ => match key.strip_prefix("status.") {
                     Some(step) => filter.statuses.push((step.to_owned(), value)),
                     None => {
                         let known =
-                            [&FILTERS[..], &OTHER_PARAMETERS, kind.own_parameters()].concat();
+                            [&FILTERS[..], &OTHER_PARAMETERS, purpose.extra_parameters()].concat();
                         return Err(query::unknown_parameter(&key, &known));
                     }
                 },
@@ -157,15 +161,16 @@ impl SearchQuery {
             search.filter.workflow = Some(resolve_workflow(api, &name, vhost.as_deref()).await?);
         }
         if let Some(id) = parent {
-            let tree = read_small(api, move |reader| reader.find_parent_job(id)).await?;
-            let tree = tree.ok_or_else(|| Problem::unknown_job(id))?;
-            search.filter.parent = Some(tree.key());
-            search.parent = Some(tree);
+            let record = read_small(api, move |reader| reader.find_parent_job(id)).await?;
+            let record = record.ok_or_else(|| Problem::unknown_job(id))?;
+            search.filter.parent = Some(record.key());
+            search.parent = Some(record);
         }
         search.check_steps(api).await?;
         Ok(search)
     }
 
+    /// Returns the largest number of rows of the page.
     pub(super) fn limit(&self) -> u32 {
         self.limit.unwrap_or(PAGE_ROWS)
     }
@@ -175,6 +180,7 @@ impl SearchQuery {
         self.after.unwrap_or(self.order.start_cursor())
     }
 
+    /// Checks that the workflow has the steps by whose status the search filters.
     async fn check_steps(&self, api: &Arc<ApiState>) -> Result<(), Problem> {
         let Some((first, _)) = self.filter.statuses.first() else { return Ok(()) };
         if self.parent.is_some() {
@@ -195,26 +201,26 @@ impl SearchQuery {
         };
         match self.filter.statuses.iter().find(|(step, _)| !known.contains(step)) {
             None => Ok(()),
-            Some((unknown, _)) => Err(Problem::malformed(format!(
-                "workflow {workflow} has no step {unknown:?}; its steps are {}",
+            Some((step, _)) => Err(Problem::malformed(format!(
+                "workflow {workflow} has no step {step:?}; its steps are {}",
                 known.join(", ")
             ))),
         }
     }
 }
 
-/// Parses the beginning of an id. Returns the first and the last id that begin so.
+/// Parses the prefix of an id. Returns the first and the last id with that prefix.
 fn parse_id_range(text: &str) -> Result<(JobId, JobId), Problem> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
-    let fits = (ID_DIGITS_MIN..=ID_DIGITS).contains(&digits.len());
+    let is_valid_length = (ID_DIGITS_MIN..=ID_DIGITS).contains(&digits.len());
     let pad = |digit: char| {
-        let whole: String =
+        let padded: String =
             digits.chars().chain(std::iter::repeat(digit)).take(ID_DIGITS).collect();
-        u128::from_str_radix(&whole, 16).ok().map(|id| JobId(uuid::Uuid::from_u128(id)))
+        u128::from_str_radix(&padded, 16).ok().map(|id| JobId(uuid::Uuid::from_u128(id)))
     };
     let is_hex = digits.chars().all(|c| c.is_ascii_hexdigit());
     match (pad('0'), pad('f')) {
-        (Some(first), Some(last)) if fits && is_hex => Ok((first, last)),
+        (Some(first), Some(last)) if is_valid_length && is_hex => Ok((first, last)),
         _ => Err(Problem::malformed(format!(
             "id is {}, expected a job's id or its beginning: {ID_DIGITS_MIN} to {ID_DIGITS} hex \
              digits, hyphens are ignored",
@@ -231,27 +237,27 @@ fn parse_order(text: &str) -> Result<SearchOrder, Problem> {
     }
 }
 
-/// Finds root jobs, or the child jobs of one job, in pages.
+/// Lists one page of the root jobs, or of the child jobs of one job, that match the filter.
 async fn search_jobs(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let search = SearchQuery::parse(&api, query.into_pairs(), SearchPurpose::List).await?;
     let (limit, manager) = (search.limit(), api.manager.clone());
-    let response = reads::respond(&api, page_bytes(limit), move |reader, answer| {
+    let read = reads::respond(&api, page_bytes(limit), move |reader, response| {
         let hits = reader.search(&search.filter, search.order, search.after(), limit)?;
         let count = match search.with_count {
             Some(true) => Some(reader.count_matches(&search.filter, COUNT_MAX + 1)?),
             Some(false) | None => None,
         };
-        answer.write_json(&SearchAnswer {
+        response.write_json(&SearchAnswer {
             jobs: hits
                 .iter()
-                .map(|hit| Row::from_hit(hit, search.parent.as_ref(), &manager))
+                .map(|hit| FoundJobView::from_hit(hit, search.parent.as_ref(), &manager))
                 .collect(),
             next: next_page(&hits, limit),
             count: count.map(|count| count.min(COUNT_MAX)),
             count_is_minimum: count.is_some_and(|count| count > COUNT_MAX),
         })
     });
-    response.await
+    read.await
 }
 
 /// The jobs that a search found.
@@ -259,7 +265,7 @@ async fn search_jobs(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
 #[serde(rename_all = "camelCase")]
 #[schema(as = FoundJobs)]
 struct SearchAnswer<'a> {
-    jobs: Vec<Row<'a>>,
+    jobs: Vec<FoundJobView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
     /// How many jobs there are on all pages.
@@ -272,7 +278,7 @@ struct SearchAnswer<'a> {
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = FoundJob)]
-pub(super) struct Row<'a> {
+pub(super) struct FoundJobView<'a> {
     created: Rfc3339Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<Rfc3339Time>,
@@ -291,39 +297,39 @@ pub(super) struct Row<'a> {
     workflow: &'a str,
 }
 
-/// How far a job has got.
+/// The progress of a job.
 #[derive(Serialize, ToSchema)]
 struct StepCounts {
-    /// The number of its steps that are completed, failed, skipped or cancelled. Present for jobs
-    /// under way and for completed ones.
+    /// The number of its steps that are completed, failed, skipped or cancelled. Present for active
+    /// and for completed jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     done: Option<usize>,
     /// The number of all its steps.
     total: usize,
 }
 
-impl<'a> Row<'a> {
+impl<'a> FoundJobView<'a> {
     /// Makes the row of a hit. `parent` is the job whose child jobs were searched.
     pub(super) fn from_hit(
         hit: &'a SearchHit,
         parent: Option<&'a ParentRecord>,
         manager: &ManagerHandle,
-    ) -> Row<'a> {
-        let step = |tree: &'a ParentRecord| {
+    ) -> FoundJobView<'a> {
+        let find_step_name = |parent: &'a ParentRecord| {
             let (step, _) = hit.parent_item?;
-            Some(&*tree.graph().steps.get(usize::from(step.0))?.name)
+            Some(&*parent.graph().steps.get(usize::from(step.0))?.name)
         };
-        // For a job that failed or was cancelled only its record tells how far it got: too much to
-        // read for a list.
-        let done = |total| match JobState::from_name(&hit.state)? {
+        // For a failed or cancelled job only its record has the number, and reading all records
+        // would be too expensive for a list.
+        let count_done_steps = |total| match JobState::from_name(&hit.state)? {
             JobState::Running | JobState::Paused => manager.routes().steps_done(hit.id),
             JobState::Completed => Some(total),
             JobState::Failed | JobState::Cancelled => None,
         };
-        Row {
+        FoundJobView {
             item: hit.parent_item.map(|(_, item)| item),
-            step: parent.and_then(step),
-            steps: hit.steps.map(|total| StepCounts { done: done(total), total }),
+            step: parent.and_then(find_step_name),
+            steps: hit.steps.map(|total| StepCounts { done: count_done_steps(total), total }),
             created: Rfc3339Time(hit.created),
             ended: hit.ended.map(Rfc3339Time),
             job: hit.id,
@@ -334,7 +340,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Returns the cursor of the next page.
+/// Returns the cursor of the next page. Returns `None` if this page is the last one.
 pub(super) fn next_page(hits: &[SearchHit], limit: u32) -> Option<String> {
     hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
 }

@@ -1,4 +1,4 @@
-//! A socket, with TLS or without.
+//! A TCP socket with or without TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -8,25 +8,25 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// A socket. The TLS handshake makes progress whenever the socket is polled.
+/// A TCP socket with or without TLS. Polling it drives the TLS handshake.
 pub enum Socket {
     /// Without TLS.
     Plain(TcpStream),
-    /// With TLS, before the handshake is done.
+    /// With TLS, during the handshake.
     Handshaking(Box<Accept<TcpStream>>),
-    /// With TLS.
+    /// With TLS, after the handshake.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A stream that bytes are read from and written to.
+/// A stream of bytes in both directions.
 pub trait ReadWrite: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> ReadWrite for T {}
 
 impl Socket {
-    /// Accepts a connection; its handshake begins when it is first polled.
+    /// Wraps an accepted socket. With `tls`, the handshake begins at the first poll.
     pub fn accept(socket: TcpStream, tls: Option<&TlsAcceptor>) -> Socket {
-        // Responses are short, and a client waits for each.
+        // Without Nagle's algorithm: responses are short, and a client waits for each.
         let _ = socket.set_nodelay(true);
         match tls {
             None => Socket::Plain(socket),
@@ -34,24 +34,23 @@ impl Socket {
         }
     }
 
-    /// Returns whether the TLS handshake is under way.
+    /// Returns whether the TLS handshake is in progress.
     pub(super) fn is_handshaking(&self) -> bool {
         matches!(self, Socket::Handshaking(_))
     }
 
-    /// Polls `act` on the socket, once the handshake is done.
-    pub fn poll<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        act: impl FnOnce(Pin<&mut (dyn ReadWrite + '_)>, &mut Context<'_>) -> Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
+    /// Drives the handshake. After the handshake, applies `poll_io` to the socket.
+    pub fn poll<T, F>(&mut self, context: &mut Context<'_>, poll_io: F) -> Poll<io::Result<T>>
+    where
+        F: FnOnce(Pin<&mut (dyn ReadWrite + '_)>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    {
         if let Socket::Handshaking(accept) = self {
             let stream = std::task::ready!(Pin::new(accept).poll(context))?;
             *self = Socket::Tls(Box::new(stream));
         }
         match self {
-            Socket::Plain(socket) => act(Pin::new(socket), context),
-            Socket::Tls(socket) => act(Pin::new(&mut **socket), context),
+            Socket::Plain(socket) => poll_io(Pin::new(socket), context),
+            Socket::Tls(socket) => poll_io(Pin::new(&mut **socket), context),
             // The handshake was completed above.
             Socket::Handshaking(_) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }

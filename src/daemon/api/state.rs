@@ -1,4 +1,4 @@
-//! What calls of the API use.
+//! The shared state of the HTTP and gRPC servers of one manager.
 
 use crate::access::Access;
 use crate::actors::log_limiter::KeyedRateLimiter;
@@ -13,31 +13,31 @@ use crate::telemetry::rates::JobRates;
 use journal::Records;
 use std::sync::Arc;
 
-/// What calls use, over HTTP and gRPC.
+/// The shared state that requests use, over HTTP and gRPC.
 pub struct ApiState {
     /// The settings in force.
     pub settings: Arc<Settings>,
-    /// Which principal may do what.
+    /// The tokens and the TLS certificate.
     pub access: Arc<Access>,
-    /// Bounds on what clients make the process hold.
+    /// Bounds on the memory and the reads that clients can occupy.
     pub budgets: Budgets,
     /// Reads the journal.
     pub reader: Arc<dyn Records>,
     /// The metrics.
     pub metrics: Metrics,
-    /// The outcomes of jobs, minute by minute.
+    /// The outcomes of jobs, counted by minute.
     pub rates: Arc<JobRates>,
-    /// The streams of events.
+    /// Distributes events to their subscribers.
     pub feeds: Arc<EventHub>,
-    /// Keeps what comes from outside from flooding the log.
+    /// Limits log lines that clients can cause, so that they cannot flood the log.
     pub log_limiter: Arc<KeyedRateLimiter>,
-    /// What may be asked of the manager.
+    /// The handle of the running manager.
     pub manager: ManagerHandle,
 }
 
 impl ApiState {
-    /// Creates what the calls to a manager use: once for each manager, so that all its servers
-    /// share tokens and bounds.
+    /// Creates the state. A manager must have only one, so that all its servers share tokens and
+    /// bounds.
     pub fn new(manager: &Manager) -> Arc<ApiState> {
         let core = manager.core();
         Arc::new(ApiState {
@@ -53,7 +53,7 @@ impl ApiState {
         })
     }
 
-    /// Returns what reloads the files of the manager.
+    /// Returns the reloader of the manager's files.
     pub fn reloader(&self) -> Reloader {
         Reloader {
             settings: self.settings.clone(),

@@ -1,5 +1,5 @@
-//! The statuses of a workflow's jobs (docs/http-api.md), as JSON in pages or as one CSV, both sent
-//! while they are read.
+//! Streams the statuses of a workflow's jobs (docs/http-api.md), as a page of JSON or as one CSV
+//! file.
 
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -19,20 +19,21 @@ use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/status/{name:.*}", || {
-    web::to(list_statuses)
-})
-.operation(|_| {
-    let summary = "The status of every step of a workflow's jobs; any other parameter is the \
-                       name of a step, with the status that it must have";
-    OperationSpec::new("listStatuses", "workflows", summary)
-        .with_parameters(&[VHOST, JOB, STATE, LIMIT, CURSOR])
-        .with_json_response(200, "The rows", sheet_schema())
-        .with_response(200, "The rows", "text/csv; charset=utf-8; header=present", text_schema())
-        .with_problems(&[404])
-})];
+pub(super) const ROUTES: &[ApiRoute] =
+    &[ApiRoute::get("/api/status/{name:.*}", || web::to(list_statuses)).operation(|_| {
+        let summary = "The status of every step of a workflow's jobs; any other parameter is the \
+                   name of a step, with the status that it must have";
+        OperationSpec::new("listStatuses", "workflows", summary)
+            .with_parameters(&[VHOST, JOB, STATE, LIMIT, CURSOR])
+            .with_json_response(200, "The rows", sheet_schema())
+            .with_response(200, "The rows", CSV_TYPE, text_schema())
+            .with_problems(&[404])
+    })];
 
-/// Returns the schema of a status sheet, whose rows are written as they are read.
+/// The content type of CSV with a header line.
+const CSV_TYPE: &str = "text/csv; charset=utf-8; header=present";
+
+/// Returns the schema of a JSON response. It has no type, because its rows are streamed.
 fn sheet_schema() -> Value {
     let row = json!({
         "type": "object",
@@ -55,16 +56,19 @@ fn sheet_schema() -> Value {
 /// The default number of rows of a JSON response.
 const ROWS_DEFAULT: u32 = 1_000;
 
-/// How many rows are read and sent at once, and the most statuses in them.
+/// Limits the rows that are read and sent at once.
 const PAGE_ROWS: usize = 1_000;
+
+/// Limits the statuses in the rows that are read and sent at once.
 const PAGE_STATUSES: usize = 10_000;
 
-/// Why writing CSV to memory cannot fail.
+/// The reason why writing CSV to memory cannot fail.
 const CSV_WRITES: &str = "rows of the same length";
 
 /// The prefix of a step's name in the query, for names that would otherwise mean another parameter.
 const STEP_PREFIX: &str = "step.";
 
+/// Lists the statuses of a workflow's jobs.
 async fn list_statuses(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -76,7 +80,7 @@ async fn list_statuses(
     let columns = load_status_columns(&api, &workflow).await?;
     let definition = api.manager.definitions().get(&workflow).cloned();
     let names: Vec<String> =
-        columns.iter().map(|column| original_name(definition.as_deref(), column)).collect();
+        columns.iter().map(|column| step_name(definition.as_deref(), column)).collect();
     let filter = StatusFilter {
         job: status_query.job,
         state: status_query.state,
@@ -86,7 +90,7 @@ async fn list_statuses(
     let rows_left =
         status_query.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
     let reader = api.reader.clone();
-    let file =
+    let disposition =
         format!("attachment; filename=\"status_{}.csv\"", Definition::split_full_name(&workflow).1);
     let before = status_query.cursor.unwrap_or(NEWEST_CURSOR);
     let sheet = StatusSheet {
@@ -103,9 +107,7 @@ async fn list_statuses(
     let mut response = HttpResponse::Ok();
     response.insert_header((header::VARY, "Accept"));
     if is_csv {
-        response
-            .content_type("text/csv; charset=utf-8; header=present")
-            .insert_header((header::CONTENT_DISPOSITION, file));
+        response.content_type(CSV_TYPE).insert_header((header::CONTENT_DISPOSITION, disposition));
         return Ok(response.streaming(stream_chunks(&api, sheet, StatusSheet::next_csv)));
     }
     Ok(response.content_type(mime::APPLICATION_JSON).streaming(stream_chunks(
@@ -115,25 +117,26 @@ async fn list_statuses(
     )))
 }
 
-/// Returns a step's name as the loaded definition spells it, or the name of its column if no loaded
-/// definition has the step.
-fn original_name(definition: Option<&Definition>, column: &str) -> String {
+/// Returns the name of a column's step as the loaded definition spells it. Returns the name of the
+/// column if no loaded definition has the step.
+fn step_name(definition: Option<&Definition>, column: &str) -> String {
     let steps = definition.map_or(&[][..], |definition| &definition.graph().steps);
     let step = steps.iter().find(|step| step.name.eq_ignore_ascii_case(column));
     step.map_or_else(|| column.to_owned(), |step| step.name.to_string())
 }
 
-/// Returns whether `Accept` names CSV, and does not name JSON before it.
+/// Returns whether `Accept` lists CSV, and does not list JSON before it.
 fn wants_csv(request: &HttpRequest) -> bool {
     let accepted =
         request.headers().get_all(header::ACCEPT).filter_map(|value| value.to_str().ok());
-    let mut types = accepted
+    let mut media_types = accepted
         .flat_map(|value| value.split(','))
-        .map(|kind| kind.split(';').next().unwrap_or_default().trim());
-    types.find(|kind| *kind == "text/csv" || *kind == "application/json") == Some("text/csv")
+        .map(|media_type| media_type.split(';').next().unwrap_or_default().trim());
+    media_types.find(|media_type| matches!(*media_type, "text/csv" | "application/json"))
+        == Some("text/csv")
 }
 
-/// The parsed query.
+/// The parsed query of a status list.
 #[derive(Default)]
 struct StatusQuery {
     vhost: Option<String>,
@@ -141,7 +144,7 @@ struct StatusQuery {
     state: Option<JobState>,
     limit: Option<u32>,
     cursor: Option<JobNumber>,
-    /// The filters by steps: the key as it came, the step's name, the status.
+    /// The filters by step: the key of the parameter, the step's name, and the status.
     steps: Vec<(String, String, String)>,
 }
 
@@ -175,23 +178,24 @@ impl StatusQuery {
         Ok(status_query)
     }
 
-    /// Returns the columns of the steps in the query, with the status of each.
+    /// Finds the column of each step in the query. Returns it with the status that it must have.
     fn find_columns(
         &self,
         workflow: &str,
         columns: &[String],
         names: &[String],
     ) -> Result<Vec<(String, String)>, Problem> {
-        let column = |(key, step, status): &(String, String, String)| match names
+        let find_column = |(key, step, status): &(String, String, String)| match names
             .iter()
             .position(|name| name == step)
         {
-            Some(at) => Ok((columns[at].clone(), status.clone())),
+            Some(index) => Ok((columns[index].clone(), status.clone())),
             None => {
-                let others = ["vhost", "job", "state", "limit", "cursor"]
+                // With the prefix, the key can only mean a step.
+                let parameters = ["vhost", "job", "state", "limit", "cursor"]
                     .into_iter()
                     .filter(|_| key == step);
-                let hint = did_you_mean(step, names.iter().map(String::as_str).chain(others));
+                let hint = did_you_mean(step, names.iter().map(String::as_str).chain(parameters));
                 Err(Problem::malformed(format!(
                     "{workflow} has no step {}{hint} (its steps: {})",
                     quote(step),
@@ -199,24 +203,29 @@ impl StatusQuery {
                 )))
             }
         };
-        self.steps.iter().map(column).collect()
+        self.steps.iter().map(find_column).collect()
     }
 }
 
-/// The state of a sheet that is read page by page.
+/// A response that is read and formatted page by page.
 struct StatusSheet {
     reader: Arc<dyn Records>,
     workflow: String,
+    /// The columns of the status table.
     columns: Vec<String>,
+    /// The name of each column's step.
     names: Vec<String>,
     filter: StatusFilter,
+    /// The number of the last job that was read. The jobs with lower numbers follow.
     before: JobNumber,
+    /// How many rows may still be sent.
     rows_left: u64,
     has_begun: bool,
     has_ended: bool,
 }
 
 impl StatusSheet {
+    /// Reads a page, and formats it as JSON. Returns `None` at the end.
     fn next_json(&mut self) -> Result<Option<Bytes>, JournalError> {
         if self.has_ended {
             return Ok(None);
@@ -228,7 +237,7 @@ impl StatusSheet {
                 body.push(b',');
             }
             serde_json::to_writer(&mut body, &RowView { row, names: &self.names })
-                .expect("texts have a JSON text");
+                .expect("writing JSON to memory cannot fail");
         }
         if self.has_ended {
             body.push(b']');
@@ -240,31 +249,33 @@ impl StatusSheet {
         Ok(Some(body.into()))
     }
 
+    /// Reads a page, and formats it as CSV. Returns `None` at the end.
     fn next_csv(&mut self) -> Result<Option<Bytes>, JournalError> {
         if self.has_ended {
             return Ok(None);
         }
         let mut table = csv::Writer::from_writer(Vec::new());
         if !std::mem::replace(&mut self.has_begun, true) {
-            let own = ["job", "state", "created", "updated"];
-            let titles = own.into_iter().chain(self.names.iter().map(String::as_str));
+            let job_titles = ["job", "state", "created", "updated"];
+            let titles = job_titles.into_iter().chain(self.names.iter().map(String::as_str));
             table.write_record(titles).expect(CSV_WRITES);
         }
         for row in &self.next_rows()?.0 {
-            let own = [&row.job, &row.state, &row.created, &row.updated];
-            let cells = own.into_iter().chain(&row.statuses).map(|cell| escape_cell(cell));
+            let job_cells = [&row.job, &row.state, &row.created, &row.updated];
+            let cells = job_cells.into_iter().chain(&row.statuses).map(|cell| escape_cell(cell));
             table.write_record(cells).expect(CSV_WRITES);
         }
         Ok(Some(table.into_inner().expect(CSV_WRITES).into()))
     }
 
-    /// Reads the next rows. Behind the last ones it returns where the next page begins, if there is
-    /// one.
+    /// Reads the next rows. With the last rows of the response, returns also the cursor of the
+    /// client's next page, if there are more rows.
     fn next_rows(&mut self) -> Result<(Vec<StatusRow>, Option<JobNumber>), JournalError> {
-        let page = (PAGE_STATUSES / self.columns.len().max(1)).clamp(1, PAGE_ROWS);
-        // One row more than wanted shows whether there are more.
-        let wanted = u64::try_from(page).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
-        let limit = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let page_rows = (PAGE_STATUSES / self.columns.len().max(1)).clamp(1, PAGE_ROWS);
+        // One row more than may be sent shows whether there are more.
+        let requested =
+            u64::try_from(page_rows).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
+        let limit = u32::try_from(requested).unwrap_or(u32::MAX);
         let mut rows = self.reader.load_statuses(
             &self.workflow,
             &self.columns,
@@ -272,25 +283,26 @@ impl StatusSheet {
             self.before,
             limit,
         )?;
-        let found = u64::try_from(rows.len()).unwrap_or(u64::MAX);
-        let has_more = found > self.rows_left;
+        let row_count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+        let has_more = row_count > self.rows_left;
         if has_more {
             rows.pop();
         }
-        self.rows_left = self.rows_left.saturating_sub(found);
+        self.rows_left = self.rows_left.saturating_sub(row_count);
         self.before = rows.last().map_or(self.before, |row| row.number);
-        self.has_ended = has_more || found < wanted;
+        self.has_ended = has_more || row_count < requested;
         Ok((rows, has_more.then_some(self.before)))
     }
 }
 
-/// Characters that a spreadsheet may take for the beginning of a formula, in both widths, or skip
-/// before one.
-const FORMULA_BEGINS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
+/// Characters with which a spreadsheet may begin a formula, in half and full width, or which it may
+/// skip before a formula.
+const FORMULA_CHARS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
 
-/// Escapes a cell so that no spreadsheet takes it for a formula, and no terminal for a command.
+/// Escapes a cell, so that no spreadsheet evaluates it as a formula (CSV injection), and no
+/// terminal interprets its control characters.
 fn escape_cell(cell: &str) -> String {
-    let apostrophe = if cell.starts_with(FORMULA_BEGINS) { "'" } else { "" };
+    let apostrophe = if cell.starts_with(FORMULA_CHARS) { "'" } else { "" };
     format!("{apostrophe}{}", escape(cell))
 }
 
@@ -328,12 +340,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_no_formula_and_stays_in_its_line() {
+    fn formulas_and_control_characters_in_cells_are_escaped() {
         for plain in ["", "PASSED", "a=b", "1-2", "Zoë", "'quoted"] {
             assert_eq!(escape_cell(plain), plain);
         }
-        for begin in ["=", "+", "-", "@", "＝", "＋", "－", "＠"] {
-            assert_eq!(escape_cell(&format!("{begin}1+1")), format!("'{begin}1+1"));
+        for prefix in ["=", "+", "-", "@", "＝", "＋", "－", "＠"] {
+            assert_eq!(escape_cell(&format!("{prefix}1+1")), format!("'{prefix}1+1"));
         }
         assert_eq!(escape_cell("\n=1+1"), r"'\n=1+1");
         assert_eq!(escape_cell("\t=1+1"), r"'\t=1+1");

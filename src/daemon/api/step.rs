@@ -1,4 +1,4 @@
-//! One step of a job: its attempts, its input and its output.
+//! Shows one step of a job: its attempts, its input and its output. Shows the message of a job.
 
 use super::active_jobs;
 use super::history::{self, PAGE_BYTES_MAX};
@@ -25,26 +25,27 @@ pub(super) const ROUTES: &[ApiRoute] = &[
             .with_problems(&[404])
     }),
     ApiRoute::get("/api/job/{id}/message", || web::to(get_message))
-        .operation(|_| describe_payload("getMessage", "The message that it was created with")),
+        .operation(|_| describe_payload("getMessage", "The message that the job was created with")),
     ApiRoute::get("/api/job/{id}/step/{step}/input", || web::to(get_input))
-        .operation(|_| describe_payload("getInput", "What its worker is given")),
+        .operation(|_| describe_payload("getInput", "The input of a step")),
     ApiRoute::get("/api/job/{id}/step/{step}/output", || web::to(get_output))
-        .operation(|_| describe_payload("getOutput", "What its worker gave")),
+        .operation(|_| describe_payload("getOutput", "The output of a step")),
 ];
 
-/// Describes the operation that returns a payload as the text that was sent.
+/// Describes an operation that responds with a payload, unchanged.
 fn describe_payload(id: &str, summary: &str) -> OperationSpec {
     OperationSpec::new(id, "jobs", summary)
         .with_json_response(200, "The text", message_schema())
-        // A part of a JSON text is no JSON.
-        .with_json_response(206, "The part of it that was asked for", json!({}))
-        .with_empty_response(416, "It has no such part")
+        // A part of a JSON text is no JSON, so it has no schema.
+        .with_json_response(206, "The requested range of it", json!({}))
+        .with_empty_response(416, "The range begins behind its end")
         .with_problems(&[404])
 }
 
 /// How many entries are read at once.
-const ENTRIES_AT_ONCE: u32 = 10_000;
+const PAGE_ENTRIES: u32 = 10_000;
 
+/// Shows a step with its attempts, as it is now or as it was after an entry.
 async fn get_step(
     api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
@@ -53,64 +54,73 @@ async fn get_step(
     let [at] = query.extract(["at"])?;
     let (id, name) = path.into_inner();
     let id = parse_job_id(&id)?;
-    let at = at.map(|at| history::parse_entry_number("at", &at)).transpose()?;
-    let attempts = load_attempts(&api, id, name.clone(), at).await?;
-    if let Some(at) = at {
+    let entry_number = at.map(|text| history::parse_entry_number("at", &text)).transpose()?;
+    let attempts = load_attempts(&api, id, name.clone(), entry_number).await?;
+    if let Some(entry_number) = entry_number {
         let load = move |reader: &dyn Records| {
-            reader.load_job_at_entry(id, at)?.ok_or_else(|| Problem::unknown_job(id))
+            reader.load_job_at_entry(id, entry_number)?.ok_or_else(|| Problem::unknown_job(id))
         };
-        let response = reads::with_rebuilt_job(&api, id, load, move |then, answer| match then {
-            JobAtEntry::Found { job, at } => {
-                let step = find_step(job.graph(), id, &name)?;
-                answer.write_json(&StepDetail::new(&job, step, attempts, at))
-            }
-            JobAtEntry::NoSuchEntry { entries } => Err(history::unknown_entry(id, at, entries)),
-        });
-        return Ok(response.await?.1.into_response());
+        let read =
+            reads::with_rebuilt_job(
+                &api,
+                id,
+                load,
+                move |job_at_entry, response| match job_at_entry {
+                    JobAtEntry::Found { job, at } => {
+                        let step = find_step(job.graph(), id, &name)?;
+                        response.write_json(&StepDetail::new(&job, step, attempts, at))
+                    }
+                    JobAtEntry::NoSuchEntry { entries } => {
+                        Err(history::unknown_entry(id, entry_number, entries))
+                    }
+                },
+            );
+        return Ok(read.await?.1.into_response());
     }
-    let (now, known_attempts, step) = (clock::now(), attempts.clone(), name.clone());
-    let found = active_jobs::inspect_job(&api, id, move |job| {
-        let step = find_step(job.graph(), id, &step).ok()?;
-        serde_json::to_vec(&StepDetail::new(job, step, known_attempts, now)).ok()
+    let (now, active_attempts, step_name) = (clock::now(), attempts.clone(), name.clone());
+    let inspection = active_jobs::inspect_job(&api, id, move |job| {
+        let step = find_step(job.graph(), id, &step_name).ok()?;
+        serde_json::to_vec(&StepDetail::new(job, step, active_attempts, now)).ok()
     });
-    if let Some(Some(body)) = found.await {
+    if let Some(Some(body)) = inspection.await {
         return Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body));
     }
-    let response = reads::with_job(&api, id, move |found, answer| {
-        let step = find_step(found.job.graph(), id, &name)?;
-        answer.write_json(&StepDetail::new(&found.job, step, attempts, now))
+    let read = reads::with_job(&api, id, move |stored, response| {
+        let step = find_step(stored.job.graph(), id, &name)?;
+        response.write_json(&StepDetail::new(&stored.job, step, attempts, now))
     });
-    Ok(response.await?.1.into_response())
+    Ok(read.await?.1.into_response())
 }
 
-/// Loads the attempts of a step, up to the entry numbered `upto`.
+/// Loads the attempts of a step from the job's entries, up to and including `last_entry`. `None`:
+/// from all entries.
 async fn load_attempts(
     api: &Arc<ApiState>,
     id: JobId,
     name: String,
-    last_number: Option<u64>,
+    last_entry: Option<u64>,
 ) -> Result<AttemptHistory, Problem> {
-    let last_number = last_number.unwrap_or(u64::MAX);
-    let loaded = reads::read_with_permit(api, move |reader| {
+    let last_entry = last_entry.unwrap_or(u64::MAX);
+    let read = reads::read_with_permit(api, move |reader| {
         let page_after = |after| {
             reader
-                .load_record_page(id, after, ENTRIES_AT_ONCE, PAGE_BYTES_MAX)?
+                .load_record_page(id, after, PAGE_ENTRIES, PAGE_BYTES_MAX)?
                 .ok_or_else(|| Problem::unknown_job(id))
         };
         let mut page = page_after(0)?;
         let mut attempts = AttemptHistory::for_step(find_step(page.graph(), id, &name)?);
         loop {
-            page.rows.iter().for_each(|row| attempts.apply(row, last_number));
-            match page.next_cursor().filter(|next| *next < last_number) {
+            page.rows.iter().for_each(|row| attempts.apply(row, last_entry));
+            match page.next_cursor().filter(|next| *next < last_entry) {
                 Some(next) => page = page_after(next)?,
                 None => return Ok(attempts),
             }
         }
     });
-    loaded.await
+    read.await
 }
 
-/// Finds the step with this name.
+/// Finds the step with this name. Returns a 404 if the job has none.
 pub(super) fn find_step(graph: &Graph, id: JobId, name: &str) -> Result<StepIndex, Problem> {
     graph.find_index(name).ok_or_else(|| {
         let hint = did_you_mean(name, graph.steps.iter().map(|step| &*step.name));
@@ -118,15 +128,19 @@ pub(super) fn find_step(graph: &Graph, id: JobId, name: &str) -> Result<StepInde
     })
 }
 
-/// A payload of a job, which is returned as the text that was sent.
+/// A payload of a job. It is shown exactly as it was sent.
 #[derive(Clone)]
 enum PayloadKind {
+    /// The message with which the job was created.
     Message,
+    /// The input of the step with this name.
     Input(String),
+    /// The output of the step with this name.
     Output(String),
 }
 
 impl PayloadKind {
+    /// Finds the payload in a job. Returns a 404 if the job does not have it.
     fn find_in(&self, job: &Job) -> Result<Message, Problem> {
         match self {
             PayloadKind::Message => Ok(job.message().clone()),
@@ -185,6 +199,7 @@ async fn get_message(
     respond_payload(&api, &request, &path, query, PayloadKind::Message).await
 }
 
+/// Responds with a payload, or with the requested range of it.
 async fn respond_payload(
     api: &Arc<ApiState>,
     request: &HttpRequest,
@@ -196,24 +211,24 @@ async fn respond_payload(
     let id = parse_job_id(id)?;
     let range = ByteRange::from_headers(request.headers());
     let active_kind = kind.clone();
-    let written = match active_jobs::inspect_job(api, id, move |job| active_kind.find_in(job)).await
-    {
-        Some(message) => {
-            let message = message?;
-            let bytes = message.encoded_len();
-            reads::write_response(api, bytes, move |_, answer| {
-                answer.set_range(range);
-                answer.write_json(&message)
+    let inspection = active_jobs::inspect_job(api, id, move |job| active_kind.find_in(job));
+    let buffered = match inspection.await {
+        Some(payload) => {
+            let payload = payload?;
+            let bytes = payload.encoded_len();
+            reads::write_response(api, bytes, move |_, response| {
+                response.set_range(range);
+                response.write_json(&payload)
             })
             .await?
         }
         None => {
-            let response = reads::with_job(api, id, move |found, answer| {
-                answer.set_range(range);
-                answer.write_json(&kind.find_in(&found.job)?)
+            let read = reads::with_job(api, id, move |stored, response| {
+                response.set_range(range);
+                response.write_json(&kind.find_in(&stored.job)?)
             });
-            response.await?.1
+            read.await?.1
         }
     };
-    Ok(written.into_response())
+    Ok(buffered.into_response())
 }

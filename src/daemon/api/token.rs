@@ -1,5 +1,5 @@
-//! Authentication and authorisation by tokens. The audit lines of the log record who has changed
-//! what.
+//! Authenticates and authorises requests by their tokens, and writes the audit log, which says who
+//! has changed what.
 
 use super::connection_slots::ConnectionSlot;
 use super::leases::Receipt;
@@ -21,13 +21,14 @@ use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The problem's detail for a request without a token.
+/// The detail of the 401 for a request without a token.
 const NO_TOKEN: &str = "this manager needs a token: send it as \"Authorization: Bearer <token>\"";
 
-/// The target of the log's audit lines.
+/// The log target of the audit log.
 const AUDIT_TARGET: &str = "workflow_manager::audit";
 
-/// Middleware: with tokens configured, every request needs one, unless anybody may send it.
+/// Middleware that authorises requests. It refuses a request whose token does not allow it, marks
+/// the connection of an authorised request as admitted, and writes the audit log.
 pub(super) async fn authorise(
     access: Access,
     request: ServiceRequest,
@@ -36,21 +37,21 @@ pub(super) async fn authorise(
     let Some(api) = request.app_data::<web::Data<ApiState>>().cloned() else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    let mut given = request.headers().get_all(header::AUTHORIZATION);
-    let (given, second) = (given.next(), given.next());
-    if second.is_some() {
-        let problem = duplicate_authorization().error_response();
-        return Ok(request.into_response(problem).map_into_right_body());
+    let mut headers = request.headers().get_all(header::AUTHORIZATION);
+    let (header, second_header) = (headers.next(), headers.next());
+    if second_header.is_some() {
+        let response = duplicate_authorization().error_response();
+        return Ok(request.into_response(response).map_into_right_body());
     }
-    let given = given.and_then(|value| value.to_str().ok()).and_then(parse_bearer);
-    let principal = api.access.tokens().find_principal(given);
+    let token = header.and_then(|value| value.to_str().ok()).and_then(parse_bearer);
+    let principal = api.access.tokens().find_principal(token);
     let required = required_scope(access, &request);
     let refusal = match (&required, &principal) {
         (None, _) => None,
-        (Some(needed), Some(principal)) => (!principal.is_allowed(needed))
-            .then(|| insufficient_scope(principal, needed).error_response()),
+        (Some(required), Some(principal)) => (!principal.is_allowed(required))
+            .then(|| insufficient_scope(principal, required).error_response()),
         (Some(_), None) => {
-            let failure = AuthenticationFailure { has_token: given.is_some() };
+            let failure = AuthenticationFailure { has_token: token.is_some() };
             let problem = failure.into_problem(&api, request.path(), request.peer_addr()).await;
             let mut response = problem.error_response();
             if response.status() == StatusCode::TOO_MANY_REQUESTS {
@@ -59,9 +60,9 @@ pub(super) async fn authorise(
             Some(response)
         }
     };
-    let audit = AuditEntry::from_request(&request, required.as_ref(), principal.as_ref());
+    let audit_entry = AuditEntry::from_request(&request, required.as_ref(), principal.as_ref());
     let slot = required.as_ref().and_then(|_| request.conn_data::<Arc<ConnectionSlot>>().cloned());
-    let is_admitted = refusal.is_none();
+    let is_authorised = refusal.is_none();
     let response = match refusal {
         None => {
             if let Some(principal) = principal {
@@ -71,19 +72,20 @@ pub(super) async fn authorise(
         }
         Some(refusal) => request.into_response(refusal).map_into_right_body(),
     };
-    // Where no token is required, only a request without a client error marks its connection as
+    // Where no token is required, a request that is answered with a client error does not count as
     // admitted.
-    let is_accepted = api.access.tokens().are_required() || !response.status().is_client_error();
-    if let Some(slot) = slot.filter(|_| is_admitted && is_accepted) {
+    let is_admitted = is_authorised
+        && (api.access.tokens().is_token_required() || !response.status().is_client_error());
+    if let Some(slot) = slot.filter(|_| is_admitted) {
         slot.mark_admitted();
     }
-    if let Some(mut audited) = audit {
-        audited.status = Some(response.status().as_u16());
+    if let Some(mut entry) = audit_entry {
+        entry.status = Some(response.status().as_u16());
     }
     Ok(response)
 }
 
-/// Returns what a request requires. `None`: anybody may send it.
+/// Returns the scope that a request requires. Returns `None` if anybody may send it.
 fn required_scope(access: Access, request: &ServiceRequest) -> Option<RequiredScope> {
     Some(match access {
         Access::Health | Access::Page => return None,
@@ -92,7 +94,8 @@ fn required_scope(access: Access, request: &ServiceRequest) -> Option<RequiredSc
         Access::Queue => {
             let queue = request.match_info().get("queue");
             match queue.and_then(|queue| percent_decode_str(queue).decode_utf8().ok()) {
-                // Its virtual host is in the query, and is checked together with the message.
+                // The virtual host is in the query. The handler checks it together with the
+                // message.
                 Some(queue) => RequiredScope::Queue { queue: queue.into_owned(), vhost: None },
                 None => RequiredScope::Scope(Scope::Admin),
             }
@@ -100,12 +103,16 @@ fn required_scope(access: Access, request: &ServiceRequest) -> Option<RequiredSc
     })
 }
 
-/// The principal that sends an admitted request.
+/// The principal of an authenticated request.
 #[derive(Clone, Debug)]
 pub struct Authenticated(Principal);
 
 impl Authenticated {
-    /// Checks that the principal may take messages of a queue in a virtual host.
+    /// Checks that the principal may lease messages of a queue in a virtual host.
+    ///
+    /// # Errors
+    ///
+    /// Returns a 403 if the principal may not.
     pub fn check_queue_access(&self, queue: &str, vhost: &str) -> Result<(), Problem> {
         let required =
             RequiredScope::Queue { queue: queue.to_owned(), vhost: Some(vhost.to_owned()) };
@@ -116,18 +123,22 @@ impl Authenticated {
         }
     }
 
-    /// Waits until the token is revoked, or allows something else.
+    /// Waits until the token is revoked, or what it allows changes.
     pub async fn wait_revoked(&self, api: &Arc<ApiState>) {
         api.access.wait_revoked(&self.0).await;
     }
 
-    /// Returns the sender of the principal's replies: the name of the token.
+    /// Returns the sender of the principal's replies, which is the name of the token.
     pub fn sender(&self) -> Sender {
         self.0.name.clone().map_or(Sender::Unknown, Sender::User)
     }
 
-    /// Checks that the principal may settle what a receipt names: the queue must be among its own,
-    /// and the message must belong to that queue.
+    /// Checks that the principal may settle the message that a receipt names. The principal must
+    /// have access to the queue, and the message must belong to that queue.
+    ///
+    /// # Errors
+    ///
+    /// Returns a 403 if the principal may not.
     pub async fn check_settle_access(
         &self,
         api: &Arc<ApiState>,
@@ -153,27 +164,31 @@ impl FromRequest for Authenticated {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         let principal = request.extensions().get::<Principal>().cloned();
-        // Only requests that need no token have no principal.
+        // Only a request that needs no token has no principal.
         ready(
             principal.map(Authenticated).ok_or_else(|| Problem::unauthorized(NO_TOKEN.to_owned())),
         )
     }
 }
 
-/// Returns the problem of a request with two tokens: a proxy in between may have checked the other
-/// one.
+/// Returns the 400 for a request with two tokens. Such a request is ambiguous: a proxy may have
+/// checked the other token.
 pub fn duplicate_authorization() -> Problem {
     Problem::malformed("the header Authorization is there twice, expected it once".to_owned())
 }
 
-/// Authenticates a gRPC request by its metadata.
+/// Authenticates a gRPC request by its `authorization` metadata.
+///
+/// # Errors
+///
+/// Returns an error if the token is missing or not valid.
 pub fn authenticate(
     api: &Arc<ApiState>,
     header: Option<&str>,
 ) -> Result<Authenticated, AuthenticationFailure> {
-    let given = header.and_then(parse_bearer);
-    let principal = api.access.tokens().find_principal(given);
-    principal.map(Authenticated).ok_or(AuthenticationFailure { has_token: given.is_some() })
+    let token = header.and_then(parse_bearer);
+    let principal = api.access.tokens().find_principal(token);
+    principal.map(Authenticated).ok_or(AuthenticationFailure { has_token: token.is_some() })
 }
 
 /// A request without a valid token.
@@ -183,7 +198,8 @@ pub struct AuthenticationFailure {
 }
 
 impl AuthenticationFailure {
-    /// Returns the problem to answer with. It comes late if the client has tried many tokens.
+    /// Counts and logs the failure, and returns its problem. Returns late if the client has sent
+    /// too many wrong tokens.
     pub async fn into_problem(
         self,
         api: &Arc<ApiState>,
@@ -209,8 +225,8 @@ impl AuthenticationFailure {
         }
     }
 
-    /// Logs the request, in a way that guessing at tokens cannot fill the log;
-    /// `workflow_api_logins_failed_total` counts every attempt.
+    /// Logs the request. The log is rate-limited, so that guessing tokens cannot fill it. The
+    /// metric `workflow_api_logins_failed_total` counts every attempt.
     fn log(self, api: &Arc<ApiState>, path: &str, peer: Option<SocketAddr>) {
         let AuthenticationFailure { has_token } = self;
         if api.log_limiter.may_log(if has_token { "wrong_token" } else { "no_token" }) {
@@ -225,7 +241,7 @@ impl AuthenticationFailure {
     }
 }
 
-/// Returns the problem of a token that does not allow the request.
+/// Returns the 403 for a token that does not allow the request.
 fn insufficient_scope(principal: &Principal, required: &RequiredScope) -> Problem {
     let name = quote(principal.name.as_deref().unwrap_or_default());
     let scope = principal.scope.map(|scope| format!("the scope {}", scope.as_str()));
@@ -257,23 +273,23 @@ fn format_vhost(vhost: &str) -> String {
     format!(" of the virtual host {}", quote(vhost))
 }
 
-/// Returns the token of an `Authorization` header. The name of the scheme is case-insensitive (RFC
-/// 9110, section 11.1).
+/// Parses the token of an `Authorization` header. Returns `None` for another scheme than Bearer,
+/// whose name is case-insensitive (RFC 9110, section 11.1).
 fn parse_bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
 }
 
-/// A request that changes something, for the audit log. Creations of jobs and messages of workers
-/// are not logged: the journal records them.
+/// A request that changes something, for the audit log. The journal records the creations of jobs
+/// and the messages of workers, so these are not logged. The entry is logged when it is dropped.
 struct AuditEntry {
     principal: Arc<str>,
     peer: Option<String>,
     method: String,
     path: String,
     query: String,
-    /// The status of the response. `None`: the client disconnected before, though the request may
-    /// have been carried out.
+    /// The status of the response. `None`: the client disconnected before the response, but the
+    /// request may have been carried out.
     status: Option<u16>,
 }
 
@@ -283,12 +299,12 @@ impl AuditEntry {
         required: Option<&RequiredScope>,
         principal: Option<&Principal>,
     ) -> Option<AuditEntry> {
-        let by = principal?.name.clone().unwrap_or_else(|| "anybody".into());
+        let principal = principal?.name.clone().unwrap_or_else(|| "anybody".into());
         let is_operation =
             matches!(required, Some(RequiredScope::Scope(Scope::Operate | Scope::Admin)))
                 && !request.match_info().as_str().starts_with("/api/workflow/");
         is_operation.then(|| AuditEntry {
-            principal: by,
+            principal,
             peer: request.peer_addr().map(|peer| peer.ip().to_string()),
             method: request.method().to_string(),
             path: shorten(request.path()),
@@ -298,14 +314,14 @@ impl AuditEntry {
     }
 }
 
-/// Logs the request when it is over, also if its client does not wait for the response.
+// On drop, so that a request is also logged if its client disconnects before the response.
 impl Drop for AuditEntry {
     fn drop(&mut self) {
-        let AuditEntry { principal: by, peer, method, path, query, status } = self;
+        let AuditEntry { principal, peer, method, path, query, status } = self;
         let (path, query) = (escape(path), escape(query));
         tracing::info!(
             target: AUDIT_TARGET,
-            by = &**by,
+            by = &**principal,
             peer = peer.as_deref(),
             method = method.as_str(),
             %path,

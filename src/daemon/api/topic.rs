@@ -1,5 +1,5 @@
-//! Explains why a step does not move whose message went to a Kafka topic. A topic shows how far its
-//! workers have committed, and who they are, but not who has which message.
+//! Explains what a step waits for whose message was sent to a Kafka topic. The brokers report the
+//! committed offsets of a consumer group and its members, but not which member has which message.
 
 use crate::settings::KafkaSection;
 use bus::QueueStatus;
@@ -8,33 +8,35 @@ use bus::QueueStatus;
 pub(super) enum MessageLocation {
     /// On its way to the topic.
     Sending,
-    /// In the topic, with no worker to take it.
+    /// In the topic, whose consumer group has no member.
     WithoutWorker,
     /// With a worker, or behind messages that workers have.
     WithWorkers,
-    /// The brokers do not tell.
+    /// The brokers do not report it.
     Unknown,
 }
 
-/// A step whose message went to a topic: its name, its queue, when it times out, and whether the
-/// brokers have confirmed the message.
+/// A step whose message was sent to a topic.
 pub(super) struct TopicStep<'a> {
     pub(super) name: &'a str,
     pub(super) queue: &'a str,
+    /// The phrase that says when the step times out.
     pub(super) timeout: &'a str,
+    /// Whether the brokers have confirmed the message.
     pub(super) is_confirmed: bool,
 }
 
 impl TopicStep<'_> {
-    /// Locates the message, and explains what is known about it.
+    /// Locates the message by the status of its topic. Returns the location, and a sentence that
+    /// explains it.
     pub(super) fn locate(
         &self,
         section: &KafkaSection,
-        found: QueueStatus,
+        status: QueueStatus,
     ) -> (MessageLocation, String) {
         let TopicStep { name, queue, timeout, is_confirmed } = self;
         let (topic, group) = (section.topic(queue), section.group(queue));
-        match found {
+        match status {
             QueueStatus::Exists { .. } if !is_confirmed => (
                 MessageLocation::Sending,
                 format!(
@@ -77,7 +79,7 @@ impl TopicStep<'_> {
                      which the brokers tell nothing: {reason}"
                 ),
             ),
-            // No topic is a web service.
+            // Cannot happen: only the queues of push buses have this status.
             QueueStatus::Endpoint { .. } => {
                 (MessageLocation::Unknown, format!("{topic} is a web service"))
             }

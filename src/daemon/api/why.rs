@@ -1,5 +1,6 @@
-//! Explains why a job does not move, in one sentence that names the cause first.
+//! Explains why a job does not progress, in one sentence that begins with the cause.
 
+use super::confirmed_step::ConfirmedStep;
 use super::problem::Problem;
 use super::query::Query;
 use super::reads;
@@ -7,8 +8,7 @@ use super::resolve::parse_job_id;
 use super::route::*;
 use super::topic::{MessageLocation, TopicStep};
 use super::why_text::{
-    describe_all_busy, describe_condition, describe_timeout, format_count, format_count_u64,
-    format_time_left,
+    describe_all_busy, describe_condition, describe_timeout, format_count, format_time_left,
 };
 use crate::actors::health::JournalWait;
 use crate::actors::queue_watch;
@@ -18,33 +18,30 @@ use actix_web::{HttpResponse, web};
 use base::clock;
 use base::times::format_rfc3339;
 use bus::{BusKey, BusState, EndpointFailure, QueueStatus};
-use engine::{
-    Definition, Job, JobId, JobState, Lease, Millis, Step, StepIndex, StepRun, StepState,
-};
+use engine::{Job, JobId, JobState, Lease, Millis, Step, StepIndex, StepRun, StepState};
 use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
 use std::sync::Arc;
-use std::time::Duration;
 use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/job/{id}/why", || web::to(get_why))
     .operation(|schemas| {
-        OperationSpec::new("why", "jobs", "Why it does not move")
+        OperationSpec::new("why", "jobs", "Why a job does not progress")
             .with_json_response(200, "The reason", schemas.reference::<Why>())
             .with_problems(&[404])
     })];
 
-/// How many levels of child jobs are examined.
+/// Limits the levels of child jobs that are examined.
 const DEPTH_MAX: usize = 8;
 
-/// How many child jobs of a step are examined, in the order of their items.
+/// Limits the child jobs of a step that are examined. The first ones by item are examined.
 const CHILDREN_MAX: u32 = 3;
 
-/// Why a job waits, the most specific cause first. If several steps run, the answer names the
-/// smallest of their causes.
+/// Why a job waits, the most specific cause first. If several steps run, the response names the
+/// first of their causes in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum WaitCause {
+pub(super) enum WaitCause {
     JournalFull,
     Paused,
     BrokerGone,
@@ -65,7 +62,7 @@ enum WaitCause {
     Ended,
 }
 
-/// Why a job does not move.
+/// Why a job does not progress.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 struct Why {
     job: JobId,
@@ -76,6 +73,7 @@ struct Why {
     why: String,
 }
 
+/// Shows why a job does not progress.
 async fn get_why(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -86,28 +84,30 @@ async fn get_why(
     Ok(HttpResponse::Ok().json(explain_job(&api, id, 0).await?))
 }
 
+/// Explains what a job waits for. Examines its steps and, up to a depth, its child jobs.
 fn explain_job(
     api: &Arc<ApiState>,
     id: JobId,
     depth: usize,
 ) -> LocalBoxFuture<'_, Result<Why, Problem>> {
     Box::pin(async move {
-        // The permit is held for as long as the job is.
-        let (job, _permit) = reads::with_job(api, id, |found, _| Ok(found.job)).await?;
+        // The response holds the permit for the job's memory.
+        let (job, _response) = reads::with_job(api, id, |stored, _| Ok(stored.job)).await?;
         if let Some(why) = explain_job_state(api, &job) {
             return Ok(why);
         }
-        let mut causes = Vec::new();
+        let mut explanations = Vec::new();
         for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
         {
-            causes.push(explain_step(api, &job, step, depth).await?);
+            explanations.push(explain_step(api, &job, step, depth).await?);
         }
-        causes.sort_by_key(|why| why.cause);
-        Ok(causes.into_iter().next().unwrap_or_else(|| explain_waiting(&job)))
+        explanations.sort_by_key(|why| why.cause);
+        Ok(explanations.into_iter().next().unwrap_or_else(|| explain_waiting(&job)))
     })
 }
 
-/// Explains what follows from the state of the manager and of the job alone, without its steps.
+/// Explains the job by the state of the manager and of the job alone. Returns `None` if its steps
+/// must be examined.
 fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<Why> {
     let explain =
         |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
@@ -149,6 +149,7 @@ fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<Why> {
     }
 }
 
+/// Explains what a running step waits for.
 async fn explain_step(
     api: &Arc<ApiState>,
     job: &Job,
@@ -160,21 +161,23 @@ async fn explain_step(
     let explain = |cause: WaitCause, why: String| {
         Ok(Why { job: job.id(), cause, step: Some(name.clone()), why })
     };
-    if let Some(at) = run.retry_at() {
-        let failure = run.failure.as_ref().map_or("no reason", |failure| &failure.reason);
-        let left = format_time_left(at);
+    if let Some(retry_at) = run.retry_at() {
+        let reason = run.failure.as_ref().map_or("no reason", |failure| &failure.reason);
+        let time_left = format_time_left(retry_at);
         return explain(
             WaitCause::BackOff,
             format!(
-                "backing off until {} (in {left}): attempt {} of step \"{name}\" failed: {failure}",
-                format_rfc3339(at),
+                "backing off until {} (in {time_left}): attempt {} of step \"{name}\" failed: \
+                 {reason}",
+                format_rfc3339(retry_at),
                 run.attempt
             ),
         );
     }
     if step.external {
-        let until =
-            run.deadline().map_or_else(String::new, |at| format!(", until {}", format_rfc3339(at)));
+        let until = run
+            .deadline()
+            .map_or_else(String::new, |deadline| format!(", until {}", format_rfc3339(deadline)));
         let id = job.id();
         return explain(
             WaitCause::Person,
@@ -196,11 +199,11 @@ async fn explain_step(
     }
     let queue = &step.queue;
     let has_broker = api.settings.amqp_bus(&bus.name).is_some();
-    let found = api.manager.inspect_queue(&bus, queue.clone()).await;
+    let status = api.manager.inspect_queue(&bus, queue.clone()).await;
     if let Some(section) = api.settings.kafka_bus(&bus.name) {
         let is_confirmed = run.confirmed;
         let topic_step = TopicStep { name, queue, timeout: &timeout, is_confirmed };
-        let (location, why) = topic_step.locate(section, found);
+        let (location, why) = topic_step.locate(section, status);
         let cause = match location {
             MessageLocation::Sending => WaitCause::Sending,
             MessageLocation::WithoutWorker => WaitCause::NoConsumer,
@@ -211,7 +214,7 @@ async fn explain_step(
     }
     if has_broker && run.confirmed {
         let confirmed_step = ConfirmedStep { api, job, index, timeout: &timeout };
-        if let Some((cause, why)) = confirmed_step.explain(&found) {
+        if let Some((cause, why)) = confirmed_step.explain(&status) {
             return explain(cause, why);
         }
     }
@@ -226,11 +229,12 @@ async fn explain_step(
             ),
         );
     }
-    let (cause, why) = explain_queue(found, (step, run), has_broker, &timeout);
+    let (cause, why) = explain_queue(status, (step, run), has_broker, &timeout);
     explain(cause, why)
 }
 
-/// Explains by the state of a step's bus why its message does not move, if that is the cause.
+/// Explains by the state of a step's bus what its message waits for. Returns `None` if the bus is
+/// not the cause.
 fn explain_bus(
     state: Option<BusState>,
     bus: &BusKey,
@@ -238,25 +242,25 @@ fn explain_bus(
     timeout: &str,
 ) -> Option<(WaitCause, String)> {
     let name = &step.name;
-    let blocked = |why| Some((WaitCause::BrokerBlocked, why));
-    let gone = |why| Some((WaitCause::BrokerGone, why));
+    let broker_blocked = |why| Some((WaitCause::BrokerBlocked, why));
+    let broker_gone = |why| Some((WaitCause::BrokerGone, why));
     match state {
         Some(BusState::QueuesUnusable { queues, reason })
             if queues.contains(&step.queue) && !run.confirmed =>
         {
-            blocked(format!("the message of step \"{name}\" is not sent: {reason}"))
+            broker_blocked(format!("the message of step \"{name}\" is not sent: {reason}"))
         }
-        Some(state @ BusState::Unresponsive { .. }) if !run.confirmed => {
-            blocked(format!("{state}: the message of step \"{name}\" waits for it; {timeout}"))
-        }
-        Some(BusState::Blocked { reason }) if !run.confirmed => blocked(format!(
+        Some(state @ BusState::Unresponsive { .. }) if !run.confirmed => broker_blocked(format!(
+            "{state}: the message of step \"{name}\" waits for it; {timeout}"
+        )),
+        Some(BusState::Blocked { reason }) if !run.confirmed => broker_blocked(format!(
             "the broker blocks publishing ({reason}): the message of step \"{name}\" waits for \
              it; {timeout}"
         )),
-        Some(BusState::Disconnected { reason }) => {
-            gone(format!("the broker is gone: {reason}; step \"{name}\" goes on when it is back"))
-        }
-        None => gone(format!(
+        Some(BusState::Disconnected { reason }) => broker_gone(format!(
+            "the broker is gone: {reason}; step \"{name}\" goes on when it is back"
+        )),
+        None => broker_gone(format!(
             "step \"{name}\" sends to the bus \"{bus}\", which was not started: the settings do \
              not have it"
         )),
@@ -272,17 +276,17 @@ fn explain_bus(
 
 /// Explains by the state of a step's queue what its message waits for.
 fn explain_queue(
-    found: QueueStatus,
+    status: QueueStatus,
     (step, run): (&Step, &StepRun),
     has_broker: bool,
     timeout: &str,
 ) -> (WaitCause, String) {
     let (name, queue) = (&step.name, &step.queue);
     let no_consumer = |why| (WaitCause::NoConsumer, why);
-    match found {
-        QueueStatus::Endpoint { waiting, calls, failure: trouble } => {
+    match status {
+        QueueStatus::Endpoint { waiting, calls, failure } => {
             let is_accepted = run.confirmed;
-            ServiceStep { name, queue, timeout, is_accepted }.explain(waiting, calls, trouble)
+            ServiceStep { name, queue, timeout, is_accepted }.explain(waiting, calls, failure)
         }
         QueueStatus::Exists { messages, consumers, is_full: true, .. } if !run.confirmed => (
             WaitCause::QueueFull,
@@ -295,13 +299,13 @@ fn explain_queue(
             ),
         ),
         QueueStatus::Exists { messages, consumers: 0, .. } => {
-            let how = format!(
+            let embedded_hint = format!(
                 ", with workflow-manager work {queue} -- CMD, or one that asks for messages by \
                  POST /api/queue/{queue}/receive"
             );
             no_consumer(format!(
                 "no consumer on queue \"{queue}\": start a worker for step \"{name}\"{}; {} there",
-                if has_broker { "" } else { &how },
+                if has_broker { "" } else { &embedded_hint },
                 format_count(messages, "message waits", "messages wait")
             ))
         }
@@ -337,7 +341,7 @@ fn explain_queue(
     }
 }
 
-/// A step that calls a web service, and whose message is not answered yet.
+/// A step that calls a web service, and waits for the reply.
 struct ServiceStep<'a> {
     name: &'a str,
     queue: &'a str,
@@ -347,11 +351,13 @@ struct ServiceStep<'a> {
 }
 
 impl ServiceStep<'_> {
+    /// Explains by the state of the service's queue: messages that wait, active calls, and the
+    /// failure because of which nothing is delivered.
     fn explain(
         &self,
         waiting: usize,
         calls: usize,
-        trouble: Option<EndpointFailure>,
+        failure: Option<EndpointFailure>,
     ) -> (WaitCause, String) {
         let ServiceStep { name, queue, timeout, is_accepted } = self;
         if *is_accepted {
@@ -361,18 +367,19 @@ impl ServiceStep<'_> {
             );
             return (WaitCause::Working, why);
         }
-        let wait = format_count_u64(waiting as u64, "message waits", "messages wait");
-        if let Some(EndpointFailure { reason: why, retry_at: next }) = trouble {
-            let next = next.map_or_else(
+        let wait = format_count(waiting as u64, "message waits", "messages wait");
+        if let Some(EndpointFailure { reason, retry_at }) = failure {
+            let next_call = retry_at.map_or_else(
                 || {
                     "it goes on when the settings have one and the manager is started again"
                         .to_owned()
                 },
-                |at| format!("it is called again at {}", format_rfc3339(at)),
+                |time| format!("it is called again at {}", format_rfc3339(time)),
             );
             let why = format!(
                 "not delivered: the web service of queue \"{queue}\" does not take the message of \
-                 step \"{name}\": {why}; {next}, and no attempt is used up; {wait} there; {timeout}"
+                 step \"{name}\": {reason}; {next_call}, and no attempt is used up; {wait} there; \
+                 {timeout}"
             );
             return (WaitCause::NotDelivered, why);
         }
@@ -397,135 +404,14 @@ impl ServiceStep<'_> {
                     "all busy: {wait} for the web service of queue \"{queue}\", which has {} \
                      (setting concurrency); the message of step \"{name}\" is among them or under \
                      way; {timeout}",
-                    format_count_u64(calls as u64, "call under way", "calls under way")
+                    format_count(calls as u64, "call under way", "calls under way")
                 ),
             ),
         }
     }
 }
 
-/// The greatest age of the broker's statistics, unless it is configured to collect them less often
-/// (the default is every 5 seconds).
-const STATISTICS_AGE_MAX: Duration = Duration::from_secs(10);
-
-/// How messages that are nowhere to be found may have been lost.
-const LOST_BY: &str = "rejected or expired where no policy sends dead letters to the reply queue, \
-                       purged, lost with its queue, or acknowledged by a worker that did not \
-                       reply";
-
-/// A step whose message the broker has confirmed. What is known about the message is told apart
-/// from what is guessed.
-struct ConfirmedStep<'a> {
-    api: &'a Arc<ApiState>,
-    job: &'a Job,
-    index: StepIndex,
-    timeout: &'a str,
-}
-
-impl ConfirmedStep<'_> {
-    /// Explains that the queue has lost messages, if it has.
-    fn explain_loss(&self, consumers: u32, again: &str) -> Option<(WaitCause, String)> {
-        let ConfirmedStep { api, job, index, timeout } = self;
-        let step = job.graph().step(*index);
-        let (name, queue) = (&step.name, &step.queue);
-        let address = api.manager.buses().address(job.definition(), step);
-        let loss = api.manager.queue_losses().find(&address)?;
-        let settings = &api.settings;
-        let span = settings.amqp_bus(&address.bus.name).unwrap_or(&settings.amqp).lost_after;
-        let start = if consumers == 0 {
-            format!("no consumer on queue \"{queue}\", and messages are lost")
-        } else {
-            format!("queue \"{queue}\" has lost messages")
-        };
-        let why = format!(
-            "{start}: for {span} at least {} on it, but it held at most {}, waiting, with \
-             workers or answered; most likely the others were {LOST_BY}. The message of step \
-             \"{name}\" may be one of them: {again}, `workflow-manager redispatch --queue \
-             {queue}` sends all of the queue again; {timeout}",
-            format_count_u64(loss.waiting, "step waits", "steps wait"),
-            format_count_u64(loss.messages, "message", "messages"),
-        );
-        Some((WaitCause::Lost, why))
-    }
-
-    fn explain(&self, found: &QueueStatus) -> Option<(WaitCause, String)> {
-        let ConfirmedStep { job, index, timeout, .. } = self;
-        let QueueStatus::Exists { messages, unacknowledged, consumers, .. } = *found else {
-            return None;
-        };
-        let (step, run) = (job.graph().step(*index), job.step(*index));
-        let (name, queue, id) = (&step.name, &step.queue, job.id());
-        let again = format!("`workflow-manager redispatch {id} {name}` sends it again");
-        if let Some(lost) = self.explain_loss(consumers, &again) {
-            return Some(lost);
-        }
-        if let (0, 1.., Some(workflow)) =
-            (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX))
-        {
-            let why = format!(
-                "the workflow \"{workflow}\" has it, most likely: its manager took the message of \
-                 step \"{name}\" and made a job of it, whose end is the reply; {timeout}"
-            );
-            return Some((WaitCause::Working, why));
-        }
-        let consumed = format_count(consumers, "consumer", "consumers");
-        let sent_ms = run.sent.map(|at| (clock::now().0 - at.0) / 1_000_000);
-        let is_settled = sent_ms.is_none_or(|age_ms| {
-            age_ms > i64::try_from(STATISTICS_AGE_MAX.as_millis()).unwrap_or(i64::MAX)
-        });
-        match (messages, consumers, unacknowledged) {
-            (0, 0, _) => Some((
-                WaitCause::NoConsumer,
-                format!(
-                    "no consumer on queue \"{queue}\", and no message in it: start a worker for \
-                     step \"{name}\". Its message was there; unless a reply is on its way it was \
-                     {LOST_BY}: {again}; {timeout}"
-                ),
-            )),
-            // Messages that wait, wait for a consumer.
-            (_, 0, _) => None,
-            (0, _, Some(0)) if is_settled => Some((
-                WaitCause::Lost,
-                format!(
-                    "the message of step \"{name}\" is lost, most likely: queue \"{queue}\" holds \
-                     none, neither waiting nor with one of its {consumed}, as the broker's \
-                     statistics of some seconds ago tell, and no reply has come. It was \
-                     {LOST_BY}: {again}; {timeout}"
-                ),
-            )),
-            (0, _, Some(0)) => Some((
-                WaitCause::Working,
-                format!(
-                    "a worker has it, most likely: the message of step \"{name}\" no longer waits \
-                     in queue \"{queue}\", which has {consumed}; the broker's statistics do not \
-                     show yet who has it: ask again in some seconds; {timeout}"
-                ),
-            )),
-            (0, _, Some(unsettled)) => Some((
-                WaitCause::Working,
-                format!(
-                    "a worker has it, most likely: {} of queue \"{queue}\" with its {consumed}, \
-                     none waits, and the message of step \"{name}\" has no reply yet; {timeout}",
-                    format_count_u64(unsettled, "message is", "messages are")
-                ),
-            )),
-            (0, _, None) => Some((
-                WaitCause::Working,
-                format!(
-                    "a worker has it, most likely: the message of step \"{name}\" no longer waits \
-                     in queue \"{queue}\", which has {consumed}, and no reply has come. Whether \
-                     it is with one of them only the management API tells (setting \
-                     amqp.management). If none has it, it was {LOST_BY}: {again}; {timeout}"
-                ),
-            )),
-            (_, _, _) => Some((
-                WaitCause::AllBusy,
-                describe_all_busy(name, queue, messages, consumers, timeout),
-            )),
-        }
-    }
-}
-
+/// Explains what a fan-out step waits for, by its child jobs.
 async fn explain_fan_out(
     api: &Arc<ApiState>,
     job: &Job,
@@ -547,32 +433,32 @@ async fn explain_fan_out(
         .take(CHILDREN_MAX as usize)
         .filter_map(|item| job.child_id(index, item))
         .collect();
-    let mut first: Option<Why> = None;
+    let mut most_specific: Option<Why> = None;
     for child in children {
         if depth >= DEPTH_MAX {
             break;
         }
         // A child job that was just started may not exist yet.
         if let Ok(why) = explain_job(api, child, depth + 1).await
-            && first.as_ref().is_none_or(|first| why.cause < first.cause)
+            && most_specific.as_ref().is_none_or(|other| why.cause < other.cause)
         {
-            first = Some(why);
+            most_specific = Some(why);
         }
     }
-    let under_way = started - ended;
+    let active = started - ended;
     let progress =
-        format!("step \"{name}\" has {ended} of {items} child jobs done, {under_way} under way");
-    Ok(match first {
+        format!("step \"{name}\" has {ended} of {items} child jobs done, {active} under way");
+    Ok(match most_specific {
         Some(child) if child.cause < WaitCause::WindowFull => {
             explain(child.cause, format!("{} ({progress}; child job {})", child.why, child.job))
         }
         Some(child) if started < items => {
-            let left = items - started;
+            let waiting = items - started;
             explain(
                 WaitCause::WindowFull,
                 format!(
-                    "window full: {left} child jobs wait for a place, {progress}; of child job {}: \
-                     {}",
+                    "window full: {waiting} child jobs wait for a place, {progress}; of child job \
+                     {}: {}",
                     child.job, child.why
                 ),
             )
@@ -584,6 +470,7 @@ async fn explain_fan_out(
     })
 }
 
+/// Explains a job none of whose steps runs.
 fn explain_waiting(job: &Job) -> Why {
     let names: Vec<&str> = job
         .steps()

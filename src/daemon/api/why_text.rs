@@ -1,9 +1,10 @@
-//! Formats parts of the sentences that explain why a job does not move.
+//! Formats phrases of the sentences that explain why a job does not progress.
 
 use base::clock;
 use base::times::format_rfc3339;
 use engine::{Millis, Step, StepRun, Timestamp};
 
+/// Describes that a step was skipped because of its condition.
 pub(super) fn describe_condition(step: &str, condition: &str) -> String {
     format!(
         "condition: step \"{step}\" was skipped, its `when: {condition}` came to false; the job \
@@ -11,6 +12,7 @@ pub(super) fn describe_condition(step: &str, condition: &str) -> String {
     )
 }
 
+/// Describes that messages wait on a queue because all its consumers are busy.
 pub(super) fn describe_all_busy(
     step: &str,
     queue: &str,
@@ -26,30 +28,32 @@ pub(super) fn describe_all_busy(
     )
 }
 
-pub(super) fn format_count_u64(count: u64, one: &str, several: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { several })
+/// Formats a count with the singular or plural of its noun.
+pub(super) fn format_count(count: impl Into<u64>, singular: &str, plural: &str) -> String {
+    let count = count.into();
+    format!("{count} {}", if count == 1 { singular } else { plural })
 }
 
-pub(super) fn format_count(count: u32, one: &str, several: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { several })
-}
-
-pub(super) fn format_time_left(at: Timestamp) -> String {
-    Millis::from_duration(clock::now().duration_until(at)).to_string()
+/// Formats how long it is from now until a time.
+pub(super) fn format_time_left(time: Timestamp) -> String {
+    Millis::from_duration(clock::now().duration_until(time)).to_string()
 }
 
 /// Describes when the running attempt of a step fails for lack of a reply.
 pub(super) fn describe_timeout(step: &Step, run: &StepRun) -> String {
-    let start = run
+    let start_limit = run
         .start_by()
-        .map_or_else(String::new, |at| format!("; it fails at {}", format_rfc3339(at)));
+        .map_or_else(String::new, |time| format!("; it fails at {}", format_rfc3339(time)));
     match (run.deadline(), step.timeout) {
-        (Some(at), _) => format!("its timeout is {}", format_rfc3339(at)),
-        (None, Some(span)) if run.is_waiting_for_start() => {
-            format!("its timeout of {span} has not begun, because nobody has taken it{start}")
+        (Some(deadline), _) => format!("its timeout is {}", format_rfc3339(deadline)),
+        (None, Some(timeout)) if run.is_waiting_for_start() => {
+            format!(
+                "its timeout of {timeout} has not begun, because nobody has taken it{start_limit}"
+            )
         }
         (None, _) => format!(
-            "it has no timeout, so a worker that died after its ack would not be noticed{start}"
+            "it has no timeout, so a worker that died after its ack would not be \
+             noticed{start_limit}"
         ),
     }
 }

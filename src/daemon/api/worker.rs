@@ -1,5 +1,5 @@
-//! Workers over HTTP: they lease the messages of a queue of the embedded bus, and reply. The body
-//! of a message is the step's input, byte for byte, and everything else stands in headers, so that
+//! Serves workers over HTTP: they lease messages of a queue of the embedded bus, and reply. The
+//! body of a message is the step's input, byte for byte, and everything else is in headers, so that
 //! a worker can be a loop around any HTTP client.
 
 use super::connection_slots::RequestSlot;
@@ -32,42 +32,43 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         .needing(Access::Queue)
         .operation(|schemas| {
             let input = any_of([message_schema(), schemas.list_of::<MessageView>()]);
-            let summary = "The next message of a queue of the embedded bus; all but the input \
-                           stands in headers";
-            describe_call("receive", summary)
+            let summary = "The next message of a queue of the embedded bus; everything but the \
+                           input is in headers";
+            describe_operation("receive", summary)
                 .with_parameters(&[WAIT, LEASE, MAX_MESSAGES, WORKER])
                 .with_json_response(200, "The step's input; with `max` a list", input)
-                .with_empty_response(204, "None came")
+                .with_empty_response(204, "There was no message in time")
         }),
     ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/reply", || web::to(reply))
         .needing(Access::Queue)
         .operation(|schemas| {
-            describe_call("reply", "The worker's reply; answered once it is committed")
+            describe_operation("reply", "The worker's reply; the response follows its commit")
                 .with_parameters(&[REPLY_TYPE, SERVICE_BUS])
                 // Any body is accepted: one that is no JSON object fails the attempt.
                 .with_body(false, json!({ "description": REPLY_DESCRIPTION }))
-                .with_json_response(200, "What became of it", schemas.reference::<Taken>())
+                .with_json_response(200, "The outcome of the reply", schemas.reference::<Taken>())
         }),
     ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/extend", || web::to(extend))
         .needing(Access::Queue)
         .operation(|schemas| {
-            describe_call("extend", "The worker has it in hand still")
+            describe_operation("extend", "Extends the lease of a message")
                 .with_parameters(&[LEASE])
-                .with_json_response(200, "Until when", schemas.reference::<Extended>())
+                .with_json_response(200, "The end of the lease", schemas.reference::<Extended>())
                 .with_problems(&[410])
         }),
     ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/nack", || web::to(nack))
         .needing(Access::Queue)
         .operation(|schemas| {
-            describe_call("nack", "The worker does not do it")
+            describe_operation("nack", "Rejects a message")
                 .with_parameters(&[REQUEUE, DELAY])
-                .with_json_response(200, "What became of it", schemas.reference::<Taken>())
+                .with_json_response(200, "The outcome", schemas.reference::<Taken>())
                 .with_problems(&[410])
         }),
-    ApiRoute::nothing("/api/queue/{queue}/message/{path:.*}", Access::Queue),
+    ApiRoute::unassigned("/api/queue/{queue}/message/{path:.*}", Access::Queue),
 ];
 
-fn describe_call(id: &str, summary: &str) -> OperationSpec {
+/// Describes an operation of workers.
+fn describe_operation(id: &str, summary: &str) -> OperationSpec {
     OperationSpec::new(id, "workers", summary).with_parameters(&[VHOST]).with_problems(&[404, 409])
 }
 
@@ -93,9 +94,9 @@ struct MessageView {
     traceparent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tracestate: Option<String>,
-    /// Which delivery of the message it is, from 1.
+    /// The number of the delivery of the message, from 1.
     delivery: u32,
-    /// When the message is given to another worker, unless this one replies or asks for more time.
+    /// When the message is given to another worker, unless this one replies or extends the lease.
     lease_until: Rfc3339Time,
     /// The path to which the reply is sent.
     reply_to: String,
@@ -112,12 +113,12 @@ struct Taken {
     /// Why the reply changed nothing. Sending it again is useless then.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// Why the attempt failed by a result that is none for its step: it is no JSON object, is too
-    /// large, or has a status that the step does not list.
+    /// Why the result is invalid, so that the attempt failed: it is no JSON object, is too large,
+    /// or has a status that the step does not list.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     failed: Option<Arc<str>>,
-    /// Until when the worker has the message now, behind progress.
+    /// The new end of the lease, after progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Rfc3339Time>,
 }
@@ -128,7 +129,7 @@ struct Extended {
     until: Rfc3339Time,
 }
 
-/// Leases the next message of the queue, as soon as there is one.
+/// Leases the next messages of a queue. A long poll, unless `wait` is 0.
 async fn receive_messages(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -171,21 +172,21 @@ async fn receive_messages(
         .into_iter()
         .map(|message| MessageView::from_leased(&queue, &vhost, message))
         .collect();
-    let text = serde_json::to_vec(&views?).map_err(|error| Problem::internal(error.to_string()))?;
-    Ok(BufferedResponse::from_bytes(&api, text.into(), permits)?.into_response())
+    let json = serde_json::to_vec(&views?).map_err(|error| Problem::internal(error.to_string()))?;
+    Ok(BufferedResponse::from_bytes(&api, json.into(), permits)?.into_response())
 }
 
-/// Answers once what follows from the reply is committed. `bus` names a bus that calls web
-/// services, for a service that replies later.
+/// Accepts the reply of a worker, or of a web service that replies later: then `bus` names the bus
+/// that has called it. Responds once everything that follows from the reply is committed.
 async fn reply(
     api: web::Data<ApiState>,
     path: web::Path<(String, String, String)>,
     query: Query,
     principal: Authenticated,
-    incoming: RequestBody,
+    body: RequestBody,
 ) -> Result<HttpResponse, Problem> {
-    let [kind, vhost, bus] = query.extract(["type", "vhost", "bus"])?;
-    let kind = query::parse_reply_type(kind.as_deref())?;
+    let [reply_type, vhost, bus] = query.extract(["type", "vhost", "bus"])?;
+    let reply_type = query::parse_reply_type(reply_type.as_deref())?;
     let receipt = Receipt::new(path.into_inner(), vhost)?;
     let (lease_queue, bus) = match bus {
         Some(bus) => {
@@ -195,13 +196,13 @@ async fn reply(
         None => (find_lease_queue(&api, &receipt.vhost)?, embedded_bus(&api, &receipt.vhost)),
     };
     principal.check_settle_access(&api, &bus, &receipt).await?;
-    // The body's permit is held until the response.
-    let body = incoming.read(&api).await?;
+    // `body` holds its permit until the response.
+    let body = body.read(&api).await?;
     respond_settled(
         leases::handle_reply(
             &lease_queue,
             receipt,
-            kind,
+            reply_type,
             (principal.sender(), None),
             body.bytes().clone(),
         )
@@ -209,11 +210,12 @@ async fn reply(
     )
 }
 
+/// Makes the response to a reply or a rejection.
 fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpResponse, Problem> {
     match result {
-        Ok(ReplyOutcome { rejection, failed, until: end }) => {
+        Ok(ReplyOutcome { rejection, failed, until }) => {
             let reason = rejection.map(Rejection::label);
-            let until = end.map(to_wall_clock);
+            let until = until.map(to_wall_clock);
             Ok(HttpResponse::Ok().json(Taken { taken: reason.is_none(), reason, failed, until }))
         }
         Err(NotCommitted) => {
@@ -238,7 +240,7 @@ async fn extend(
     Ok(HttpResponse::Ok().json(Extended { until: to_wall_clock(end) }))
 }
 
-/// Takes the message back: its attempt fails, or the message goes back to its queue.
+/// Rejects a message: its attempt fails, or, with `requeue`, the message returns to its queue.
 async fn nack(
     api: web::Data<ApiState>,
     path: web::Path<(String, String, String)>,
@@ -262,19 +264,20 @@ async fn nack(
 fn find_push_queue(api: &Arc<ApiState>, bus: String) -> Result<Arc<LeaseQueue>, Problem> {
     let settings = &api.settings;
     if settings.push_bus(&bus).is_none() {
-        let why = settings.unknown_bus_error(&bus).unwrap_or_else(|| {
+        let error = settings.unknown_bus_error(&bus).unwrap_or_else(|| {
             format!("{}, which calls no web services: leave it out", quote(&bus))
         });
-        return Err(Problem::not_found(format!("bus is {why}")));
+        return Err(Problem::not_found(format!("bus is {error}")));
     }
     let key = api.manager.buses().resolve(Some(&bus.as_str().into()), "");
     api.manager.lease_queues().find(&key).ok_or_else(|| match api.manager.buses().find(&key) {
-        // A service that is answered 404 would not send its reply again.
+        // Not 404, because then the service would not send its reply again.
         Some(_) => Problem::overloaded("the manager is starting: send the reply again".to_owned()),
         None => Problem::not_found(format!("no loaded workflow uses the bus {}", quote(&bus))),
     })
 }
 
+/// Parses the largest number of messages of a response.
 fn parse_max(text: &str) -> Result<u32, Problem> {
     let parsed: Option<u32> = text.parse().ok();
     parsed.filter(|max| (1..=MESSAGES_MAX).contains(max)).ok_or_else(|| {
@@ -293,11 +296,11 @@ fn parse_duration(
     max: Duration,
 ) -> Result<Option<Duration>, Problem> {
     let Some(text) = text else { return Ok(None) };
-    let span = humantime::parse_duration(&text).ok();
-    check_bounds(key, span, || quote(&text), (min, max)).map(Some)
+    let duration = humantime::parse_duration(&text).ok();
+    check_bounds(key, duration, || quote(&text), (min, max)).map(Some)
 }
 
-/// Responds with one message: the input is the body, everything else stands in headers.
+/// Responds with one message: the input is the body, and everything else is in headers.
 fn respond_message(
     api: &Arc<ApiState>,
     queue: &str,
@@ -326,7 +329,7 @@ fn respond_message(
         .body(BufferedResponse::from_bytes(api, message.body.to_bytes(), permits)?.into_body()))
 }
 
-/// Sets a header. Names and ids always fit into one.
+/// Sets a header. Names and ids are always valid header values.
 fn set_header(response: &mut HttpResponseBuilder, name: &str, value: &str) {
     response.insert_header((name, value.as_bytes()));
 }
@@ -355,6 +358,7 @@ impl MessageView {
     }
 }
 
+/// Converts the body of a message to JSON that is copied byte for byte into the response.
 fn to_raw_json(body: Bytes) -> Result<Box<RawValue>, Problem> {
     serde_json::from_slice(&body).map_err(|error| Problem::internal(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! The workflows: those that are loaded, how many jobs each has, and how these fared.
+//! Lists the loaded workflows, with the number of their active jobs and statistics of their jobs.
 
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -26,12 +26,12 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/api/workflows/{rest:.*}", || web::to(list_workflows)).without_operation(),
 ];
 
-/// The longest time span of statistics.
+/// Limits the time span of statistics.
 const SPAN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How much of a reason is shown, in characters.
+/// Limits the reasons that are shown, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
 #[derive(Serialize, ToSchema)]
@@ -55,9 +55,9 @@ struct Stats {
     #[schema(value_type = BTreeMap<String, i64>)]
     states: BTreeMap<&'static str, i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    oldest_running: Option<Known>,
+    oldest_running: Option<KnownJobView>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_failed: Option<Known>,
+    last_failed: Option<KnownJobView>,
     #[serde(flatten)]
     rate: Rate,
 }
@@ -65,7 +65,7 @@ struct Stats {
 /// A job that is shown as an example.
 #[derive(Serialize, ToSchema)]
 #[schema(as = KnownJob)]
-struct Known {
+struct KnownJobView {
     job: JobId,
     created: Rfc3339Time,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,24 +74,27 @@ struct Known {
     reason: Option<String>,
 }
 
-/// What the journal contributes to a workflow's statistics.
+/// The part of a workflow's statistics that comes from the journal.
 #[derive(Default)]
 struct StoredStats {
     states: BTreeMap<&'static str, i64>,
-    oldest_running: Option<Known>,
-    last_failed: Option<Known>,
+    oldest_running: Option<KnownJobView>,
+    last_failed: Option<KnownJobView>,
 }
 
+/// Lists the loaded workflows; with `all` also other workflows that have active jobs.
 async fn list_workflows(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let [all, stats] = query.extract(["all", "stats"])?;
-    let all = all.map_or(Ok(false), |value| query::parse_flag("all", &value))?;
+    let is_all = all.map_or(Ok(false), |value| query::parse_flag("all", &value))?;
     let minutes = stats.as_deref().map(parse_minutes).transpose()?;
     let definitions = api.manager.definitions();
     let counts = read_small(&api, |reader| reader.count_running_root_jobs()).await?;
-    let others =
-        counts.iter().map(|(full, _)| full).filter(|full| !definitions.contains_key(*full));
-    let others = others.filter(|_| all).cloned();
-    let names: Vec<String> = definitions.keys().cloned().chain(others).collect();
+    let unloaded = counts
+        .iter()
+        .map(|(full_name, _)| full_name)
+        .filter(|full_name| is_all && !definitions.contains_key(*full_name))
+        .cloned();
+    let names: Vec<String> = definitions.keys().cloned().chain(unloaded).collect();
     let mut stored = match minutes {
         Some(_) => {
             let names = names.clone();
@@ -100,63 +103,64 @@ async fn list_workflows(api: web::Data<ApiState>, query: Query) -> Result<HttpRe
         None => BTreeMap::new(),
     };
     let now = clock::now();
-    let rows = names.iter().map(|full| {
-        let definition = definitions.get(full);
+    let rows = names.iter().map(|full_name| {
+        let definition = definitions.get(full_name);
         let (vhost, name) = match definition {
             Some(definition) => (definition.vhost.as_str(), definition.name.as_str()),
-            None => Definition::split_full_name(full),
+            None => Definition::split_full_name(full_name),
         };
         let StoredStats { states, oldest_running, last_failed } =
-            stored.remove(full).unwrap_or_default();
-        let stats = |minutes| Stats {
+            stored.remove(full_name).unwrap_or_default();
+        let to_stats = |minutes| Stats {
             states,
             oldest_running,
             last_failed,
-            rate: api.rates.rate(full, now, minutes),
+            rate: api.rates.rate(full_name, now, minutes),
         };
-        let count = counts.iter().find(|(workflow, _)| workflow == full);
+        let count = counts.iter().find(|(workflow, _)| workflow == full_name);
         WorkflowRow {
             vhost,
             name,
             job_count: count.map_or(0, |(_, count)| *count),
-            loaded: all.then_some(definition.is_some()),
-            stats: minutes.map(stats),
+            loaded: is_all.then_some(definition.is_some()),
+            stats: minutes.map(to_stats),
         }
     });
     Ok(HttpResponse::Ok().json(rows.collect::<Vec<_>>()))
 }
 
+/// Loads the statistics of these workflows from the journal, by full name.
 fn load_stats(
     reader: &dyn Records,
     names: &[String],
 ) -> Result<BTreeMap<String, StoredStats>, JournalError> {
-    let mut all: BTreeMap<String, StoredStats> =
+    let mut stats_by_workflow: BTreeMap<String, StoredStats> =
         names.iter().map(|name| (name.clone(), StoredStats::default())).collect();
     for (workflow, state, count) in reader.count_root_jobs_by_state()? {
-        if let Some(stats) = all.get_mut(&workflow) {
+        if let Some(stats) = stats_by_workflow.get_mut(&workflow) {
             stats.states.insert(state.as_str(), count);
         }
     }
-    let first = |workflow: &str, states: &[JobState], order: SearchOrder| {
+    let find_first = |workflow: &str, states: &[JobState], order: SearchOrder| {
         let filter = JobFilter {
             workflow: Some(workflow.to_owned()),
             states: states.to_vec(),
             ..JobFilter::default()
         };
         let mut hits = reader.search(&filter, order, order.start_cursor(), 1)?;
-        Ok::<_, JournalError>(hits.pop().map(Known::from_hit))
+        Ok::<_, JournalError>(hits.pop().map(KnownJobView::from_hit))
     };
-    for (workflow, stats) in &mut all {
-        let under_way = [JobState::Running, JobState::Paused];
-        stats.oldest_running = first(workflow, &under_way, SearchOrder::OldestFirst)?;
-        stats.last_failed = first(workflow, &[JobState::Failed], SearchOrder::NewestFirst)?;
+    for (workflow, stats) in &mut stats_by_workflow {
+        let active = [JobState::Running, JobState::Paused];
+        stats.oldest_running = find_first(workflow, &active, SearchOrder::OldestFirst)?;
+        stats.last_failed = find_first(workflow, &[JobState::Failed], SearchOrder::NewestFirst)?;
     }
-    Ok(all)
+    Ok(stats_by_workflow)
 }
 
-impl Known {
-    fn from_hit(hit: SearchHit) -> Known {
-        Known {
+impl KnownJobView {
+    fn from_hit(hit: SearchHit) -> KnownJobView {
+        KnownJobView {
             job: hit.id,
             created: Rfc3339Time(hit.created),
             ended: hit.ended.map(Rfc3339Time),
@@ -165,7 +169,7 @@ impl Known {
     }
 }
 
-/// Parses the time span of statistics. Returns it in minutes.
+/// Parses the time span of statistics. Returns it in whole minutes.
 fn parse_minutes(text: &str) -> Result<usize, Problem> {
     let span = humantime::parse_duration(text).ok();
     let span = span.filter(|span| (MINUTE..=SPAN_MAX).contains(span)).ok_or_else(|| {

@@ -1,11 +1,11 @@
-//! An operation of the API as the OpenAPI document describes it.
+//! Describes operations of the API for the OpenAPI document.
 
 use super::parameters::Parameter;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-/// What the document says of an operation, but for its method and path.
+/// The description of an operation, without its method and path.
 pub(in crate::api) struct OperationSpec {
     id: String,
     tag: &'static str,
@@ -13,15 +13,15 @@ pub(in crate::api) struct OperationSpec {
     parameters: Vec<Parameter>,
     body: Option<Value>,
     responses: Map<String, Value>,
-    /// What is refused though each parameter is well-formed, as the 400 says it.
+    /// The rules between parameters, in the words of the 400 for requests that break them.
     rules: Vec<String>,
 }
 
-/// What the body of a reply is.
+/// The description of the body of a reply.
 pub(in crate::api) const REPLY_DESCRIPTION: &str =
     "The step's output, or `{\"error\":…}`, or progress";
 
-/// The statuses of problems with which every operation may answer.
+/// The statuses of problems that every operation may return.
 const COMMON_PROBLEM_STATUSES: [u16; 7] = [400, 401, 403, 408, 429, 500, 503];
 
 /// The statuses of problems, with a name and a meaning for each.
@@ -35,22 +35,23 @@ const PROBLEMS: [(u16, &str, &str); 14] = [
     ),
     (404, "NotFound", "It does not exist"),
     (405, "MethodNotAllowed", "The path does not take this method"),
-    (408, "RequestTimeout", "The request did not come in time"),
+    (408, "RequestTimeout", "The request did not arrive in time"),
     (409, "Conflict", "It conflicts with what exists: the detail says how"),
-    (410, "Gone", "It is over: the lease, or the attempt"),
+    (410, "Gone", "The lease or the attempt has ended"),
     (413, "TooLarge", "The body is too large"),
     (415, "UnsupportedMediaType", "The body has an encoding that is not supported"),
     (422, "Invalid", "Well-formed, but wrong: the detail says what"),
     (
         429,
         "TooMany",
-        "Too many wrong tokens came from this address; Retry-After says when to try again",
+        "Too many wrong tokens were sent from this address; Retry-After says when to try again",
     ),
-    (500, "Broken", "Something broke here"),
-    (503, "Overloaded", "Not now; Retry-After says when to try again"),
+    (500, "Broken", "The manager failed"),
+    (503, "Overloaded", "The manager cannot do it now; Retry-After says when to try again"),
 ];
 
-/// Returns the responses with problems, to which the operations refer.
+/// Returns the responses with problems for the components of the document, to which operations
+/// refer.
 pub(super) fn problem_responses() -> Value {
     let responses = PROBLEMS.iter().map(|(status, name, meaning)| {
         let mut response = json!({
@@ -70,6 +71,7 @@ pub(super) fn problem_responses() -> Value {
 }
 
 impl OperationSpec {
+    /// Describes an operation with the common problems and no other response.
     pub(in crate::api) fn new(id: &str, tag: &'static str, summary: &str) -> OperationSpec {
         let operation = OperationSpec {
             id: id.to_owned(),
@@ -83,20 +85,20 @@ impl OperationSpec {
         operation.with_problems(&COMMON_PROBLEM_STATUSES)
     }
 
-    /// Adds parameters of the query.
+    /// Adds parameters of the query or of headers.
     pub(in crate::api) fn with_parameters(mut self, parameters: &[Parameter]) -> OperationSpec {
         self.rules.extend(parameters.iter().filter_map(Parameter::rule));
         self.parameters.extend_from_slice(parameters);
         self
     }
 
-    /// A rule that no schema can say, as the 400 says it.
-    pub(in crate::api) fn rule(mut self, rule: String) -> OperationSpec {
+    /// Adds a rule that no schema can express, in the words of the 400 that it causes.
+    pub(in crate::api) fn with_rule(mut self, rule: String) -> OperationSpec {
         self.rules.push(rule);
         self
     }
 
-    /// Its body, as a schema.
+    /// Sets the schema of the body. Adds the problems that a body may cause.
     pub(in crate::api) fn with_body(mut self, is_required: bool, schema: Value) -> OperationSpec {
         self.body = Some(json!({
             "required": is_required,
@@ -150,18 +152,19 @@ impl OperationSpec {
         self
     }
 
-    /// The answer to calls that break a rule, with an example for each.
-    fn refusal(&self) -> Option<Value> {
+    /// Returns the 400 for requests that break a rule, with an example for each rule. Returns
+    /// `None` if there are no rules.
+    fn rules_response(&self) -> Option<Value> {
         if self.rules.is_empty() {
             return None;
         }
-        let example = |(number, rule): (usize, &String)| {
+        let to_example = |(index, rule): (usize, &String)| {
             let problem = json!({
                 "type": "about:blank", "title": "Bad Request", "status": 400, "detail": rule,
             });
-            (format!("rule{}", number + 1), json!({ "summary": rule, "value": problem }))
+            (format!("rule{}", index + 1), json!({ "summary": rule, "value": problem }))
         };
-        let examples: Map<String, Value> = self.rules.iter().enumerate().map(example).collect();
+        let examples: Map<String, Value> = self.rules.iter().enumerate().map(to_example).collect();
         Some(json!({
             "description": format!(
                 "The request is malformed, or has a parameter that the call does not know, or \
@@ -177,7 +180,7 @@ impl OperationSpec {
         }))
     }
 
-    /// Renders the operation object of OpenAPI.
+    /// Renders the operation object of OpenAPI, with the parameters that the path names.
     pub(super) fn to_openapi(&self, path: &str) -> Value {
         let mut operation = json!({
             "operationId": self.id,
@@ -185,8 +188,8 @@ impl OperationSpec {
             "summary": self.summary,
             "responses": self.responses,
         });
-        if let Some(refusal) = self.refusal() {
-            operation["responses"]["400"] = refusal;
+        if let Some(response) = self.rules_response() {
+            operation["responses"]["400"] = response;
         }
         let mut parameters = Parameter::from_path(path);
         parameters.extend_from_slice(&self.parameters);
@@ -200,7 +203,7 @@ impl OperationSpec {
     }
 }
 
-/// Returns the schema of what has one of these schemas.
+/// Returns a schema that matches any of these schemas.
 pub(in crate::api) fn any_of(schemas: [Value; 2]) -> Value {
     json!({ "anyOf": schemas })
 }
@@ -213,12 +216,12 @@ pub(in crate::api) fn text_schema() -> Value {
     json!({ "type": "string" })
 }
 
-/// Returns the schema of a JSON object, as it was sent.
+/// Returns a reference to the schema of a message, which is any JSON object.
 pub(in crate::api) fn message_schema() -> Value {
     json!({ "$ref": "#/components/schemas/Message" })
 }
 
-/// The schemas to which the document refers.
+/// Collects the schemas to which the document refers.
 #[derive(Default)]
 pub(in crate::api) struct Schemas(Vec<(String, RefOr<Schema>)>);
 
@@ -246,24 +249,23 @@ impl Schemas {
     }
 }
 
-/// Removes null from a schema: the API omits keys without a value, and never sends null in their
-/// place.
+/// Removes `null` from a schema, because the API omits keys without a value and never sends `null`.
 fn remove_null(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {
-            if let Some(Value::Array(kinds)) = keys.get_mut("type") {
-                kinds.retain(|kind| kind != "null");
-                if let [kind] = kinds.as_slice() {
-                    let kind = kind.clone();
-                    keys.insert("type".to_owned(), kind);
+            if let Some(Value::Array(types)) = keys.get_mut("type") {
+                types.retain(|name| name != "null");
+                if let [single_type] = types.as_slice() {
+                    let single_type = single_type.clone();
+                    keys.insert("type".to_owned(), single_type);
                 }
             }
-            if let Some(Value::Array(choices)) = keys.get_mut("oneOf") {
-                choices.retain(|choice| choice["type"] != "null");
-                if let [Value::Object(only)] = choices.as_slice() {
-                    let only = only.clone();
+            if let Some(Value::Array(alternatives)) = keys.get_mut("oneOf") {
+                alternatives.retain(|alternative| alternative["type"] != "null");
+                if let [Value::Object(single)] = alternatives.as_slice() {
+                    let single = single.clone();
                     keys.remove("oneOf");
-                    keys.extend(only);
+                    keys.extend(single);
                 }
             }
             keys.values_mut().for_each(remove_null);

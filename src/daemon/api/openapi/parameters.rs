@@ -1,5 +1,8 @@
-//! The parameters of operations. The same name means the same wherever it occurs.
+//! Describes the parameters of operations. A path parameter means the same wherever it occurs.
 
+use crate::api::leases::MESSAGES_MAX;
+use crate::api::operations::REASON_CHARS_MAX;
+use crate::api::query::LIMIT_MAX;
 use ParameterFormat::*;
 use engine::JobState;
 use serde_json::{Value, json};
@@ -8,72 +11,87 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy)]
 pub(in crate::api) struct Parameter {
     name: &'static str,
+    /// `path`, `query` or `header`.
     location: &'static str,
     is_required: bool,
     format: ParameterFormat,
-    about: &'static str,
-    /// The parameter without which it means nothing, and is refused.
+    description: &'static str,
+    /// Another parameter, without which this one is refused.
     needs: Option<&'static str>,
 }
 
 /// The format of a parameter's text.
 #[derive(Clone, Copy)]
 enum ParameterFormat {
+    /// Text that is not empty.
     Text,
-    /// Text, which may be empty.
+    /// Text that may be empty.
     AnyText,
-    /// Text of at most this many characters.
+    /// Text of 1 to this many characters.
     ShortText(u32),
+    /// A boolean. The name alone means true.
     Flag,
     /// A whole number between two bounds, both included.
     Number(u64, u64),
+    /// A UUID.
     Id,
+    /// A SHA-256 hash in hexadecimal digits.
     Hash,
+    /// The state of a job.
     State,
-    /// States, separated by commas.
+    /// States of jobs, separated by commas.
     States,
+    /// One of these texts.
     OneOf(&'static [&'static str]),
     /// Text that matches a pattern, with an example.
     Pattern(&'static str, &'static str),
+    /// A point in time, in the format of RFC 3339 or as how long ago it was.
     Time,
-    /// A duration, such as 30s.
+    /// A duration in seconds, such as 30s.
     Duration,
 }
 
-const fn query(name: &'static str, format: ParameterFormat, about: &'static str) -> Parameter {
-    Parameter { name, location: "query", is_required: false, format, about, needs: None }
+const fn query(
+    name: &'static str,
+    format: ParameterFormat,
+    description: &'static str,
+) -> Parameter {
+    Parameter { name, location: "query", is_required: false, format, description, needs: None }
 }
 
-const fn path(name: &'static str, format: ParameterFormat, about: &'static str) -> Parameter {
-    Parameter { name, location: "path", is_required: true, format, about, needs: None }
+const fn path(name: &'static str, format: ParameterFormat, description: &'static str) -> Parameter {
+    Parameter { name, location: "path", is_required: true, format, description, needs: None }
 }
 
-const fn header(name: &'static str, format: ParameterFormat, about: &'static str) -> Parameter {
-    Parameter { name, location: "header", is_required: false, format, about, needs: None }
+const fn header(
+    name: &'static str,
+    format: ParameterFormat,
+    description: &'static str,
+) -> Parameter {
+    Parameter { name, location: "header", is_required: false, format, description, needs: None }
 }
 
 /// The largest number that an entry could have: the journal stores it as a signed number.
 pub(in crate::api) const NUMBER_MAX: u64 = i64::MAX as u64;
 
-const LIMIT_MAX: u64 = 10_000;
-
-/// The id of a message: `<job UUID>:<step name>:<attempt>`.
-const MESSAGE_ID: &str =
+/// Matches the id of a message: `<job UUID>:<step name>:<attempt>`.
+const MESSAGE_ID_PATTERN: &str =
     "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:[A-Za-z][A-Za-z0-9_-]*:[0-9]{1,9}$";
 
-/// How long ago, such as 7d.
-const AGO: &str = "^([0-9]{1,4}(ms|s|m|min|h|d|w)){1,3}$";
+/// Matches how long ago something was, such as 7d.
+const AGO_PATTERN: &str = "^([0-9]{1,4}(ms|s|m|min|h|d|w)){1,3}$";
 
+/// All path parameters. Routes refer to them by name.
 const PATH_PARAMETERS: [Parameter; 7] = [
     path(
         "message",
-        Pattern(MESSAGE_ID, "f557697b-f911-401c-86b7-6d9b62f1f2bb:price:1"),
+        Pattern(MESSAGE_ID_PATTERN, "f557697b-f911-401c-86b7-6d9b62f1f2bb:price:1"),
         "The id of the message: job, step and attempt",
     ),
     path(
         "delivery",
         Number(0, u32::MAX as u64),
-        "Which delivery of the message it is, from 1; there is no other",
+        "The number of the delivery of the message, from 1",
     ),
     path("id", Id, "The job's id"),
     path("step", Text, "The name of the step"),
@@ -98,7 +116,7 @@ pub(in crate::api) const VHOST: Parameter =
 pub(in crate::api) const VHOST_OF_WORKFLOW: Parameter = VHOST.needing("workflow");
 pub(in crate::api) const WORKFLOW: Parameter = query("workflow", Text, "The workflow");
 pub(in crate::api) const LIMIT: Parameter =
-    query("limit", Number(1, LIMIT_MAX), "The most rows of a page");
+    query("limit", Number(1, LIMIT_MAX as u64), "The largest number of rows of a page");
 pub(in crate::api) const CURSOR: Parameter =
     query("cursor", Pattern("^[0-9]{1,18}$", "4711"), "The `next` of the page before");
 pub(in crate::api) const DOUBLE_CURSOR: Parameter = query(
@@ -112,29 +130,29 @@ pub(in crate::api) const CHILD_AFTER: Parameter = query(
     "The `next` of the page before",
 );
 pub(in crate::api) const ENTRY_AFTER: Parameter =
-    query("after", Number(0, NUMBER_MAX), "The number of an entry: those behind it");
+    query("after", Number(0, NUMBER_MAX), "The number of an entry: the page begins behind it");
 pub(in crate::api) const AT: Parameter =
-    query("at", Number(1, NUMBER_MAX), "The number of an entry: as it was then");
+    query("at", Number(1, NUMBER_MAX), "The number of an entry: shows the state after it");
 pub(in crate::api) const ALL: Parameter =
-    query("all", Flag, "Also workflows that are not loaded any more but have jobs under way");
+    query("all", Flag, "Also workflows that are not loaded any more but have active jobs");
 pub(in crate::api) const STATS: Parameter = query(
     "stats",
     Pattern("^([1-9][0-9]?|1[0-9]{2})m$|^([1-9]|1[0-9]|2[0-4])h$", "1h"),
-    "How their jobs fared so long",
+    "Statistics of their jobs, over this time span",
 );
 pub(in crate::api) const NEW_ID: Parameter =
-    query("id", Id, "The id of the new job: asked twice under one id, there is one job");
+    query("id", Id, "The id of the new job: it makes the request idempotent");
 pub(in crate::api) const TRACE_PARENT: Parameter = header(
     "traceparent",
     // A header that cannot be parsed is ignored, so any text is accepted.
     AnyText,
     "W3C Trace Context, such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01: the job \
-     goes on in this trace; ignored if it cannot be read",
+     continues this trace; ignored if it cannot be parsed",
 );
 pub(in crate::api) const TRACE_STATE: Parameter = header(
     "tracestate",
     AnyText,
-    "W3C Trace Context: handed on with `traceparent`; left out if it cannot be read, or has more \
+    "W3C Trace Context: passed on with `traceparent`; left out if it cannot be parsed, or has more \
      than 512 characters or 32 members",
 );
 pub(in crate::api) const INTERVAL: Parameter = query(
@@ -151,36 +169,39 @@ pub(in crate::api) const VIEW: Parameter = query(
 );
 pub(in crate::api) const ERASE: Parameter =
     query("erase", Flag, "Erase an ended job, with all its child jobs, instead of cancelling it");
-pub(in crate::api) const STATE: Parameter = query("state", State, "In this state");
+pub(in crate::api) const STATE: Parameter = query("state", State, "Only jobs in this state");
 pub(in crate::api) const STATES: Parameter =
-    query("state", States, "In one of these states, separated by commas");
-pub(in crate::api) const STEP: Parameter = query("step", Text, "Of this step");
+    query("state", States, "Only jobs in one of these states, separated by commas");
+pub(in crate::api) const STEP: Parameter = query("step", Text, "Only child jobs of this step");
 pub(in crate::api) const FROM_STEP: Parameter =
     query("step", Text, "The step from which the job is run again").required();
 pub(in crate::api) const ID_PREFIX: Parameter =
-    query("id", Pattern("^[0-9a-fA-F]{4,32}$", "f557"), "Whose id begins with these digits");
+    query("id", Pattern("^[0-9a-fA-F]{4,32}$", "f557"), "Only jobs whose id has this prefix");
 pub(in crate::api) const CREATED_AFTER: Parameter =
-    query("after", Time, "Created at this time or later");
+    query("after", Time, "Only jobs created at this time or later");
 pub(in crate::api) const CREATED_BEFORE: Parameter =
-    query("before", Time, "Created before this time");
+    query("before", Time, "Only jobs created before this time");
 pub(in crate::api) const ENDED_AFTER: Parameter =
-    query("endedAfter", Time, "Ended at this time or later");
+    query("endedAfter", Time, "Only jobs that ended at this time or later");
 pub(in crate::api) const ENDED_BEFORE: Parameter =
-    query("endedBefore", Time, "Ended before this time");
+    query("endedBefore", Time, "Only jobs that ended before this time");
 pub(in crate::api) const ORDER: Parameter =
     query("order", OneOf(&["newest", "oldest"]), "By creation: the newest first, or the oldest");
 pub(in crate::api) const WITH_COUNT: Parameter =
-    query("count", Flag, "With the number of all that are found, up to 10,000");
+    query("count", Flag, "With the number of all matching jobs, up to 10,000");
 pub(in crate::api) const PARENT: Parameter =
     query("parent", Id, "The child jobs of this job, by step and item");
 pub(in crate::api) const SOURCES: Parameter =
-    query("sources", Flag, "As a list that tells where each value comes from");
+    query("sources", Flag, "As a list that says where each value comes from");
 pub(in crate::api) const DRY_RUN: Parameter =
-    query("dryRun", Flag, "Tell what would be done, and do nothing");
-pub(in crate::api) const REASON: Parameter =
-    query("reason", ShortText(200), "Why it is asked for; the job's record keeps it");
+    query("dryRun", Flag, "Only report what would be done");
+pub(in crate::api) const REASON: Parameter = query(
+    "reason",
+    ShortText(REASON_CHARS_MAX),
+    "The reason for the operation; the job's record keeps it",
+);
 pub(in crate::api) const EVENT_KIND: Parameter =
-    query("kind", OneOf(&["job", "step"]), "Events of jobs alone, or of steps");
+    query("kind", OneOf(&["job", "step"]), "Only events of jobs, or only events of steps");
 pub(in crate::api) const EVENTS_OF_CHILDREN: Parameter = query(
     "children",
     OneOf(&["all", "none", "counts"]),
@@ -194,40 +215,48 @@ pub(in crate::api) const FORMAT: Parameter = query(
     "Counts, a map of two bits for each item, two numbers of 32 bits for each, or the failed \
      items by reason",
 );
-pub(in crate::api) const JOB: Parameter = query("job", Id, "This job alone");
+pub(in crate::api) const JOB: Parameter = query("job", Id, "Only this job");
 
 pub(in crate::api) const WAIT: Parameter =
     query("wait", Pattern("^([0-9]|[1-4][0-9])s$", "30s"), "How long to wait for a message");
 pub(in crate::api) const LEASE: Parameter =
-    query("lease", Duration, "How long the worker has the message; the setting embedded.lease");
-pub(in crate::api) const MAX_MESSAGES: Parameter =
-    query("max", Number(1, 100), "A list of so many messages, instead of one");
-pub(in crate::api) const WORKER: Parameter =
-    query("worker", Pattern("^[A-Za-z0-9 _.-]{1,100}$", "price-1"), "Who asks, for who looks");
+    query("lease", Duration, "The duration of the lease; by default that of embedded.lease");
+pub(in crate::api) const MAX_MESSAGES: Parameter = query(
+    "max",
+    Number(1, MESSAGES_MAX as u64),
+    "A list of at most this many messages, instead of one message",
+);
+pub(in crate::api) const WORKER: Parameter = query(
+    "worker",
+    Pattern("^[A-Za-z0-9 _.-]{1,100}$", "price-1"),
+    "The worker's name, which the leases of the queue show",
+);
 pub(in crate::api) const REQUEUE: Parameter =
-    query("requeue", Flag, "The message goes back to its queue");
+    query("requeue", Flag, "The message returns to its queue");
 pub(in crate::api) const DELAY: Parameter =
-    query("delay", Duration, "How long it stays there").needing("requeue");
+    query("delay", Duration, "How long the message stays in its queue before it is leased again")
+        .needing("requeue");
 
 impl Parameter {
-    /// Returns the parameter as a required one.
+    /// Makes the parameter required.
     pub(in crate::api) const fn required(self) -> Parameter {
         Parameter { is_required: true, ..self }
     }
 
-    /// The same, where it means nothing without another.
+    /// Makes the parameter need another one.
     const fn needing(self, other: &'static str) -> Parameter {
         Parameter { needs: Some(other), ..self }
     }
 
-    /// The rule of a parameter that means nothing without another, as the call refuses it.
+    /// Returns the rule that the parameter needs another one, in the words of the 400. Returns
+    /// `None` if it needs none.
     pub(super) fn rule(&self) -> Option<String> {
         self.needs.map(|other| format!("{} needs {other}", self.name))
     }
 
-    /// The parameters that a path names.
+    /// Returns the parameters that a path pattern names.
     pub(super) fn from_path(path: &str) -> Vec<Parameter> {
-        let is_named = |known: &&Parameter| path.contains(&format!("{{{}}}", known.name));
+        let is_named = |parameter: &&Parameter| path.contains(&format!("{{{}}}", parameter.name));
         PATH_PARAMETERS.iter().filter(is_named).copied().collect()
     }
 
@@ -245,7 +274,8 @@ impl Parameter {
             parameter["allowEmptyValue"] = json!(true);
         }
         if let Some(other) = self.needs {
-            // OpenAPI has no word for it; programs that make calls can read this one.
+            // OpenAPI has no keyword for this. Programs that generate requests can read this
+            // extension.
             parameter["x-needs"] = json!(other);
         }
         parameter
@@ -254,14 +284,15 @@ impl Parameter {
     fn full_description(&self) -> String {
         match self.needs {
             Some(other) => {
-                format!("{}; only together with `{other}`: alone it is a 400", self.about)
+                format!("{}; only together with `{other}`: alone it is a 400", self.description)
             }
-            None => self.about.to_owned(),
+            None => self.description.to_owned(),
         }
     }
 }
 
 impl ParameterFormat {
+    /// Returns the JSON schema of the format.
     fn schema(self) -> Value {
         let states = || JobState::ALL.map(JobState::as_str);
         match self {
@@ -278,10 +309,10 @@ impl ParameterFormat {
             Hash => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
             State => json!({ "type": "string", "enum": states() }),
             States => {
-                let one = states().join("|");
+                let state = states().join("|");
                 json!({
                     "type": "string",
-                    "pattern": format!("^({one})(,({one}))*$"),
+                    "pattern": format!("^({state})(,({state}))*$"),
                     "examples": ["running,failed"],
                 })
             }
@@ -295,7 +326,7 @@ impl ParameterFormat {
             Time => json!({
                 "anyOf": [
                     { "type": "string", "format": "date-time" },
-                    { "type": "string", "pattern": AGO },
+                    { "type": "string", "pattern": AGO_PATTERN },
                 ],
                 "examples": ["2026-01-31T12:00:00Z", "7d"],
             }),
