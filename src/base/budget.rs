@@ -50,8 +50,8 @@ impl ResourceBudget {
         }
     }
 
-    /// Converts an amount to units, at most the capacity. So an amount beyond the capacity can still
-    /// be acquired, while nobody else uses the budget.
+    /// Converts an amount to units, at most the capacity. So an amount beyond the capacity can
+    /// still be acquired, while nobody else uses the budget.
     fn to_units(&self, amount: usize) -> u32 {
         u32::try_from(amount.div_ceil(self.unit)).unwrap_or(u32::MAX).min(self.capacity)
     }
@@ -92,8 +92,8 @@ impl ResourceBudget {
     }
 }
 
-/// The budget for messages that are being sent to workers. A quarter of it is reserved for bodies of
-/// at most [`SMALL_BODY_BYTES_MAX`] bytes, so that they need not wait for large ones.
+/// The budget for messages that are being sent to workers. A quarter of it is reserved for bodies
+/// of at most [`SMALL_BODY_BYTES_MAX`] bytes, so that they need not wait for large ones.
 #[derive(Clone, Debug)]
 pub struct MessageBudget {
     small: ResourceBudget,

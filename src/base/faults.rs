@@ -8,7 +8,7 @@
 //! | action | effect at every point |
 //! |---|---|
 //! | `return(abort)` | the process aborts, as if killed |
-//! | `delay(MS)`, `sleep(MS)` | the thread is blocked for so many milliseconds |
+//! | `delay(MS)`, `sleep(MS)` | the thread is blocked for `MS` milliseconds |
 //! | `panic` | the actor panics |
 //! | `return` or `return(KIND)` | the operation at the point fails, as the next table describes |
 //!
@@ -48,8 +48,8 @@ mod armed {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// The hooks of a test: they replace the configured actions at the points that the test's thread
-    /// hits.
+    /// The hooks of a test: they replace the configured actions at the points that the test's
+    /// thread hits.
     pub trait Hooks {
         /// Handles the hit of a point: `Some(kind)` makes the operation fail.
         fn hit(&self, point: &'static str) -> Option<String>;

@@ -26,8 +26,8 @@ pub fn unix_seconds(at: Timestamp) -> u64 {
 }
 
 /// Parses RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without an
-/// offset the time would be ambiguous, so it is refused. A space is accepted in place of `+`, because
-/// a URL query decodes `+` to a space, and in place of `T`, as RFC 3339 allows.
+/// offset the time would be ambiguous, so it is refused. A space is accepted in place of `+`,
+/// because a URL query decodes `+` to a space, and in place of `T`, as RFC 3339 allows.
 pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let (local, offset_s) = split_offset(text)?;
     let (date_time, fraction) = local.split_at_checked("2026-01-31T12:00:00".len())?;

@@ -1,7 +1,7 @@
 //! The trusted certificate authorities of TLS connections: those of the machine (the environment
 //! variables `SSL_CERT_FILE` and `SSL_CERT_DIR` can name others) and those of a configured file. If
-//! there are none, as in a minimal container, Mozilla's public roots are trusted. Certificate chains,
-//! host names and validity periods are always verified.
+//! there are none, as in a minimal container, Mozilla's public roots are trusted. Certificate
+//! chains, host names and validity periods are always verified.
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;

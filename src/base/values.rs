@@ -120,8 +120,8 @@ const PUBLIC_PARAMETERS: [&str; 8] = [
 /// The minimum length of a path segment, in bytes, to be masked as a token.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// Masks everything in an address that may be a secret: the password, the query, tokens in the path.
-/// A text that is not an address is masked as a whole.
+/// Masks everything in an address that may be a secret: the password, the query, tokens in the
+/// path. A text that is not an address is masked as a whole.
 pub(crate) fn mask_address(address: &str) -> String {
     let Some((scheme, rest)) = address.split_once("://") else {
         return if address.is_empty() { String::new() } else { "***".to_owned() };

@@ -20,8 +20,8 @@ pub fn is_url(queue: &str) -> bool {
 pub fn parse_web_address(text: &str) -> Result<Url, String> {
     if text.contains(['{', '}']) {
         // The text is not repeated: the part around a placeholder may be a secret.
-        return Err("an address is written out, nothing is put in its place: data never chooses \
-                    where a message goes; leave out { and }"
+        return Err("an address is fixed, and has no placeholders: data never chooses where a \
+                    message goes; leave out { and }"
             .to_owned());
     }
     let expected = "expected an address such as https://price.example/step";

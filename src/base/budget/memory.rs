@@ -1,5 +1,5 @@
-//! Determines the memory limit of the process: the lowest of the machine's memory, the limits of the
-//! cgroups, and the resource limits (`RLIMIT_AS`, `RLIMIT_DATA`).
+//! Determines the memory limit of the process: the lowest of the machine's memory, the limits of
+//! the cgroups, and the resource limits (`RLIMIT_AS`, `RLIMIT_DATA`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
