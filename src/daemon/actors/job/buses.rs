@@ -28,10 +28,9 @@ impl JobActor {
             let until = unread.max(health.unsent_before(*unsent_wait));
             until.map(|at| self.clock.convert(at))
         };
-        let sent = job
-            .graph()
-            .indices()
-            .filter(|step| job.step(*step).is_under_way() && job.graph().step(*step).has_queue());
+        let sent = job.graph().indices().filter(|step| {
+            job.step(*step).has_active_attempt() && job.graph().step(*step).has_queue()
+        });
         sent.filter_map(|step| Some((step, until(step)?))).collect()
     }
 

@@ -29,7 +29,7 @@ impl JobActor {
                 // Steps of a failed job go on, unless the job ended by its deadline.
                 Entry::Job(JobEntry::Cancelled { .. } | JobEntry::Failed { .. }) => {
                     let is_cut_off = |step: &StepIndex| {
-                        job.step(*step).is_under_way()
+                        job.step(*step).has_active_attempt()
                             && job.step_state(*step) == StepState::Cancelled
                     };
                     let running = job.graph().indices().filter(is_cut_off);
