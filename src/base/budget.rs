@@ -1,25 +1,30 @@
-//! Budgets: bounds on what clients make the process hold. They count bytes of bodies, of answers,
-//! of messages to workers and of unreadable messages; and concurrent reads of the journal.
+//! Budgets: limits on what clients can make the process hold. They limit the bytes of request
+//! bodies, of answers, of messages to workers and of unreadable messages, and the number of
+//! concurrent reads of the journal.
 
 pub mod memory;
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bodies up to this size, in bytes, have a budget of their own, which large bodies cannot use up.
+/// The largest small body, in bytes. Small bodies have a budget of their own, which large bodies
+/// cannot use up.
 pub const SMALL_BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// The unit in which bytes are counted.
+/// The bytes that one semaphore permit stands for in a budget of bytes.
 const UNIT_BYTES: usize = 1024;
 
-/// A part of a budget that was acquired. Dropping it releases that part.
+/// An acquired part of a budget. Dropping it releases that part.
 pub type Permit = OwnedSemaphorePermit;
 
-/// A bounded amount of bytes or of places. Clones share it.
+/// A bounded number of bytes or of items. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ResourceBudget {
+    /// Holds the units that are free.
     semaphore: Arc<Semaphore>,
+    /// The size of the budget, in units.
     capacity: u32,
+    /// The amount that one unit stands for: [`UNIT_BYTES`] bytes, or one item.
     unit: usize,
 }
 
@@ -29,9 +34,9 @@ impl ResourceBudget {
         ResourceBudget::new(bytes, UNIT_BYTES)
     }
 
-    /// Creates a budget of so many places.
-    pub fn for_count(places: usize) -> ResourceBudget {
-        ResourceBudget::new(places, 1)
+    /// Creates a budget of `count` items.
+    pub fn for_count(count: usize) -> ResourceBudget {
+        ResourceBudget::new(count, 1)
     }
 
     fn new(amount: usize, unit: usize) -> ResourceBudget {
@@ -45,49 +50,50 @@ impl ResourceBudget {
         }
     }
 
-    /// Converts an amount to units. A larger amount than the capacity counts as all of it: whoever
-    /// needs that much uses the budget alone.
-    fn units(&self, amount: usize) -> u32 {
+    /// Converts an amount to units, at most the capacity. So an amount beyond the capacity can
+    /// still be acquired, while nobody else uses the budget.
+    fn to_units(&self, amount: usize) -> u32 {
         u32::try_from(amount.div_ceil(self.unit)).unwrap_or(u32::MAX).min(self.capacity)
     }
 
-    /// Acquires this amount if it is free now.
+    /// Acquires `amount` if it is free now.
     pub fn try_acquire(&self, amount: usize) -> Option<Permit> {
-        self.semaphore.clone().try_acquire_many_owned(self.units(amount)).ok()
+        self.semaphore.clone().try_acquire_many_owned(self.to_units(amount)).ok()
     }
 
-    /// Waits until this amount is free, first come, first served, and acquires it.
+    /// Waits until `amount` is free, and acquires it. Waiters are served in FIFO order.
     pub async fn acquire(&self, amount: usize) -> Option<Permit> {
         // The semaphore is never closed.
-        self.semaphore.clone().acquire_many_owned(self.units(amount)).await.ok()
+        self.semaphore.clone().acquire_many_owned(self.to_units(amount)).await.ok()
     }
 
-    /// Grows a permit to this total amount, and returns whether that was free.
+    /// Grows a permit to `amount` in total if the difference is free now. Returns whether it was; a
+    /// permit of at least `amount` stays as it is.
     pub fn try_grow(&self, permit: &mut Permit, amount: usize) -> bool {
-        let missing = usize::try_from(self.units(amount))
+        let missing = usize::try_from(self.to_units(amount))
             .unwrap_or(usize::MAX)
             .saturating_sub(permit.num_permits());
-        let more = u32::try_from(missing)
+        let additional = u32::try_from(missing)
             .ok()
             .and_then(|missing| self.semaphore.clone().try_acquire_many_owned(missing).ok());
-        more.map(|more| permit.merge(more)).is_some()
+        additional.map(|additional| permit.merge(additional)).is_some()
     }
 
-    /// Returns the amount in use.
+    /// Returns the amount in use, rounded up to whole units.
     pub fn used(&self) -> usize {
         let capacity = usize::try_from(self.capacity).unwrap_or(usize::MAX);
         capacity.saturating_sub(self.semaphore.available_permits()) * self.unit
     }
 
-    /// Shrinks a permit to this amount, and releases the rest.
+    /// Shrinks a permit to `amount`, and releases the difference.
     pub fn shrink(&self, permit: &mut Permit, amount: usize) {
-        let remaining = usize::try_from(self.units(amount)).unwrap_or(usize::MAX);
-        drop(permit.split(permit.num_permits().saturating_sub(remaining)));
+        let kept_units = usize::try_from(self.to_units(amount)).unwrap_or(usize::MAX);
+        drop(permit.split(permit.num_permits().saturating_sub(kept_units)));
     }
 }
 
-/// The budget for messages on their way to workers. A quarter of it is only for bodies of up to
-/// [`SMALL_BODY_BYTES_MAX`] bytes, so that they need not wait for large ones.
+/// The budget for messages that are being sent to workers. A quarter of it is reserved for bodies
+/// of at most [`SMALL_BODY_BYTES_MAX`] bytes, so that they need not wait for large ones.
 #[derive(Clone, Debug)]
 pub struct MessageBudget {
     small: ResourceBudget,
@@ -97,10 +103,10 @@ pub struct MessageBudget {
 impl MessageBudget {
     /// Creates a budget of `bytes`.
     pub fn new(bytes: usize) -> MessageBudget {
-        let small = bytes / 4;
+        let small_bytes = bytes / 4;
         MessageBudget {
-            small: ResourceBudget::for_bytes(small),
-            large: ResourceBudget::for_bytes(bytes - small),
+            small: ResourceBudget::for_bytes(small_bytes),
+            large: ResourceBudget::for_bytes(bytes - small_bytes),
         }
     }
 
@@ -127,14 +133,14 @@ mod tests {
         assert!(budget.try_grow(&mut first, 8 * UNIT_BYTES - 1) && first.num_permits() == 8);
         assert!(
             budget.try_grow(&mut first, UNIT_BYTES) && first.num_permits() == 8,
-            "it has that already"
+            "the permit is large enough already"
         );
         let second = budget.try_acquire(2 * UNIT_BYTES).expect("free");
         assert!(!budget.try_grow(&mut first, 9 * UNIT_BYTES) && first.num_permits() == 8);
         budget.shrink(&mut first, UNIT_BYTES + 1);
         assert_eq!((first.num_permits(), budget.semaphore.available_permits()), (2, 6));
         drop((first, second));
-        let all = budget.try_acquire(1 << 40).expect("alone");
+        let all = budget.try_acquire(1 << 40).expect("the whole budget is free");
         assert_eq!((all.num_permits(), budget.semaphore.available_permits()), (10, 0));
     }
 }

@@ -1,5 +1,5 @@
-//! The only place where the wall clock and random ids are read. The wall clock is also compared
-//! with a monotonic one: if they diverge by minutes, somebody has set the wall clock.
+//! The only source of wall-clock times and random ids. Each reading of the wall clock is compared
+//! with the monotonic clock: if the two have diverged by minutes, somebody has set the wall clock.
 
 use crate::faults;
 use engine::{JobId, Timestamp};
@@ -7,134 +7,145 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// The smallest divergence, in nanoseconds, from which the wall clock counts as set. Less is a
-/// correction, which every reading follows.
-const ADJUSTMENT_MIN_NS: i64 = 120_000_000_000;
+/// Nanoseconds in a second.
+const NS_PER_SECOND: i64 = 1_000_000_000;
 
-/// The longest reading of both clocks from which their divergence is computed. After a longer one
-/// the process was stopped in between.
+/// The divergence of the two clocks, in nanoseconds, from which the wall clock counts as set. A
+/// smaller one is drift or a correction by NTP.
+const ADJUSTMENT_MIN_NS: i64 = 120 * NS_PER_SECOND;
+
+/// The longest time that reading both clocks may take. After a longer one, the divergence is not
+/// computed: the process may have been suspended between the two readings.
 const READING_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The first reading of both clocks in this process.
+/// The first reading of both clocks in this process: the monotonic one, and the wall clock in
+/// nanoseconds since 1970.
 static FIRST_READING: OnceLock<(Instant, i64)> = OnceLock::new();
 
-/// By how much the wall clock was set since then in total, in nanoseconds.
-static TOTAL_ADJUSTMENT: AtomicI64 = AtomicI64::new(0);
+/// The sum of all adjustments of the wall clock since the first reading, in nanoseconds.
+static TOTAL_ADJUSTMENT_NS: AtomicI64 = AtomicI64::new(0);
 
 /// When the wall clock was last set, in nanoseconds after the first reading; 0: never.
-static ADJUSTED_AT: AtomicI64 = AtomicI64::new(0);
+static LAST_ADJUSTMENT_NS: AtomicI64 = AtomicI64::new(0);
 
 /// Returns the time of the wall clock.
 pub fn now() -> Timestamp {
     Timestamp(read_clocks().0)
 }
 
-/// Returns the time of the wall clock, and by how much it was set until then, in nanoseconds.
+/// Returns the time of the wall clock in nanoseconds since 1970, and the sum of its adjustments in
+/// nanoseconds. Records an adjustment that this reading reveals.
 fn read_clocks() -> (i64, i64) {
-    if let Some(at) = faults::now() {
-        return (at, 0);
+    if let Some(test_time_ns) = faults::now() {
+        return (test_time_ns, 0);
     }
     let before = instant();
-    let wall = wall_nanoseconds();
-    let read_in = before.elapsed();
-    let (began, first) = *FIRST_READING.get_or_init(|| (before, wall));
-    let elapsed = to_nanoseconds(before.saturating_duration_since(began));
+    let wall_ns = read_wall_clock_ns();
+    let reading_time = before.elapsed();
+    let (first_instant, first_wall_ns) = *FIRST_READING.get_or_init(|| (before, wall_ns));
+    let elapsed_ns = to_nanoseconds(before.saturating_duration_since(first_instant));
+    let wall_elapsed_ns = wall_ns.saturating_sub(first_wall_ns);
     loop {
-        let set_by = TOTAL_ADJUSTMENT.load(Ordering::Acquire);
-        let drift = wall.saturating_sub(first).saturating_sub(elapsed).saturating_sub(set_by);
-        if drift.abs() < ADJUSTMENT_MIN_NS || read_in > READING_TIME_MAX {
-            return (wall, set_by);
+        let known_ns = TOTAL_ADJUSTMENT_NS.load(Ordering::Acquire);
+        let new_ns = wall_elapsed_ns.saturating_sub(elapsed_ns).saturating_sub(known_ns);
+        if new_ns.abs() < ADJUSTMENT_MIN_NS || reading_time > READING_TIME_MAX {
+            return (wall_ns, known_ns);
         }
-        let adjusted = set_by.saturating_add(drift);
-        if TOTAL_ADJUSTMENT
-            .compare_exchange(set_by, adjusted, Ordering::AcqRel, Ordering::Acquire)
+        let total_ns = known_ns.saturating_add(new_ns);
+        if TOTAL_ADJUSTMENT_NS
+            .compare_exchange(known_ns, total_ns, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
         {
-            ADJUSTED_AT.store(elapsed.max(1), Ordering::Release);
+            LAST_ADJUSTMENT_NS.store(elapsed_ns.max(1), Ordering::Release);
             tracing::warn!(
-                by_s = drift / 1_000_000_000,
-                "the clock was set: jobs under way go on by the time that has passed, and \
+                adjustment_s = new_ns / NS_PER_SECOND,
+                "the clock was set: running jobs continue by the time that has passed, and \
                  retention waits until the clock has been steady for an hour"
             );
-            return (wall, adjusted);
+            return (wall_ns, total_ns);
         }
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the one place")]
-fn wall_nanoseconds() -> i64 {
+/// Returns the time of the wall clock, in nanoseconds since 1970.
+#[allow(clippy::disallowed_methods, reason = "the only place that reads the wall clock")]
+fn read_wall_clock_ns() -> i64 {
     let skew_s: i64 = faults::hit("clock::now").and_then(|skew| skew.parse().ok()).unwrap_or(0);
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    to_nanoseconds(since).saturating_add(skew_s * 1_000_000_000)
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    to_nanoseconds(since_epoch).saturating_add(skew_s * NS_PER_SECOND)
 }
 
-fn to_nanoseconds(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
+fn to_nanoseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Returns by how much the wall clock was set since the process began in total, in seconds.
+/// Returns the sum of all adjustments of the wall clock since the process started, in seconds.
 pub fn total_adjustment_s() -> i64 {
-    let nanoseconds = TOTAL_ADJUSTMENT.load(Ordering::Acquire);
+    let total_ns = TOTAL_ADJUSTMENT_NS.load(Ordering::Acquire);
     // Rounded, because the two clocks are read one after the other.
-    (nanoseconds + 500_000_000 * nanoseconds.signum()) / 1_000_000_000
+    (total_ns + NS_PER_SECOND / 2 * total_ns.signum()) / NS_PER_SECOND
 }
 
-/// Returns how long ago the wall clock was last set; `None` if never since the process began.
+/// Returns how long ago the wall clock was last set; `None` if never since the process started.
 pub fn since_adjustment() -> Option<Duration> {
-    let (began, _) = FIRST_READING.get()?;
-    let at = u64::try_from(ADJUSTED_AT.load(Ordering::Acquire)).ok().filter(|at| *at > 0)?;
-    Some(began.elapsed().saturating_sub(Duration::from_nanos(at)))
+    let (first_instant, _) = FIRST_READING.get()?;
+    let adjusted_ns = LAST_ADJUSTMENT_NS.load(Ordering::Acquire);
+    let adjusted_ns = u64::try_from(adjusted_ns).ok().filter(|adjusted_ns| *adjusted_ns > 0)?;
+    Some(first_instant.elapsed().saturating_sub(Duration::from_nanos(adjusted_ns)))
 }
 
-/// A wall clock that is not affected when the wall clock is set later: it continues by the time
-/// that passes. What began when this was made is measured by it.
+/// A clock that starts at the wall clock's time and ignores later adjustments of the wall clock. It
+/// measures timeouts and deadlines of what began while it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyClock {
-    set_by: i64,
+    /// The sum of the wall clock's adjustments when this clock started, in nanoseconds.
+    initial_adjustment_ns: i64,
 }
 
 impl SteadyClock {
-    /// Starts with the present time of the wall clock.
+    /// Starts a clock at the present time of the wall clock.
     pub fn start() -> SteadyClock {
         SteadyClock {
-            set_by: if faults::now().is_some() {
+            initial_adjustment_ns: if faults::now().is_some() {
                 0
             } else {
-                TOTAL_ADJUSTMENT.load(Ordering::Acquire)
+                TOTAL_ADJUSTMENT_NS.load(Ordering::Acquire)
             },
         }
     }
 
     /// Returns the time of this clock.
     pub fn now(self) -> Timestamp {
-        let (wall, set_by) = read_clocks();
-        self.adjust(wall, set_by)
+        let (wall_ns, total_adjustment_ns) = read_clocks();
+        self.adjust(wall_ns, total_adjustment_ns)
     }
 
-    /// Converts a time of the wall clock, as that is set now, to this clock.
-    pub fn convert(self, at: Timestamp) -> Timestamp {
-        let (_, set_by) = read_clocks();
-        self.adjust(at.0, set_by)
+    /// Converts a time of the wall clock, as it is set now, to a time of this clock.
+    pub fn convert(self, wall_time: Timestamp) -> Timestamp {
+        let (_, total_adjustment_ns) = read_clocks();
+        self.adjust(wall_time.0, total_adjustment_ns)
     }
 
-    fn adjust(self, wall: i64, set_by: i64) -> Timestamp {
-        Timestamp(wall.saturating_sub(set_by.saturating_sub(self.set_by)))
+    /// Subtracts the adjustments of the wall clock since this clock started.
+    fn adjust(self, wall_ns: i64, total_adjustment_ns: i64) -> Timestamp {
+        let later_adjustment_ns = total_adjustment_ns.saturating_sub(self.initial_adjustment_ns);
+        Timestamp(wall_ns.saturating_sub(later_adjustment_ns))
     }
 }
 
-/// Returns the present instant of the monotonic clock, for durations.
-#[allow(clippy::disallowed_methods, reason = "the one place")]
+/// Returns the present instant of the monotonic clock, to measure durations.
+#[allow(clippy::disallowed_methods, reason = "the only place that reads the monotonic clock")]
 pub fn instant() -> Instant {
     Instant::now()
 }
 
-/// Returns the present instant of the clock that timers use.
+/// Returns the present instant of tokio's clock, which tests can pause.
 pub fn timer_now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
 /// Returns a new random id.
-#[allow(clippy::disallowed_methods, reason = "the one place")]
+#[allow(clippy::disallowed_methods, reason = "the only place that creates random ids")]
 pub fn new_id() -> JobId {
     JobId(uuid::Uuid::new_v4())
 }

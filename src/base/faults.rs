@@ -1,16 +1,16 @@
-//! Failpoints, where tests make the daemon fail. They exist only with the feature `failpoints`;
-//! without it each call does nothing.
+//! Failpoints: named points in the code at which tests inject faults. They exist only with the
+//! feature `failpoints`; without it, each call does nothing.
 //!
-//! [`hit`] marks a point at which something can go wrong. The environment variable `FAILPOINTS`
-//! says what happens there (syntax of the crate `fail`), for example
+//! [`hit`] marks a point at which a fault can be injected. The environment variable `FAILPOINTS`
+//! configures the actions, in the syntax of the crate `fail`, for example
 //! `FAILPOINTS="journal::commit=3*off->1*return(abort)"`:
 //!
 //! | action | effect at every point |
 //! |---|---|
-//! | `return(abort)` | the process ends at once, as if killed |
-//! | `delay(MS)`, `sleep(MS)` | the thread stops for a while |
+//! | `return(abort)` | the process aborts, as if killed |
+//! | `delay(MS)`, `sleep(MS)` | the thread is blocked for `MS` milliseconds |
 //! | `panic` | the actor panics |
-//! | `return` or `return(KIND)` | the operation at the point fails, as the next table says |
+//! | `return` or `return(KIND)` | the operation at the point fails, as the next table describes |
 //!
 //! | point | effect of `return(…)` |
 //! |---|---|
@@ -18,28 +18,29 @@
 //! | `journal::commit` | the commit fails in the same way |
 //! | `journal::derive` | the projection of what is committed fails in the same way |
 //! | `journal::positions` | storing the offsets of buses fails in the same way |
-//! | `journal::committed` | between the commit and its effects |
-//! | `journal::sweep` | before a part of the expired jobs is deleted: |
-//! | | a delay makes sense here |
-//! | `archive::read` | before the archive reads the journal: a delay makes sense here |
-//! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | the effect is lost: |
-//! | | `abort` or a delay make sense here |
 //! | `job::take` | the job's actor panics |
-//! | `router::part` | before the router sends a broadcast to the next jobs: |
-//! | | a delay makes sense here |
-//! | `router::round` | before the router passes on a round of the supervisor: |
-//! | | a delay makes sense here |
-//! | `manager::stop` | before a stop: a delay makes sense here |
 //! | `clock::now` | the wall clock is off by this many seconds |
-//! | `token::written` | a new tokens file is written, but does not have its name yet: |
-//! | | `abort` or a delay make sense here |
 //! | `amqp::connect` | a connection cannot be opened |
-//! | `amqp::publish`, `amqp::confirm`, `amqp::deliver` | the connection breaks there |
-//! | `amqp::ack`, `amqp::aside` | the connection breaks there |
+//! | `amqp::publish`, `amqp::confirm`, `amqp::deliver` | the connection breaks |
+//! | `amqp::ack`, `amqp::aside` | the connection breaks |
+//!
+//! At the other points only `return(abort)` or a delay makes sense:
+//!
+//! | point | position |
+//! |---|---|
+//! | `journal::committed` | between a commit and its effects |
+//! | `journal::sweep` | before a batch of expired jobs is deleted |
+//! | `archive::read` | before the archive reads the journal |
+//! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | before the effect |
+//! | `router::part` | before the router sends a broadcast to the next jobs |
+//! | `router::round` | before the router passes on a round of the supervisor |
+//! | `manager::stop` | before the manager stops |
+//! | `token::written` | after a new tokens file is written, before it is renamed into place |
 //!
 //! The simulation in `tests/fast` runs all actors on one thread and uses the hooks of that thread
 //! ([`Hooks`]). At `job::decided`, `journal::committed` and `outbox::answer` the hooks also observe
-//! what happens: the job, the numbers of the committed jobs, the answer to a client.
+//! a value: the job with its number, the numbers of the committed jobs, and the answer to a request
+//! that creates a job.
 
 #[cfg(feature = "failpoints")]
 mod armed {
@@ -47,13 +48,14 @@ mod armed {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// The hooks of a test for the points that its own thread hits.
+    /// The hooks of a test: they replace the configured actions at the points that the test's
+    /// thread hits.
     pub trait Hooks {
-        /// Called when a point is hit: `Some(kind)` makes it fail.
+        /// Handles the hit of a point: `Some(kind)` makes the operation fail.
         fn hit(&self, point: &'static str) -> Option<String>;
-        /// Called with something that happened at a point.
-        fn observe(&self, point: &'static str, what: &dyn Any);
-        /// Returns the wall clock, in nanoseconds since 1970.
+        /// Observes a value at a point.
+        fn observe(&self, point: &'static str, value: &dyn Any);
+        /// Returns the simulated time of the wall clock, in nanoseconds since 1970.
         fn now(&self) -> i64;
     }
 
@@ -63,15 +65,16 @@ mod armed {
 
     /// Sets the hooks of this thread, or removes them.
     pub fn set_hooks(hooks: Option<Rc<dyn Hooks>>) {
-        HOOKS.with(|place| *place.borrow_mut() = hooks);
+        HOOKS.with(|current| *current.borrow_mut() = hooks);
     }
 
     fn hooks() -> Option<Rc<dyn Hooks>> {
-        // `None` while the thread ends.
-        HOOKS.try_with(|place| place.borrow().clone()).ok().flatten()
+        // An error means that the thread is ending.
+        HOOKS.try_with(|current| current.borrow().clone()).ok().flatten()
     }
 
-    /// Marks a point at which something can go wrong: returns `Some(kind)` if it does.
+    /// Marks a point at which a fault can be injected. Returns `Some(kind)` if the operation is to
+    /// fail.
     pub fn hit(point: &'static str) -> Option<String> {
         let kind = match hooks() {
             Some(hooks) => hooks.hit(point),
@@ -88,14 +91,15 @@ mod armed {
         None
     }
 
-    /// Lets a test observe what happened.
-    pub fn observe<T: Any>(point: &'static str, what: impl FnOnce() -> T) {
+    /// Lets a test observe a value. It is computed only if the thread has hooks.
+    pub fn observe<T: Any>(point: &'static str, value: impl FnOnce() -> T) {
         if let Some(hooks) = hooks() {
-            hooks.observe(point, &what());
+            hooks.observe(point, &value());
         }
     }
 
-    /// Returns the wall clock of a test, in nanoseconds since 1970.
+    /// Returns the simulated time of the thread's hooks, in nanoseconds since 1970; `None`: the
+    /// thread has no hooks.
     pub fn now() -> Option<i64> {
         hooks().map(|hooks| hooks.now())
     }
@@ -104,19 +108,19 @@ mod armed {
 #[cfg(feature = "failpoints")]
 pub use armed::{Hooks, hit, now, observe, set_hooks};
 
-/// Marks a point at which something can go wrong: returns `Some(kind)` if it does.
+/// Marks a point at which a fault can be injected; without the feature, none ever is.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn hit(_point: &'static str) -> Option<String> {
     None
 }
 
-/// Lets a test observe what happened.
+/// Lets a test observe a value; without the feature, it is never computed.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
-pub fn observe<T: std::any::Any>(_point: &'static str, _what: impl FnOnce() -> T) {}
+pub fn observe<T: std::any::Any>(_point: &'static str, _value: impl FnOnce() -> T) {}
 
-/// Returns the wall clock of a test, in nanoseconds since 1970.
+/// Returns `None`: without the feature, no clock is simulated.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn now() -> Option<i64> {

@@ -1,5 +1,5 @@
-//! The HTTP client of the daemon's own calls: of web services, of the webhook, of the receiver of
-//! traces and of the broker's management API.
+//! The HTTP client for the daemon's outgoing requests: to web services, the webhook, the collector
+//! of traces, and the broker's management API.
 
 use crate::clock;
 use crate::times;
@@ -11,14 +11,14 @@ use reqwest::{Client, ClientBuilder, Request, Response, StatusCode};
 use std::error::Error;
 use std::time::Duration;
 
-/// How long a connection is kept for the next call. Servers close idle connections after five
-/// seconds or more, and a call on a connection that is just closing would count as lost.
+/// How long an idle keep-alive connection stays in the pool. Servers close idle connections after
+/// five seconds or more, and a request on a connection that is just closing would fail.
 const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(3);
 
-/// Prepares a client that trusts these authorities. It ignores proxies in the environment, follows
-/// no redirects, and tries nothing again by itself.
+/// Returns the builder of a client that trusts these authorities. The client ignores proxies in the
+/// environment, follows no redirects, and retries nothing by itself.
 pub fn builder(authorities: &Authorities) -> ClientBuilder {
-    // An error means that a provider is installed already.
+    // Fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder()
         .no_proxy()
@@ -30,22 +30,25 @@ pub fn builder(authorities: &Authorities) -> ClientBuilder {
         .tls_backend_preconfigured(authorities.client_config())
 }
 
-/// An answer to a call, with any status.
+/// The answer to a request, whatever its status.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
+    /// The HTTP status.
     pub status: StatusCode,
-    /// The pause that it demands before the next call.
+    /// How long to wait before the next request, as the header `Retry-After` demands; `None`: no
+    /// such header.
     pub retry_after: Option<Duration>,
-    /// Its body, or why it could not be read.
+    /// The body, or why it could not be read.
     pub body: Result<Bytes, String>,
 }
 
-/// Sends a request, and reads at most `bytes_max` of the answer. All of it may take `timeout`.
+/// Sends a request and reads the answer, whose body may have at most `bytes_max` bytes. `timeout`
+/// limits both together.
 ///
 /// # Errors
 ///
-/// Says why there is no answer, without the address, which may contain a secret.
+/// Returns an error if there is no answer. It does not contain the address, which may include a
+/// secret.
 pub async fn send(
     client: &Client,
     mut request: Request,
@@ -63,48 +66,47 @@ pub async fn send(
     Ok(Answer { status, retry_after, body })
 }
 
-/// Reads the body of an answer to its end, so that its connection can be used again. Returns `None`
-/// if it has more than `bytes_max`.
+/// Reads the body of a response to its end, so that its connection can be reused. Returns `None` if
+/// the body has more than `bytes_max` bytes.
 ///
 /// # Errors
 ///
-/// The connection broke.
+/// Returns an error if the connection breaks or the request times out.
 pub async fn read_body(
     mut response: Response,
     bytes_max: usize,
 ) -> Result<Option<Bytes>, reqwest::Error> {
-    // An answer that declares a larger size is not read.
+    // A response that declares a larger size is not read.
     if response.content_length().is_some_and(|length| length > bytes_max as u64) {
         return Ok(None);
     }
     let mut body = BytesMut::new();
-    while let Some(part) = response.chunk().await? {
-        if body.len() + part.len() > bytes_max {
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > bytes_max {
             return Ok(None);
         }
-        body.extend_from_slice(&part);
+        body.extend_from_slice(&chunk);
     }
     Ok(Some(body.freeze()))
 }
 
-/// Returns the pause that the headers of an answer demand.
+/// Returns the delay that the header `Retry-After` demands, if there is a valid one.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     times::parse_retry_after(headers.get(RETRY_AFTER)?.to_str().ok()?, clock::now())
 }
 
-/// Returns the pause after this many failures in a row: the first of `bounds`, doubled each time,
-/// but not longer than the second.
-pub fn backoff(failures: u32, bounds: (Duration, Duration)) -> Duration {
-    let (min, max) = bounds;
+/// Returns the exponential backoff after this many consecutive failures: `min`, doubled with each
+/// further failure up to `max`.
+pub fn backoff(failures: u32, (min, max): (Duration, Duration)) -> Duration {
     min.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1))).min(max.max(min))
 }
 
-/// Returns the innermost cause of an error, without the address, which may contain a secret.
+/// Returns the innermost cause of an error, without the address, which may include a secret.
 pub fn root_cause(error: &reqwest::Error) -> String {
     causes(error).last().map_or_else(|| "the connection broke".to_owned(), ToString::to_string)
 }
 
-/// Returns the causes of an error, the innermost last.
+/// Returns the chain of causes of an error, the innermost last.
 pub fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
     std::iter::successors(error.source(), |cause: &&(dyn Error + 'static)| (*cause).source())
 }
@@ -115,7 +117,7 @@ mod tests {
     use engine::Timestamp;
 
     #[test]
-    fn a_pause_is_doubled_up_to_the_longest() {
+    fn the_backoff_doubles_up_to_its_maximum() {
         let seconds = |failures| {
             backoff(failures, (Duration::from_secs(1), Duration::from_secs(60))).as_secs()
         };
@@ -126,17 +128,18 @@ mod tests {
 
     #[test]
     fn retry_after_may_be_a_date() {
-        let pause = |after: &str| {
-            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, after.parse().expect("a value"))]))
+        let parse = |value: &str| {
+            let value = value.parse().expect("a header value");
+            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, value)]))
         };
-        let at = Timestamp(clock::now().0 + 600_000_000_000);
-        let at = jiff::Timestamp::from_nanosecond(i128::from(at.0)).expect("a time");
+        let time = Timestamp(clock::now().0 + 600_000_000_000);
+        let time = jiff::Timestamp::from_nanosecond(i128::from(time.0)).expect("a time");
         let date = jiff::fmt::rfc2822::DateTimePrinter::new()
-            .timestamp_to_rfc9110_string(&at)
+            .timestamp_to_rfc9110_string(&time)
             .expect("a date");
-        let demanded = pause(&date).expect("a pause");
-        assert!((500..=600).contains(&demanded.as_secs()), "{demanded:?}");
-        assert_eq!((pause("7"), pause("soon")), (Some(Duration::from_secs(7)), None));
+        let delay = parse(&date).expect("a delay");
+        assert!((500..=600).contains(&delay.as_secs()), "{delay:?}");
+        assert_eq!((parse("7"), parse("soon")), (Some(Duration::from_secs(7)), None));
         assert_eq!(retry_after(&HeaderMap::new()), None);
     }
 }

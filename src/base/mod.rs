@@ -1,5 +1,5 @@
-//! What all other crates but the engine stand on: the clock, times as text, values of settings,
-//! budgets, who is trusted, how calls are signed, and the points where tests break the daemon.
+//! Shared foundations of all crates but the engine: the clock, RFC 3339 times, types of settings,
+//! budgets, trusted certificate authorities, signatures of requests, and failpoints for tests.
 
 pub mod budget;
 pub mod clock;

@@ -1,11 +1,12 @@
-//! The addresses at which web services may be called.
+//! IP networks: which addresses web services may have. Guards against server-side request forgery
+//! (SSRF).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Networks to which nothing is ever sent, whatever the settings say: the unspecified address,
-/// link-local addresses, which include the metadata services of clouds, and multicast.
+/// Networks to which nothing is ever sent, whatever the settings allow, each with its description:
+/// unspecified, link-local, multicast and broadcast addresses, and metadata services of clouds.
 const FORBIDDEN_NETWORKS: [(Network, &str); 13] = [
     (v4([0, 0, 0, 0], 8), "this host without an address"),
     (v4([169, 254, 0, 0], 16), "link-local, as the metadata services of clouds are"),
@@ -25,33 +26,35 @@ const FORBIDDEN_NETWORKS: [(Network, &str); 13] = [
     (v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42], 128), "the metadata service of a cloud"),
 ];
 
-/// A network: an address and the length of its prefix in bits.
+/// An IP network in CIDR notation: `10.0.0.0/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
-    bits: u8,
+    /// The length of the prefix in bits.
+    prefix_bits: u8,
 }
 
-const fn v4([a, b, c, d]: [u8; 4], bits: u8) -> Network {
-    Network { address: IpAddr::V4(Ipv4Addr::new(a, b, c, d)), bits }
+const fn v4([a, b, c, d]: [u8; 4], prefix_bits: u8) -> Network {
+    Network { address: IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix_bits }
 }
 
-const fn v6([a, b, c, d, e, f, g, h]: [u16; 8], bits: u8) -> Network {
-    Network { address: IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), bits }
+const fn v6([a, b, c, d, e, f, g, h]: [u16; 8], prefix_bits: u8) -> Network {
+    Network { address: IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), prefix_bits }
 }
 
 impl Network {
     /// Returns whether the network contains the address.
     fn contains(&self, address: IpAddr) -> bool {
-        let bits = u32::from(self.bits);
+        let prefix_bits = u32::from(self.prefix_bits);
         match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let differing = (own.to_bits() ^ other.to_bits()).checked_shr(32 - bits);
-                differing.is_none_or(|bits| bits == 0)
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                let difference = network.to_bits() ^ address.to_bits();
+                // An empty prefix would shift by all bits, which is an overflow.
+                difference.checked_shr(32 - prefix_bits).is_none_or(|prefix| prefix == 0)
             }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let differing = (own.to_bits() ^ other.to_bits()).checked_shr(128 - bits);
-                differing.is_none_or(|bits| bits == 0)
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                let difference = network.to_bits() ^ address.to_bits();
+                difference.checked_shr(128 - prefix_bits).is_none_or(|prefix| prefix == 0)
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
         }
@@ -60,7 +63,7 @@ impl Network {
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
+        write!(f, "{}/{}", self.address, self.prefix_bits)
     }
 }
 
@@ -68,76 +71,81 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Network, String> {
-        let wrong = || format!("found {text:?}, expected a network such as 10.0.0.0/8 or fd00::/8");
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| wrong())?)),
+        let error = || format!("found {text:?}, expected a network such as 10.0.0.0/8 or fd00::/8");
+        let (address, prefix_bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| error())?)),
             None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let all = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.unwrap_or(all);
-        if bits > all { Err(wrong()) } else { Ok(Network { address, bits }) }
+        let address: IpAddr = address.parse().map_err(|_| error())?;
+        let address_bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix_bits = prefix_bits.unwrap_or(address_bits);
+        if prefix_bits > address_bits {
+            return Err(error());
+        }
+        Ok(Network { address, prefix_bits })
     }
 }
 
-/// The addresses that web services may have.
+/// Rules for the addresses that web services may have. A denied network takes precedence over an
+/// allowed one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
-    /// The allowed networks; empty: all.
+    /// The allowed networks; empty: every address is allowed.
     pub allow: Vec<Network>,
     /// The denied networks.
     pub deny: Vec<Network>,
 }
 
 impl Networks {
-    /// Returns why nothing may be sent to an address, if so. An address that stands for an IPv4
-    /// address is checked as that too.
+    /// Returns why nothing may be sent to `address`; `None`: it is allowed. An IPv6 address that
+    /// embeds an IPv4 address is also checked as that one.
     pub fn refusal(&self, address: IpAddr) -> Option<String> {
-        let stands_for = || std::iter::once(address).chain(embedded_ipv4(address));
-        if let Some(why) = stands_for().find_map(|one| self.matching_rule(one)) {
-            return Some(format!("the address {address} is refused: {why}"));
+        let equivalents = || std::iter::once(address).chain(embedded_ipv4(address));
+        if let Some(reason) = equivalents().find_map(|address| self.find_denial(address)) {
+            return Some(format!("the address {address} is refused: {reason}"));
         }
-        let is_allowed = |network: &Network| stands_for().any(|address| network.contains(address));
+        let is_allowed = |network: &Network| equivalents().any(|address| network.contains(address));
         (!self.allow.is_empty() && !self.allow.iter().any(is_allowed)).then(|| {
             format!("the address {address} is refused: it is in no network of push.networks.allow")
         })
     }
 
-    fn matching_rule(&self, address: IpAddr) -> Option<String> {
-        if let Some((_, why)) =
+    /// Finds the forbidden or denied network that contains `address`, and describes it.
+    fn find_denial(&self, address: IpAddr) -> Option<String> {
+        if let Some((_, description)) =
             FORBIDDEN_NETWORKS.iter().find(|(network, _)| network.contains(address))
         {
-            return Some(format!("{why}; nothing is ever sent there"));
+            return Some(format!("{description}; nothing is ever sent there"));
         }
-        let denied = self.deny.iter().find(|network| network.contains(address))?;
-        Some(format!("it is in {denied} of push.networks.deny"))
+        let network = self.deny.iter().find(|network| network.contains(address))?;
+        Some(format!("it is in {network} of push.networks.deny"))
     }
 }
 
-/// Returns the IPv4 addresses that an IPv6 address may stand for: mapped (`::ffff:0:0/96`),
+/// Returns the IPv4 addresses that an IPv6 address may embed: mapped (`::ffff:0:0/96`),
 /// compatible (`::/96`), translated (NAT64, `64:ff9b::/96` and both forms in `64:ff9b:1::/48`), and
 /// 6to4 (`2002::/16`).
 fn embedded_ipv4(address: IpAddr) -> impl Iterator<Item = IpAddr> {
-    let own = |high: u16, low: u16| {
+    let ipv4 = |high: u16, low: u16| {
         Some(IpAddr::V4(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))))
     };
     let segments = match address {
         IpAddr::V4(_) => [0; 8],
         IpAddr::V6(address) => address.segments(),
     };
-    let found = match segments {
+    let embedded = match segments {
         // ::1 is this host, not 0.0.0.1.
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None, None],
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]
         | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
-        | [0x2002, high, low, _, _, _, _, _] => [own(high, low), None],
+        | [0x2002, high, low, _, _, _, _, _] => [ipv4(high, low), None],
         [0x64, 0xff9b, 1, first, second, third, high, low] => {
-            [own(first, (second << 8) | (third >> 8)), own(high, low)]
+            [ipv4(first, (second << 8) | (third >> 8)), ipv4(high, low)]
         }
         _ => [None, None],
     };
-    found.into_iter().flatten()
+    embedded.into_iter().flatten()
 }
 
 #[cfg(test)]
@@ -145,8 +153,8 @@ mod tests {
     use super::*;
 
     fn networks(allow: &[&str], deny: &[&str]) -> Networks {
-        let all = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        Networks { allow: all(allow), deny: all(deny) }
+        let parse_all = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        Networks { allow: parse_all(allow), deny: parse_all(deny) }
     }
 
     fn is_address_refused(networks: &Networks, address: &str) -> bool {
@@ -155,7 +163,7 @@ mod tests {
 
     #[test]
     fn metadata_link_local_unspecified_and_multicast_addresses_are_always_refused() {
-        let open = networks(&["0.0.0.0/0", "::/0"], &[]);
+        let allow_all = networks(&["0.0.0.0/0", "::/0"], &[]);
         for address in [
             "169.254.169.254",
             "169.254.0.1",
@@ -187,7 +195,7 @@ mod tests {
             "::ffff:0.0.0.0",
             "64:ff9b::224.0.0.1",
         ] {
-            assert!(is_address_refused(&open, address), "{address}");
+            assert!(is_address_refused(&allow_all, address), "{address}");
             assert!(is_address_refused(&Networks::default(), address), "{address}");
         }
     }
@@ -197,7 +205,7 @@ mod tests {
         for address in ["127.0.0.1", "10.1.2.3", "192.168.0.1", "::1", "fd00::1", "93.184.216.34"] {
             assert!(!is_address_refused(&Networks::default(), address), "{address}");
         }
-        let own = networks(&["10.0.0.0/8", "fd00::/8"], &["10.9.0.0/16", "10.1.1.1"]);
+        let configured = networks(&["10.0.0.0/8", "fd00::/8"], &["10.9.0.0/16", "10.1.1.1"]);
         for (address, is_refused) in [
             ("10.1.2.3", false),
             ("10.255.255.255", false),
@@ -210,7 +218,7 @@ mod tests {
             ("::ffff:10.9.0.1", true),
             ("::ffff:10.8.0.1", false),
         ] {
-            assert_eq!(is_address_refused(&own, address), is_refused, "{address}");
+            assert_eq!(is_address_refused(&configured, address), is_refused, "{address}");
         }
         assert!(is_address_refused(&networks(&[], &["0.0.0.0/0"]), "8.8.8.8"));
     }

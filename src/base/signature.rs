@@ -1,4 +1,4 @@
-//! Signs what is posted to others, so that they can tell who sent it.
+//! Signs outgoing HTTP requests with HMAC-SHA256, so that their receivers can verify the sender.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -9,10 +9,10 @@ pub const TIMESTAMP_HEADER: &str = "X-Signature-Timestamp";
 /// The header with the signature.
 pub const SIGNATURE_HEADER: &str = "X-Signature-256";
 
-/// Returns `sha256=<hex>`, the HMAC of `<timestamp>.<body>`. The time is signed too, so that an old
-/// request cannot be sent again.
+/// Returns the signature of a request: `sha256=<hex>`, the HMAC of `<timestamp>.<body>`. It covers
+/// the time too, so that receivers can detect replayed requests.
 pub fn sign(secret: &str, timestamp: &str, body: &[u8]) -> String {
-    // HMAC takes a key of any length.
+    // Cannot fail: HMAC takes a key of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else {
         return String::new();
     };
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_signature_is_that_of_the_documents() {
+    fn the_signature_is_an_hmac_of_the_timestamp_and_the_body() {
         // python3 -c 'import hmac; print(hmac.new(b"secret", b"1.{}", "sha256").hexdigest())'
         let expected = "sha256=1122767b193110cfec322b6f199b599edbf608ed087f2d27afb0b97d99523908";
         assert_eq!(sign("secret", "1", b"{}"), expected);

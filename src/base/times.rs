@@ -1,11 +1,11 @@
-//! Formats and parses times: RFC 3339 in UTC, and whole seconds.
+//! Formats times as RFC 3339 in UTC or as Unix seconds, and parses RFC 3339 and `Retry-After`.
 
 use engine::Timestamp;
 use jiff::civil::{DateTime, date};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
-/// A time that is serialized as RFC 3339, with nanoseconds.
+/// A time that is serialized as RFC 3339 in UTC, with nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rfc3339Time(pub Timestamp);
 
@@ -15,76 +15,78 @@ impl Serialize for Rfc3339Time {
     }
 }
 
-/// Formats a time as RFC 3339 with milliseconds: the texts sort like the times.
+/// Formats a time as RFC 3339 in UTC, with milliseconds. The texts sort in the order of the times.
 pub fn format_rfc3339(at: Timestamp) -> String {
     format!("{:.3}", to_jiff(at))
 }
 
-/// Returns the whole seconds since 1970.
+/// Returns the whole seconds since 1970-01-01 UTC; 0 for an earlier time.
 pub fn unix_seconds(at: Timestamp) -> u64 {
     Timestamp(0).duration_until(at).as_secs()
 }
 
 /// Parses RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without an
-/// offset the time would be ambiguous, so it is refused. A space is accepted for `+` and for `T`,
-/// because in a query `+` means a space.
+/// offset the time would be ambiguous, so it is refused. A space is accepted in place of `+`,
+/// because a URL query decodes `+` to a space, and in place of `T`, as RFC 3339 allows.
 pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
-    let (local, offset) = split_offset(text)?;
-    let (seconds, fraction) = local.split_at_checked("2026-01-31T12:00:00".len())?;
-    let digits = fraction.strip_prefix('.').unwrap_or(fraction);
-    // The library would read other forms of ISO 8601 as well.
+    let (local, offset_s) = split_offset(text)?;
+    let (date_time, fraction) = local.split_at_checked("2026-01-31T12:00:00".len())?;
+    let fraction_digits = fraction.strip_prefix('.').unwrap_or(fraction);
+    // The library also accepts other forms of ISO 8601.
     let is_rfc3339 = [(4, b'-'), (13, b':'), (16, b':')]
         .into_iter()
-        .all(|(at, byte)| seconds.as_bytes().get(at) == Some(&byte))
+        .all(|(index, separator)| date_time.as_bytes().get(index) == Some(&separator))
         && (fraction.is_empty() || fraction.starts_with('.'))
-        && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let seconds: DateTime = is_rfc3339.then(|| seconds.parse().ok()).flatten()?;
-    let since = seconds.duration_since(date(1970, 1, 1).at(0, 0, 0, 0)).as_secs() - offset;
-    let nanoseconds: i64 = format!("{digits:0<9.9}").parse().ok()?;
-    // Times beyond the year 2262 count as its end, those before 1970 as its beginning.
-    let since = since.saturating_mul(1_000_000_000).saturating_add(nanoseconds);
-    Some(Timestamp(since.max(0)))
+        && fraction_digits.bytes().all(|byte| byte.is_ascii_digit());
+    let date_time: DateTime = is_rfc3339.then(|| date_time.parse().ok()).flatten()?;
+    let seconds = date_time.duration_since(date(1970, 1, 1).at(0, 0, 0, 0)).as_secs() - offset_s;
+    // Padded or cut to nine digits.
+    let subsecond_ns: i64 = format!("{fraction_digits:0<9.9}").parse().ok()?;
+    // Clamped to what a timestamp can hold: from 1970 to April 2262.
+    let since_epoch_ns = seconds.saturating_mul(1_000_000_000).saturating_add(subsecond_ns);
+    Some(Timestamp(since_epoch_ns.max(0)))
 }
 
-/// The length of an offset such as `+01:00`.
-const OFFSET_LENGTH: usize = 6;
+/// The length of an offset such as `+01:00`, in bytes.
+const OFFSET_BYTES: usize = 6;
 
-/// Splits a time into its text without the offset, and the offset in seconds that its clock is
-/// ahead of UTC.
+/// Splits the text of a time into the local time and its offset from UTC in seconds, positive east
+/// of Greenwich.
 fn split_offset(text: &str) -> Option<(&str, i64)> {
     if let Some(local) = text.strip_suffix(['Z', 'z']) {
         return Some((local, 0));
     }
     let (local, offset) =
-        text.len().checked_sub(OFFSET_LENGTH).and_then(|at| text.split_at_checked(at))?;
+        text.len().checked_sub(OFFSET_BYTES).and_then(|index| text.split_at_checked(index))?;
     let sign = match offset.as_bytes() {
         [b'+' | b' ', _, _, b':', _, _] => 1,
         [b'-', _, _, b':', _, _] => -1,
         _ => return None,
     };
-    let number = |digits: &str, max: i64| {
+    let parse_number = |digits: &str, max: i64| {
+        // The standard parser also accepts a sign.
         let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
         digits.parse::<i64>().ok().filter(|number| is_number && *number <= max)
     };
-    Some((
-        local,
-        sign * (number(offset.get(1..3)?, 23)? * 3_600 + number(offset.get(4..6)?, 59)? * 60),
-    ))
+    let hours = parse_number(offset.get(1..3)?, 23)?;
+    let minutes = parse_number(offset.get(4..6)?, 59)?;
+    Some((local, sign * (hours * 3_600 + minutes * 60)))
 }
 
-/// Parses the pause in a header `Retry-After`: a number of seconds, or a time.
+/// Parses the value of a `Retry-After` header: a number of seconds, or an HTTP date. Returns the
+/// delay from `now`, zero for a date that has passed.
 pub(crate) fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
-    let nanoseconds = at.as_nanosecond().saturating_sub(i128::from(now.0));
-    Some(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
+    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
+    let delay_ns = date.as_nanosecond().saturating_sub(i128::from(now.0));
+    Some(Duration::from_nanos(u64::try_from(delay_ns).unwrap_or_default()))
 }
 
 fn to_jiff(at: Timestamp) -> jiff::Timestamp {
-    // The library's times reach far beyond those of nanoseconds in an i64.
+    // The addition cannot overflow: the library's range is far wider than an i64 of nanoseconds.
     jiff::Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_nanos(at.0.max(0))
 }
 

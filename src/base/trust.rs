@@ -1,7 +1,7 @@
-//! The certificate authorities that are trusted: those of this machine (the variables
-//! `SSL_CERT_FILE` and `SSL_CERT_DIR` name others), and those of a file. A machine without any,
-//! such as a small container, trusts the public ones. Chains, host names and times are always
-//! checked.
+//! The trusted certificate authorities of TLS connections: those of the machine (the environment
+//! variables `SSL_CERT_FILE` and `SSL_CERT_DIR` can name others) and those of a configured file. If
+//! there are none, as in a minimal container, Mozilla's public roots are trusted. Certificate
+//! chains, host names and validity periods are always verified.
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -11,21 +11,21 @@ use std::path::Path;
 use std::sync::Arc;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-/// The certificate authorities that are trusted.
+/// A set of trusted certificate authorities.
 #[derive(Clone, Debug, Default)]
 pub struct Authorities {
-    /// Their certificates. Empty: the public authorities are trusted.
+    /// The root certificates; empty: Mozilla's public roots are trusted.
     certificates: Vec<CertificateDer<'static>>,
 }
 
 impl Authorities {
-    /// Loads the authorities of this machine, and those of a file. An empty name means no file.
+    /// Loads the authorities of this machine and those of a file. An empty name means no file.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or has no certificate.
+    /// Returns an error if the file cannot be read, or contains no certificate.
     pub fn load(file: &str) -> Result<Authorities, String> {
-        // Authorities of the machine that cannot be parsed are not trusted.
+        // Authorities of the machine that cannot be loaded are left out.
         let mut certificates = rustls_native_certs::load_native_certs().certs;
         if !file.is_empty() {
             certificates.extend(read_certificates(Path::new(file))?);
@@ -33,16 +33,16 @@ impl Authorities {
         Ok(Authorities { certificates })
     }
 
-    /// Loads the authorities of this machine alone.
+    /// Loads only the authorities of this machine.
     pub fn load_system() -> Authorities {
         Authorities { certificates: rustls_native_certs::load_native_certs().certs }
     }
 
-    /// Returns the root certificates for TLS.
+    /// Returns the root certificates as rustls takes them.
     pub(crate) fn root_store(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
-        let (added, _) = roots.add_parsable_certificates(self.certificates.iter().cloned());
-        if added == 0 {
+        let (added_count, _) = roots.add_parsable_certificates(self.certificates.iter().cloned());
+        if added_count == 0 {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
         roots
@@ -53,7 +53,7 @@ impl Authorities {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("ring has what the default versions of TLS need")
+            .expect("ring supports the default TLS versions")
             .with_root_certificates(self.root_store())
             .with_no_client_auth()
     }
@@ -61,7 +61,7 @@ impl Authorities {
     /// Returns the TLS configuration of the command line's HTTP client.
     pub fn agent_tls_config(&self) -> TlsConfig {
         let certificates: Vec<Certificate<'static>> =
-            self.certificates.iter().map(|known| Certificate::from_der(known).to_owned()).collect();
+            self.certificates.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
         let roots = if certificates.is_empty() {
             RootCerts::WebPki
         } else {
@@ -72,50 +72,52 @@ impl Authorities {
 }
 
 impl From<Vec<CertificateDer<'static>>> for Authorities {
-    /// Trusts these certificates, and none of this machine.
+    /// Trusts only these certificates, and no others of this machine.
     fn from(certificates: Vec<CertificateDer<'static>>) -> Authorities {
         Authorities { certificates }
     }
 }
 
-/// Describes what a path is if it exists and is not a regular file: opening it might block for
-/// ever.
+/// Describes what a path is if it exists and is not a regular file, which might block forever when
+/// it is opened.
 pub fn describe_special_file(file: &Path) -> Option<&'static str> {
-    let kind = std::fs::metadata(file).ok()?.file_type();
-    if kind.is_file() {
+    let file_type = std::fs::metadata(file).ok()?.file_type();
+    if file_type.is_file() {
         None
-    } else if kind.is_dir() {
+    } else if file_type.is_dir() {
         Some("a directory")
-    } else if kind.is_fifo() {
+    } else if file_type.is_fifo() {
         Some("a named pipe (FIFO), whose reader would wait for a writer")
-    } else if kind.is_socket() {
+    } else if file_type.is_socket() {
         Some("a socket")
     } else {
         Some("a device")
     }
 }
 
-/// Reads the certificates of a file.
+/// Reads the PEM certificates of a file.
 ///
 /// # Errors
 ///
-/// The file cannot be read, or has none.
+/// Returns an error if the file cannot be read, or contains no certificate.
 pub fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let wrong = |why: String| {
+    let error = |reason: String| {
         format!(
-            "{}: {why}; expected certificates in PEM, each between BEGIN CERTIFICATE and END \
+            "{}: {reason}; expected certificates in PEM, each between BEGIN CERTIFICATE and END \
              CERTIFICATE",
             file.display()
         )
     };
-    if let Some(kind) = describe_special_file(file) {
-        return Err(wrong(format!("it is {kind}")));
+    if let Some(description) = describe_special_file(file) {
+        return Err(error(format!("it is {description}")));
     }
-    let read: Result<Vec<CertificateDer<'static>>, _> =
+    let certificates: Result<Vec<CertificateDer<'static>>, _> =
         CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-    match read {
-        Ok(found) if found.is_empty() => Err(wrong("it has no certificate".to_owned())),
-        Ok(found) => Ok(found),
-        Err(error) => Err(wrong(error.to_string())),
+    match certificates {
+        Ok(certificates) if certificates.is_empty() => {
+            Err(error("it has no certificate".to_owned()))
+        }
+        Ok(certificates) => Ok(certificates),
+        Err(pem_error) => Err(error(pem_error.to_string())),
     }
 }

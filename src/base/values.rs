@@ -1,4 +1,4 @@
-//! The types of values of settings: durations, secrets, addresses, choices.
+//! Types for the values of settings: durations, lists of names, secrets, addresses, choices.
 
 use engine::Millis;
 use serde::de::{SeqAccess, Visitor};
@@ -36,13 +36,14 @@ impl<'de> Deserialize<'de> for DurationSetting {
     }
 }
 
-/// Names, as a list or as a text with commas between them, as in the environment.
+/// A list of names. A setting gives it as a list, or as one comma-separated text, as environment
+/// variables do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Names(pub Vec<String>);
 
 impl Names {
-    /// Returns whether there are none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -50,8 +51,8 @@ impl Names {
 
 impl<'de> Deserialize<'de> for Names {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameListVisitor;
-        impl<'de> Visitor<'de> for NameListVisitor {
+        struct NamesVisitor;
+        impl<'de> Visitor<'de> for NamesVisitor {
             type Value = Names;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,11 +72,11 @@ impl<'de> Deserialize<'de> for Names {
                 Ok(Names(names))
             }
         }
-        deserializer.deserialize_any(NameListVisitor)
+        deserializer.deserialize_any(NamesVisitor)
     }
 }
 
-/// A text that is never shown.
+/// A secret: its text is replaced by `***` wherever it is serialized or printed for debugging.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -92,18 +93,19 @@ impl Serialize for Secret {
     }
 }
 
-/// A broker's address, whose password is never shown.
+/// The address of a broker, whose password and other secrets are masked wherever it is shown.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct ServerAddress(pub String);
 
 impl ServerAddress {
-    fn masked(&self) -> String {
+    /// Returns the address with its secrets masked.
+    fn to_masked(&self) -> String {
         mask_address(&self.0)
     }
 }
 
-/// Parameters in the query of a broker's address that are no secrets.
+/// The query parameters of a broker's address that are not secret. All others are masked.
 const PUBLIC_PARAMETERS: [&str; 8] = [
     "auth_mechanism",
     "channel_max",
@@ -115,57 +117,57 @@ const PUBLIC_PARAMETERS: [&str; 8] = [
     "verify",
 ];
 
-/// The fewest characters of a part of a path that counts as a token, if it has letters and digits.
-const TOKEN_CHARS_MIN: usize = 16;
+/// The minimum length of a path segment, in bytes, to be masked as a token.
+const TOKEN_BYTES_MIN: usize = 16;
 
-/// Masks what may be a secret in an address: the password, the query, a token in the path. A text
-/// that is not an address may be a secret as a whole.
+/// Masks everything in an address that may be a secret: the password, the query, tokens in the
+/// path. A text that is not an address is masked as a whole.
 pub(crate) fn mask_address(address: &str) -> String {
     let Some((scheme, rest)) = address.split_once("://") else {
         return if address.is_empty() { String::new() } else { "***".to_owned() };
     };
     // A password may contain a `/`, `?` or `#` that should have been escaped.
-    let (credentials, rest) = match rest.rsplit_once('@') {
-        Some((credentials, rest)) => (Some(credentials), rest),
+    let (credentials, location) = match rest.rsplit_once('@') {
+        Some((credentials, location)) => (Some(credentials), location),
         None => (None, rest),
     };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (host, rest) = rest.split_at(end);
+    let host_end = location.find(['/', '?', '#']).unwrap_or(location.len());
+    let (host, resource) = location.split_at(host_end);
     let user = match credentials.map(|credentials| credentials.split_once(':')) {
         None => String::new(),
         Some(Some((user, _))) => format!("{user}:***@"),
         // A user name alone may be a token.
         Some(None) => "***@".to_owned(),
     };
-    // If the host is missing, the password is where a port would be.
+    // If the `@host` part was forgotten, the password stands where the port would be.
     let host = match host.rsplit_once(':') {
         Some((name, port)) if !host.ends_with(']') && !is_port(port) => {
             format!("{name}:***")
         }
         Some(_) | None => host.to_owned(),
     };
-    let (rest, fragment) = match rest.split_once('#') {
-        Some((rest, _)) => (rest, "#***"),
-        None => (rest, ""),
+    let (resource, fragment) = match resource.split_once('#') {
+        Some((resource, _)) => (resource, "#***"),
+        None => (resource, ""),
     };
-    let (path, query) = match rest.split_once('?') {
+    let (path, query) = match resource.split_once('?') {
         Some((path, query)) => (path, Some(query).filter(|query| !query.is_empty())),
-        None => (rest, None),
+        None => (resource, None),
     };
-    // The query of a web service's address may be a secret too.
+    // In the address of a web service, every query parameter may be a secret.
     let (query, fragment) = match query {
         Some(_) if scheme.starts_with("http") => (Some("***"), ""),
         _ => (query, fragment),
     };
     let path: Vec<&str> =
-        path.split('/').map(|part| if is_token(part) { "***" } else { part }).collect();
+        path.split('/').map(|segment| if is_token(segment) { "***" } else { segment }).collect();
     let query = query.map_or_else(String::new, |query| {
-        let parts = query.split('&').map(|part| match part.split_once('=') {
-            Some((name, _)) if PUBLIC_PARAMETERS.contains(&name) => part.to_owned(),
+        let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
+            Some((name, _)) if PUBLIC_PARAMETERS.contains(&name) => parameter.to_owned(),
             Some((name, _)) => format!("{name}=***"),
             None => "***".to_owned(),
         });
-        format!("?{}", parts.collect::<Vec<_>>().join("&"))
+        format!("?{}", parameters.collect::<Vec<_>>().join("&"))
     });
     format!("{scheme}://{user}{host}{}{query}{fragment}", path.join("/"))
 }
@@ -174,34 +176,35 @@ fn is_port(text: &str) -> bool {
     text.parse::<u16>().is_ok()
 }
 
-/// Returns whether a part of a path looks like a token rather than a name.
-fn is_token(part: &str) -> bool {
-    part.len() >= TOKEN_CHARS_MIN
-        && part.bytes().any(|byte| byte.is_ascii_digit())
-        && part.bytes().any(|byte| byte.is_ascii_alphabetic())
+/// Returns whether a path segment looks like a token rather than a name: it is long, and has both
+/// letters and digits.
+fn is_token(segment: &str) -> bool {
+    segment.len() >= TOKEN_BYTES_MIN
+        && segment.bytes().any(|byte| byte.is_ascii_digit())
+        && segment.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-/// Checks that none of these settings is 0. Their names stand behind `prefix`.
+/// Checks that none of these settings is 0. `prefix` is prepended to their names in the error.
 ///
 /// # Errors
 ///
-/// Names the first that is 0.
+/// Returns an error that names the first setting that is 0.
 pub fn check_at_least_one<N: Default + PartialEq>(
     prefix: &str,
-    numbers: &[(&str, N)],
+    settings: &[(&str, N)],
 ) -> Result<(), String> {
-    match numbers.iter().find(|(_, number)| *number == N::default()) {
+    match settings.iter().find(|(_, value)| *value == N::default()) {
         Some((name, _)) => Err(format!("{prefix}{name} is 0, expected at least 1")),
         None => Ok(()),
     }
 }
 
-/// Masks every address in a JSON value.
+/// Masks every address in a JSON value, at any depth.
 pub fn mask_addresses(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::String(text) if text.contains("://") => *text = mask_address(text),
-        serde_json::Value::Array(list) => list.iter_mut().for_each(mask_addresses),
-        serde_json::Value::Object(keys) => keys.values_mut().for_each(mask_addresses),
+        serde_json::Value::Array(items) => items.iter_mut().for_each(mask_addresses),
+        serde_json::Value::Object(object) => object.values_mut().for_each(mask_addresses),
         serde_json::Value::Null
         | serde_json::Value::Bool(_)
         | serde_json::Value::Number(_)
@@ -211,48 +214,52 @@ pub fn mask_addresses(value: &mut serde_json::Value) {
 
 impl fmt::Debug for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.masked())
+        write!(f, "{:?}", self.to_masked())
     }
 }
 
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.masked())
+        f.write_str(&self.to_masked())
     }
 }
 
 impl Serialize for ServerAddress {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.masked())
+        serializer.serialize_str(&self.to_masked())
     }
 }
 
-/// Deserializes one of the given words.
+/// Deserializes one of `choices`, pairs of a word and the value that it stands for.
+///
+/// # Errors
+///
+/// Returns an error if the text is none of the words; `expected` lists them.
 pub fn deserialize_choice<'de, D: Deserializer<'de>, T: Copy>(
     deserializer: D,
     choices: &[(&str, T)],
     expected: &str,
 ) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
-    found.ok_or_else(|| serde::de::Error::custom(format!("found {text:?}, expected {expected}")))
+    let choice = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+    choice.ok_or_else(|| serde::de::Error::custom(format!("found {text:?}, expected {expected}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What settings, queries and options accept: a number is never taken for another unit, and
+    /// Settings, queries and command-line options share this parser. A number needs a unit, and
     /// months and years have a fixed length (30.44 and 365.25 days).
     #[test]
     fn durations_are_numbers_with_units_in_any_order() {
         let parse = |text: &str| {
-            let read = serde_json::from_value::<DurationSetting>(serde_json::json!(text));
-            read.map(|span| span.0.as_nanos())
+            let setting = serde_json::from_value::<DurationSetting>(serde_json::json!(text));
+            setting.map(|duration| duration.0.as_nanos())
         };
         const SECOND: u128 = 1_000_000_000;
         const DAY: u128 = 86_400 * SECOND;
-        for (written, nanoseconds) in [
+        for (text, nanoseconds) in [
             ("0", 0),
             ("0s", 0),
             ("17ns", 17),
@@ -278,7 +285,7 @@ mod tests {
             ("2years", 2 * 31_557_600 * SECOND),
             ("18446744073709551615s", 18_446_744_073_709_551_615 * SECOND),
         ] {
-            assert_eq!(parse(written).map_err(|error| error.to_string()), Ok(nanoseconds));
+            assert_eq!(parse(text).map_err(|error| error.to_string()), Ok(nanoseconds));
         }
         for wrong in [
             "",
@@ -314,8 +321,8 @@ mod tests {
             (3_456_000_000_000_000, "40d"),
             (1_500_000, "1ms 500us"),
         ] {
-            let span = DurationSetting(Duration::from_nanos(nanoseconds));
-            assert_eq!(span.to_string(), printed);
+            let duration = DurationSetting(Duration::from_nanos(nanoseconds));
+            assert_eq!(duration.to_string(), printed);
         }
     }
 }

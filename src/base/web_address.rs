@@ -1,26 +1,27 @@
-//! Addresses of web services.
+//! Parses and classifies the addresses (URLs) of web services.
 
 use std::net::IpAddr;
 use url::Url;
 
-/// Returns whether a queue is the address of a web service.
+/// Returns whether a queue's name is the address of a web service: an HTTP or HTTPS URL.
 pub fn is_url(queue: &str) -> bool {
-    let has = |scheme: &str| {
-        queue.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    let has_prefix = |prefix: &str| {
+        queue.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     };
-    has("http://") || has("https://")
+    has_prefix("http://") || has_prefix("https://")
 }
 
 /// Parses the address of a web service.
 ///
 /// # Errors
 ///
-/// Returns what is wrong with it.
+/// Returns an error if it is not an HTTP or HTTPS URL, or has a placeholder, credentials or a
+/// fragment. The error says what is wrong.
 pub fn parse_web_address(text: &str) -> Result<Url, String> {
     if text.contains(['{', '}']) {
-        // The text is not shown: a secret may be meant to replace the placeholder.
-        return Err("an address is written out, nothing is put in its place: data never chooses \
-                    where a message goes; leave out { and }"
+        // The text is not repeated: the part around a placeholder may be a secret.
+        return Err("an address is fixed, and has no placeholders: data never chooses where a \
+                    message goes; leave out { and }"
             .to_owned());
     }
     let expected = "expected an address such as https://price.example/step";
@@ -39,7 +40,7 @@ pub fn parse_web_address(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Returns the IP address in a URL, if its host is no name and needs no lookup.
+/// Returns the IP address that is the host of a URL; `None` if the host is a name.
 pub fn ip_address(url: &Url) -> Option<IpAddr> {
     match url.host()? {
         url::Host::Domain(_) => None,
@@ -48,12 +49,12 @@ pub fn ip_address(url: &Url) -> Option<IpAddr> {
     }
 }
 
-/// Returns whether data sent to this address can be read on the way: without TLS, to another
-/// machine.
+/// Returns whether data sent to this address leaves the machine unencrypted: the scheme is `http`,
+/// and the host is not the loopback interface.
 pub fn is_cleartext(url: &Url) -> bool {
-    let is_here = match ip_address(url) {
+    let is_loopback = match ip_address(url) {
         Some(address) => address.is_loopback(),
         None => url.host_str() == Some("localhost"),
     };
-    url.scheme() == "http" && !is_here
+    url.scheme() == "http" && !is_loopback
 }

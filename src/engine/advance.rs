@@ -1,6 +1,7 @@
-//! What follows from the state alone: ready steps start, child jobs are started, the job completes.
+//! Decides what follows from a job's state alone: ready steps and child jobs start, conditions
+//! cancel steps, the job completes.
 
-use super::conditions::Conditions;
+use super::conditions::PendingConditions;
 use super::entry::{Entry, Failure, FanOutEntry, JobEntry, StepEntry};
 use super::fanout::ListValue;
 use super::id::StepIndex;
@@ -11,55 +12,57 @@ use super::state::JobState;
 use super::time::Timestamp;
 
 impl Job {
-    /// Decides what follows next; `None`: the job waits.
+    /// Decides the entries that follow next; `None`: the job waits for an input.
     pub(super) fn decide_next(
         &self,
-        conditions: &mut Conditions,
+        pending: &mut PendingConditions,
         ctx: &Context<'_>,
     ) -> Option<Vec<Entry>> {
         if self.state != JobState::Running {
             return None;
         }
-        if let Some(step) = self.next_cancelled(conditions) {
+        if let Some(step) = self.take_step_to_cancel(pending) {
             return Some(vec![Entry::Step(step, StepEntry::Cancelled)]);
         }
         if let Some(step) = self.ready.front() {
-            return Some(self.start_step(*step, conditions, ctx));
+            return Some(self.start_step(*step, pending, ctx));
         }
-        for step in self.fanning_out.iter().filter(|step| self.step(**step).is_under_way()) {
+        for step in
+            self.active_fan_outs.iter().filter(|step| self.step(**step).has_active_attempt())
+        {
             let fan_out = self.step(*step).fan_out.as_ref()?;
             if fan_out.is_all_ended() {
                 return Some(vec![Entry::FanOut(*step, FanOutEntry::Completed)]);
             }
             let name = &self.graph().step(*step).name;
-            if let Some(started) = fan_out.decide_start(self.origin.id, name, ctx) {
-                return Some(vec![Entry::FanOut(*step, started)]);
+            if let Some(entry) = fan_out.decide_start(self.origin.id, name, ctx) {
+                return Some(vec![Entry::FanOut(*step, entry)]);
             }
         }
         (self.steps_left == 0).then(|| vec![Entry::Job(JobEntry::Completed)])
     }
 
-    /// Returns the deadline of a job that begins, or goes on after its end. A child job has no
-    /// deadline: it ends with its root job.
+    /// Returns the deadline of a job that starts now, or continues after its end. A child job has
+    /// no deadline: it ends with its root job.
     pub(super) fn new_deadline(&self, ctx: &Context<'_>) -> Option<Timestamp> {
         if self.origin.parent.is_some() { None } else { ctx.after(self.origin.definition.deadline) }
     }
 
-    /// Starts a step whose dependencies are done, unless its condition is false.
+    /// Decides to start a step whose dependencies are done, unless its condition is false.
     fn start_step(
         &self,
         step: StepIndex,
-        conditions: &mut Conditions,
+        pending: &mut PendingConditions,
         ctx: &Context<'_>,
     ) -> Vec<Entry> {
-        match self.evaluate_when(step, conditions) {
+        match self.evaluate_when(step, pending) {
             None | Some(Ok(true)) => self.start_attempt(step, ctx),
             Some(Ok(false)) => vec![Entry::Step(step, StepEntry::Skipped)],
             Some(Err(reason)) => self.fail_step(step, Failure::new(reason)),
         }
     }
 
-    /// Starts an attempt, the first or another one.
+    /// Decides to start the next attempt of a step, or to fail the step if it cannot start.
     pub(super) fn start_attempt(&self, step: StepIndex, ctx: &Context<'_>) -> Vec<Entry> {
         let definition = self.graph().step(step);
         let attempt = self.step(step).attempt + 1;
@@ -79,11 +82,12 @@ impl Job {
             );
             return self.fail_step(step, Failure::new(reason));
         }
-        // The time of an attempt with a message begins when the message is sent.
+        // The timeout of an attempt with a message starts when workers can receive the message.
         let deadline = deadline.filter(|_| definition.external);
         vec![Entry::Step(step, StepEntry::Started { attempt, deadline })]
     }
 
+    /// Decides to start a fan-out over the list in `input`, or to fail the step if there is none.
     fn start_fan_out(
         &self,
         step: StepIndex,
@@ -95,7 +99,7 @@ impl Job {
             unreachable!("a step with a task fans out over a list: the definition was validated")
         };
         let key = &keys.list_key;
-        let (items, warning) = match ListValue::from_input(input, keys) {
+        let (item_count, warning) = match ListValue::from_input(input, keys) {
             ListValue::Items(elements) => (elements.count(), None),
             ListValue::Missing => {
                 (0, Some(format!("the input has no list under \"{key}\": taken as empty").into()))
@@ -106,13 +110,14 @@ impl Job {
             }
         };
         let depth_max = ctx.limits.depth_max;
-        if items > 0 && self.origin.depth >= depth_max {
+        if item_count > 0 && self.origin.depth >= depth_max {
             let reason = format!(
                 "child jobs would nest deeper than {depth_max} levels (setting limits.depth_max): \
                  does the recursion end?"
             );
             return self.fail_step(step, Failure::new(reason));
         }
-        vec![Entry::FanOut(step, FanOutEntry::Started { items, warning, deadline })]
+        let entry = FanOutEntry::Started { items: item_count, warning, deadline };
+        vec![Entry::FanOut(step, entry)]
     }
 }

@@ -1,5 +1,5 @@
-//! A workflow as a worker (docs/worker-protocol.md): callers join a job, and get an answer when it
-//! ends.
+//! Rules for callers (docs/worker-protocol.md): a workflow acts as a worker. Callers join a job,
+//! and get an answer when it ends.
 
 use super::caller::Caller;
 use super::entry::{CallerEntry, Entry};
@@ -7,25 +7,26 @@ use super::input::Rejected;
 use super::job::Job;
 
 impl Job {
-    /// Returns the caller of that number.
-    pub fn caller(&self, number: u32) -> Option<&Caller> {
-        self.callers.get(number)
+    /// Returns the caller at `index`, in the order in which they joined.
+    pub fn caller(&self, index: u32) -> Option<&Caller> {
+        self.callers.get(index)
     }
 
-    /// Returns whether this caller waits for the job's end.
+    /// Returns whether this caller waits for an answer.
     pub fn is_caller_waiting(&self, caller: &Caller) -> bool {
-        self.callers.number_of(caller).is_some_and(|number| self.callers.is_waiting(number))
+        self.callers.find_index(caller).is_some_and(|index| self.callers.is_waiting(index))
     }
 
-    /// Returns whether the caller is known already, or fewer than `callers_max` are.
+    /// Returns whether the caller may join: it has joined before, or the job has fewer than
+    /// `callers_max` callers.
     pub fn can_join(&self, caller: &Caller, callers_max: usize) -> bool {
-        self.callers.len() < callers_max || self.callers.number_of(caller).is_some()
+        self.callers.len() < callers_max || self.callers.find_index(caller).is_some()
     }
 
-    /// Returns whether the step of this name waits for a reply to this attempt, and its message
-    /// went to `queue`.
-    pub fn is_awaiting_reply(&self, step: &str, attempt: u32, queue: &str) -> bool {
-        let Some(step) = self.graph().find_index(step).filter(|_| self.accepts_replies()) else {
+    /// Returns whether the step called `name` waits for the reply to `attempt`, whose message was
+    /// sent to `queue`.
+    pub fn is_awaiting_reply(&self, name: &str, attempt: u32, queue: &str) -> bool {
+        let Some(step) = self.graph().find_index(name).filter(|_| self.accepts_replies()) else {
             return false;
         };
         self.is_awaited(step)
@@ -33,7 +34,8 @@ impl Job {
             && *self.graph().step(step).queue == *queue
     }
 
-    pub(super) fn decide_called(&self, caller: Caller) -> Result<Vec<Entry>, Rejected> {
+    /// Decides whether a caller joins. A child job has no callers: its parent waits for it.
+    pub(super) fn decide_caller_joined(&self, caller: Caller) -> Result<Vec<Entry>, Rejected> {
         if self.origin.parent.is_some() {
             return Err(Rejected::NotRunning);
         }
@@ -43,8 +45,14 @@ impl Job {
         Ok(vec![Entry::Caller(CallerEntry::Joined(caller))])
     }
 
-    pub(super) fn decide_answered(&self, caller: u32, end: u32) -> Result<Vec<Entry>, Rejected> {
-        // If the job has gone on after that end, its next end must still be answered.
+    /// Decides what follows when the broker confirms the answer to the caller at index `caller`.
+    /// `end`: how many ends of the job came before the answered one.
+    pub(super) fn decide_caller_answered(
+        &self,
+        caller: u32,
+        end: u32,
+    ) -> Result<Vec<Entry>, Rejected> {
+        // If the job has continued after that end, its next end must still be answered.
         if self.callers.is_waiting(caller) && end == self.earlier_ends && self.state.is_ended() {
             Ok(vec![Entry::Caller(CallerEntry::Answered(caller))])
         } else {
@@ -78,7 +86,7 @@ mod tests {
         Caller { reply_to: reply_to.into(), bus: None, correlation_id: None, attempt: None }
     }
 
-    fn created() -> Job {
+    fn create_job() -> Job {
         let definition = Definition::new(
             "w",
             vec![Graph::new("w".to_owned(), None, vec![Step::with_name("only")])],
@@ -89,7 +97,7 @@ mod tests {
     }
 
     fn handle_input(job: &mut Job, input: Input) -> Decision {
-        job.handle_input(input, &context()).expect("taken")
+        job.handle_input(input, &context()).expect("the input is accepted")
     }
 
     fn reply(job: &mut Job, reply: Reply) -> Decision {
@@ -114,11 +122,11 @@ mod tests {
 
     #[test]
     fn a_job_is_closed_once_its_callers_are_answered() {
-        let mut job = created();
+        let mut job = create_job();
         assert!(handle_input(&mut job, Input::CallerJoined(caller("second"))).effects.is_empty());
         assert!(
             job.handle_input(Input::CallerJoined(caller("second")), &context()).is_err(),
-            "it is owed already"
+            "the caller waits already"
         );
         let ended = reply(&mut job, Reply::Result("{}".into()));
         assert_eq!((answers(&ended), ended.closed), (vec![(0, 0), (1, 0)], false));
@@ -127,7 +135,7 @@ mod tests {
         assert!(job.handle_input(Input::CallerAnswered { caller: 1, end: 0 }, &context()).is_err());
         assert!(handle_input(&mut job, Input::CallerAnswered { caller: 0, end: 0 }).closed);
         assert!(job.open_effects().is_empty());
-        // Asked once more, after the end: answered once more.
+        // A caller that joins again after the end is answered again.
         let rejoined = handle_input(&mut job, Input::CallerJoined(caller("first")));
         assert_eq!((answers(&rejoined), rejoined.closed), (vec![(0, 0)], false));
         assert!(handle_input(&mut job, Input::CallerAnswered { caller: 0, end: 0 }).closed);
@@ -135,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_second_end_is_answered_again_and_the_answer_to_the_first_does_not_count_for_it() {
-        let mut job = created();
+        let mut job = create_job();
         assert_eq!(answers(&reply(&mut job, Reply::Error("{}".into()))), [(0, 0)]);
         assert!(answers(&handle_input(&mut job, Input::from_request(Operation::Retry))).is_empty());
         assert!(job.handle_input(Input::CallerAnswered { caller: 0, end: 0 }, &context()).is_err());
@@ -146,16 +154,16 @@ mod tests {
     }
 
     #[test]
-    fn one_who_joins_after_the_end_is_answered_alone_and_the_number_of_callers_can_be_bounded() {
-        let mut job = created();
+    fn a_caller_that_joins_after_the_end_is_answered_alone_and_the_callers_can_be_limited() {
+        let mut job = create_job();
         assert_eq!(answers(&reply(&mut job, Reply::Result("{}".into()))), [(0, 0)]);
-        for number in 1..100 {
+        for index in 1..100 {
             assert_eq!(
                 answers(&handle_input(
                     &mut job,
-                    Input::CallerJoined(caller(&format!("caller {number}")))
+                    Input::CallerJoined(caller(&format!("caller {index}")))
                 )),
-                [(number, 0)]
+                [(index, 0)]
             );
         }
         assert_eq!(job.open_effects().len(), 100);
@@ -166,34 +174,35 @@ mod tests {
         );
     }
 
-    /// Takes minutes if each join looks through all callers.
+    /// Takes minutes if each join searches all callers.
     #[test]
-    fn a_hundred_thousand_callers_of_one_job_are_no_more_work_each() {
+    fn each_of_a_hundred_thousand_callers_costs_the_same() {
         const CALLERS: u32 = 100_000;
-        let mut job = created();
+        let mut job = create_job();
         let joined: Vec<Recorded> = (1..CALLERS)
-            .map(|number| {
-                handle_input(&mut job, Input::CallerJoined(caller(&number.to_string()))).recorded
+            .map(|index| {
+                handle_input(&mut job, Input::CallerJoined(caller(&index.to_string()))).recorded
             })
             .collect();
         let ended = reply(&mut job, Reply::Result("{}".into()));
         assert_eq!(answers(&ended).len(), CALLERS as usize);
-        let again = joined.iter().chain([&ended.recorded]).fold(created(), |mut job, row| {
-            job.apply(row);
-            job
-        });
-        assert_eq!(again.open_effects().len(), CALLERS as usize, "as after a restart");
-        for number in 0..CALLERS {
+        let recovered =
+            joined.iter().chain([&ended.recorded]).fold(create_job(), |mut job, row| {
+                job.apply(row);
+                job
+            });
+        assert_eq!(recovered.open_effects().len(), CALLERS as usize, "as after a restart");
+        for index in 0..CALLERS {
             assert_eq!(
-                handle_input(&mut job, Input::CallerAnswered { caller: number, end: 0 }).closed,
-                number + 1 == CALLERS
+                handle_input(&mut job, Input::CallerAnswered { caller: index, end: 0 }).closed,
+                index + 1 == CALLERS
             );
         }
     }
 
     #[test]
-    fn a_step_awaits_the_reply_to_its_own_message_alone() {
-        let mut job = created();
+    fn a_step_awaits_only_the_reply_to_its_own_message() {
+        let mut job = create_job();
         assert!(job.is_awaiting_reply("only", 1, "only"));
         for (step, attempt, queue) in
             [("other", 1, "only"), ("only", 2, "only"), ("only", 1, "other")]

@@ -1,40 +1,41 @@
-//! Why a child job failed, for the jobs above it: first what went wrong, then the path to it. The
-//! length is bounded.
+//! The cause of a child job's failure, as its ancestors report it: what went wrong, then the path
+//! to it. The length is limited.
 
 use super::id::JobId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// The most characters of the reason that the jobs above the child job keep.
+/// The maximum length of the reason, in characters.
 pub(crate) const CAUSE_CHARS_MAX: usize = 1_000;
 
-/// How many levels of the path are named: half of them from the top, half from the bottom.
+/// The maximum number of levels of the path that are named: half of them from the top, half from
+/// the bottom.
 const LEVELS_NAMED_MAX: usize = 8;
 
-/// The most characters of a step's name in a cause.
+/// The maximum length of a step's name in a cause, in characters.
 const NAME_CHARS_MAX: usize = 80;
 
 /// What went wrong in a child job, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// The step that failed; `None` where no step did: the job was cancelled, for example.
+    /// The step that failed; `None`: no step did. For example, the child job was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     step: Option<Arc<str>>,
-    /// The reason.
+    /// Why the step failed, or the child job as a whole.
     reason: Arc<str>,
-    /// The child job in which it went wrong.
+    /// The innermost child job, in which it went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     child: Option<JobId>,
-    /// The path from that child job to the top, innermost level first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    way: Vec<Level>,
-    /// How many levels were left out of the middle of the path.
+    /// The path from that child job up to the reporting job, innermost level first.
+    #[serde(rename = "way", default, skip_serializing_if = "Vec::is_empty")]
+    path: Vec<Level>,
+    /// The number of levels that were left out of the middle of the path.
     #[serde(default)]
     left_out: u32,
 }
 
-/// One level of child jobs.
+/// One level of a path: the fan-out step of the parent, and the item's index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Level {
     step: Arc<str>,
@@ -42,28 +43,29 @@ struct Level {
 }
 
 impl Cause {
-    /// Returns the cause of a job that failed because one of its steps did.
+    /// Creates the cause of a job that failed because its step `name` did.
     pub(super) fn from_step(name: &str, reason: &str) -> Cause {
         Cause { step: Some(truncate(name, NAME_CHARS_MAX)), ..Cause::from_job(reason) }
     }
 
-    /// Returns the cause of a job that failed, or was cancelled, as a whole.
+    /// Creates the cause of a job that failed, or was cancelled, as a whole.
     pub fn from_job(reason: &str) -> Cause {
         Cause {
             step: None,
             reason: truncate(reason, CAUSE_CHARS_MAX),
             child: None,
-            way: Vec::new(),
+            path: Vec::new(),
             left_out: 0,
         }
     }
 
-    /// Returns the cause as the parent sees it: `child` is its child job of `step` at `item`.
+    /// Extends the path by one level, for the parent: `child` is its child job of `step` for the
+    /// item at index `item`.
     pub(super) fn in_child(mut self, child: JobId, step: &str, item: u32) -> Cause {
         self.child.get_or_insert(child);
-        self.way.push(Level { step: truncate(step, NAME_CHARS_MAX), item });
-        if self.way.len() > LEVELS_NAMED_MAX {
-            self.way.remove(LEVELS_NAMED_MAX / 2);
+        self.path.push(Level { step: truncate(step, NAME_CHARS_MAX), item });
+        if self.path.len() > LEVELS_NAMED_MAX {
+            self.path.remove(LEVELS_NAMED_MAX / 2);
             self.left_out += 1;
         }
         self
@@ -71,9 +73,9 @@ impl Cause {
 }
 
 impl fmt::Display for Cause {
-    /// Renders `step "x" of item 17: why (child job …)`.
+    /// Formats the cause as `step "x" of item 17: reason (child job …)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let innermost = self.way.first();
+        let innermost = self.path.first();
         match (&self.step, innermost) {
             (Some(step), Some(level)) => write!(f, "step \"{step}\" of item {}: ", level.item)?,
             (Some(step), None) => write!(f, "step \"{step}\": ")?,
@@ -82,16 +84,16 @@ impl fmt::Display for Cause {
         }
         f.write_str(&self.reason)?;
         let Some(child) = self.child else { return Ok(()) };
-        if let [only] = self.way.as_slice() {
+        if let [only] = self.path.as_slice() {
             return write!(f, " (child job {child} of step \"{}\")", only.step);
         }
         write!(f, " (child job {child}, by way of ")?;
-        // From the top: the last half, what is left out, the first half.
-        for (at, level) in self.way.iter().enumerate().rev() {
-            if at + 1 < self.way.len() {
+        // From the top: the outer half, the number of omitted levels, the inner half.
+        for (index, level) in self.path.iter().enumerate().rev() {
+            if index + 1 < self.path.len() {
                 f.write_str(", ")?;
             }
-            if self.left_out > 0 && at + 1 == LEVELS_NAMED_MAX / 2 {
+            if self.left_out > 0 && index + 1 == LEVELS_NAMED_MAX / 2 {
                 write!(f, "… {} more …, ", self.left_out)?;
             }
             write!(f, "item {} of step \"{}\"", level.item, level.step)?;
@@ -100,10 +102,11 @@ impl fmt::Display for Cause {
     }
 }
 
+/// Returns at most `characters_max` characters of a text, followed by `…` if it was longer.
 fn truncate(text: &str, characters_max: usize) -> Arc<str> {
     match text.char_indices().nth(characters_max) {
         None => text.into(),
-        Some((at, _)) => format!("{}…", &text[..at]).into(),
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
     }
 }
 
@@ -112,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cause_comes_first_and_then_the_way() {
+    fn the_cause_comes_first_and_then_the_path() {
         let cause = Cause::from_step("price", "no such article");
         assert_eq!(cause.to_string(), "step \"price\": no such article");
         let (child, outer) = (JobId(uuid::Uuid::from_u128(1)), JobId(uuid::Uuid::from_u128(2)));
@@ -149,14 +152,15 @@ mod tests {
     }
 
     #[test]
-    fn of_many_levels_the_outermost_and_the_innermost_are_named() {
+    fn only_the_outermost_and_innermost_levels_of_a_deep_path_are_named() {
         let mut cause = Cause::from_step("x", "why");
         for level in 0..10 {
             cause = cause.in_child(JobId(uuid::Uuid::from_u128(7)), &format!("s{level}"), level);
         }
         let text = cause.to_string();
         assert!(text.starts_with("step \"x\" of item 0: why (child job "), "{text}");
-        let path: Vec<&str> = text.split_once("by way of ").expect("a way").1.split(", ").collect();
+        let path: Vec<&str> =
+            text.split_once("by way of ").expect("a path").1.split(", ").collect();
         let named: Vec<String> =
             [9, 8, 7, 6].iter().map(|n| format!("item {n} of step \"s{n}\"")).collect();
         assert_eq!(path[..4], named);

@@ -1,8 +1,7 @@
-//! The conditions of a job's steps: when each is evaluated, and what the evaluations of one
-//! decision may cost together.
+//! Evaluates the conditions of a job's steps, within the cost budgets of one decision.
 //!
-//! A `when` is evaluated when its step is about to start. A `cancelWhen` is evaluated when
-//! something that it reads has changed, and not before: its result depends on nothing else.
+//! A `when` is evaluated when its step is about to start. A `cancelWhen` is evaluated again only
+//! after something that it reads has changed: its result depends on nothing else.
 
 use super::definition::Dependency;
 use super::entry::{AffectedSteps, Entry};
@@ -13,93 +12,97 @@ use super::json::Message;
 use super::state::StepState;
 use std::collections::BTreeSet;
 
-/// The conditions that one decision still has to evaluate, and what it may still spend on them.
-/// `when` and `cancelWhen` have budgets of their own: a costly `cancelWhen` must not make a `when`
-/// fail.
+/// The pending evaluations of one decision, and the cost budgets for them. `when` and `cancelWhen`
+/// have separate budgets: a costly `cancelWhen` must not make a `when` fail.
 #[derive(Default)]
-pub(super) struct Conditions {
-    when: DecisionBudget,
-    cancel_when: DecisionBudget,
-    /// The steps whose `cancelWhen` reads something that has changed since it was evaluated.
+pub(super) struct PendingConditions {
+    when_budget: DecisionBudget,
+    cancel_when_budget: DecisionBudget,
+    /// The steps whose `cancelWhen` reads something that has changed since its last evaluation.
     stale: BTreeSet<StepIndex>,
 }
 
 impl Job {
     /// Marks the steps as stale whose `cancelWhen` reads something that `entries` have changed.
-    pub(super) fn mark_stale(&self, entries: &[Entry], conditions: &mut Conditions) {
-        let has_one = |step: &StepIndex| self.graph().step(*step).cancel_when.is_some();
+    pub(super) fn mark_stale(&self, entries: &[Entry], pending: &mut PendingConditions) {
+        let has_cancel_when = |step: &StepIndex| self.graph().step(*step).cancel_when.is_some();
         for entry in entries {
             match entry.affected_steps() {
                 AffectedSteps::Nothing => {}
                 AffectedSteps::Every => {
-                    conditions.stale.extend(self.graph().indices().filter(has_one))
+                    pending.stale.extend(self.graph().indices().filter(has_cancel_when))
                 }
-                AffectedSteps::Step(changed) => conditions
+                AffectedSteps::Step(changed) => pending
                     .stale
                     .extend(self.graph().indices().filter(|step| self.reads_step(*step, changed))),
             }
         }
     }
 
-    /// Returns whether the `cancelWhen` of `step` reads anything of the step `changed`.
+    /// Returns whether the `cancelWhen` of `step` reads the step `changed`: by its name, or in the
+    /// input if `step` depends on it.
     fn reads_step(&self, step: StepIndex, changed: StepIndex) -> bool {
         let definition = self.graph().step(step);
         definition.cancel_when.as_ref().is_some_and(|condition| {
-            let is_in_input = || definition.depends.contains(&Dependency::Step(changed));
+            let is_dependency = || definition.depends.contains(&Dependency::Step(changed));
             condition.reads_step(&self.graph().step(changed).name)
-                || (condition.reads_input() && is_in_input())
+                || (condition.reads_input() && is_dependency())
         })
     }
 
-    /// Returns the first step whose condition `cancelWhen` is true while it waits or runs.
-    pub(super) fn next_cancelled(&self, conditions: &mut Conditions) -> Option<StepIndex> {
-        while let Some(step) = conditions.stale.pop_first() {
+    /// Takes stale steps until it finds one to cancel: its `cancelWhen` is true while it waits or
+    /// runs. Returns `None` when no step is stale any more.
+    pub(super) fn take_step_to_cancel(&self, pending: &mut PendingConditions) -> Option<StepIndex> {
+        while let Some(step) = pending.stale.pop_first() {
             if !matches!(self.step(step).state, StepState::Waiting | StepState::Running) {
                 continue;
             }
             let Some(condition) = &self.graph().step(step).cancel_when else { continue };
-            let following = conditions.stale.len();
-            let cancelled = self.evaluate(condition, step, &mut conditions.cancel_when, following);
-            // A condition that cannot be evaluated yet is not true.
-            if cancelled == Ok(true) {
+            let later_count = pending.stale.len();
+            let budget = &mut pending.cancel_when_budget;
+            let result = self.evaluate(condition, step, budget, later_count);
+            // A condition that cannot be evaluated yet counts as false.
+            if result == Ok(true) {
                 return Some(step);
             }
         }
         None
     }
 
-    /// Returns whether the condition of a step that is about to start is true; `None`: it has no
-    /// condition.
+    /// Evaluates the `when` of a step that is about to start; `None`: it has no `when`. The error
+    /// says in one sentence why there is no result.
     pub(super) fn evaluate_when(
         &self,
         step: StepIndex,
-        conditions: &mut Conditions,
+        pending: &mut PendingConditions,
     ) -> Option<Result<bool, String>> {
         let condition = self.graph().step(step).when.as_ref()?;
-        let may_follow = |other: &StepIndex| {
+        let may_be_evaluated_later = |other: &StepIndex| {
             *other != step
                 && self.steps[other.as_usize()].state == StepState::Waiting
                 && self.graph().step(*other).when.is_some()
         };
-        let following = self.graph().indices().filter(may_follow).count();
-        let started = self.evaluate(condition, step, &mut conditions.when, following);
-        Some(started.map_err(|reason| {
+        let later_count = self.graph().indices().filter(may_be_evaluated_later).count();
+        let result = self.evaluate(condition, step, &mut pending.when_budget, later_count);
+        Some(result.map_err(|reason| {
             format!("its condition `when: {}` cannot be evaluated: {reason}", condition.text())
         }))
     }
 
+    /// Evaluates a condition of `step`. `later_count`: how many other evaluations may follow in the
+    /// same decision.
     fn evaluate(
         &self,
         condition: &Expression,
         step: StepIndex,
         budget: &mut DecisionBudget,
-        following: usize,
+        later_count: usize,
     ) -> Result<bool, String> {
-        condition.evaluate(&JobScope { job: self, step }, budget, following)
+        condition.evaluate(&JobScope { job: self, step }, budget, later_count)
     }
 }
 
-/// What the conditions of a step read of its job.
+/// The variables of a step's conditions, read from its job.
 struct JobScope<'a> {
     job: &'a Job,
     step: StepIndex,
@@ -151,14 +154,14 @@ mod tests {
         window_bytes: 1 << 26,
     };
 
-    /// A condition that costs more than one decision may take, over the list of [`message`].
+    /// A condition that costs more than the budget of a decision, with the list of [`message`].
     const COSTLY: &str = "input.l.all(x, input.l.all(y, x + y < 9))";
 
     fn context() -> Context<'static> {
         Context { now: Timestamp(1), limits: &LIMITS }
     }
 
-    /// Returns a message of 2 kB.
+    /// Returns a message of 2 kB: a list of 1,001 numbers.
     fn message() -> Message {
         Message::parse(format!("{{\"l\":[{}1]}}", "1,".repeat(1_000)).as_bytes())
             .expect("a message")
@@ -173,7 +176,7 @@ mod tests {
         }
     }
 
-    fn created(steps: Vec<Step>) -> (Job, Decision) {
+    fn create_job(steps: Vec<Step>) -> (Job, Decision) {
         let definition = Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]);
         let id = JobId::from_call(&[]);
         let origin = Origin::for_root_job(id, Arc::new(definition), Timestamp(0));
@@ -186,7 +189,7 @@ mod tests {
             Input::Reply { step: step.to_owned(), attempt: None, reply, from: Sender::Unknown },
             &context(),
         )
-        .expect("taken");
+        .expect("the reply is accepted");
     }
 
     fn state(job: &Job, name: &str) -> StepState {
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn all_conditions_of_a_decision_have_one_budget_and_costly_ones_leave_enough_for_cheap_ones() {
+    fn the_conditions_of_a_decision_share_a_budget_and_costly_ones_leave_enough_for_cheap_ones() {
         let mut steps: Vec<Step> =
             (0..10).map(|n| step(&format!("costly{n}"), None, Some(COSTLY))).collect();
         steps.push(step(
@@ -208,7 +211,7 @@ mod tests {
             Some("steps.costly0.state == 'completed'"),
         ));
         steps.push(step("last", None, Some("steps.costly1.state == 'completed'")));
-        let (mut job, _) = created(steps);
+        let (mut job, _) = create_job(steps);
         assert_eq!(
             (state(&job, "costly9"), state(&job, "cheap")),
             (StepState::Running, StepState::Running)
@@ -223,12 +226,12 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_the_budget_leaves_nothing_for_fails_with_that_reason() {
+    fn a_step_whose_condition_exceeds_the_budget_fails_with_that_reason() {
         let continues = |step: Step| Step { on_failure: crate::OnFailure::Continue, ..step };
         let steps = (0..3)
             .map(|n| continues(step(&format!("costly{n}"), Some(COSTLY), None)))
             .chain([step("cheap", Some("true"), None)]);
-        let (job, _) = created(steps.collect());
+        let (job, _) = create_job(steps.collect());
         assert!(
             reason(&job, "costly0")
                 .ends_with("takes more than 197000 operations with this data; look at less of it")
@@ -243,12 +246,13 @@ mod tests {
 
     #[test]
     fn a_condition_is_evaluated_again_only_if_what_it_reads_has_changed() {
-        // Two of these in one decision are too much.
-        let half = |and: &str| format!("input.l.all(x, {}) && {and}", ["x == 1"; 32].join(" && "));
+        // Two of these exceed the budget of one decision.
+        let comparisons = ["x == 1"; 32].join(" && ");
+        let half = |condition: &str| format!("input.l.all(x, {comparisons}) && {condition}");
         let affordable = half("false");
         let dependent =
             Step { depends: vec![Dependency::Step(StepIndex(1))], ..step("behind", None, None) };
-        let (mut job, _) = created(vec![
+        let (mut job, _) = create_job(vec![
             step("first", None, Some(&affordable)),
             step("trigger", None, None),
             step(
@@ -267,16 +271,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_while_a_job_was_paused_is_evaluated_when_it_goes_on() {
+    fn a_condition_that_changed_while_the_job_was_paused_is_evaluated_when_it_resumes() {
         use crate::Operation;
-        let (mut job, _) = created(vec![
+        let (mut job, _) = create_job(vec![
             step("a", None, None),
             step("b", None, Some("steps.a.status == 'COMPLETED' && !has(input.m)")),
         ]);
-        job.handle_input(Input::from_request(Operation::Pause), &context()).expect("paused");
+        job.handle_input(Input::from_request(Operation::Pause), &context()).expect("it is paused");
         reply(&mut job, "a", "{}");
         assert_eq!(state(&job, "b"), StepState::Running);
-        job.handle_input(Input::from_request(Operation::Resume), &context()).expect("resumed");
+        job.handle_input(Input::from_request(Operation::Resume), &context())
+            .expect("it is resumed");
         assert_eq!(state(&job, "b"), StepState::Cancelled);
     }
 }

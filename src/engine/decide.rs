@@ -1,8 +1,8 @@
-//! What follows from an input. Nothing is changed here, neither the job nor anything else.
+//! Decides the entries that follow from an input. Pure functions: they change nothing.
 
 use super::cause::Cause;
 use super::entry::{Entry, Failure, FanOutEntry, JobEntry, Lease, StepEntry};
-use super::failure::{job_expired, job_failed};
+use super::failure::{expire_job, fail_job};
 use super::id::{JobId, StepIndex};
 use super::input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected, Reply, Sender,
@@ -13,11 +13,11 @@ use super::state::{JobState, StepState};
 
 impl Job {
     /// Returns the entries that follow directly from `input`. What follows from those entries is
-    /// decided once they are applied.
+    /// decided after they have been applied.
     pub(super) fn decide(&self, input: Input, ctx: &Context<'_>) -> Result<Vec<Entry>, Rejected> {
         match input {
-            Input::Reply { step, attempt, reply, from } => {
-                self.decide_reply(&step, attempt, &reply, &from, ctx)
+            Input::Reply { step, attempt, reply, from: sender } => {
+                self.decide_reply(&step, attempt, &reply, &sender, ctx)
             }
             Input::Confirmed { step, attempt, dispatch } => {
                 self.decide_confirmed(step, attempt, dispatch)
@@ -25,30 +25,31 @@ impl Job {
             Input::Begun { step, attempt } => self.decide_begun(step, attempt),
             Input::Leased { step, attempt, lease } => self.decide_leased(step, attempt, lease),
             Input::QueueMissing(steps) => self.decide_queue_missing(&steps),
-            Input::ChildEnded { step, index, ended } => {
-                self.decide_child_ended(step, index, ended, ctx)
+            Input::ChildEnded { step, index, ended: child_end } => {
+                self.decide_child_ended(step, index, child_end, ctx)
             }
-            // `handle_input` handles everything that is due.
+            // Timers are decided in `handle_input`.
             Input::Timer { .. } => Err(Rejected::Void),
             Input::ChildMissing { step, index } => self.decide_child_missing(step, index),
             Input::IdConflict { step, index, id } => self.decide_id_conflict(step, index, id, ctx),
             Input::Order(order) => self.decide_order(order, ctx),
             Input::Operate(request) => self.decide_request(request, ctx),
-            Input::CallerJoined(caller) => self.decide_called(caller),
-            Input::CallerAnswered { caller, end } => self.decide_answered(caller, end),
-            Input::Abandon(reason) if !self.state.is_ended() => Ok(vec![job_failed(reason, None)]),
+            Input::CallerJoined(caller) => self.decide_caller_joined(caller),
+            Input::CallerAnswered { caller, end } => self.decide_caller_answered(caller, end),
+            Input::Abandon(reason) if !self.state.is_ended() => Ok(vec![fail_job(reason, None)]),
             Input::Abandon(_) => Err(Rejected::Ended),
         }
     }
 
     // ---- replies
 
+    /// Decides what the reply of a worker to the step called `name` causes.
     fn decide_reply(
         &self,
         name: &str,
         attempt: Option<u32>,
         reply: &Reply,
-        from: &Sender,
+        sender: &Sender,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
         let step = self.graph().find_index(name).ok_or(Rejected::UnknownStep)?;
@@ -58,14 +59,15 @@ impl Job {
         if !self.graph().step(step).has_queue() {
             return Err(Rejected::NotRunning);
         }
-        if !is_from_allowed_user(self.graph().step(step), from) {
+        if !is_from_allowed_user(self.graph().step(step), sender) {
             return Err(Rejected::ForeignUser);
         }
-        self.decide_answer((step, attempt), reply, Author::Worker, ctx)
+        self.decide_attempt_reply((step, attempt), reply, Author::Worker, ctx)
     }
 
-    /// Decides what an answer does to its step, whether it comes from a worker or from a user.
-    pub(super) fn decide_answer(
+    /// Decides what a reply of a worker or an operator causes. Without an attempt number, it is for
+    /// the latest attempt.
+    pub(super) fn decide_attempt_reply(
         &self,
         (step, attempt): (StepIndex, Option<u32>),
         reply: &Reply,
@@ -82,7 +84,8 @@ impl Job {
             | StepState::Cancelled => return Err(Rejected::Duplicate),
         }
         let definition = self.graph().step(step);
-        let is_late = !run.is_under_way() || attempt.is_some_and(|attempt| attempt < run.attempt);
+        let is_late =
+            !run.has_active_attempt() || attempt.is_some_and(|attempt| attempt < run.attempt);
         if let Reply::Progress(body) = reply {
             if is_late {
                 return Err(Rejected::Late);
@@ -96,10 +99,10 @@ impl Job {
         }
         match parse_reply(definition, reply, author, ctx.limits) {
             Ok(output) => Ok(vec![Entry::Step(step, StepEntry::Completed(output))]),
-            // The first result since the last rerun wins, whichever attempt it answers. A failure
-            // settles only its own attempt (docs/worker-protocol.md).
+            // The first result since the last rerun counts, whichever attempt it is for. A failure
+            // affects only its own attempt (docs/worker-protocol.md).
             Err(_) if is_late => Err(Rejected::Late),
-            Err(failed) => Ok(self.fail_attempt(step, failed, ctx)),
+            Err(failure) => Ok(self.fail_attempt(step, failure, ctx)),
         }
     }
 
@@ -110,8 +113,9 @@ impl Job {
         dispatch: Option<u64>,
     ) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
-        let is_last = run.attempt == attempt && dispatch.is_none_or(|of| of == run.dispatch);
-        if self.is_awaited(step) && is_last && !run.confirmed {
+        let is_latest =
+            run.attempt == attempt && dispatch.is_none_or(|dispatch| dispatch == run.dispatch);
+        if self.is_awaited(step) && is_latest && !run.confirmed {
             Ok(vec![Entry::Step(step, StepEntry::Confirmed)])
         } else {
             Err(Rejected::Void)
@@ -141,15 +145,15 @@ impl Job {
         }
     }
 
-    /// Decides that the confirmed messages of a lost queue are sent again. Until they are confirmed
-    /// anew, a restart sends them again as well.
+    /// Decides that the confirmed messages of a missing queue are sent again. A restart sends them
+    /// too, until the broker confirms them again.
     fn decide_queue_missing(&self, steps: &[StepIndex]) -> Result<Vec<Entry>, Rejected> {
-        // The bus still has the unconfirmed ones, and sends them by itself.
-        let lost = self
+        // The bus still holds the unconfirmed messages, and retries them by itself.
+        let lost_messages = self
             .confirmed_steps()
             .filter(|step| steps.contains(step))
             .map(|step| Entry::Step(step, StepEntry::Unconfirmed));
-        let entries: Vec<Entry> = lost.collect();
+        let entries: Vec<Entry> = lost_messages.collect();
         if entries.is_empty() {
             return Err(Rejected::Void);
         }
@@ -162,7 +166,7 @@ impl Job {
         &self,
         step: StepIndex,
         index: u32,
-        ended: ChildEnd,
+        child_end: ChildEnd,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
         if !self.accepts_replies() {
@@ -170,24 +174,24 @@ impl Job {
         }
         let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
         let fan_out = run.fan_out.as_ref().ok_or(Rejected::NotRunning)?;
-        if !fan_out.is_under_way(index) || self.child_id(step, index) != Some(ended.child) {
+        if !fan_out.is_child_active(index) || self.child_id(step, index) != Some(child_end.child) {
             return Err(Rejected::Duplicate);
         }
-        let cause = match ended.outcome {
+        let cause = match child_end.outcome {
             ChildOutcome::Completed(result) => {
                 return Ok(vec![Entry::FanOut(step, fan_out.decide_completed(index, &result))]);
             }
-            ChildOutcome::Failed(_) if ended.round < fan_out.round(index) => {
+            ChildOutcome::Failed(_) if child_end.round < fan_out.round(index) => {
                 return Err(Rejected::Late);
             }
             ChildOutcome::Failed(cause) => cause,
         };
         let mut entries = vec![Entry::FanOut(step, FanOutEntry::ChildFailed { index })];
-        // The child jobs of a failed job were halted. That is no failure of the step: it goes on
+        // The child jobs of a failed job were halted. That is no failure of the step: it continues
         // when the job is retried.
-        let is_of_step = !self.state.is_ended() && run.is_under_way();
-        if is_of_step && fan_out.exceeds_tolerance(fan_out.failed() + 1) {
-            let cause = cause.in_child(ended.child, &self.graph().step(step).name, index);
+        let counts_for_step = !self.state.is_ended() && run.has_active_attempt();
+        if counts_for_step && fan_out.exceeds_tolerance(fan_out.failed() + 1) {
+            let cause = cause.in_child(child_end.child, &self.graph().step(step).name, index);
             let reason = cause.to_string();
             let failure = Failure { cause: Some(Box::new(cause)), ..Failure::new(reason) };
             entries.extend(self.fail_attempt(
@@ -199,18 +203,19 @@ impl Job {
         Ok(entries)
     }
 
-    /// Decides what happens if a child job that is to be retried was never created: its start was
-    /// lost, or it panicked.
+    /// Decides to start a child job again that was to be retried and does not exist: its start was
+    /// lost, or its actor panicked.
     fn decide_child_missing(&self, step: StepIndex, index: u32) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
-        let is_wanted = !self.state.is_ended()
-            && run.is_under_way()
-            && run.fan_out.as_ref().is_some_and(|fan_out| fan_out.is_under_way(index));
-        let id = self.child_id(step, index).filter(|_| is_wanted).ok_or(Rejected::Void)?;
+        let is_needed = !self.state.is_ended()
+            && run.has_active_attempt()
+            && run.fan_out.as_ref().is_some_and(|fan_out| fan_out.is_child_active(index));
+        let id = self.child_id(step, index).filter(|_| is_needed).ok_or(Rejected::Void)?;
         Ok(vec![Entry::FanOut(step, FanOutEntry::ChildStarted { index, id })])
     }
 
-    /// Decides that the child job is started again, under another id.
+    /// Decides to start a child job again under another id, because another job has `id`. If all
+    /// ids that may be tried are taken, the child job fails.
     fn decide_id_conflict(
         &self,
         step: StepIndex,
@@ -228,12 +233,13 @@ impl Job {
             Some(id) => Ok(vec![Entry::FanOut(step, FanOutEntry::ChildStarted { index, id })]),
             None => {
                 let outcome = ChildOutcome::Failed(Cause::from_job("other jobs have all its ids"));
-                let ended = ChildEnd { child: id, round: u32::MAX, outcome };
-                self.decide_child_ended(step, index, ended, ctx)
+                let child_end = ChildEnd { child: id, round: u32::MAX, outcome };
+                self.decide_child_ended(step, index, child_end, ctx)
             }
         }
     }
 
+    /// Decides how a child job follows an order of its parent.
     fn decide_order(&self, order: Order, ctx: &Context<'_>) -> Result<Vec<Entry>, Rejected> {
         let is_ended = self.state.is_ended();
         let Order { round, instruction } = order;
@@ -241,17 +247,17 @@ impl Job {
             return Err(Rejected::Late);
         }
         let entry = match instruction {
-            Instruction::Halt(reason) if !is_ended => job_failed(reason, None),
+            Instruction::Halt(reason) if !is_ended => fail_job(reason, None),
             Instruction::Cancel(reason) if !is_ended => {
                 Entry::Job(JobEntry::Cancelled { reason, by_parent: true })
             }
-            Instruction::Expire(reason) if !is_ended => job_expired(reason),
+            Instruction::Expire(reason) if !is_ended => expire_job(reason),
             Instruction::Pause if self.state == JobState::Running => Entry::Job(JobEntry::Paused),
             Instruction::Resume if self.state == JobState::Paused => Entry::Job(JobEntry::Resumed),
             Instruction::Retry if round > self.round && self.state != JobState::Completed => {
                 Entry::Job(JobEntry::Retried { round, deadline: self.new_deadline(ctx) })
             }
-            // The child job was done before its parent failed, but the parent was never notified.
+            // The child job completed before its parent failed, but the parent was not notified.
             Instruction::Retry if self.state == JobState::Completed => {
                 Entry::Job(JobEntry::ToldAgain)
             }

@@ -1,10 +1,10 @@
-//! The loop: decide, evolve, and again until nothing more follows. `decide` and the other rules
-//! only read the job; [`Job::evolve`] alone changes it; [`Job::effects`] returns what an entry
-//! causes. They take turns after each entry, because each one reads what the entry before has
-//! changed. So no copy of the job is needed, however many items it has.
+//! The decision loop: decide, evolve, and repeat until nothing more follows. `decide` and the other
+//! rules only read the job, only [`Job::evolve`] changes it, and [`Job::effects`] returns what an
+//! entry causes. Each entry is applied before the next one is decided, so no copy of the job is
+//! needed, however many items it has.
 
 use super::caller::Caller;
-use super::conditions::Conditions;
+use super::conditions::PendingConditions;
 use super::effect::Effect;
 use super::entry::{AffectedSteps, CallerEntry, Entry, JobEntry, Recorded};
 use super::id::StepIndex;
@@ -15,29 +15,30 @@ use super::origin::Origin;
 use super::state::JobState;
 use std::sync::Arc;
 
-/// The decision that follows from an input.
+/// The outcome of one input: the entries to commit, and what follows from them.
 #[derive(Debug, Default)]
 pub struct Decision {
-    /// What to commit, as one row.
+    /// The entries to commit, as one row.
     pub recorded: Recorded,
-    /// What to do after the commit, in order.
+    /// The effects to carry out after the commit, in order.
     pub effects: Vec<Effect>,
-    /// The job's new state, if the entries changed it.
+    /// The job's new state; `None`: it has not changed.
     pub state: Option<JobState>,
-    /// The new statuses of a root job's steps, if the entries changed them (docs/operations.md).
+    /// The statuses of the steps that the entries affect (docs/operations.md). Empty for a child
+    /// job.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
-    /// Whether nothing is left to do for the job. Its actor may stop; an operation or a call may
-    /// still reopen the job.
+    /// Whether nothing is left to do for the job, so that its actor may stop. An operation or a
+    /// call may still reopen the job.
     pub closed: bool,
 }
 
 impl Job {
-    /// Creates a job, and decides what follows at once: its first dispatches.
+    /// Creates a job, and decides what follows immediately: its first dispatches.
     pub fn create(origin: Origin, message: Message, ctx: &Context<'_>) -> (Job, Decision) {
         Job::create_for_caller(origin, message, None, ctx)
     }
 
-    /// Creates a job as [`Job::create`] does, for a caller that waits for the end.
+    /// Creates a job as [`Job::create`] does, for a caller that waits for its end.
     pub fn create_for_caller(
         origin: Origin,
         message: Message,
@@ -50,24 +51,28 @@ impl Job {
             origin.trace.as_ref().and_then(|request_trace| request_trace.state.clone());
         let mut job = Job::before_first_entry(origin, Some(message));
         let deadline = job.new_deadline(ctx);
-        let created =
+        let creation =
             Entry::Job(JobEntry::Created { message: stored_message, deadline, trace, trace_state });
-        let joined = caller.map(|caller| Entry::Caller(CallerEntry::Joined(caller)));
-        let mut decision = Decision::begin(&job, ctx);
-        job.record([created].into_iter().chain(joined), &mut decision);
+        let join = caller.map(|caller| Entry::Caller(CallerEntry::Joined(caller)));
+        let mut decision = Decision::start(&job, ctx);
+        job.record([creation].into_iter().chain(join), &mut decision);
         job.advance(ctx, &mut decision);
         let decision = decision.finish(&job, JobState::Running);
         (job, decision)
     }
 
-    /// Decides what follows from `input` and applies it. The effects may be sent only after the row
-    /// is committed.
+    /// Decides what follows from `input`, and applies it. The effects may be carried out only after
+    /// the row is committed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the input changes nothing.
     pub fn handle_input(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
-        let before = self.state;
-        let mut decision = Decision::begin(self, ctx);
+        let previous_state = self.state;
+        let mut decision = Decision::start(self, ctx);
         if let Input::Timer { due, unread } = input {
-            // Once for each step. If the clock was set back, what begins now would already be due
-            // by that time.
+            // Found only once: if the clock was set back, an attempt that starts now would be due
+            // again in the same decision.
             for due_event in self.find_due(due, &unread) {
                 let entries = self.decide_due(due_event, ctx);
                 self.record(entries, &mut decision);
@@ -80,20 +85,22 @@ impl Job {
             self.record(entries, &mut decision);
         }
         self.advance(ctx, &mut decision);
-        Ok(decision.finish(self, before))
+        Ok(decision.finish(self, previous_state))
     }
 
-    /// Decides and applies what follows from the state alone, until nothing does.
+    /// Decides and applies what follows from the job's state alone, until nothing more follows.
     fn advance(&mut self, ctx: &Context<'_>, decision: &mut Decision) {
-        let (mut conditions, mut seen) = (Conditions::default(), 0);
+        let mut pending = PendingConditions::default();
+        let mut checked_count = 0;
         loop {
-            self.mark_stale(&decision.recorded.entries[seen..], &mut conditions);
-            seen = decision.recorded.entries.len();
-            let Some(entries) = self.decide_next(&mut conditions, ctx) else { return };
+            self.mark_stale(&decision.recorded.entries[checked_count..], &mut pending);
+            checked_count = decision.recorded.entries.len();
+            let Some(entries) = self.decide_next(&mut pending, ctx) else { return };
             self.record(entries, decision);
         }
     }
 
+    /// Applies entries, and adds them and their effects to the decision.
     fn record(&mut self, entries: impl IntoIterator<Item = Entry>, decision: &mut Decision) {
         for entry in entries {
             self.evolve(&entry, decision.recorded.at);
@@ -104,13 +111,15 @@ impl Job {
 }
 
 impl Decision {
-    fn begin(job: &Job, ctx: &Context<'_>) -> Decision {
+    /// Starts an empty decision about a job.
+    fn start(job: &Job, ctx: &Context<'_>) -> Decision {
         let recorded = Recorded { first: job.entry_count(), at: ctx.now, entries: Vec::new() };
         Decision { recorded, ..Decision::default() }
     }
 
-    fn finish(mut self, job: &Job, before: JobState) -> Decision {
-        self.state = (job.state != before).then_some(job.state);
+    /// Completes the decision with what has changed in the job.
+    fn finish(mut self, job: &Job, previous_state: JobState) -> Decision {
+        self.state = (job.state != previous_state).then_some(job.state);
         self.closed = job.is_closed();
         if job.origin.parent.is_none() {
             let mut affected: Vec<StepIndex> = Vec::new();

@@ -1,6 +1,6 @@
-//! The parsed, validated graph of a workflow and its tasks. `load` builds it from YAML; the journal
-//! keeps it as JSON under its content hash, so that a running job keeps the definition it started
-//! with.
+//! The definition of a workflow: the validated graphs of the workflow and its tasks. The module
+//! `load` builds it from YAML. The journal stores it as JSON under its content hash, so that a job
+//! keeps the definition with which it started.
 
 use super::expression::Expression;
 use super::id::StepIndex;
@@ -12,25 +12,24 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A workflow: its own graph and the graphs of its tasks. It is plain data: nothing that can be
-/// derived is stored.
+/// One version of a workflow: its own graph and the graphs of its tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
     /// The workflow's name.
     pub name: String,
-    /// The virtual host it runs in; empty: the one of the connection's address.
+    /// The AMQP virtual host of its queues; empty: the virtual host of the connection's address.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub vhost: String,
-    /// The bus on which it takes calls; `None`: the default bus of the manager.
+    /// The bus on which it receives calls; `None`: the default bus of the manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Arc<str>>,
-    /// The time after which the job fails.
+    /// How long a job may take before it fails; `None`: as long as it needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Millis>,
     /// How long an ended job is kept; `None`: the setting `journal.retention`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Millis>,
-    /// How the queue on which it takes calls is declared.
+    /// How the queue on which it receives calls is declared.
     #[serde(default, skip_serializing_if = "QueueDeclaration::is_default")]
     pub queue: QueueDeclaration,
     /// The workflow's own graph first, then one for each task, in the order of declaration.
@@ -38,22 +37,21 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Returns the hash of the content.
+    /// Returns the hash that names the definition.
     pub fn hash(&self) -> DefinitionHash {
-        let text = serde_json::to_string(self).expect("texts and numbers have a JSON text");
+        let text = serde_json::to_string(self).expect("texts and numbers can be serialized");
         DefinitionHash::from_json_text(&text)
     }
 }
 
-/// The name of a definition's content, whatever the workflow is called: SHA-256 over its JSON text,
-/// written as 64 hex digits.
+/// The hash that names a definition: SHA-256 of its JSON text, displayed as 64 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DefinitionHash(pub [u8; 32]);
 
 impl DefinitionHash {
     /// Returns the hash of a definition's JSON text.
-    pub fn from_json_text(body: &str) -> DefinitionHash {
-        DefinitionHash(Sha256::digest(body.as_bytes()).into())
+    pub fn from_json_text(text: &str) -> DefinitionHash {
+        DefinitionHash(Sha256::digest(text.as_bytes()).into())
     }
 }
 
@@ -69,7 +67,7 @@ impl Serialize for DefinitionHash {
     }
 }
 
-/// The error for a text that is no hash of a definition.
+/// The error for a text that is not the hash of a definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a definition is named by its hash, 64 hex digits")]
 pub struct InvalidHash;
@@ -78,21 +76,22 @@ impl FromStr for DefinitionHash {
     type Err = InvalidHash;
 
     fn from_str(text: &str) -> Result<DefinitionHash, InvalidHash> {
-        let (digits, left) = text.as_bytes().as_chunks::<2>();
-        let bytes: Option<Vec<u8>> = digits.iter().map(|pair| parse_byte(*pair)).collect();
-        match (bytes.and_then(|bytes| bytes.try_into().ok()), left) {
+        let (pairs, odd_digit) = text.as_bytes().as_chunks::<2>();
+        let bytes: Option<Vec<u8>> = pairs.iter().map(|pair| parse_hex_byte(*pair)).collect();
+        match (bytes.and_then(|bytes| bytes.try_into().ok()), odd_digit) {
             (Some(hash), []) => Ok(DefinitionHash(hash)),
             _ => Err(InvalidHash),
         }
     }
 }
 
-fn parse_byte([high, low]: [u8; 2]) -> Option<u8> {
-    let digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16)?).ok();
-    Some(digit(high)? << 4 | digit(low)?)
+/// Parses two hex digits.
+fn parse_hex_byte([high, low]: [u8; 2]) -> Option<u8> {
+    let parse_digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16)?).ok();
+    Some(parse_digit(high)? << 4 | parse_digit(low)?)
 }
 
-/// The index of a graph in its definition; 0 is the workflow's own.
+/// The index of a graph in its definition; 0: the workflow's own graph.
 pub type GraphIndex = u16;
 
 /// The steps of a workflow or of a task.
@@ -101,11 +100,13 @@ pub type GraphIndex = u16;
 pub struct Graph {
     /// The workflow's or task's name.
     pub name: String,
-    /// For a task: what it fans out over.
+    /// What the task fans out over; `None`: it is the workflow's own graph.
     pub fan_out: Option<FanOutKeys>,
     /// The steps in the order of declaration.
     pub steps: Vec<Step>,
+    /// For each step, the steps that depend on it.
     dependents: Vec<Vec<StepIndex>>,
+    /// The steps without dependents.
     last_steps: Vec<StepIndex>,
 }
 
@@ -116,10 +117,10 @@ pub struct FanOutKeys {
     pub list_key: Arc<str>,
     /// The key of one item in the child job's message: the singular of `list_key`, or `itemKey`.
     pub item_key: Arc<str>,
-    /// How many child jobs may be under way at once; `None`: the setting `fanout.window`.
+    /// How many child jobs may be active at once; `None`: the setting `fanout.window`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrency: Option<u32>,
-    /// How many child jobs may fail before the step does.
+    /// How many child jobs may fail without failing the step.
     #[serde(default, skip_serializing_if = "is_default")]
     pub tolerate: Tolerate,
 }
@@ -128,28 +129,29 @@ pub struct FanOutKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tolerate {
-    /// This number of child jobs.
+    /// At most this number of child jobs.
     Count(u32),
-    /// This share of the items, in hundredths of a percent (10 % is 1,000), rounded down.
+    /// At most this percentage of the items, in hundredths of a percent (10 % is 1,000). The number
+    /// of child jobs is rounded down.
     Share(u32),
 }
 
-/// When and how often a failed attempt is followed by another (key `retry`).
+/// How often and after which pauses failed attempts are retried (key `retry`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
-    /// The most attempts, including the first; at least 1.
+    /// The maximum number of attempts, including the first; at least 1.
     pub attempts: u32,
-    /// The longest pause before the second attempt.
+    /// The maximum pause before the second attempt. Jitter shortens it.
     pub backoff: Millis,
-    /// The factor by which the longest pause grows from one attempt to the next, in thousandths; at
-    /// least 1,000.
+    /// The factor by which the maximum pause grows with each attempt, in thousandths; at least
+    /// 1,000.
     pub factor_milli: u32,
-    /// The limit of the longest pause.
+    /// The limit up to which the maximum pause grows.
     pub max_backoff: Millis,
 }
 
 impl Default for Retry {
-    /// Returns one attempt, with the pauses of `retry: { attempts: N }`.
+    /// Returns a single attempt, with the default pauses of the key `retry`.
     fn default() -> Retry {
         Retry {
             attempts: 1,
@@ -170,7 +172,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Renders the value as a workflow file writes it: `5` or `2.5%`.
+/// Formats the value as in workflow files: `5` or `2.5%`.
 impl fmt::Display for Tolerate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -198,7 +200,7 @@ impl Tolerate {
     }
 }
 
-/// What happens to the job when a step's attempts are used up (key `onFailure`).
+/// What a step's failure does to the job (key `onFailure`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
@@ -209,35 +211,35 @@ pub enum OnFailure {
     Continue,
 }
 
-/// The words for a step's status (docs/operations.md).
+/// The status words of a step (docs/operations.md).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusWords {
-    /// The key of the reply whose string value is the status.
+    /// The key of the reply whose string value is the status; `None`: replies have no status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Arc<str>>,
-    /// The words allowed, the first while the step runs; empty: any.
+    /// The allowed words; empty: any. The first one is the status while the step runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<Arc<str>>,
-    /// The word of a skipped step; `None`: `SKIPPED`.
+    /// The status of a skipped step; `None`: `SKIPPED`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<Arc<str>>,
-    /// The word of a cancelled step; `None`: `CANCELLED`.
+    /// The status of a cancelled step; `None`: `CANCELLED`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<Arc<str>>,
 }
 
 impl StatusWords {
-    /// Returns the word while the step runs.
+    /// Returns the status of a running step that has reported none.
     pub fn running(&self) -> &str {
         self.words.first().map_or("PENDING", |word| word)
     }
 
-    /// Returns the word of a skipped step.
+    /// Returns the status of a skipped step.
     pub fn skipped(&self) -> &str {
         self.skipped.as_deref().unwrap_or("SKIPPED")
     }
 
-    /// Returns the word of a cancelled step.
+    /// Returns the status of a cancelled step.
     pub fn cancelled(&self) -> &str {
         self.cancelled.as_deref().unwrap_or("CANCELLED")
     }
@@ -253,33 +255,32 @@ impl StatusWords {
 pub struct Step {
     /// The name, unique in its graph.
     pub name: Arc<str>,
-    /// The queue for its messages. A step with a task sends none, but still has a queue: its name.
+    /// The queue for its messages. A step that sends no messages has its name here.
     pub queue: Arc<str>,
     /// The bus that has the queue; `None`: the default bus of the manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Arc<str>>,
-    /// How the queue is declared where it is missing.
+    /// How the queue is declared if it does not exist.
     #[serde(default, skip_serializing_if = "QueueDeclaration::is_default")]
     pub declared: QueueDeclaration,
-    /// What it waits for, in the order in which the outputs are merged (docs/workflow-file.md).
-    /// Empty: it takes the job's message.
+    /// Its dependencies, in the order in which their outputs are merged (docs/workflow-file.md).
+    /// Empty: its input is the job's message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends: Vec<Dependency>,
-    /// The graph of the task that it starts for each item.
+    /// The graph of the task that it runs for each item; `None`: it is no fan-out step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<GraphIndex>,
-    /// The AMQP message priority, 0–9.
+    /// The priority of its messages, from 0 to 9; `None`: not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// The attempt fails without a reply within this time; a step with a task fails if it is not
-    /// done by then. For a step with a message the time counts from when workers can have the
-    /// message.
+    /// The timeout of an attempt; `None`: no limit. For a step with a message, it starts when
+    /// workers can receive the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
-    /// The attempt fails if its time has not begun within this span.
+    /// How long an attempt may wait for its timeout to start before it fails; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_within: Option<Millis>,
-    /// How failed attempts are repeated; `None`: the first failure fails the step.
+    /// How failed attempts are retried; `None`: the first failure fails the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
     /// The step is skipped if this is false when it is about to start.
@@ -288,16 +289,16 @@ pub struct Step {
     /// The step is cancelled if this is true while it waits or runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_when: Option<Expression>,
-    /// What its failure does to the job.
+    /// What the failure of the step does to the job.
     #[serde(default, skip_serializing_if = "is_default")]
     pub on_failure: OnFailure,
     /// Whether no message is sent, and a call of the API completes the step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
-    /// The words for its status.
+    /// The words of its status.
     #[serde(default, skip_serializing_if = "is_default")]
     pub status: StatusWords,
-    /// The users whose replies count; empty: any user's.
+    /// The users whose replies are accepted; empty: all users.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reply_users: Vec<Arc<str>>,
 }
@@ -306,12 +307,13 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dependency {
-    /// `__start__`: the job's message, which is there from the beginning.
+    /// `__start__`: the job's message. It is always available.
     Start,
     /// Another step of the same graph.
     Step(StepIndex),
 }
 
+/// The serialized form of a [`Graph`], without what is derived.
 #[derive(Serialize, Deserialize)]
 struct GraphData {
     name: String,
@@ -333,7 +335,7 @@ impl From<Graph> for GraphData {
 }
 
 impl FanOutKeys {
-    /// Returns a fan-out over `list_key`, with defaults for everything else.
+    /// Creates a fan-out over `list_key`, with defaults for everything else.
     pub fn new(list_key: &str, item_key: &str) -> FanOutKeys {
         FanOutKeys {
             list_key: list_key.into(),
@@ -345,20 +347,21 @@ impl FanOutKeys {
 }
 
 impl Graph {
-    /// Returns a graph of validated steps: names unique, dependencies in range, no cycle.
+    /// Creates a graph of validated steps: their names are unique, and their dependencies exist and
+    /// have no cycle.
     pub fn new(name: String, fan_out: Option<FanOutKeys>, steps: Vec<Step>) -> Graph {
         let mut dependents = vec![Vec::new(); steps.len()];
-        for (at, step) in steps.iter().enumerate() {
-            for on in step.step_dependencies() {
-                let index = StepIndex(u16::try_from(at).unwrap_or(u16::MAX));
-                if !dependents[on.as_usize()].contains(&index) {
-                    dependents[on.as_usize()].push(index);
+        for (position, step) in steps.iter().enumerate() {
+            for dependency in step.step_dependencies() {
+                let index = StepIndex(u16::try_from(position).unwrap_or(u16::MAX));
+                if !dependents[dependency.as_usize()].contains(&index) {
+                    dependents[dependency.as_usize()].push(index);
                 }
             }
         }
         let last_steps = (0..steps.len())
-            .filter(|at| dependents[*at].is_empty())
-            .map(|at| StepIndex(u16::try_from(at).unwrap_or(u16::MAX)))
+            .filter(|position| dependents[*position].is_empty())
+            .map(|position| StepIndex(u16::try_from(position).unwrap_or(u16::MAX)))
             .collect();
         Graph { name, fan_out, steps, dependents, last_steps }
     }
@@ -373,15 +376,15 @@ impl Graph {
         self.steps
             .iter()
             .position(|step| &*step.name == name)
-            .and_then(|at| u16::try_from(at).ok())
+            .and_then(|position| u16::try_from(position).ok())
             .map(StepIndex)
     }
 
-    /// Returns what a step depends on, by name: `__start__` is the job's message.
+    /// Returns the name of a dependency: `__start__`, or the name of the step.
     pub fn dependency_name(&self, dependency: Dependency) -> &str {
         match dependency {
             Dependency::Start => "__start__",
-            Dependency::Step(at) => &self.step(at).name,
+            Dependency::Step(index) => &self.step(index).name,
         }
     }
 
@@ -390,20 +393,20 @@ impl Graph {
         (0..u16::try_from(self.steps.len()).unwrap_or(u16::MAX)).map(StepIndex)
     }
 
-    /// Returns the steps that wait for `index`, each once.
+    /// Returns the steps that depend on `index`, without duplicates.
     pub fn dependents(&self, index: StepIndex) -> &[StepIndex] {
         &self.dependents[index.as_usize()]
     }
 
-    /// Returns the steps that no other step depends on, in the order of declaration. The result is
-    /// made of their outputs (docs/workflow-file.md).
+    /// Returns the steps on which no other step depends, in the order of declaration. Their outputs
+    /// are merged into the job's result (docs/workflow-file.md).
     pub fn last_steps(&self) -> &[StepIndex] {
         &self.last_steps
     }
 }
 
 impl Step {
-    /// Returns a step with a name, and defaults for everything else.
+    /// Creates a step with a name, and defaults for everything else.
     pub fn with_name(name: &str) -> Step {
         let name: Arc<str> = name.into();
         Step {
@@ -426,12 +429,12 @@ impl Step {
         }
     }
 
-    /// Returns whether it sends messages to a queue.
+    /// Returns whether the step sends messages to a queue.
     pub fn has_queue(&self) -> bool {
         self.task.is_none() && !self.external
     }
 
-    /// Returns the distinct steps that this one waits for.
+    /// Returns the steps on which this one depends, without duplicates.
     pub fn step_dependencies(&self) -> Vec<StepIndex> {
         let mut steps: Vec<StepIndex> = Vec::with_capacity(self.depends.len());
         for dependency in &self.depends {
@@ -446,7 +449,7 @@ impl Step {
 }
 
 impl Definition {
-    /// Returns a workflow of these graphs, with defaults for everything else.
+    /// Creates a definition of these graphs, with defaults for everything else.
     pub fn new(name: &str, graphs: Vec<Graph>) -> Definition {
         Definition {
             name: name.to_owned(),
@@ -464,21 +467,23 @@ impl Definition {
         &self.graphs[0]
     }
 
-    /// The prefix of the queue on which a workflow takes calls, before the workflow's name
+    /// The prefix of the queue on which a workflow receives calls. The workflow's name follows
     /// (docs/worker-protocol.md).
     pub const CALL_QUEUE_PREFIX: &str = "workflow.";
 
-    /// Returns the name of that queue, for a workflow's name without its virtual host.
+    /// Returns the name of the queue on which a workflow receives calls. `workflow`: its name
+    /// without the virtual host.
     pub fn call_queue(workflow: &str) -> String {
         format!("{}{workflow}", Self::CALL_QUEUE_PREFIX)
     }
 
-    /// Returns whether a workflow takes calls on a queue of this name.
+    /// Returns whether a queue of this name is for calls of a workflow.
     pub fn is_call_queue(queue: &str) -> bool {
         queue.starts_with(Self::CALL_QUEUE_PREFIX)
     }
 
-    /// Returns the name for users: `<vhost>/<name>`, or the name alone.
+    /// Returns the workflow's name for users: `<vhost>/<name>`, or only the name if there is no
+    /// virtual host.
     pub fn full_name(&self) -> String {
         if self.vhost.is_empty() {
             self.name.clone()
@@ -488,8 +493,8 @@ impl Definition {
     }
 
     /// Splits a full name into the virtual host and the name.
-    pub fn split_full_name(full: &str) -> (&str, &str) {
-        full.rsplit_once('/').unwrap_or(("", full))
+    pub fn split_full_name(full_name: &str) -> (&str, &str) {
+        full_name.rsplit_once('/').unwrap_or(("", full_name))
     }
 
     /// Returns the steps that send messages to queues, including those of tasks, in the order of
@@ -498,7 +503,8 @@ impl Definition {
         self.graphs.iter().flat_map(|graph| &graph.steps).filter(|step| step.has_queue())
     }
 
-    /// Returns the names of the queues of these steps, each once, in the order of declaration.
+    /// Returns the queues of the [sending steps](Definition::sending_steps), without duplicates, in
+    /// the order of declaration.
     pub fn queues(&self) -> Vec<Arc<str>> {
         let mut queues: Vec<Arc<str>> = Vec::new();
         for step in self.sending_steps() {

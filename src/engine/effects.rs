@@ -1,6 +1,6 @@
-//! What an entry causes outside the job. One table serves both what was just decided and what a
-//! restart finds open. Only orders to child jobs are not in it after a restart: whether a child job
-//! has missed one depends on the child job too (`orders_missed_by` in `recover`).
+//! Maps entries to their effects outside the job. The same mapping serves new decisions and, after
+//! a restart, the open entries. Only orders to child jobs are recovered differently: whether a
+//! child job has missed an order depends on the child job too ([`Job::missed_orders`]).
 
 use super::caller::Caller;
 use super::cause::Cause;
@@ -15,7 +15,7 @@ use super::state::JobState;
 use super::time::Timestamp;
 
 impl Job {
-    /// Returns what an entry causes. The job is as the entry has left it.
+    /// Returns the effects of an entry that has just been applied to the job.
     pub fn effects(&self, entry: &Entry) -> Vec<Effect> {
         match entry {
             Entry::Job(entry) => self.effects_of_job(entry),
@@ -29,10 +29,10 @@ impl Job {
     }
 
     /// Returns the entries whose effects may be lost if the process stops: unconfirmed messages,
-    /// child jobs under way, the report to the parent, the answers to callers.
+    /// active child jobs, the report to the parent, the answers to callers.
     pub fn open_entries(&self) -> Vec<Entry> {
         let mut open = Vec::new();
-        // For a failed job too: its retry relies on the replies.
+        // In a failed job too: its retry relies on the replies.
         if self.accepts_replies() {
             let unconfirmed = self
                 .graph()
@@ -46,8 +46,8 @@ impl Job {
         }));
         if self.state.is_ended() {
             open.extend(self.origin.parent.map(|_| Entry::Job(JobEntry::ToldAgain)));
-            let waiting = self.callers.waiting().filter_map(|number| self.callers.get(number));
-            open.extend(waiting.map(|caller| Entry::Caller(CallerEntry::Joined(caller.clone()))));
+            let callers = self.callers.waiting().filter_map(|index| self.callers.get(index));
+            open.extend(callers.map(|caller| Entry::Caller(CallerEntry::Joined(caller.clone()))));
         }
         open
     }
@@ -60,7 +60,7 @@ impl Job {
     fn effects_of_job(&self, entry: &JobEntry) -> Vec<Effect> {
         match entry {
             JobEntry::Failed { expired: true, reason, .. } => {
-                // The parent needs no report: the deadline is that of the whole job.
+                // The parent needs no report: the deadline is the one of the whole job tree.
                 let orders = self.order_children(None, &Instruction::Expire(reason.clone()));
                 orders.into_iter().chain(self.caller_answers()).collect()
             }
@@ -81,7 +81,7 @@ impl Job {
             JobEntry::Paused => self.order_children(None, &Instruction::Pause),
             JobEntry::Resumed => self.order_children(None, &Instruction::Resume),
             JobEntry::ToldAgain => self.parent_report().into_iter().collect(),
-            // Whatever begins again has entries of its own for that.
+            // What starts again has entries of its own.
             JobEntry::Created { .. }
             | JobEntry::Retried { .. }
             | JobEntry::Rerun { .. }
@@ -99,7 +99,7 @@ impl Job {
                 order(Instruction::Halt(reasons::STEP_PAUSES.into()))
             }
             StepEntry::Cancelled => order(Instruction::Cancel(reasons::STEP_CANCELLED.into())),
-            // If the step's failure fails the job, the job's entry orders them.
+            // If the step's failure fails the job, the job's entry causes the orders.
             StepEntry::Failed(_)
                 if self.graph().step(step).on_failure == OnFailure::Continue
                     && !self.state.is_ended() =>
@@ -132,7 +132,7 @@ impl Job {
 
     // ---- step messages
 
-    /// Returns the message of the attempt that runs. An external step has none.
+    /// Returns the dispatch of the running attempt's message. An external step has none.
     fn dispatch(&self, step: StepIndex) -> Option<Effect> {
         self.graph().step(step).has_queue().then(|| Effect::Dispatch {
             step,
@@ -143,10 +143,11 @@ impl Job {
 
     // ---- child jobs
 
+    /// Returns the start of the child job for the item at `index`.
     fn start_child(&self, step: StepIndex, index: u32) -> Effect {
         let definition = self.graph().step(step);
-        // Both were there when the fan-out was started, and no entry before its end takes them.
-        let fan_out = self.step(step).fan_out.as_ref().expect("a fan-out that starts child jobs");
+        let fan_out =
+            self.step(step).fan_out.as_ref().expect("a step with child jobs has a fan-out");
         let graph = definition.task.expect("a step with child jobs has a task");
         let origin = Origin {
             id: fan_out.child_id(self.origin.id, &definition.name, index),
@@ -161,7 +162,8 @@ impl Job {
         Effect::StartChild { origin: Box::new(origin), message: fan_out.child_message(index) }
     }
 
-    /// Starts the child job again, and repeats the orders that it has got since.
+    /// Returns the start of a child job that was started before, and the orders that it has
+    /// received since.
     fn start_child_again(&self, step: StepIndex, index: u32) -> Vec<Effect> {
         let is_retried =
             self.step(step).fan_out.as_ref().is_some_and(|fan_out| fan_out.round(index) > 0);
@@ -174,15 +176,19 @@ impl Job {
         std::iter::once(self.start_child(step, index)).chain(orders).collect()
     }
 
-    /// Gives an order to every child job that has not reported its end; `ended` is a step that has
-    /// just ended.
-    fn order_children(&self, ended: Option<StepIndex>, instruction: &Instruction) -> Vec<Effect> {
-        let steps = self.fanning_out.iter().copied().chain(ended);
+    /// Returns an order to every child job that has not reported its end. `ended_step`: a step that
+    /// has just ended, whose child jobs may still be active.
+    fn order_children(
+        &self,
+        ended_step: Option<StepIndex>,
+        instruction: &Instruction,
+    ) -> Vec<Effect> {
+        let steps = self.active_fan_outs.iter().copied().chain(ended_step);
         steps.flat_map(|step| self.order_children_of_step(step, instruction)).collect()
     }
 
     fn order_children_of_step(&self, step: StepIndex, instruction: &Instruction) -> Vec<Effect> {
-        self.children_under_way(step)
+        self.active_children(step)
             .filter_map(|index| self.order_child(step, index, instruction.clone()))
             .collect()
     }
@@ -194,9 +200,10 @@ impl Job {
         Some(Effect::OrderChild { child, parent_item, order: Order { round, instruction } })
     }
 
-    // ---- those who wait for the end
+    // ---- reports of the end
 
-    /// Returns the report of an ended child job to its parent.
+    /// Returns the report of an ended child job to its parent; `None`: the job is a root job, or
+    /// has not ended.
     fn parent_report(&self) -> Option<Effect> {
         let parent = self.origin.parent?;
         let outcome = match self.state {
@@ -207,16 +214,16 @@ impl Job {
                 ChildOutcome::Failed(Cause::from_job(&format!("cancelled: {}", self.reason_text())))
             }
         };
-        let ended = ChildEnd { child: self.origin.id, round: self.round, outcome };
-        Some(Effect::NotifyParent(parent, ended))
+        let child_end = ChildEnd { child: self.origin.id, round: self.round, outcome };
+        Some(Effect::NotifyParent(parent, child_end))
     }
 
     /// Returns why the job failed, for its parent.
     fn cause(&self) -> Cause {
-        let failed = self
+        let failure = self
             .failed_step
             .and_then(|step| Some((step, self.steps.get(step.as_usize())?.failure.as_ref()?)));
-        match failed {
+        match failure {
             None => Cause::from_job(&self.reason_text()),
             Some((step, failure)) => match &failure.cause {
                 Some(cause) => (**cause).clone(),
@@ -225,20 +232,20 @@ impl Job {
         }
     }
 
-    /// Returns the answers to the callers that have had none.
+    /// Returns the answers to all callers that wait for one.
     fn caller_answers(&self) -> impl Iterator<Item = Effect> + '_ {
-        self.callers.waiting().map(|caller| self.caller_answer(caller))
+        self.callers.waiting().map(|index| self.caller_answer(index))
     }
 
     /// Returns the answer to a caller that has just joined an ended job.
     fn answer_to_joined(&self, caller: &Caller) -> Option<Effect> {
         self.callers
-            .number_of(caller)
+            .find_index(caller)
             .filter(|_| self.state.is_ended())
-            .map(|caller| self.caller_answer(caller))
+            .map(|index| self.caller_answer(index))
     }
 
-    fn caller_answer(&self, caller: u32) -> Effect {
-        Effect::AnswerCaller { caller, end: self.earlier_ends }
+    fn caller_answer(&self, caller_index: u32) -> Effect {
+        Effect::AnswerCaller { caller: caller_index, end: self.earlier_ends }
     }
 }

@@ -1,6 +1,6 @@
-//! The durable record: what was decided, in the past tense. A job is the fold of its entries.
-//! [`Entry`] nests by subject, so that all entries of a step name the step in one place. An entry
-//! records an outcome, so a replay decides nothing. A row of the journal holds its JSON:
+//! Entries: the durable events of a job, in the past tense. A job is the fold of its entries (event
+//! sourcing). An entry records the outcome of a decision, so a replay decides nothing again.
+//! [`Entry`] is nested by subject. A row of the journal holds entries as JSON:
 //! `{"step":[0,"confirmed"]}`.
 
 use super::caller::Caller;
@@ -13,28 +13,28 @@ use super::trace::{TraceParent, TraceState};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A decision as the journal keeps it: one row.
+/// The entries of one decision: a row of the journal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recorded {
-    /// The number of the job's entries before it.
+    /// The number of the job's entries before this row.
     pub first: u64,
-    /// When it was decided.
+    /// The time of the decision.
     pub at: Timestamp,
-    /// What was decided, in order.
+    /// The entries, in order.
     pub entries: Vec<Entry>,
 }
 
-/// One thing that was decided.
+/// One fact about a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
     /// About the whole job.
     Job(JobEntry),
-    /// About a step; for a step with child jobs, what every step has.
+    /// About a step of any kind.
     Step(StepIndex, StepEntry),
-    /// About the child jobs of a step.
+    /// About the child jobs of a fan-out step.
     FanOut(StepIndex, FanOutEntry),
-    /// About the callers that wait for the end of the job.
+    /// About the callers of the job.
     Caller(CallerEntry),
 }
 
@@ -42,52 +42,52 @@ pub enum Entry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobEntry {
-    /// The job was created. A child job's message is not stored: it follows from its parent's input
-    /// and its index.
+    /// The job was created. The message of a child job is not stored: it is derived from its
+    /// parent's input and its index.
     Created {
         /// The message of a root job.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Message>,
-        /// The time at which it fails, unless it is done.
+        /// The time at which the job fails, unless it is done; `None`: no deadline.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
         /// The trace context of the request for the root job, if it had one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace: Option<TraceParent>,
-        /// The `tracestate` that is passed on with it.
+        /// The `tracestate` that is propagated with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace_state: Option<TraceState>,
     },
-    /// Every step is done. The result follows from the outputs.
+    /// Every step is done. The result is derived from the outputs.
     Completed,
     /// The job failed.
     Failed {
         /// The reason.
         reason: Arc<str>,
-        /// Whether its deadline has passed, so that it takes no more replies.
+        /// Whether the deadline has passed, so that the job accepts no more replies.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         expired: bool,
-        /// The step whose failure failed the job; `None` if it failed as a whole.
+        /// The step whose failure failed the job; `None`: there was another reason.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<StepIndex>,
     },
     /// The job is paused: nothing new is dispatched.
     Paused,
-    /// The job goes on after a pause.
+    /// The job was resumed after a pause.
     Resumed,
-    /// The job failed and goes on from its failed steps.
+    /// The failed job was retried: it continues from its failed steps.
     Retried {
         /// How often it has been retried, this time included.
         round: u32,
-        /// When it fails now.
+        /// The new deadline.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
-    /// A step, and all that depends on it, begins once more.
+    /// A step, and all steps that depend on it, start again.
     Rerun {
         /// The step.
         step: StepIndex,
-        /// When the job fails now.
+        /// The new deadline.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
@@ -95,23 +95,23 @@ pub enum JobEntry {
     Cancelled {
         /// The reason.
         reason: Arc<str>,
-        /// Whether its parent ordered it, and so needs no report.
+        /// Whether its parent ordered it, and needs no report of the end.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         by_parent: bool,
     },
-    /// The end is reported to the parent once more: the parent did not get the first report.
+    /// The end is reported to the parent again, which did not receive the first report.
     ToldAgain,
-    /// A client requested the operation from which the next entries follow.
+    /// A client requested an operation. The following entries of the row are its outcome.
     Asked {
-        /// The operation.
+        /// The name of the operation.
         operation: Arc<str>,
         /// The step that it concerns, if it concerns only one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<StepIndex>,
-        /// The reason, if one was given.
+        /// The reason, if the client gave one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Arc<str>>,
-        /// The principal: the name of the token, where calls need one.
+        /// The principal: the name of the client's token; `None`: no token was required.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Arc<str>>,
     },
@@ -121,52 +121,52 @@ pub enum JobEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepEntry {
-    /// A plain step's message is to be sent, and is not confirmed yet. An external step sends none.
+    /// An attempt of a step without child jobs started: its message is to be sent. An external step
+    /// has no message.
     Started {
         /// The number of the attempt, from 1.
         attempt: u32,
-        /// When the attempt of an external step fails without a reply. The time of a step with a
-        /// message begins later (see [`StepRun`](super::StepRun)); version 0.1.0 recorded its end
-        /// here.
+        /// When the attempt of an external step times out. The timeout of a step with a message
+        /// starts later (see [`StepRun`](super::StepRun)); version 0.1.0 recorded it here.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
-    /// The broker confirmed the message of the attempt: its time begins, unless it has.
+    /// The broker confirmed the message of the attempt: its timeout starts, unless it has.
     Confirmed,
-    /// A worker has leased the message of the attempt, or the lease has changed. With the first
-    /// lease the time of the attempt begins.
+    /// A worker has leased the message of the attempt, or the lease has changed. The first lease
+    /// starts the timeout of the attempt.
     Leased(Lease),
-    /// A bus without confirms and leases has handed the message over, to a worker in this process
-    /// or in a first call of a web service: the time of the attempt begins.
+    /// A bus without confirms and leases has delivered the message, to a worker in this process or
+    /// to a web service: the timeout of the attempt starts.
     Begun,
     /// The confirmed message is to be sent again, as the same attempt: it was lost with its queue,
-    /// or a client asked for it. The time of the attempt begins anew when the message is there
-    /// again.
+    /// or a client requested it. The timeout of the attempt starts again when workers can receive
+    /// the message.
     Unconfirmed,
-    /// The reply came: the step's output.
+    /// The step completed with this output.
     Completed(Message),
     /// The worker reported progress.
     Progressed {
-        /// What it reported.
+        /// The reported progress.
         progress: Progress,
-        /// When the attempt fails now.
+        /// When the attempt times out now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
-    /// An attempt failed; the next one follows after a pause.
+    /// An attempt failed, and the next one follows after the backoff.
     AttemptFailed {
-        /// The attempt.
+        /// The number of the attempt.
         attempt: u32,
-        /// The reason.
+        /// Why it failed.
         failure: Failure,
-        /// When the next one is due.
+        /// When the next attempt is due.
         retry_at: Timestamp,
     },
-    /// The condition `when` was false.
+    /// The step was skipped: its condition `when` was false.
     Skipped,
-    /// The condition `cancelWhen` was true, or the job was cancelled.
+    /// The step was cancelled: its condition `cancelWhen` was true.
     Cancelled,
-    /// All attempts are used up.
+    /// The step failed: no attempt is left.
     Failed(Failure),
 }
 
@@ -174,51 +174,53 @@ pub enum StepEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FanOutEntry {
-    /// The step begins; its items follow from its input.
+    /// The step started. Its items are derived from its input.
     Started {
         /// The number of items.
         items: u32,
-        /// A warning for the reader: the list was missing.
+        /// A warning for users: the list is missing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<Arc<str>>,
-        /// When the step fails, if it is not done by then.
+        /// When the step times out.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
-    /// The step goes on after a failure: the child jobs that were started and have no result are
+    /// The step continues after a failure: the child jobs that have started and have no result are
     /// retried.
     Restarted {
         /// The number of the attempt, from 2.
         attempt: u32,
-        /// When the step fails, if it is not done by then.
+        /// When the step times out.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
-    /// Child jobs `from..from + count` are to be started.
+    /// The child jobs for the items `from..from + count` are to be started.
     ChildrenStarted {
         /// The first item's index.
         from: u32,
         /// The number of child jobs.
         count: u32,
-        /// The ids that differ from the derived ones.
+        /// The ids that differ from the derived ones, with their items' indices.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         own_ids: Vec<(u32, JobId)>,
     },
-    /// A child job is to be started again: it was never created, or another job had its id.
+    /// A child job is to be started again: it was not created, or another job has its id.
     ChildStarted {
         /// The item's index.
         index: u32,
         /// The child job's id from now on.
         id: JobId,
     },
-    /// A child job ended with a result.
+    /// A child job completed.
     ChildCompleted {
         /// The item's index.
         index: u32,
-        /// The value under the singular key, and its position among the child's keys.
+        /// The value under the item key of the result, with its position among the keys; `None`:
+        /// the result has no item key.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         item: Option<(u16, Json)>,
-        /// The other keys whose values this child decides so far, with their positions.
+        /// The other keys of the result that no earlier item's child job has returned so far, with
+        /// their positions and values.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         others: Vec<(u16, Arc<str>, Json)>,
     },
@@ -231,14 +233,14 @@ pub enum FanOutEntry {
     Completed,
 }
 
-/// What happened to those who wait for the end of a job.
+/// What happened to the callers of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallerEntry {
-    /// A message on the workflow's queue asked for the job, and its sender waits for the end.
+    /// A message on the workflow's queue requested the job, and its sender waits for the end.
     Joined(Caller),
-    /// The broker has taken the answer to the caller of this number, by the order in which they
-    /// came.
+    /// The broker has confirmed the answer to the caller at this index, in the order in which they
+    /// joined.
     Answered(u32),
 }
 
@@ -248,23 +250,22 @@ pub struct Progress {
     /// The step's status from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Arc<str>>,
-    /// How much of the work is done: a number from 0 to 1, as it was sent.
+    /// The fraction of the work that is done: a number from 0 to 1, in the text that was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Json>,
-    /// A sentence for the reader.
+    /// A message for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Arc<str>>,
 }
 
 impl Progress {
-    /// Applies a later report: its values replace the earlier ones; values that it does not have
-    /// stay.
+    /// Merges a later report: its values replace the earlier ones, and missing values are kept.
     pub fn merge(&mut self, later: &Progress) {
-        for (known, later) in
+        for (current, later) in
             [(&mut self.status, &later.status), (&mut self.message, &later.message)]
         {
             if later.is_some() {
-                known.clone_from(later);
+                current.clone_from(later);
             }
         }
         if later.share.is_some() {
@@ -273,14 +274,13 @@ impl Progress {
     }
 }
 
-/// The lease of an attempt's message: how long a worker has it. A bus without a broker leases its
-/// messages.
+/// The lease of an attempt's message to a worker, on a bus that leases its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Which delivery of the message the worker has, from 1. 0: the first delivery was withdrawn
-    /// before a worker had it.
+    /// The number of the delivery, from 1; 0: the first delivery was withdrawn before a worker
+    /// received it.
     pub delivery: u32,
-    /// When the lease ends: then the message is leased again.
+    /// When the lease expires. The message can then be leased again.
     pub until: Timestamp,
 }
 
@@ -289,16 +289,16 @@ pub struct Lease {
 pub struct Failure {
     /// The reason, in one sentence.
     pub reason: Arc<str>,
-    /// The beginning of the reply that was no JSON object.
+    /// The beginning of the reply, if its content is the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Arc<str>>,
-    /// For a step with child jobs: what went wrong in them, for the jobs above.
+    /// For a fan-out step: what went wrong in its child jobs, for the ancestors of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Box<Cause>>,
 }
 
 impl Failure {
-    /// Creates a failure of which only the reason is known.
+    /// Creates a failure with a reason and nothing else.
     pub(super) fn new(reason: impl Into<Arc<str>>) -> Failure {
         Failure { reason: reason.into(), raw: None, cause: None }
     }
@@ -313,7 +313,7 @@ pub(super) enum AffectedSteps {
 }
 
 impl Entry {
-    /// Returns the state that it gives the job.
+    /// Returns the job state that it sets; `None`: it does not change the state.
     pub fn job_state(&self) -> Option<JobState> {
         match self {
             Entry::Job(entry) => entry.state(),
@@ -321,7 +321,7 @@ impl Entry {
         }
     }
 
-    /// Returns why it ended the job, if it did.
+    /// Returns the reason for which it ended the job; `None`: it did not, or the job completed.
     pub fn into_reason(self) -> Option<Arc<str>> {
         match self {
             Entry::Job(JobEntry::Failed { reason, .. } | JobEntry::Cancelled { reason, .. }) => {
@@ -331,13 +331,13 @@ impl Entry {
         }
     }
 
-    /// Returns whether it makes a step, and everything that depends on it, begin once more. What
-    /// these steps had is forgotten.
+    /// Returns whether it is a rerun: a step and all steps that depend on it start again, and their
+    /// outputs are discarded.
     pub fn is_rerun(&self) -> bool {
         matches!(self, Entry::Job(JobEntry::Rerun { .. }))
     }
 
-    /// Returns which steps' states, statuses or outputs it may change.
+    /// Returns the steps whose states, statuses or outputs it may change.
     pub(super) fn affected_steps(&self) -> AffectedSteps {
         match self {
             Entry::Job(entry) if entry.affects_steps() => AffectedSteps::Every,
@@ -349,7 +349,8 @@ impl Entry {
         }
     }
 
-    /// Returns whether it changed a status or the job's state. Creating the job is no change.
+    /// Returns whether it changes the job's state, or the state, status or output of a step. The
+    /// creation of the job does not count.
     pub fn is_change(&self) -> bool {
         match self {
             Entry::Job(JobEntry::Created { .. }) => false,
@@ -362,6 +363,7 @@ impl Entry {
 }
 
 impl JobEntry {
+    /// Returns the job state that it sets; `None`: it does not change the state.
     fn state(&self) -> Option<JobState> {
         match self {
             JobEntry::Created { .. }
@@ -376,7 +378,7 @@ impl JobEntry {
         }
     }
 
-    /// Returns whether the steps' statuses follow from it too.
+    /// Returns whether it may change the states or statuses of all steps.
     fn affects_steps(&self) -> bool {
         match self {
             JobEntry::Created { .. }
@@ -394,7 +396,7 @@ impl JobEntry {
 }
 
 impl StepEntry {
-    /// Why an attempt failed, if one did.
+    /// Returns why an attempt failed, if one did.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             StepEntry::AttemptFailed { failure, .. } | StepEntry::Failed(failure) => Some(failure),
@@ -410,7 +412,7 @@ impl StepEntry {
         }
     }
 
-    /// Whether it changes what is seen of the step: its state, its status or its output.
+    /// Returns whether it may change the state, the status or the output of the step.
     fn is_visible(&self) -> bool {
         match self {
             StepEntry::Started { .. }
@@ -429,6 +431,7 @@ impl StepEntry {
 }
 
 impl FanOutEntry {
+    /// Returns whether it may change the state, the status or the output of the step.
     fn is_visible(&self) -> bool {
         match self {
             FanOutEntry::Started { .. }

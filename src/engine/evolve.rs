@@ -1,4 +1,4 @@
-//! What an entry changes: the only place that changes a job.
+//! Applies entries to a job: the only code that changes it.
 
 use super::entry::{
     CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Progress, Recorded, StepEntry,
@@ -17,12 +17,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 impl Job {
-    /// Applies one row.
+    /// Applies all entries of a row of the journal.
     pub fn apply(&mut self, row: &Recorded) {
         row.entries.iter().for_each(|entry| self.evolve(entry, row.at));
     }
 
-    /// Applies one entry, which was decided at that time.
+    /// Applies one entry, which was decided at the time `at`.
     pub fn evolve(&mut self, entry: &Entry, at: Timestamp) {
         self.entry_count += 1;
         if entry.job_state().is_some() {
@@ -133,13 +133,13 @@ impl Job {
                 let run = self.start(step, attempt, at, *deadline);
                 run.warning = warning.clone();
                 run.fan_out = keys.map(|keys| Box::new(FanOut::new(keys, input, reruns)));
-                self.fanning_out.push(step);
+                self.active_fan_outs.push(step);
             }
             FanOutEntry::Restarted { attempt, deadline } => {
                 self.start(step, *attempt, at, *deadline);
                 self.update_fan_out(step, FanOut::mark_restarted);
-                if !self.fanning_out.contains(&step) {
-                    self.fanning_out.push(step);
+                if !self.active_fan_outs.contains(&step) {
+                    self.active_fan_outs.push(step);
                 }
             }
             FanOutEntry::ChildrenStarted { from, count, own_ids } => {
@@ -169,13 +169,14 @@ impl Job {
         }
     }
 
+    /// Applies `change` to the fan-out of a step, if it has one.
     fn update_fan_out(&mut self, step: StepIndex, change: impl FnOnce(&mut FanOut)) {
         if let Some(fan_out) = &mut self.steps[step.as_usize()].fan_out {
             change(fan_out);
         }
     }
 
-    /// Marks the step's message as sent by the entry that is being applied.
+    /// Marks the step's message as dispatched by the entry that is being applied.
     fn mark_dispatched(&mut self, step: StepIndex, at: Timestamp) {
         let run = &mut self.steps[step.as_usize()];
         run.confirmed = false;
@@ -184,8 +185,8 @@ impl Job {
         run.sent = Some(at);
     }
 
-    /// Starts the time of the running attempt, unless it has started: workers can have its message
-    /// now.
+    /// Starts the timeout of the running attempt, unless it has started: workers can receive its
+    /// message from now on.
     fn start_timeout(&mut self, step: StepIndex, at: Timestamp) {
         let timeout = self.graph().step(step).timeout;
         let run = &mut self.steps[step.as_usize()];
@@ -194,6 +195,8 @@ impl Job {
         }
     }
 
+    /// Makes the timeout of the running attempt wait until workers can receive its message. A step
+    /// without a message does not wait.
     fn wait_for_start(&mut self, step: StepIndex) {
         let definition = &self.origin.definition;
         let definition = definition.graphs[usize::from(self.origin.graph)].step(step);
@@ -202,6 +205,7 @@ impl Job {
         }
     }
 
+    /// Marks an attempt of a step as running.
     fn start(
         &mut self,
         step: StepIndex,
@@ -220,17 +224,18 @@ impl Job {
     }
 
     fn remove_ready(&mut self, step: StepIndex) {
-        if let Some(at) = self.ready.iter().position(|ready| *ready == step) {
-            self.ready.remove(at);
+        if let Some(position) = self.ready.iter().position(|ready| *ready == step) {
+            self.ready.remove(position);
         }
     }
 
+    /// Completes the step with its output.
     fn complete(&mut self, step: StepIndex, at: Timestamp, output: Message) {
-        // A reply with a status that the step may not have was refused.
+        // Never an error: a reply whose status is not allowed was refused.
         let status = reported_status(self.graph().step(step), &output).unwrap_or(None);
         let run = &mut self.steps[step.as_usize()];
-        let before = run.output.as_ref().map_or(0, Message::encoded_len);
-        self.value_bytes = self.value_bytes + output.encoded_len() - before;
+        let previous_bytes = run.output.as_ref().map_or(0, Message::encoded_len);
+        self.value_bytes = self.value_bytes + output.encoded_len() - previous_bytes;
         run.output = Some(output);
         run.status = status;
         run.failure = None;
@@ -244,10 +249,10 @@ impl Job {
         self.settle(step, StepState::Failed, at);
     }
 
-    /// Ends the step. If it counts as done, the steps that waited only for it are ready.
+    /// Ends the step. If it counts as done, the steps that waited only for it become ready.
     fn settle(&mut self, step: StepIndex, state: StepState, at: Timestamp) {
         self.remove_ready(step);
-        self.fanning_out.retain(|other| *other != step);
+        self.active_fan_outs.retain(|other| *other != step);
         self.awaited_replies -= u32::from(self.is_awaited(step));
         let run = &mut self.steps[step.as_usize()];
         run.state = state;
@@ -267,19 +272,21 @@ impl Job {
         }
     }
 
+    /// Ends the job.
     fn end(&mut self, state: JobState, at: Timestamp, reason: Option<Arc<str>>) {
         self.state = state;
         self.ended = Some(at);
         self.reason = reason;
     }
 
-    /// Reopens an ended job. The steps in `rerun_steps` start from nothing. Failed steps, and steps
-    /// whose replies nobody waited for, start again and keep the results of their child jobs.
+    /// Reopens an ended job. The steps in `rerun_steps` start from the beginning. Failed steps, and
+    /// running steps that the end of the job interrupted, start again and keep the results of their
+    /// child jobs.
     fn reopen(&mut self, at: Timestamp, deadline: Option<Timestamp>, rerun_steps: &[StepIndex]) {
         let was_cut_off = self.expired || self.state == JobState::Cancelled;
         for step in self.graph().indices() {
             let has_children = self.steps[step.as_usize()].fan_out.is_some();
-            let begins_again = match self.steps[step.as_usize()].state {
+            let starts_again = match self.steps[step.as_usize()].state {
                 StepState::Failed => !self.is_done(step),
                 // The child jobs of a failed job were halted.
                 StepState::Running => {
@@ -296,10 +303,10 @@ impl Job {
                 run.started = None;
                 run.attempts_undone = run.attempt;
                 run.reruns += u32::from(run.fan_out.take().is_some());
-            } else if begins_again {
+            } else if starts_again {
                 run.reset();
-            } else if run.is_under_way() && !run.is_waiting_for_start() {
-                // Its pause may have ended while the job had ended.
+            } else if run.has_active_attempt() && !run.is_waiting_for_start() {
+                // Its timeout may have passed while the job had ended.
                 let definition = &self.origin.definition;
                 let graph = &definition.graphs[usize::from(self.origin.graph)];
                 run.set_deadline(at.after(graph.step(step).timeout));
@@ -316,48 +323,49 @@ impl Job {
         self.recount();
     }
 
+    /// Returns a step and all steps that depend on it, directly or indirectly.
     fn with_dependents(&self, step: StepIndex) -> Vec<StepIndex> {
-        let mut found = vec![step];
-        let mut at = 0;
-        while at < found.len() {
-            for dependent in self.graph().dependents(found[at]) {
-                if !found.contains(dependent) {
-                    found.push(*dependent);
+        let mut steps = vec![step];
+        let mut position = 0;
+        while position < steps.len() {
+            for dependent in self.graph().dependents(steps[position]) {
+                if !steps.contains(dependent) {
+                    steps.push(*dependent);
                 }
             }
-            at += 1;
+            position += 1;
         }
-        found
+        steps
     }
 
-    /// Recomputes everything that follows from the states of the steps.
+    /// Recomputes the counters and lists that are derived from the states of the steps.
     fn recount(&mut self) {
         self.value_bytes = self.count_value_bytes();
-        let count = |matching: usize| u32::try_from(matching).unwrap_or(u32::MAX);
+        let to_u32 = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let steps: Vec<StepIndex> = self.graph().indices().collect();
         for step in &steps {
-            let waits_for = self
+            let open_dependencies = self
                 .graph()
                 .step(*step)
                 .step_dependencies()
                 .iter()
-                .filter(|on| !self.is_done(**on))
+                .filter(|dependency| !self.is_done(**dependency))
                 .count();
             self.steps[step.as_usize()].dependencies_left =
-                u16::try_from(waits_for).unwrap_or(u16::MAX);
+                u16::try_from(open_dependencies).unwrap_or(u16::MAX);
         }
         let has_state =
             |step: &StepIndex, state: StepState| self.steps[step.as_usize()].state == state;
-        self.steps_left = count(steps.iter().filter(|step| !self.is_done(**step)).count());
-        self.awaited_replies = count(steps.iter().filter(|step| self.is_awaited(**step)).count());
+        self.steps_left = to_u32(steps.iter().filter(|step| !self.is_done(**step)).count());
+        self.awaited_replies = to_u32(steps.iter().filter(|step| self.is_awaited(**step)).count());
         let ready = steps.iter().filter(|step| {
             has_state(step, StepState::Waiting)
                 && self.steps[step.as_usize()].dependencies_left == 0
         });
         self.ready = ready.copied().collect::<VecDeque<_>>();
-        let fanning_out = steps.iter().filter(|step| {
+        let active_fan_outs = steps.iter().filter(|step| {
             has_state(step, StepState::Running) && self.steps[step.as_usize()].fan_out.is_some()
         });
-        self.fanning_out = fanning_out.copied().collect();
+        self.active_fan_outs = active_fan_outs.copied().collect();
     }
 }

@@ -1,20 +1,19 @@
-//! Conditions in CEL (docs/workflow-file.md): compiled when a file is loaded, evaluated over a
-//! job's state. This is the only user of the CEL crate.
+//! Conditions in CEL, the Common Expression Language (docs/workflow-file.md): compiled when a file
+//! is loaded, evaluated with a job's state. Nothing else uses the CEL crate.
 //!
 //! ```text
-//! source    the text of an expression, and errors at a place in it
-//! scope     what a condition sees of its job
-//! syntax    what the parser says of a text that is not CEL, in words that teach
-//! names     which variables, functions and steps a text uses; which part of the data it needs
-//! exact     comparisons of whole numbers with decimals, without rounding
-//! cost      the tree, in which each value that an evaluation copies, compares or runs through is
-//!           paid for
-//! values    JSON → CEL values, only those that are needed
+//! source    the text of an expression, and errors at a position in it
+//! scope     the variables of a condition
+//! syntax    helpful explanations of syntax errors
+//! names     checks variables, functions and steps; finds which part of the data is needed
+//! exact     comparisons of integers with floating-point numbers, without rounding
+//! cost      instruments the syntax tree: operations are charged to a cost budget
+//! values    converts JSON to CEL values, as far as they are needed
 //! ```
 //!
-//! Neither the text nor the data is trusted. The text's length and nesting are limited before
-//! anything recurses over it. The evaluations of one decision end when together they have cost
-//! [`DECISION_COST_MAX`]. No function knows the time or chance.
+//! Neither the text nor the data is trusted. The length and the nesting of the text are limited
+//! before anything recurses over it. The total cost of the evaluations of one decision is limited
+//! to [`DECISION_COST_MAX`]. Evaluation is deterministic: no function reads a clock or is random.
 
 mod cost;
 mod exact;
@@ -38,39 +37,42 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
-/// The longest expression, in bytes.
+/// The maximum length of an expression, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
-/// The most operators, dots, brackets and other marks of an expression. The parser recurses over a
-/// chain of them.
+/// The maximum number of operators, dots, brackets and other punctuation marks in an expression.
+/// The parser recurses over chains of them.
 pub(crate) const MARKS_MAX: usize = 1_000;
 
-/// What the evaluations of one decision may cost together; `when` and `cancelWhen` have this much
-/// each. Each value that an evaluation builds, copies, compares or iterates over costs 1, and 1
-/// more for each 32 bytes of text. Each iteration of a loop (`all`, `map` and the like) costs 4 and
-/// the number of operations in it. Data that is only read, or that the expression does not name,
-/// costs little. A unit takes at most about 0.2 µs of an optimised build, so both budgets together
-/// take some 80 ms.
+/// The maximum total cost of the evaluations of one decision, separately for `when` and
+/// `cancelWhen`. Each value that an evaluation builds, copies, compares or iterates over costs 1,
+/// and 1 more for each 32 bytes of text. Each iteration of a loop (`all`, `map` and the like) costs
+/// 4 plus the number of its operations. Data that is only parsed, or that the expression does not
+/// name, costs little. A unit takes at most about 0.2 µs in an optimised build, so both budgets
+/// together take at most about 80 ms.
 pub(crate) const DECISION_COST_MAX: u64 = 200_000;
 
-/// The cost that is reserved for each evaluation that may follow in the same decision, so that a
-/// costly one leaves enough for cheap ones.
+/// The cost that is reserved for each later evaluation of the same decision, so that a costly one
+/// leaves enough for cheap ones.
 const RESERVED_COST: u64 = 1_000;
 
-/// What an expression can use: the standard library without optional values. The crate's features
-/// for times and regular expressions are off.
+/// The functions and operators of expressions: the standard library without optional values. The
+/// crate's features for times and regular expressions are disabled.
 static ENVIRONMENT: LazyLock<Arc<Env>> =
     LazyLock::new(|| Arc::new(Env::stdlib().with_optional_support(false)));
 
-/// A compiled condition. Two are equal if their texts are.
+/// A compiled condition. Two conditions are equal if their texts are. Clones share it.
 #[derive(Clone)]
 pub struct Expression(Arc<Compiled>);
 
 struct Compiled {
     text: String,
+    /// The steps that the text names literally.
     steps: Vec<String>,
     mistakes: Vec<ExpressionError>,
+    /// The part of the data that an evaluation reads.
     required: RequiredPart,
+    /// The instrumented syntax tree.
     root: IdedExpr,
 }
 
@@ -78,11 +80,13 @@ impl Expression {
     /// Compiles `text`.
     ///
     /// # Errors
-    /// It is not CEL, it is too long, or it uses something unknown.
+    ///
+    /// Returns an error if the text is not CEL, is too long or too complex, or uses an unknown
+    /// name.
     pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
         let (root, source) = parse_text(text)?;
-        let found = names::check(&root, &Source { text, source: &source })?;
-        let names::Names { required, steps, mistakes } = found;
+        let names::Names { required, steps, mistakes } =
+            names::check(&root, &Source { text, source: &source })?;
         Ok(Expression(Arc::new(Compiled {
             text: text.to_owned(),
             steps,
@@ -92,26 +96,26 @@ impl Expression {
         })))
     }
 
-    /// Returns the text, as it stands in the file.
+    /// Returns the text as it is in the file.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
     /// Returns the steps that it names literally, as in `steps["a"]` and `steps.a`, in the order of
-    /// the text, each once.
+    /// the text, without duplicates.
     pub fn steps(&self) -> &[String] {
         &self.0.steps
     }
 
-    /// Returns what compiles but cannot have been meant: a key that no step has, a state that does
-    /// not exist.
+    /// Returns what compiles but must be a mistake: a key that no step has, a state that does not
+    /// exist.
     pub fn mistakes(&self) -> &[ExpressionError] {
         &self.0.mistakes
     }
 
-    /// Returns whether it reads the step called `name`, or all steps.
+    /// Returns whether it reads the step called `name`, by its name or among all steps.
     pub(crate) fn reads_step(&self, name: &str) -> bool {
-        self.0.required.under("steps").is_some_and(|need| need.under(name).is_some())
+        self.0.required.under("steps").is_some_and(|steps| steps.under(name).is_some())
     }
 
     /// Returns whether it reads `input`.
@@ -119,50 +123,52 @@ impl Expression {
         self.0.required.under("input").is_some()
     }
 
-    /// Returns its value, and spends the cost from the budget of the decision that needs it;
-    /// `following` other evaluations may follow in the same decision.
+    /// Evaluates the condition, and spends its cost from the budget of the decision. `later_count`:
+    /// how many other evaluations may follow in the same decision.
     ///
     /// # Errors
-    /// The value is neither true nor false, or the budget is used up; the error says why, in one
-    /// sentence.
+    ///
+    /// Returns an error, in one sentence, if the value is neither true nor false, or the budget is
+    /// exhausted.
     pub(crate) fn evaluate(
         &self,
         scope: &dyn Scope,
         decision: &mut DecisionBudget,
-        following: usize,
+        later_count: usize,
     ) -> Result<bool, String> {
-        let share = decision.allowance(following);
-        let budget = CostBudget::new(share);
-        let value = self.resolve(scope, &budget);
-        let earlier = decision.spend(share.saturating_sub(budget.left().saturating_sub(1)));
+        let cost_max = decision.allowance(later_count);
+        let budget = CostBudget::new(cost_max);
+        let result = self.resolve(scope, &budget);
+        let earlier_cost = decision.spend(cost_max.saturating_sub(budget.remaining()));
         // Checked first: `||` and `&&` may have ignored the error of an operand.
-        if budget.is_spent() {
-            let others = if earlier > 0 {
+        if budget.is_exhausted() {
+            let earlier = if earlier_cost > 0 {
                 format!(
-                    " beside the {earlier} of the conditions before it, and one decision may \
+                    " beside the {earlier_cost} of the conditions before it, and one decision may \
                      take {DECISION_COST_MAX}"
                 )
             } else {
                 String::new()
             };
             return Err(format!(
-                "takes more than {share} operations with this data{others}; look at less of it"
+                "takes more than {cost_max} operations with this data{earlier}; look at less of it"
             ));
         }
-        let value = value?;
-        if let Value::Bool(truth) = value {
-            Ok(truth)
+        let value = result?;
+        if let Value::Bool(is_true) = value {
+            Ok(is_true)
         } else {
             Err(format!("came to {}, expected true or false", values::render_with_type(&value)))
         }
     }
 
+    /// Computes the value, within a cost budget.
     fn resolve(&self, scope: &dyn Scope, budget: &CostBudget) -> Result<Value, String> {
         let mut context = Context::with_env(ENVIRONMENT.clone());
         values::add_variables(&self.0.required, scope, budget, &mut context)?;
         budget.add_to(&mut context)?;
         exact::add_to(&mut context)?;
-        // No data is known to make the crate panic, but if it did, the job must survive.
+        // No data is known to make the crate panic. If some did, the job must survive.
         match catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.0.root, &context))) {
             Ok(result) => result.map_err(|error| render_error(&error)),
             Err(_) => Err("cannot be evaluated with this data".to_owned()),
@@ -170,59 +176,59 @@ impl Expression {
     }
 }
 
-/// What the evaluations of one decision have spent together.
+/// The cost that the evaluations of one decision have spent together.
 #[derive(Debug, Default)]
 pub struct DecisionBudget {
     spent: u64,
 }
 
 impl DecisionBudget {
-    /// Returns what the next evaluation may cost if so many others may follow.
-    fn allowance(&self, following: usize) -> u64 {
-        let left = DECISION_COST_MAX.saturating_sub(self.spent);
-        let behind = u64::try_from(following).unwrap_or(u64::MAX);
-        let reserved = RESERVED_COST.min(left / behind.saturating_add(1));
-        left.saturating_sub(reserved.saturating_mul(behind))
+    /// Returns what the next evaluation may cost if `later_count` others may follow.
+    fn allowance(&self, later_count: usize) -> u64 {
+        let remaining = DECISION_COST_MAX.saturating_sub(self.spent);
+        let later_count = u64::try_from(later_count).unwrap_or(u64::MAX);
+        let reserved = RESERVED_COST.min(remaining / later_count.saturating_add(1));
+        remaining.saturating_sub(reserved.saturating_mul(later_count))
     }
 
-    /// Spends `units`; returns what was spent before.
+    /// Spends `units`, and returns the cost spent before.
     fn spend(&mut self, units: u64) -> u64 {
-        let earlier = self.spent;
-        self.spent = earlier.saturating_add(units);
-        earlier
+        let earlier_cost = self.spent;
+        self.spent = earlier_cost.saturating_add(units);
+        earlier_cost
     }
 }
 
-/// Parses `text`, unless it is too long or nests too deep.
+/// Parses `text`, unless it is too long or nests too deeply.
 fn parse_text(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
-    let whole = |message: String| ExpressionError { line: 1, column: 1, message };
+    let error = |message: String| ExpressionError { line: 1, column: 1, message };
     if text.len() > TEXT_BYTES_MAX {
-        return Err(whole(format!(
+        return Err(error(format!(
             "has {} bytes, more than the {TEXT_BYTES_MAX} allowed",
             text.len()
         )));
     }
-    let marks =
+    let mark_count =
         text.chars().filter(|c| !c.is_alphanumeric() && !c.is_whitespace() && *c != '_').count();
-    if marks > MARKS_MAX {
-        return Err(whole(format!(
-            "has {marks} operators, dots, brackets and other marks, more than the {MARKS_MAX} \
+    if mark_count > MARKS_MAX {
+        return Err(error(format!(
+            "has {mark_count} operators, dots, brackets and other marks, more than the {MARKS_MAX} \
              allowed"
         )));
     }
-    let depth = u16::try_from(DEPTH_MAX).unwrap_or(u16::MAX);
-    let parser = || ENVIRONMENT.parser().max_recursion_depth(depth).parse_with_source_info(text);
-    match catch_unwind(AssertUnwindSafe(parser)) {
-        Ok(Ok(parsed)) => Ok(parsed),
+    let depth_max = u16::try_from(DEPTH_MAX).unwrap_or(u16::MAX);
+    let parse = || ENVIRONMENT.parser().max_recursion_depth(depth_max).parse_with_source_info(text);
+    match catch_unwind(AssertUnwindSafe(parse)) {
+        Ok(Ok(tree_and_source)) => Ok(tree_and_source),
         Ok(Err(errors)) => Err(syntax::explain_errors(&errors, text)),
-        Err(_) => Err(whole("is no CEL".to_owned())),
+        Err(_) => Err(error("is no CEL".to_owned())),
     }
 }
 
-/// Renders an error of the evaluation, as one sentence for users.
+/// Renders an evaluation error as one sentence for users.
 #[expect(
     clippy::wildcard_enum_match_arm,
-    reason = "the crate's enum may grow; what is left has no better words than its own"
+    reason = "the crate's enum may grow; its own message suits the other variants"
 )]
 fn render_error(error: &ExecutionError) -> String {
     let message = match error {

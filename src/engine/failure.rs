@@ -1,4 +1,4 @@
-//! Failures: of an attempt, of a step whose attempts are used up, of a job.
+//! Decides what follows from failures: of an attempt, of a step without attempts left, of a job.
 
 use super::definition::OnFailure;
 use super::entry::{Entry, Failure, JobEntry, StepEntry};
@@ -9,47 +9,48 @@ use super::reply::AttemptFailure;
 use std::sync::Arc;
 
 impl Job {
-    /// Decides what follows from a failed attempt: another follows after a pause, or the step
-    /// fails.
+    /// Decides what follows from a failed attempt: a retry after the backoff, or the step fails.
     pub(super) fn fail_attempt(
         &self,
         step: StepIndex,
-        failed: AttemptFailure,
+        attempt_failure: AttemptFailure,
         ctx: &Context<'_>,
     ) -> Vec<Entry> {
-        let AttemptFailure { failure, retryable } = failed;
+        let AttemptFailure { failure, retryable } = attempt_failure;
         let run = self.step(step);
         // In a failed job the next attempt waits until the job is retried.
-        let next = run.next_attempt_at(self.origin.id, self.graph().step(step), ctx.now);
-        let Some(retry_at) = next.filter(|_| retryable) else {
+        let next_attempt_at = run.next_attempt_at(self.origin.id, self.graph().step(step), ctx.now);
+        let Some(retry_at) = next_attempt_at.filter(|_| retryable) else {
             return self.fail_step(step, failure);
         };
         let entry = StepEntry::AttemptFailed { attempt: run.attempt, failure, retry_at };
         vec![Entry::Step(step, entry)]
     }
 
-    /// Decides that the step fails, because its attempts are used up. The job fails too, unless it
-    /// can go on without the step.
+    /// Decides that the step fails, because no attempt is left. The job fails too, unless it can
+    /// continue without the step.
     pub(super) fn fail_step(&self, step: StepIndex, failure: Failure) -> Vec<Entry> {
         let definition = self.graph().step(step);
         let is_fatal = definition.on_failure == OnFailure::Fail && !self.state.is_ended();
-        // The reason of a failure in child jobs already names the step where it happened.
+        // The reason of a failure in a child job already names the step that failed.
         let reason: Arc<str> = match &failure.cause {
             Some(_) => failure.reason.clone(),
             None => format!("step \"{}\": {}", definition.name, failure.reason).into(),
         };
         let mut entries = vec![Entry::Step(step, StepEntry::Failed(failure))];
-        entries.extend(is_fatal.then(|| job_failed(reason, Some(step))));
+        entries.extend(is_fatal.then(|| fail_job(reason, Some(step))));
         entries
     }
 }
 
-/// Returns the entry of a job that fails, because of a step or as a whole (docs/http-api.md).
-pub(super) fn job_failed(reason: Arc<str>, step: Option<StepIndex>) -> Entry {
+/// Returns the entry of a job that fails and can be retried (docs/http-api.md). `step`: the step
+/// whose failure is the reason; `None`: another reason.
+pub(super) fn fail_job(reason: Arc<str>, step: Option<StepIndex>) -> Entry {
     Entry::Job(JobEntry::Failed { reason, expired: false, step })
 }
 
-/// Returns the entry of a job that fails for good, because its deadline has passed.
-pub(super) fn job_expired(reason: Arc<str>) -> Entry {
+/// Returns the entry of a job that fails because its deadline has passed: it accepts no more
+/// replies.
+pub(super) fn expire_job(reason: Arc<str>) -> Entry {
     Entry::Job(JobEntry::Failed { reason, expired: true, step: None })
 }

@@ -1,6 +1,6 @@
-//! A fan-out step under way: which items were started, and what their child jobs returned
-//! (docs/workflow-file.md). The work for the end of a child job is O(keys of its result), however
-//! many siblings it has.
+//! The state of a fan-out step: which items have started, and what their child jobs have returned
+//! (docs/workflow-file.md). The end of a child job takes time proportional to the keys of its
+//! result, whatever the number of its siblings.
 
 use super::definition::FanOutKeys;
 use super::entry::FanOutEntry;
@@ -11,45 +11,58 @@ use super::value_bytes::result_bytes;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The items of a fan-out step, with the state and the result of each.
+/// The state of a fan-out step: its items, and the state and the result of each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FanOut {
     keys: FanOutKeys,
+    /// The input with which the step started.
     input: Message,
+    /// The elements of the list; `None`: the input has no list, or the step has ended.
     elements: Option<Elements>,
+    /// The state of each item; empty once the step has ended.
     slots: Vec<Slot>,
     item_count: u32,
+    /// The index of the next item to start. Items start in order.
     next_index: u32,
+    /// The number of child jobs that have ended, in whatever way.
     ended: u32,
+    /// The number of child jobs that have failed.
     failed: u32,
-    /// How many ended with their job, which had failed for another reason.
+    /// The number of child jobs that ended because this job had ended before.
     cut_off: u32,
+    /// The number of results without the item key.
     without_item: u32,
+    /// The ids of child jobs that differ from the derived ones, by the item's index.
     own_ids: HashMap<u32, JobId>,
-    /// How often each child job was retried; a child job that is not in the map never was.
+    /// How often each child job was retried, by the item's index; a missing entry means never.
     rounds: HashMap<u32, u32>,
     /// The first salt for the ids of child jobs: each rerun of the step has its own child jobs.
     first_salt: u32,
-    /// The ids in use. No two items of a list get the same id: a late reply to one would settle the
-    /// other.
+    /// All ids that `own_ids` has ever had. No two items of a list may have the same id: a late
+    /// reply to one would settle the other.
     used_ids: HashSet<JobId>,
+    /// The output's keys besides the list, with the first child that has each and its value.
     other_keys: HashMap<Arc<str>, (KeyOrder, Json)>,
+    /// The position of the list in the output; `None`: no result has had the item key.
     list_order: Option<KeyOrder>,
-    /// The size of a child's message without its element.
+    /// The size of a child's message without its element, in bytes.
     shell_bytes: u64,
-    /// The total size of the messages of the child jobs under way.
-    under_way_bytes: u64,
-    /// The size of what ended child jobs have returned.
+    /// The total size of the messages of active child jobs, in bytes.
+    active_bytes: u64,
+    /// The total size of the results of ended child jobs, in bytes.
     gathered_bytes: usize,
 }
 
+/// The state of an item.
 #[derive(Clone, Debug, PartialEq)]
 enum Slot {
     NotStarted,
-    UnderWay,
+    /// Its child job has started and not ended.
+    Active,
+    /// Its child job has completed with this item; `None`: the result has no item key.
     Completed(Option<Json>),
     Failed,
-    /// The child job ended with the job.
+    /// Its child job ended because this job had ended before.
     CutOff,
 }
 
@@ -58,22 +71,22 @@ enum Slot {
 pub enum ItemState {
     /// Its child job has not started.
     Waiting,
-    /// Its child job is under way; or was, when the step or the job ended.
+    /// Its child job is active, or was when the step or the job ended.
     Running,
     /// Its child job has completed.
     Completed,
-    /// Its child job has failed or was cancelled.
+    /// Its child job has failed, or was cancelled by a client.
     Failed,
 }
 
-/// How many items of a fan-out are in which state.
+/// The number of items of a fan-out in each state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ItemCounts {
-    /// All items.
+    /// All items of the list.
     pub items: u32,
     /// Items whose child jobs have not started.
     pub waiting: u32,
-    /// Items whose child jobs are under way.
+    /// Items whose child jobs are active.
     pub running: u32,
     /// Items whose child jobs have completed.
     pub completed: u32,
@@ -83,18 +96,20 @@ pub struct ItemCounts {
     pub cancelled: u32,
 }
 
-/// Where a key of the output comes from: the child's index, then the key's position in that child's
-/// result.
+/// The sort key of an output's key: the index of the child that it is from, then its position in
+/// that child's result.
 type KeyOrder = (u32, u16);
 
-/// The value that the input has under the list's key.
+/// The value under the list key of a step's input.
 pub(super) enum ListValue {
     Items(Elements),
+    /// There is no such key, or its value is `null`.
     Missing,
     NotAList(JsonKind),
 }
 
 impl ListValue {
+    /// Reads the value under the list key of `input`.
     pub(super) fn from_input(input: &Message, keys: &FanOutKeys) -> ListValue {
         match input.get(&keys.list_key) {
             None => ListValue::Missing,
@@ -108,6 +123,7 @@ impl ListValue {
 }
 
 impl FanOut {
+    /// Starts a fan-out over the list in `input`. `reruns`: how often the step was rerun.
     pub(super) fn new(keys: FanOutKeys, input: Message, reruns: u32) -> FanOut {
         let elements = match ListValue::from_input(&input, &keys) {
             ListValue::Items(elements) => Some(elements),
@@ -138,7 +154,7 @@ impl FanOut {
             other_keys: HashMap::new(),
             list_order: None,
             shell_bytes,
-            under_way_bytes: 0,
+            active_bytes: 0,
             gathered_bytes: 0,
         }
     }
@@ -148,57 +164,59 @@ impl FanOut {
         self.item_count
     }
 
-    /// Returns how many child jobs were started.
+    /// Returns the number of child jobs that have started.
     pub fn started(&self) -> u32 {
         self.next_index
     }
 
-    /// Returns how many bytes ended child jobs have returned, until the output is put together.
+    /// Returns the total size of the results of ended child jobs, in bytes; 0 once the step has
+    /// ended.
     pub(super) fn gathered_bytes(&self) -> usize {
         self.gathered_bytes
     }
 
-    /// Returns how many child jobs have ended.
+    /// Returns the number of child jobs that have ended.
     pub fn ended(&self) -> u32 {
         self.ended
     }
 
-    /// Returns how many child jobs have failed.
+    /// Returns the number of child jobs that have failed.
     pub fn failed(&self) -> u32 {
         self.failed
     }
 
-    /// Returns how many items are in which state; `is_over`: the step, or its job, has ended.
+    /// Returns the number of items in each state. `is_over`: the step, or its job, has ended.
     pub(super) fn counts(&self, is_over: bool) -> ItemCounts {
-        let under_way = self.under_way_count();
+        let active_count = self.active_count();
         ItemCounts {
             items: self.item_count,
             waiting: self.item_count - self.next_index,
-            running: if is_over { 0 } else { under_way },
+            running: if is_over { 0 } else { active_count },
             completed: self.ended - self.failed - self.cut_off,
             failed: self.failed,
-            cancelled: self.cut_off + if is_over { under_way } else { 0 },
+            cancelled: self.cut_off + if is_over { active_count } else { 0 },
         }
     }
 
-    /// Returns how many results came without the singular key; each became `null` in the list.
+    /// Returns the number of results without the item key; each is `null` in the output's list.
     pub fn without_item(&self) -> u32 {
         self.without_item
     }
 
-    /// Returns the state of each item, in order. `None`: the step has ended, and keeps only counts.
+    /// Returns the state of each item, in order; `None`: the step has ended, and only the counts
+    /// are kept.
     pub fn item_states(&self) -> Option<impl Iterator<Item = ItemState>> {
         (self.slots.len() == self.item_count as usize).then(|| {
             self.slots.iter().map(|slot| match slot {
                 Slot::NotStarted => ItemState::Waiting,
-                Slot::UnderWay | Slot::CutOff => ItemState::Running,
+                Slot::Active | Slot::CutOff => ItemState::Running,
                 Slot::Completed(_) => ItemState::Completed,
                 Slot::Failed => ItemState::Failed,
             })
         })
     }
 
-    /// Returns the key of the item in a child job's result.
+    /// Returns the item key: the key of an item in a child job's message and result.
     pub fn item_key(&self) -> &str {
         &self.keys.item_key
     }
@@ -215,7 +233,7 @@ impl FanOut {
     pub fn child_message(&self, index: u32) -> Message {
         let element = match &self.elements {
             Some(elements) => elements.get(index),
-            // A step that has ended has dropped its elements: they are read from the input again.
+            // A step that has ended has freed its elements: they are parsed from the input again.
             None => match ListValue::from_input(&self.input, &self.keys) {
                 ListValue::Items(elements) if index < elements.count() => elements.get(index),
                 ListValue::Items(_) | ListValue::Missing | ListValue::NotAList(_) => {
@@ -231,18 +249,18 @@ impl FanOut {
         &self.input
     }
 
-    /// Returns the indices of the child jobs that were started and have not ended.
-    pub fn under_way(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.next_index).filter(|index| self.is_under_way(*index))
+    /// Returns the indices of the child jobs that have started and not ended.
+    pub fn active_children(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.next_index).filter(|index| self.is_child_active(*index))
     }
 
-    /// Returns how many child jobs were started and have not ended.
-    pub(super) fn under_way_count(&self) -> u32 {
+    /// Returns the number of child jobs that have started and not ended.
+    pub(super) fn active_count(&self) -> u32 {
         self.next_index - self.ended
     }
 
-    pub(super) fn is_under_way(&self, index: u32) -> bool {
-        matches!(self.slots.get(index as usize), Some(Slot::UnderWay))
+    pub(super) fn is_child_active(&self, index: u32) -> bool {
+        matches!(self.slots.get(index as usize), Some(Slot::Active))
     }
 
     /// Returns how often the child job at `index` has been retried.
@@ -250,17 +268,17 @@ impl FanOut {
         self.rounds.get(&index).copied().unwrap_or(0)
     }
 
-    /// Returns whether so many failed child jobs are more than the task tolerates.
+    /// Returns whether `failed` child jobs are more than the task tolerates.
     pub(super) fn exceeds_tolerance(&self, failed: u32) -> bool {
         failed > self.keys.tolerate.failures_max(self.item_count)
     }
 
-    /// Returns the indices of the child jobs that a restart continues: those that were started and
-    /// have no result.
+    /// Returns the indices of the child jobs that have started and have no result: a restart of the
+    /// step retries them.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.next_index).filter(|index| {
             let slot = self.slots.get(*index as usize);
-            matches!(slot, Some(Slot::UnderWay | Slot::Failed | Slot::CutOff))
+            matches!(slot, Some(Slot::Active | Slot::Failed | Slot::CutOff))
         })
     }
 
@@ -268,9 +286,9 @@ impl FanOut {
         self.ended == self.items()
     }
 
-    /// Decides which items to start now: as many as the window has room for. An item's own id is
-    /// used, unless an item before it has the same id. Whether another job has the id shows when
-    /// the child job starts.
+    /// Decides which items to start now, as many as fit in the window. A child job gets the UUID
+    /// that its item contains, unless an earlier item has the same one. Conflicts with the ids of
+    /// other jobs are detected when the child job starts.
     pub(super) fn decide_start(
         &self,
         job: JobId,
@@ -278,17 +296,17 @@ impl FanOut {
         ctx: &Context<'_>,
     ) -> Option<FanOutEntry> {
         let window = self.keys.max_concurrency.unwrap_or(ctx.limits.window).max(1);
-        let under_way = self.under_way_count();
-        let left = self.items() - self.next_index;
-        let count = self
-            .count_that_fit(window.saturating_sub(under_way).min(left), ctx.limits.window_bytes);
-        // The window may allow more child jobs, but have no room for a large message.
-        if count == 0 || count < batch_min(under_way + count).min(left) {
+        let active_count = self.active_count();
+        let waiting_count = self.items() - self.next_index;
+        let free_count = window.saturating_sub(active_count).min(waiting_count);
+        let count = self.count_that_fit(free_count, ctx.limits.window_bytes);
+        // If `window_bytes` is the tighter limit, the effective window is `active_count + count`.
+        if count == 0 || count < batch_min(active_count + count).min(waiting_count) {
             return None;
         }
         let (mut own_ids, mut new_ids) = (Vec::new(), HashSet::new());
-        // All ids of a rerun are new: late reports of the earlier child jobs must not be taken for
-        // theirs.
+        // A rerun uses derived ids only: late reports of earlier child jobs must not be mistaken
+        // for reports of the new ones.
         let elements = self.elements.as_ref().filter(|_| self.first_salt == 0);
         for index in elements.iter().flat_map(|_| self.next_index..self.next_index + count) {
             let own_id = elements.and_then(|elements| find_item_uuid(&elements.get(index)));
@@ -300,85 +318,88 @@ impl FanOut {
         Some(FanOutEntry::ChildrenStarted { from: self.next_index, count, own_ids })
     }
 
-    /// Returns how many of the next `most` child jobs have room beside those under way; at least
-    /// one if none is under way.
-    fn count_that_fit(&self, most: u32, bytes_max: u64) -> u32 {
-        let mut sum = self.under_way_bytes;
+    /// Returns how many of the next `count_max` child jobs fit in `bytes_max` together with the
+    /// active ones; at least one if none is active.
+    fn count_that_fit(&self, count_max: u32, bytes_max: u64) -> u32 {
+        let mut total_bytes = self.active_bytes;
         let fits = |index: &u32| {
-            sum = sum.saturating_add(self.message_bytes(*index));
-            sum <= bytes_max
+            total_bytes = total_bytes.saturating_add(self.message_bytes(*index));
+            total_bytes <= bytes_max
         };
-        let count = (self.next_index..self.next_index + most).take_while(fits).count();
+        let count = (self.next_index..self.next_index + count_max).take_while(fits).count();
         let is_idle = self.next_index == self.ended;
-        u32::try_from(count).unwrap_or(u32::MAX).max(u32::from(is_idle).min(most))
+        u32::try_from(count).unwrap_or(u32::MAX).max(u32::from(is_idle).min(count_max))
     }
 
-    /// Returns the size of the message of the child job at `index`.
+    /// Returns the size of the message of the child job at `index`, in bytes.
     fn message_bytes(&self, index: u32) -> u64 {
         self.shell_bytes.saturating_add(
             self.elements.as_ref().map_or(0, |elements| to_u64(elements.element_len(index))),
         )
     }
 
-    /// Decides what a child's result adds: its item, and each other key that no earlier child in
-    /// the list has given so far.
+    /// Decides what a child's result adds to the output: its item, and each other key that no child
+    /// earlier in the list has returned so far.
     pub(super) fn decide_completed(&self, index: u32, result: &Message) -> FanOutEntry {
         let mut item = None;
         let mut others = Vec::new();
-        for (place, (key, value)) in result.iter().enumerate() {
-            let place = u16::try_from(place).unwrap_or(u16::MAX);
+        for (position, (key, value)) in result.iter().enumerate() {
+            let position = u16::try_from(position).unwrap_or(u16::MAX);
             if *key == self.keys.item_key {
-                item = Some((place, value.clone()));
+                item = Some((position, value.clone()));
             } else if *key != self.keys.list_key
-                && self.other_keys.get(key).is_none_or(|((first, _), _)| index < *first)
+                && self.other_keys.get(key).is_none_or(|((first_child, _), _)| index < *first_child)
             {
-                others.push((place, key.clone(), value.clone()));
+                others.push((position, key.clone(), value.clone()));
             }
         }
         FanOutEntry::ChildCompleted { index, item, others }
     }
 
+    /// Marks the child jobs `from..from + count` as started.
     pub(super) fn mark_started(&mut self, from: u32, count: u32, own_ids: &[(u32, JobId)]) {
         for index in from..from + count {
-            self.slots[index as usize] = Slot::UnderWay;
-            self.under_way_bytes += self.message_bytes(index);
+            self.slots[index as usize] = Slot::Active;
+            self.active_bytes += self.message_bytes(index);
         }
         self.next_index = from + count;
         self.own_ids.extend(own_ids.iter().copied());
         self.used_ids.extend(own_ids.iter().map(|(_, id)| *id));
     }
 
+    /// Records that a child job is started again, with this id.
     pub(super) fn mark_started_again(&mut self, index: u32, id: JobId) {
         self.own_ids.insert(index, id);
         self.used_ids.insert(id);
     }
 
+    /// Marks a child job as completed, and keeps what it adds to the output.
     pub(super) fn mark_completed(
         &mut self,
         index: u32,
         item: Option<&(u16, Json)>,
         others: &[(u16, Arc<str>, Json)],
     ) {
-        if let Some((place, _)) = item {
-            let place = (index, *place);
-            self.list_order = Some(self.list_order.map_or(place, |earlier| earlier.min(place)));
+        if let Some((position, _)) = item {
+            let order = (index, *position);
+            self.list_order = Some(self.list_order.map_or(order, |earlier| earlier.min(order)));
         }
         self.slots[index as usize] = Slot::Completed(item.map(|(_, value)| value.clone()));
         self.gathered_bytes += result_bytes(item, others);
         self.mark_ended(index);
         self.without_item += u32::from(item.is_none());
-        for (place, key, value) in others {
-            self.other_keys.insert(key.clone(), ((index, *place), value.clone()));
+        for (position, key, value) in others {
+            self.other_keys.insert(key.clone(), ((index, *position), value.clone()));
         }
     }
 
-    /// Marks the child jobs without a result as under way again.
+    /// Marks the started child jobs without a result as active again.
     pub(super) fn mark_restarted(&mut self) {
         let unfinished: Vec<u32> = self.unfinished().collect();
         for index in unfinished {
-            let slot = std::mem::replace(&mut self.slots[index as usize], Slot::UnderWay);
-            if slot != Slot::UnderWay {
-                self.under_way_bytes += self.message_bytes(index);
+            let slot = std::mem::replace(&mut self.slots[index as usize], Slot::Active);
+            if slot != Slot::Active {
+                self.active_bytes += self.message_bytes(index);
                 self.ended -= 1;
                 self.failed -= u32::from(slot == Slot::Failed);
                 self.cut_off -= u32::from(slot == Slot::CutOff);
@@ -387,7 +408,7 @@ impl FanOut {
         }
     }
 
-    /// Marks a child job as failed. `is_cut_off`: the job had ended before.
+    /// Marks a child job as failed; `is_cut_off`: it ended because this job had ended before.
     pub(super) fn mark_failed(&mut self, index: u32, is_cut_off: bool) {
         self.slots[index as usize] = if is_cut_off { Slot::CutOff } else { Slot::Failed };
         self.mark_ended(index);
@@ -395,54 +416,56 @@ impl FanOut {
         self.cut_off += u32::from(is_cut_off);
     }
 
+    /// Counts a child job as ended.
     fn mark_ended(&mut self, index: u32) {
         self.ended += 1;
-        self.under_way_bytes = self.under_way_bytes.saturating_sub(self.message_bytes(index));
+        self.active_bytes = self.active_bytes.saturating_sub(self.message_bytes(index));
     }
 
-    /// Returns the gathered output (docs/workflow-file.md): keys in the order of the first child
-    /// that has them.
+    /// Returns the gathered output (docs/workflow-file.md). Its keys are in the order of the first
+    /// child that has them.
     pub(super) fn output(&self) -> Message {
         if self.item_count == 0 {
             return self.input.clone();
         }
         let items = self.slots.iter().map(|slot| match slot {
             Slot::Completed(item) => item.as_ref(),
-            Slot::NotStarted | Slot::UnderWay | Slot::Failed | Slot::CutOff => None,
+            Slot::NotStarted | Slot::Active | Slot::Failed | Slot::CutOff => None,
         });
         let list = (
             self.list_order.unwrap_or((u32::MAX, 0)),
             self.keys.list_key.clone(),
             Json::array(items),
         );
-        let mut keyed: Vec<(KeyOrder, Arc<str>, Json)> = self
+        let mut entries: Vec<(KeyOrder, Arc<str>, Json)> = self
             .other_keys
             .iter()
-            .map(|(key, (place, value))| (*place, key.clone(), value.clone()))
+            .map(|(key, (order, value))| (*order, key.clone(), value.clone()))
             .collect();
-        keyed.push(list);
-        keyed.sort_by_key(|(place, _, _)| *place);
-        keyed.into_iter().map(|(_, key, value)| (key, value)).collect()
+        entries.push(list);
+        entries.sort_by_key(|(order, _, _)| *order);
+        entries.into_iter().map(|(_, key, value)| (key, value)).collect()
     }
 
-    /// Returns the id to try next, after the one that the child job at `index` has now.
+    /// Returns the id to try after the present one of the child job at `index`; `None`: all ids
+    /// that may be tried are taken.
     pub(super) fn next_id(&self, job: JobId, step: &str, index: u32) -> Option<JobId> {
-        let salted =
+        let salted_id =
             |salt: u32| job.derive_child(step, index, self.first_salt.saturating_add(salt));
-        let now = self.child_id(job, step, index);
-        let tried = (0..=SALTS_MAX).find(|salt| salted(*salt) == now);
-        let next = tried.map_or(0, |salt| salt + 1);
-        (next <= SALTS_MAX).then(|| salted(next))
+        let present_id = self.child_id(job, step, index);
+        let present_salt = (0..=SALTS_MAX).find(|salt| salted_id(*salt) == present_id);
+        let next_salt = present_salt.map_or(0, |salt| salt + 1);
+        (next_salt <= SALTS_MAX).then(|| salted_id(next_salt))
     }
 
-    /// Frees what only a running fan-out needs; the ids of the child jobs stay.
+    /// Frees the memory that only a running fan-out needs. The ids of the child jobs are kept.
     pub(super) fn free(&mut self) {
         self.elements = None;
         self.other_keys = HashMap::new();
         self.used_ids = HashSet::new();
         self.rounds = HashMap::new();
         self.slots = Vec::new();
-        self.under_way_bytes = 0;
+        self.active_bytes = 0;
         self.gathered_bytes = 0;
     }
 }
@@ -451,15 +474,18 @@ fn to_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// With at least this many under way, child jobs are started in batches: one entry and one commit
-/// for many.
+/// The window from which child jobs are started in batches, to save commits: each batch is one
+/// entry.
 const BATCH_FROM_WINDOW: u32 = 1_000;
 
-/// Returns how many must have room before more child jobs are started in a window of this size.
+/// The number of batches that fill a window.
+const BATCHES_PER_WINDOW: u32 = 16;
+
+/// Returns the smallest batch of child jobs that is started in a window of this size.
 fn batch_min(window: u32) -> u32 {
-    if window < BATCH_FROM_WINDOW { 1 } else { window / 16 }
+    if window < BATCH_FROM_WINDOW { 1 } else { window / BATCHES_PER_WINDOW }
 }
 
-/// The highest salt that is tried before a child job fails. Not even one clash comes about by
-/// chance.
+/// The number of further ids that are tried if the id of a child job is taken, before it fails. Ids
+/// do not collide by chance: somebody must have chosen the same one.
 const SALTS_MAX: u32 = 16;

@@ -1,26 +1,26 @@
-//! Identities: jobs, steps within a job, and the correlation id that travels with each message.
+//! Ids of jobs and steps, the correlation ids of messages, and the span ids derived from them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use uuid::Uuid;
 
-/// The identity of a job or child job: a UUID, chosen by the client, by the item, or by the
-/// manager.
+/// The id of a job: a UUID that the client, the item or the manager chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(pub Uuid);
 
-/// The namespace under which the ids of child jobs are derived (a constant, chosen once).
+/// The UUID namespace of ids that are derived for child jobs and attempts. It must never change.
 const CHILD_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_0a52_9c1e_4d0b_8f7a_3c55_d1e2_70a4);
 
-/// The namespace under which the ids of jobs are derived from the messages that ask for them.
+/// The UUID namespace of job ids that are derived from calls. It must never change.
 const CALL_NAMESPACE: Uuid = Uuid::from_u128(0x0f4d_6a39_71c2_4e58_9b1d_a2c6_40e7_5f13);
 
 impl JobId {
-    /// Derives the id of the job that a message on a workflow's queue asks for, if its `message_id`
-    /// is not a UUID. The same message always gives the same id.
+    /// Derives the id of the job that a call requests if its `message_id` is not a UUID. The same
+    /// parts always give the same id.
     pub fn from_call(parts: &[&[u8]]) -> JobId {
+        // Each part has its length before it, so that different parts never give the same name.
         let name: Vec<u8> = parts
             .iter()
             .flat_map(|part| {
@@ -30,13 +30,12 @@ impl JobId {
         JobId(Uuid::new_v5(&CALL_NAMESPACE, &name))
     }
 
-    /// Derives the id of the child job of `step` for the item at `index`: the same after any
-    /// restart (docs/workflow-file.md). `salt` is 0 unless that id is taken by a job that has not
-    /// ended.
+    /// Derives the id of the child job of `step` for the item at `index` (docs/workflow-file.md).
+    /// It is the same after a restart. Different salts give different ids, for reruns and when an
+    /// id is taken.
     ///
-    /// The result is a UUID of version 8: a hash of (job, step, salt), then the index. So the ids
-    /// of one fan-out are neighbours, and the journal's index of ids grows at one place instead of
-    /// everywhere.
+    /// The result is a UUID of version 8: a hash of (job, step, salt), then the index. The ids of
+    /// one fan-out are adjacent, so that inserts into the journal's index of ids are local.
     pub fn derive_child(self, step: &str, index: u32, salt: u32) -> JobId {
         let mut name = Vec::with_capacity(16 + 4 + step.len());
         name.extend_from_slice(self.0.as_bytes());
@@ -48,21 +47,23 @@ impl JobId {
     }
 }
 
-/// Returns the trace span of a dispatch. It follows from ids, so that a message that is sent again
-/// carries the same span. Never zero.
+/// Returns the span id of an attempt. It is derived, so that a message that is sent again carries
+/// the same one. Never zero: the variant bits of the UUID are set.
 pub fn span_id(job: JobId, step: &str, attempt: u32) -> u64 {
-    hash_of_attempt(job, step, attempt).1
+    hash_attempt(job, step, attempt).1
 }
 
-/// Returns the jitter of the pause after a failed attempt, as a share of 2^64: as good as chance,
-/// and the same after any restart.
+/// Returns the jitter of the backoff after a failed attempt, in units of 2^-64: pseudorandom, and
+/// the same after a restart.
 pub(super) fn retry_jitter(job: JobId, step: &str, attempt: u32) -> u64 {
-    let (high, low) = hash_of_attempt(job, step, attempt);
-    // A UUID's version and variant leave fixed bits in both halves; the product of both has none.
+    let (high, low) = hash_attempt(job, step, attempt);
+    // The UUID's version and variant are fixed bits in both halves. Mixing the halves (with the
+    // 64-bit golden ratio) leaves none.
     (high ^ low.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-pub(super) fn hash_of_attempt(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
+/// Returns a hash of an attempt, as the two halves of a UUID of version 5.
+pub(super) fn hash_attempt(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
     let mut name = Vec::with_capacity(16 + 4 + step.len());
     name.extend_from_slice(job.0.as_bytes());
     name.extend_from_slice(&attempt.to_be_bytes());
@@ -81,32 +82,32 @@ impl fmt::Display for JobId {
 #[error("invalid uuid {0:?}: expected 32 hexadecimal digits as 8-4-4-4-12")]
 pub struct InvalidJobId(pub String);
 
-/// The prefix of an id that is written as a URN, in any case (RFC 9562).
+/// The prefix of a UUID as a URN, in any letter case (RFC 9562).
 const URN_PREFIX: &str = "urn:uuid:";
 
 impl FromStr for JobId {
     type Err = InvalidJobId;
 
-    /// Parses every spelling of a UUID: with hyphens, 32 digits, in braces, as a URN. It is always
+    /// Parses a UUID in any form: with hyphens, as 32 digits, in braces, or as a URN. It is always
     /// displayed with hyphens.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bare = match text.split_at_checked(URN_PREFIX.len()) {
-            Some((prefix, bare)) if prefix.eq_ignore_ascii_case(URN_PREFIX) => {
-                Some(bare).filter(|bare| bare.len() == HYPHENATED_LENGTH)
+        let without_prefix = match text.split_at_checked(URN_PREFIX.len()) {
+            Some((prefix, uuid)) if prefix.eq_ignore_ascii_case(URN_PREFIX) => {
+                Some(uuid).filter(|uuid| uuid.len() == HYPHENATED_LENGTH)
             }
             Some(_) | None => Some(text),
         };
-        let parsed = bare.and_then(|bare| Uuid::try_parse(bare).ok());
-        parsed.map(JobId).ok_or_else(|| InvalidJobId(shorten(text)))
+        let uuid = without_prefix.and_then(|uuid| Uuid::try_parse(uuid).ok());
+        uuid.map(JobId).ok_or_else(|| InvalidJobId(shorten(text)))
     }
 }
 
-/// The length of a UUID as 8-4-4-4-12.
+/// The length of a UUID in the form 8-4-4-4-12, in bytes.
 const HYPHENATED_LENGTH: usize = 36;
 
 impl JobId {
-    /// Parses only the form with hyphens. It is used for ids that are sent back as they came: other
-    /// spellings would be other correlation ids of the same step.
+    /// Parses only the form with hyphens, for ids that workers must repeat unchanged. Other forms
+    /// would be different correlation ids of the same step.
     pub fn parse_hyphenated(text: &str) -> Option<JobId> {
         if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok().map(JobId) } else { None }
     }
@@ -124,11 +125,11 @@ impl StepIndex {
     }
 }
 
-/// The correlation id that a worker sends back: `<job or child-job UUID>:<step name>`
-/// (docs/worker-protocol.md).
+/// The correlation id of a step message, which the worker repeats in its replies: `<job UUID>:<step
+/// name>` (docs/worker-protocol.md).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CorrelationId {
-    /// The job or child job.
+    /// The job, which may be a child job.
     pub job: JobId,
     /// The step's name.
     pub step: String,
@@ -161,15 +162,15 @@ impl FromStr for CorrelationId {
     }
 }
 
-/// Returns whether `text` is a name of a workflow, task, step or queue: `[A-Za-z][A-Za-z0-9_-]*`
-/// (docs/workflow-file.md).
+/// Returns whether `text` is a valid name of a workflow, task, step or queue:
+/// `[A-Za-z][A-Za-z0-9_-]*` (docs/workflow-file.md).
 pub fn is_valid_name(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
-/// The most characters of a text from outside that an error repeats.
+/// The maximum length of an untrusted text in an error, in characters.
 const EXCERPT_CHARACTERS_MAX: usize = 100;
 
 fn shorten(text: &str) -> String {
@@ -186,7 +187,7 @@ mod tests {
     const ID: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
 
     #[test]
-    fn a_correlation_id_survives_its_text() {
+    fn a_correlation_id_is_parsed_as_it_is_displayed() {
         let text = format!("{ID}:book-split");
         let parsed: CorrelationId = text.parse().expect("well formed");
         assert_eq!(parsed.to_string(), text);
@@ -205,12 +206,12 @@ mod tests {
             &format!("{ID}:a:b"),
             &format!("{}:a", ID.replace('-', "")),
         ] {
-            assert!(text.parse::<CorrelationId>().is_err(), "{text:?} was taken");
+            assert!(text.parse::<CorrelationId>().is_err(), "{text:?} is accepted");
         }
     }
 
     #[test]
-    fn an_id_is_parsed_in_every_spelling_and_rendered_in_one() {
+    fn an_id_is_parsed_in_every_form_and_displayed_in_one() {
         let digits = ID.replace('-', "");
         let upper = ID.to_uppercase();
         for text in [
@@ -245,12 +246,12 @@ mod tests {
         ];
         for text in wrong.into_iter().chain([format!("{ID}{ID}").as_str(), "ü".repeat(20).as_str()])
         {
-            assert!(text.parse::<JobId>().is_err(), "{text:?} was taken");
+            assert!(text.parse::<JobId>().is_err(), "{text:?} is accepted");
         }
     }
 
     #[test]
-    fn ids_of_calls_follow_from_every_part_and_its_bounds() {
+    fn ids_of_calls_depend_on_every_part_and_its_boundaries() {
         let first = JobId::from_call(&[b"w", b"ab", b"c"]);
         assert_eq!(first, JobId::from_call(&[b"w", b"ab", b"c"]));
         for other in [

@@ -1,5 +1,4 @@
-//! What goes into a decision: what happened to a job, and what the decision may read besides the
-//! job.
+//! The inputs of decisions: what happens to a job, and the context in which it is decided.
 
 use super::caller::Caller;
 use super::cause::Cause;
@@ -14,20 +13,20 @@ use std::sync::Arc;
 /// The limits for decisions (settings, sections `limits` and `fanout`).
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The largest step message, in bytes.
+    /// The maximum size of a step message, in bytes.
     pub step_message_bytes_max: usize,
-    /// The largest reply, in bytes.
+    /// The maximum size of a reply, in bytes.
     pub reply_bytes_max: usize,
-    /// The most levels of child jobs below a job.
+    /// The maximum depth of a job (see [`Origin::depth`](super::Origin::depth)).
     pub depth_max: u16,
-    /// The most child jobs of one step under way at once, unless its task sets another number.
+    /// The maximum number of active child jobs of one step, unless its task sets another one.
     pub window: u32,
-    /// The largest total size of the messages of a step's child jobs under way, in bytes; one child
-    /// job is always started.
+    /// The maximum total size of the messages of a step's active child jobs, in bytes. One child
+    /// job may always be active.
     pub window_bytes: u64,
 }
 
-/// What a decision may read besides the job: time and chance are arguments.
+/// What a decision may read besides the job and its input. Decisions are deterministic.
 pub struct Context<'a> {
     /// The time of the decision.
     pub now: Timestamp,
@@ -36,58 +35,58 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Returns the time after a span from now.
-    pub(super) fn after(&self, span: Option<Millis>) -> Option<Timestamp> {
-        self.now.after(span)
+    /// Returns the time `duration` from now; `None` without a duration.
+    pub(super) fn after(&self, duration: Option<Millis>) -> Option<Timestamp> {
+        self.now.after(duration)
     }
 }
 
-/// For each of these steps a time: a reply to an attempt that began before it may lie unread in the
-/// reply queue.
+/// Steps whose replies may lie unread in a reply queue, each with a time: the reply to an attempt
+/// that started before that time may be unread.
 pub type UnreadReplies = BTreeMap<StepIndex, Timestamp>;
 
-/// What happens to a job.
+/// An event that a job must react to.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A worker replied, or the broker dead-lettered the step message.
     Reply {
         /// The step's name, from the correlation id.
         step: String,
-        /// The attempt that it answers, if the header `attempt` is there.
+        /// The attempt that it is for, from the header `attempt`; `None`: there is no such header.
         attempt: Option<u32>,
-        /// The reply itself.
+        /// The content of the reply.
         reply: Reply,
         /// The sender of the reply.
         from: Sender,
     },
-    /// The broker took responsibility for a step message.
+    /// The broker confirmed a step message.
     Confirmed {
         /// The step.
         step: StepIndex,
-        /// The attempt that was dispatched.
+        /// The number of the attempt.
         attempt: u32,
-        /// The number of the entry that dispatched it. An attempt that was dispatched again has
-        /// another number: the confirm of an earlier copy does not count for the later one. `None`:
-        /// that of the last dispatch.
+        /// The number of the entry that dispatched the message. It differs each time the same
+        /// attempt is dispatched, so that the confirm of an earlier copy does not count for a later
+        /// one. `None`: the latest dispatch.
         dispatch: Option<u64>,
     },
-    /// A bus without confirms and leases has handed a step message over.
+    /// A bus without confirms and leases has delivered a step message.
     Begun {
         /// The step.
         step: StepIndex,
-        /// The attempt that was dispatched.
+        /// The number of the attempt.
         attempt: u32,
     },
     /// The bus has leased a step message to a worker.
     Leased {
         /// The step.
         step: StepIndex,
-        /// The attempt that was dispatched.
+        /// The number of the attempt.
         attempt: u32,
-        /// How long the worker has the message.
+        /// The lease.
         lease: Lease,
     },
-    /// The queue of these steps was found missing: its messages are lost.
+    /// The queue of these steps does not exist any more, and its messages are lost.
     QueueMissing(Vec<StepIndex>),
     /// A child job ended.
     ChildEnded {
@@ -95,48 +94,47 @@ pub enum Input {
         step: StepIndex,
         /// The item's index.
         index: u32,
-        /// Which child job it is, and how it ended.
+        /// The child job, and how it ended.
         ended: ChildEnd,
     },
-    /// A child job that was to be retried was never created.
+    /// A child job that was to be retried does not exist.
     ChildMissing {
         /// The fan-out step.
         step: StepIndex,
         /// The item's index.
         index: u32,
     },
-    /// A child job cannot start under the id that was tried, because a job that has not ended has
-    /// it.
+    /// A child job cannot start under its id, because another job that has not ended has the same
+    /// one.
     IdConflict {
         /// The fan-out step.
         step: StepIndex,
         /// The item's index.
         index: u32,
-        /// The id.
+        /// The conflicting id.
         id: JobId,
     },
-    /// The time that [`super::Job::next_timer`] returned has come, by a monotonic clock.
+    /// The time that [`super::Job::next_timer`] returned has been reached, on a monotonic clock.
     Timer {
-        /// The time that has come.
+        /// The time that has been reached.
         due: Timestamp,
-        /// Attempts of these steps that began before these times must not time out now: their
-        /// replies may not have been read yet. All others may.
+        /// Replies that may lie unread: the attempts that they may be for must not time out now.
         unread: UnreadReplies,
     },
     /// The parent gives an order to its child job.
     Order(Order),
-    /// A client asks for an operation.
+    /// A client requests an operation.
     Operate(OperationRequest),
-    /// A call on the workflow's queue asks for this very job, and its sender waits for the answer.
+    /// A call on the workflow's queue requests this job, and its sender waits for the answer.
     CallerJoined(Caller),
-    /// The broker took the answer to a caller.
+    /// The broker confirmed the answer to a caller.
     CallerAnswered {
-        /// The number of the caller.
+        /// The index of the caller, in the order in which they joined.
         caller: u32,
-        /// The number of the end.
+        /// How many ends of the job came before the answered one.
         end: u32,
     },
-    /// The job cannot go on: its actor has panicked too often.
+    /// The job is given up for this reason: its actor has panicked too often.
     Abandon(Arc<str>),
 }
 
@@ -147,14 +145,14 @@ impl Input {
     }
 }
 
-/// Why an operation is refused.
+/// Why an operation is refused. Each variant contains the reason, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationError {
     /// The job has no step of that name.
     UnknownStep(String),
     /// The operation is not possible in the current state.
     Conflict(String),
-    /// The reply given by hand is one that no worker could give. The client can correct it.
+    /// The manual reply is not valid. The client can correct it.
     Invalid(String),
 }
 
@@ -169,33 +167,34 @@ impl OperationError {
     }
 }
 
-/// An order from a parent to a child job. An order that arrives late, in a later round, is ignored.
+/// An order from a parent to a child job. It is ignored if it arrives late: after the child job has
+/// reached a later round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// How often the parent had retried the child job when it gave the order.
     pub round: u32,
-    /// What the child job has to do.
+    /// What the child job must do.
     pub instruction: Instruction,
 }
 
-/// What a child job has to do.
+/// What a parent orders its child job to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// Dispatch nothing new, because the parent's step failed (docs/http-api.md).
+    /// Fail, because the parent or its step failed or waits for a retry (docs/http-api.md).
     Halt(Arc<str>),
-    /// End, because the parent or its step was cancelled.
+    /// Cancel, because the parent or its step was cancelled.
     Cancel(Arc<str>),
-    /// End, because the deadline of the whole job has passed.
+    /// Fail, because the deadline of the job tree has passed.
     Expire(Arc<str>),
-    /// Dispatch nothing new until a resume.
+    /// Pause: dispatch nothing new until a resume.
     Pause,
-    /// Go on after a pause.
+    /// Resume after a pause.
     Resume,
-    /// Go on from what failed; the order's round is the new one.
+    /// Retry the failed steps. The order's round is the new one.
     Retry,
 }
 
-/// The reasons in orders to child jobs: the same while the manager runs and after a restart.
+/// The reasons in orders to child jobs: the same when first given and after a restart.
 pub(super) mod reasons {
     pub(crate) const JOB_FAILED: &str = "the job it belongs to failed";
     pub(crate) const JOB_CANCELLED: &str = "the job it belongs to was cancelled";
@@ -204,14 +203,14 @@ pub(super) mod reasons {
     pub(crate) const STEP_PAUSES: &str = "its step begins again after a pause";
 }
 
-/// An operation that is asked for, by which principal, and why.
+/// A request for an operation, with its principal and its reason.
 #[derive(Clone, Debug)]
 pub struct OperationRequest {
     /// The operation.
     pub operation: Operation,
-    /// The reason, in the words of the client, for the record.
+    /// The client's reason, for the record.
     pub reason: Option<Arc<str>>,
-    /// The principal: the name of a token.
+    /// The principal: the name of the client's token; `None`: no token was required.
     pub principal: Option<Arc<str>>,
 }
 
@@ -224,28 +223,28 @@ impl From<Operation> for OperationRequest {
 /// An operation of a client on a job (docs/http-api.md).
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// Ends the job; later replies are ignored.
+    /// Cancels the job. Later replies are ignored.
     Cancel {
         /// The reason, for the record.
         reason: Arc<str>,
     },
-    /// Dispatches nothing new; replies are taken.
+    /// Pauses the job: nothing new is dispatched, but replies are accepted.
     Pause,
-    /// Goes on after a pause.
+    /// Resumes the job after a pause.
     Resume,
-    /// Goes on from the failed steps; what is complete is kept.
+    /// Retries the failed steps. Completed steps keep their outputs.
     Retry,
-    /// Starts a step again, and all that depends on it.
+    /// Starts a step again, and all steps that depend on it.
     Rerun {
         /// The step's name.
         step: String,
     },
-    /// Sends the message of a running step once more, as the same attempt.
+    /// Sends the message of a running step again, as the same attempt.
     Redispatch {
         /// The step's name.
         step: String,
     },
-    /// Settles a running step in place of its worker.
+    /// Replies to a running step in place of its worker.
     Reply {
         /// The step's name.
         step: String,
@@ -255,7 +254,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns the step that it concerns, if it concerns only one.
+    /// Returns the name of the step that it concerns; `None`: it concerns more than one.
     pub fn step(&self) -> Option<&str> {
         match self {
             Operation::Cancel { .. }
@@ -267,7 +266,7 @@ impl Operation {
         }
     }
 
-    /// Returns its name, for users.
+    /// Returns the operation's name, for users.
     pub fn as_str(&self) -> &'static str {
         match self {
             Operation::Cancel { .. } => "cancel",
@@ -281,18 +280,18 @@ impl Operation {
     }
 }
 
-/// The reply of a worker, or of the broker in its place, to an attempt.
+/// A reply to an attempt, from a worker or from the broker in its place. Bodies are not parsed yet.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// A result: the body, not yet parsed.
+    /// The result of the step.
     Result(Bytes),
-    /// `type: progress`: the step goes on; the body, not yet parsed.
+    /// `type: progress`: the progress of the attempt, which continues.
     Progress(Bytes),
-    /// `type: error`: the attempt failed; the body, not yet parsed.
+    /// `type: error`: the attempt failed.
     Error(Bytes),
     /// The broker dead-lettered the step message.
     DeadLettered {
-        /// The queue it was in.
+        /// The queue in which the message was.
         queue: String,
         /// The broker's reason: `rejected`, `expired`, …
         reason: String,
@@ -307,8 +306,8 @@ pub enum Sender {
     Unknown,
     /// The user of the broker, or the token, of this name.
     User(Arc<str>),
-    /// The manager itself: the reply is the answer to a call that it made or the dead letter of a
-    /// message that it sent, or comes from a worker or a job in this process.
+    /// The manager itself: the reply is the response to a request that it made, the dead letter of
+    /// a message that it sent, or from a worker or a job in this process.
     Manager,
 }
 
@@ -326,43 +325,44 @@ pub struct ChildEnd {
 /// How a child job ended.
 #[derive(Clone, Debug)]
 pub enum ChildOutcome {
-    /// It completed with this result.
+    /// The child job completed with this result.
     Completed(Message),
-    /// It failed or was cancelled, for this reason.
+    /// The child job failed or was cancelled, for this reason.
     Failed(Cause),
 }
 
-/// Why an input changes nothing: it is counted and acknowledged, and does no harm
+/// Why an input is rejected: it changes nothing. A rejected reply is acknowledged and counted
 /// (docs/worker-protocol.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rejected {
     /// The graph has no step of that name.
     UnknownStep,
-    /// The step waits, or is a fan-out: it has sent no message.
+    /// The step has sent no message: it waits, or is no step with a queue.
     NotRunning,
-    /// The step, or child job, is settled already.
+    /// The step or child job has ended already, or the caller has joined already.
     Duplicate,
-    /// A failure, or the progress, of an attempt that is over.
+    /// The input is about an attempt, a dispatch or a round that is over.
     Late,
-    /// The step takes only replies of certain users, and this reply is not known to be from one.
+    /// The step accepts only replies of certain users, and this one is not verified to be from one
+    /// of them.
     ForeignUser,
-    /// A progress message that is not a JSON object, or that has wrong values. The text names the
-    /// fault.
+    /// The progress message is not a JSON object, or has invalid values. The text says what is
+    /// wrong.
     BadProgress(&'static str),
     /// The job has ended.
     Ended,
-    /// There is nothing to change, as for a confirm of an attempt that is over.
+    /// There is nothing to change: for example, a confirm of an attempt that is over.
     Void,
 }
 
 impl Rejected {
-    /// Returns whether the attempt goes on after a worker's message about it was rejected: then the
-    /// worker still has its message.
+    /// Returns whether the attempt continues after a worker's message about it was rejected for
+    /// this reason. The worker then still has the step message.
     pub fn keeps_attempt(self) -> bool {
         matches!(self, Rejected::ForeignUser | Rejected::BadProgress(_))
     }
 
-    /// Returns the reason as a metric label.
+    /// Returns the reason as the value of a metric's label.
     pub fn label(self) -> &'static str {
         match self {
             Rejected::UnknownStep => "unknown_step",
@@ -376,7 +376,7 @@ impl Rejected {
         }
     }
 
-    /// Returns what is wrong with the message itself, if that is the reason.
+    /// Returns what is wrong with the content of the message, if that is the reason.
     pub fn fault(self) -> Option<&'static str> {
         match self {
             Rejected::BadProgress(fault) => Some(fault),

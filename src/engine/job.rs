@@ -1,5 +1,6 @@
-//! One job: its steps, and what it waits for. Other files contain what happens to it: `decide` what
-//! follows from an input, `evolve` what an entry changes, `effects` what an entry causes outside.
+//! The state of a job: its steps, and what it waits for. Other files contain its behaviour:
+//! `decide` what follows from an input, `evolve` what an entry changes, `effects` what an entry
+//! causes outside.
 
 use super::caller::Callers;
 use super::definition::{Definition, Dependency, FanOutKeys, Graph, OnFailure, Step};
@@ -19,37 +20,40 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     pub(super) origin: Origin,
+    /// The message with which it was created.
     pub(super) message: Message,
     pub(super) state: JobState,
+    /// When it ended; `None`: it has not.
     pub(super) ended: Option<Timestamp>,
+    /// Why it failed or was cancelled.
     pub(super) reason: Option<Arc<str>>,
-    /// The time at which it fails, unless it is done.
+    /// The time at which it fails, unless it is done; `None`: no deadline.
     pub(super) deadline: Option<Timestamp>,
-    /// Whether it has failed because its deadline passed, and takes no more replies.
+    /// Whether it has failed because its deadline passed. It then accepts no more replies.
     pub(super) expired: bool,
     /// The step whose failure failed the job, if it was a step.
     pub(super) failed_step: Option<StepIndex>,
     /// How often it was retried.
     pub(super) round: u32,
-    /// How many entries it was built from.
+    /// The number of entries that were applied to it.
     pub(super) entry_count: u64,
     /// The number of the entry that gave it its state, from 1.
     pub(super) state_entry: u64,
     pub(super) steps: Vec<StepRun>,
-    /// Steps that have not started although their dependencies are done, in the order in which they
+    /// The steps that can start, because their dependencies are done, in the order in which they
     /// became ready.
     pub(super) ready: VecDeque<StepIndex>,
-    /// The fan-out steps that run.
-    pub(super) fanning_out: Vec<StepIndex>,
-    /// How many steps have a message with a worker: replies may still come.
+    /// The running fan-out steps.
+    pub(super) active_fan_outs: Vec<StepIndex>,
+    /// The number of steps whose message is sent, or being sent: replies may still arrive.
     pub(super) awaited_replies: u32,
-    /// How many steps are not done.
+    /// The number of steps that are not done.
     pub(super) steps_left: u32,
-    /// The callers that asked for it by a message on its workflow's queue.
+    /// The callers that requested it by a message on its workflow's queue.
     pub(super) callers: Callers,
-    /// How many times it has ended and gone on.
+    /// How often it has ended and been reopened.
     pub(super) earlier_ends: u32,
-    /// The bytes of the values that it holds.
+    /// The size of the values that it holds, in bytes.
     pub(super) value_bytes: usize,
 }
 
@@ -64,7 +68,7 @@ impl Job {
         &self.origin
     }
 
-    /// Returns the message it was created with.
+    /// Returns the message with which it was created.
     pub fn message(&self) -> &Message {
         &self.message
     }
@@ -74,7 +78,7 @@ impl Job {
         self.state
     }
 
-    /// Returns when it ended.
+    /// Returns when it ended; `None`: it has not.
     pub fn ended(&self) -> Option<Timestamp> {
         self.ended
     }
@@ -84,7 +88,7 @@ impl Job {
         self.reason.as_ref()
     }
 
-    /// Returns the reason as text; if there is none, the text says so.
+    /// Returns why it failed or was cancelled, or `no reason`.
     pub fn reason_text(&self) -> Arc<str> {
         self.reason.clone().unwrap_or_else(|| "no reason".into())
     }
@@ -109,23 +113,23 @@ impl Job {
         &self.steps[index.as_usize()]
     }
 
-    /// Returns the state of a step for users. A step that ran when its job was ended for good
-    /// counts as cancelled.
+    /// Returns the state of a step for users. A step that was running when its job was cancelled or
+    /// expired counts as cancelled.
     pub fn step_state(&self, step: StepIndex) -> StepState {
         let state = self.steps[step.as_usize()].state;
         let is_cut_off = self.state == JobState::Cancelled || self.expired;
         if is_cut_off && state == StepState::Running { StepState::Cancelled } else { state }
     }
 
-    /// Returns how many items of a step are in which state; `None`: the step has no child jobs. No
-    /// item is under way once the step or the job has ended.
+    /// Returns the number of items of a step in each state; `None`: the step has no child jobs. No
+    /// item counts as running once the step or the job has ended.
     pub fn item_counts(&self, step: StepIndex) -> Option<ItemCounts> {
         let fan_out = self.steps[step.as_usize()].fan_out.as_ref()?;
         Some(fan_out.counts(self.items_end(step).is_some()))
     }
 
-    /// Returns when the items of a step ended that were under way then: at the end of the step, or
-    /// of the job.
+    /// Returns the time from which no item of a step counts as running: the end of the step, or of
+    /// the job.
     pub fn items_end(&self, step: StepIndex) -> Option<Timestamp> {
         let run = &self.steps[step.as_usize()];
         run.ended.or(self.ended)
@@ -133,18 +137,19 @@ impl Job {
 
     /// Returns the status of a step (docs/operations.md).
     pub fn status(&self, step: StepIndex) -> &str {
-        let (labels, run) = (&self.graph().step(step).status, &self.steps[step.as_usize()]);
+        let (words, run) = (&self.graph().step(step).status, &self.steps[step.as_usize()]);
         match self.step_state(step) {
             StepState::Waiting => "",
-            StepState::Running => run.status.as_deref().unwrap_or_else(|| labels.running()),
+            StepState::Running => run.status.as_deref().unwrap_or_else(|| words.running()),
             StepState::Completed => run.status.as_deref().unwrap_or("COMPLETED"),
             StepState::Failed => "FAILED",
-            StepState::Skipped => labels.skipped(),
-            StepState::Cancelled => labels.cancelled(),
+            StepState::Skipped => words.skipped(),
+            StepState::Cancelled => words.cancelled(),
         }
     }
 
-    /// Returns when the job fails, if it is not done by then.
+    /// Returns when the job fails if it is not done by then; `None`: it has no deadline, or has
+    /// ended.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.deadline.filter(|_| !self.state.is_ended())
     }
@@ -154,33 +159,33 @@ impl Job {
         self.round
     }
 
-    /// Returns the earliest time at which something is due in the job: then
-    /// [`Input::Timer`](super::Input::Timer) follows.
+    /// Returns the earliest time at which something is due in the job, which is when
+    /// [`Input::Timer`](super::Input::Timer) must be sent to it.
     pub fn next_timer(&self) -> Option<Timestamp> {
         self.next_timer_without(&UnreadReplies::new())
     }
 
-    /// Returns the same, without the timeouts of steps whose replies may lie unread.
+    /// Returns the same time, leaving out the timeouts of steps whose replies may lie unread.
     pub fn next_timer_without(&self, unread: &UnreadReplies) -> Option<Timestamp> {
-        let takes_replies = self.accepts_replies();
+        let accepts_replies = self.accepts_replies();
         let timeouts = self
             .graph()
             .indices()
             .filter(|step| !unread.contains_key(step))
             .map(|step| &self.steps[step.as_usize()])
-            .filter(|run| takes_replies && run.is_under_way())
+            .filter(|run| accepts_replies && run.has_active_attempt())
             .filter_map(|run| run.deadline().or(run.start_by()));
-        let retries_run = self.state == JobState::Running;
+        let can_retry = self.state == JobState::Running;
         let retries = self
             .steps
             .iter()
-            .filter(|run| retries_run && run.state == StepState::Running)
+            .filter(|run| can_retry && run.state == StepState::Running)
             .filter_map(StepRun::retry_at);
         timeouts.chain(retries).chain(self.deadline()).min()
     }
 
-    /// Returns how many entries it was built from: the number of its last entry, the same after any
-    /// restart.
+    /// Returns the number of entries that were applied to it, which is the number of its last
+    /// entry. A restart does not change it.
     pub fn entry_count(&self) -> u64 {
         self.entry_count
     }
@@ -190,8 +195,8 @@ impl Job {
         self.state_entry
     }
 
-    /// Returns the job's result (docs/workflow-file.md). For a job that is not completed, it merges
-    /// the outputs that exist.
+    /// Returns the job's result: the merged outputs of its last steps (docs/workflow-file.md).
+    /// Before the job completes, some outputs are missing.
     pub fn result(&self) -> Message {
         Message::merge(
             self.graph()
@@ -202,7 +207,7 @@ impl Job {
     }
 
     /// Returns whether nothing is left to do: the job has ended, waits for no reply, and its
-    /// callers are answered.
+    /// callers have their answers.
     pub fn is_closed(&self) -> bool {
         if self.callers.has_waiting() {
             return false;
@@ -232,51 +237,53 @@ impl Job {
         }
     }
 
-    /// Returns whether a worker that has the step's message, or a person, may still answer the
-    /// step.
+    /// Returns whether a reply to the running attempt of a step, from a worker or a person, would
+    /// be accepted.
     pub fn can_be_answered(&self, step: StepIndex) -> bool {
         self.accepts_replies()
             && self.graph().step(step).task.is_none()
-            && self.steps[step.as_usize()].is_under_way()
+            && self.steps[step.as_usize()].has_active_attempt()
     }
 
-    /// Returns whether the step's message is with a worker, or on its way.
+    /// Returns whether the step waits for a reply: its message is sent, or being sent.
     pub(super) fn is_awaited(&self, step: StepIndex) -> bool {
-        self.graph().step(step).has_queue() && self.steps[step.as_usize()].is_under_way()
+        self.graph().step(step).has_queue() && self.steps[step.as_usize()].has_active_attempt()
     }
 
-    /// Returns the steps whose message is sent, or on its way, and whose reply would still be
-    /// taken.
+    /// Returns the steps whose message is sent, or being sent, and whose reply would be accepted.
     pub fn steps_awaiting_replies(&self) -> impl Iterator<Item = StepIndex> + '_ {
-        let waits = self.awaited_replies > 0 && self.accepts_replies();
-        let steps = self.graph().indices().take_while(move |_| waits);
+        let is_waiting = self.awaited_replies > 0 && self.accepts_replies();
+        let steps = self.graph().indices().take_while(move |_| is_waiting);
         steps.filter(|step| self.is_awaited(*step))
     }
 
-    /// Returns those of these steps whose message the broker has confirmed.
+    /// Returns the [steps awaiting replies](Job::steps_awaiting_replies) whose message the broker
+    /// has confirmed.
     pub fn confirmed_steps(&self) -> impl Iterator<Item = StepIndex> + '_ {
         self.steps_awaiting_replies().filter(|step| self.steps[step.as_usize()].confirmed)
     }
 
-    /// Returns the items whose child jobs should be under way.
+    /// Returns the items whose child jobs should be active, with their steps.
     pub fn open_children(&self) -> impl Iterator<Item = (StepIndex, u32)> + '_ {
         let is_open = !self.state.is_ended();
-        self.fanning_out
+        self.active_fan_outs
             .iter()
-            .filter(move |step| is_open && self.steps[step.as_usize()].is_under_way())
-            .flat_map(|step| self.children_under_way(*step).map(|index| (*step, index)))
+            .filter(move |step| is_open && self.steps[step.as_usize()].has_active_attempt())
+            .flat_map(|step| self.active_children(*step).map(|index| (*step, index)))
     }
 
-    /// Returns the items of `step` whose child jobs have not reported their end.
-    pub(super) fn children_under_way(&self, step: StepIndex) -> impl Iterator<Item = u32> + '_ {
-        self.steps[step.as_usize()].fan_out.iter().flat_map(|fan_out| fan_out.under_way())
+    /// Returns the items of `step` whose child jobs have started and not reported their end.
+    pub(super) fn active_children(&self, step: StepIndex) -> impl Iterator<Item = u32> + '_ {
+        self.steps[step.as_usize()].fan_out.iter().flat_map(|fan_out| fan_out.active_children())
     }
 
-    /// Returns how many child jobs are under way for it, at all its steps.
+    /// Returns the number of active child jobs of all its steps.
     pub fn child_count(&self) -> u32 {
-        let fan_outs =
-            self.fanning_out.iter().filter_map(|step| self.steps[step.as_usize()].fan_out.as_ref());
-        fan_outs.map(|fan_out| fan_out.under_way_count()).sum()
+        let fan_outs = self
+            .active_fan_outs
+            .iter()
+            .filter_map(|step| self.steps[step.as_usize()].fan_out.as_ref());
+        fan_outs.map(|fan_out| fan_out.active_count()).sum()
     }
 
     /// Returns the id of the child job of `step` at `index`, as recorded when it was started.
@@ -294,8 +301,8 @@ impl Job {
             .map(|fan_out| fan_out.child_message(index))
     }
 
-    /// Returns the input of a step: the merge of its dependencies' outputs in the order of the
-    /// array (docs/workflow-file.md).
+    /// Returns the input of a step: the outputs of its dependencies, merged in the order of
+    /// `depends` (docs/workflow-file.md).
     pub fn step_input(&self, step: StepIndex) -> Message {
         let depends = &self.graph().step(step).depends;
         if depends.is_empty() {
@@ -303,53 +310,61 @@ impl Job {
         }
         let parts = depends.iter().filter_map(|dependency| match dependency {
             Dependency::Start => Some(&self.message),
-            Dependency::Step(on) => self.steps[on.as_usize()].output.as_ref(),
+            Dependency::Step(index) => self.steps[index.as_usize()].output.as_ref(),
         });
         Message::merge(parts)
     }
 
-    /// Returns the input with which a step has started; `None`: it has not started.
+    /// Returns the input with which a step started; `None`: it has not started.
     pub fn started_input(&self, step: StepIndex) -> Option<Message> {
         let run = &self.steps[step.as_usize()];
-        let has_begun = run.attempt > 0 && run.state != StepState::Waiting;
-        has_begun.then(|| match &run.fan_out {
+        let has_started = run.attempt > 0 && run.state != StepState::Waiting;
+        has_started.then(|| match &run.fan_out {
             Some(fan_out) => fan_out.input().clone(),
             None => self.step_input(step),
         })
     }
 
-    /// Returns the bytes of the values that the job holds.
+    /// Returns the size of the values that the job holds, in bytes.
     pub fn value_bytes(&self) -> usize {
         self.value_bytes
     }
 
-    /// Counts these bytes anew.
+    /// Recomputes [`Job::value_bytes`] from the message and the steps.
     pub(super) fn count_value_bytes(&self) -> usize {
-        let of_steps = self.steps.iter().map(|run| {
+        let step_bytes = self.steps.iter().map(|run| {
             let output = run.output.as_ref().map_or(0, Message::encoded_len);
             output + run.fan_out.as_ref().map_or(0, |fan_out| fan_out.gathered_bytes())
         });
-        own_bytes(&self.origin, &self.message) + of_steps.sum::<usize>()
+        own_bytes(&self.origin, &self.message) + step_bytes.sum::<usize>()
     }
 
-    /// Asserts the invariants. Called after every `evolve` in debug builds, and always after
-    /// recovery and in the simulation.
+    /// Asserts the invariants of a job. Debug builds call it after each entry, the recovery of jobs
+    /// from the journal always does.
+    ///
+    /// # Panics
+    ///
+    /// Panics if an invariant does not hold.
     pub fn assert_invariants(&self) {
-        let left = self.graph().indices().filter(|step| !self.is_done(*step)).count();
-        assert_eq!(left, self.steps_left as usize, "steps left");
-        let awaited = self.graph().indices().filter(|step| self.is_awaited(*step)).count();
-        assert_eq!(awaited, self.awaited_replies as usize, "steps whose reply is awaited");
+        let open_count = self.graph().indices().filter(|step| !self.is_done(*step)).count();
+        assert_eq!(open_count, self.steps_left as usize, "steps that are not done");
+        let awaited_count = self.graph().indices().filter(|step| self.is_awaited(*step)).count();
+        assert_eq!(awaited_count, self.awaited_replies as usize, "steps whose reply is awaited");
         for step in self.graph().indices() {
             let run = &self.steps[step.as_usize()];
             let name = &self.graph().step(step).name;
-            let waits = self
+            let open_dependencies = self
                 .graph()
                 .step(step)
                 .step_dependencies()
                 .iter()
-                .filter(|on| !self.is_done(**on))
+                .filter(|dependency| !self.is_done(**dependency))
                 .count();
-            assert_eq!(waits, usize::from(run.dependencies_left), "dependencies of {name}");
+            assert_eq!(
+                open_dependencies,
+                usize::from(run.dependencies_left),
+                "open dependencies of {name}"
+            );
             assert_eq!(
                 run.output.is_some(),
                 run.state == StepState::Completed,
@@ -363,15 +378,15 @@ impl Job {
                 run.retry_at().is_none() || run.state == StepState::Running,
                 "a step that waits for its next attempt runs"
             );
-            let runs =
+            let has_started =
                 matches!(run.state, StepState::Running | StepState::Completed | StepState::Skipped);
-            assert!(!runs || waits == 0, "{name} runs after its dependencies");
-            let is_ready = self.ready.contains(&step);
-            assert_eq!(is_ready, waits == 0 && run.state == StepState::Waiting, "{name} is ready");
+            assert!(!has_started || open_dependencies == 0, "{name} starts after its dependencies");
+            let is_startable = open_dependencies == 0 && run.state == StepState::Waiting;
+            assert_eq!(self.ready.contains(&step), is_startable, "{name} is ready");
         }
-        assert_eq!(self.value_bytes, self.count_value_bytes(), "bytes that are held");
+        assert_eq!(self.value_bytes, self.count_value_bytes(), "the size of the values");
         if self.state == JobState::Completed {
-            assert_eq!(left, 0, "a completed job has no open step");
+            assert_eq!(open_count, 0, "a completed job has no open step");
         }
         assert_eq!(self.ended.is_some(), self.state.is_ended(), "an ended job has its time");
         assert!(
@@ -380,7 +395,8 @@ impl Job {
         );
     }
 
-    /// Creates a job before its first entry, which has the message of a root job.
+    /// Returns a job to which no entry is applied yet. `message`: the message of a child job;
+    /// `None` for a root job that is recovered, whose first entry has it.
     pub fn before_first_entry(origin: Origin, message: Option<Message>) -> Job {
         assert!(message.is_some() || origin.parent.is_none(), "a child job has its message");
         let message = message.unwrap_or_default();
@@ -389,7 +405,7 @@ impl Job {
         let ready =
             graph.indices().filter(|step| steps[step.as_usize()].dependencies_left == 0).collect();
         let steps_left = u32::try_from(steps.len()).unwrap_or(u32::MAX);
-        let bytes = own_bytes(&origin, &message);
+        let value_bytes = own_bytes(&origin, &message);
         Job {
             origin,
             message,
@@ -404,16 +420,16 @@ impl Job {
             state_entry: 0,
             steps,
             ready,
-            fanning_out: Vec::new(),
+            active_fan_outs: Vec::new(),
             awaited_replies: 0,
             steps_left,
             callers: Callers::default(),
             earlier_ends: 0,
-            value_bytes: bytes,
+            value_bytes,
         }
     }
 
-    /// Returns what a step with a task fans out over.
+    /// Returns the keys of the list over which a step with a task fans out.
     pub fn task_keys(&self, step: StepIndex) -> Option<&FanOutKeys> {
         let task = self.graph().step(step).task?;
         self.origin.definition.graphs[usize::from(task)].fan_out.as_ref()

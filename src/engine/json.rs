@@ -1,6 +1,6 @@
-//! Lossless JSON (docs/workflow-file.md): a message is an ordered map from key to raw JSON text.
-//! Values are checked, never interpreted: every digit, every escape and the order of keys stay as
-//! they came.
+//! Lossless JSON (docs/workflow-file.md): a message is an ordered map from keys to raw JSON texts.
+//! Values are validated and not interpreted: every digit, every escape and the order of keys are
+//! kept as they were received.
 
 use super::text::{explain_json_error, find_byte_order_mark};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -9,14 +9,14 @@ use serde_json::value::RawValue;
 use std::fmt;
 use std::sync::Arc;
 
-/// The deepest nesting that a message may have, including its own braces (docs/workflow-file.md).
+/// The maximum nesting depth of a message, including its own braces (docs/workflow-file.md).
 pub const NESTING_MAX: usize = 127;
 
-/// The text of one valid JSON value; clones share it.
+/// The text of a valid JSON value. Clones share it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Json(Arc<str>);
 
-/// The kinds of JSON value, for errors.
+/// The kind of a JSON value, for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JsonKind {
     /// The value `null`.
@@ -52,12 +52,12 @@ impl Json {
         Json(Arc::from("null"))
     }
 
-    /// Returns the JSON text, as it came.
+    /// Returns the JSON text, as it was received.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// Returns the content of a string; `None`: it is another kind of value, or not valid Unicode.
+    /// Returns the content of a string; `None`: the value is of another kind, or not valid Unicode.
     pub(crate) fn as_string(&self) -> Option<String> {
         self.read_string().ok()
     }
@@ -66,8 +66,8 @@ impl Json {
     ///
     /// # Errors
     ///
-    /// It is another kind of value, or has half a surrogate pair, which is valid in JSON and
-    /// passes, but is no character.
+    /// Returns an error if the value is of another kind, or contains half a surrogate pair, which
+    /// is valid JSON but not valid Unicode.
     pub(crate) fn read_string(&self) -> Result<String, StringError> {
         let kind = self.kind();
         if kind != JsonKind::String {
@@ -91,8 +91,8 @@ impl Json {
     /// Builds the JSON array of `items`; `None` becomes `null`.
     pub fn array<'a>(items: impl Iterator<Item = Option<&'a Json>>) -> Json {
         let mut text = String::from("[");
-        for (at, item) in items.enumerate() {
-            if at > 0 {
+        for (index, item) in items.enumerate() {
+            if index > 0 {
                 text.push(',');
             }
             text.push_str(item.map_or("null", Json::text));
@@ -126,10 +126,10 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
-/// Why a value is no text.
+/// Why a JSON value has no string content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StringError {
-    /// The value is no string.
+    /// The value is of another kind.
     #[error("{0}, expected a string")]
     Kind(JsonKind),
     /// An escape in the string is half a surrogate pair.
@@ -137,13 +137,13 @@ pub enum StringError {
     LoneSurrogate,
 }
 
-/// Why some bytes are not a message.
+/// Why bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// The bytes are not JSON text.
     #[error("not JSON: {0}")]
     Syntax(String),
-    /// A byte-order mark stands before the text.
+    /// The text begins with a byte-order mark of this encoding.
     #[error(
         "it begins with a byte-order mark of {0}, which JSON does not have: write it as UTF-8 \
          without one"
@@ -157,19 +157,23 @@ pub enum MessageError {
     TooDeep,
 }
 
-/// A JSON object: an ordered map from key to raw value. Clones share everything.
+/// A JSON object: an ordered map from keys to raw values. Clones share it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Message(Arc<[(Arc<str>, Json)]>);
 
 impl Message {
     /// Parses a body (docs/workflow-file.md). An empty body and `null` are the empty object. If a
-    /// key comes twice, its last value counts, at its first position.
+    /// key is duplicated, its last value counts, at its first position.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the body is not a JSON object in UTF-8, or nests too deeply.
     pub fn parse(body: &[u8]) -> Result<Message, MessageError> {
         if let Some(encoding) = find_byte_order_mark(body) {
             return Err(MessageError::ByteOrderMark(encoding));
         }
-        let text = std::str::from_utf8(body).map_err(|e| {
-            MessageError::Syntax(format!("invalid UTF-8 at byte {}", e.valid_up_to()))
+        let text = std::str::from_utf8(body).map_err(|error| {
+            MessageError::Syntax(format!("invalid UTF-8 at byte {}", error.valid_up_to()))
         })?;
         let trimmed = text.trim_matches([' ', '\t', '\n', '\r']);
         if trimmed.is_empty() || trimmed == "null" {
@@ -191,7 +195,7 @@ impl Message {
 
     /// Returns the value under `key`.
     pub fn get(&self, key: &str) -> Option<&Json> {
-        self.0.iter().find(|(k, _)| &**k == key).map(|(_, value)| value)
+        self.0.iter().find(|(other, _)| &**other == key).map(|(_, value)| value)
     }
 
     /// Returns the keys and values, in order.
@@ -204,7 +208,7 @@ impl Message {
         self.0.len()
     }
 
-    /// Returns whether there is no key.
+    /// Returns whether the object has no keys.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -213,8 +217,8 @@ impl Message {
     pub fn to_text(&self) -> String {
         let mut text = String::with_capacity(self.encoded_len());
         text.push('{');
-        for (at, (key, value)) in self.0.iter().enumerate() {
-            if at > 0 {
+        for (index, (key, value)) in self.0.iter().enumerate() {
+            if index > 0 {
                 text.push(',');
             }
             text.push_str(&quote(key));
@@ -232,7 +236,8 @@ impl Message {
         pairs + self.0.len().saturating_sub(1) + 2
     }
 
-    /// Merges `parts` (docs/workflow-file.md). If several have a key, the first one's value counts.
+    /// Merges `parts`, not recursively (docs/workflow-file.md). If several have the same key, the
+    /// first value counts.
     pub fn merge<'a>(parts: impl IntoIterator<Item = &'a Message>) -> Message {
         let mut parts = parts.into_iter().filter(|part| !part.is_empty());
         let Some(first) = parts.next() else { return Message::default() };
@@ -241,15 +246,15 @@ impl Message {
         parts.fold(builder, MessageBuilder::merge_missing).build()
     }
 
-    /// Returns the message with `value` under `new_key` in the position of `key`. Any other entry
-    /// under `new_key` is removed (docs/workflow-file.md).
+    /// Returns a copy with `value` under `new_key` in the position of `key`. Another entry under
+    /// `new_key` is removed (docs/workflow-file.md).
     pub fn with_replaced(&self, key: &str, new_key: &str, value: Json) -> Message {
         let mut entries: Vec<(Arc<str>, Json)> = Vec::with_capacity(self.0.len());
-        for (k, v) in self.0.iter() {
-            if &**k == key {
+        for (old_key, old_value) in self.0.iter() {
+            if &**old_key == key {
                 entries.push((Arc::from(new_key), value.clone()));
-            } else if &**k != new_key {
-                entries.push((k.clone(), v.clone()));
+            } else if &**old_key != new_key {
+                entries.push((old_key.clone(), old_value.clone()));
             }
         }
         Message(entries.into())
@@ -281,8 +286,8 @@ impl Serialize for Message {
 
 impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> Visitor<'de> for Pairs {
+        struct MessageVisitor;
+        impl<'de> Visitor<'de> for MessageVisitor {
             type Value = Message;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -297,29 +302,31 @@ impl<'de> Deserialize<'de> for Message {
                 Ok(builder.build())
             }
         }
-        deserializer.deserialize_map(Pairs)
+        deserializer.deserialize_map(MessageVisitor)
     }
 }
 
-/// The number of keys from which a builder looks keys up in an index instead of one by one.
-const INDEX_FROM_KEYS: usize = 16;
+/// The largest number of keys that a builder searches linearly. With more, it uses a hash index.
+const LINEAR_KEYS_MAX: usize = 16;
 
-/// Collects entries under distinct keys; with many keys it uses an index, so that a message of n
-/// keys costs O(n).
+/// Builds a message with distinct keys. Building one with n keys takes O(n).
 #[derive(Default)]
 struct MessageBuilder {
     entries: Vec<(Arc<str>, Json)>,
+    /// The positions of the keys in `entries`; `None` while there are few.
     index: Option<std::collections::HashMap<Arc<str>, usize>>,
 }
 
 impl MessageBuilder {
+    /// Sets the value of a key, which keeps its position.
     fn set(&mut self, key: Arc<str>, value: Json) {
         match self.position(&key) {
-            Some(at) => self.entries[at].1 = value,
+            Some(position) => self.entries[position].1 = value,
             None => self.push(key, value),
         }
     }
 
+    /// Adds the entries of `part` whose keys are missing.
     fn merge_missing(mut self, part: &Message) -> Self {
         for (key, value) in part.iter() {
             if self.position(key).is_none() {
@@ -331,19 +338,21 @@ impl MessageBuilder {
 
     fn position(&self, key: &str) -> Option<usize> {
         match &self.index {
-            Some(table) => table.get(key).copied(),
-            None => self.entries.iter().position(|(k, _)| &**k == key),
+            Some(index) => index.get(key).copied(),
+            None => self.entries.iter().position(|(other, _)| &**other == key),
         }
     }
 
+    /// Adds an entry under a new key.
     fn push(&mut self, key: Arc<str>, value: Json) {
-        if let Some(table) = &mut self.index {
-            table.insert(key.clone(), self.entries.len());
+        if let Some(index) = &mut self.index {
+            index.insert(key.clone(), self.entries.len());
         }
         self.entries.push((key, value));
-        if self.index.is_none() && self.entries.len() > INDEX_FROM_KEYS {
+        if self.index.is_none() && self.entries.len() > LINEAR_KEYS_MAX {
+            let positions = self.entries.iter().enumerate();
             self.index =
-                Some(self.entries.iter().enumerate().map(|(at, (k, _))| (k.clone(), at)).collect());
+                Some(positions.map(|(position, (key, _))| (key.clone(), position)).collect());
         }
     }
 
@@ -352,7 +361,7 @@ impl MessageBuilder {
     }
 }
 
-/// The elements of a JSON array, by their ranges in its text: an element costs eight bytes until it
+/// The elements of a JSON array, as byte ranges of its text: an element takes eight bytes until it
 /// is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elements {
@@ -361,7 +370,11 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// Finds the elements of `list`. The error is the kind that the value has instead of an array.
+    /// Parses the elements of `list`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the kind of the value if it is not an array.
     pub fn parse(list: &Json) -> Result<Elements, JsonKind> {
         let kind = list.kind();
         if kind != JsonKind::Array {
@@ -369,15 +382,15 @@ impl Elements {
         }
         let raws: Vec<&RawValue> = serde_json::from_str(list.text()).map_err(|_| kind)?;
         let base = list.text().as_ptr() as usize;
-        let offset = |address: usize| u32::try_from(address - base).unwrap_or(u32::MAX);
-        let places = raws
+        let to_offset = |address: usize| u32::try_from(address - base).unwrap_or(u32::MAX);
+        let ranges = raws
             .iter()
             .map(|raw| {
                 let start = raw.get().as_ptr() as usize;
-                (offset(start), offset(start + raw.get().len()))
+                (to_offset(start), to_offset(start + raw.get().len()))
             })
             .collect();
-        Ok(Elements { list: list.clone(), ranges: places })
+        Ok(Elements { list: list.clone(), ranges })
     }
 
     /// Returns the number of elements.
@@ -385,20 +398,24 @@ impl Elements {
         u32::try_from(self.ranges.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns how long the text of the element at `index` is; 0 beyond the end.
+    /// Returns the length of the text of the element at `index`, in bytes; 0 beyond the end.
     pub(crate) fn element_len(&self, index: u32) -> usize {
         self.ranges.get(index as usize).map_or(0, |(start, end)| (end - start) as usize)
     }
 
-    /// Returns the element at `index`; panics beyond the end.
+    /// Returns the element at `index`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `index` is beyond the end.
     pub fn get(&self, index: u32) -> Json {
         let (start, end) = self.ranges[index as usize];
         Json(Arc::from(&self.list.text()[start as usize..end as usize]))
     }
 }
 
-/// Returns the UUID that an item contains (docs/workflow-file.md): a string that is one, or an
-/// object whose `id` is one.
+/// Returns the UUID that an item contains (docs/workflow-file.md): the item is a UUID, or an object
+/// with a UUID under `id`.
 pub fn find_item_uuid(item: &Json) -> Option<super::id::JobId> {
     #[derive(serde::Deserialize)]
     struct WithId<'a> {
@@ -414,31 +431,33 @@ pub fn find_item_uuid(item: &Json) -> Option<super::id::JobId> {
     }
 }
 
+/// Returns a key as a JSON string.
 fn quote(key: &str) -> String {
     serde_json::Value::from(key).to_string()
 }
 
+/// Returns the length of a key as a JSON string, in bytes.
 fn quoted_len(key: &str) -> usize {
-    let plain = key.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\');
-    if plain { key.len() + 2 } else { quote(key).len() }
+    let needs_no_escape = key.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\');
+    if needs_no_escape { key.len() + 2 } else { quote(key).len() }
 }
 
-/// Returns whether brackets outside strings nest deeper than [`NESTING_MAX`]; for text that is no
-/// JSON the result has no meaning.
+/// Returns whether brackets outside strings nest deeper than [`NESTING_MAX`]. For invalid JSON the
+/// result is meaningless.
 fn is_too_deep(text: &str) -> bool {
-    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    let (mut depth, mut is_in_string, mut is_escaped) = (0usize, false, false);
     for byte in text.bytes() {
-        if in_string {
+        if is_in_string {
             match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => in_string = false,
+                _ if is_escaped => is_escaped = false,
+                b'\\' => is_escaped = true,
+                b'"' => is_in_string = false,
                 _ => {}
             }
             continue;
         }
         match byte {
-            b'"' => in_string = true,
+            b'"' => is_in_string = true,
             b'{' | b'[' => {
                 depth += 1;
                 if depth > NESTING_MAX {

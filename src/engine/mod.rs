@@ -1,38 +1,40 @@
-//! The engine decides, everything else acts. It is plain data and functions: no clock, no chance,
-//! no I/O, no logs, no async.
+//! The engine: decides what follows from each event of a job, and leaves it to others to act. It is
+//! plain data and pure functions: no clock, no randomness, no I/O, no logs, no async.
 //!
 //! ```text
-//! Job::create(origin, message, ctx)   -> (Job, Decision)  a new job and what follows at once
-//! job.handle_input(input, ctx)       -> Decision         decide, evolve, and on until nothing
-//!                                                         more follows
+//! Job::create(origin, message, ctx)   -> (Job, Decision)  a new job, and what follows immediately
+//! job.handle_input(input, ctx)        -> Decision         decide and evolve, repeated until
+//!                                                         nothing more follows
 //! Job::recover(origin, message, rows) -> Job              the fold of `evolve` over the journal
 //! job.open_effects()                  -> effects          what may have been lost with the process
 //! ```
 //!
-//! Inside, `decide(&self, input)` returns entries and changes nothing, [`Job::evolve`] applies an
-//! entry, [`Job::effects`] returns what an entry causes; [`decision`] lets them take turns.
+//! Internally, `decide(&self, input)` returns entries and changes nothing, [`Job::evolve`] applies
+//! an entry, and [`Job::effects`] returns the effects of an entry. [`decision`] contains the loop.
 //!
-//! The files, data first. Each imports only from those before it:
+//! The files, data first. Each imports only from those above it:
 //!
-//! | files | what |
+//! | files | content |
 //! |---|---|
-//! | `id`, `time`, `text`, `json`, `state` | ids, times, texts, messages, the states' names |
-//! | `trace` | the spans of jobs |
+//! | `id`, `time`, `text`, `json`, `state` | ids, times, texts, messages, states |
+//! | `trace` | trace context |
 //! | `caller`, `cause` | the callers of a job; why a child job failed |
-//! | `queue_declaration` | how a queue is declared |
-//! | `expression`, `definition`, `origin` | the graphs; what a job was created by |
-//! | `entry`, `input`, `effect` | what is recorded, what goes in, what goes out |
-//! | `value_bytes` | the bytes of the values that a job holds |
-//! | `fanout`, `step`, `job` | a job and its parts |
-//! | `openapi` | schemas of what answers of the API hold |
-//! | `reply`, `evolve` | what a reply says; what an entry changes |
-//! | `effects`, `recover` | what an entry causes; after a restart |
+//! | `queue_declaration` | the declarations of queues |
+//! | `expression`, `definition`, `origin` | conditions, graphs, the origins of jobs |
+//! | `entry`, `input`, `effect` | events that are recorded, inputs and outputs of decisions |
+//! | `value_bytes` | the size of the values that a job holds |
+//! | `fanout`, `step`, `job` | the state of a job and its parts |
+//! | `openapi` | schemas for the OpenAPI document |
+//! | `reply`, `evolve` | parsing of replies; changes of a job |
+//! | `effects`, `recover` | the effects of entries; recovery after a restart |
 //! | `conditions`, `failure`, `due`, `advance`, `caller_rules`, `operations`, `decide` | rules |
-//! | `decision` | the loop over them |
+//! | `decision` | the decision loop |
 //!
-//! Invariants: [`Job::evolve`] is the only place that changes a job; an [`Entry`] records the
-//! outcome of a decision, so replaying never decides again; a [`Decision`]'s effects may leave only
-//! after its row is committed.
+//! Invariants:
+//!
+//! - Only [`Job::evolve`] changes a job.
+//! - An [`Entry`] records the outcome of a decision, so a replay never decides again.
+//! - The effects of a [`Decision`] may be carried out only after its row is committed.
 
 mod advance;
 mod caller;

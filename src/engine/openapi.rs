@@ -1,4 +1,4 @@
-//! The JSON schemas of the engine's types, for the OpenAPI document (feature `openapi`).
+//! JSON schemas of the engine's types, for the OpenAPI document (feature `openapi`).
 
 use super::definition::DefinitionHash;
 use super::id::JobId;
@@ -11,8 +11,8 @@ use utoipa::openapi::schema::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
-/// Gives a type a name and a schema in the document.
-macro_rules! described {
+/// Implements the traits that give a type a name and a schema in the document.
+macro_rules! impl_schema {
     ($type:ty, $name:literal, $schema:expr) => {
         impl PartialSchema for $type {
             fn schema() -> RefOr<Schema> {
@@ -28,12 +28,12 @@ macro_rules! described {
     };
 }
 
-described!(
+impl_schema!(
     JobId,
     "JobId",
     text_schema(SchemaFormat::Custom("uuid".to_owned()), "The id of a job: a UUID")
 );
-described!(
+impl_schema!(
     DefinitionHash,
     "DefinitionHash",
     ObjectBuilder::new()
@@ -42,17 +42,17 @@ described!(
         .description(Some("The SHA-256 of a definition, as 64 hex digits"))
         .build()
 );
-described!(
+impl_schema!(
     JobState,
     "JobState",
     enum_schema(JobState::ALL.map(JobState::as_str), "The state of a job")
 );
-described!(
+impl_schema!(
     StepState,
     "StepState",
     enum_schema(StepState::ALL.map(StepState::as_str), "The state of a step")
 );
-described!(
+impl_schema!(
     Json,
     "Json",
     ObjectBuilder::new()
@@ -60,7 +60,7 @@ described!(
         .description(Some("Any JSON value, as it was sent"))
         .build()
 );
-described!(
+impl_schema!(
     Message,
     "Message",
     ObjectBuilder::new()
@@ -69,12 +69,12 @@ described!(
         .build()
 );
 
-fn text_schema(format: SchemaFormat, about: &str) -> Schema {
-    let text = ObjectBuilder::new().schema_type(Type::String).format(Some(format));
-    text.description(Some(about)).build().into()
+fn text_schema(format: SchemaFormat, description: &str) -> Schema {
+    let schema = ObjectBuilder::new().schema_type(Type::String).format(Some(format));
+    schema.description(Some(description)).build().into()
 }
 
-fn enum_schema<const N: usize>(values: [&'static str; N], about: &str) -> Schema {
-    let text = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(values));
-    text.description(Some(about)).build().into()
+fn enum_schema<const N: usize>(values: [&'static str; N], description: &str) -> Schema {
+    let schema = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(values));
+    schema.description(Some(description)).build().into()
 }

@@ -1,4 +1,4 @@
-//! The operations of clients on a job (docs/http-api.md), and when each is refused.
+//! Operations of clients on a job (docs/http-api.md): when each is refused, and what it causes.
 
 use super::entry::{Entry, JobEntry, StepEntry};
 use super::id::StepIndex;
@@ -8,7 +8,7 @@ use super::reply::{Author, check_manual_reply};
 use super::state::{JobState, StepState};
 
 impl Job {
-    /// Returns why `operation` is refused, if it is.
+    /// Returns why `operation` is refused; `None`: it is allowed.
     pub fn check_operation(
         &self,
         operation: &Operation,
@@ -21,17 +21,17 @@ impl Job {
         | Operation::Reply { step, .. } = operation
             && self.graph().find_index(step).is_none()
         {
-            let known: Vec<&str> = self.graph().steps.iter().map(|step| &*step.name).collect();
+            let names: Vec<&str> = self.graph().steps.iter().map(|step| &*step.name).collect();
             return Some(OperationError::UnknownStep(format!(
                 "job {id} has no step \"{step}\"; its steps are {}",
-                known.join(", ")
+                names.join(", ")
             )));
         }
         let is_child = self.origin.parent.is_some();
         match operation {
-            Operation::Cancel { .. } if self.state.is_ended() => {
-                conflict(format!("job {id} is {state}: only a job under way can be cancelled"))
-            }
+            Operation::Cancel { .. } if self.state.is_ended() => conflict(format!(
+                "job {id} is {state}: only a running or paused job can be cancelled"
+            )),
             Operation::Reply { step, reply } => self.check_reply(step, reply, limits),
             Operation::Cancel { .. } => None,
             Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. }
@@ -61,6 +61,7 @@ impl Job {
         }
     }
 
+    /// Returns why a rerun from this step is refused, if it is.
     fn check_rerun(&self, step: &str) -> Option<OperationError> {
         let index = self.graph().find_index(step)?;
         if self.steps[index.as_usize()].state == StepState::Waiting {
@@ -73,6 +74,7 @@ impl Job {
         None
     }
 
+    /// Returns why sending the message of this step again is refused, if it is.
     fn check_redispatch(&self, step: &str) -> Option<OperationError> {
         let (id, index) = (self.origin.id, self.graph().find_index(step)?);
         let (definition, run) = (self.graph().step(index), &self.steps[index.as_usize()]);
@@ -93,15 +95,16 @@ impl Job {
                  again",
                 run.state.as_str()
             )
-        } else if !run.is_under_way() {
+        } else if !run.has_active_attempt() {
             format!(
-                "no attempt of step \"{step}\" of job {id} is under way: the next one follows by \
+                "no attempt of step \"{step}\" of job {id} is running: the next one follows by \
                  itself"
             )
         } else if run.lease.is_some() && !run.confirmed {
             format!(
-                "a worker was lent the message of step \"{step}\" of job {id}: it is lent again \
-                 when its lease ends, or when somebody gives it back (nack with requeue=true)"
+                "a worker has leased the message of step \"{step}\" of job {id}: it is leased \
+                 again when its lease expires, or when the worker returns it (nack with \
+                 requeue=true)"
             )
         } else if !run.confirmed {
             format!(
@@ -114,8 +117,8 @@ impl Job {
         Some(OperationError::Conflict(objection))
     }
 
-    /// Returns why a reply given by hand is refused. A worker's bad reply fails its attempt; a
-    /// person's is refused, because a person can correct it.
+    /// Returns why a manual reply is refused, if it is. An invalid reply of a worker fails its
+    /// attempt, but a manual one is refused, because a person can correct it.
     fn check_reply(&self, step: &str, reply: &Reply, limits: &Limits) -> Option<OperationError> {
         let (id, index) = (self.origin.id, self.graph().find_index(step)?);
         let run = &self.steps[index.as_usize()];
@@ -128,9 +131,9 @@ impl Job {
                 "step \"{step}\" of job {id} is {}: only a running step can be completed",
                 run.state.as_str()
             )
-        } else if !run.is_under_way() && !matches!(reply, Reply::Result(_)) {
+        } else if !run.has_active_attempt() && !matches!(reply, Reply::Result(_)) {
             format!(
-                "no attempt of step \"{step}\" of job {id} is under way: it waits for its next one"
+                "no attempt of step \"{step}\" of job {id} is running: it waits for its next one"
             )
         } else {
             let fault = check_manual_reply(self.graph().step(index), reply, limits)?;
@@ -141,6 +144,7 @@ impl Job {
         Some(OperationError::Conflict(objection))
     }
 
+    /// Decides what a request for an operation causes. The request itself is recorded first.
     pub(super) fn decide_request(
         &self,
         request: OperationRequest,
@@ -148,16 +152,16 @@ impl Job {
     ) -> Result<Vec<Entry>, Rejected> {
         let OperationRequest { operation, reason, principal } = request;
         let step = operation.step().and_then(|step| self.graph().find_index(step));
-        let decided = self.decide_operation(&operation, principal.as_deref(), ctx)?;
-        let requested =
+        let outcome = self.decide_operation(&operation, principal.as_deref(), ctx)?;
+        let request =
             JobEntry::Asked { operation: operation.as_str().into(), step, reason, by: principal };
-        Ok([Entry::Job(requested)].into_iter().chain(decided).collect())
+        Ok([Entry::Job(request)].into_iter().chain(outcome).collect())
     }
 
     fn decide_operation(
         &self,
         operation: &Operation,
-        by: Option<&str>,
+        principal: Option<&str>,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
         match self.check_operation(operation, ctx.limits) {
@@ -184,10 +188,10 @@ impl Job {
                 Entry::Step(self.find_step(step)?, StepEntry::Unconfirmed)
             }
             Operation::Reply { step, reply } => {
-                return self.decide_answer(
+                return self.decide_attempt_reply(
                     (self.find_step(step)?, None),
                     reply,
-                    Author::Operator(by),
+                    Author::Operator(principal),
                     ctx,
                 );
             }

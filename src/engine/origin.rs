@@ -1,26 +1,26 @@
-//! The origin of a job: who or what it was created by.
+//! The origin of a job: everything about it that never changes, and the trace that it belongs to.
 
 use super::definition::{Definition, GraphIndex};
-use super::id::{JobId, StepIndex, hash_of_attempt, span_id};
+use super::id::{JobId, StepIndex, hash_attempt, span_id};
 use super::time::Timestamp;
 use super::trace::{TraceContext, TraceParent};
 use std::sync::Arc;
 
-/// The origin of a job: all that never changes about it, except its message.
+/// The origin of a job: everything about it that never changes, except its message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Origin {
     /// The job's id.
     pub id: JobId,
-    /// The definition it started with.
+    /// The definition with which it was created.
     pub definition: Arc<Definition>,
-    /// The graph it runs: 0, or a task's.
+    /// The graph that it runs: 0, or the graph of a task.
     pub graph: GraphIndex,
-    /// For a child job: the step and item of its parent.
+    /// The step and item of its parent; `None`: it is a root job.
     pub parent: Option<ParentItem>,
-    /// The root job; its own id unless it is a child job.
+    /// The id of the root job. A root job has its own id here.
     pub root: JobId,
-    /// 0 for a job that a client asked for. Each level of child jobs adds one, and so does each
-    /// call by a step.
+    /// The depth in the tree of jobs and calls: 0 for a job that a client requested, one more for
+    /// each level of child jobs and for each call by a step.
     pub depth: u16,
     /// When it was created.
     pub created: Timestamp,
@@ -29,13 +29,13 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns the origin of a job that a client asks for.
+    /// Creates the origin of a root job.
     pub fn for_root_job(id: JobId, definition: Arc<Definition>, created: Timestamp) -> Origin {
         Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created, trace: None }
     }
 
-    /// Returns the trace of the job: the one of the request for it, otherwise one of its own, which
-    /// has the id of the root job. Never zero.
+    /// Returns the id of the trace that the job belongs to: the trace of the request for it, or one
+    /// with the id of the root job. Never zero.
     pub fn trace_id(&self) -> [u8; 16] {
         match &self.trace {
             Some(request_trace) => request_trace.parent.trace,
@@ -43,20 +43,20 @@ impl Origin {
         }
     }
 
-    /// Returns whether the trace is recorded: as the request for the job asks, otherwise for this
-    /// share of all root jobs, from 0 to 1. It is the same for a root job and its child jobs.
+    /// Returns whether the trace is sampled: as the request for the job demands, otherwise at the
+    /// sampling rate `share`, from 0 to 1. All jobs of a job tree have the same result.
     pub fn is_sampled(&self, share: f64) -> bool {
         match &self.trace {
             Some(request_trace) => request_trace.parent.is_sampled,
-            // Not the id itself: clients choose ids as they like.
-            None => (hash_of_attempt(self.root, "", 0).0 as f64) < share * (u64::MAX as f64),
+            // A hash, because clients can choose ids that are not evenly distributed.
+            None => (hash_attempt(self.root, "", 0).0 as f64) < share * (u64::MAX as f64),
         }
     }
 
-    /// Returns what the message of an attempt carries: the trace, and the span of the attempt. If
-    /// no spans of jobs are sent (no `share`), and the request for the job had a `traceparent`, the
-    /// message carries that one as it came. With a span of its own, workers would name a parent
-    /// that nobody knows.
+    /// Returns the `traceparent` of an attempt's message: the trace, and the span of the attempt.
+    /// If spans of jobs are not exported (`share` is `None`) and the request for the job had a
+    /// `traceparent`, that one is passed on unchanged: with the attempt's span, the spans of
+    /// workers would have a parent that no collector receives.
     pub fn trace_parent(&self, step: &str, attempt: u32, share: Option<f64>) -> TraceParent {
         match (&self.trace, share) {
             (Some(request_trace), None) => request_trace.parent,
@@ -93,10 +93,10 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_traces_that_is_recorded_is_as_configured_whatever_the_ids() {
-        for spread in [1, 1 << 64] {
+    fn the_sampling_rate_is_as_configured_whatever_the_ids() {
+        for distance in [1, 1 << 64] {
             let sampled =
-                |share| (1..=10_000).filter(move |id| origin(id * spread).is_sampled(share));
+                |share| (1..=10_000).filter(move |id| origin(id * distance).is_sampled(share));
             assert_eq!(sampled(0.0).count(), 0);
             assert_eq!(sampled(1.0).count(), 10_000);
             let tenth = sampled(0.1).count();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_sampled_as_its_request_says() {
+    fn a_trace_is_sampled_as_the_request_demands() {
         let parent: TraceParent = TEXT.parse().expect("well formed");
         let traced_origin = |is_sampled| {
             let trace = Some(Arc::new(TraceParent { is_sampled, ..parent }.into()));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_carries_its_own_span_unless_no_spans_are_sent() {
+    fn a_message_carries_the_span_of_its_attempt_unless_no_spans_are_exported() {
         let parent: TraceParent = TEXT.parse().expect("well formed");
         let traced = Origin { trace: Some(Arc::new(parent.into())), ..origin(7) };
         assert_eq!(traced.trace_parent("a", 1, None), parent);
@@ -128,9 +128,9 @@ mod tests {
             (attempt_parent.trace, attempt_parent.span),
             (parent.trace, span_id(traced.id, "a", 1))
         );
-        let own = origin(7).trace_parent("a", 1, None);
-        assert_eq!((own.trace, own.span), (7_u128.to_be_bytes(), attempt_parent.span));
-        assert!(own.is_sampled);
+        let untraced = origin(7).trace_parent("a", 1, None);
+        assert_eq!((untraced.trace, untraced.span), (7_u128.to_be_bytes(), attempt_parent.span));
+        assert!(untraced.is_sampled);
         assert!(!origin(7).trace_parent("a", 1, Some(0.0)).is_sampled);
     }
 }

@@ -1,5 +1,5 @@
-//! How a queue of a broker is declared where it is missing: its type and its arguments, as RabbitMQ
-//! names them (docs/workflow-file.md).
+//! The declaration of a broker's queue that does not exist yet: its type and its arguments, with
+//! the names of RabbitMQ (docs/workflow-file.md).
 
 use super::text::{enumerate_quoted, find_nearest, quote};
 use serde::{Deserialize, Serialize};
@@ -7,28 +7,28 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The declaration of a queue. What is not set is taken from elsewhere: from how the queue was
-/// seen, or from the settings of its bus.
+/// The declaration of a queue. What is not set is taken from the declaration last observed at the
+/// broker, or from the settings of the bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueDeclaration {
-    /// The type of the queue.
+    /// The type of the queue; `None`: not set.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<QueueType>,
-    /// All arguments but the type.
+    /// All arguments except the type; `None`: not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<QueueArguments>,
 }
 
-/// Arguments of a queue, by their names.
+/// The arguments of a queue by their names.
 pub type QueueArguments = BTreeMap<Arc<str>, QueueArgument>;
 
-/// A type of queues that lose a message when it is acknowledged.
+/// The type of a queue. Streams are left out: they keep acknowledged messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueType {
-    /// The queue is on one node.
+    /// A queue on one node.
     Classic,
-    /// The queue is on several nodes.
+    /// A queue that is replicated to several nodes.
     Quorum,
 }
 
@@ -37,7 +37,7 @@ impl QueueType {
     pub const ALL: [(&str, QueueType); 2] =
         [("classic", QueueType::Classic), ("quorum", QueueType::Quorum)];
 
-    /// Returns its name in `x-queue-type`.
+    /// Returns the type's name in `x-queue-type`.
     pub const fn name(self) -> &'static str {
         match self {
             QueueType::Classic => "classic",
@@ -68,19 +68,20 @@ impl fmt::Display for QueueArgument {
     }
 }
 
-/// The argument that is the type.
+/// The argument that sets the type of the queue.
 pub const QUEUE_TYPE: &str = "x-queue-type";
 
-/// What values an argument takes.
+/// The values that an argument accepts.
 enum ArgumentKind {
-    /// A whole number within these bounds.
+    /// A whole number from a minimum to a maximum.
     Number(i64, i64),
     Flag,
     Text,
     OneOf(&'static [&'static str]),
 }
 
-/// The arguments that RabbitMQ knows, and the type of queue to which each is limited, if it is.
+/// The arguments that RabbitMQ knows: name, accepted values, and the only type of queue that may
+/// have it (`None`: any).
 const KNOWN_ARGUMENTS: &[(&str, ArgumentKind, Option<QueueType>)] = &[
     ("x-consumer-timeout", ArgumentKind::Number(1, i64::MAX), None),
     ("x-dead-letter-exchange", ArgumentKind::Text, None),
@@ -115,7 +116,7 @@ impl QueueDeclaration {
         *self == QueueDeclaration::default()
     }
 
-    /// Returns this declaration; what it does not set is taken from the other.
+    /// Returns this declaration, with what it does not set taken from `other`.
     pub fn or(&self, other: &QueueDeclaration) -> QueueDeclaration {
         QueueDeclaration {
             kind: self.kind.or(other.kind),
@@ -123,20 +124,21 @@ impl QueueDeclaration {
         }
     }
 
-    /// Returns what no broker accepts together, if there is anything.
+    /// Returns what is wrong if an argument is not allowed for the type of the queue.
     pub fn check_consistency(&self) -> Option<String> {
         let kind = self.kind?;
         let mut names = self.arguments.iter().flatten().map(|(name, _)| name);
         names.find_map(|name| {
-            let (_, _, of) = KNOWN_ARGUMENTS.iter().find(|(known, ..)| **known == **name)?;
-            let of = of.filter(|of| *of != kind)?;
-            let (kind, of) = (kind.name(), of.name());
-            Some(format!("{} is for {of} queues alone, and this one is {kind}", quote(name)))
+            let (_, _, only_kind) = KNOWN_ARGUMENTS.iter().find(|(known, ..)| **known == **name)?;
+            let only_kind = only_kind.filter(|only_kind| *only_kind != kind)?;
+            let (kind, only_kind) = (kind.name(), only_kind.name());
+            let name = quote(name);
+            Some(format!("{name} is for {only_kind} queues alone, and this one is {kind}"))
         })
     }
 }
 
-/// Renders the declaration as `quorum, x-delivery-limit 5`.
+/// Formats the declaration as `quorum, x-delivery-limit 5`.
 impl fmt::Display for QueueDeclaration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.kind.map(|kind| kind.name().to_owned());
@@ -151,19 +153,20 @@ impl fmt::Display for QueueDeclaration {
     }
 }
 
-/// Returns what is wrong with an argument of a queue; `key`: where the type is set. A name that
-/// resembles no known one is left to the broker: it may be newer, or have plugins.
-pub fn check_argument(name: &str, value: &QueueArgument, key: &str) -> Option<String> {
+/// Returns what is wrong with an argument of a queue, if anything. `type_key`: the key that sets
+/// the type. An unknown name that begins with `x-` and resembles no known one is accepted: the
+/// broker may be newer, or have plugins.
+pub fn check_argument(name: &str, value: &QueueArgument, type_key: &str) -> Option<String> {
     if name == QUEUE_TYPE {
-        return Some(format!("the type of a queue is said by {}", quote(key)));
+        return Some(format!("the type of a queue is set by {}", quote(type_key)));
     }
-    let Some((_, takes, _)) = KNOWN_ARGUMENTS.iter().find(|(known, ..)| *known == name) else {
-        let guess = find_nearest(name, KNOWN_ARGUMENTS.iter().map(|(known, ..)| *known));
-        return match guess {
-            Some(meant) => Some(format!(
+    let Some((_, kind, _)) = KNOWN_ARGUMENTS.iter().find(|(known, ..)| *known == name) else {
+        let suggestion = find_nearest(name, KNOWN_ARGUMENTS.iter().map(|(known, ..)| *known));
+        return match suggestion {
+            Some(suggestion) => Some(format!(
                 "unknown argument {} of a queue; did you mean {}?",
                 quote(name),
-                quote(meant)
+                quote(suggestion)
             )),
             None if !name.starts_with("x-") => Some(format!(
                 "unknown argument {} of a queue: their names begin with x-, such as x-max-length",
@@ -172,13 +175,13 @@ pub fn check_argument(name: &str, value: &QueueArgument, key: &str) -> Option<St
             None => None,
         };
     };
-    let expected = match (takes, value) {
+    let expected = match (kind, value) {
         (ArgumentKind::Flag, QueueArgument::Flag(_))
         | (ArgumentKind::Text, QueueArgument::Text(_)) => {
             return None;
         }
-        (ArgumentKind::Number(least, most), QueueArgument::Number(number))
-            if (least..=most).contains(&number) =>
+        (ArgumentKind::Number(min, max), QueueArgument::Number(number))
+            if (min..=max).contains(&number) =>
         {
             return None;
         }
@@ -187,16 +190,16 @@ pub fn check_argument(name: &str, value: &QueueArgument, key: &str) -> Option<St
         }
         (ArgumentKind::Flag, _) => "true or false".to_owned(),
         (ArgumentKind::Text, _) => "a text".to_owned(),
-        (ArgumentKind::Number(least, i64::MAX), _) => format!("a whole number of at least {least}"),
-        (ArgumentKind::Number(least, most), _) => format!("a whole number from {least} to {most}"),
+        (ArgumentKind::Number(min, i64::MAX), _) => format!("a whole number of at least {min}"),
+        (ArgumentKind::Number(min, max), _) => format!("a whole number from {min} to {max}"),
         (ArgumentKind::OneOf(allowed), _) => enumerate_quoted(allowed.iter().copied(), "or"),
     };
-    let found = match value {
+    let actual = match value {
         QueueArgument::Flag(flag) => format!("the boolean {flag}"),
         QueueArgument::Number(number) => format!("the number {number}"),
         QueueArgument::Text(text) => format!("the text {}", quote(text)),
     };
-    Some(format!("{} takes {expected}, found {found}", quote(name)))
+    Some(format!("{} takes {expected}, found {actual}", quote(name)))
 }
 
 #[cfg(test)]
@@ -224,16 +227,16 @@ mod tests {
             ("x-single-active-consumer", QueueArgument::Flag(true), None),
             ("x-single-active-consumer", text("true"), Some("takes true or false")),
             ("x-max-lenght", number(1), Some("did you mean \"x-max-length\"?")),
-            ("x-queue-type", text("quorum"), Some("is said by \"queueType\"")),
+            ("x-queue-type", text("quorum"), Some("is set by \"queueType\"")),
             ("of-a-plugin", number(1), Some("their names begin with x-")),
             ("x-something-of-a-plugin", number(1), None),
         ] {
             let error = check_argument(name, &value, "queueType");
-            let fits = match expected {
+            let is_as_expected = match expected {
                 None => error.is_none(),
                 Some(part) => error.as_ref().is_some_and(|message| message.contains(part)),
             };
-            assert!(fits, "{name}: {value}: {error:?}");
+            assert!(is_as_expected, "{name}: {value}: {error:?}");
         }
     }
 

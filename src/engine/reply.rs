@@ -1,4 +1,4 @@
-//! Reads a reply to a step: its output, its progress, or why the attempt failed
+//! Parses replies to steps: the output, the progress, or why the attempt failed
 //! (docs/workflow-file.md, docs/worker-protocol.md).
 
 use super::definition::Step;
@@ -9,24 +9,24 @@ use super::text::{truncate, truncate_beginning};
 use std::fmt;
 use std::sync::Arc;
 
-/// The most bytes that are kept of a reply that is not a JSON object, and of each text from a
-/// worker (docs/workflow-file.md, docs/worker-protocol.md).
+/// The maximum size of what is kept of an invalid reply, and of each text from a worker, in bytes
+/// (docs/workflow-file.md, docs/worker-protocol.md).
 pub(super) const REPLY_EXCERPT_BYTES_MAX: usize = 4096;
 
-/// The most bytes that are kept of a status that a worker reports.
+/// The maximum size of what is kept of a reported status, in bytes.
 pub(super) const STATUS_BYTES_MAX: usize = 255;
 
-/// Why an attempt failed, and whether another may succeed.
+/// Why an attempt failed, and whether a retry may succeed.
 pub(super) struct AttemptFailure {
     pub(super) failure: Failure,
     pub(super) retryable: bool,
 }
 
-/// Who says how an attempt went.
+/// Who sent a reply.
 #[derive(Clone, Copy)]
 pub(super) enum Author<'a> {
     Worker,
-    /// A person, or a program that asks as one; with the name of its token, if it has one.
+    /// A client of the API, with the name of its token; `None`: no token was required.
     Operator(Option<&'a str>),
 }
 
@@ -40,36 +40,40 @@ impl fmt::Display for Author<'_> {
     }
 }
 
-/// A reply's output, or why the attempt failed (docs/workflow-file.md).
+/// Parses the output of a reply (docs/workflow-file.md).
+///
+/// # Errors
+///
+/// Returns an error if the attempt failed: the reply is no valid result.
 pub(super) fn parse_reply(
     step: &Step,
     reply: &Reply,
     author: Author<'_>,
     limits: &Limits,
 ) -> Result<Message, AttemptFailure> {
-    let failed = |reason: String, raw: Option<&[u8]>| AttemptFailure {
+    let failure = |reason: String, raw: Option<&[u8]>| AttemptFailure {
         failure: Failure { reason: reason.into(), raw: raw.map(keep_beginning), cause: None },
         retryable: true,
     };
     match reply {
         Reply::Result(body) if body.len() > limits.reply_bytes_max => {
-            Err(failed(too_large(body, limits), Some(body)))
+            Err(failure(size_error(body, limits), Some(body)))
         }
         Reply::Result(body) => {
             let output = Message::parse(body).map_err(|error| {
-                failed(format!("the reply is no JSON object: {error}"), Some(body))
+                failure(format!("the reply is no JSON object: {error}"), Some(body))
             })?;
-            reported_status(step, &output).map_err(|reason| failed(reason, Some(body)))?;
+            reported_status(step, &output).map_err(|reason| failure(reason, Some(body)))?;
             Ok(output)
         }
         Reply::Error(body) if body.len() > limits.reply_bytes_max => {
-            Err(failed(format!("{author} of {} bytes, which is not read", body.len()), Some(body)))
+            Err(failure(format!("{author} of {} bytes, which is not read", body.len()), Some(body)))
         }
         Reply::Error(body) => {
-            let parsed = Message::parse(body).ok();
+            let message = Message::parse(body).ok();
             let text =
-                parsed.as_ref().and_then(|message| message.get("error")).map(Json::read_string);
-            let retryable = parsed
+                message.as_ref().and_then(|message| message.get("error")).map(Json::read_string);
+            let retryable = message
                 .as_ref()
                 .and_then(|message| message.get("retryable"))
                 .is_none_or(|value| value.text() != "false");
@@ -77,31 +81,32 @@ pub(super) fn parse_reply(
                 Some(Ok(text)) => {
                     (format!("{author}: {}", truncate(&text, REPLY_EXCERPT_BYTES_MAX)), None)
                 }
-                Some(Err(fault @ StringError::LoneSurrogate)) => {
-                    (format!("{author}, and \"error\" is {fault}"), Some(&**body))
+                Some(Err(error @ StringError::LoneSurrogate)) => {
+                    (format!("{author}, and \"error\" is {error}"), Some(&**body))
                 }
                 Some(Err(StringError::Kind(_))) | None => {
                     (format!("{author} without a text under \"error\""), Some(&**body))
                 }
             };
-            Err(AttemptFailure { retryable, ..failed(reason, raw) })
+            Err(AttemptFailure { retryable, ..failure(reason, raw) })
         }
         Reply::DeadLettered { queue, reason } => {
             let (queue, reason) = (
                 truncate(queue, REPLY_EXCERPT_BYTES_MAX),
                 truncate(reason, REPLY_EXCERPT_BYTES_MAX),
             );
-            Err(failed(
+            Err(failure(
                 format!("the broker dead-lettered its message in queue \"{queue}\": {reason}"),
                 None,
             ))
         }
-        // Progress settles nothing; it is handled before.
-        Reply::Progress(_) => Err(failed("a progress message is no result".to_owned(), None)),
+        // Unreachable: progress is handled before.
+        Reply::Progress(_) => Err(failure("a progress message is no result".to_owned(), None)),
     }
 }
 
-fn too_large(body: &[u8], limits: &Limits) -> String {
+/// Returns the reason for which a reply above the size limit is refused.
+fn size_error(body: &[u8], limits: &Limits) -> String {
     let (size, limit) = (body.len(), limits.reply_bytes_max);
     format!(
         "the reply has {size} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass \
@@ -109,24 +114,24 @@ fn too_large(body: &[u8], limits: &Limits) -> String {
     )
 }
 
-/// Returns whether a reply counts, by its sender.
-pub(super) fn is_from_allowed_user(step: &Step, from: &Sender) -> bool {
+/// Returns whether a reply is from a user whose replies the step accepts.
+pub(super) fn is_from_allowed_user(step: &Step, sender: &Sender) -> bool {
     step.reply_users.is_empty()
-        || match from {
+        || match sender {
             Sender::Manager => true,
             Sender::User(name) => step.reply_users.contains(name),
             Sender::Unknown => false,
         }
 }
 
-/// Returns what is wrong with a reply given by hand (docs/http-api.md). More is required of people
-/// than of workers: a status if the step lists statuses, and the text of an error.
+/// Returns what is wrong with a manual reply (docs/http-api.md), if anything. More is required than
+/// of workers: a status if the step lists statuses, and the text of an error.
 pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
     let statuses = || step.status.words.join(", ");
     match reply {
         Reply::Result(_) => {
             match (parse_reply(step, reply, Author::Operator(None), limits), &step.status.key) {
-                (Err(failed), _) => Some(failed.failure.reason.to_string()),
+                (Err(error), _) => Some(error.failure.reason.to_string()),
                 (Ok(output), Some(key))
                     if !step.status.words.is_empty()
                         && !matches!(reported_status(step, &output), Ok(Some(_))) =>
@@ -139,21 +144,21 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
                 (Ok(_), _) => None,
             }
         }
-        Reply::Error(body) if body.len() > limits.reply_bytes_max => Some(too_large(body, limits)),
+        Reply::Error(body) if body.len() > limits.reply_bytes_max => Some(size_error(body, limits)),
         Reply::Error(body) => match Message::parse(body) {
             Err(error) => Some(format!("the error is no JSON object: {error}")),
-            Ok(stated)
-                if stated.get("error").map(Json::read_string)
+            Ok(message)
+                if message.get("error").map(Json::read_string)
                     == Some(Err(StringError::LoneSurrogate)) =>
             {
                 Some(format!("\"error\" is {}", StringError::LoneSurrogate))
             }
-            Ok(parsed) if parsed.get("error").and_then(Json::as_string).is_none() => Some(
+            Ok(message) if message.get("error").and_then(Json::as_string).is_none() => Some(
                 "there is no text under \"error\", expected {\"error\":\"why\",\"retryable\":true}"
                     .to_owned(),
             ),
-            Ok(parsed) => {
-                let retryable = parsed
+            Ok(message) => {
+                let retryable = message
                     .get("retryable")
                     .filter(|value| !matches!(value.text(), "true" | "false"))?;
                 Some(format!("\"retryable\" is {:.40}, expected true or false", retryable.text()))
@@ -172,14 +177,19 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
     }
 }
 
-/// Returns the status that an output reports under the step's `statusKey`, if it has that key.
+/// Returns the status that an output reports under the step's `statusKey`; `None`: the step has no
+/// such key, or the output has no value under it.
+///
+/// # Errors
+///
+/// Returns an error if the value is no string, or no status that the step allows.
 pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Arc<str>>, String> {
     let Some(key) = &step.status.key else { return Ok(None) };
     let Some(value) = output.get(key).filter(|value| value.kind() != JsonKind::Null) else {
         return Ok(None);
     };
     let status =
-        value.read_string().map_err(|fault| format!("the status under \"{key}\" is {fault}"))?;
+        value.read_string().map_err(|error| format!("the status under \"{key}\" is {error}"))?;
     if step.status.allows(&status) {
         Ok(Some(truncate_status(&status)))
     } else {
@@ -196,6 +206,10 @@ fn unknown_status_error(step: &Step, status: &str) -> String {
 }
 
 /// Parses a progress message.
+///
+/// # Errors
+///
+/// Returns [`Rejected::BadProgress`] if it is too large, no JSON object, or has an invalid value.
 pub(super) fn parse_progress(
     step: &Step,
     body: &[u8],
@@ -206,32 +220,32 @@ pub(super) fn parse_progress(
     }
     let progress =
         Message::parse(body).map_err(|_| Rejected::BadProgress("it is no JSON object"))?;
-    let present = |key: &str| progress.get(key).filter(|value| value.kind() != JsonKind::Null);
-    let text = |key: &str, fault, half| {
-        let read = |value: &Json| match value.read_string() {
+    let non_null = |key: &str| progress.get(key).filter(|value| value.kind() != JsonKind::Null);
+    let parse_text = |key: &str, kind_fault, surrogate_fault| {
+        let parse = |value: &Json| match value.read_string() {
             Ok(text) => Ok(text),
-            Err(StringError::Kind(_)) => Err(Rejected::BadProgress(fault)),
-            Err(StringError::LoneSurrogate) => Err(Rejected::BadProgress(half)),
+            Err(StringError::Kind(_)) => Err(Rejected::BadProgress(kind_fault)),
+            Err(StringError::LoneSurrogate) => Err(Rejected::BadProgress(surrogate_fault)),
         };
-        present(key).map(read).transpose()
+        non_null(key).map(parse).transpose()
     };
-    let status = text(
+    let status = parse_text(
         "status",
         "\"status\" is no string",
         "\"status\" has half a surrogate pair, which is no character",
     )?;
-    if status.as_ref().is_some_and(|word| !step.status.allows(word)) {
+    if status.as_ref().is_some_and(|status| !step.status.allows(status)) {
         return Err(Rejected::BadProgress("\"status\" is not among the step's statuses"));
     }
-    let share = present("progress");
-    let is_share = |text: &str| {
+    let share = non_null("progress");
+    let is_fraction = |text: &str| {
         text.len() <= SHARE_BYTES_MAX
             && text.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share))
     };
-    if share.is_some_and(|share| share.kind() != JsonKind::Number || !is_share(share.text())) {
+    if share.is_some_and(|share| share.kind() != JsonKind::Number || !is_fraction(share.text())) {
         return Err(Rejected::BadProgress("\"progress\" is no number from 0 to 1"));
     }
-    let message = text(
+    let message = parse_text(
         "message",
         "\"message\" is no string",
         "\"message\" has half a surrogate pair, which is no character",
@@ -240,17 +254,21 @@ pub(super) fn parse_progress(
     Ok(Progress { status: status.as_deref().map(truncate_status), share: share.cloned(), message })
 }
 
-/// The longest number under `progress`, in bytes.
+/// The maximum length of the number under `progress`, in bytes.
 const SHARE_BYTES_MAX: usize = 64;
 
 fn truncate_status(status: &str) -> Arc<str> {
     truncate(status, STATUS_BYTES_MAX).into()
 }
 
+/// The maximum length of an unknown status in an error, in characters.
+const UNKNOWN_STATUS_CHARS_MAX: usize = 100;
+
 fn shorten(text: &str) -> String {
-    text.chars().take(100).collect()
+    text.chars().take(UNKNOWN_STATUS_CHARS_MAX).collect()
 }
 
+/// Returns the beginning of an invalid reply, as it is kept for users.
 fn keep_beginning(raw: &[u8]) -> Arc<str> {
     let beginning = String::from_utf8_lossy(&raw[..raw.len().min(REPLY_EXCERPT_BYTES_MAX)]);
     truncate_beginning(&beginning, REPLY_EXCERPT_BYTES_MAX, raw.len()).into()
@@ -270,10 +288,10 @@ mod tests {
     };
 
     fn failure(reply: &Reply) -> Failure {
-        let Err(failed) = parse_reply(&Step::with_name("s"), reply, Author::Worker, &LIMITS) else {
-            panic!("taken for a result")
+        let Err(error) = parse_reply(&Step::with_name("s"), reply, Author::Worker, &LIMITS) else {
+            panic!("expected a failed attempt")
         };
-        failed.failure
+        error.failure
     }
 
     #[test]
@@ -287,12 +305,16 @@ mod tests {
             "{text}"
         );
 
-        let raw = failure(&Reply::Error(Bytes::from(vec![0xff; 200_000]))).raw.expect("kept");
+        let raw = failure(&Reply::Error(Bytes::from(vec![0xff; 200_000])))
+            .raw
+            .expect("the beginning is kept");
         assert!(
             raw.len() <= REPLY_EXCERPT_BYTES_MAX && raw.ends_with("\u{fffd}… (cut, 200000 bytes)"),
             "{raw}"
         );
-        let raw = failure(&Reply::Result(Bytes::from(vec![0xff; 3_000]))).raw.expect("kept");
+        let raw = failure(&Reply::Result(Bytes::from(vec![0xff; 3_000])))
+            .raw
+            .expect("the beginning is kept");
         assert!(
             raw.len() <= REPLY_EXCERPT_BYTES_MAX && raw.ends_with("… (cut, 3000 bytes)"),
             "{raw}"
@@ -300,16 +322,16 @@ mod tests {
         assert_eq!(
             failure(&Reply::Result("x".repeat(REPLY_EXCERPT_BYTES_MAX).into()))
                 .raw
-                .expect("kept")
+                .expect("the beginning is kept")
                 .len(),
             REPLY_EXCERPT_BYTES_MAX
         );
 
         let too_large = Bytes::from(vec![b' '; LIMITS.reply_bytes_max + 1]);
-        let failure_of_it = failure(&Reply::Error(too_large.clone()));
+        let size_failure = failure(&Reply::Error(too_large.clone()));
         assert!(
-            failure_of_it.reason.contains("1048577 bytes")
-                && failure_of_it.raw.is_some_and(|raw| raw.len() <= REPLY_EXCERPT_BYTES_MAX)
+            size_failure.reason.contains("1048577 bytes")
+                && size_failure.raw.is_some_and(|raw| raw.len() <= REPLY_EXCERPT_BYTES_MAX)
         );
         let dead = Reply::DeadLettered { queue: long.clone(), reason: long.clone() };
         assert!(failure(&dead).reason.len() <= 2 * REPLY_EXCERPT_BYTES_MAX + 100);
@@ -328,7 +350,7 @@ mod tests {
         let mut step = Step::with_name("s");
         step.status.key = Some("status".into());
         let output = Message::parse(&long_body("status")).expect("an object");
-        let status = reported_status(&step, &output).expect("allowed").expect("there");
+        let status = reported_status(&step, &output).expect("allowed").expect("a status");
         assert!(status.len() <= STATUS_BYTES_MAX && status.starts_with("éé"), "{status}");
     }
 }

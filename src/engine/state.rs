@@ -12,9 +12,9 @@ pub enum JobState {
     Paused,
     /// Every step is done.
     Completed,
-    /// A step's attempts are used up.
+    /// A step has failed, the deadline has passed, or the manager gave the job up.
     Failed,
-    /// A user, or the parent, ended it.
+    /// A user or the parent job cancelled it.
     Cancelled,
 }
 
@@ -28,7 +28,7 @@ impl JobState {
         JobState::Cancelled,
     ];
 
-    /// Returns whether the job has ended. It may still be retried.
+    /// Returns whether the job has ended. It may still be reopened by a retry or rerun.
     pub fn is_ended(self) -> bool {
         match self {
             JobState::Running | JobState::Paused => false,
@@ -47,7 +47,7 @@ impl JobState {
         }
     }
 
-    /// Returns the state that has this name for users.
+    /// Returns the state with this name, if there is one.
     pub fn from_name(name: &str) -> Option<JobState> {
         JobState::ALL.into_iter().find(|state| state.as_str() == name)
     }
@@ -57,19 +57,19 @@ impl JobState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepState {
-    /// A step that it depends on is not done.
+    /// It has not started, usually because a step that it depends on is not done.
     #[default]
     Waiting,
-    /// Its message is sent or its child jobs are under way, or it waits for its next attempt or for
-    /// a call of the API.
+    /// An attempt is active: its message is sent, its child jobs run, or it waits for a call of the
+    /// API. Or the step waits for its next attempt.
     Running,
-    /// Its reply has come.
+    /// Its reply has arrived, or its child jobs have ended.
     Completed,
-    /// Its attempts are used up.
+    /// No attempt is left.
     Failed,
     /// Its condition `when` was false.
     Skipped,
-    /// Its condition `cancelWhen` was true, or its job was ended while it ran.
+    /// Its condition `cancelWhen` was true, or its job was cancelled or expired while it ran.
     Cancelled,
 }
 

@@ -1,4 +1,4 @@
-//! One step of a job, and the pauses between its attempts.
+//! The state of one step of a job, its timer, and the backoff between its attempts.
 
 use super::definition::{Retry, Step};
 use super::entry::{Failure, Lease, Progress};
@@ -9,67 +9,69 @@ use super::state::StepState;
 use super::time::Timestamp;
 use std::sync::Arc;
 
-/// One step of a job, as it runs.
+/// The state of one step of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepRun {
-    /// The state of the step.
+    /// Whether the step waits, runs, or how it ended.
     pub state: StepState,
-    /// The number of dispatches so far; for a step with a task, how often it began.
+    /// The number of the latest attempt, from 1; 0: none has started.
     pub attempt: u32,
-    /// How many attempts came before the last retry or rerun: they do not count against the limit.
+    /// The number of attempts before the last retry or rerun of the job. They do not count towards
+    /// the limit.
     pub(super) attempts_before_reset: u32,
-    /// The number of the last attempt that a rerun has undone: results of undone attempts no longer
+    /// The number of the last attempt that a rerun has undone. Results of undone attempts no longer
     /// count.
     pub(super) attempts_undone: u32,
-    /// How often a rerun has begun the step's child jobs anew.
+    /// How often a rerun has replaced the step's child jobs.
     pub(super) reruns: u32,
-    /// Whether the broker confirmed the last dispatch.
+    /// Whether the broker has confirmed the latest dispatch.
     pub confirmed: bool,
-    /// The lease of the message of the last dispatch, if the bus leases its messages. Boxed, as the
-    /// failure and the progress are: most steps have none of them.
+    /// The lease of the latest dispatch's message; `None`: no worker has leased it. Boxed to save
+    /// memory, as the failure and the progress are: most steps have none of them.
     pub lease: Option<Box<Lease>>,
-    /// The number of the entry that dispatched it last, from 1. No two dispatches have the same
-    /// number.
+    /// The number of the entry of the latest dispatch, from 1. It identifies the dispatch within
+    /// the job.
     pub dispatch: u64,
-    /// When it was dispatched last, if the entry records it.
+    /// The time of the latest dispatch; `None`: nothing was dispatched.
     pub sent: Option<Timestamp>,
-    /// When it first started; a rerun starts anew.
+    /// When the step first started, since the last rerun.
     pub started: Option<Timestamp>,
-    /// When the last attempt began.
+    /// When the latest attempt started.
     pub attempt_started: Option<Timestamp>,
-    /// When it was settled.
+    /// When the step ended.
     pub ended: Option<Timestamp>,
-    /// Its output, once completed.
+    /// The output of a completed step.
     pub output: Option<Message>,
-    /// Why it failed, or why its last attempt did.
+    /// Why the step, or its latest attempt, failed.
     pub failure: Option<Box<Failure>>,
-    /// What is due in the step, and when.
+    /// The pending timer; `None`: nothing is due as time passes.
     pub(super) timer: Option<StepTimer>,
-    /// The last progress that its worker reported.
+    /// The progress that the worker has reported: the latest value of each field.
     pub progress: Option<Box<Progress>>,
-    /// The status that its worker has reported.
+    /// The status that the worker has reported.
     pub(super) status: Option<Arc<str>>,
-    /// A warning about its input, for users.
+    /// A warning about the step's input, for users.
     pub warning: Option<Arc<str>>,
-    /// Its child jobs, for a step with a task that has started.
+    /// The child jobs of a fan-out step that has started.
     pub fan_out: Option<Box<FanOut>>,
-    /// How many of the steps that it depends on are not done.
+    /// The number of dependencies that are not done.
     pub(super) dependencies_left: u16,
 }
 
-/// What is due in a step as time passes. An attempt is under way or there is a pause before the
-/// next one, never both.
+/// The timer of a running step. Either an attempt is active, or the step waits for its next
+/// attempt, never both.
 ///
-/// The time of an attempt begins when its message is where workers can have it: with the broker, or
-/// with the first worker where the bus leases its messages. Until then no worker can be late.
+/// The timeout of an attempt starts when workers can receive its message: when the broker confirms
+/// it, or, on a bus that leases messages, when the first worker leases it. Until then no worker can
+/// be late.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StepTimer {
-    /// The time of the running attempt has not begun; the attempt fails if that is not so by this
-    /// time.
+    /// The timeout of the running attempt has not started. The attempt fails if it has not by this
+    /// time; `None`: it waits without a limit.
     Start(Option<Timestamp>),
-    /// The running attempt times out.
+    /// The running attempt times out at this time.
     Timeout(Timestamp),
-    /// The next attempt is due, after one has failed.
+    /// The latest attempt failed, and the next one is due at this time.
     Retry(Timestamp),
 }
 
@@ -82,12 +84,12 @@ impl StepRun {
         }
     }
 
-    /// Returns whether the time of the running attempt has not begun, although one is set.
+    /// Returns whether the running attempt waits for its timeout to start.
     pub fn is_waiting_for_start(&self) -> bool {
         matches!(self.timer, Some(StepTimer::Start(_)))
     }
 
-    /// Returns when the running attempt fails, unless its time has begun by then.
+    /// Returns when the running attempt fails if its timeout has not started by then.
     pub fn start_by(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Start(at)) => at,
@@ -103,8 +105,7 @@ impl StepRun {
         }
     }
 
-    /// Makes the running attempt of `step` wait for its start: its message is sent, but its time
-    /// has not begun.
+    /// Makes the running attempt wait for its timeout to start, if `step` has a limit at all.
     pub(super) fn wait_for_start(&mut self, step: &Step) {
         let is_timed = step.timeout.is_some() || step.start_within.is_some();
         let start_by = self.sent.and_then(|sent| sent.after(step.start_within));
@@ -116,6 +117,7 @@ impl StepRun {
         self.timer = deadline.map(StepTimer::Timeout);
     }
 
+    /// Returns the initial state of a step.
     pub(super) fn waiting(step: &Step) -> StepRun {
         StepRun {
             dependencies_left: u16::try_from(step.step_dependencies().len()).unwrap_or(u16::MAX),
@@ -123,8 +125,8 @@ impl StepRun {
         }
     }
 
-    /// Resets the step to waiting. Attempts keep their numbers, but the limit counts from here. The
-    /// time of its first start is kept.
+    /// Resets the step to waiting. Attempt numbers continue, but earlier attempts no longer count
+    /// towards the limit. The time of the first start and the child jobs are kept.
     pub(super) fn reset(&mut self) {
         *self = StepRun {
             attempt: self.attempt,
@@ -138,13 +140,13 @@ impl StepRun {
         };
     }
 
-    /// Returns the last attempt that a rerun has undone; 0: none.
+    /// Returns the number of the last attempt that a rerun has undone; 0: none.
     pub fn attempts_undone(&self) -> u32 {
         self.attempts_undone
     }
 
-    /// Returns whether an attempt is under way, as opposed to a pause before the next.
-    pub fn is_under_way(&self) -> bool {
+    /// Returns whether the step runs and is not waiting for its next attempt.
+    pub fn has_active_attempt(&self) -> bool {
         self.state == StepState::Running && self.retry_at().is_none()
     }
 
@@ -156,30 +158,27 @@ impl StepRun {
         now: Timestamp,
     ) -> Option<Timestamp> {
         let retry = step.retry.unwrap_or_default();
-        let used = self.attempt - self.attempts_before_reset;
-        (used < retry.attempts).then(|| {
-            Timestamp(now.0.saturating_add(backoff_ns(
-                &retry,
-                used,
-                retry_jitter(job, &step.name, self.attempt),
-            )))
+        let attempt_count = self.attempt - self.attempts_before_reset;
+        (attempt_count < retry.attempts).then(|| {
+            let jitter = retry_jitter(job, &step.name, self.attempt);
+            Timestamp(now.0.saturating_add(backoff_ns(&retry, attempt_count, jitter)))
         })
     }
 }
 
-/// Returns the pause after attempt number `used`: exponential with full jitter. It is the share
-/// `chance` / 2^64 of the longest pause.
-fn backoff_ns(retry: &Retry, used: u32, chance: u64) -> i64 {
-    let most = u128::from(retry.max_backoff.0);
-    let mut longest = u128::from(retry.backoff.0);
-    for _ in 1..used {
-        if longest >= most {
+/// Returns the pause after `attempt_count` attempts, in nanoseconds: exponential backoff with full
+/// jitter. `jitter` is the fraction of the longest pause, in units of 2^-64.
+fn backoff_ns(retry: &Retry, attempt_count: u32, jitter: u64) -> i64 {
+    let max_ms = u128::from(retry.max_backoff.0);
+    let mut longest_ms = u128::from(retry.backoff.0);
+    for _ in 1..attempt_count {
+        if longest_ms >= max_ms {
             break;
         }
-        longest = longest * u128::from(retry.factor_milli) / 1_000;
+        longest_ms = longest_ms * u128::from(retry.factor_milli) / 1_000;
     }
-    let longest_ns = longest.min(most) * 1_000_000;
-    i64::try_from((longest_ns * u128::from(chance)) >> 64).unwrap_or(i64::MAX)
+    let longest_ns = longest_ms.min(max_ms) * 1_000_000;
+    i64::try_from((longest_ns * u128::from(jitter)) >> 64).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -188,22 +187,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_their_longest_and_jitter_is_full_and_repeatable() {
+    fn the_backoff_grows_to_its_maximum_and_its_jitter_is_full_and_repeatable() {
         let retry = Retry {
             attempts: 9,
             backoff: Millis(100),
             factor_milli: 3_000,
             max_backoff: Millis(1_000),
         };
-        let longest = |used| backoff_ns(&retry, used, u64::MAX) / 1_000_000;
+        let longest = |attempt_count| backoff_ns(&retry, attempt_count, u64::MAX) / 1_000_000;
         assert_eq!([1, 2, 3, 4, 1_000].map(longest), [99, 299, 899, 999, 999]);
         assert_eq!(backoff_ns(&retry, 3, 0), 0);
         assert_eq!(backoff_ns(&retry, 3, 1 << 63) / 1_000_000, 450);
         let job = |n: u128| JobId(uuid::Uuid::from_u128(n));
-        let chances: Vec<u64> = (0..1_000).map(|n| retry_jitter(job(n), "a", 1) >> 62).collect();
+        let quarters: Vec<u64> = (0..1_000).map(|n| retry_jitter(job(n), "a", 1) >> 62).collect();
         for quarter in 0..4 {
-            let share = chances.iter().filter(|chance| **chance == quarter).count();
-            assert!((150..350).contains(&share), "{share} of 1000 in quarter {quarter}");
+            let count = quarters.iter().filter(|other| **other == quarter).count();
+            assert!((150..350).contains(&count), "{count} of 1000 in quarter {quarter}");
         }
         assert_eq!(retry_jitter(job(1), "a", 1), retry_jitter(job(1), "a", 1));
         assert_ne!(retry_jitter(job(1), "a", 1), retry_jitter(job(1), "a", 2));

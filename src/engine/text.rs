@@ -1,28 +1,29 @@
-//! Text in errors and on terminals: escaped, and corrected when misspelt.
+//! Text for errors and terminals: escaping, truncation, and suggestions for misspelt words.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// The most characters of a file's text that an error repeats.
+/// The maximum length of a quoted text in an error, in characters.
 const SHORTENED_CHARACTERS_MAX: usize = 80;
 
-/// The longest word for which a correction is sought, in bytes; the comparison is quadratic.
+/// The longest word for which a correction is suggested, in bytes: the comparison takes quadratic
+/// time.
 const CORRECTED_BYTES_MAX: usize = 40;
 
-/// Returns whether a character, printed as it is, could move a terminal's cursor, begin a line, or
-/// reverse the reading order.
+/// Returns whether a character is unsafe to print: it could move a terminal's cursor, start a new
+/// line, or change the direction of the text.
 pub fn is_unsafe_to_print(character: char) -> bool {
     let is_line_break = matches!(character, '\u{2028}' | '\u{2029}');
-    let is_direction = matches!(
+    let is_bidi_control = matches!(
         character,
         '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
     );
-    character.is_control() || is_line_break || is_direction
+    character.is_control() || is_line_break || is_bidi_control
 }
 
-/// Makes a text from outside safe to print: one line, with control characters, line breaks and
-/// direction marks escaped, as in `\n` and `\u{1b}`. All output for people goes through here; JSON
-/// does not (that of the log has its own escapes for the same).
+/// Escapes an untrusted text for printing on one line: control characters, line breaks and
+/// bidirectional controls become `\n`, `\u{1b}` and the like. All text output uses it. JSON does
+/// not: the JSON log has its own escapes for these characters.
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe_to_print) {
         return Cow::Borrowed(text);
@@ -33,12 +34,12 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Escapes as [`escape`] does, for a text whose line breaks are ours.
+/// Escapes each line as [`escape`] does, for a text with trusted line breaks.
 pub fn escape_lines(text: &str) -> String {
     text.split('\n').map(escape).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the encoding whose byte-order mark stands at the beginning, where no character is meant.
+/// Returns the encoding whose byte-order mark begins `text`, if one does.
 pub fn find_byte_order_mark(text: &[u8]) -> Option<&'static str> {
     match text {
         [0xef, 0xbb, 0xbf, ..] => Some("UTF-8"),
@@ -48,11 +49,11 @@ pub fn find_byte_order_mark(text: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Explains what is wrong with a text that is no JSON, in words for people.
+/// Explains a JSON syntax error in words that users understand.
 pub(crate) fn explain_json_error(error: &serde_json::Error) -> String {
-    // How the parser's message for a word such as `nope` or `None` begins.
+    // The start of the parser's message for a word such as `nope` or `None`.
     const UNKNOWN_WORD: &str = "expected ident";
-    // How its messages for half of a surrogate pair begin.
+    // The starts of its messages for half of a surrogate pair.
     const LONE_SURROGATE: [&str; 2] =
         ["lone leading surrogate in hex escape", "unexpected end of hex escape"];
     let message = error.to_string();
@@ -61,13 +62,13 @@ pub(crate) fn explain_json_error(error: &serde_json::Error) -> String {
             "expected null, true, false, a number, or a text in double quotes{position}"
         );
     }
-    LONE_SURROGATE.iter().find_map(|half| message.strip_prefix(half)).map_or_else(
+    LONE_SURROGATE.iter().find_map(|prefix| message.strip_prefix(prefix)).map_or_else(
         || message.clone(),
-        |place| format!("half a surrogate pair, such as \\ud800, is no character{place}"),
+        |position| format!("half a surrogate pair, such as \\ud800, is no character{position}"),
     )
 }
 
-/// A writer that escapes all that is written through it.
+/// A writer that escapes everything that is written to it, as [`escape`] does.
 pub struct EscapingWriter<'w, W>(pub &'w mut W);
 
 impl<W: Write> Write for EscapingWriter<'_, W> {
@@ -87,35 +88,37 @@ impl<W: Write> Write for EscapingWriter<'_, W> {
     }
 }
 
-/// Returns at most `bytes_max` bytes of `text`; if it is cut, its end says so.
+/// Returns `text`, truncated to `bytes_max` bytes. A truncated text ends with a mark and its
+/// original size.
 pub fn truncate(text: &str, bytes_max: usize) -> Cow<'_, str> {
     truncate_beginning(text, bytes_max, text.len())
 }
 
-/// Truncates as [`truncate`] does, where `text` is the beginning of a text of `bytes` in all.
+/// Truncates as [`truncate`] does, where `text` is the beginning of a text of `bytes` bytes.
 pub(crate) fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
     if text.len().max(bytes) <= bytes_max {
         return Cow::Borrowed(text);
     }
     let mark = format!("… (cut, {bytes} bytes)");
     let end = (0..=bytes_max.saturating_sub(mark.len()).min(text.len()))
-        .rfind(|at| text.is_char_boundary(*at))
+        .rfind(|index| text.is_char_boundary(*index))
         .unwrap_or(0);
     Cow::Owned(format!("{}{mark}", &text[..end]))
 }
 
-/// Returns the line and the column, in characters from 1, of what follows `before`.
+/// Returns the position after the text `before`: the line, and the column in characters, from 1.
 pub fn position_after(before: &str) -> (usize, usize) {
     let line = before.rsplit_once('\n').map_or(before, |(_, line)| line);
     (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
-/// Returns `text` in double quotes, without control characters, cut when long.
+/// Returns `text` in double quotes, escaped, and shortened if it is long.
 pub fn quote(text: &str) -> String {
     format!("\"{}\"", shorten(text))
 }
 
-/// Returns `text` without control characters, cut when long.
+/// Returns `text` with unsafe characters escaped, shortened to [`SHORTENED_CHARACTERS_MAX`]
+/// characters if it is longer.
 pub fn shorten(text: &str) -> String {
     let mut shortened = String::new();
     for (count, character) in text.chars().enumerate() {
@@ -132,7 +135,7 @@ pub fn shorten(text: &str) -> String {
     shortened
 }
 
-/// Returns the candidate that `word` most likely stands for, if any is close.
+/// Returns the candidate that is most similar to the misspelt `word`, if one is similar enough.
 pub fn find_nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -140,40 +143,45 @@ pub fn find_nearest<'a>(
     if word.is_empty() || word.len() > CORRECTED_BYTES_MAX {
         return None;
     }
-    let plain = normalize(word);
-    let allowed = ((word.chars().count() + 1) / 3).min(3);
+    let normalized = normalize(word);
+    // One edit for each three characters, and at most three.
+    let distance_max = ((word.chars().count() + 1) / 3).min(3);
     let mut best: Option<(usize, &str)> = None;
     for candidate in candidates {
-        if candidate == word || candidate.len().abs_diff(word.len()) > allowed + 2 {
+        if candidate == word || candidate.len().abs_diff(word.len()) > distance_max + 2 {
             continue;
         }
-        let distance =
-            if normalize(candidate) == plain { 0 } else { strsim::osa_distance(word, candidate) };
-        if distance <= allowed && best.is_none_or(|(least, _)| distance < least) {
+        let distance = if normalize(candidate) == normalized {
+            0
+        } else {
+            strsim::osa_distance(word, candidate)
+        };
+        if distance <= distance_max && best.is_none_or(|(shortest, _)| distance < shortest) {
             best = Some((distance, candidate));
         }
     }
     best.map(|(_, candidate)| candidate)
 }
 
-/// Returns `; did you mean "x"?`, or nothing.
+/// Returns `; did you mean "x"?` for the most similar candidate, or an empty text.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     find_nearest(word, candidates)
-        .map_or_else(String::new, |meant| format!("; did you mean {}?", quote(meant)))
+        .map_or_else(String::new, |nearest| format!("; did you mean {}?", quote(nearest)))
 }
 
-/// Renders `"a", "b" and "c"`.
-pub fn enumerate_quoted<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
+/// Formats words as `"a", "b" and "c"`, where the conjunction is `and`.
+pub fn enumerate_quoted<'a>(words: impl IntoIterator<Item = &'a str>, conjunction: &str) -> String {
     let mut quoted: Vec<String> = words.into_iter().map(quote).collect();
     match quoted.pop() {
         None => String::new(),
         Some(only) if quoted.is_empty() => only,
-        Some(end) => format!("{} {last} {end}", quoted.join(", ")),
+        Some(last) => format!("{} {conjunction} {last}", quoted.join(", ")),
     }
 }
 
-/// Removes the style from a word: `item_list_key`, `item-list-key` and `itemlistkey` mean the same
-/// as `itemListKey`.
+/// Removes the naming style from a word: `item_list_key`, `item-list-key` and `itemListKey` all
+/// become
+/// `itemlistkey`.
 fn normalize(word: &str) -> String {
     word.chars()
         .filter(|c| *c != '_' && *c != '-' && *c != ' ')
@@ -199,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_stays_in_its_line() {
+    fn escaped_text_stays_on_one_line() {
         assert!(matches!(escape("Zoë, \\n, 日本 👩‍👧"), Cow::Borrowed("Zoë, \\n, 日本 👩‍👧")));
         assert_eq!(escape("\u{1b}[2J\nforged\r\tline\u{7f}"), r"\u{1b}[2J\nforged\r\tline\u{7f}");
         let marks = [
@@ -216,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_text_is_no_longer_than_allowed_and_marked() {
+    fn a_truncated_text_keeps_the_limit_and_is_marked() {
         assert_eq!(truncate("short", 5), "short");
         let long = truncate(&"é".repeat(3_000), 4_096).into_owned();
         assert!(
@@ -228,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn shortened_text_is_truncated_and_has_no_control_characters() {
+    fn shortened_text_is_truncated_and_escaped() {
         assert_eq!(quote("a\u{1b}[31m\n"), "\"a\\u{1b}[31m\\n\"");
         assert_eq!(shorten(&"x".repeat(200)).chars().count(), SHORTENED_CHARACTERS_MAX + 1);
         assert_eq!(enumerate_quoted(["a", "b", "c"], "and"), r#""a", "b" and "c""#);

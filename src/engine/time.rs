@@ -1,10 +1,10 @@
-//! Times and spans, as plain numbers: the engine reads no clock.
+//! Points in time and durations, as plain numbers: the engine reads no clock.
 
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A time, in nanoseconds since 1970-01-01 UTC.
+/// A point in time, in nanoseconds since 1970-01-01 UTC.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -12,59 +12,61 @@ use std::fmt;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// Returns the time after a span from this one, if there is a span.
-    pub fn after(self, span: Option<Millis>) -> Option<Timestamp> {
-        Some(self.plus(span?))
+    /// Returns the time `duration` after this one; `None` without a duration.
+    pub fn after(self, duration: Option<Millis>) -> Option<Timestamp> {
+        Some(self.plus(duration?))
     }
 
-    /// Returns the time after a span from this one.
-    pub fn plus(self, span: Millis) -> Timestamp {
-        let span_ns = i64::try_from(u128::from(span.0) * 1_000_000).unwrap_or(i64::MAX);
-        Timestamp(self.0.saturating_add(span_ns))
+    /// Returns the time `duration` after this one.
+    pub fn plus(self, duration: Millis) -> Timestamp {
+        Timestamp(self.0.saturating_add(duration.to_nanoseconds()))
     }
 
-    /// Returns how long it is until a time; zero if that has passed.
-    pub fn duration_until(self, then: Timestamp) -> Duration {
-        Duration::from_nanos(u64::try_from(then.0.saturating_sub(self.0)).unwrap_or(0))
+    /// Returns the duration from this time until `later`; zero if `later` is earlier.
+    pub fn duration_until(self, later: Timestamp) -> Duration {
+        Duration::from_nanos(u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0))
     }
 
-    /// Returns the time a span before this one.
-    pub fn before(self, span: Millis) -> Timestamp {
-        let span_ns = i64::try_from(u128::from(span.0) * 1_000_000).unwrap_or(i64::MAX);
-        Timestamp(self.0.saturating_sub(span_ns))
+    /// Returns the time `duration` before this one.
+    pub fn before(self, duration: Millis) -> Timestamp {
+        Timestamp(self.0.saturating_sub(duration.to_nanoseconds()))
     }
 }
 
-/// A span of time, in milliseconds.
+/// A duration, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// The units, the largest first, in milliseconds. Months and years are missing: they differ in
-    /// length.
+    /// The units of workflow files with their lengths in milliseconds, the largest first. There are
+    /// no months and years, whose lengths vary.
     pub const UNITS: [(&str, u64); 5] =
         [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-    /// Returns the whole milliseconds of a duration.
-    pub fn from_duration(span: Duration) -> Millis {
-        Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+    /// Converts a duration, rounded down to whole milliseconds.
+    pub fn from_duration(duration: Duration) -> Millis {
+        Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Returns the milliseconds of a duration; `None`: it has a fraction of a millisecond.
-    pub fn from_whole_millis(span: Duration) -> Option<Millis> {
-        span.subsec_nanos().is_multiple_of(1_000_000).then(|| Millis::from_duration(span))
+    /// Converts a duration of whole milliseconds; `None`: it has a fraction of a millisecond.
+    pub fn from_whole_millis(duration: Duration) -> Option<Millis> {
+        duration.subsec_nanos().is_multiple_of(1_000_000).then(|| Millis::from_duration(duration))
+    }
+
+    fn to_nanoseconds(self) -> i64 {
+        i64::try_from(u128::from(self.0) * 1_000_000).unwrap_or(i64::MAX)
     }
 }
 
-/// Renders the span as a workflow file writes it: `1h30m`.
+/// Formats the duration as in workflow files: `1h30m`.
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut left = self.0;
+        let mut remaining = self.0;
         for (unit, millis) in Millis::UNITS {
-            if left >= millis {
-                write!(f, "{}{unit}", left / millis)?;
-                left %= millis;
+            if remaining >= millis {
+                write!(f, "{}{unit}", remaining / millis)?;
+                remaining %= millis;
             }
         }
         if self.0 == 0 { f.write_str("0s") } else { Ok(()) }

@@ -1,5 +1,6 @@
-//! Traces (W3C Trace Context): which one a job belongs to, and the spans in it. All ids follow from
-//! the ids of jobs: so a message or a span that is sent again carries the same ids.
+//! W3C Trace Context: parses and formats `traceparent` and `tracestate`, and derives the span ids
+//! of jobs and steps. Span ids are derived from job ids, so that a message or a span that is sent
+//! again carries the same ones.
 
 use super::id::{JobId, span_id};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -8,29 +9,29 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The trace and the span of the request for a job: the content of its `traceparent`.
+/// The content of a `traceparent` header: the trace and the parent span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace, in the byte order of its text; never zero.
+    /// The trace id, most significant byte first; never zero.
     pub trace: [u8; 16],
-    /// The span of the request; never zero.
+    /// The parent span id; never zero.
     pub span: u64,
-    /// Whether the sender of the request records the trace.
+    /// Whether the sender samples (records) the trace.
     pub is_sampled: bool,
 }
 
-/// The error for a text that is no `traceparent`.
+/// The error for a text that is not a valid `traceparent`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed traceparent")]
 pub struct MalformedTraceParent;
 
-/// What other systems want passed on beside a `traceparent` (`tracestate`). Only they know its
-/// meaning.
+/// The content of a `tracestate` header: vendor-specific data that is propagated with a
+/// `traceparent` and not interpreted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct TraceState(Arc<str>);
 
-/// The error for a text that is no `tracestate`, is too long, or is empty.
+/// The error for a text that is not a valid `tracestate`, is too long, or is empty.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no tracestate that can be handed on")]
 pub struct MalformedTraceState;
@@ -38,25 +39,27 @@ pub struct MalformedTraceState;
 /// The trace context of a request for a job: its headers `traceparent` and `tracestate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext {
-    /// The trace and the span.
+    /// The trace and the parent span.
     pub parent: TraceParent,
-    /// What is passed on with it.
+    /// The `tracestate` that is propagated with them.
     pub state: Option<TraceState>,
 }
 
-/// The most characters and members of a `tracestate` that is passed on, as the recommendation has
-/// them.
-const STATE_CHARS_MAX: usize = 512;
+/// The maximum length of a `tracestate` that is propagated, in bytes (W3C: at least 512
+/// characters).
+const STATE_BYTES_MAX: usize = 512;
+
+/// The maximum number of members of a `tracestate` (W3C).
 const STATE_MEMBERS_MAX: usize = 32;
 
-/// The most characters of a key, and of a value, in it.
-const STATE_PART_CHARS_MAX: usize = 256;
+/// The maximum length of a key, and of a value, of a `tracestate` member, in bytes (W3C).
+const STATE_PART_BYTES_MAX: usize = 256;
 
-/// The length of a `traceparent` of version 00.
-const TEXT_LENGTH: usize = 55;
+/// The length of a `traceparent` of version 00, in bytes.
+const PARENT_BYTES: usize = 55;
 
-/// The bit of the flags for a trace that is recorded.
-const SAMPLED: u8 = 1;
+/// The bit of the `traceparent` flags that marks a sampled trace.
+const SAMPLED_FLAG: u8 = 1;
 
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -68,22 +71,22 @@ impl fmt::Display for TraceParent {
 impl FromStr for TraceParent {
     type Err = MalformedTraceParent;
 
-    /// Parses version 00, and of later versions what they have in common with it.
+    /// Parses version 00, and the fields of later versions that version 00 has too.
     fn from_str(text: &str) -> Result<TraceParent, MalformedTraceParent> {
         let parts: Vec<&str> = text.split('-').collect();
-        let [version, trace, span, flags, rest @ ..] = &*parts else {
+        let [version, trace, span, flags, later_fields @ ..] = &*parts else {
             return Err(MalformedTraceParent);
         };
         let is_hex = |part: &&str| {
             part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
         };
-        let is_known = match *version {
-            "00" => text.len() == TEXT_LENGTH && rest.is_empty(),
+        let is_valid_version = match *version {
+            "00" => text.len() == PARENT_BYTES && later_fields.is_empty(),
             "ff" => false,
             _ => true,
         };
         let lengths = [version, trace, span, flags].map(|part| part.len());
-        if !is_known || lengths != [2, 32, 16, 2] || !parts.iter().take(4).all(is_hex) {
+        if !is_valid_version || lengths != [2, 32, 16, 2] || !parts.iter().take(4).all(is_hex) {
             return Err(MalformedTraceParent);
         }
         let trace = u128::from_str_radix(trace, 16).map_err(|_| MalformedTraceParent)?;
@@ -92,13 +95,13 @@ impl FromStr for TraceParent {
         if trace == 0 || span == 0 {
             return Err(MalformedTraceParent);
         }
-        Ok(TraceParent { trace: trace.to_be_bytes(), span, is_sampled: flags & SAMPLED != 0 })
+        Ok(TraceParent { trace: trace.to_be_bytes(), span, is_sampled: flags & SAMPLED_FLAG != 0 })
     }
 }
 
 impl TraceContext {
-    /// Parses the two headers. A `traceparent` that cannot be parsed makes both void; a
-    /// `tracestate` that cannot be parsed, or is too long, is left out. Neither is ever an error.
+    /// Parses the two headers. Returns `None` if the `traceparent` is invalid. A `tracestate` that
+    /// is invalid or too long is left out.
     pub fn parse(parent: &str, state: Option<&str>) -> Option<TraceContext> {
         let parent = parent.parse().ok()?;
         Some(TraceContext { parent, state: state.and_then(|text| text.parse().ok()) })
@@ -120,15 +123,16 @@ impl AsRef<str> for TraceState {
 impl FromStr for TraceState {
     type Err = MalformedTraceState;
 
-    /// Keeps the members and their order; spaces around them and empty ones are left out.
+    /// Parses the members and keeps their order. Empty members, and whitespace around members, are
+    /// dropped.
     fn from_str(text: &str) -> Result<TraceState, MalformedTraceState> {
-        if text.len() > STATE_CHARS_MAX {
+        if text.len() > STATE_BYTES_MAX {
             return Err(MalformedTraceState);
         }
         let members = text.split(',').map(|member| member.trim_matches([' ', '\t']));
         let members: Vec<&str> = members.filter(|member| !member.is_empty()).collect();
-        let keys: BTreeSet<&str> = members.iter().copied().filter_map(state_key).collect();
-        // Each member is valid, and no key is there twice.
+        let keys: BTreeSet<&str> = members.iter().copied().filter_map(parse_state_key).collect();
+        // If the counts are equal, each member is valid and no key is duplicated.
         if !(1..=STATE_MEMBERS_MAX).contains(&members.len()) || keys.len() != members.len() {
             return Err(MalformedTraceState);
         }
@@ -136,21 +140,21 @@ impl FromStr for TraceState {
     }
 }
 
-/// Returns the key of a member, if the member is valid.
-fn state_key(member: &str) -> Option<&str> {
+/// Parses a member `key=value`, and returns its key if the member is valid.
+fn parse_state_key(member: &str) -> Option<&str> {
     let (key, value) = member.split_once('=')?;
     (is_state_key(key) && is_state_value(value)).then_some(key)
 }
 
 fn is_state_key(key: &str) -> bool {
-    let is_small = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    key.len() <= STATE_PART_CHARS_MAX
-        && key.bytes().next().is_some_and(is_small)
-        && key.bytes().all(|byte| is_small(byte) || b"_-*/@".contains(&byte))
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    key.len() <= STATE_PART_BYTES_MAX
+        && key.bytes().next().is_some_and(is_alphanumeric)
+        && key.bytes().all(|byte| is_alphanumeric(byte) || b"_-*/@".contains(&byte))
 }
 
 fn is_state_value(value: &str) -> bool {
-    (1..=STATE_PART_CHARS_MAX).contains(&value.len())
+    (1..=STATE_PART_BYTES_MAX).contains(&value.len())
         && value.bytes().all(|byte| matches!(byte, b' '..=b'~') && !b",=".contains(&byte))
         && !value.ends_with(' ')
 }
@@ -173,14 +177,14 @@ impl<'de> Deserialize<'de> for TraceParent {
     }
 }
 
-/// Returns the span of a job, which begins anew with each `run`: 0, then one more whenever it goes
-/// on after an end. No step has an empty name.
+/// Returns the span id of one run of a job. `run`: how often the job was reopened after an end. It
+/// differs from the spans of steps: no step has an empty name.
 pub fn job_span(job: JobId, run: u32) -> u64 {
     span_id(job, "", run)
 }
 
-/// Returns the span of a step in a run of its job. No step has a name with a colon: so it is not
-/// the span of an attempt.
+/// Returns the span id of a step in one run of its job. It differs from the spans of attempts: no
+/// step has a colon in its name.
 pub fn step_span(job: JobId, step: &str, run: u32) -> u64 {
     span_id(job, &format!("{step}:"), run)
 }
@@ -192,18 +196,18 @@ mod tests {
     const TEXT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn a_traceparent_survives_its_text() {
+    fn a_traceparent_is_parsed_as_it_is_displayed() {
         let parsed: TraceParent = TEXT.parse().expect("well formed");
         assert!(parsed.is_sampled);
         assert_eq!(parsed.to_string(), TEXT);
-        let other = TEXT.replace("-01", "-02").parse::<TraceParent>().expect("other flags");
+        let other = TEXT.replace("-01", "-02").parse::<TraceParent>().expect("well formed");
         assert!(!other.is_sampled);
         let later = format!("cc{}-what-comes", &TEXT[2..]);
-        assert_eq!(later.parse(), Ok(parsed), "what later versions add is not read");
+        assert_eq!(later.parse(), Ok(parsed), "fields of later versions are ignored");
     }
 
     #[test]
-    fn what_the_recommendation_calls_invalid_is_refused() {
+    fn an_invalid_traceparent_is_refused() {
         let wrong = [
             String::new(),
             TEXT.to_uppercase(),
@@ -221,39 +225,39 @@ mod tests {
     }
 
     #[test]
-    fn a_tracestate_is_handed_on_as_it_is_unless_it_is_none_or_too_long() {
-        let read = |text: &str| text.parse::<TraceState>().map(|state| state.as_ref().to_owned());
+    fn a_tracestate_is_propagated_unchanged_unless_it_is_invalid_or_too_long() {
+        let parse = |text: &str| text.parse::<TraceState>().map(|state| state.as_ref().to_owned());
         for (text, canonical) in [
             ("congo=t61rcWkgMzE", "congo=t61rcWkgMzE"),
             ("rojo=00f067aa0ba902b7,congo=t6 1!\\\"", "rojo=00f067aa0ba902b7,congo=t6 1!\\\""),
             (" a=1 ,\t, t1@s-y/s*t_=2,", "a=1,t1@s-y/s*t_=2"),
         ] {
-            assert_eq!(read(text).as_deref(), Ok(canonical), "{text:?}");
+            assert_eq!(parse(text).as_deref(), Ok(canonical), "{text:?}");
         }
-        let members = |count: usize| (0..count).map(|at| format!("k{at}=v,")).collect::<String>();
-        let of_chars =
+        let members = |count: usize| (0..count).map(|n| format!("k{n}=v,")).collect::<String>();
+        let of_length =
             |count: usize| format!("a={},b={}", "x".repeat(256), "y".repeat(count - 261));
-        assert!(read(&members(32)).is_ok() && read(&of_chars(512)).is_ok());
-        let mut wrong: Vec<String> = vec![members(33), of_chars(513)];
-        let none = [
+        assert!(parse(&members(32)).is_ok() && parse(&of_length(512)).is_ok());
+        let mut wrong: Vec<String> = vec![members(33), of_length(513)];
+        let invalid = [
             "", " , ", "a", "a=", "=1", "A=1", "a=1,a=2", "a=b=c", "ü=1", "a=ü", "a=\u{1b}",
             "a=1\n",
         ];
-        wrong.extend(none.map(str::to_owned));
+        wrong.extend(invalid.map(str::to_owned));
         wrong.push(format!("a={}", "x".repeat(257)));
         wrong.push(format!("{}=1", "k".repeat(257)));
         for text in wrong {
-            assert_eq!(read(&text), Err(MalformedTraceState), "{text:?}");
+            assert_eq!(parse(&text), Err(MalformedTraceState), "{text:?}");
         }
     }
 
     #[test]
-    fn a_state_belongs_to_a_parent() {
-        let of = |parent, state| TraceContext::parse(parent, state);
-        assert_eq!(of("nothing", Some("a=1")), None);
+    fn a_tracestate_counts_only_with_a_valid_traceparent() {
+        let parse = |parent, state| TraceContext::parse(parent, state);
+        assert_eq!(parse("nothing", Some("a=1")), None);
         let parent: TraceParent = TEXT.parse().expect("well formed");
-        assert_eq!(of(TEXT, Some("nothing")), Some(parent.into()));
-        let both = of(TEXT, Some("a=1")).expect("both");
+        assert_eq!(parse(TEXT, Some("nothing")), Some(parent.into()));
+        let both = parse(TEXT, Some("a=1")).expect("both");
         assert_eq!((both.parent, both.state.expect("a state").as_ref()), (parent, "a=1"));
     }
 

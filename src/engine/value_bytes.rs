@@ -1,13 +1,13 @@
-//! How many bytes of values a job holds: its message, the outputs of its steps, the results of its
-//! child jobs. Values that a job shares with its parent count for the parent. The texts count, not
-//! how they are stored.
+//! Counts the bytes of the values that a job holds: its message, the outputs of its steps, the
+//! results of its child jobs. Values that a job shares with its parent count for the parent. Only
+//! the JSON texts are counted, not the memory that holds them.
 
 use super::json::{Json, Message};
 use super::origin::Origin;
 use std::sync::Arc;
 
-/// Returns the bytes of the message with which a job begins. A child job shares all but its item
-/// with its parent, so only the item counts.
+/// Returns the bytes of a job's message. A child job shares all but its item with its parent, so
+/// only the item counts.
 pub fn own_bytes(origin: &Origin, message: &Message) -> usize {
     if origin.parent.is_none() {
         return message.encoded_len();

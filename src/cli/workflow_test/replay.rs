@@ -199,7 +199,7 @@ impl<'r> Replay<'r> {
             // Each of the two matters to one kind of step only; the other kind ignores it.
             RecordedInput::Gathered(_) => is_running,
             RecordedInput::ChildEnded(index, _) => match &self.job.step(step).fan_out {
-                Some(fan_out) => fan_out.under_way().any(|under_way| under_way == *index),
+                Some(fan_out) => fan_out.active_children().any(|active| active == *index),
                 None => is_running,
             },
         }

@@ -289,7 +289,7 @@ impl<'t> Simulator<'t> {
     ) {
         let Some(job) = self.jobs.get(&id) else { return };
         let (name, run) = (job.graph().step(step).name.clone(), job.step(step));
-        let is_over = !run.is_under_way()
+        let is_over = !run.has_active_attempt()
             || run.attempt != attempt
             || job.step_state(step) != StepState::Running;
         if is_over {

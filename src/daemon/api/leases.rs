@@ -442,7 +442,7 @@ fn find_attempt_end_in(job: &Job, step: &str, attempt: u32) -> Option<&'static s
         (JobState::Cancelled, _) | (_, StepState::Cancelled) => Some("cancelled"),
         (_, StepState::Completed | StepState::Failed | StepState::Skipped) => Some("settled"),
         (_, StepState::Waiting) => Some("cancelled"),
-        (_, StepState::Running) if run.attempt != attempt || !run.is_under_way() => {
+        (_, StepState::Running) if run.attempt != attempt || !run.has_active_attempt() => {
             Some("timed out")
         }
         (_, StepState::Running) => None,

@@ -429,7 +429,7 @@ async fn explain_fan_out(
     };
     let (items, ended, started) = (fan_out.items(), fan_out.ended(), fan_out.started());
     let children: Vec<JobId> = fan_out
-        .under_way()
+        .active_children()
         .take(CHILDREN_MAX as usize)
         .filter_map(|item| job.child_id(index, item))
         .collect();

@@ -1,11 +1,12 @@
-//! What an evaluation costs. The CEL crate has no limit, so the tree itself pays. Each value that
-//! an operation copies, compares or iterates over is wrapped in a call of [`CHARGE`], which takes
-//! the value's size from the budget and returns the value. So the cost is measured, not guessed
-//! from the text: `input.a.all(x, x in input.b)` costs as much as its lists are long. Operations
-//! that take the same time for all operands are free: logic, indexing, selecting a key. The text
-//! limits their number, and each iteration of a loop pays for those in its body.
+//! Limits the cost of an evaluation. The CEL crate has no limit, so the syntax tree is
+//! instrumented: each operand that an operation copies, compares or iterates over is wrapped in a
+//! call of [`CHARGE`], which spends the operand's size from the budget and returns the operand. So
+//! the cost is measured, not estimated from the text: the cost of `input.a.all(x, x in input.b)`
+//! depends on the lengths of the lists. Operations that take O(1) are free: logic, indexing,
+//! selecting a key. The length of the text limits their number, and each iteration of a loop pays
+//! for those in its body.
 
-use super::exact::made_exact;
+use super::exact::make_exact;
 use super::names::child_nodes;
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators,
@@ -16,11 +17,12 @@ use cel::{Context, ExecutionError, FunctionContext};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The function that charges for its first argument and returns it; the second is an extra cost. No
-/// text can call it: `@` is not a letter in CEL.
+/// The function that spends the size of its first argument and returns it. An optional second
+/// argument is an additional cost. No text can call the function: `@` is not allowed in CEL
+/// identifiers.
 const CHARGE: &str = "@charge";
 
-/// Operators that take the same time whatever their operands.
+/// The operators that take O(1), whatever their operands.
 const FREE_OPERATORS: [&str; 7] = [
     operators::CONDITIONAL,
     operators::LOGICAL_AND,
@@ -31,76 +33,78 @@ const FREE_OPERATORS: [&str; 7] = [
     operators::NOT_STRICTLY_FALSE,
 ];
 
-/// How many bytes of text cost as much as one value.
+/// The bytes of a string that cost one unit.
 const TEXT_BYTES_PER_UNIT: usize = 32;
 
-/// How many keys of a message cost as much as one value when they are only searched.
+/// The keys of a message that cost one unit when they are searched.
 const KEYS_PER_UNIT: usize = 4;
 
-/// How many bytes of JSON text cost as much as one value when it is read and not built.
+/// The bytes of JSON text that cost one unit when they are parsed.
 const READ_BYTES_PER_UNIT: usize = 512;
 
-/// How many commas, colons and brackets in that text cost one more.
+/// The commas, colons and brackets of JSON text that cost one unit when they are parsed.
 const READ_MARKS_PER_UNIT: usize = 16;
 
-/// What an entry of a built map costs, besides its key and its value.
+/// The cost of an entry of a map that is built, in addition to its key and its value.
 const ENTRY_COST: u64 = 3;
 
-/// What each iteration of a loop costs, besides its operations.
+/// The cost of an iteration of a loop, in addition to its operations.
 const ITERATION_COST: usize = 4;
 
-/// What an evaluation may still cost.
+/// What an evaluation may still cost. Clones share it. It holds one unit more than may be spent: 0
+/// means that too much was requested.
 #[derive(Clone)]
 pub(super) struct CostBudget(Arc<AtomicU64>);
 
 impl CostBudget {
+    /// Creates a budget of `units`.
     pub(super) fn new(units: u64) -> CostBudget {
-        // One unit more than may be spent: if nothing is left, too much was asked for.
         CostBudget(Arc::new(AtomicU64::new(units.saturating_add(1))))
     }
 
-    pub(super) fn left(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    /// Returns the units that may still be spent.
+    pub(super) fn remaining(&self) -> u64 {
+        self.0.load(Ordering::Relaxed).saturating_sub(1)
     }
 
-    pub(super) fn is_spent(&self) -> bool {
-        self.left() == 0
+    /// Returns whether more units were requested than the budget had.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Spends `units`; returns whether there were enough. They stay spent in any case.
+    /// Spends `units`, and returns whether the budget was sufficient. If not, it is exhausted.
     pub(super) fn spend(&self, units: u64) -> bool {
-        let left = self.left().saturating_sub(units);
-        self.0.store(left, Ordering::Relaxed);
-        left > 0
+        let remainder = self.0.load(Ordering::Relaxed).saturating_sub(units);
+        self.0.store(remainder, Ordering::Relaxed);
+        remainder > 0
     }
 
-    /// Spends what a text of `bytes` costs.
+    /// Spends the cost of a value with a text of `bytes`, or of any other value if `bytes` is 0.
     pub(super) fn spend_text(&self, bytes: usize) -> bool {
         self.spend(text_units(bytes))
     }
 
-    /// Spends what it costs to look through the keys of a message.
+    /// Spends the cost of searching a message with this number of keys.
     pub(super) fn spend_keys(&self, keys: usize) -> bool {
         self.spend(u64::try_from(keys / KEYS_PER_UNIT).unwrap_or(u64::MAX))
     }
 
-    /// Spends what it costs to read JSON text, whatever is built from it.
+    /// Spends the cost of parsing JSON text, whatever is built from it.
     pub(super) fn spend_read(&self, text: &str) -> bool {
-        let marks = text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
-        self.spend(
-            u64::try_from(text.len() / READ_BYTES_PER_UNIT + marks / READ_MARKS_PER_UNIT)
-                .unwrap_or(u64::MAX),
-        )
+        let mark_count =
+            text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
+        let units = text.len() / READ_BYTES_PER_UNIT + mark_count / READ_MARKS_PER_UNIT;
+        self.spend(u64::try_from(units).unwrap_or(u64::MAX))
     }
 
-    /// Spends what an entry of a map costs whose key has `bytes`, without its value.
+    /// Spends the cost of a map's entry whose key has `bytes`, without its value.
     pub(super) fn spend_entry(&self, bytes: usize) -> bool {
         self.spend(text_units(bytes).saturating_add(ENTRY_COST))
     }
 
     /// Adds the function [`CHARGE`] to the context.
     pub(super) fn add_to(&self, context: &mut Context<'_, '_>) -> Result<(), String> {
-        type Charging = Box<
+        type ChargeFunction = Box<
             dyn for<'c, 'v> Fn(
                     &mut FunctionContext<'c, 'v>,
                 ) -> Result<CowVal<'c, 'v>, ExecutionError>
@@ -108,34 +112,36 @@ impl CostBudget {
                 + Sync,
         >;
         let budget = self.clone();
-        let charging: Charging = Box::new(move |call| budget.charge(call));
-        context.add_function(CHARGE, charging).map_err(|error| error.to_string())
+        let function: ChargeFunction = Box::new(move |call| budget.charge(call));
+        context.add_function(CHARGE, function).map_err(|error| error.to_string())
     }
 
+    /// Spends the cost of the first argument, and returns that argument.
     fn charge<'c, 'v>(
         &self,
         call: &mut FunctionContext<'c, 'v>,
     ) -> Result<CowVal<'c, 'v>, ExecutionError> {
-        let spent = || ExecutionError::function_error(CHARGE, "the budget is spent");
-        let extra = match call.args.len() {
+        let error = || ExecutionError::function_error(CHARGE, "the budget is spent");
+        let extra_cost = match call.args.len() {
             2 => call.args.pop().and_then(|units| {
                 let units = units.downcast_ref::<cel::common::types::CelInt>()?;
                 u64::try_from(*units.inner()).ok()
             }),
             _ => Some(0),
         };
-        let (value, extra) = call.args.pop().zip(extra).ok_or_else(spent)?;
-        let size = size(value.as_ref(), self.left());
-        if self.spend(size.saturating_add(extra)) { Ok(value) } else { Err(spent()) }
+        let (value, extra_cost) = call.args.pop().zip(extra_cost).ok_or_else(error)?;
+        let size = measure(value.as_ref(), self.remaining());
+        if self.spend(size.saturating_add(extra_cost)) { Ok(value) } else { Err(error()) }
     }
 }
 
+/// Returns the cost of a text of `bytes`.
 fn text_units(bytes: usize) -> u64 {
     u64::try_from(bytes / TEXT_BYTES_PER_UNIT).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-/// Returns the size of a value with all that is in it, in units; counted up to `limit`.
-fn size(value: &dyn Val, limit: u64) -> u64 {
+/// Measures the size of a value with everything in it, in units. It stops counting above `limit`.
+fn measure(value: &dyn Val, limit: u64) -> u64 {
     let mut units: u64 = 1;
     if let Some(text) = value.downcast_ref::<CelString>() {
         units = text_units(text.inner().len());
@@ -143,7 +149,7 @@ fn size(value: &dyn Val, limit: u64) -> u64 {
         units = text_units(bytes.inner().len());
     } else if let Some(list) = value.downcast_ref::<CelList>() {
         for item in list.inner() {
-            units = units.saturating_add(size(item.as_ref(), limit.saturating_sub(units)));
+            units = units.saturating_add(measure(item.as_ref(), limit.saturating_sub(units)));
             if units > limit {
                 break;
             }
@@ -151,7 +157,7 @@ fn size(value: &dyn Val, limit: u64) -> u64 {
     } else if let Some(map) = value.downcast_ref::<CelMap>() {
         for item in map.inner().values() {
             units = units
-                .saturating_add(size(item.as_ref(), limit.saturating_sub(units)))
+                .saturating_add(measure(item.as_ref(), limit.saturating_sub(units)))
                 .saturating_add(1);
             if units > limit {
                 break;
@@ -161,12 +167,14 @@ fn size(value: &dyn Val, limit: u64) -> u64 {
     units
 }
 
-/// Adds the charges to a tree. It then nests at most twice as deep.
+/// Adds charges to a syntax tree. Its depth at most doubles.
 pub(super) fn add_charges(node: IdedExpr) -> IdedExpr {
     let IdedExpr { id, expr } = node;
     let expr = match expr {
         Expr::Call(call) => Expr::Call(add_charges_to_call(call)),
-        Expr::Comprehension(parts) => Expr::Comprehension(Box::new(add_charges_to_loop(*parts))),
+        Expr::Comprehension(comprehension) => {
+            Expr::Comprehension(Box::new(add_charges_to_loop(*comprehension)))
+        }
         Expr::List(mut list) => {
             list.elements = list.elements.into_iter().map(charge_operand).collect();
             Expr::List(list)
@@ -189,71 +197,76 @@ pub(super) fn add_charges(node: IdedExpr) -> IdedExpr {
     IdedExpr { id, expr }
 }
 
+/// Adds charges to a call, for its operands unless it takes O(1). A comparison becomes an exact
+/// one.
 fn add_charges_to_call(mut call: CallExpr) -> CallExpr {
-    let operand = if FREE_OPERATORS.contains(&call.func_name.as_str()) {
+    let transform = if FREE_OPERATORS.contains(&call.func_name.as_str()) {
         add_charges
     } else {
         charge_operand
     };
-    call.target = call.target.map(|target| Box::new(operand(*target)));
-    call.args = call.args.into_iter().map(operand).collect();
-    made_exact(call)
+    call.target = call.target.map(|target| Box::new(transform(*target)));
+    call.args = call.args.into_iter().map(transform).collect();
+    make_exact(call)
 }
 
-/// Adds the charges to a loop. It pays for its range at once, and for its body at each iteration.
-/// `all` and `exists` go on after an error in their body, where nothing would be charged: so they
-/// pay in the condition that begins each iteration.
-fn add_charges_to_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
-    parts.iter_range = charge_operand(parts.iter_range);
-    if matches!(parts.loop_cond.expr, Expr::Literal(_)) {
-        parts.loop_step = add_charges_to_loop_step(parts.loop_step, &parts.accu_var);
+/// Adds charges to a loop. It pays for its range before the first iteration, and for its body in
+/// each iteration. `all` and `exists` continue after an error in their body, where a charge would
+/// have no effect, so they pay in the condition that each iteration evaluates first.
+fn add_charges_to_loop(mut comprehension: ComprehensionExpr) -> ComprehensionExpr {
+    comprehension.iter_range = charge_operand(comprehension.iter_range);
+    let step = comprehension.loop_step;
+    if matches!(comprehension.loop_cond.expr, Expr::Literal(_)) {
+        comprehension.loop_step = add_charges_to_loop_step(step, &comprehension.accu_var);
     } else {
-        parts.loop_cond = charge_iteration(parts.loop_cond, count_operations(&parts.loop_step));
-        parts.loop_step = add_charges(parts.loop_step);
+        comprehension.loop_cond =
+            charge_iteration(comprehension.loop_cond, count_operations(&step));
+        comprehension.loop_step = add_charges(step);
     }
-    parts
+    comprehension
 }
 
-/// Adds the charges to the step of a loop. The macros give it one of a few forms: the result so
-/// far, and what the body adds. The form is kept, because the crate recognises it and appends to
-/// the list in place.
-fn add_charges_to_loop_step(step: IdedExpr, result: &str) -> IdedExpr {
-    let is_result = |part: &IdedExpr| matches!(&part.expr, Expr::Ident(name) if name == result);
+/// Adds charges to the step of a loop, which combines the accumulator with the value of the body.
+/// The step keeps its form, because the crate recognises it and appends to the list in place.
+fn add_charges_to_loop_step(step: IdedExpr, accumulator: &str) -> IdedExpr {
+    let is_accumulator =
+        |node: &IdedExpr| matches!(&node.expr, Expr::Ident(name) if name == accumulator);
     let IdedExpr { id, expr } = step;
     let Expr::Call(mut call) = expr else { return charge_body(IdedExpr { id, expr }) };
-    if !call.args.iter().any(is_result) {
+    if !call.args.iter().any(is_accumulator) {
         return charge_body(IdedExpr { id, expr: Expr::Call(call) });
     }
-    let conditional = call.func_name == operators::CONDITIONAL;
+    let is_conditional = call.func_name == operators::CONDITIONAL;
     call.args = call
         .args
         .into_iter()
         .enumerate()
-        .map(|(at, part)| match (&part.expr, at) {
-            _ if is_result(&part) => part,
-            (_, 1) if conditional => add_charges_to_loop_step(part, result),
-            // `@result + [item]`: charged as the element of a list.
-            (Expr::List(_), _) => add_charges(part),
-            _ => charge_body(part),
+        .map(|(position, arg)| match (&arg.expr, position) {
+            _ if is_accumulator(&arg) => arg,
+            (_, 1) if is_conditional => add_charges_to_loop_step(arg, accumulator),
+            // `@result + [item]`: the item is charged as the element of a list.
+            (Expr::List(_), _) => add_charges(arg),
+            _ => charge_body(arg),
         })
         .collect();
     IdedExpr { id, expr: Expr::Call(call) }
 }
 
+/// Charges the body of a loop in each iteration.
 fn charge_body(body: IdedExpr) -> IdedExpr {
-    let operations = count_operations(&body);
-    charge_iteration(add_charges(body), operations)
+    let operation_count = count_operations(&body);
+    charge_iteration(add_charges(body), operation_count)
 }
 
-/// Charges what each iteration evaluates, and the cost of the iteration itself.
-fn charge_iteration(part: IdedExpr, operations: usize) -> IdedExpr {
-    let units = i64::try_from(operations + ITERATION_COST).unwrap_or(i64::MAX);
-    let id = part.id;
-    let extra = IdedExpr { id, expr: Expr::Literal(LiteralValue::Int(units.into())) };
-    charge_call(id, vec![part, extra])
+/// Charges a node that each iteration evaluates, with the cost of the iteration and its operations.
+fn charge_iteration(node: IdedExpr, operation_count: usize) -> IdedExpr {
+    let units = i64::try_from(operation_count + ITERATION_COST).unwrap_or(i64::MAX);
+    let id = node.id;
+    let extra_cost = IdedExpr { id, expr: Expr::Literal(LiteralValue::Int(units.into())) };
+    charge_call(id, vec![node, extra_cost])
 }
 
-/// Charges what an operation pays for an operand; a literal costs nothing.
+/// Charges an operand of an operation. A literal is free.
 fn charge_operand(operand: IdedExpr) -> IdedExpr {
     let id = operand.id;
     if matches!(operand.expr, Expr::Literal(_)) {
@@ -263,10 +276,12 @@ fn charge_operand(operand: IdedExpr) -> IdedExpr {
     }
 }
 
+/// Returns a call of [`CHARGE`].
 fn charge_call(id: u64, args: Vec<IdedExpr>) -> IdedExpr {
     IdedExpr { id, expr: Expr::Call(CallExpr { func_name: CHARGE.to_owned(), target: None, args }) }
 }
 
+/// Counts the nodes of a syntax tree.
 fn count_operations(node: &IdedExpr) -> usize {
     1 + child_nodes(node).into_iter().map(count_operations).sum::<usize>()
 }

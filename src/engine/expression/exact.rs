@@ -1,6 +1,6 @@
-//! Comparisons of numbers, exact. The CEL crate compares a whole number with a decimal as two
-//! `double`s, which rounds whole numbers beyond 2^53. So each comparison in the tree becomes a call
-//! of [`COMPARE`], which leaves to the crate what is no such pair.
+//! Exact comparisons of numbers. The CEL crate compares an integer with a floating-point number as
+//! two `double`s, which rounds integers beyond 2^53. So each comparison in the syntax tree becomes
+//! a call of [`COMPARE`], which compares such pairs exactly and leaves others to the crate.
 
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::common::types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelUInt};
@@ -8,10 +8,11 @@ use cel::common::value::{CowVal, Val};
 use cel::{Context, ExecutionError, FunctionContext};
 use std::cmp::Ordering;
 
-/// The function that compares its first two arguments; the third says how, as an index of
-/// [`OPERATORS`]. No text can call it: `@` is not a letter in CEL.
+/// The function that compares its first two arguments. The third is the operator, as an index of
+/// [`OPERATORS`]. No text can call it: `@` is not allowed in CEL identifiers.
 const COMPARE: &str = "@compare";
 
+/// The comparison operators that are made exact.
 const OPERATORS: [&str; 7] = [
     operators::EQUALS,
     operators::NOT_EQUALS,
@@ -22,31 +23,34 @@ const OPERATORS: [&str; 7] = [
     operators::IN,
 ];
 
-/// The call, of [`COMPARE`] if it is a comparison.
-pub(super) fn made_exact(mut call: CallExpr) -> CallExpr {
-    let at = OPERATORS.iter().position(|operator| *operator == call.func_name);
-    if let (Some(at), [_, right]) = (at, call.args.as_slice()) {
-        let at = LiteralValue::Int(i64::try_from(at).unwrap_or(i64::MAX).into());
-        call.args.push(IdedExpr { id: right.id, expr: Expr::Literal(at) });
+/// Replaces a comparison by a call of [`COMPARE`], and returns any other call unchanged.
+pub(super) fn make_exact(mut call: CallExpr) -> CallExpr {
+    let index = OPERATORS.iter().position(|operator| *operator == call.func_name);
+    if let (Some(index), [_, right]) = (index, call.args.as_slice()) {
+        let literal = LiteralValue::Int(i64::try_from(index).unwrap_or(i64::MAX).into());
+        call.args.push(IdedExpr { id: right.id, expr: Expr::Literal(literal) });
         COMPARE.clone_into(&mut call.func_name);
     }
     call
 }
 
-/// Gives the tree its function.
+/// Adds the function [`COMPARE`] to the context.
 pub(super) fn add_to(context: &mut Context<'_, '_>) -> Result<(), String> {
-    type Comparing = Box<
+    type CompareFunction = Box<
         dyn for<'c, 'v> Fn(&mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>, ExecutionError>
             + Send
             + Sync,
     >;
-    let comparing: Comparing = Box::new(compare);
-    context.add_function(COMPARE, comparing).map_err(|error| error.to_string())
+    let function: CompareFunction = Box::new(compare);
+    context.add_function(COMPARE, function).map_err(|error| error.to_string())
 }
 
+/// Compares the two arguments of a call with its operator.
 fn compare<'c, 'v>(call: &mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>, ExecutionError> {
-    let at = call.args.pop().and_then(|at| at.downcast_ref::<CelInt>().map(|at| *at.inner()));
-    let operator = at.and_then(|at| OPERATORS.get(usize::try_from(at).ok()?).copied());
+    let operator = call.args.pop().and_then(|index| {
+        let index = *index.downcast_ref::<CelInt>()?.inner();
+        OPERATORS.get(usize::try_from(index).ok()?).copied()
+    });
     let (right, left) = (call.args.pop(), call.args.pop());
     let (Some(operator), Some(left), Some(right)) = (operator, left, right) else {
         return Err(ExecutionError::function_error(COMPARE, "two values and an operator"));
@@ -55,15 +59,15 @@ fn compare<'c, 'v>(call: &mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>,
     let result = match operator {
         operators::EQUALS => Ok(are_equal(left, right)),
         operators::NOT_EQUALS => Ok(!are_equal(left, right)),
-        operators::LESS => order(left, right).map(Ordering::is_lt),
-        operators::LESS_EQUALS => order(left, right).map(Ordering::is_le),
-        operators::GREATER => order(left, right).map(Ordering::is_gt),
-        operators::GREATER_EQUALS => order(left, right).map(Ordering::is_ge),
+        operators::LESS => compare_values(left, right).map(Ordering::is_lt),
+        operators::LESS_EQUALS => compare_values(left, right).map(Ordering::is_le),
+        operators::GREATER => compare_values(left, right).map(Ordering::is_gt),
+        operators::GREATER_EQUALS => compare_values(left, right).map(Ordering::is_ge),
         _ => is_in(left, right),
     };
     match result {
-        Ok(truth) => Ok(CowVal::owned(CelBool::from(truth))),
-        Err(Some(error)) if !is_of_types(&error) => Err(error),
+        Ok(is_true) => Ok(CowVal::owned(CelBool::from(is_true))),
+        Err(Some(error)) if !is_type_error(&error) => Err(error),
         Err(_) => {
             let types = [left, right].map(|value| value.get_type().name().to_owned());
             Err(ExecutionError::no_such_overload(operator, types.to_vec()))
@@ -71,8 +75,8 @@ fn compare<'c, 'v>(call: &mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>,
     }
 }
 
-/// Whether the operands are of types that the operator does not take.
-fn is_of_types(error: &ExecutionError) -> bool {
+/// Returns whether the operator does not accept the types of its operands.
+fn is_type_error(error: &ExecutionError) -> bool {
     matches!(
         error,
         ExecutionError::NoSuchOverload(_)
@@ -82,18 +86,20 @@ fn is_of_types(error: &ExecutionError) -> bool {
     )
 }
 
-/// Why a comparison came to nothing; none: the operator does not take these types.
-type NoTruth = Option<ExecutionError>;
+/// Why a comparison has no result; `None`: the operator does not accept the types of its operands.
+type ComparisonError = Option<ExecutionError>;
 
-fn order(left: &dyn Val, right: &dyn Val) -> Result<Ordering, NoTruth> {
-    match mixed(left, right) {
+/// Compares two values by their order.
+fn compare_values(left: &dyn Val, right: &dyn Val) -> Result<Ordering, ComparisonError> {
+    match compare_mixed(left, right) {
         Some(order) => order.ok_or(None),
         None => left.as_comparer().ok_or(None)?.compare(right).map_err(Some),
     }
 }
 
+/// Returns whether two values are equal. Numbers in lists and maps are compared exactly too.
 fn are_equal(left: &dyn Val, right: &dyn Val) -> bool {
-    if let Some(order) = mixed(left, right) {
+    if let Some(order) = compare_mixed(left, right) {
         return order == Some(Ordering::Equal);
     }
     if let (Some(left), Some(right)) =
@@ -106,61 +112,61 @@ fn are_equal(left: &dyn Val, right: &dyn Val) -> bool {
                 .zip(right)
                 .all(|(left, right)| are_equal(left.as_ref(), right.as_ref()));
     }
-    if let (Some(lefts), Some(rights)) =
+    if let (Some(left_map), Some(right_map)) =
         (left.downcast_ref::<CelMap>(), right.downcast_ref::<CelMap>())
     {
-        let (lefts, rights) = (lefts.inner(), rights.inner());
-        // The crate finds `1u` where `1` is asked for.
-        return match lefts.keys().all(|key| rights.contains_key(key)) {
-            true => {
-                lefts.len() == rights.len()
-                    && lefts.iter().all(|(key, left)| {
-                        let right = rights.get(key);
-                        right.is_some_and(|right| are_equal(left.as_ref(), right.as_ref()))
-                    })
-            }
-            false => left.equals(right),
-        };
+        let (left_entries, right_entries) = (left_map.inner(), right_map.inner());
+        // Keys such as `1` and `1u` are different here, but equal for the crate.
+        if left_entries.keys().all(|key| right_entries.contains_key(key)) {
+            return left_entries.len() == right_entries.len()
+                && left_entries.iter().all(|(key, left)| {
+                    let right = right_entries.get(key);
+                    right.is_some_and(|right| are_equal(left.as_ref(), right.as_ref()))
+                });
+        }
     }
     left.equals(right)
 }
 
-fn is_in(value: &dyn Val, container: &dyn Val) -> Result<bool, NoTruth> {
+/// Returns whether a container has a value. Elements of lists are compared exactly.
+fn is_in(value: &dyn Val, container: &dyn Val) -> Result<bool, ComparisonError> {
     match container.downcast_ref::<CelList>() {
         Some(list) => Ok(list.inner().iter().any(|item| are_equal(item.as_ref(), value))),
         None => container.as_container().ok_or(None)?.contains(value).map_err(Some),
     }
 }
 
-/// The order of a whole number and a decimal; none: it is no such pair, or, within, the decimal is
-/// no number.
-fn mixed(left: &dyn Val, right: &dyn Val) -> Option<Option<Ordering>> {
-    if let (Some(whole), Some(decimal)) = (whole(left), right.downcast_ref::<CelDouble>()) {
-        return Some(order_of(whole, *decimal.inner()));
+/// Compares an integer with a `double`, in either order. Returns `None` if the values are no such
+/// pair, and `Some(None)` if the `double` is NaN.
+fn compare_mixed(left: &dyn Val, right: &dyn Val) -> Option<Option<Ordering>> {
+    if let (Some(integer), Some(double)) = (as_integer(left), right.downcast_ref::<CelDouble>()) {
+        return Some(compare_numbers(integer, *double.inner()));
     }
-    let (decimal, whole) = (left.downcast_ref::<CelDouble>()?, whole(right)?);
-    Some(order_of(whole, *decimal.inner()).map(Ordering::reverse))
+    let (double, integer) = (left.downcast_ref::<CelDouble>()?, as_integer(right)?);
+    Some(compare_numbers(integer, *double.inner()).map(Ordering::reverse))
 }
 
-fn whole(value: &dyn Val) -> Option<i128> {
+/// Returns the value of an `int` or `uint`; `None`: it is of another type.
+fn as_integer(value: &dyn Val) -> Option<i128> {
     match value.downcast_ref::<CelInt>() {
         Some(value) => Some(i128::from(*value.inner())),
         None => value.downcast_ref::<CelUInt>().map(|value| i128::from(*value.inner())),
     }
 }
 
-/// How a whole number of at most 64 bits compares with a decimal; none: that is no number.
+/// Compares an integer of at most 64 bits with a `double`, without rounding; `None`: the `double`
+/// is NaN.
 #[allow(
     clippy::cast_possible_truncation,
-    reason = "what an i128 cannot hold becomes its end, which is beyond all 64 bits"
+    reason = "the cast saturates at the limits of i128, which are beyond all 64-bit integers"
 )]
-fn order_of(whole: i128, decimal: f64) -> Option<Ordering> {
-    if decimal.is_nan() {
+fn compare_numbers(integer: i128, double: f64) -> Option<Ordering> {
+    if double.is_nan() {
         return None;
     }
-    let below = decimal.floor();
-    let fraction = if decimal > below { Ordering::Less } else { Ordering::Equal };
-    Some(whole.cmp(&(below as i128)).then(fraction))
+    let floor = double.floor();
+    let fraction_order = if double > floor { Ordering::Less } else { Ordering::Equal };
+    Some(integer.cmp(&(floor as i128)).then(fraction_order))
 }
 
 #[cfg(test)]
@@ -168,15 +174,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_numbers_and_decimals_compare_exactly() {
+    fn integers_and_doubles_compare_exactly() {
         use Ordering::{Equal, Greater, Less};
-        const AT_53: f64 = 9_007_199_254_740_992.0;
+        const TWO_TO_THE_53: f64 = 9_007_199_254_740_992.0;
         let cases = [
-            (1 << 53, AT_53, Equal),
-            ((1 << 53) + 1, AT_53, Greater),
-            ((1 << 53) - 1, AT_53, Less),
-            (-(1 << 53) - 1, -AT_53, Less),
-            (-(1 << 53), -AT_53, Equal),
+            (1 << 53, TWO_TO_THE_53, Equal),
+            ((1 << 53) + 1, TWO_TO_THE_53, Greater),
+            ((1 << 53) - 1, TWO_TO_THE_53, Less),
+            (-(1 << 53) - 1, -TWO_TO_THE_53, Less),
+            (-(1 << 53), -TWO_TO_THE_53, Equal),
             (i128::from(i64::MAX), 9_223_372_036_854_775_808.0, Less),
             (i128::from(i64::MIN), -9_223_372_036_854_775_808.0, Equal),
             (i128::from(i64::MAX), 1e19, Less),
@@ -190,9 +196,9 @@ mod tests {
             (i128::from(u64::MAX), f64::INFINITY, Less),
             (i128::from(i64::MIN), f64::NEG_INFINITY, Greater),
         ];
-        for (whole, decimal, order) in cases {
-            assert_eq!(order_of(whole, decimal), Some(order), "{whole} and {decimal}");
+        for (integer, double, order) in cases {
+            assert_eq!(compare_numbers(integer, double), Some(order), "{integer} and {double}");
         }
-        assert_eq!(order_of(1, f64::NAN), None);
+        assert_eq!(compare_numbers(1, f64::NAN), None);
     }
 }

@@ -1,5 +1,5 @@
-//! What an expression names: variables, functions, steps. Unknown names are errors. The known ones
-//! determine which part of the data an evaluation needs.
+//! Checks the names in an expression: variables, functions, steps. Unknown names are errors. The
+//! known ones determine which part of the data an evaluation needs.
 
 use super::source::{DEPTH_MAX, ExpressionError, Source};
 use crate::state::StepState;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// The variables of an expression.
 const VARIABLES: [&str; 3] = ["input", "job", "steps"];
 
-/// The keys of `steps["name"]`.
+/// The keys of a step: of `steps["name"]`.
 const STEP_KEYS: [&str; 3] = ["state", "status", "output"];
 
 /// The names of types, for `type(x) == int`.
@@ -20,24 +20,25 @@ const TYPES: [&str; 10] =
 /// A function that an expression may call.
 struct Function {
     name: &'static str,
-    /// How many arguments it takes as `name(..)`; `None`: it cannot be called like that.
-    as_function: Option<usize>,
-    /// How many arguments it takes as `x.name(..)`; `None`: it cannot be called like that.
-    as_method: Option<usize>,
+    /// The number of arguments as a function, `name(..)`; `None`: it is no function.
+    function_args: Option<usize>,
+    /// The number of arguments as a method, `x.name(..)`; `None`: it is no method.
+    method_args: Option<usize>,
+    /// A correct call.
     example: &'static str,
 }
 
 const fn function(
     name: &'static str,
-    as_function: Option<usize>,
-    as_method: Option<usize>,
+    function_args: Option<usize>,
+    method_args: Option<usize>,
     example: &'static str,
 ) -> Function {
-    Function { name, as_function, as_method, example }
+    Function { name, function_args, method_args, example }
 }
 
-/// The functions. Those that can be called in neither way are macros, which the parser has
-/// replaced: a call of one that is left is wrong.
+/// All functions. Those that are neither function nor method are macros. The parser expands correct
+/// uses of macros, so that a remaining call of one is an error.
 const FUNCTIONS: [Function; 18] = [
     function("size", Some(1), Some(0), "size(input.lines)"),
     function("contains", None, Some(1), "input.title.contains(\"draft\")"),
@@ -59,21 +60,22 @@ const FUNCTIONS: [Function; 18] = [
     function("type", Some(1), None, "type(input.count)"),
 ];
 
-/// Which part of a value is needed.
+/// The part of a value that an evaluation needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RequiredPart {
     /// The whole value.
     All,
-    /// Whether the value is there, and these keys if it is a map.
+    /// Whether the value exists, and these keys if it is a map.
     Keys(BTreeMap<String, RequiredPart>),
 }
 
 impl RequiredPart {
+    /// Returns the smallest part: whether the value exists.
     fn presence() -> RequiredPart {
         RequiredPart::Keys(BTreeMap::new())
     }
 
-    /// Returns which part of the value under `key` is needed; `None`: not even whether it is there.
+    /// Returns which part of the value under `key` is needed; `None`: not even whether it exists.
     pub(super) fn under(&self, key: &str) -> Option<&RequiredPart> {
         match self {
             RequiredPart::All => Some(&RequiredPart::All),
@@ -81,7 +83,7 @@ impl RequiredPart {
         }
     }
 
-    /// Returns the keys that are needed; `None`: every key.
+    /// Returns the keys that are needed; `None`: all keys.
     pub(super) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
         match self {
             RequiredPart::All => None,
@@ -89,37 +91,45 @@ impl RequiredPart {
         }
     }
 
+    /// Returns whether the whole value is needed.
     pub(super) fn is_all(&self) -> bool {
         *self == RequiredPart::All
     }
 
-    /// Adds the value at the end of `path`: whether it is there, or all of it.
-    fn add(&mut self, path: &[&str], all: bool) {
+    /// Adds the value at the end of `path`: the whole value if `is_all`, otherwise whether it
+    /// exists.
+    fn add(&mut self, path: &[&str], is_all: bool) {
         let RequiredPart::Keys(keys) = self else { return };
         match path {
-            [] if all => *self = RequiredPart::All,
+            [] if is_all => *self = RequiredPart::All,
             [] => (),
             [first, rest @ ..] => keys
                 .entry((*first).to_owned())
                 .or_insert_with(RequiredPart::presence)
-                .add(rest, all),
+                .add(rest, is_all),
         }
     }
 }
 
 /// The names that an expression uses.
 pub(super) struct Names {
+    /// The part of the variables that an evaluation needs.
     pub(super) required: RequiredPart,
+    /// The steps that are named literally, without duplicates.
     pub(super) steps: Vec<String>,
-    /// What no step can have, and so cannot have been meant.
+    /// What compiles but must be a mistake: keys and states that no step has.
     pub(super) mistakes: Vec<ExpressionError>,
 }
 
-/// Checks all names and the depth of an expression.
+/// Checks the names and the depth of an expression.
+///
+/// # Errors
+///
+/// Returns an error if the expression nests too deeply, or uses an unknown variable or function.
 pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Names, ExpressionError> {
-    if let Some(deep) = find_deeper_than(root, DEPTH_MAX) {
+    if let Some(node) = find_deeper_than(root, DEPTH_MAX) {
         return Err(source.error(
-            deep,
+            node,
             format!(
                 "nests deeper than {DEPTH_MAX} levels; a chain of operators nests one level for \
                  each"
@@ -128,7 +138,7 @@ pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Names, Expre
     }
     let mut checker = Checker {
         source,
-        found: Names {
+        names: Names {
             required: RequiredPart::presence(),
             steps: Vec::new(),
             mistakes: Vec::new(),
@@ -136,65 +146,68 @@ pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Names, Expre
         loop_variables: Vec::new(),
     };
     checker.visit(root)?;
-    Ok(checker.found)
+    Ok(checker.names)
 }
 
-/// Returns the parts of a node, in the order of the evaluation.
+/// Returns the children of a node, in the order of their evaluation.
 pub(super) fn child_nodes(node: &IdedExpr) -> Vec<&IdedExpr> {
     match &node.expr {
         Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
-        Expr::Comprehension(parts) => vec![
-            &parts.iter_range,
-            &parts.accu_init,
-            &parts.loop_cond,
-            &parts.loop_step,
-            &parts.result,
+        Expr::Comprehension(comprehension) => vec![
+            &comprehension.iter_range,
+            &comprehension.accu_init,
+            &comprehension.loop_cond,
+            &comprehension.loop_step,
+            &comprehension.result,
         ],
         Expr::List(list) => list.elements.iter().collect(),
         Expr::Select(select) => vec![&select.operand],
-        Expr::Map(map) => map.entries.iter().flat_map(|entry| entry_parts(&entry.expr)).collect(),
-        Expr::Struct(built) => {
-            built.entries.iter().flat_map(|entry| entry_parts(&entry.expr)).collect()
+        Expr::Map(map) => map.entries.iter().flat_map(|entry| entry_nodes(&entry.expr)).collect(),
+        Expr::Struct(structure) => {
+            structure.entries.iter().flat_map(|entry| entry_nodes(&entry.expr)).collect()
         }
         Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => Vec::new(),
     }
 }
 
-fn entry_parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
+/// Returns the children of an entry of a map or struct.
+fn entry_nodes(entry: &EntryExpr) -> Vec<&IdedExpr> {
     match entry {
         EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
         EntryExpr::StructField(field) => vec![&field.value],
     }
 }
 
-/// Returns a part that lies more than `levels` below `node`.
+/// Returns a node that is more than `levels` levels below `node`, if there is one.
 fn find_deeper_than(node: &IdedExpr, levels: usize) -> Option<&IdedExpr> {
     match levels.checked_sub(1) {
         None => Some(node),
         Some(levels) => {
-            child_nodes(node).into_iter().find_map(|part| find_deeper_than(part, levels))
+            child_nodes(node).into_iter().find_map(|child| find_deeper_than(child, levels))
         }
     }
 }
 
+/// Visits the nodes of an expression, and collects the names that it uses.
 struct Checker<'t> {
     source: &'t Source<'t>,
-    found: Names,
+    names: Names,
     /// The variables of the enclosing loops.
     loop_variables: Vec<String>,
 }
 
 impl Checker<'_> {
     fn visit(&mut self, node: &IdedExpr) -> Result<(), ExpressionError> {
-        if let Some((root, path, all)) = key_path(node)
+        if let Some((root, path, is_all)) = key_path(node)
             && VARIABLES.contains(&root)
             && !self.is_loop_variable(root)
         {
-            self.add(root, &path, all);
+            self.add(root, &path, is_all);
             if let ("steps", [_, key, rest @ ..]) = (root, path.as_slice())
                 && !STEP_KEYS.contains(key)
             {
-                let at = rest
+                // The node that selects the wrong key is below one node for each later key.
+                let wrong_node = rest
                     .iter()
                     .fold(node, |node, _| child_nodes(node).first().copied().unwrap_or(node));
                 let hint = did_you_mean(key, STEP_KEYS);
@@ -203,7 +216,7 @@ impl Checker<'_> {
                     quote(key),
                     enumerate_quoted(STEP_KEYS, "and")
                 );
-                self.found.mistakes.push(self.source.error(at, message));
+                self.names.mistakes.push(self.source.error(wrong_node, message));
             }
             return Ok(());
         }
@@ -212,13 +225,14 @@ impl Checker<'_> {
             Expr::Call(call) => {
                 self.check_function(node, call)?;
                 self.check_states(call);
-                self.visit_parts(node)
+                self.visit_children(node)
             }
-            Expr::Comprehension(parts) => {
-                self.visit(&parts.iter_range)?;
-                // The macro has made the rest of the loop.
-                self.loop_variables.extend([parts.iter_var.clone(), parts.accu_var.clone()]);
-                self.visit(&parts.loop_step)?;
+            Expr::Comprehension(comprehension) => {
+                self.visit(&comprehension.iter_range)?;
+                let variables = [&comprehension.iter_var, &comprehension.accu_var];
+                self.loop_variables.extend(variables.map(Clone::clone));
+                // The macro generated the rest of the loop.
+                self.visit(&comprehension.loop_step)?;
                 self.loop_variables.truncate(self.loop_variables.len() - 2);
                 Ok(())
             }
@@ -229,21 +243,21 @@ impl Checker<'_> {
             )),
             Expr::Unspecified => Err(self.source.error(node, "a value is missing here")),
             Expr::List(_) | Expr::Map(_) | Expr::Select(_) | Expr::Literal(_) => {
-                self.visit_parts(node)
+                self.visit_children(node)
             }
         }
     }
 
-    fn visit_parts(&mut self, node: &IdedExpr) -> Result<(), ExpressionError> {
-        child_nodes(node).into_iter().try_for_each(|part| self.visit(part))
+    fn visit_children(&mut self, node: &IdedExpr) -> Result<(), ExpressionError> {
+        child_nodes(node).into_iter().try_for_each(|child| self.visit(child))
     }
 
-    /// Checks that a step's state is only compared with the words that exist.
+    /// Checks that a step's state is compared only with states that exist.
     fn check_states(&mut self, call: &CallExpr) {
         let [left, right] = call.args.as_slice() else { return };
         let is_state = |node| {
-            key_path(node).is_some_and(|(root, path, all)| {
-                root == "steps" && all && matches!(path.as_slice(), [_, "state"])
+            key_path(node).is_some_and(|(root, path, is_all)| {
+                root == "steps" && is_all && matches!(path.as_slice(), [_, "state"])
             })
         };
         let operands: Vec<&IdedExpr> = match (call.func_name.as_str(), &right.expr) {
@@ -266,7 +280,7 @@ impl Checker<'_> {
                     quote(text.inner()),
                     enumerate_quoted(states, "or")
                 );
-                self.found.mistakes.push(self.source.error(operand, message));
+                self.names.mistakes.push(self.source.error(operand, message));
             }
         }
     }
@@ -275,14 +289,15 @@ impl Checker<'_> {
         self.loop_variables.iter().any(|variable| variable == name)
     }
 
-    fn add(&mut self, root: &str, path: &[&str], all: bool) {
-        let whole: Vec<&str> = std::iter::once(root).chain(path.iter().copied()).collect();
-        self.found.required.add(&whole, all);
+    /// Adds a variable and a path of keys in it to the names.
+    fn add(&mut self, root: &str, path: &[&str], is_all: bool) {
+        let full_path: Vec<&str> = std::iter::once(root).chain(path.iter().copied()).collect();
+        self.names.required.add(&full_path, is_all);
         if root == "steps"
             && let Some(step) = path.first()
-            && !self.found.steps.iter().any(|known| known == step)
+            && !self.names.steps.iter().any(|other| other == step)
         {
-            self.found.steps.push((*step).to_owned());
+            self.names.steps.push((*step).to_owned());
         }
     }
 
@@ -290,33 +305,34 @@ impl Checker<'_> {
         if self.is_loop_variable(name) || TYPES.contains(&name) {
             return Ok(());
         }
-        let enclosing = self
+        let loop_variables = self
             .loop_variables
             .iter()
             .map(String::as_str)
             .filter(|variable| !variable.starts_with('@'));
-        let hint = match self.dashed_key(node) {
-            Some(word) => format!("; a key with `-` goes into brackets: [\"{word}\"]"),
-            None => match did_you_mean(name, VARIABLES.into_iter().chain(enclosing)) {
-                none if none.is_empty() => {
+        let hint = match self.find_dashed_key(node) {
+            Some(key) => format!("; a key with `-` goes into brackets: [\"{key}\"]"),
+            None => match did_you_mean(name, VARIABLES.into_iter().chain(loop_variables)) {
+                hint if hint.is_empty() => {
                     format!(
                         "; known are {}; a text goes into quotes",
                         enumerate_quoted(VARIABLES, "and")
                     )
                 }
-                guess => guess,
+                hint => hint,
             },
         };
         Err(self.source.error(node, format!("unknown variable {}{hint}", quote(name))))
     }
 
-    /// Returns the word with dashes that ends in a variable, such as `book-split` for `split` in
+    /// Returns the key with dashes of which a variable is the end, such as `book-split` for `split`
+    /// in
     /// `steps.book-split`.
-    fn dashed_key(&self, node: &IdedExpr) -> Option<&str> {
+    fn find_dashed_key(&self, node: &IdedExpr) -> Option<&str> {
         let is_in_key = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        let (before, behind) = self.source.text.split_at_checked(self.source.offset(node))?;
+        let (before, after) = self.source.text.split_at_checked(self.source.offset(node))?;
         let start = before.len() - before.chars().rev().take_while(|c| is_in_key(*c)).count();
-        let end = before.len() + behind.chars().take_while(|c| is_in_key(*c)).count();
+        let end = before.len() + after.chars().take_while(|c| is_in_key(*c)).count();
         (before.ends_with('-') && before[..start].ends_with('.'))
             .then(|| &self.source.text[start..end])
     }
@@ -328,64 +344,69 @@ impl Checker<'_> {
         }
         let message = match FUNCTIONS.iter().find(|function| function.name == name) {
             Some(function) => {
-                let takes =
-                    if call.target.is_some() { function.as_method } else { function.as_function };
-                if takes == Some(call.args.len()) {
+                let is_method = call.target.is_some();
+                let arg_count =
+                    if is_method { function.method_args } else { function.function_args };
+                if arg_count == Some(call.args.len()) {
                     return Ok(());
                 }
-                format!("{name}() is called otherwise, as in {}", function.example)
+                format!("{name}() is called differently, as in {}", function.example)
             }
-            None => unknown_function(name),
+            None => unknown_function_error(name),
         };
         Err(self.source.error(node, message))
     }
 }
 
-fn unknown_function(name: &str) -> String {
-    let why = match name {
+/// Returns the error for an unknown function, with a hint.
+fn unknown_function_error(name: &str) -> String {
+    let hint = match name {
         "matches" => "; there are no regular expressions: startsWith(), endsWith() and contains() \
                       compare texts"
             .to_owned(),
-        "now" | "timestamp" | "duration" => "; a condition knows no time".to_owned(),
+        "now" | "timestamp" | "duration" => "; a condition cannot read the time".to_owned(),
         _ => {
             let names = || FUNCTIONS.iter().map(|function| function.name);
             match did_you_mean(name, names()) {
-                none if none.is_empty() => {
+                hint if hint.is_empty() => {
                     format!("; known are {}", enumerate_quoted(names(), "and"))
                 }
-                guess => guess,
+                hint => hint,
             }
         }
     };
-    format!("unknown function {}{why}", quote(name))
+    format!("unknown function {}{hint}", quote(name))
 }
 
-/// Returns whether the call comes from an operator or from a macro.
+/// Returns whether a function's name is the one of an operator, or is generated by a macro.
 fn is_operator(name: &str) -> bool {
     name.starts_with(['@', '!'])
         || name == operators::NEGATE
         || (name.starts_with('_') && name.contains(|c: char| !c.is_alphanumeric() && c != '_'))
 }
 
-/// Returns a chain of literal keys behind a variable: `steps["a"].output.n` is `steps` and `a`,
-/// `output`, `n`. The flag says whether the whole value at its end is read, not just its presence.
+/// Returns the variable and the path of literal keys that a node reads: `steps["a"].output.n` reads
+/// `a`, `output`, `n` in `steps`. The flag is true if the whole value is read, and false if only
+/// its presence is tested.
+///
+/// Returns `None` if the node is no such path.
 fn key_path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
     let mut keys = Vec::new();
-    let mut all = true;
+    let mut is_all = true;
     let mut node = node;
     loop {
         match &node.expr {
             Expr::Ident(name) => {
                 keys.reverse();
-                return Some((name, keys, all));
+                return Some((name, keys, is_all));
             }
             Expr::Select(select) => {
-                // Only the outermost can be a test: `has(a.b).c` is no path of keys.
+                // Only the outermost selection can be a test: `has(a.b).c` is no path of keys.
                 if select.test {
                     if !keys.is_empty() {
                         return None;
                     }
-                    all = false;
+                    is_all = false;
                 }
                 keys.push(&select.field);
                 node = &select.operand;
@@ -409,7 +430,7 @@ fn key_path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
     }
 }
 
-/// Renders a function or operator of an evaluation error as it is written.
+/// Renders the function or operator of an evaluation error as it is written in an expression.
 pub(super) fn render_function(name: &str) -> String {
     match name {
         operators::INDEX => "an index".to_owned(),
@@ -421,7 +442,7 @@ pub(super) fn render_function(name: &str) -> String {
     }
 }
 
-/// Renders an operator by the name that the crate's errors give it.
+/// Renders an operator as it is written in an expression. `name`: its name in the crate's errors.
 pub(super) fn render_operator(name: &str) -> String {
     let sign = match name {
         "add" => "+",

@@ -1,8 +1,8 @@
-//! What a condition reads of its job.
+//! The variables of a condition.
 
 use crate::json::Message;
 
-/// The variables that a condition reads.
+/// The values of the variables that a condition reads.
 pub trait Scope {
     /// Returns `input`: the step's merged input.
     fn input(&self) -> Message;
@@ -17,12 +17,12 @@ pub trait Scope {
 /// A step as a condition reads it.
 #[derive(Clone, Copy, Debug)]
 pub struct ScopeStep<'a> {
-    /// Its name.
+    /// The name of the step.
     pub name: &'a str,
     /// `state`: `waiting`, `running`, `completed`, `failed`, `skipped` or `cancelled`.
     pub state: &'static str,
-    /// `status`: the business word; empty while it waits.
+    /// `status`: the step's status word; empty while it waits.
     pub status: &'a str,
-    /// `output`: its output, or an empty object while there is none.
+    /// `output`: its output; `None`: it has none, and a condition reads an empty object.
     pub output: Option<&'a Message>,
 }

@@ -1,13 +1,13 @@
-//! The text of an expression, and errors at a position in it.
+//! The source text of an expression, and errors with a position in it.
 
 use crate::text::position_after;
 use cel::common::ast::{IdedExpr, SourceInfo};
 
-/// How deep an expression may nest: `a && (b || c)` nests two levels, `a + b + c` too. The
-/// evaluation recurses over it.
+/// The maximum nesting depth of an expression, over which the evaluation recurses. Both `a && (b ||
+/// c)` and `a + b + c` have a depth of two.
 pub const DEPTH_MAX: usize = 64;
 
-/// Why a text is not a condition.
+/// The error for a text that is not a valid condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ExpressionError {
@@ -19,24 +19,24 @@ pub struct ExpressionError {
     pub message: String,
 }
 
-/// The text of an expression and the positions of its parts.
+/// The text of an expression, and the positions of its syntax nodes.
 pub(super) struct Source<'t> {
     pub(super) text: &'t str,
     pub(super) source: &'t SourceInfo,
 }
 
 impl Source<'_> {
-    /// Returns an error at a part of the expression.
-    pub(super) fn error(&self, part: &IdedExpr, message: impl Into<String>) -> ExpressionError {
-        let before = self.text.get(..self.offset(part)).unwrap_or_default();
+    /// Creates an error at the position of a node.
+    pub(super) fn error(&self, node: &IdedExpr, message: impl Into<String>) -> ExpressionError {
+        let before = self.text.get(..self.offset(node)).unwrap_or_default();
         let (line, column) = position_after(before);
         ExpressionError { line, column, message: message.into() }
     }
 
-    /// Returns where a part begins, in bytes. An operator begins at its sign.
-    pub(super) fn offset(&self, part: &IdedExpr) -> usize {
+    /// Returns the byte offset at which a node begins. A binary operation begins at its operator.
+    pub(super) fn offset(&self, node: &IdedExpr) -> usize {
         self.source
-            .offset_for(part.id)
+            .offset_for(node.id)
             .and_then(|(start, _)| usize::try_from(start).ok())
             .unwrap_or_default()
     }

@@ -1,46 +1,48 @@
-//! Explains text that is not CEL: what is wrong, and what to write instead.
+//! Explains syntax errors: what is wrong with a text that is not CEL, and what to write instead.
 
 use super::source::{DEPTH_MAX, ExpressionError};
 use crate::text::{quote, shorten};
 use cel::ParseErrors;
 
-/// How the parser's errors begin when a text does not follow the grammar.
-const GRAMMAR: &str = "Syntax error: ";
+/// The prefix of the parser's errors about violations of the grammar.
+const GRAMMAR_PREFIX: &str = "Syntax error: ";
 
-/// Explains the first error, with what to do where possible.
+/// Explains the first error, with a suggestion if possible.
 pub(super) fn explain_errors(errors: &ParseErrors, text: &str) -> ExpressionError {
-    // The other errors of a text that does not follow the grammar are consequences.
-    let grammar = errors.errors.iter().find(|error| error.msg.starts_with(GRAMMAR));
-    let Some(first) = grammar.or(errors.errors.first()) else {
+    // If there are violations of the grammar, the other errors are consequences of them.
+    let grammar_error = errors.errors.iter().find(|error| error.msg.starts_with(GRAMMAR_PREFIX));
+    let Some(first) = grammar_error.or(errors.errors.first()) else {
         return ExpressionError { line: 1, column: 1, message: "is no CEL".to_owned() };
     };
     let (line, column) = (first.pos.0.max(1).unsigned_abs(), first.pos.1.max(1).unsigned_abs());
     ExpressionError { line, column, message: explain_error(&first.msg, text, line, column) }
 }
 
+/// Explains an error at a line and a column, from 1.
 fn explain_error(parser_message: &str, text: &str, line: usize, column: usize) -> String {
     let error_line = text.split('\n').nth(line - 1).unwrap_or("");
-    let (before, rest) = error_line
-        .split_at(error_line.char_indices().nth(column - 1).map_or(error_line.len(), |(at, _)| at));
-    let word = word_at(rest);
+    let error_offset =
+        error_line.char_indices().nth(column - 1).map_or(error_line.len(), |(offset, _)| offset);
+    let (before, after) = error_line.split_at(error_offset);
+    let word = first_word(after);
     if text.trim().is_empty() {
         return "is empty; expected a condition, such as `input.count > 0`".to_owned();
     }
-    if let Some(message) =
-        suggest_sign(word).or_else(|| before.split_whitespace().next_back().and_then(suggest_sign))
+    if let Some(message) = suggest_operator(word)
+        .or_else(|| before.split_whitespace().next_back().and_then(suggest_operator))
     {
         return message;
     }
-    let Some(syntax) = parser_message.strip_prefix(GRAMMAR) else {
-        return explain_other(parser_message);
+    let Some(syntax) = parser_message.strip_prefix(GRAMMAR_PREFIX) else {
+        return explain_other_error(parser_message);
     };
     if syntax.starts_with("token recognition error") {
-        return explain_unknown_sign(rest);
+        return explain_unknown_character(after);
     }
     if syntax.contains("Recursion limit") {
         return format!("nests deeper than {DEPTH_MAX} levels");
     }
-    if rest.is_empty() && !text.split('\n').skip(line).any(|later| !later.trim().is_empty()) {
+    if after.is_empty() && text.split('\n').skip(line).all(|line| line.trim().is_empty()) {
         return "ends too early; a value, a bracket or a `:` is missing".to_owned();
     }
     let expected = if syntax.contains("{<EOF>") || syntax.ends_with("expecting <EOF>") {
@@ -51,33 +53,34 @@ fn explain_error(parser_message: &str, text: &str, line: usize, column: usize) -
     format!("expected {expected}, found {}", quote(word))
 }
 
-/// Returns the word or sign that `rest` begins with.
-fn word_at(rest: &str) -> &str {
-    let in_word = |c: char| c.is_alphanumeric() || c == '_';
-    let end = match rest.find(|c| !in_word(c)) {
-        Some(0) => rest.chars().next().map_or(0, char::len_utf8),
+/// Returns the word or the single character with which `text` begins.
+fn first_word(text: &str) -> &str {
+    let is_in_word = |c: char| c.is_alphanumeric() || c == '_';
+    let end = match text.find(|c| !is_in_word(c)) {
+        Some(0) => text.chars().next().map_or(0, char::len_utf8),
         Some(end) => end,
-        None => rest.len(),
+        None => text.len(),
     };
-    &rest[..end]
+    &text[..end]
 }
 
-/// Returns the CEL sign for a word of other languages.
-fn suggest_sign(word: &str) -> Option<String> {
-    let sign = match word.to_ascii_lowercase().as_str() {
+/// Suggests the CEL operator for a word operator of another language.
+fn suggest_operator(word: &str) -> Option<String> {
+    let operator = match word.to_ascii_lowercase().as_str() {
         "and" => "&&",
         "or" => "||",
         "not" => "!",
         "is" => "==",
         _ => return None,
     };
-    Some(format!("`{word}` is written `{sign}`"))
+    Some(format!("`{word}` is written `{operator}`"))
 }
 
-fn explain_unknown_sign(rest: &str) -> String {
-    match rest.chars().next() {
+/// Explains why the lexer does not accept the character with which `text` begins.
+fn explain_unknown_character(text: &str) -> String {
+    match text.chars().next() {
         Some('=') => "`=` is no operator; `==` compares".to_owned(),
-        Some(sign @ ('&' | '|')) => format!("`{sign}` is no operator; write `{sign}{sign}`"),
+        Some(half @ ('&' | '|')) => format!("`{half}` is no operator; write `{half}{half}`"),
         Some('"' | '\'') => "this text has no closing quote in its line, or an unknown escape; \
                              write `\\\\` for a backslash"
             .to_owned(),
@@ -87,14 +90,14 @@ fn explain_unknown_sign(rest: &str) -> String {
                  `_` goes into brackets: [\"..\"]"
             )
         }
-        Some(sign) => format!("`{}` means nothing here", shorten(&sign.to_string())),
+        Some(character) => format!("`{}` means nothing here", shorten(&character.to_string())),
         None => "this means nothing here".to_owned(),
     }
 }
 
-/// Explains the parser's other errors in clearer words.
-fn explain_other(parser_message: &str) -> String {
-    let known = [
+/// Explains an error that is not about the grammar, in clearer words than the parser.
+fn explain_other_error(parser_message: &str) -> String {
+    let explanations = [
         ("invalid argument to has()", "has() asks for a key, as in has(input.count)"),
         (
             "argument must be a simple name",
@@ -109,8 +112,9 @@ fn explain_other(parser_message: &str) -> String {
         ("invalid uint literal", "this number is too large for a uint"),
         ("invalid double literal", "this number is too large for a double"),
     ];
-    if let Some((_, better)) = known.iter().find(|(start, _)| parser_message.starts_with(start)) {
-        return (*better).to_owned();
+    let explanation = explanations.iter().find(|(prefix, _)| parser_message.starts_with(prefix));
+    if let Some((_, explanation)) = explanation {
+        return (*explanation).to_owned();
     }
     match parser_message.strip_prefix("reserved identifier: ") {
         Some(word) => format!(

@@ -150,7 +150,7 @@ fn a_condition_without_a_result_has_a_reason_of_one_sentence() {
 }
 
 #[test]
-fn a_text_that_is_no_condition_is_refused_with_its_place() {
+fn a_text_that_is_no_condition_is_refused_with_its_position() {
     let cases = [
         ("", "1:1 is empty; expected a condition, such as `input.count > 0`"),
         (" \n ", "2:2 is empty; expected a condition, such as `input.count > 0`"),
@@ -196,15 +196,15 @@ fn a_text_that_is_no_condition_is_refused_with_its_place() {
             "1:16 unknown function \"matches\"; there are no regular expressions: startsWith(), \
              endsWith() and contains() compare texts",
         ),
-        ("now() > 3", "1:4 unknown function \"now\"; a condition knows no time"),
-        ("size() > 0", "1:5 size() is called otherwise, as in size(input.lines)"),
+        ("now() > 3", "1:4 unknown function \"now\"; a condition cannot read the time"),
+        ("size() > 0", "1:5 size() is called differently, as in size(input.lines)"),
         (
             "contains(input.a, 'x')",
-            "1:9 contains() is called otherwise, as in input.title.contains(\"draft\")",
+            "1:9 contains() is called differently, as in input.title.contains(\"draft\")",
         ),
         (
             "input.a.all(x)",
-            "1:12 all() is called otherwise, as in input.lines.all(line, line.count > 0)",
+            "1:12 all() is called differently, as in input.lines.all(line, line.count > 0)",
         ),
         (
             "input.a.all(1, true)",
@@ -238,7 +238,7 @@ fn a_text_that_is_no_condition_is_refused_with_its_place() {
 }
 
 #[test]
-fn the_steps_that_are_named_are_known() {
+fn the_steps_that_an_expression_names_are_returned() {
     let steps = |text: &str| Expression::parse(text).expect(text).steps().to_vec();
     assert_eq!(
         steps("steps.b.state == 'x' && steps['a-1'].output.n > steps.b.output.n"),
@@ -254,7 +254,7 @@ fn the_steps_that_are_named_are_known() {
 }
 
 #[test]
-fn what_no_step_has_is_a_mistake() {
+fn a_key_or_state_that_no_step_has_is_a_mistake() {
     let mistakes = |text: &str| -> Vec<String> {
         Expression::parse(text)
             .expect(text)
@@ -291,7 +291,7 @@ fn what_no_step_has_is_a_mistake() {
 }
 
 #[test]
-fn what_is_not_named_is_not_built() {
+fn data_that_is_not_named_is_not_built() {
     let evaluate = |text, world| evaluate(&Expression::parse(text).expect(text), world);
     let world = World::new(INPUT);
     assert_eq!(evaluate("steps.split.state == 'completed' && job.book != ''", &world), Ok(true));
@@ -320,7 +320,7 @@ fn what_is_not_named_is_not_built() {
 const TOO_COSTLY: &str = "takes more than 200000 operations with this data; look at less of it";
 
 #[test]
-fn an_evaluation_is_bounded() {
+fn the_cost_of_an_evaluation_is_limited() {
     let world =
         World::new(&format!(r#"{{"l":[{}0],"s":"{}"}}"#, "1,".repeat(2_000), "x".repeat(100_000)));
     let evaluate = |text: &str| evaluate(&Expression::parse(text).expect(text), &world);
@@ -349,7 +349,7 @@ fn an_evaluation_is_bounded() {
 }
 
 #[test]
-fn hostile_texts_are_refused_or_bounded() {
+fn hostile_texts_are_refused_or_limited() {
     for hostile in [
         "(".repeat(4096),
         format!("{}true{}", "(".repeat(2046), ")".repeat(2046)),

@@ -1,5 +1,5 @@
-//! Converts JSON to CEL values, and renders CEL values in errors. Only the part of the data that an
-//! expression needs is built.
+//! Converts JSON to CEL values, as far as an expression needs them, and renders CEL values in
+//! errors.
 
 use super::cost::CostBudget;
 use super::names::RequiredPart;
@@ -19,49 +19,50 @@ use std::fmt;
 type BoxedVal = Box<dyn Val + 'static>;
 type MapEntries = HashMap<CelMapKey<'static>, BoxedVal>;
 
-/// Adds those of `input`, `job` and `steps` that are needed.
+/// Adds the required ones of the variables `input`, `job` and `steps` to the context.
 pub(super) fn add_variables(
     required: &RequiredPart,
     scope: &dyn Scope,
     budget: &CostBudget,
     context: &mut Context<'_, '_>,
 ) -> Result<(), String> {
-    if let Some(need) = required.under("input") {
-        context.add_variable_as_val("input", build_object(&scope.input(), need, budget)?);
+    if let Some(required) = required.under("input") {
+        context.add_variable_as_val("input", build_object(&scope.input(), required, budget)?);
     }
-    if let Some(need) = required.under("job") {
-        context.add_variable_as_val("job", build_object(scope.job(), need, budget)?);
+    if let Some(required) = required.under("job") {
+        context.add_variable_as_val("job", build_object(scope.job(), required, budget)?);
     }
-    if let Some(need) = required.under("steps") {
-        context.add_variable_as_val("steps", build_steps(scope, need, budget)?);
+    if let Some(required) = required.under("steps") {
+        context.add_variable_as_val("steps", build_steps(scope, required, budget)?);
     }
     Ok(())
 }
 
+/// Builds the variable `steps`.
 fn build_steps(
     scope: &dyn Scope,
     required: &RequiredPart,
     budget: &CostBudget,
 ) -> Result<BoxedVal, String> {
-    let views = match required.keys() {
+    let steps = match required.keys() {
         Some(names) => names.filter_map(|name| scope.step(name)).collect(),
         None => scope.steps(),
     };
     let mut entries = MapEntries::new();
-    for step in views {
-        let Some(need) = required.under(step.name) else { continue };
+    for step in steps {
+        let Some(required) = required.under(step.name) else { continue };
         let mut entry = MapEntries::new();
         for (key, text) in [("state", step.state), ("status", step.status)] {
-            if need.under(key).is_some() {
+            if required.under(key).is_some() {
                 budget.spend_text(text.len());
                 entry.insert(CelMapKey::from(key), Box::new(CelString::from(text.to_owned())));
             }
         }
-        if let Some(need) = need.under("output") {
-            let none = Message::default();
+        if let Some(required) = required.under("output") {
+            let empty = Message::default();
             entry.insert(
                 CelMapKey::from("output"),
-                build_object(step.output.unwrap_or(&none), need, budget)?,
+                build_object(step.output.unwrap_or(&empty), required, budget)?,
             );
         }
         budget.spend_text(step.name.len());
@@ -70,22 +71,24 @@ fn build_steps(
     Ok(Box::new(CelMap::from(entries)))
 }
 
+/// Builds a map from the required entries of a message.
 fn build_object(
     message: &Message,
     required: &RequiredPart,
     budget: &CostBudget,
 ) -> Result<BoxedVal, String> {
-    let too_large = |key: &str| format!("cannot read the value of {}: it is too large", quote(key));
+    let size_error =
+        |key: &str| format!("cannot read the value of {}: it is too large", quote(key));
     let mut entries = MapEntries::new();
     budget.spend_keys(message.len());
     for (key, json) in message.iter() {
-        let Some(need) = required.under(key) else { continue };
+        let Some(required) = required.under(key) else { continue };
         if !budget.spend_read(json.text()) {
-            return Err(too_large(key));
+            return Err(size_error(key));
         }
         let mut reader = serde_json::Deserializer::from_str(json.text());
         let value =
-            ValueBuilder { required: need, budget }.deserialize(&mut reader).map_err(|error| {
+            ValueBuilder { required, budget }.deserialize(&mut reader).map_err(|error| {
                 format!("cannot read the value of {}: {}", quote(key), explain_json_error(&error))
             })?;
         entries.insert(CelMapKey::from(key.to_string()), value);
@@ -93,20 +96,22 @@ fn build_object(
     Ok(Box::new(CelMap::from(entries)))
 }
 
-/// Builds one value.
+/// Builds the required part of one value from JSON, and charges its cost to the budget.
 #[derive(Clone, Copy)]
-struct ValueBuilder<'n> {
-    required: &'n RequiredPart,
-    budget: &'n CostBudget,
+struct ValueBuilder<'a> {
+    required: &'a RequiredPart,
+    budget: &'a CostBudget,
 }
 
 impl ValueBuilder<'_> {
+    /// Spends the cost of a value with a text of `bytes`.
     fn spend<E: Error>(self, bytes: usize) -> Result<(), E> {
-        self.check_spent(self.budget.spend_text(bytes))
+        self.check_budget(self.budget.spend_text(bytes))
     }
 
-    fn check_spent<E: Error>(self, is_spent: bool) -> Result<(), E> {
-        if is_spent { Ok(()) } else { Err(E::custom("it is too large")) }
+    /// Returns an error if the budget was not sufficient.
+    fn check_budget<E: Error>(self, is_sufficient: bool) -> Result<(), E> {
+        if is_sufficient { Ok(()) } else { Err(E::custom("it is too large")) }
     }
 }
 
@@ -168,7 +173,7 @@ impl<'de> Visitor<'de> for ValueBuilder<'_> {
                 list.push(item);
             }
         } else {
-            // Reading a key of a list is an error, whatever is in the list.
+            // The expression reads a key of this value, which is an error for any list.
             while items.next_element::<IgnoredAny>()?.is_some() {}
         }
         Ok(Box::new(CelList::from(list)))
@@ -179,10 +184,10 @@ impl<'de> Visitor<'de> for ValueBuilder<'_> {
         let mut entries = MapEntries::new();
         while let Some(key) = pairs.next_key::<String>()? {
             match self.required.under(&key) {
-                Some(need) => {
-                    self.check_spent(self.budget.spend_entry(key.len()))?;
-                    let value = pairs
-                        .next_value_seed(ValueBuilder { required: need, budget: self.budget })?;
+                Some(required) => {
+                    self.check_budget(self.budget.spend_entry(key.len()))?;
+                    let builder = ValueBuilder { required, budget: self.budget };
+                    let value = pairs.next_value_seed(builder)?;
                     entries.insert(CelMapKey::from(key), value);
                 }
                 None => {
@@ -195,7 +200,7 @@ impl<'de> Visitor<'de> for ValueBuilder<'_> {
     }
 }
 
-/// Renders a value and its type for an error, such as `3 (int)`. For `null`, both are the same.
+/// Renders a value and its type for an error, such as `3 (int)`; for `null`, only the value.
 pub(super) fn render_with_type(value: &Value) -> String {
     if matches!(value, Value::Null) {
         return render_value(value);
@@ -209,9 +214,10 @@ pub(super) fn type_name(value: &Value) -> String {
     if matches!(value, Value::Float(_)) { "double".to_owned() } else { value.type_of().to_string() }
 }
 
-/// How many items of a list or map an error shows.
+/// The maximum number of items of a list or map in an error.
 const RENDERED_ITEMS_MAX: usize = 10;
 
+/// Renders a value for an error. Lists and maps in it are abbreviated.
 fn render_value(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -239,7 +245,7 @@ fn render_value(value: &Value) -> String {
     }
 }
 
-/// Renders a value within another.
+/// Renders a value inside a list or map.
 fn render_inner(value: &Value) -> String {
     match value {
         Value::List(_) => "[..]".to_owned(),

@@ -9,7 +9,7 @@ fn string(text: &str) -> Json {
 }
 
 #[test]
-fn values_pass_byte_for_byte() {
+fn values_are_kept_byte_for_byte() {
     let text = concat!(
         r#"{"z":12345678901234567890123,"a":0.10,"m":1e400,"q":-0.0,"#,
         r#""b":{"y": 1, "x":"\ud83d\u00e9"}}"#,
@@ -19,15 +19,15 @@ fn values_pass_byte_for_byte() {
 }
 
 #[test]
-fn a_message_survives_the_journal() {
+fn a_message_is_the_same_after_serialization() {
     let text = r#"{"k":1e400,"l":[{"b":1,"a":2}],"é\n":"\u0000"}"#;
     let stored = serde_json::to_string(&message(text)).expect("serialises");
-    let back: Message = serde_json::from_str(&stored).expect("parses");
-    assert_eq!(back, message(text));
+    let loaded: Message = serde_json::from_str(&stored).expect("parses");
+    assert_eq!(loaded, message(text));
 }
 
 #[test]
-fn nothing_and_null_are_the_empty_object() {
+fn an_empty_body_and_null_are_the_empty_object() {
     for body in ["", " \n", "null", " null "] {
         assert_eq!(message(body), Message::default());
     }
@@ -35,7 +35,7 @@ fn nothing_and_null_are_the_empty_object() {
 }
 
 #[test]
-fn what_is_no_object_is_named() {
+fn a_body_that_is_no_object_is_refused_with_its_kind() {
     let error = |body: &str| Message::parse(body.as_bytes()).expect_err(body);
     assert_eq!(error("[1]"), MessageError::NotAnObject(JsonKind::Array));
     assert_eq!(error("\"x\""), MessageError::NotAnObject(JsonKind::String));
@@ -67,7 +67,7 @@ fn errors_of_invalid_json_are_in_plain_language() {
 }
 
 #[test]
-fn half_a_surrogate_pair_passes_in_values_and_is_no_text() {
+fn half_a_surrogate_pair_is_kept_in_values_and_is_no_string() {
     for text in [
         r#"{"k":"\ud800"}"#,
         r#"{"k":["\udfff","a\ud83d"]}"#,
@@ -79,18 +79,18 @@ fn half_a_surrogate_pair_passes_in_values_and_is_no_text() {
         assert_eq!(serde_json::from_str::<Message>(&stored).expect("parses"), parsed);
         assert_eq!(Message::merge([&parsed, &message(r#"{"l":1}"#)]).get("k"), parsed.get("k"));
     }
-    let read = |text: &str| message(text).get("k").expect("there").read_string();
+    let read = |text: &str| message(text).get("k").expect("the key exists").read_string();
     assert_eq!(read(r#"{"k":"\ud83d\ude00"}"#), Ok("😀".to_owned()));
     assert_eq!(read(r#"{"k":"x\ud83d"}"#), Err(StringError::LoneSurrogate));
     assert_eq!(read(r#"{"k":7}"#), Err(StringError::Kind(JsonKind::Number)));
     let items = message(r#"{"l":["\ud800",{"id":"\udc00"}]}"#);
-    let items = Elements::parse(items.get("l").expect("there")).expect("an array");
+    let items = Elements::parse(items.get("l").expect("the key exists")).expect("an array");
     assert_eq!(items.get(0).text(), r#""\ud800""#);
     assert!(find_item_uuid(&items.get(0)).is_none() && find_item_uuid(&items.get(1)).is_none());
 }
 
 #[test]
-fn nesting_is_bounded_exactly() {
+fn the_nesting_limit_is_exact() {
     let nested =
         |levels: usize| format!("{{\"k\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1));
     assert!(Message::parse(nested(NESTING_MAX).as_bytes()).is_ok());
@@ -101,7 +101,7 @@ fn nesting_is_bounded_exactly() {
 }
 
 #[test]
-fn of_equal_keys_the_last_counts_in_small_and_large_messages() {
+fn the_last_value_of_a_duplicate_key_counts_in_small_and_large_messages() {
     assert_eq!(message(r#"{"k":1,"l":0,"k":2}"#).to_text(), r#"{"k":2,"l":0}"#);
     let many: Vec<String> = (0..40).map(|n| format!("\"k{}\":{n}", n % 20)).collect();
     let merged = message(&format!("{{{}}}", many.join(",")));
@@ -110,7 +110,7 @@ fn of_equal_keys_the_last_counts_in_small_and_large_messages() {
 }
 
 #[test]
-fn merging_takes_the_first_and_is_shallow() {
+fn merging_keeps_the_first_value_and_is_shallow() {
     let merged = Message::merge([
         &message(r#"{"a":{"x":1}}"#),
         &message("{}"),
@@ -121,7 +121,7 @@ fn merging_takes_the_first_and_is_shallow() {
 }
 
 #[test]
-fn replacing_keeps_the_place_and_wins() {
+fn a_replacement_keeps_the_position_and_removes_the_other_entry() {
     let input = message(r#"{"item":"old","t":1,"items":[7],"u":2}"#);
     assert_eq!(
         input.with_replaced("items", "item", string("x")).to_text(),
@@ -132,7 +132,7 @@ fn replacing_keeps_the_place_and_wins() {
 #[test]
 fn elements_are_slices_of_the_text() {
     let input = message(r#"{"l":[ 1 , "a,b" ,{"x": [2]},null]}"#);
-    let elements = Elements::parse(input.get("l").expect("there")).expect("an array");
+    let elements = Elements::parse(input.get("l").expect("the key exists")).expect("an array");
     let texts: Vec<String> =
         (0..elements.count()).map(|i| elements.get(i).text().to_owned()).collect();
     assert_eq!(texts, ["1", "\"a,b\"", "{\"x\": [2]}", "null"]);
@@ -140,15 +140,17 @@ fn elements_are_slices_of_the_text() {
 }
 
 #[test]
-fn an_item_may_bring_its_uuid() {
+fn the_uuid_of_an_item_is_found() {
     let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
     assert!(find_item_uuid(&string(id)).is_some());
     assert!(
         find_item_uuid(
-            message(&format!(r#"{{"o":{{"a":1,"id":"{id}"}}}}"#)).get("o").expect("there")
+            message(&format!(r#"{{"o":{{"a":1,"id":"{id}"}}}}"#)).get("o").expect("the key exists")
         )
         .is_some()
     );
     assert!(find_item_uuid(&string("no")).is_none());
-    assert!(find_item_uuid(message(r#"{"o":{"id":7}}"#).get("o").expect("there")).is_none());
+    assert!(
+        find_item_uuid(message(r#"{"o":{"id":7}}"#).get("o").expect("the key exists")).is_none()
+    );
 }

@@ -305,7 +305,7 @@ fn complete_one_short(
     if job.state() != JobState::Running || fan_out.ended() + 1 != fan_out.items() {
         return Ok(decision);
     }
-    let Some(index) = fan_out.under_way().next() else { return Ok(decision) };
+    let Some(index) = fan_out.active_children().next() else { return Ok(decision) };
     let Some(child) = job.child_id(step, index) else { return Ok(decision) };
     let outcome = ChildOutcome::Completed(Message::default());
     let ended = ChildEnd { child, round: u32::MAX, outcome };
@@ -324,7 +324,7 @@ fn decide_by_last_child(
     };
     let (step, index) = (*step, *index);
     let is_first = job.step(step).fan_out.as_ref().is_none_or(|fan_out| {
-        fan_out.ended() == 0 || !fan_out.under_way().any(|other| other == index)
+        fan_out.ended() == 0 || !fan_out.active_children().any(|other| other == index)
     });
     let (ChildOutcome::Completed(result), JobState::Running, false, true) =
         (outcome, job.state(), is_first, job.child_id(step, index) == Some(*child))

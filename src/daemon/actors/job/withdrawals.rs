@@ -30,7 +30,7 @@ impl JobActor {
                 // steps.
                 Entry::Job(JobEntry::Cancelled { .. } | JobEntry::Failed { .. }) => {
                     let is_cancelled = |step: &StepIndex| {
-                        job.step(*step).is_under_way()
+                        job.step(*step).has_active_attempt()
                             && job.step_state(*step) == StepState::Cancelled
                     };
                     let cancelled = job.graph().indices().filter(is_cancelled);

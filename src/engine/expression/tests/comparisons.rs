@@ -1,9 +1,9 @@
-//! Comparisons of whole numbers with decimals, as they stand in a text.
+//! Comparisons of integers with floating-point numbers in expressions.
 
 use super::evaluate_text;
 
 #[test]
-fn whole_numbers_and_decimals_are_compared_without_rounding() {
+fn integers_and_doubles_are_compared_without_rounding() {
     for text in [
         "9007199254740993 > 9007199254740992.0 && 9007199254740992.0 < 9007199254740993",
         "9007199254740993 >= 9007199254740992.0 && !(9007199254740993 <= 9007199254740992.0)",

@@ -164,7 +164,7 @@ impl World {
         if takes
             && !was_rerun
             && job.graph().step(index).has_queue()
-            && run.is_under_way()
+            && run.has_active_attempt()
             && is_open
         {
             let again = |other: &Reply| other.correlation_id == reply.correlation_id;
