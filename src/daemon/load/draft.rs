@@ -2,8 +2,8 @@
 //! that is missing or invalid is `None`.
 
 use super::location::SourceLocation;
+use super::scalars::ScalarLayout;
 use super::values::LocatedText;
-use super::yaml::ScalarLayout;
 use engine::expression::ExpressionError;
 use engine::text::position_after;
 use engine::{FanOutKeys, Millis, OnFailure, QueueDeclaration, Retry, StatusWords};

@@ -2,9 +2,10 @@
 
 use super::diagnostics::Diagnostics;
 use super::location::SourceLocation;
+use super::scalars::ScalarKind;
 use super::schema::{self, Section};
 use super::values::{LocatedText, describe, name_error, parse_reference};
-use super::yaml::{Entry, Node, ScalarKind, Value};
+use super::yaml::{Entry, Node, Value};
 use engine::text::{quote, shorten};
 
 /// The entries of a mapping whose keys are checked.

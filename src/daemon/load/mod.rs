@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! yaml      text → a tree in which each key and value has its location (`location`;
-//!           `syntax_errors`: the parser's errors, explained)
+//!           `scalars`: their types; `syntax_errors`: the parser's errors, explained)
 //! read      tree → `draft`s: each key and value on its own is valid (`schema`: the known keys;
 //!           `fields`: one mapping; `values`, `duration`: single values; `options`: the optional
 //!           keys of a step; `singular`: item keys)
@@ -39,6 +39,7 @@ mod location;
 mod options;
 mod queue_keys;
 mod read;
+mod scalars;
 mod schema;
 mod serde_errors;
 mod singular;

@@ -4,12 +4,13 @@ use super::diagnostics::Diagnostics;
 use super::draft::{ConditionDraft, StepOptions};
 use super::fields::Fields;
 use super::limits::{ATTEMPTS_MAX, FACTOR_MAX, REPLY_USERS_MAX, STATUSES_MAX};
+use super::scalars::ScalarKind;
 use super::schema::Section;
 use super::values::{
     LocatedText, parse_boolean, parse_choice, parse_duration, parse_factor, parse_integer,
     parse_nonempty_text, parse_short_text, parse_text,
 };
-use super::yaml::{Entry, ScalarKind, Value};
+use super::yaml::{Entry, Value};
 use engine::text::quote;
 use engine::{Millis, OnFailure, Retry, StatusWords};
 use std::sync::Arc;

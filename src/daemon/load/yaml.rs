@@ -7,6 +7,7 @@
 
 use super::limits::{NESTING_MAX, VALUES_MAX};
 use super::location::{LocatedError, SourceLocation, nesting_error};
+use super::scalars::{ScalarKind, ScalarLayout, find_layout, plain_scalar_kind};
 use super::syntax_errors::explain;
 use engine::text::{quote, shorten};
 use serde_yaml::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
@@ -49,29 +50,6 @@ pub(super) struct Entry {
 pub(super) struct Key {
     pub(super) location: SourceLocation,
     pub(super) text: String,
-}
-
-/// How the characters of a scalar are laid out in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScalarLayout {
-    /// On one line. The text begins this number of columns after the scalar's location: 1 behind a
-    /// quote, else 0.
-    Line(usize),
-    /// A literal block (`|`): each line begins at the column of the scalar's location.
-    Block,
-    /// With escapes or folded lines, so that locations in it are unknown; or the value is no
-    /// scalar.
-    Other,
-}
-
-/// The type that YAML gives to a scalar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScalarKind {
-    Text,
-    /// Includes `yes`, `no`, `on` and `off`, which are booleans in YAML 1.1.
-    Boolean,
-    Number,
-    Null,
 }
 
 /// Parses a text to a tree and the errors in it. Returns no tree after a syntax error, if a limit
@@ -394,26 +372,6 @@ impl TreeBuilder {
     }
 }
 
-/// Returns how a scalar is laid out between its location and its end.
-fn find_layout(
-    text: &str,
-    style: ScalarStyle,
-    location: SourceLocation,
-    end: SourceLocation,
-) -> ScalarLayout {
-    if style == ScalarStyle::Literal && !text.starts_with(char::is_whitespace) {
-        return ScalarLayout::Block;
-    }
-    let quote_columns = if style == ScalarStyle::Plain { 0 } else { 1 };
-    let source_columns = quote_columns + text.chars().count() + quote_columns;
-    // With an escape, the source is longer than the text.
-    if location.line == end.line && location.column + source_columns == end.column {
-        ScalarLayout::Line(quote_columns)
-    } else {
-        ScalarLayout::Other
-    }
-}
-
 /// Parses a node as the key of the next value, and reports invalid and duplicate keys.
 fn parse_key(
     node: &Node,
@@ -486,33 +444,6 @@ fn entries_of(node: &Node) -> &[Entry] {
         Value::Map(entries) => entries,
         Value::List(_) | Value::Scalar(..) | Value::Invalid => &[],
     }
-}
-
-/// Returns the type of a scalar without quotes: that of YAML 1.2's core schema, but the booleans of
-/// YAML 1.1 are booleans too.
-fn plain_scalar_kind(text: &str) -> ScalarKind {
-    match text {
-        "" | "~" | "null" | "Null" | "NULL" => return ScalarKind::Null,
-        ".inf" | ".Inf" | ".INF" | "+.inf" | "-.inf" | ".nan" | ".NaN" | ".NAN" => {
-            return ScalarKind::Number;
-        }
-        _ => (),
-    }
-    if ["true", "false", "yes", "no", "on", "off"]
-        .iter()
-        .any(|word| text.eq_ignore_ascii_case(word))
-    {
-        return ScalarKind::Boolean;
-    }
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let is_number = match unsigned.as_bytes() {
-        [b'0', b'x' | b'o', radix_digits @ ..] => {
-            !radix_digits.is_empty() && radix_digits.iter().all(u8::is_ascii_hexdigit)
-        }
-        [b'0'..=b'9' | b'.', ..] => unsigned.parse::<f64>().is_ok(),
-        _ => false,
-    };
-    if is_number { ScalarKind::Number } else { ScalarKind::Text }
 }
 
 /// Returns the error for a tag that has no meaning in a workflow file.
