@@ -72,8 +72,8 @@ fn property_schema(key: &KnownKey) -> Value {
     schema
 }
 
-#[allow(clippy::too_many_lines, reason = "one match over the kinds")]
 /// Returns the schema of a kind of value.
+#[allow(clippy::too_many_lines, reason = "one match over the kinds")]
 fn value_schema(kind: ValueKind) -> Value {
     match kind {
         ValueKind::Name => {

@@ -3,11 +3,11 @@
 use engine::text::{did_you_mean, enumerate_quoted, quote, shorten};
 use serde_yaml::{DefaultMessageFormatter, Error, MessageFormatter};
 
+/// Returns the message for an error, without its location.
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "the parser's own messages serve for the other errors"
 )]
-/// Returns the message for an error, without its location.
 pub(super) fn explain(error: &Error) -> String {
     match error.without_snippet() {
         Error::SerdeUnknownField { field, expected, .. } => {
