@@ -175,9 +175,9 @@ fn seconds_until(time: Timestamp) -> i64 {
 
 /// Runs a function that reads files on a thread for blocking work.
 async fn run_blocking<T: Send + 'static>(
-    read: impl FnOnce() -> T + Send + 'static,
+    read_files: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ReloadError> {
-    let result = actix_rt::task::spawn_blocking(read).await;
+    let result = actix_rt::task::spawn_blocking(read_files).await;
     result.map_err(|error| ReloadError::Unusable(error.to_string()))
 }
 
@@ -190,11 +190,11 @@ async fn read_tokens(
         return Ok(None);
     }
     let http = reloader.settings.http.clone();
-    let read = move || {
+    let read_file = move || {
         let tokens = TokenSettings::read_file(Path::new(&file))?;
         http.check_token_names(&tokens).map(|()| tokens)
     };
-    run_blocking(read).await?.map(Some).map_err(ReloadError::Unusable)
+    run_blocking(read_file).await?.map(Some).map_err(ReloadError::Unusable)
 }
 
 /// Loads the workflow files, and replaces the definitions.

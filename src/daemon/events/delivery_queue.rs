@@ -139,7 +139,7 @@ impl DeliveryQueue {
         }
     }
 
-    /// Gives up a notice, and logs that.
+    /// Logs that a notice is given up, and adds it to the finished ones.
     fn give_up(&mut self, number: NoticeNumber) {
         tracing::error!(
             notice = number,

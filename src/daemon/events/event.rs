@@ -212,7 +212,7 @@ impl<'a> EventBuilder<'a> {
         }
     }
 
-    /// Adds the events of an entry about the job: first those of the steps that end with it.
+    /// Adds the events of an entry about the job, after the events of steps that end with it.
     fn add_job_events(
         &self,
         entry_number: u64,

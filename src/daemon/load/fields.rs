@@ -168,7 +168,7 @@ impl<'n> Fields<'n> {
 }
 
 impl Entry {
-    /// Returns the location to report: that of the value, or of the key if the value is empty.
+    /// Returns the location for diagnostics: the value's, or the key's if the value is empty.
     pub(super) fn location(&self) -> SourceLocation {
         match &self.value.value {
             Value::Scalar(ScalarKind::Null, text) if text.is_empty() => self.key.location,

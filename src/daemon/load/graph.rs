@@ -37,8 +37,8 @@ pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
     owners
 }
 
-/// Builds the graph of a workflow, followed by those of its tasks. They are usable only if no error
-/// was reported.
+/// Builds the graph of a workflow, followed by the graphs of its tasks. They are usable only if no
+/// error was reported.
 pub(super) fn build_graphs(
     workflow: &WorkflowDraft,
     owners: &TaskOwners,

@@ -46,8 +46,8 @@ pub(super) fn find_layout(
     }
 }
 
-/// Returns the type of a scalar without quotes: that of YAML 1.2's core schema, but the booleans of
-/// YAML 1.1 are booleans too.
+/// Returns the type of a scalar without quotes in YAML 1.2's core schema. The booleans of YAML 1.1
+/// are booleans too.
 pub(super) fn plain_scalar_kind(text: &str) -> ScalarKind {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return ScalarKind::Null,

@@ -371,11 +371,13 @@ pub(super) fn key_error(section: Section, key: &str, can_suggest: bool) -> Optio
     if section == Section::File && key.starts_with(EXTENSION_PREFIX) {
         return None;
     }
-    match KEYS.iter().find(|known| known.section == section && known.name == key) {
+    match KEYS.iter().find(|known_key| known_key.section == section && known_key.name == key) {
         Some(_) => None,
         None => {
-            let names =
-                KEYS.iter().filter(|known| known.section == section).map(|known| known.name);
+            let names = KEYS
+                .iter()
+                .filter(|known_key| known_key.section == section)
+                .map(|known_key| known_key.name);
             let suggestion = if can_suggest { find_nearest(key, names) } else { None };
             Some(KeyError { message: unknown_key_message(section, key, suggestion), suggestion })
         }
@@ -391,8 +393,11 @@ fn unknown_key_message(section: Section, key: &str, suggestion: Option<&str>) ->
             quote(suggestion)
         );
     }
-    let sections: Vec<&str> =
-        KEYS.iter().filter(|known| known.name == key).map(|known| known.section.noun()).collect();
+    let sections: Vec<&str> = KEYS
+        .iter()
+        .filter(|known_key| known_key.name == key)
+        .map(|known_key| known_key.section.noun())
+        .collect();
     if !sections.is_empty() {
         return format!(
             "{} is a key of {}, not of {}",
@@ -401,12 +406,15 @@ fn unknown_key_message(section: Section, key: &str, suggestion: Option<&str>) ->
             section.noun()
         );
     }
-    let known = KEYS.iter().filter(|known| known.section == section).map(|known| known.name);
+    let known_names = KEYS
+        .iter()
+        .filter(|known_key| known_key.section == section)
+        .map(|known_key| known_key.name);
     format!(
         "unknown key {} in {}; known are {}",
         quote(key),
         section.noun(),
-        enumerate_quoted(known, "and")
+        enumerate_quoted(known_names, "and")
     )
 }
 

@@ -38,8 +38,8 @@ pub fn open(file: &Path) -> io::Result<File> {
     if is_inherited_pipe || kind.is_char_device() { File::open(file) } else { open_regular(file) }
 }
 
-/// Returns whether every user of this machine can read the file, according to its permissions and
-/// those of all folders above it.
+/// Returns whether the permissions of a file, and of all folders above it, let every user of this
+/// machine read it.
 pub(crate) fn is_world_readable(file: &Path) -> bool {
     let has_permission = |path: &Path, bit: u32| {
         std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & bit != 0)

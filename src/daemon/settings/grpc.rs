@@ -53,7 +53,7 @@ fn serialize_optional_address<S: Serializer>(
 }
 
 impl GrpcSettings {
-    /// Checks the settings, on their own and against those of HTTP.
+    /// Checks the settings, on their own and against section `http`.
     pub(super) fn validate(&self, http: &HttpSettings) -> Result<(), String> {
         let Some(listen) = self.listen else { return self.validate_limits() };
         if !cfg!(feature = "grpc") {

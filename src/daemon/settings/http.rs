@@ -99,7 +99,7 @@ impl HttpSettings {
         }
     }
 
-    /// Checks all tokens except those of the tokens file.
+    /// Checks the tokens in the settings themselves; the tokens file is checked when it is read.
     pub(super) fn validate_tokens(&self) -> Result<(), String> {
         check_token_length("http.token", &self.token.0)?;
         check_tokens("http.tokens", &self.tokens)?;

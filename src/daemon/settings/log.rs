@@ -194,7 +194,7 @@ mod tests {
             ("workflow_manager::clock", "workflow_manager_base::clock"),
             ("workflow_manager::api::grpc::stream", "workflow_manager_grpc::stream"),
             ("workflow_manager_bus", "workflow_manager_bus::push"),
-            ("lapin", "lapin::channel"),
+            ("actix_http", "actix_http::h1"),
         ] {
             let targets = targets_of_module(module);
             assert!(

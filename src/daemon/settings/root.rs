@@ -127,10 +127,10 @@ pub struct ShutdownSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// A file or the environment contains something invalid.
-    #[error("settings, {place}: {reason}")]
+    #[error("settings, {name}: {reason}")]
     InvalidSource {
         /// The file or variable, or the kind of source.
-        place: String,
+        name: String,
         /// What is wrong with it.
         reason: String,
     },
@@ -141,11 +141,11 @@ pub enum SettingsError {
 
 /// Adds the source to an error, removes values from it, and adds a suggestion.
 fn map_config_error<T>(
-    place: &str,
+    source_name: &str,
     result: Result<T, config::ConfigError>,
 ) -> Result<T, SettingsError> {
     result.map_err(|error| SettingsError::InvalidSource {
-        place: place.to_owned(),
+        name: source_name.to_owned(),
         reason: text::add_suggestion(&text::redact_values(&error.to_string())),
     })
 }
@@ -156,32 +156,31 @@ fn with_file(
     file: &Path,
     sources: &mut Sources,
 ) -> Result<Builder, SettingsError> {
-    let place = file.display().to_string();
+    let name = file.display().to_string();
     let mut settings_file = SettingsFile::read(file)
-        .map_err(|reason| SettingsError::InvalidSource { place: place.clone(), reason })?;
+        .map_err(|reason| SettingsError::InvalidSource { name: name.clone(), reason })?;
     sources.warnings.extend(retired::remove_from_file(&mut settings_file));
     let builder = builder.add_source(settings_file.clone());
     let result = map_config_error(
-        &place,
+        &name,
         builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
     );
     if result.is_err() && settings_file.has_workflows() {
         let reason = format!(
             "this is a workflow file, and --config names a file of settings; did you mean \
-             --workflows {place}?"
+             --workflows {name}?"
         );
-        return Err(SettingsError::InvalidSource { place, reason });
+        return Err(SettingsError::InvalidSource { name, reason });
     }
     result?;
-    sources.add_file(settings_file.values(), &place);
+    sources.add_file(settings_file.values(), &name);
     Ok(builder)
 }
 
 /// Adds the environment. Values remain text until the setting determines their type, so that a
 /// token of digits is not read as a number.
 fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Builder, SettingsError> {
-    let to_error =
-        |reason| SettingsError::InvalidSource { place: "environment".to_owned(), reason };
+    let to_error = |reason| SettingsError::InvalidSource { name: "environment".to_owned(), reason };
     let warnings = unknown_variables::check_variables(std::env::vars_os()).map_err(to_error)?;
     sources.warnings.extend(warnings);
     let mut variables = secrets::read_variables().map_err(to_error)?;

@@ -116,7 +116,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
         std::fs::write(path("token"), " a token\r\n").expect("the file is written");
-        let found = read(&[
+        let variables = read(&[
             ("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", &path("token")),
             ("AMQP_SERVER_FILE", &path("token")),
             ("WORKFLOW_MANAGER__BUSES__RABBIT__SERVER_FILE", &path("token")),
@@ -132,7 +132,7 @@ mod tests {
             ("WORKFLOW_MANAGER__JOURNAL__FILE", "/y"),
             ("SOME_OTHER_FILE", "/z"),
         ];
-        assert_eq!(found, Ok(expected.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec()));
+        assert_eq!(variables, Ok(expected.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec()));
     }
 
     #[test]

@@ -92,41 +92,42 @@ impl TokenSettings {
 
 /// Checks tokens. Errors name the setting that has them.
 pub(super) fn check_tokens(
-    setting: &str,
+    section: &str,
     tokens: &BTreeMap<String, TokenSettings>,
 ) -> Result<(), String> {
     for (name, token) in tokens {
-        let place = format!("{setting}.{name}");
+        let setting = format!("{section}.{name}");
         if !is_token_name(name) {
             return Err(format!(
-                "{place}: a token's name has letters, digits, \"-\", \"_\" and \".\", at most \
+                "{setting}: a token's name has letters, digits, \"-\", \"_\" and \".\", at most \
                  {NAME_BYTES_MAX}"
             ));
         }
         match (token.token.0.as_str(), token.hash.as_str()) {
             ("", "") => {
                 return Err(format!(
-                    "{place} has no token: expected hash, as `workflow-manager token new` prints it"
+                    "{setting} has no token: expected hash, as `workflow-manager token new` \
+                     prints it"
                 ));
             }
-            (token_text, "") => check_token_length(&format!("{place}.token"), token_text)?,
+            (token_text, "") => check_token_length(&format!("{setting}.token"), token_text)?,
             ("", hash) if !is_hash(hash) => {
                 return Err(format!(
-                    "{place}.hash is no hash of a token, expected \"{HASH_PREFIX}\" and \
+                    "{setting}.hash is no hash of a token, expected \"{HASH_PREFIX}\" and \
                      {HASH_DIGITS} digits of base 16, as `workflow-manager token new` prints it"
                 ));
             }
             ("", _) => {}
-            (_, _) => return Err(format!("{place} has token and hash, expected one of them")),
+            (_, _) => return Err(format!("{setting} has token and hash, expected one of them")),
         }
         if !token.vhost.is_empty() && token.queues.is_empty() {
             return Err(format!(
-                "{place} has a vhost and no queues: it is the virtual host of a worker's queues"
+                "{setting} has a vhost and no queues: it is the virtual host of a worker's queues"
             ));
         }
         if token.scope.is_none() && token.queues.is_empty() {
             return Err(format!(
-                "{place} allows nothing: expected scope (read, operate or admin), or the queues \
+                "{setting} allows nothing: expected scope (read, operate or admin), or the queues \
                  of a worker, or both"
             ));
         }
@@ -148,11 +149,11 @@ fn is_hash(text: &str) -> bool {
 }
 
 /// Checks that a token is too long to be guessed. An empty text is no token, and allowed.
-pub(super) fn check_token_length(place: &str, token: &str) -> Result<(), String> {
+pub(super) fn check_token_length(setting: &str, token: &str) -> Result<(), String> {
     match token.chars().count() {
         0 | TOKEN_CHARS_MIN.. => Ok(()),
         chars => Err(format!(
-            "{place} has {chars} characters, which can be guessed; expected at least \
+            "{setting} has {chars} characters, which can be guessed; expected at least \
              {TOKEN_CHARS_MIN}: `workflow-manager token new` makes one"
         )),
     }

@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_client_warns_of_variables_that_resemble_its_own() {
-        for (name, meant) in [
+        for (name, suggestion) in [
             ("WORKFLOW_MANAGER_SERVER", Some("WORKFLOW_MANAGER_URL")),
             ("WORKFLOW_MANAGER__TOKEN", Some("WORKFLOW_MANAGER_TOKEN")),
             ("WORKFLOW_MANAGER_TOKN", Some("WORKFLOW_MANAGER_TOKEN")),
@@ -218,8 +218,9 @@ mod tests {
             ("HOST", None),
         ] {
             let warning = check_client_variable(name);
-            let expected = meant
-                .map(|meant| format!("the variable {name} is not read; did you mean {meant}?"));
+            let expected = suggestion.map(|suggestion| {
+                format!("the variable {name} is not read; did you mean {suggestion}?")
+            });
             assert_eq!(warning, expected);
         }
     }

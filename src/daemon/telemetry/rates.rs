@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 /// How many minutes are retained for a workflow.
 const RETAINED_MINUTES: usize = 24 * 60;
 
-/// How many durations are retained for a workflow: those of the jobs that completed last.
+/// How many durations of completed jobs are retained for a workflow: the newest ones.
 const RETAINED_DURATIONS: usize = 1_000;
 
 const MINUTE_NS: i64 = 60_000_000_000;

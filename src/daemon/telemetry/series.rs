@@ -38,8 +38,8 @@ pub struct SeriesOverflow {
 }
 
 impl StepSeries {
-    /// Replaces the definitions of the files; those of running jobs stay. If the files have more
-    /// steps than `steps_max`, the steps of the largest workflows share one series.
+    /// Replaces the definitions of the files. Definitions of running jobs stay. If the files have
+    /// more steps than `steps_max`, the steps of the largest workflows share one series.
     pub(crate) fn replace_definitions(
         &self,
         definitions: &Definitions,

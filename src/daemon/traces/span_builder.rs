@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// How many child jobs one query of the journal returns.
 const PAGE_ROWS: u32 = 1_000;
 
-/// One in this number of a job's spans is reserved for other spans than those of attempts.
+/// The divisor of the limit of spans that gives the number reserved for jobs and steps, so that
+/// attempts do not use up the limit.
 const NON_ATTEMPT_DIVISOR: usize = 8;
 
 /// How many spans are reserved at least: one for the job and one for a step.

@@ -14,9 +14,9 @@ pub struct ItemsView {
     running: u32,
     completed: u32,
     failed: u32,
-    /// Items that were under way when the step or the job ended, and were cut off by that.
+    /// Items whose child jobs were running when the step or the job ended.
     cancelled: u32,
-    /// How many child jobs may be under way at once.
+    /// How many child jobs may run at once.
     window: u32,
     /// How many items may fail before the step fails, as the workflow file says it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -135,7 +135,7 @@ struct ChildrenView {
     /// Child jobs that have started, and whose end the step has not received yet.
     running: u32,
     completed: u32,
-    /// Child jobs that were under way when the step or the job ended, and were cut off by that.
+    /// Child jobs that were running when the step or the job ended.
     cancelled: u32,
 }
 
