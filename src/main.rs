@@ -31,25 +31,28 @@ use workflow_manager::{api, load, reload};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The exit code when the manager cannot be reached.
-const EXIT_UNREACHABLE: u8 = 3;
 /// The exit code of a stop that was aborted because a thread did not end.
 const EXIT_ABORTED: i32 = 1;
-/// How long a stop may take beyond `shutdown.grace` before it is aborted: the manager then still
-/// closes what it has given up on.
-const STOP_OVERTIME: Duration = Duration::from_secs(2);
-/// The exit code of wrong usage, which is also clap's.
+
+/// The exit code of wrong usage. clap uses it too.
 const EXIT_USAGE: u8 = 2;
 
-/// The exit code of `wait` when its time limit has passed.
+/// The exit code when the manager is unreachable.
+const EXIT_UNREACHABLE: u8 = 3;
+
+/// The exit code of `wait` after its time limit.
 const EXIT_TIMEOUT: u8 = 4;
+
+/// How long a stop may take beyond `shutdown.grace` before it is aborted. In this time the manager
+/// closes what did not end within the grace period.
+const STOP_OVERTIME: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     let _failpoints = fail::FailScenario::setup();
     let mut out = std::io::stdout().lock();
-    let parsed = cli::command().get_matches();
-    let arguments = Arguments::from_arg_matches(&parsed).unwrap_or_else(|error| error.exit());
+    let matches = cli::command().get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let run_daemon = |arguments: &ServeArguments, out: &mut dyn Write| {
         serve(arguments, out).map_err(|error| ClientError::Refused(format!("{error:#}")))
     };
@@ -58,11 +61,11 @@ fn main() -> ExitCode {
     code
 }
 
-/// Returns the exit code of a command, after printing its error.
+/// Returns the exit code of a command, and prints its error.
 fn to_exit_code(result: Result<ExitCode, ClientError>) -> ExitCode {
     let (error, code) = match result {
         Ok(code) => return code,
-        // Its reader has what it wanted (`| head`).
+        // The reader of the output has enough of it (`| head`).
         Err(ClientError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
             return ExitCode::SUCCESS;
         }
@@ -77,11 +80,12 @@ fn to_exit_code(result: Result<ExitCode, ClientError>) -> ExitCode {
     code
 }
 
+/// Runs the daemon with its arguments until it stops.
 fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     log::start()?;
     let mut settings = {
-        let given = &arguments.settings;
-        Settings::load(given.config.as_deref(), &given.overrides())?
+        let flags = &arguments.settings;
+        Settings::load(flags.config.as_deref(), &flags.overrides())?
     };
     if arguments.print_settings {
         writeln!(out, "{}", serde_json::to_string_pretty(&settings.masked())?)?;
@@ -98,7 +102,8 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     }
     if loaded.definitions.is_empty() {
         tracing::warn!(
-            "no workflow is loaded: name files with --workflows; only jobs from the journal go on"
+            "no workflow is loaded: name files with --workflows; only jobs from the \
+             journal continue"
         );
     }
     if settings.default_bus() == BusKind::Embedded.name()
@@ -115,16 +120,16 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
 }
 
-/// The fewest open files with which the manager works: for its journal and the journal's readers,
-/// its threads, the brokers, and a few connections.
+/// How many open files the manager needs at least: for the journal and its readers, threads,
+/// brokers, and a few connections.
 const FILES_MIN: u64 = 128;
 
-/// Returns an error if the first calls would fail because too few files may be open.
+/// Returns an error if the limit of open files is too low for the first calls.
 fn check_open_files_limit() -> Result<()> {
-    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let files_max = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     anyhow::ensure!(
-        files >= FILES_MIN,
-        "the process may have {files} open files, and needs {FILES_MIN} at least, one more for \
+        files_max >= FILES_MIN,
+        "the process may have {files_max} open files, and needs {FILES_MIN} at least, one more for \
          each connection: raise the limit (ulimit -n 65536; LimitNOFILE=65536 in a unit of \
          systemd; --ulimit nofile=65536 of a container)"
     );
@@ -137,18 +142,19 @@ async fn log_when_ready(manager: ManagerHandle) {
     tracing::info!("ready");
 }
 
-/// A journal that is removed with the process: a file in its own directory, because readers open it
-/// by name.
+/// A journal that is removed when the process ends. It is a file in a directory of its own, because
+/// readers open it by name.
 struct TemporaryJournal(PathBuf);
 
 impl TemporaryJournal {
+    /// Creates the directory, and sets the journal of the settings to a file in it.
     fn create(settings: &mut Settings) -> Result<TemporaryJournal> {
         let directory =
             std::env::temp_dir().join(format!("workflow-manager-{}", std::process::id()));
         DirBuilder::new()
             .mode(0o700)
             .create(&directory)
-            .with_context(|| format!("cannot make {} for the journal", directory.display()))?;
+            .with_context(|| format!("cannot create {} for the journal", directory.display()))?;
         settings.journal.file = directory.join("journal.db");
         tracing::warn!(
             journal = %settings.journal.file.display(),
@@ -171,24 +177,25 @@ impl Drop for TemporaryJournal {
     }
 }
 
-/// Returns whether messages of any step on the default bus go to a queue other than those on which
-/// these workflows take calls.
+/// Returns whether a step on the default bus sends messages to workers, and not to the call queue
+/// of one of these workflows.
 fn needs_external_workers(definitions: &[Arc<Definition>]) -> bool {
-    let own: Vec<String> =
+    let call_queues: Vec<String> =
         definitions.iter().map(|definition| Definition::call_queue(&definition.name)).collect();
     definitions
         .iter()
         .flat_map(|definition| definition.sending_steps())
-        .any(|step| step.bus.is_none() && !own.contains(&step.queue.to_string()))
+        .any(|step| step.bus.is_none() && !call_queues.contains(&step.queue.to_string()))
 }
 
+/// Starts the manager and its servers, waits for a reason to stop, and stops them.
 async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<ExitCode> {
     let listen = settings.http.listen;
     let bus = match settings.amqp_bus(settings.default_bus()) {
         None => settings.default_bus().to_owned(),
         Some(amqp) => amqp.server.to_string(),
     };
-    let mut stops = Signals::for_stop()?;
+    let mut signals = Signals::for_stop()?;
     warn_of_ignored_signals()?;
     let hang_up = signal(SignalKind::hangup())?;
     let stop_sender = abort_late_stops(settings.shutdown.grace.0 + drain_time(&settings))?;
@@ -197,20 +204,20 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let stop_max = settings.shutdown.grace.0 + drain_time(&settings) + STOP_OVERTIME;
     let cannot_listen =
         || format!("cannot listen on {listen}; choose another address with --listen");
-    // Before the journal is opened, so that a start that fails leaves it as it was.
+    // The socket is bound before the journal is opened, so that a failed start does not change it.
     let socket = api::bind(listen).with_context(cannot_listen)?;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
     let state = ApiState::new(&manager);
     actix_rt::spawn(reload_on_hang_up(hang_up, state.reloader(), service.clone()));
-    let served = match api::serve_at(state.clone(), socket).with_context(cannot_listen) {
+    let servers = match api::serve_at(state.clone(), socket).with_context(cannot_listen) {
         #[cfg(feature = "grpc")]
         Ok(http) => start_grpc(state.clone()).await.map(|grpc| (http, grpc)),
         #[cfg(not(feature = "grpc"))]
         Ok(http) => Ok((http, ())),
         Err(error) => Err(error),
     };
-    let ((server, address), grpc) = match served {
-        Ok(served) => served,
+    let ((server, address), grpc) = match servers {
+        Ok(servers) => servers,
         Err(error) => {
             // The journal must be closed properly.
             manager.stop().await;
@@ -236,19 +243,19 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
             tracing::error!(error, "the HTTP server ended: stopping");
             ExitCode::FAILURE
         }
-        signal = stops.next() => { tracing::info!("{signal}: stopping"); ExitCode::SUCCESS }
+        signal = signals.next() => { tracing::info!("{signal}: stopping"); ExitCode::SUCCESS }
         reason = manager.wait_for_failure() => {
-            tracing::error!(reason, "the manager cannot go on: stopping");
+            tracing::error!(reason, "the manager cannot continue: stopping");
             ExitCode::FAILURE
         }
     };
-    // Fails only after a signal has begun a stop, which drops the receiver.
+    // An error means that a signal has begun the stop, which drops the receiver.
     let _ = stop_sender.send(());
     service.notify_stopping(stop_max);
     state.feeds.close();
     #[cfg(feature = "grpc")]
     if let Some(grpc) = grpc {
-        // In parallel: each waits for calls that are under way.
+        // Both servers wait for active calls, so they stop in parallel.
         actix_rt::spawn(server_handle.stop(true));
         grpc.stop().await;
     }
@@ -258,30 +265,30 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     Ok(code)
 }
 
-/// Logs signals that mean nothing to the manager, for as long as it runs.
+/// Starts a task that logs signals without a meaning for the manager.
 fn warn_of_ignored_signals() -> Result<()> {
-    let mut ignored = Signals::for_ignored()?;
+    let mut signals = Signals::for_ignored()?;
     actix_rt::spawn(async move {
         loop {
-            let signal = ignored.next().await;
+            let signal = signals.next().await;
             tracing::warn!(
                 signal,
-                "this signal means nothing here: SIGTERM stops, SIGHUP reads the workflow files \
-                 again"
+                "this signal is ignored: SIGTERM stops the manager, SIGHUP reloads the workflow \
+                 files"
             );
         }
     });
     Ok(())
 }
 
-/// Reads the workflow files again at each SIGHUP.
+/// Reloads the workflow files, the tokens file and the certificate at each SIGHUP.
 async fn reload_on_hang_up(mut hang_up: Signal, reloader: Reloader, systemd: Arc<SystemdNotifier>) {
     while hang_up.recv().await.is_some() {
         systemd.notify_reloading();
         let outcome = match reload::reload(&reloader).await {
             Ok(_) => "the files were reloaded",
             Err(error) => {
-                tracing::error!(%error, "SIGHUP: nothing was reloaded, nothing was changed");
+                tracing::error!(%error, "SIGHUP: nothing was reloaded or changed");
                 "the last reload was refused: the log says why"
             }
         };
@@ -289,7 +296,7 @@ async fn reload_on_hang_up(mut hang_up: Signal, reloader: Reloader, systemd: Arc
     }
 }
 
-/// Starts the server for workers over gRPC, if the settings have one.
+/// Starts the gRPC server for workers. Returns `None` if it is disabled.
 #[cfg(feature = "grpc")]
 async fn start_grpc(state: Arc<ApiState>) -> Result<Option<GrpcServer>> {
     let listen = state.settings.grpc.listen;
@@ -303,32 +310,31 @@ async fn start_grpc(state: Arc<ApiState>) -> Result<Option<GrpcServer>> {
     Ok(server)
 }
 
-/// Returns how long workers have at a stop before the manager itself stops.
+/// Returns how long gRPC workers may finish their messages at a stop before the manager stops.
 fn drain_time(settings: &Settings) -> Duration {
     settings.grpc.listen.map_or(Duration::ZERO, |_| settings.grpc.drain.0)
 }
 
-/// Ends the process if a stop, begun by a signal or by the returned sender, takes longer than it
-/// may, whatever other threads do. As in a crash, nothing is lost. This runs on a thread of its
-/// own, because the others may be the ones that do not end.
+/// Starts a thread that ends the process if a stop takes longer than `grace` and
+/// [`STOP_OVERTIME`]. A signal or the returned sender begins the stop. As in a crash, nothing is
+/// lost. The thread is its own, because the other threads may hang.
 fn abort_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
-    let (sender, mut begun) = mpsc::unbounded_channel();
+    let (sender, mut stop_requests) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut stops = {
+    let mut signals = {
         let _entered = runtime.enter();
         Signals::for_stop()?
     };
     let watch = async move {
         tokio::select! {
-            _ = stops.next() => {}
-            stop = begun.recv() => if stop.is_none() { return },
+            _ = signals.next() => {}
+            request = stop_requests.recv() => if request.is_none() { return },
         }
         tokio::time::sleep(grace + STOP_OVERTIME).await;
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         tracing::error!(
             grace_ms,
-            "a thread does not end: the process ends without it, and the next start goes on with \
-             what is left"
+            "a thread does not end: the process ends without it, and the next start recovers"
         );
         log::flush();
         std::process::exit(EXIT_ABORTED);

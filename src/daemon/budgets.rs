@@ -1,4 +1,4 @@
-//! The budgets of a process: what clients of the API may make it hold.
+//! The budgets of a process: limits on what clients of the API make it hold in memory.
 
 use crate::settings::{EmbeddedSettings, HttpSettings};
 use base::budget::{MessageBudget, ResourceBudget};
@@ -10,11 +10,11 @@ pub struct Budgets {
     pub small_bodies: ResourceBudget,
     /// Bytes of larger bodies and of what is parsed from them: the other three quarters.
     pub large_bodies: ResourceBudget,
-    /// Bytes of large reads, and of large answers that are being sent.
+    /// Bytes of large reads of the journal, and of large answers that are being sent.
     pub answers: ResourceBudget,
     /// Concurrent reads of the journal.
     pub reads: ResourceBudget,
-    /// Workers that wait for a message.
+    /// Long polls of workers that wait for a message.
     pub waiters: ResourceBudget,
     /// Bytes of step messages on their way to workers.
     pub messages: MessageBudget,
@@ -23,10 +23,10 @@ pub struct Budgets {
 impl Budgets {
     /// Creates the budgets from the settings.
     pub fn new(http: &HttpSettings, embedded: &EmbeddedSettings) -> Budgets {
-        let large = http.large_bodies_bytes_max();
+        let large_bytes_max = http.large_bodies_bytes_max();
         Budgets {
-            small_bodies: ResourceBudget::for_bytes(http.bodies_bytes_max - large),
-            large_bodies: ResourceBudget::for_bytes(large),
+            small_bodies: ResourceBudget::for_bytes(http.bodies_bytes_max - large_bytes_max),
+            large_bodies: ResourceBudget::for_bytes(large_bytes_max),
             answers: ResourceBudget::for_bytes(http.reads_bytes_max),
             reads: ResourceBudget::for_count(http.reads_max),
             waiters: ResourceBudget::for_count(http.waiters_max),

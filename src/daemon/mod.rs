@@ -1,4 +1,4 @@
-//! The daemon: its settings and workflow files, its actors, its HTTP API.
+//! The daemon: settings, workflow files, actors and the HTTP API.
 
 pub mod access;
 pub mod actors;

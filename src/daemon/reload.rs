@@ -1,5 +1,5 @@
-//! Reloads the workflow files, the file of tokens and the certificate: all or nothing. Running jobs
-//! keep the definition that they started with.
+//! Reloads the workflow files, the tokens file and the certificate, all or nothing. Running jobs
+//! keep the definitions with which they started.
 
 use crate::access::{Access, CertificateStore, EXPIRY_WARNING_S, TlsIdentity};
 use crate::actors::loaded_definitions::index_by_name;
@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 /// How often the files of the certificate are checked.
 const CERTIFICATE_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How often a certificate that expires soon is warned of.
+/// How often a warning is logged about a certificate that expires soon.
 const EXPIRY_WARNING_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// The changes that a reload made, by the full names of workflows.
@@ -35,9 +35,9 @@ pub struct Reloaded {
     pub removed: Vec<String>,
     /// Workflows that are unchanged.
     pub unchanged: Vec<String>,
-    /// Warnings: what is allowed, but most likely not meant.
+    /// Warnings of what is allowed, but probably a mistake.
     pub warnings: Vec<String>,
-    /// How many tokens the file of tokens has now, if the settings name one.
+    /// How many tokens the tokens file has now; missing if the settings name no file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<usize>,
 }
@@ -48,7 +48,7 @@ pub enum ReloadError {
     /// The workflow files have errors.
     #[error("{0}")]
     Files(LoadErrors),
-    /// The settings name no files.
+    /// The settings name no files to reload.
     #[error(
         "no workflow files are named (setting workflows, or serve --workflows FILE…), no file of \
          tokens and no certificate: there is nothing to reload"
@@ -66,44 +66,47 @@ pub struct Reloader {
     pub settings: Arc<Settings>,
     /// The tokens and the certificate.
     pub access: Arc<Access>,
-    /// Has the expiry of the certificate.
+    /// Has the metric of the certificate's expiry.
     pub metrics: Metrics,
-    /// Takes the definitions.
+    /// Receives the definitions.
     pub manager: ManagerHandle,
 }
 
 /// Loads the files of the settings again, and replaces the definitions, the tokens and the
-/// certificate with theirs.
+/// certificate.
 ///
 /// # Errors
 ///
-/// Says why nothing was changed.
+/// Returns an error if a file is missing or invalid. Then nothing is changed.
 pub async fn reload(reloader: &Reloader) -> Result<Reloaded, ReloadError> {
-    let files = reloader.settings.workflows.clone();
+    let workflow_files = &reloader.settings.workflows;
     let access = &reloader.access;
-    let has_tokens = !reloader.settings.http.tokens_file.is_empty();
-    if files.is_empty() && !has_tokens && access.certificate.get().is_none() {
+    let has_tokens_file = !reloader.settings.http.tokens_file.is_empty();
+    if workflow_files.is_empty() && !has_tokens_file && access.certificate.get().is_none() {
         return Err(ReloadError::NoFiles);
     }
     let _lock = access.reload_lock.lock().await;
     // Everything is read before anything is replaced.
     let (tokens, identity) = (read_tokens(reloader).await?, read_identity(reloader).await?);
-    let reloaded =
-        if files.is_empty() { Reloaded::default() } else { reload_workflows(reloader).await? };
-    let count = tokens.as_ref().map(BTreeMap::len);
+    let reloaded = if workflow_files.is_empty() {
+        Reloaded::default()
+    } else {
+        reload_workflows(reloader).await?
+    };
+    let token_count = tokens.as_ref().map(BTreeMap::len);
     if let Some(tokens) = tokens {
         access.replace_file_tokens(&reloader.settings.http, &tokens);
-        tracing::info!(tokens = tokens.len(), "the file of tokens was read again");
+        tracing::info!(tokens = tokens.len(), "the tokens file was reloaded");
     }
     if let (Some(certificate), Some(identity)) = (access.certificate.get(), identity) {
         certificate.replace(identity);
         report_expiry(reloader, certificate);
-        tracing::info!("the certificate of the API was read again");
+        tracing::info!("the certificate of the API was reloaded");
     }
-    Ok(Reloaded { tokens: count, ..reloaded })
+    Ok(Reloaded { tokens: token_count, ..reloaded })
 }
 
-/// Reads the certificate that the files have now. Returns `None` if the API does not use TLS.
+/// Reads the files of the certificate. Returns `None` if the API does not use TLS.
 async fn read_identity(reloader: &Reloader) -> Result<Option<TlsIdentity>, ReloadError> {
     let Some(certificate) = reloader.access.certificate.get().cloned() else {
         return Ok(None);
@@ -111,24 +114,25 @@ async fn read_identity(reloader: &Reloader) -> Result<Option<TlsIdentity>, Reloa
     run_blocking(move || certificate.read_files()).await?.map(Some).map_err(ReloadError::Unusable)
 }
 
-/// Watches the files of the certificate, and presents new ones: whoever renews them need not ask
-/// for a reload. Warns before the certificate expires.
+/// Watches the files of the certificate, and uses new ones without a reload. Warns before the
+/// certificate expires.
 pub async fn watch_certificate(reloader: Reloader) {
     let access = &reloader.access;
     let Some(certificate) = access.certificate.get().cloned() else { return };
-    // Kept so that nothing is logged again each minute.
+    // An error is logged once, and a warning at an interval.
     let (mut last_error, mut last_warning) = (None, None);
     loop {
         report_expiry(&reloader, &certificate);
-        let left = certificate.current().not_after.map(seconds_until);
-        let is_due = last_warning.is_none_or(|at: Instant| at.elapsed() >= EXPIRY_WARNING_INTERVAL);
-        if let Some(left_s) = left.filter(|left| *left < EXPIRY_WARNING_S && is_due) {
+        let expires_in_s = certificate.current().not_after.map(seconds_until);
+        let is_due =
+            last_warning.is_none_or(|last: Instant| last.elapsed() >= EXPIRY_WARNING_INTERVAL);
+        if let Some(left_s) = expires_in_s.filter(|left_s| *left_s < EXPIRY_WARNING_S && is_due) {
             last_warning = Some(clock::timer_now());
             tracing::warn!(
                 hours_left = left_s / 3600,
                 file = reloader.settings.http.tls.certificate,
-                "the certificate of the API ends soon, or has ended: put a new one into its files, \
-                 which are looked at each minute"
+                "the certificate of the API expires soon, or has expired: renew its files, which \
+                 are checked every minute"
             );
         }
         tokio::time::sleep(CERTIFICATE_POLL_INTERVAL).await;
@@ -137,17 +141,19 @@ pub async fn watch_certificate(reloader: Reloader) {
             Ok(Some(identity)) if !identity.has_same_files(&certificate.current()) => {
                 certificate.replace(identity);
                 (last_error, last_warning) = (None, None);
-                tracing::info!("the files of the certificate have changed: the new one is shown");
+                tracing::info!(
+                    "the files of the certificate have changed: the new certificate is used"
+                );
             }
             Ok(_) => last_error = None,
             Err(error) => {
-                let why = error.to_string();
-                if last_error.as_ref() != Some(&why) {
+                let reason = error.to_string();
+                if last_error.as_ref() != Some(&reason) {
                     tracing::warn!(
-                        why,
-                        "the files of the certificate cannot be used: the one of before is shown on"
+                        reason,
+                        "the files of the certificate cannot be used: the previous one stays"
                     );
-                    last_error = Some(why);
+                    last_error = Some(reason);
                 }
             }
         }
@@ -156,26 +162,26 @@ pub async fn watch_certificate(reloader: Reloader) {
 
 /// Sets the metric of the certificate's expiry.
 fn report_expiry(reloader: &Reloader, certificate: &CertificateStore) {
-    if let Some(at) = certificate.current().not_after {
-        let end = i64::try_from(times::unix_seconds(at)).unwrap_or(i64::MAX);
-        reloader.metrics.certificate_end.with_label_values::<&str>(&[]).set(end);
+    if let Some(not_after) = certificate.current().not_after {
+        let not_after_s = i64::try_from(times::unix_seconds(not_after)).unwrap_or(i64::MAX);
+        reloader.metrics.certificate_end.with_label_values::<&str>(&[]).set(not_after_s);
     }
 }
 
-/// Returns how many seconds there are until a time. Negative: it has passed.
-fn seconds_until(at: Timestamp) -> i64 {
-    at.0.saturating_sub(clock::now().0) / 1_000_000_000
+/// Returns the seconds until a time. A negative number means that the time has passed.
+fn seconds_until(time: Timestamp) -> i64 {
+    time.0.saturating_sub(clock::now().0) / 1_000_000_000
 }
 
-/// Reads files on a blocking thread, so that other requests do not wait.
+/// Runs a function that reads files on a thread for blocking work.
 async fn run_blocking<T: Send + 'static>(
-    read: impl FnOnce() -> T + Send + 'static,
+    read_files: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ReloadError> {
-    let read = actix_rt::task::spawn_blocking(read).await;
-    read.map_err(|error| ReloadError::Unusable(error.to_string()))
+    let result = actix_rt::task::spawn_blocking(read_files).await;
+    result.map_err(|error| ReloadError::Unusable(error.to_string()))
 }
 
-/// Reads the tokens that the file has now. Returns `None` if the settings name no file.
+/// Reads the tokens file. Returns `None` if the settings name none.
 async fn read_tokens(
     reloader: &Reloader,
 ) -> Result<Option<BTreeMap<String, TokenSettings>>, ReloadError> {
@@ -184,13 +190,14 @@ async fn read_tokens(
         return Ok(None);
     }
     let http = reloader.settings.http.clone();
-    let read = move || {
+    let read_file = move || {
         let tokens = TokenSettings::read_file(Path::new(&file))?;
         http.check_token_names(&tokens).map(|()| tokens)
     };
-    run_blocking(read).await?.map(Some).map_err(ReloadError::Unusable)
+    run_blocking(read_file).await?.map(Some).map_err(ReloadError::Unusable)
 }
 
+/// Loads the workflow files, and replaces the definitions.
 async fn reload_workflows(reloader: &Reloader) -> Result<Reloaded, ReloadError> {
     let settings = reloader.settings.clone();
     let load = move || load::load_for_manager(&settings.workflows, &settings);
@@ -203,7 +210,7 @@ async fn reload_workflows(reloader: &Reloader) -> Result<Reloaded, ReloadError> 
     for (name, definition) in &after {
         let list = match before.get(name) {
             None => &mut reloaded.added,
-            Some(same) if same == definition => &mut reloaded.unchanged,
+            Some(previous) if previous == definition => &mut reloaded.unchanged,
             Some(_) => &mut reloaded.changed,
         };
         list.push(name.clone());

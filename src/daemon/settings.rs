@@ -1,5 +1,6 @@
-//! Typed settings: `config/default.yaml`, then a file, then the environment, then flags. Unknown
-//! keys are errors; secrets are masked wherever settings are shown.
+//! Typed settings. Their sources are `config/default.yaml`, a file, the environment and flags;
+//! later sources override earlier ones. Unknown keys are errors, and secrets are masked in all
+//! output.
 
 mod bus_lookup;
 mod buses;
@@ -52,7 +53,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_complete_and_valid() {
-        let settings = Settings::defaults().and_then(Settings::validated).expect("defaults");
+        let settings = Settings::defaults().and_then(Settings::into_validated).expect("defaults");
         assert!(settings.http.listen.ip().is_loopback());
         assert_eq!(settings.fanout.window, 10_000);
         assert_eq!(settings.limits.depth_max, 32);
@@ -90,7 +91,7 @@ mod tests {
             assert_eq!(
                 ServerAddress(masked).to_string(),
                 expected,
-                "what is masked stays as it is"
+                "a masked address stays the same"
             );
         }
         let mut settings = Settings::defaults().expect("defaults");
@@ -119,8 +120,9 @@ mod tests {
 
     #[test]
     fn durations_are_rendered_in_days_and_smaller_units() {
-        let to_json =
-            |span: Duration| serde_json::to_string(&DurationSetting(span)).expect("serialises");
+        let to_json = |duration: Duration| {
+            serde_json::to_string(&DurationSetting(duration)).expect("serialises")
+        };
         assert_eq!(to_json(Duration::from_secs(90 * 24 * 3600 + 5400)), "\"90d1h30m\"");
         assert_eq!(to_json(Duration::from_micros(1_500)), "\"1ms 500us\"");
     }
@@ -129,14 +131,14 @@ mod tests {
     fn an_address_that_others_can_reach_needs_a_token() {
         let mut settings = Settings::defaults().expect("defaults");
         settings.http.listen = "0.0.0.0:80".parse().expect("an address");
-        assert!(settings.clone().validated().is_err());
+        assert!(settings.clone().into_validated().is_err());
         settings.http.token = Secret("a token that is long".into());
-        assert!(settings.validated().is_ok());
+        assert!(settings.into_validated().is_ok());
         let mut settings = Settings::defaults().expect("defaults");
         settings.grpc.listen = Some("0.0.0.0:81".parse().expect("an address"));
-        let error = settings.clone().validated().expect_err("open to all").to_string();
+        let error = settings.clone().into_validated().expect_err("open to all").to_string();
         assert!(error.contains("grpc.listen") && error.contains("http.token"), "{error}");
         settings.http.token = Secret("a token that is long".into());
-        assert!(settings.validated().is_ok());
+        assert!(settings.into_validated().is_ok());
     }
 }

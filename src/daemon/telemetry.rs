@@ -1,5 +1,5 @@
-//! What an operator sees: the metrics (docs/operations.md) and the [`log`]. Metrics have base units
-//! and the prefix `workflow_`, and no ids as labels.
+//! The metrics (docs/operations.md) and the [`log`]. Metrics have the prefix `workflow_`, base
+//! units, and no ids as labels, so that the number of series is bounded.
 
 mod line_queue;
 pub mod log;
@@ -31,7 +31,7 @@ pub struct Metrics {
     pub mailbox_high_water: IntGaugeVec,
     /// `workflow_actor_messages_total{actor}`: messages handled.
     pub messages: IntCounterVec,
-    /// `workflow_actor_handling_seconds{actor}`: time to handle one.
+    /// `workflow_actor_handling_seconds{actor}`: time to handle one message.
     pub handling: HistogramVec,
     /// `workflow_actor_restarts_total{actor}`: restarts after a panic.
     pub restarts: IntCounterVec,
@@ -47,7 +47,7 @@ pub struct Metrics {
     pub journal_bytes: IntGaugeVec,
     /// `workflow_journal_free_bytes`: the free bytes within the main file.
     pub journal_free_bytes: IntGauge,
-    /// `workflow_clock_set_by_seconds`: by how much the clock was set since the start.
+    /// `workflow_clock_set_by_seconds`: by how much the wall clock was set since the start.
     pub clock_set_by: IntGauge,
     /// `workflow_journal_deleted_total{why}`: root jobs deleted by retention or by a client.
     pub deleted: IntCounterVec,
@@ -79,13 +79,13 @@ pub struct Metrics {
     pub jobs_created: IntCounterVec,
     /// `workflow_jobs_ended_total{workflow,state}`: root jobs.
     pub jobs_ended: IntCounterVec,
-    /// `workflow_jobs{workflow,state}`: root jobs under way.
+    /// `workflow_jobs{workflow,state}`: root jobs that have not ended.
     pub jobs: IntGaugeVec,
-    /// `workflow_child_jobs`: child jobs under way.
+    /// `workflow_child_jobs`: child jobs that have not ended.
     pub child_jobs: IntGauge,
-    /// `workflow_jobs_bytes`: the bytes that jobs under way hold in memory.
+    /// `workflow_jobs_bytes`: the bytes that jobs hold in memory.
     pub jobs_bytes: IntGauge,
-    /// `workflow_jobs_bytes_max`: the bytes that they may hold.
+    /// `workflow_jobs_bytes_max`: the limit of `workflow_jobs_bytes`.
     pub jobs_bytes_max: IntGauge,
     /// `workflow_jobs_at_rest`: jobs and child jobs that are passivated.
     pub jobs_passivated: IntGauge,
@@ -105,8 +105,8 @@ pub struct Metrics {
     pub bus_unconfirmed: IntGaugeVec,
     /// `workflow_service_call_seconds{bus,service,outcome}`: calls of web services.
     pub service_calls: HistogramVec,
-    /// `workflow_queue_messages_lost{bus,vhost,queue}`: the least number of messages that are
-    /// missing from the queue.
+    /// `workflow_queue_messages_lost{bus,vhost,queue}`: messages that are missing from the queue,
+    /// at least.
     pub queue_messages_lost: IntGaugeVec,
     /// `workflow_bus_notices_total{bus,vhost,kind}`: returned, rejected and resent messages.
     pub bus_notices: IntCounterVec,
@@ -157,7 +157,7 @@ fn seconds_buckets() -> Vec<f64> {
 }
 
 impl Metrics {
-    /// Creates all metrics, and registers them.
+    /// Creates and registers all metrics.
     #[allow(clippy::too_many_lines, reason = "one list of metrics")]
     pub fn new() -> Metrics {
         let registry = Registry::new();
@@ -211,7 +211,7 @@ impl Metrics {
             ),
             journal_free_bytes: register.gauge(
                 "journal_free_bytes",
-                "what is free within the journal's main file, and used again",
+                "free bytes within the journal's main file, which are reused",
             ),
             clock_set_by: register.gauge(
                 "clock_set_by_seconds",
@@ -343,7 +343,7 @@ impl Metrics {
             ),
             messages_unreadable: register.counter_vec(
                 "messages_unreadable_total",
-                "messages that could not be read, put aside or dropped",
+                "messages that could not be read, quarantined or dropped",
                 &["bus", "vhost", "queue", "outcome"],
             ),
             logins_failed: register.counter_vec(
@@ -359,7 +359,7 @@ impl Metrics {
             connections_ended: register.counter_vec(
                 "connections_ended_total",
                 "Connections of clients that were ended: for others, as too many of one address, \
-                 or because the head of a request did not come",
+                 or because the head of a request did not arrive",
                 &["reason"],
             ),
             certificate_end: register.gauge_vec(
@@ -374,7 +374,7 @@ impl Metrics {
             ),
             messages_sending: register.gauge(
                 "messages_sending_bytes",
-                "room taken by step messages on their way to workers over HTTP and gRPC",
+                "bytes of step messages on their way to workers over HTTP and gRPC",
             ),
             event_streams: register.gauge("event_streams", "streams of events that are open"),
             events_published: register.counter_vec(
@@ -384,7 +384,7 @@ impl Metrics {
             ),
             events_dropped: register.counter_vec(
                 "events_dropped_total",
-                "events that the sink could not take",
+                "events that the sink could not accept",
                 &["sink"],
             ),
             webhook_deliveries: register.counter_vec(
@@ -393,7 +393,7 @@ impl Metrics {
                 &["outcome"],
             ),
             webhook_waiting: register
-                .gauge("webhook_waiting", "ends of jobs that the webhook has not taken yet"),
+                .gauge("webhook_waiting", "ends of jobs that the webhook has not accepted yet"),
             traces_jobs_waiting: register
                 .gauge("traces_jobs_waiting", "ended jobs whose spans are not sent yet"),
             traces_jobs_dropped: register.counter_vec(
@@ -402,7 +402,7 @@ impl Metrics {
                 &["reason"],
             ),
             traces_spans_sent: register
-                .counter("traces_spans_sent_total", "spans that the receiver of traces took"),
+                .counter("traces_spans_sent_total", "spans that the receiver of traces accepted"),
             traces_spans_dropped: register.counter_vec(
                 "traces_spans_dropped_total",
                 "spans that the receiver of traces did not get",
@@ -420,7 +420,7 @@ impl Metrics {
             .gauge_vec("build_info", "always 1; the version is a label", &["version"])
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
-        // The metrics of the log exist before the others, and once per process.
+        // The metrics of the log are statics: they exist before the others, once per process.
         register.register(log::LINES_DROPPED.clone());
         register.register(log::CONNECTION_ERRORS.clone());
         #[cfg(target_os = "linux")]
@@ -444,23 +444,23 @@ impl Metrics {
             .collect()
     }
 
-    /// Renders the metrics in the Prometheus exposition format.
+    /// Renders the metrics in the Prometheus text exposition format.
     pub fn render(&self) -> String {
         self.remove_unused_series();
         let mut text = Vec::new();
-        // Writing to memory fails only for malformed families, which registration rejects.
+        // Encoding to memory fails only for malformed families, which registration rejects.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Replaces the definitions of the files, and warns if they have too many steps.
+    /// Replaces the definitions of the workflow files, and warns if they have too many steps.
     pub(crate) fn set_definitions(&self, definitions: &Definitions, steps_max: usize) {
-        if let Some(SeriesOverflow { untracked: without, steps }) =
+        if let Some(SeriesOverflow { untracked, steps }) =
             self.series.replace_definitions(definitions, steps_max)
         {
             tracing::warn!(
                 steps,
-                without,
+                untracked,
                 "metrics.steps_max is {steps_max}: steps of the largest workflows have no series \
                  of their own, and are counted together as step=\"{OTHER}\""
             );
@@ -468,26 +468,36 @@ impl Metrics {
         self.remove_unused_series();
     }
 
-    /// Removes the series of workflows and steps that are in no file, and that no running job has.
+    /// Removes the series of workflows and steps that are neither in the files nor in running jobs.
     pub(crate) fn remove_unused_series(&self) {
-        let Some(needed) = self.series.remove_unused() else { return };
-        macro_rules! forget {
+        let Some(used) = self.series.remove_unused() else { return };
+        macro_rules! remove_unused {
             ($($family:ident),*) => {$(
                 for labels in collect_labels(&self.$family) {
-                    let of = |name: &str| {
-                        labels.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+                    let find_label = |label: &str| {
+                        labels.iter().find(|(name, _)| name == label).map(|(_, value)| &**value)
                     };
-                    if of("workflow").is_some_and(|workflow| !needed.has(workflow, of("step"))) {
-                        let pairs = labels.iter().map(|(name, value)| (&**name, &**value));
-                        let names: HashMap<&str, &str> = pairs.collect();
-                        // Another thread may have removed it.
-                        let _ = self.$family.remove(&names);
+                    if find_label("workflow")
+                        .is_some_and(|workflow| !used.has(workflow, find_label("step")))
+                    {
+                        let labels: HashMap<&str, &str> =
+                            labels.iter().map(|(name, value)| (&**name, &**value)).collect();
+                        // An error means that another thread has removed the series.
+                        let _ = self.$family.remove(&labels);
                     }
                 }
             )*};
         }
-        forget!(dispatched, redispatched, confirmed, replied, failed, retried, step_duration);
-        forget!(job_duration, calls_refused, jobs_created, jobs_ended, jobs);
+        remove_unused!(
+            dispatched,
+            redispatched,
+            confirmed,
+            replied,
+            failed,
+            retried,
+            step_duration
+        );
+        remove_unused!(job_duration, calls_refused, jobs_created, jobs_ended, jobs);
     }
 }
 
@@ -513,6 +523,7 @@ impl Default for Metrics {
     }
 }
 
+/// Creates metrics with the prefix `workflow_`, and registers them.
 struct MetricRegistrar<'a>(&'a Registry);
 
 #[allow(

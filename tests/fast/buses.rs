@@ -157,7 +157,7 @@ fn what_is_wrong_with_buses_is_told() {
             "buses: { embedded: { kind: amqp, server: 'amqp://h' } }",
             r#""embedded" is the bus of the section"#,
         ),
-        ("buses: { A: { kind: amqp, server: 'amqp://h' } }", r#"the name "A" is none for a bus"#),
+        ("buses: { A: { kind: amqp, server: 'amqp://h' } }", r#""A" is not a valid name of a bus"#),
         ("buses: { a: { kind: amqp, server: 'amqp://h', prefech: 1 } }", "unknown field `prefech`"),
         ("buses: { a: { kind: amqp, server: 'amqp://h', prefetch: 0 } }", "buses.a.prefetch is 0"),
         (

@@ -109,6 +109,6 @@ fn a_certificate_that_ends_soon_is_warned_of() {
             continue;
         }
         let daemon = over_tls(&shown, &[]);
-        daemon.await_log(&["ends soon, or has ended", "hours_left"]);
+        daemon.await_log(&["expires soon, or has expired", "hours_left"]);
     }
 }

@@ -233,9 +233,9 @@ fn a_full_disk_and_a_broker_that_is_away_feed_the_watchdog_and_are_told() {
 fn a_daemon_without_a_service_manager_or_with_one_that_is_gone_goes_on() {
     let setup = Setup::new("", SINGLE).variable("NOTIFY_SOCKET", "/nonexistent/notify");
     let daemon = setup.start();
-    daemon.await_log(&["cannot be told", "NOTIFY_SOCKET"]);
+    daemon.await_log(&["cannot be notified", "NOTIFY_SOCKET"]);
     let lines = daemon.log();
-    assert_eq!(lines.matches("cannot be told").count(), 1, "{lines}");
+    assert_eq!(lines.matches("cannot be notified").count(), 1, "{lines}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn a_signal_that_means_nothing_is_named_and_ends_nothing() {
         (64, "signal 64"),
     ] {
         signal(&daemon, number);
-        daemon.await_log(&["this signal means nothing here", name]);
+        daemon.await_log(&["this signal is ignored", name]);
     }
     daemon.api.get("/livez").expect(200);
     assert!(daemon.ended().is_none());

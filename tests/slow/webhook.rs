@@ -249,7 +249,7 @@ fn while_the_other_side_is_down_jobs_go_on_and_their_ends_wait() {
         .collect();
     ids.iter().for_each(|id| drop(daemon.api.await_state(*id, "completed")));
     waiting_is(&daemon, JOBS as u64);
-    daemon.await_log(&["the webhook cannot be told"]);
+    daemon.await_log(&["calls of the webhook fail"]);
 
     let receiver = Receiver::start(port, |_, _| "200 OK".to_owned());
     let mut told: Vec<String> = receiver.await_calls(JOBS).iter().map(Call::job).collect();
@@ -330,7 +330,7 @@ fn an_end_that_cannot_be_told_in_time_is_given_up() {
     ended(&daemon, "{}");
     await_metric(&daemon, r#"workflow_webhook_deliveries_total{outcome="expired"}"#, 1);
     waiting_is(&daemon, 0);
-    daemon.await_log(&["could not be told", "given up"]);
+    daemon.await_log(&["could not be delivered", "given up"]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What the webhook decides: which notices are due, how many calls there are at once, and how long
-//! it pauses after failures. Nothing here does I/O or reads a clock.
+//! Decides when the webhook delivers which notice: the order, the number of concurrent calls,
+//! retries and backoff. Nothing here does I/O or reads a clock.
 
 use crate::settings::WebhookSettings;
 use base::http_client;
@@ -11,54 +11,65 @@ use std::time::Duration;
 /// How many notices are read from the journal at once.
 pub(super) const PAGE_ROWS: u32 = 100;
 
-/// The most failed notices that wait for another try. While there are that many, no new ones are
-/// read.
+/// How many failed notices may wait for a retry. At this limit no new notices are read.
 const RETRIES_MAX: usize = 10_000;
 
-/// The notices that are to be delivered, and when.
+/// The notices that are not delivered, and the state of the receiver.
 #[derive(Default)]
 pub(super) struct DeliveryQueue {
     /// The last notice that was read from the journal.
     cursor: NoticeNumber,
+    /// The notices that were read, and for which no call was made.
     page: VecDeque<(NoticeNumber, Notice)>,
-    /// Whether there may be notices beyond the cursor.
+    /// Whether the journal may have notices behind the cursor.
     pub(super) has_more: bool,
-    /// The failed notices: when each is due, and how often it has failed.
+    /// The number of failed calls of each notice that waits for a retry, by the time of the retry.
     retries: BTreeMap<(Timestamp, NoticeNumber), u32>,
-    /// Whether the last notice was a retry. Retries and new notices take turns.
+    /// Whether the last notice was a retry. Retries and new notices alternate.
     was_retry: bool,
-    /// How often calls have failed in a row, and until when no call is made.
+    /// How many calls have failed in a row.
     pub(super) failures: u32,
+    /// Until when no call is made after a failure.
     paused_until: Timestamp,
+    /// The number of active calls.
     pub(super) in_flight: usize,
-    pub(super) done: Vec<NoticeNumber>,
+    /// The notices that were delivered, rejected or given up. The webhook deletes them.
+    pub(super) finished: Vec<NoticeNumber>,
     pub(super) is_closing: bool,
 }
 
-/// What the task does next.
+/// What the webhook does next.
 pub(super) enum NextAction {
+    /// Call the receiver.
     Deliver(DueNotice),
-    /// Wait until something happens, or until this time has passed.
+    /// Wait for an input or the end of a call, but no longer than this duration.
     Wait(Option<Duration>),
-    /// Wait for one of the calls under way: there are as many as there may be.
+    /// Wait for the end of a call: their number is at the limit.
     WaitForCall,
+    /// Read the notices behind this one.
     Read(NoticeNumber),
+    /// Read this notice, whose calls have failed this number of times, and deliver it.
     ReadRetry(NoticeNumber, u32),
 }
 
+/// A notice to deliver now.
 pub(super) struct DueNotice {
     pub(super) number: NoticeNumber,
     pub(super) notice: Notice,
+    /// How many calls with it have failed.
     pub(super) failures: u32,
 }
 
 /// The outcome of a call.
 pub(super) enum DeliveryOutcome {
+    /// The receiver has accepted the notice.
     Delivered,
-    /// The receiver rejects the notice for good.
+    /// The receiver rejects the notice permanently, for this reason.
     Rejected(String),
+    /// The call is retried.
     Failed {
         reason: String,
+        /// The pause that the receiver demands.
         retry_after: Option<Duration>,
     },
 }
@@ -69,7 +80,7 @@ impl DeliveryQueue {
         DeliveryQueue { has_more: true, ..DeliveryQueue::default() }
     }
 
-    /// Decides what to do next.
+    /// Decides what to do next, and takes the notice to deliver out of the queue.
     pub(super) fn next_action(&mut self, now: Timestamp, settings: &WebhookSettings) -> NextAction {
         if self.is_closing {
             return NextAction::Wait(None);
@@ -86,15 +97,17 @@ impl DeliveryQueue {
         if self.in_flight >= settings.concurrency {
             return NextAction::WaitForCall;
         }
-        let due =
-            self.retries.first_key_value().map(|((due, number), failed)| (*due, *number, *failed));
-        let retry =
-            due.filter(|(due, ..)| *due <= now && (!self.was_retry || self.page.is_empty()));
-        if let Some((due, number, failed)) = retry {
+        let next_retry = self
+            .retries
+            .first_key_value()
+            .map(|((due, number), failures)| (*due, *number, *failures));
+        let due_retry =
+            next_retry.filter(|(due, ..)| *due <= now && (!self.was_retry || self.page.is_empty()));
+        if let Some((due, number, failures)) = due_retry {
             self.retries.remove(&(due, number));
             self.was_retry = true;
             self.in_flight += 1;
-            return NextAction::ReadRetry(number, failed);
+            return NextAction::ReadRetry(number, failures);
         }
         if let Some((number, notice)) = self.page.pop_front() {
             self.was_retry = false;
@@ -105,7 +118,7 @@ impl DeliveryQueue {
             self.has_more = false;
             return NextAction::Read(self.cursor);
         }
-        NextAction::Wait(due.map(|(due, ..)| duration_until(now, due)))
+        NextAction::Wait(next_retry.map(|(due, ..)| duration_until(now, due)))
     }
 
     /// Adds the notices that were read behind the cursor.
@@ -115,7 +128,8 @@ impl DeliveryQueue {
         self.page.extend(page);
     }
 
-    /// Gives up notices that are too old without a call. Done while the receiver accepts nothing.
+    /// Gives up the next notices that are too old, without a call. This bounds the work after a
+    /// long failure of the receiver.
     fn expire_page(&mut self, now: Timestamp, settings: &WebhookSettings) {
         while let Some((number, notice)) = self.page.front()
             && is_expired(notice, now, settings)
@@ -125,16 +139,17 @@ impl DeliveryQueue {
         }
     }
 
+    /// Logs that a notice is given up, and adds it to the finished ones.
     fn give_up(&mut self, number: NoticeNumber) {
         tracing::error!(
             notice = number,
-            "the end of a job could not be told to the webhook within events.webhook.age_max: \
-             given up"
+            "the end of a job could not be delivered to the webhook within \
+             events.webhook.age_max: given up"
         );
-        self.done.push(number);
+        self.finished.push(number);
     }
 
-    /// Applies the outcome of a call. Returns whether the notice is given up.
+    /// Applies the outcome of a call. Returns whether the notice was given up.
     pub(super) fn settle(
         &mut self,
         delivery: DueNotice,
@@ -142,41 +157,46 @@ impl DeliveryQueue {
         now: Timestamp,
         settings: &WebhookSettings,
     ) -> bool {
-        let DueNotice { number, notice, failures: failed } = delivery;
+        let DueNotice { number, notice, failures } = delivery;
         self.in_flight -= 1;
         let DeliveryOutcome::Failed { retry_after, .. } = outcome else {
             self.failures = 0;
-            self.done.push(number);
+            self.finished.push(number);
             return false;
         };
-        // Calls that were made together have failed together.
+        // Concurrent calls that fail together count as one failure.
         if self.failures == 0 || now >= self.paused_until {
             self.failures += 1;
-            let demanded = retry_after.unwrap_or(Duration::ZERO);
-            self.paused_until = add_duration(now, backoff(self.failures, settings).max(demanded));
+            let demanded_pause = retry_after.unwrap_or(Duration::ZERO);
+            self.paused_until =
+                add_duration(now, backoff(self.failures, settings).max(demanded_pause));
         }
         if is_expired(&notice, now, settings) {
             self.give_up(number);
             return true;
         }
-        self.retries.insert((add_duration(now, backoff(failed + 1, settings)), number), failed + 1);
+        let failures = failures + 1;
+        self.retries.insert((add_duration(now, backoff(failures, settings)), number), failures);
         false
     }
 }
 
+/// Returns whether a notice is older than the settings allow.
 fn is_expired(notice: &Notice, now: Timestamp, settings: &WebhookSettings) -> bool {
     now > add_duration(notice.at, settings.age_max.0)
 }
 
+/// Returns the pause after a number of failures.
 fn backoff(failures: u32, settings: &WebhookSettings) -> Duration {
     http_client::backoff(failures, (settings.backoff_min.0, settings.backoff_max.0))
 }
 
-/// Adds a duration to a time.
-pub(super) fn add_duration(at: Timestamp, span: Duration) -> Timestamp {
-    Timestamp(at.0.saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
+/// Returns the time that is a duration after another.
+pub(super) fn add_duration(time: Timestamp, duration: Duration) -> Timestamp {
+    Timestamp(time.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
 }
 
+/// Returns the duration from `now` to `due`; zero if `due` has passed.
 fn duration_until(now: Timestamp, due: Timestamp) -> Duration {
     Duration::from_nanos(u64::try_from(due.0.saturating_sub(now.0)).unwrap_or_default())
 }
@@ -202,12 +222,12 @@ mod tests {
         DeliveryOutcome::Failed { reason: "down".to_owned(), retry_after: None }
     }
 
-    /// Returns the notice that is delivered next at that time. Retries are read from a stub.
+    /// Returns the notice that is delivered next at a time. Retries are read from a stub.
     fn next_delivery(queue: &mut DeliveryQueue, at_s: i64) -> Option<DueNotice> {
         match queue.next_action(seconds(at_s), &settings()) {
             NextAction::Deliver(delivery) => Some(delivery),
-            NextAction::ReadRetry(number, failed) => {
-                Some(DueNotice { number, notice: notice(0), failures: failed })
+            NextAction::ReadRetry(number, failures) => {
+                Some(DueNotice { number, notice: notice(0), failures })
             }
             NextAction::Wait(_) | NextAction::WaitForCall | NextAction::Read(_) => None,
         }
@@ -220,7 +240,7 @@ mod tests {
         let (first, second) =
             (next_delivery(&mut queue, 10).unwrap(), next_delivery(&mut queue, 10).unwrap());
         assert!(!queue.settle(first, &failed(), seconds(10), &settings()));
-        assert!(next_delivery(&mut queue, 10).is_none(), "the other one is still under way");
+        assert!(next_delivery(&mut queue, 10).is_none(), "the other call is still active");
         queue.settle(second, &failed(), seconds(10), &settings());
         assert!(
             next_delivery(&mut queue, 10).is_none() && queue.failures == 1,
@@ -232,11 +252,11 @@ mod tests {
         assert!(next_delivery(&mut queue, 12).is_none());
         let probe = next_delivery(&mut queue, 13).unwrap();
         queue.settle(probe, &DeliveryOutcome::Delivered, seconds(13), &settings());
-        assert_eq!(queue.done.len(), 1);
-        let rest: Vec<NoticeNumber> = std::iter::from_fn(|| next_delivery(&mut queue, 60))
+        assert_eq!(queue.finished.len(), 1);
+        let remaining: Vec<NoticeNumber> = std::iter::from_fn(|| next_delivery(&mut queue, 60))
             .map(|delivery| delivery.number)
             .collect();
-        assert_eq!(rest.len(), 4, "{rest:?}");
+        assert_eq!(remaining.len(), 4, "{remaining:?}");
     }
 
     #[test]
@@ -258,17 +278,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_old_is_given_up() {
+    fn notices_that_are_too_old_are_given_up() {
         let day_s = 24 * 3600;
         let mut queue = DeliveryQueue::default();
         queue.add_page(vec![(1, notice(0)), (2, notice(0)), (3, notice(10 * day_s))]);
         let first = next_delivery(&mut queue, 10 * day_s).unwrap();
         assert!(
             queue.settle(first, &failed(), seconds(10 * day_s), &settings()),
-            "tried once all the same"
+            "an old notice is tried once"
         );
         assert_eq!(next_delivery(&mut queue, 11 * day_s).map(|delivery| delivery.number), Some(3));
-        assert_eq!(queue.done, [1, 2]);
+        assert_eq!(queue.finished, [1, 2]);
     }
 
     #[test]
@@ -281,7 +301,10 @@ mod tests {
         for call in calls {
             queue.settle(call, &DeliveryOutcome::Delivered, seconds(10), &settings());
             let next = next_delivery(&mut queue, 10).map(|delivery| delivery.number);
-            assert!(next.is_some_and(|number| number > 4), "one takes its place: {next:?}");
+            assert!(
+                next.is_some_and(|number| number > 4),
+                "a finished call makes way for another: {next:?}"
+            );
         }
     }
 

@@ -1,9 +1,9 @@
-//! The events about jobs that others receive (docs/operations.md, docs/http-api.md): one for each
-//! change of the state of a job or a step, as a CloudEvent 1.0 in structured mode (JSON).
+//! The events about jobs (docs/operations.md, docs/http-api.md): one for each change of the state
+//! of a job or a step, as a CloudEvent 1.0 in structured mode (JSON).
 //!
-//! An event follows from an entry, so it is published after the commit like any effect. Its id is
-//! made of the job and the number of the entry in the job's record: an event that is sent again,
-//! even after a restart, has the same id.
+//! An event follows from an entry, so it is published after the commit, like any effect. Its id
+//! consists of the job and the number of the entry in the job's record. So an event that is sent
+//! again, even after a restart, has the same id.
 
 use base::times::Rfc3339Time;
 use bytes::Bytes;
@@ -21,10 +21,10 @@ pub const CONTENT_TYPE: &str = "application/cloudevents+json";
 /// The prefix of every event's type.
 const TYPE_PREFIX: &str = "workflow-manager.";
 
-/// How much of a reason, a status or a message an event contains, in characters.
+/// The length from which a reason, a status or a message is truncated in an event, in characters.
 const TEXT_CHARS_MAX: usize = 1_000;
 
-/// What the state belongs to that has changed.
+/// The kind of thing whose state has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A job or a child job.
@@ -34,7 +34,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Returns the name for users.
+    /// Returns the name in events and in queries of the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Subject::Job => "job",
@@ -46,64 +46,64 @@ impl Subject {
 /// Something that happened to a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The id: unique, and the same whenever the event is sent.
+    /// The id: unique, and the same each time the event is sent.
     pub id: String,
     /// The workflow's full name.
     pub workflow: Arc<str>,
-    /// What the state belongs to that has changed.
+    /// The kind of thing whose state has changed.
     pub subject: Subject,
     /// What happened: a state, `progressed`, `attempt-failed` or `counted`.
     pub action: &'static str,
     /// The id of the job or child job.
     pub job: JobId,
-    /// The id of its parent job.
+    /// The id of its parent job; `None` for a root job.
     pub parent: Option<JobId>,
     /// The id of its root job.
     pub root: JobId,
     /// When it happened.
     pub at: Timestamp,
-    /// Whether the job has ended with it.
+    /// Whether the event is the end of the job.
     pub is_end: bool,
     /// The serialised CloudEvent.
     pub body: Bytes,
 }
 
 impl Event {
-    /// Makes the events of a job's newest decision, which is already applied to the job.
+    /// Builds the events of a job's newest decision, which is already applied to the job.
     pub fn from_decision(job: &Job, recorded: &Recorded, source: &str) -> Vec<Event> {
         let builder = EventBuilder::new(job, source);
         let mut events = Vec::new();
-        for (number, entry) in (recorded.first + 1..).zip(&recorded.entries) {
-            builder.add_events(number, entry, recorded.at, &mut events);
+        for (entry_number, entry) in (recorded.first + 1..).zip(&recorded.entries) {
+            builder.add_events(entry_number, entry, recorded.at, &mut events);
         }
         events
     }
 
-    /// Makes the event that put a job in its current state.
+    /// Builds the event of the last change of a job's state.
     pub fn from_state(job: &Job, source: &str) -> Event {
-        let at = job.ended().unwrap_or(job.origin().created);
+        let time = job.ended().unwrap_or(job.origin().created);
         EventBuilder::new(job, source).job_event(
             job.state_entry(),
             job.state(),
-            at,
+            time,
             job.reason().map(|reason| &**reason),
         )
     }
 
-    /// Makes an event for each step whose counts of child jobs differ from `last`, and updates
-    /// `last`.
+    /// Builds an event for each step whose counts of child jobs differ from `last_counts`, and
+    /// updates `last_counts`.
     pub(crate) fn from_counts(
         job: &Job,
         source: &str,
-        at: Timestamp,
-        last: &mut BTreeMap<StepIndex, ItemCounts>,
+        time: Timestamp,
+        last_counts: &mut BTreeMap<StepIndex, ItemCounts>,
     ) -> Vec<Event> {
         let builder = EventBuilder::new(job, source);
         let mut events = Vec::new();
         for (step, (definition, _)) in job.graph().indices().zip(job.steps()) {
             let Some(counts) = job.item_counts(step) else { continue };
-            if last.insert(step, counts) != Some(counts) {
-                events.push(builder.counts_event(step, &definition.name, at, counts));
+            if last_counts.insert(step, counts) != Some(counts) {
+                events.push(builder.counts_event(step, &definition.name, time, counts));
             }
         }
         events
@@ -141,6 +141,7 @@ struct CloudEvent<'a> {
     data: Data<'a>,
 }
 
+/// The data of a CloudEvent.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Data<'a> {
@@ -151,14 +152,14 @@ struct Data<'a> {
     root: JobId,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<JobId>,
-    /// The index of a child job's item.
+    /// The index of the item; `None` for a root job.
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<u32>,
     #[serde(flatten)]
     details: Details<'a>,
 }
 
-/// The fields that differ from event to event.
+/// The data that depends on the kind of event.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Details<'a> {
@@ -181,6 +182,7 @@ struct Details<'a> {
     children: Option<ItemCounts>,
 }
 
+/// Returns the first [`TEXT_CHARS_MAX`] characters of a text.
 fn truncate(text: &str) -> &str {
     text.char_indices().nth(TEXT_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }
@@ -190,58 +192,69 @@ impl<'a> EventBuilder<'a> {
         EventBuilder { job, workflow: job.definition().full_name().into(), source }
     }
 
-    fn add_events(&self, number: u64, entry: &Entry, at: Timestamp, events: &mut Vec<Event>) {
+    /// Adds the events of an entry.
+    fn add_events(
+        &self,
+        entry_number: u64,
+        entry: &Entry,
+        time: Timestamp,
+        events: &mut Vec<Event>,
+    ) {
         match entry {
-            Entry::Job(entry) => self.add_job_events(number, entry, at, events),
+            Entry::Job(entry) => self.add_job_events(entry_number, entry, time, events),
             Entry::Step(step, entry) => {
-                events.extend(self.step_entry_event(number, *step, entry, at))
+                events.extend(self.step_entry_event(entry_number, *step, entry, time))
             }
             Entry::FanOut(step, entry) => {
-                events.extend(self.fan_out_entry_event(number, *step, entry, at))
+                events.extend(self.fan_out_entry_event(entry_number, *step, entry, time))
             }
             Entry::Caller(_) => {}
         }
     }
 
+    /// Adds the events of an entry about the job, after the events of steps that end with it.
     fn add_job_events(
         &self,
-        number: u64,
+        entry_number: u64,
         entry: &JobEntry,
-        at: Timestamp,
+        time: Timestamp,
         events: &mut Vec<Event>,
     ) {
-        let (state, at, reason) = match entry {
+        let (state, time, reason) = match entry {
             JobEntry::Created { .. } => (JobState::Running, self.job.origin().created, None),
             JobEntry::Resumed | JobEntry::Retried { .. } | JobEntry::Rerun { .. } => {
-                (JobState::Running, at, None)
+                (JobState::Running, time, None)
             }
-            JobEntry::Paused => (JobState::Paused, at, None),
-            JobEntry::Completed => (JobState::Completed, at, None),
-            JobEntry::Failed { reason, .. } => (JobState::Failed, at, Some(reason)),
-            JobEntry::Cancelled { reason, .. } => (JobState::Cancelled, at, Some(reason)),
+            JobEntry::Paused => (JobState::Paused, time, None),
+            JobEntry::Completed => (JobState::Completed, time, None),
+            JobEntry::Failed { reason, .. } => (JobState::Failed, time, Some(reason)),
+            JobEntry::Cancelled { reason, .. } => (JobState::Cancelled, time, Some(reason)),
             JobEntry::ToldAgain | JobEntry::Asked { .. } => return,
         };
         if reason.is_some() {
-            self.add_cut_off_steps(number, at, events);
+            self.add_cancelled_steps(entry_number, time, events);
         }
-        events.push(self.job_event(number, state, at, reason.map(|reason| &**reason)));
+        events.push(self.job_event(entry_number, state, time, reason.map(|reason| &**reason)));
     }
 
+    /// Returns the event of an entry about a step; `None` if the step's state does not change.
     fn step_entry_event(
         &self,
-        number: u64,
+        entry_number: u64,
         step: StepIndex,
         entry: &StepEntry,
-        at: Timestamp,
+        time: Timestamp,
     ) -> Option<Event> {
-        let details_of = |state: StepState| Details { state: state.as_str(), ..Details::default() };
-        let (kind, details) = match entry {
-            StepEntry::Started { attempt, .. } => {
-                ("running", Details { attempt: Some(*attempt), ..details_of(StepState::Running) })
-            }
-            StepEntry::Completed(_) => ("completed", details_of(StepState::Completed)),
+        let state_details =
+            |state: StepState| Details { state: state.as_str(), ..Details::default() };
+        let (action, details) = match entry {
+            StepEntry::Started { attempt, .. } => (
+                "running",
+                Details { attempt: Some(*attempt), ..state_details(StepState::Running) },
+            ),
+            StepEntry::Completed(_) => ("completed", state_details(StepState::Completed)),
             StepEntry::Progressed { progress, .. } => {
-                return Some(self.progress_event(number, step, at, progress));
+                return Some(self.progress_event(entry_number, step, time, progress));
             }
             StepEntry::AttemptFailed { attempt, failure, retry_at } => {
                 let details = Details {
@@ -251,8 +264,8 @@ impl<'a> EventBuilder<'a> {
                 };
                 ("attempt-failed", details)
             }
-            StepEntry::Skipped => ("skipped", details_of(StepState::Skipped)),
-            StepEntry::Cancelled => ("cancelled", details_of(StepState::Cancelled)),
+            StepEntry::Skipped => ("skipped", state_details(StepState::Skipped)),
+            StepEntry::Cancelled => ("cancelled", state_details(StepState::Cancelled)),
             StepEntry::Failed(failure) => {
                 ("failed", self.failure_details(StepState::Failed, failure))
             }
@@ -261,44 +274,48 @@ impl<'a> EventBuilder<'a> {
             | StepEntry::Begun
             | StepEntry::Unconfirmed => return None,
         };
-        Some(self.step_event(number, step, kind, at, details))
+        Some(self.step_event(entry_number, step, action, time, details))
     }
 
+    /// Returns the event of an entry about a fan-out; `None` if the step's state does not change.
     fn fan_out_entry_event(
         &self,
-        number: u64,
+        entry_number: u64,
         step: StepIndex,
         entry: &FanOutEntry,
-        at: Timestamp,
+        time: Timestamp,
     ) -> Option<Event> {
-        let details_of = |state: StepState| Details { state: state.as_str(), ..Details::default() };
-        let (kind, details) = match entry {
-            FanOutEntry::Started { .. } => ("running", details_of(StepState::Running)),
-            FanOutEntry::Restarted { attempt, .. } => {
-                ("running", Details { attempt: Some(*attempt), ..details_of(StepState::Running) })
-            }
-            FanOutEntry::Completed => ("completed", details_of(StepState::Completed)),
+        let state_details =
+            |state: StepState| Details { state: state.as_str(), ..Details::default() };
+        let (action, details) = match entry {
+            FanOutEntry::Started { .. } => ("running", state_details(StepState::Running)),
+            FanOutEntry::Restarted { attempt, .. } => (
+                "running",
+                Details { attempt: Some(*attempt), ..state_details(StepState::Running) },
+            ),
+            FanOutEntry::Completed => ("completed", state_details(StepState::Completed)),
             FanOutEntry::ChildrenStarted { .. }
             | FanOutEntry::ChildStarted { .. }
             | FanOutEntry::ChildCompleted { .. }
             | FanOutEntry::ChildFailed { .. } => return None,
         };
-        Some(self.step_event(number, step, kind, at, details))
+        Some(self.step_event(entry_number, step, action, time, details))
     }
 
-    /// Adds events for the steps that were running when the job ended.
-    fn add_cut_off_steps(&self, number: u64, at: Timestamp, events: &mut Vec<Event>) {
+    /// Adds events for the steps that the end of the job has cancelled.
+    fn add_cancelled_steps(&self, entry_number: u64, time: Timestamp, events: &mut Vec<Event>) {
         for step in self.job.graph().indices() {
             if self.job.step(step).state == StepState::Running
                 && self.job.step_state(step) == StepState::Cancelled
             {
                 let details =
                     Details { state: StepState::Cancelled.as_str(), ..Details::default() };
-                events.push(self.step_event(number, step, "cancelled", at, details));
+                events.push(self.step_event(entry_number, step, "cancelled", time, details));
             }
         }
     }
 
+    /// Returns the details of a failure that leaves the step in `state`.
     fn failure_details<'b>(&self, state: StepState, failure: &'b Failure) -> Details<'b> {
         Details {
             state: state.as_str(),
@@ -307,11 +324,12 @@ impl<'a> EventBuilder<'a> {
         }
     }
 
+    /// Builds the event of a progress message.
     fn progress_event(
         &self,
-        number: u64,
+        entry_number: u64,
         step: StepIndex,
-        at: Timestamp,
+        time: Timestamp,
         progress: &Progress,
     ) -> Event {
         let details = Details {
@@ -321,14 +339,15 @@ impl<'a> EventBuilder<'a> {
             message: progress.message.as_deref().map(truncate),
             ..Details::default()
         };
-        self.step_event(number, step, "progressed", at, details)
+        self.step_event(entry_number, step, "progressed", time, details)
     }
 
+    /// Builds the event of changed counts of child jobs.
     fn counts_event(
         &self,
         step: StepIndex,
         name: &str,
-        at: Timestamp,
+        time: Timestamp,
         counts: ItemCounts,
     ) -> Event {
         let details = Details {
@@ -336,17 +355,18 @@ impl<'a> EventBuilder<'a> {
             children: Some(counts),
             ..Details::default()
         };
-        let mut event = self.step_event(self.job.entry_count(), step, "counted", at, details);
-        // The event stands for no single entry, but for the sum of all up to this one.
+        let mut event = self.step_event(self.job.entry_count(), step, "counted", time, details);
+        // The event does not follow from one entry, but from all entries up to this one.
         event.id = format!("{}:{name}:counted", self.event_id(self.job.entry_count()));
         event
     }
 
+    /// Builds the event of a job's state.
     fn job_event(
         &self,
-        number: u64,
+        entry_number: u64,
         state: JobState,
-        at: Timestamp,
+        time: Timestamp,
         reason: Option<&str>,
     ) -> Event {
         let details =
@@ -355,20 +375,21 @@ impl<'a> EventBuilder<'a> {
         self.build(
             Subject::Job,
             state.as_str(),
-            self.event_id(number),
+            self.event_id(entry_number),
             subject,
-            at,
+            time,
             state.is_ended(),
             details,
         )
     }
 
+    /// Builds an event about a step, and adds its name, status and attempt to the details.
     fn step_event(
         &self,
-        number: u64,
+        entry_number: u64,
         step: StepIndex,
         action: &'static str,
-        at: Timestamp,
+        time: Timestamp,
         details: Details<'_>,
     ) -> Event {
         let definition = self.job.graph().step(step);
@@ -382,17 +403,18 @@ impl<'a> EventBuilder<'a> {
             attempt: details.attempt.or((run.attempt > 0).then_some(run.attempt)),
             ..details
         };
-        let id = format!("{}:{}", self.event_id(number), definition.name);
+        let id = format!("{}:{}", self.event_id(entry_number), definition.name);
         let subject = format!("{}/{}", self.job.id(), definition.name);
-        self.build(Subject::Step, action, id, subject, at, false, details)
+        self.build(Subject::Step, action, id, subject, time, false, details)
     }
 
-    /// Formats the id of an entry's event. A job id may be used again after its job has ended: the
-    /// time of creation tells the two jobs apart.
-    fn event_id(&self, number: u64) -> String {
-        format!("{}:{:x}:{number}", self.job.id(), self.job.origin().created.0)
+    /// Formats the id of an entry's event. Clients may reuse a job id after its job has ended, so
+    /// the id contains the time of creation too.
+    fn event_id(&self, entry_number: u64) -> String {
+        format!("{}:{:x}:{entry_number}", self.job.id(), self.job.origin().created.0)
     }
 
+    /// Builds an event and its CloudEvent.
     #[allow(
         clippy::too_many_arguments,
         reason = "the parts of one event, put together in one place"
@@ -403,7 +425,7 @@ impl<'a> EventBuilder<'a> {
         action: &'static str,
         id: String,
         cloud_event_subject: String,
-        at: Timestamp,
+        time: Timestamp,
         is_end: bool,
         details: Details<'_>,
     ) -> Event {
@@ -415,7 +437,7 @@ impl<'a> EventBuilder<'a> {
             source: self.source,
             kind: format!("{TYPE_PREFIX}{}.{action}", subject.as_str()),
             subject: cloud_event_subject,
-            time: Rfc3339Time(at),
+            time: Rfc3339Time(time),
             datacontenttype: "application/json",
             data: Data {
                 workflow: &self.workflow,
@@ -427,7 +449,8 @@ impl<'a> EventBuilder<'a> {
                 details,
             },
         };
-        let body = serde_json::to_string(&cloud_event).expect("texts and numbers have a JSON text");
+        let body =
+            serde_json::to_string(&cloud_event).expect("texts and numbers serialize to JSON");
         Event {
             id,
             workflow: self.workflow.clone(),
@@ -436,7 +459,7 @@ impl<'a> EventBuilder<'a> {
             job: origin.id,
             parent,
             root: origin.root,
-            at,
+            at: time,
             is_end,
             body: body.into(),
         }

@@ -1,6 +1,6 @@
-//! The streams of events that clients have open. One ring holds the newest events for all of them,
-//! so that memory is bounded however many clients read, and however slowly. A subscriber that falls
-//! behind is told how many events it has missed. The notifier publishes, the API's streams
+//! Distributes events to the open event streams. One ring buffer holds the newest events for all
+//! subscribers, so memory is bounded whatever their number and speed. A subscriber that falls
+//! behind gets the number of events that it has missed. The notifier publishes; the API's streams
 //! subscribe.
 
 use super::event::{Event, Subject};
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// The most that the ring holds for slow subscribers, in bytes of events.
+/// The capacity of the ring, in bytes of events.
 const RING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// The most that a subscriber gets at once, in bytes of events.
+/// The size from which a batch takes no further event, in bytes of events.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 
 /// The events that a subscriber receives.
@@ -21,21 +21,22 @@ const BATCH_BYTES_MAX: usize = 64 * 1024;
 pub enum EventFilter {
     /// Events of all jobs.
     All {
-        /// Only events of this workflow.
+        /// Only events of this workflow; `None` for all workflows.
         workflow: Option<String>,
-        /// Only events of jobs, or only events of steps.
+        /// Only events of jobs, or only events of steps; `None` for both.
         subject: Option<Subject>,
     },
-    /// Events of a job and its child jobs: of all levels below a root job, of the first level below
-    /// a child job.
+    /// Events of a job and its child jobs. Below a root job that is the whole job tree, below a
+    /// child job the first level.
     JobTree(JobId),
     /// Events of the job alone, without its child jobs.
     JobOnly(JobId),
-    /// Events of the job alone, and notifications when the counts of its child jobs change.
+    /// Events of the job alone, and notifications about changed counts of its child jobs.
     JobWithCounts(JobId),
 }
 
 impl EventFilter {
+    /// Returns whether subscribers with this filter receive an event.
     fn matches(&self, event: &Event) -> bool {
         match self {
             EventFilter::All { workflow, subject } => {
@@ -56,54 +57,61 @@ pub struct EventHub {
     state: Arc<EventHubState>,
 }
 
+/// What the hub shares with its subscriptions. The counts are atomics, so that jobs without
+/// subscribers cost no lock.
 #[derive(Default)]
 struct EventHubState {
     ring: Mutex<Ring>,
+    /// The number of subscribers to all jobs.
     all_jobs_count: AtomicUsize,
+    /// The number of subscribers to one job or job tree.
     single_job_count: AtomicUsize,
-    /// The subscribers to single jobs that also count child jobs.
+    /// The number of subscribers to the counts of child jobs.
     counting_count: AtomicUsize,
-    /// Events that did not reach the ring, and that no subscriber was told about yet.
+    /// Events that did not reach the ring, and that were not reported as missed yet.
     lost: AtomicU64,
 }
 
+/// The newest events, and the subscribers.
 #[derive(Default)]
 struct Ring {
     events: VecDeque<Arc<Event>>,
-    /// The number of the oldest event in the ring.
-    first: u64,
+    /// The number of the oldest event in the ring. Events are numbered in the order of publication.
+    first_number: u64,
+    /// The size of the events.
     bytes: usize,
     all_jobs: Vec<Arc<Subscriber>>,
-    by_tree: HashMap<JobId, Vec<Arc<Subscriber>>>,
+    by_job_tree: HashMap<JobId, Vec<Arc<Subscriber>>>,
     by_job: HashMap<JobId, Vec<Arc<Subscriber>>>,
     is_closed: bool,
 }
 
 struct Subscriber {
     filter: EventFilter,
-    /// How many events for it were published so far.
+    /// How many events that match the filter were published since the subscription was opened.
     matched: AtomicU64,
+    /// Wakes the subscriber when events have arrived or the hub is closed.
     wake: Notify,
     /// Wakes the subscriber when the counts of child jobs may have changed.
     counts_changed: Notify,
 }
 
-/// What a subscriber gets at once.
+/// The next events of a subscription.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The most events that it can have missed before the following ones.
+    /// How many events before these the subscriber has missed, at most.
     pub missed: u64,
     /// The next events, in order.
     pub events: Vec<Arc<Event>>,
 }
 
-/// A subscription, which receives the events from the moment on at which it was opened.
+/// A subscription: receives the matching events that are published after it was opened.
 pub struct Subscription {
     state: Arc<EventHubState>,
     subscriber: Arc<Subscriber>,
     /// The number of the next event to examine.
     cursor: u64,
-    /// How many events were delivered, or reported as missed.
+    /// How many matching events were delivered or reported as missed.
     accounted: u64,
 }
 
@@ -114,10 +122,10 @@ impl EventHubState {
 }
 
 impl EventHub {
-    /// Opens a subscription. Returns `None` if `max` are open.
-    pub fn subscribe(&self, filter: EventFilter, max: usize) -> Option<Subscription> {
+    /// Opens a subscription. Returns `None` if `subscribers_max` are open.
+    pub fn subscribe(&self, filter: EventFilter, subscribers_max: usize) -> Option<Subscription> {
         let mut ring = self.state.lock_ring();
-        if self.subscriber_count() >= max {
+        if self.subscriber_count() >= subscribers_max {
             return None;
         }
         let subscriber = Arc::new(Subscriber {
@@ -132,7 +140,7 @@ impl EventHub {
                 self.state.all_jobs_count.fetch_add(1, Ordering::SeqCst);
             }
             EventFilter::JobTree(id) => {
-                ring.by_tree.entry(id).or_default().push(subscriber.clone());
+                ring.by_job_tree.entry(id).or_default().push(subscriber.clone());
                 self.state.single_job_count.fetch_add(1, Ordering::SeqCst);
             }
             EventFilter::JobOnly(id) | EventFilter::JobWithCounts(id) => {
@@ -153,24 +161,24 @@ impl EventHub {
             + self.state.single_job_count.load(Ordering::SeqCst)
     }
 
-    /// Returns whether anybody subscribes to events of the job with these ids: its own, its
-    /// parent's, its root job's.
-    pub(crate) fn has_subscribers(&self, [own, parent, root]: [JobId; 3]) -> bool {
+    /// Returns whether there are subscribers to events of a job. The ids are those of the job, its
+    /// parent and its root job.
+    pub(crate) fn has_subscribers(&self, [job, parent, root]: [JobId; 3]) -> bool {
         self.state.all_jobs_count.load(Ordering::SeqCst) > 0
             || (self.state.single_job_count.load(Ordering::SeqCst) > 0 && {
                 let ring = self.state.lock_ring();
-                ring.by_job.contains_key(&own)
-                    || [own, parent, root].iter().any(|id| ring.by_tree.contains_key(id))
+                ring.by_job.contains_key(&job)
+                    || [job, parent, root].iter().any(|id| ring.by_job_tree.contains_key(id))
             })
     }
 
-    /// Returns whether anybody counts the child jobs of a job.
+    /// Returns whether there are subscribers to the counts of a job's child jobs.
     pub fn has_counting_subscribers(&self, job: JobId) -> bool {
         self.state.counting_count.load(Ordering::SeqCst) > 0
             && self.state.lock_ring().counting_subscribers(job).next().is_some()
     }
 
-    /// Wakes the subscribers that count a job's child jobs.
+    /// Wakes the subscribers to the counts of a job's child jobs.
     pub(crate) fn notify_counts_changed(&self, job: JobId) {
         self.state
             .lock_ring()
@@ -183,7 +191,7 @@ impl EventHub {
         let mut ring = self.state.lock_ring();
         let lost = self.state.lost.swap(0, Ordering::SeqCst);
         if lost > 0 {
-            // Nobody knows any more for which subscribers they were.
+            // It is unknown which subscribers they match, so all report them as missed.
             ring.subscribers().for_each(|subscriber| subscriber.record_matches(lost));
         }
         if self.subscriber_count() == 0 {
@@ -194,12 +202,12 @@ impl EventHub {
         }
     }
 
-    /// Records that events were dropped on their way here.
-    pub(crate) fn record_lost(&self, events: usize) {
-        self.state.lost.fetch_add(events as u64, Ordering::SeqCst);
+    /// Records that `count` events were dropped before they reached the hub.
+    pub(crate) fn record_lost(&self, count: usize) {
+        self.state.lost.fetch_add(count as u64, Ordering::SeqCst);
     }
 
-    /// Ends all subscriptions for good.
+    /// Ends all subscriptions permanently.
     pub fn close(&self) {
         let mut ring = self.state.lock_ring();
         ring.is_closed = true;
@@ -208,30 +216,34 @@ impl EventHub {
 }
 
 impl Ring {
+    /// Returns the number of the next event to be published.
     fn end(&self) -> u64 {
-        self.first + self.events.len() as u64
+        self.first_number + self.events.len() as u64
     }
 
     fn subscribers(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
-        self.all_jobs.iter().chain(self.by_tree.values().chain(self.by_job.values()).flatten())
+        self.all_jobs.iter().chain(self.by_job_tree.values().chain(self.by_job.values()).flatten())
     }
 
+    /// Returns the subscribers to the counts of a job's child jobs.
     fn counting_subscribers(&self, job: JobId) -> impl Iterator<Item = &Arc<Subscriber>> {
         self.by_job.get(&job).into_iter().flatten().filter(|subscriber| subscriber.is_counting())
     }
 
+    /// Adds an event, wakes its subscribers, and drops the oldest events beyond the capacity.
     fn push(&mut self, event: Arc<Event>) {
         for subscriber in
             self.all_jobs.iter().filter(|subscriber| subscriber.filter.matches(&event))
         {
             subscriber.record_match();
         }
+        // Each id once, so that no subscriber counts the event twice.
         let mut ids = [Some(event.job), event.parent, Some(event.root)];
         if event.root == event.job || Some(event.root) == event.parent {
             ids[2] = None;
         }
-        let by_related_job = ids.iter().flatten().filter_map(|id| self.by_tree.get(id));
-        for subscriber in by_related_job.chain(self.by_job.get(&event.job)).flatten() {
+        let tree_subscribers = ids.iter().flatten().filter_map(|id| self.by_job_tree.get(id));
+        for subscriber in tree_subscribers.chain(self.by_job.get(&event.job)).flatten() {
             subscriber.record_match();
         }
         self.bytes += event.body.len();
@@ -239,29 +251,31 @@ impl Ring {
         while self.bytes > RING_BYTES_MAX && self.events.len() > 1 {
             if let Some(oldest) = self.events.pop_front() {
                 self.bytes -= oldest.body.len();
-                self.first += 1;
+                self.first_number += 1;
             }
         }
     }
 
+    /// Removes a subscriber. Without subscribers the ring holds no events.
     fn remove(&mut self, subscriber: &Arc<Subscriber>) {
         match subscriber.filter {
             EventFilter::All { .. } => {
                 self.all_jobs.retain(|other| !Arc::ptr_eq(other, subscriber))
             }
-            EventFilter::JobTree(id) => remove_subscriber(&mut self.by_tree, id, subscriber),
+            EventFilter::JobTree(id) => remove_subscriber(&mut self.by_job_tree, id, subscriber),
             EventFilter::JobOnly(id) | EventFilter::JobWithCounts(id) => {
                 remove_subscriber(&mut self.by_job, id, subscriber)
             }
         }
-        if self.all_jobs.is_empty() && self.by_tree.is_empty() && self.by_job.is_empty() {
-            self.first = self.end();
+        if self.all_jobs.is_empty() && self.by_job_tree.is_empty() && self.by_job.is_empty() {
+            self.first_number = self.end();
             self.events = VecDeque::new();
             self.bytes = 0;
         }
     }
 }
 
+/// Removes a subscriber from the list under an id, and the list if it is empty.
 fn remove_subscriber(
     lists: &mut HashMap<JobId, Vec<Arc<Subscriber>>>,
     id: JobId,
@@ -284,15 +298,16 @@ impl Subscriber {
         self.record_matches(1);
     }
 
-    /// Counts events. Those that are no longer in the ring when it is read were missed.
-    fn record_matches(&self, events: u64) {
-        self.matched.fetch_add(events, Ordering::Relaxed);
+    /// Counts matching events, and wakes the subscriber. Those that the ring no longer has when the
+    /// subscriber reads it are missed.
+    fn record_matches(&self, count: u64) {
+        self.matched.fetch_add(count, Ordering::Relaxed);
         self.wake.notify_one();
     }
 }
 
 impl Subscription {
-    /// Waits for the next events. Returns `None` when all subscriptions end.
+    /// Waits for the next events. Returns `None` when the hub is closed.
     pub async fn next(&mut self) -> Option<Batch> {
         loop {
             match self.poll() {
@@ -309,6 +324,7 @@ impl Subscription {
         async move { subscriber.counts_changed.notified().await }
     }
 
+    /// Returns the next batch of events, if there are any, and moves the cursor behind it.
     fn poll(&mut self) -> PollResult {
         let ring = self.state.lock_ring();
         if ring.is_closed {
@@ -319,8 +335,8 @@ impl Subscription {
             self.cursor = ring.end();
             return PollResult::Nothing;
         }
-        self.cursor = self.cursor.max(ring.first);
-        let skipped = usize::try_from(self.cursor - ring.first).unwrap_or(usize::MAX);
+        self.cursor = self.cursor.max(ring.first_number);
+        let skipped = usize::try_from(self.cursor - ring.first_number).unwrap_or(usize::MAX);
         let mut unread =
             ring.events.iter().skip(skipped).filter(|event| self.subscriber.filter.matches(event));
         let mut batch = Batch::default();
@@ -337,21 +353,23 @@ impl Subscription {
         if batch.events.len() as u64 == in_ring {
             self.cursor = ring.end();
         } else {
-            let last = batch.events.last();
-            let passed = ring
+            let last_taken = batch.events.last();
+            let before_last = ring
                 .events
                 .iter()
                 .skip(skipped)
-                .take_while(|event| last.is_some_and(|last| !Arc::ptr_eq(event, last)))
+                .take_while(|event| last_taken.is_some_and(|last| !Arc::ptr_eq(event, last)))
                 .count();
-            self.cursor += passed as u64 + 1;
+            self.cursor += before_last as u64 + 1;
         }
         PollResult::Batch(batch)
     }
 }
 
 enum PollResult {
+    /// The hub is closed.
     Closed,
+    /// No event has arrived.
     Nothing,
     Batch(Batch),
 }
@@ -409,34 +427,37 @@ mod tests {
     fn a_stream_has_the_matching_events_since_it_was_opened() {
         let hub = EventHub::default();
         hub.publish(&[event(1, 1, "w", 10)]);
-        let mut of_all = hub.subscribe(all(), 10).unwrap();
-        let mut of_one =
+        let mut all_stream = hub.subscribe(all(), 10).unwrap();
+        let mut job_stream =
             hub.subscribe(EventFilter::JobTree(JobId(uuid::Uuid::from_u128(1))), 10).unwrap();
-        let mut of_workflow = hub
+        let mut workflow_stream = hub
             .subscribe(EventFilter::All { workflow: Some("v".to_owned()), subject: None }, 10)
             .unwrap();
         let events = [event(1, 1, "w", 10), event(2, 1, "w", 11), event(3, 3, "v", 12)];
         hub.publish(&events);
         let batch = |events: &[Arc<Event>]| Some(Batch { missed: 0, events: events.to_vec() });
-        assert_eq!(poll_now(&mut of_all), batch(&events));
-        assert_eq!(poll_now(&mut of_one), batch(&events[..2]));
-        assert_eq!(poll_now(&mut of_workflow), batch(&events[2..]));
-        assert_eq!((poll_now(&mut of_all), poll_now(&mut of_one)), (None, None));
+        assert_eq!(poll_now(&mut all_stream), batch(&events));
+        assert_eq!(poll_now(&mut job_stream), batch(&events[..2]));
+        assert_eq!(poll_now(&mut workflow_stream), batch(&events[2..]));
+        assert_eq!((poll_now(&mut all_stream), poll_now(&mut job_stream)), (None, None));
     }
 
     #[test]
-    fn a_stream_of_a_job_alone_has_nothing_of_its_child_jobs_which_make_nothing_for_it() {
+    fn a_stream_of_a_job_alone_causes_no_events_of_its_child_jobs() {
         let hub = EventHub::default();
         let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
-        let mut own = hub.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
+        let mut job_stream = hub.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
         assert!(hub.has_subscribers([id(1), id(1), id(1)]));
-        assert!(!hub.has_subscribers([id(2), id(1), id(1)]), "no event is made of a child job");
+        assert!(!hub.has_subscribers([id(2), id(1), id(1)]), "no event of a child job is built");
         let events = [event(2, 1, "w", 10), event(1, 1, "w", 11)];
         hub.publish(&events);
-        assert_eq!(poll_now(&mut own), Some(Batch { missed: 0, events: events[1..].to_vec() }));
-        let whole = hub.subscribe(EventFilter::JobTree(id(1)), 10).unwrap();
+        assert_eq!(
+            poll_now(&mut job_stream),
+            Some(Batch { missed: 0, events: events[1..].to_vec() })
+        );
+        let tree_stream = hub.subscribe(EventFilter::JobTree(id(1)), 10).unwrap();
         assert!(hub.has_subscribers([id(2), id(1), id(1)]));
-        drop((own, whole));
+        drop((job_stream, tree_stream));
         assert!(hub.subscriber_count() == 0 && hub.state.lock_ring().events.is_empty());
     }
 
@@ -444,22 +465,22 @@ mod tests {
     fn counting_subscribers_are_woken_by_changes_and_others_get_no_counts() {
         let hub = EventHub::default();
         let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
-        let own = hub.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
+        let job_stream = hub.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
         assert!(!hub.has_counting_subscribers(id(1)), "nobody counts");
         let mut counting = hub.subscribe(EventFilter::JobWithCounts(id(1)), 10).unwrap();
         assert!(hub.has_counting_subscribers(id(1)) && !hub.has_counting_subscribers(id(2)));
-        assert!(!hub.has_subscribers([id(2), id(1), id(1)]), "no event is made of a child job");
+        assert!(!hub.has_subscribers([id(2), id(1), id(1)]), "no event of a child job is built");
         hub.notify_counts_changed(id(2));
         assert_eq!(counting.counts_changed().now_or_never(), None);
         hub.notify_counts_changed(id(1));
         hub.notify_counts_changed(id(1));
         assert_eq!(counting.counts_changed().now_or_never(), Some(()));
-        assert_eq!(counting.counts_changed().now_or_never(), None, "once for all that is new");
+        assert_eq!(counting.counts_changed().now_or_never(), None, "one wake-up for both changes");
         hub.publish(&[event(1, 1, "w", 11)]);
         assert_eq!(poll_now(&mut counting).map(|batch| batch.events.len()), Some(1));
         drop(counting);
         assert!(!hub.has_counting_subscribers(id(1)) && hub.subscriber_count() == 1);
-        drop(own);
+        drop(job_stream);
     }
 
     #[test]
@@ -472,7 +493,7 @@ mod tests {
         assert_eq!(poll_now(&mut other).map(|batch| batch.events.len()), Some(1));
         let size = RING_BYTES_MAX / 8;
         (0..20).for_each(|_| hub.publish(&[event(1, 1, "w", size)]));
-        assert_eq!(poll_now(&mut other), None, "what it does not want it has not missed");
+        assert_eq!(poll_now(&mut other), None, "events that do not match are not missed");
         assert!(hub.state.lock_ring().bytes <= RING_BYTES_MAX);
         let mut batches = vec![poll_now(&mut slow).unwrap()];
         batches.extend(std::iter::from_fn(|| poll_now(&mut slow)));

@@ -1,5 +1,5 @@
-//! Events about jobs, as others receive them: made from entries, published to open streams, and
-//! sent to the webhook. All of them follow from what is committed, and none can hold up a job.
+//! Events about jobs for clients and other systems. They are built from committed entries,
+//! published to event streams, and posted to the webhook. No receiver can delay a job.
 
 mod delivery_queue;
 mod event;

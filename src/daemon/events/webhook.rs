@@ -1,11 +1,10 @@
-//! The webhook: posts the end of each top-level job, signed, until the receiver accepts it.
+//! The webhook: posts a signed notice of the end of each root job until the receiver accepts it.
 //!
-//! Each end is delivered at least once, whatever happens to the process: the notices are rows of
-//! the journal, written with the ends, and deleted after their delivery. They wait on the disk, and
-//! a few of them in memory. A task on a thread of its own makes the calls, and nothing else waits
-//! for them. [`DeliveryQueue`] decides what is due: while calls fail there is only one call at a
-//! time, after a growing pause. Failed notices are tried again after a pause of their own, so that
-//! one notice that is never accepted does not hold up the others.
+//! Delivery is at least once, even over restarts: the notices are rows of the journal, committed
+//! with the ends and deleted after their delivery. At most a page of them is in memory. A task on a
+//! thread of its own makes the calls, and nothing else waits for it. [`DeliveryQueue`] decides what
+//! is due. While calls fail, there is one call at a time, with backoff. Each failed notice has a
+//! backoff of its own, so that a notice that is never accepted does not delay the others.
 
 use super::delivery_queue::{
     DeliveryOutcome, DeliveryQueue, DueNotice, NextAction, PAGE_ROWS, add_duration,
@@ -24,22 +23,22 @@ use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use journal::{JournalError, Notice, NoticeNumber, Records};
-use reqwest::Client;
 use reqwest::header::CONTENT_TYPE as CONTENT_TYPE_HEADER;
+use reqwest::{Client, StatusCode};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-/// How many notices are deleted at once; fewer when there is nothing else to do.
-const DELETED_MAX: usize = 100;
+/// How many finished notices are deleted together while there is other work.
+const DELETION_BATCH: usize = 100;
 
-/// How much of a response is read, in bytes.
+/// The part of a response that is read, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a stop waits for calls under way.
-const STOP_WAIT: Duration = Duration::from_secs(1);
+/// How long closing waits for active calls.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The longest pause that the receiver can demand with `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
@@ -49,23 +48,25 @@ pub struct Webhook {
     settings: WebhookSettings,
     authorities: Authorities,
     metrics: Metrics,
+    /// The inputs of the delivery task, once it is started.
     inputs: OnceLock<UnboundedSender<WebhookInput>>,
 }
 
+/// A message to the delivery task.
 enum WebhookInput {
     /// A notice was committed.
     Committed,
-    /// Make no more calls, and answer when none is under way.
+    /// Start no more calls, and reply when none is active.
     Close(oneshot::Sender<()>),
 }
 
-/// What the webhook needs of its manager.
+/// What the webhook needs from its manager.
 pub struct WebhookEnv {
     /// Reads the notices.
     pub reader: Arc<dyn Records>,
     /// Deletes delivered notices from the journal.
     pub delete_notices: Box<dyn Fn(Vec<NoticeNumber>) + Send + Sync>,
-    /// Ends the process in an orderly way, for the given reason.
+    /// Stops the process gracefully, for the given reason.
     pub fail_process: Arc<dyn Fn(String) + Send + Sync>,
 }
 
@@ -75,8 +76,8 @@ struct DeliveryTask {
     client: Client,
     metrics: Metrics,
     env: WebhookEnv,
-    /// Pauses are measured by a monotonic clock: the wall-clock time and the instant of its first
-    /// reading.
+    /// A wall-clock time, and the instant at which it was read. The time of the task advances with
+    /// the monotonic clock from there.
     clock_origin: (Timestamp, Instant),
     queue: DeliveryQueue,
     calls: FuturesUnordered<BoxFuture<'static, (DueNotice, DeliveryOutcome)>>,
@@ -84,7 +85,7 @@ struct DeliveryTask {
 }
 
 impl Webhook {
-    /// Makes the webhook of the settings. Returns `None` if they have none.
+    /// Creates the webhook of the settings. Returns `None` if they have none.
     ///
     /// # Errors
     ///
@@ -102,11 +103,11 @@ impl Webhook {
         }))
     }
 
-    /// Starts to deliver the notices of the journal.
+    /// Starts the task that delivers the notices of the journal.
     ///
     /// # Errors
     ///
-    /// The journal cannot be read.
+    /// Returns an error if the journal cannot be read.
     pub fn start(&self, env: WebhookEnv) -> Result<(), JournalError> {
         self.metrics.webhook_waiting.set(env.reader.count_notices()?);
         let client = match http_client::builder(&self.authorities).build() {
@@ -132,8 +133,8 @@ impl Webhook {
         Arbiter::new().spawn_fn(move || {
             let fail_process = task.env.fail_process.clone();
             let run = AssertUnwindSafe(task.run(inbox)).catch_unwind();
-            actix_rt::spawn(run.then(async move |ended| {
-                if ended.is_err() {
+            actix_rt::spawn(run.then(async move |result| {
+                if result.is_err() {
                     fail_process("the webhook panicked; the log has the panic".to_owned());
                 }
                 Arbiter::current().stop();
@@ -145,29 +146,31 @@ impl Webhook {
     /// Reports that a notice was committed.
     pub(crate) fn notify_committed(&self) {
         self.metrics.webhook_waiting.inc();
-        // Without a task the process is about to end.
+        // A task that is missing or has ended means that the process is about to end.
         let _ = self.inputs.get().map(|inputs| inputs.send(WebhookInput::Committed));
     }
 
-    /// Stops calling, and waits a moment for the calls under way. Notices that are not delivered by
+    /// Stops the task, and waits a bounded time for active calls. Notices that are not delivered by
     /// then are delivered after the next start.
     pub async fn close(&self) {
-        let (reply_sender, closed) = oneshot::channel();
+        let (reply_sender, reply) = oneshot::channel();
         let close = WebhookInput::Close(reply_sender);
         if self.inputs.get().is_some_and(|inputs| inputs.send(close).is_ok()) {
-            // After a timeout the notices of these calls are delivered once more.
-            let _ = tokio::time::timeout(STOP_WAIT, closed).await;
+            // After a timeout, the notices of the active calls are delivered again at the next
+            // start.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, reply).await;
         }
     }
 }
 
 impl DeliveryTask {
+    /// Delivers notices until the webhook is closed.
     async fn run(mut self, mut inbox: UnboundedReceiver<WebhookInput>) {
         while let Ok(pause) = self.start_calls() {
             if self.calls.is_empty()
                 && let Some(reply_sender) = self.close_reply.take()
             {
-                // Whoever stops the process may have given up waiting.
+                // An error means that the wait for the reply has timed out.
                 let _ = reply_sender.send(());
                 return;
             }
@@ -186,23 +189,23 @@ impl DeliveryTask {
         }
     }
 
-    /// Starts the calls that are due. Returns how long to wait for the next ones; without an end if
-    /// something else must happen first. An error means that no notices can be read.
+    /// Starts the calls that are due. Returns when the next one is due; `None` if that depends on
+    /// an input or on an active call. Returns an error if no notices can be read.
     fn start_calls(&mut self) -> Result<Option<Duration>, ()> {
         loop {
             match self.queue.next_action(self.now(), &self.settings) {
                 NextAction::Wait(pause) => {
-                    self.delete_done(1);
+                    self.delete_finished(1);
                     return Ok(pause);
                 }
                 NextAction::WaitForCall => return Ok(None),
                 NextAction::Read(after) => {
-                    let read = self.env.reader.load_notices(after, PAGE_ROWS);
-                    self.queue.add_page(self.check_read(read)?);
+                    let page = self.env.reader.load_notices(after, PAGE_ROWS);
+                    self.queue.add_page(self.handle_read_error(page)?);
                 }
                 NextAction::ReadRetry(number, failures) => {
-                    let read = self.env.reader.load_notice(number);
-                    match self.check_read(read)? {
+                    let notice = self.env.reader.load_notice(number);
+                    match self.handle_read_error(notice)? {
                         Some(notice) => self.call(DueNotice { number, notice, failures }),
                         None => self.queue.in_flight -= 1,
                     }
@@ -212,29 +215,32 @@ impl DeliveryTask {
         }
     }
 
-    /// Ends the process if the journal cannot be read, unless it is closed: then it ends anyway.
-    fn check_read<T>(&self, read: Result<T, JournalError>) -> Result<T, ()> {
-        read.map_err(|error| {
+    /// Stops the process if the journal cannot be read. A closed journal means that it stops
+    /// already.
+    fn handle_read_error<T>(&self, result: Result<T, JournalError>) -> Result<T, ()> {
+        result.map_err(|error| {
             if !matches!(error, JournalError::Closed { .. }) {
                 (self.env.fail_process)(format!("the webhook cannot read its notices: {error}"));
             }
         })
     }
 
+    /// Returns the time of the task.
     fn now(&self) -> Timestamp {
         add_duration(self.clock_origin.0, self.clock_origin.1.elapsed())
     }
 
+    /// Starts a call of the receiver.
     fn call(&self, delivery: DueNotice) {
         let (client, timeout) = (self.client.clone(), self.settings.timeout.0);
         let request = self.build_request(&delivery.notice);
-        let sent =
+        let response =
             async move { http_client::send(&client, request?, timeout, RESPONSE_BYTES_MAX).await };
-        let call = AssertUnwindSafe(sent).catch_unwind().map(|called| {
-            // A panic in the client costs this call alone.
+        let call = AssertUnwindSafe(response).catch_unwind().map(|result| {
+            // A panic in the HTTP client fails this call, and not the task.
             let panicked = "the call panicked; the log has the panic";
-            let outcome = match called.unwrap_or_else(|_| Err(panicked.to_owned())) {
-                Ok(answer) => judge(&answer),
+            let outcome = match result.unwrap_or_else(|_| Err(panicked.to_owned())) {
+                Ok(answer) => to_outcome(&answer),
                 Err(reason) => DeliveryOutcome::Failed { reason, retry_after: None },
             };
             (delivery, outcome)
@@ -242,6 +248,7 @@ impl DeliveryTask {
         self.calls.push(call.boxed());
     }
 
+    /// Builds the signed request for a notice.
     fn build_request(&self, notice: &Notice) -> Result<reqwest::Request, String> {
         let timestamp = times::unix_seconds(clock::now()).to_string();
         let mut request = self
@@ -274,7 +281,7 @@ impl DeliveryTask {
                     tracing::warn!(
                         notice = delivery.number,
                         reason,
-                        "the webhook cannot be told: tried again until it can"
+                        "calls of the webhook fail: they are retried until one succeeds"
                     );
                 }
                 "failed"
@@ -286,26 +293,27 @@ impl DeliveryTask {
             self.metrics.webhook_deliveries.with_label_values(&["expired"]).inc();
         }
         if was_failing && self.queue.failures == 0 {
-            tracing::info!("the webhook takes calls again");
+            tracing::info!("calls of the webhook succeed again");
         }
-        self.delete_done(DELETED_MAX);
+        self.delete_finished(DELETION_BATCH);
     }
 
-    /// Deletes the finished notices, once there are at least `least` of them.
-    fn delete_done(&mut self, least: usize) {
-        if self.queue.done.len() >= least {
-            let done = std::mem::take(&mut self.queue.done);
-            self.metrics.webhook_waiting.sub(i64::try_from(done.len()).unwrap_or(i64::MAX));
-            (self.env.delete_notices)(done);
+    /// Deletes the finished notices if there are at least `min`.
+    fn delete_finished(&mut self, min: usize) {
+        if self.queue.finished.len() >= min {
+            let finished = std::mem::take(&mut self.queue.finished);
+            self.metrics.webhook_waiting.sub(i64::try_from(finished.len()).unwrap_or(i64::MAX));
+            (self.env.delete_notices)(finished);
         }
     }
 }
 
-fn judge(answer: &Answer) -> DeliveryOutcome {
+/// Returns what the response of the receiver means for the notice.
+fn to_outcome(answer: &Answer) -> DeliveryOutcome {
     let status = answer.status;
     if status.is_success() {
         DeliveryOutcome::Delivered
-    } else if status.is_client_error() && status.as_u16() != 429 {
+    } else if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS {
         DeliveryOutcome::Rejected(format!("it answered {status}"))
     } else {
         let retry_after = answer.retry_after.map(|pause| pause.min(RETRY_AFTER_MAX));
@@ -318,15 +326,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_demands_a_pause_of_an_hour_at_most() {
+    fn retry_after_is_limited_to_one_hour() {
         let pause = |seconds| {
             let answer = Answer {
-                status: reqwest::StatusCode::SERVICE_UNAVAILABLE,
+                status: StatusCode::SERVICE_UNAVAILABLE,
                 retry_after: Some(Duration::from_secs(seconds)),
                 body: Ok(bytes::Bytes::new()),
             };
-            let DeliveryOutcome::Failed { retry_after, .. } = judge(&answer) else {
-                panic!("no failure")
+            let DeliveryOutcome::Failed { retry_after, .. } = to_outcome(&answer) else {
+                panic!("the outcome is a failure")
             };
             retry_after
         };

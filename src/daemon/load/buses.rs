@@ -1,5 +1,5 @@
-//! Checks workflows against the manager's settings: the buses that they name must exist, no message
-//! of a step may go to a reply queue, and web services that are called must be known.
+//! Checks workflows against the manager's settings: the buses that they name must exist, no step
+//! may send its messages to a reply queue, and the web services that steps call must be allowed.
 
 use super::calls::{all_steps, message_queue};
 use super::diagnostics::Diagnostics;
@@ -15,17 +15,17 @@ use engine::text::quote;
 /// Refuses buses that the settings do not have, steps that send to a reply queue or to a quarantine
 /// queue, and workflows that would receive these messages as calls.
 pub(super) fn check_buses(draft: &WorkflowDraft, settings: &Settings, report: &mut Diagnostics) {
-    let own = draft.bus.as_ref();
-    check_bus_exists(own, settings, report);
-    let bus_of = |bus: Option<&LocatedText>| {
-        bus.or(own).map_or(settings.default_bus(), |bus| bus.text.as_str()).to_owned()
+    let workflow_bus = draft.bus.as_ref();
+    check_bus_exists(workflow_bus, settings, report);
+    let effective_bus = |bus: Option<&LocatedText>| {
+        bus.or(workflow_bus).map_or(settings.default_bus(), |bus| bus.text.as_str()).to_owned()
     };
     if let Some(name) = &draft.name
         && let Some(purpose) =
-            reserved_purpose(settings, &bus_of(None), &Definition::call_queue(&name.text))
+            reserved_purpose(settings, &effective_bus(None), &Definition::call_queue(&name.text))
     {
         report.add_error(
-            name.at,
+            name.location,
             format!("{purpose}: the workflow cannot take its calls there, choose another name"),
         );
     }
@@ -35,10 +35,10 @@ pub(super) fn check_buses(draft: &WorkflowDraft, settings: &Settings, report: &m
         check_bus_exists(step.bus.as_ref(), settings, report);
         if let Some(queue) = message_queue(step)
             && let Some(purpose) =
-                reserved_purpose(settings, &bus_of(step.bus.as_ref()), &queue.text)
+                reserved_purpose(settings, &effective_bus(step.bus.as_ref()), &queue.text)
         {
             report.add_error(
-                queue.at,
+                queue.location,
                 format!("{purpose}: step messages cannot go there, choose another"),
             );
         }
@@ -48,7 +48,7 @@ pub(super) fn check_buses(draft: &WorkflowDraft, settings: &Settings, report: &m
 
 /// A step that sends messages.
 pub(super) struct SendingStep<'a> {
-    /// The name of its task, if it is in one.
+    /// The name of its task; `None` for a step of the workflow itself.
     pub(super) task: Option<&'a LocatedText>,
     pub(super) step: &'a StepDraft,
     pub(super) queue: &'a LocatedText,
@@ -56,8 +56,8 @@ pub(super) struct SendingStep<'a> {
     pub(super) bus: &'a str,
 }
 
-/// Returns the steps whose messages go to buses of one kind. Which kind a bus has follows from the
-/// settings, if they are known, else from its name.
+/// Returns the steps that send their messages to buses of one kind. The kind of a bus follows from
+/// the settings if they are known, else from its name.
 pub(super) fn steps_on_bus<'a>(
     kind: BusKind,
     draft: &'a WorkflowDraft,
@@ -69,16 +69,16 @@ pub(super) fn steps_on_bus<'a>(
             Some(bus) => bus.text.as_str(),
             None => settings.map_or(BusKind::Embedded.name(), Settings::default_bus),
         };
-        let found = match settings {
+        let bus_kind = match settings {
             Some(settings) => settings.bus_kind(bus),
             None => BusKind::ALL.into_iter().find(|kind| kind.name() == bus),
         };
-        (found == Some(kind)).then_some(SendingStep { task, step, queue, bus })
+        (bus_kind == Some(kind)).then_some(SendingStep { task, step, queue, bus })
     })
 }
 
-/// Refuses steps that call web services which cannot be called, or that have no timeout. Checks the
-/// settings if they are known.
+/// Refuses steps that call a web service without a timeout, or at an address that may not be
+/// called. Without settings, only the address itself is checked.
 pub(super) fn check_services(
     draft: &WorkflowDraft,
     settings: Option<&Settings>,
@@ -87,14 +87,14 @@ pub(super) fn check_services(
     for SendingStep { task, step, queue, bus } in steps_on_bus(BusKind::Push, draft, settings) {
         report.task = task.map(|task| task.text.clone());
         report.step = step.name.as_ref().map(|name| name.text.clone());
-        if let Some(objection) =
-            settings.and_then(|known| known.unknown_endpoint_error(bus, &queue.text))
+        if let Some(error) =
+            settings.and_then(|settings| settings.unknown_endpoint_error(bus, &queue.text))
         {
-            report.add_error(queue.at, objection);
+            report.add_error(queue.location, error);
         }
         if step.options.timeout.is_none() {
             report.add_error(
-                queue.at,
+                queue.location,
                 "a step that calls a web service has a \"timeout\", and this one has none: nothing \
                  else ends its attempt while the service cannot be reached, or when it says that \
                  it replies later (202) and never does"
@@ -113,17 +113,20 @@ fn check_address(
     settings: Option<&Settings>,
     report: &mut Diagnostics,
 ) {
-    let named = settings.and_then(|known| known.push_bus(bus)?.get(&queue.text));
-    let Ok(url) = parse_web_address(named.map_or(&queue.text, |endpoint| &endpoint.url.0)) else {
+    let endpoint = settings.and_then(|settings| settings.push_bus(bus)?.get(&queue.text));
+    let Ok(url) = parse_web_address(endpoint.map_or(&queue.text, |endpoint| &endpoint.url.0))
+    else {
         return;
     };
-    let networks = settings.map_or_else(|| Ok(Networks::default()), |known| known.push.networks());
-    if let Some(why) = networks.map_or_else(Some, |known| known.refusal(ip_address(&url)?)) {
-        report.add_error(queue.at, format!("the web service cannot be called: {why}"));
+    let networks =
+        settings.map_or_else(|| Ok(Networks::default()), |settings| settings.push.networks());
+    if let Some(reason) = networks.map_or_else(Some, |networks| networks.refusal(ip_address(&url)?))
+    {
+        report.add_error(queue.location, format!("the web service cannot be called: {reason}"));
     }
     if is_cleartext(&url) {
         report.add_warning(
-            queue.at,
+            queue.location,
             format!(
                 "messages to {} can be read and changed on the way: use https://",
                 quote(url.host_str().unwrap_or_default())
@@ -132,44 +135,46 @@ fn check_address(
     }
 }
 
-/// Advises that it is unknown whether the named buses exist, once for each workflow.
+/// Advises to name the settings of the manager if a workflow names a bus: without them it is
+/// unknown whether the bus exists. Advises once for each workflow.
 pub(super) fn advise_config(draft: &WorkflowDraft, report: &mut Diagnostics) {
-    let named = all_steps(draft)
+    let steps = all_steps(draft)
         .filter(|(_, step)| !message_queue(step).is_some_and(|queue| is_url(&queue.text)));
-    let of_steps = named.filter_map(|(_, step)| step.bus.as_ref());
-    if let Some(bus) = draft.bus.as_ref().into_iter().chain(of_steps).next() {
+    let step_buses = steps.filter_map(|(_, step)| step.bus.as_ref());
+    if let Some(bus) = draft.bus.as_ref().into_iter().chain(step_buses).next() {
         let advice = format!(
             "whether the manager has the bus {} is not known here: name its settings with --config",
             quote(&bus.text)
         );
-        report.add_advice(bus.at, advice);
+        report.add_advice(bus.location, advice);
     }
 }
 
+/// Reports a bus that the settings do not have.
 fn check_bus_exists(bus: Option<&LocatedText>, settings: &Settings, report: &mut Diagnostics) {
     if let Some(bus) = bus
-        && let Some(objection) = settings.unknown_bus_error(&bus.text)
+        && let Some(error) = settings.unknown_bus_error(&bus.text)
     {
-        report.add_error(bus.at, format!("\"bus\" is {objection}"));
+        report.add_error(bus.location, format!("\"bus\" is {error}"));
     }
 }
 
-/// Returns the reserved purpose of a queue, if it has one. The queues of section `amqp` are
-/// reserved on the embedded bus too: a file must not become invalid on the day that a broker is
-/// configured.
+/// Returns a sentence about the reserved purpose of a queue; `None` if it has none. The queues of
+/// section `amqp` are reserved on the embedded bus too, so that a file stays valid when a broker is
+/// configured later.
 fn reserved_purpose(settings: &Settings, bus: &str, queue: &str) -> Option<String> {
     let is_embedded = bus == BusKind::Embedded.name();
     let buses = [Some(bus), is_embedded.then_some(BusKind::Amqp.name())];
     buses.into_iter().flatten().find_map(|bus| {
-        let replies = settings.reply_queue(bus)?;
-        let what = if queue == replies {
+        let reply_queue = settings.reply_queue(bus)?;
+        let content = if queue == reply_queue {
             "replies wait"
-        } else if queue == quarantine_queue(replies) {
+        } else if queue == quarantine_queue(reply_queue) {
             "messages that cannot be read are kept"
         } else {
             return None;
         };
         let setting = settings.reply_queue_setting(bus);
-        Some(format!("{what} in the queue {} ({setting})", quote(queue)))
+        Some(format!("{content} in the queue {} ({setting})", quote(queue)))
     })
 }

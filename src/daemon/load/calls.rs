@@ -1,5 +1,5 @@
-//! Steps that ask for jobs of workflows: a step whose queue is `workflow.<name>`
-//! (docs/worker-protocol.md). Checks whether workflows call each other endlessly.
+//! Checks whether workflows call each other in a cycle. A step whose queue is `workflow.<name>`
+//! asks for a job of that workflow (docs/worker-protocol.md).
 
 use super::cycles::find_cycles;
 use super::diagnostics::Diagnostics;
@@ -10,15 +10,15 @@ use engine::Definition;
 use engine::text::quote;
 use std::collections::HashMap;
 
-/// How many cycles are reported.
+/// How many cycles of calls are reported.
 const CALL_CYCLES_LISTED_MAX: usize = 10;
 
 /// A step without a condition whose messages ask for jobs of a workflow.
 pub(super) struct CallingStep {
     file: String,
-    at: SourceLocation,
+    location: SourceLocation,
     /// The full name of the step's workflow.
-    from: String,
+    caller: String,
     /// The queue, prefixed with its bus and virtual host.
     queue: String,
     /// The queue on which the step's own workflow takes calls, with the same prefix.
@@ -26,13 +26,14 @@ pub(super) struct CallingStep {
     step: String,
 }
 
-/// Returns the queue that a step's messages go to, with its location.
+/// Returns the queue to which a step sends its messages; `None` if it sends none.
 pub(super) fn message_queue(step: &StepDraft) -> Option<&LocatedText> {
-    let sends = step.task.is_none() && !step.options.external.is_some_and(|(external, _)| external);
-    step.queue.as_ref().or(step.name.as_ref()).filter(|_| sends)
+    let is_external = step.options.external.is_some_and(|(is_external, _)| is_external);
+    let has_messages = step.task.is_none() && !is_external;
+    step.queue.as_ref().or(step.name.as_ref()).filter(|_| has_messages)
 }
 
-/// Returns the steps of a workflow; those of a task come with the task's name.
+/// Returns all steps of a workflow, each with the name of its task if it belongs to one.
 pub(super) fn all_steps(
     draft: &WorkflowDraft,
 ) -> impl Iterator<Item = (Option<&LocatedText>, &StepDraft)> {
@@ -43,11 +44,12 @@ pub(super) fn all_steps(
     draft.graph.steps.iter().map(|step| (None, step)).chain(tasks)
 }
 
+/// Returns a queue prefixed with its bus and virtual host: the key by which queues are compared.
 fn qualified_queue(bus: Option<&str>, definition: &Definition, queue: &str) -> String {
     format!("{} {}/{queue}", bus.unwrap_or_default(), definition.vhost)
 }
 
-/// Returns the unconditional calls of a workflow.
+/// Returns the steps of a workflow that always call another: those without a `when`.
 pub(super) fn find_calls(
     draft: &WorkflowDraft,
     definition: &Definition,
@@ -58,8 +60,8 @@ pub(super) fn find_calls(
         let queue = message_queue(step)?;
         queue.text.starts_with(Definition::CALL_QUEUE_PREFIX).then(|| CallingStep {
             file: file.to_owned(),
-            at: queue.at,
-            from: definition.full_name(),
+            location: queue.location,
+            caller: definition.full_name(),
             queue: qualified_queue(
                 step.bus.as_ref().map(|bus| bus.text.as_str()).or(definition.bus.as_deref()),
                 definition,
@@ -76,51 +78,53 @@ pub(super) fn find_calls(
     calls.collect()
 }
 
-/// Warns of workflows whose jobs each ask for another job, endlessly.
+/// Warns of workflows that call each other in a cycle, so that jobs start without end.
 pub(super) fn warn_of_call_cycles(calls: &[CallingStep], reports: &mut [Diagnostics]) {
     let mut names: Vec<&str> = Vec::new();
     let mut indexes: HashMap<&str, usize> = HashMap::new();
     for call in calls {
-        indexes.entry(&call.from).or_insert_with(|| {
-            names.push(&call.from);
+        indexes.entry(&call.caller).or_insert_with(|| {
+            names.push(&call.caller);
             names.len() - 1
         });
     }
-    let by_queue: HashMap<&str, usize> = calls
+    let index_by_queue: HashMap<&str, usize> = calls
         .iter()
-        .filter_map(|call| Some((&*call.own_queue, *indexes.get(&*call.from)?)))
+        .filter_map(|call| Some((&*call.own_queue, *indexes.get(&*call.caller)?)))
         .collect();
-    let mut next = vec![Vec::new(); names.len()];
+    let mut successors = vec![Vec::new(); names.len()];
     for call in calls {
-        if let (Some(from), Some(to)) = (indexes.get(&*call.from), by_queue.get(&*call.queue))
-            && !next[*from].contains(to)
+        if let (Some(caller), Some(callee)) =
+            (indexes.get(&*call.caller), index_by_queue.get(&*call.queue))
+            && !successors[*caller].contains(callee)
         {
-            next[*from].push(*to);
+            successors[*caller].push(*callee);
         }
     }
-    for cycle in find_cycles(&next, CALL_CYCLES_LISTED_MAX) {
+    for cycle in find_cycles(&successors, CALL_CYCLES_LISTED_MAX) {
         let second = cycle.get(1).unwrap_or(&cycle[0]);
-        let leads_on = |call: &&CallingStep| {
-            call.from == names[cycle[0]] && by_queue.get(&*call.queue) == Some(second)
+        let is_first_edge = |call: &&CallingStep| {
+            call.caller == names[cycle[0]] && index_by_queue.get(&*call.queue) == Some(second)
         };
-        let Some(call) = calls.iter().find(leads_on) else { continue };
+        let Some(call) = calls.iter().find(is_first_edge) else { continue };
         let Some(report) = reports.iter_mut().find(|report| report.file == call.file) else {
             continue;
         };
-        let text = match cycle.as_slice() {
+        let description = match cycle.as_slice() {
             [_] => "the workflow calls itself: each of its jobs asks for another one".to_owned(),
-            several => {
+            nodes => {
                 let path: Vec<String> =
-                    several.iter().chain(&cycle[..1]).map(|at| quote(names[*at])).collect();
+                    nodes.iter().chain(&cycle[..1]).map(|index| quote(names[*index])).collect();
                 format!(
                     "workflows call each other in a circle, {}: each job asks for another one",
                     path.join(" → ")
                 )
             }
         };
-        report.workflow = Some(Definition::split_full_name(&call.from).1.to_owned());
+        report.workflow = Some(Definition::split_full_name(&call.caller).1.to_owned());
         report.step = Some(call.step.clone());
-        report.add_warning(call.at, format!("{text}, for ever; a \"when\" can end it"));
+        report
+            .add_warning(call.location, format!("{description}, for ever; a \"when\" can end it"));
         report.leave_scope();
         report.sort();
     }

@@ -12,8 +12,10 @@ use std::collections::HashMap;
 /// The compiled conditions of a file: equal texts are compiled once.
 #[derive(Default)]
 pub(super) struct CompiledConditions {
-    compiled: HashMap<String, Result<Expression, ExpressionError>>,
-    bytes: usize,
+    /// The outcome of compiling, by the text.
+    results: HashMap<String, Result<Expression, ExpressionError>>,
+    /// The length of all distinct texts.
+    total_bytes: usize,
 }
 
 impl CompiledConditions {
@@ -23,14 +25,15 @@ impl CompiledConditions {
         draft: &ConditionDraft,
         report: &mut Diagnostics,
     ) -> Option<Expression> {
-        if !self.compiled.contains_key(&draft.text) {
-            let before = self.bytes;
-            self.bytes = self.bytes.saturating_add(draft.text.len());
-            if self.bytes > CONDITION_BYTES_MAX {
-                if before <= CONDITION_BYTES_MAX {
+        if !self.results.contains_key(&draft.text) {
+            let bytes_before = self.total_bytes;
+            self.total_bytes = bytes_before.saturating_add(draft.text.len());
+            if self.total_bytes > CONDITION_BYTES_MAX {
+                // The error is reported once for each file.
+                if bytes_before <= CONDITION_BYTES_MAX {
                     let kib = CONDITION_BYTES_MAX / 1024;
                     report.add_error(
-                        draft.at,
+                        draft.location,
                         format!(
                             "the conditions of the file have more than {kib} KiB together up to \
                              here; split the file"
@@ -39,15 +42,19 @@ impl CompiledConditions {
                 }
                 return None;
             }
-            self.compiled.insert(draft.text.clone(), Expression::parse(&draft.text));
+            self.results.insert(draft.text.clone(), Expression::parse(&draft.text));
         }
-        match self.compiled.get(&draft.text)? {
+        match self.results.get(&draft.text)? {
             Ok(expression) => Some(expression.clone()),
             Err(error) => {
-                let (at, place) = draft.locate_error(error);
+                let (location, inner_location) = draft.locate_error(error);
                 report.add_error(
-                    at,
-                    format!("the condition {}{place}: {}", quote(&draft.text), error.message),
+                    location,
+                    format!(
+                        "the condition {}{inner_location}: {}",
+                        quote(&draft.text),
+                        error.message
+                    ),
                 );
                 None
             }
@@ -55,41 +62,44 @@ impl CompiledConditions {
     }
 }
 
-/// Reports references of a step's conditions to steps that do not exist, or that have no result
-/// yet.
+/// Reports the errors in a step's conditions, and their references to steps that do not exist or
+/// have no result yet.
 pub(super) fn check_references(
     draft: &GraphDraft,
-    own: usize,
+    index: usize,
     when: Option<&Expression>,
     cancel_when: Option<&Expression>,
     report: &mut Diagnostics,
 ) {
-    let step = &draft.steps[own];
+    let step = &draft.steps[index];
     for (key, condition, expression) in
         [("when", &step.options.when, when), ("cancelWhen", &step.options.cancel_when, cancel_when)]
     {
         let (Some(condition), Some(expression)) = (condition, expression) else { continue };
-        for mistake in expression.mistakes() {
-            let (at, place) = condition.locate_error(mistake);
-            report.add_error(at, format!("{}{place}: {}", quote(key), mistake.message));
+        for error in expression.mistakes() {
+            let (location, inner_location) = condition.locate_error(error);
+            report
+                .add_error(location, format!("{}{inner_location}: {}", quote(key), error.message));
         }
         for name in expression.steps() {
             let names =
                 || draft.steps.iter().filter_map(|step| Some(step.name.as_ref()?.text.as_str()));
-            let at = condition.locate_step(name);
-            if !names().any(|known| known == name) {
-                let guess = report.suggest(name, names());
+            let location = condition.locate_step(name);
+            if !names().any(|step_name| step_name == name) {
+                let suggestion = report.suggest(name, names());
                 report.add_error(
-                    at,
+                    location,
                     format!(
-                        "{} looks at the step {}, which is not a step here{guess}",
+                        "{} looks at the step {}, which is not a step here{suggestion}",
                         quote(key),
                         quote(name)
                     ),
                 );
-            } else if key == "when" && step.name.as_ref().is_some_and(|own| own.text == *name) {
+            } else if key == "when"
+                && step.name.as_ref().is_some_and(|step_name| step_name.text == *name)
+            {
                 report.add_error(
-                    at,
+                    location,
                     "\"when\" looks at its own step, which has neither status nor output before \
                      it runs",
                 );
@@ -98,21 +108,25 @@ pub(super) fn check_references(
     }
 }
 
-/// Warns of each `when` that refers to a step which its own step does not wait for.
+/// Warns of race conditions: a `when` that refers to a step which its own step does not wait for.
 pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Diagnostics) {
     if graph.steps.iter().all(|step| step.when.as_ref().is_none_or(|when| when.steps().is_empty()))
     {
         return;
     }
-    let awaited = find_awaited(graph);
-    for (at, step) in graph.indices().zip(&graph.steps) {
-        let (Some(when), Some(condition)) = (&step.when, &draft.steps[at.as_usize()].options.when)
+    let ancestors = find_ancestors(graph);
+    for (index, step) in graph.indices().zip(&graph.steps) {
+        let (Some(when), Some(condition)) =
+            (&step.when, &draft.steps[index.as_usize()].options.when)
         else {
             continue;
         };
         report.step = Some(step.name.to_string());
         for name in when.steps() {
-            if graph.find_index(name).is_some_and(|other| !awaited[at.as_usize()].contains(other)) {
+            if graph
+                .find_index(name)
+                .is_some_and(|other| !ancestors[index.as_usize()].contains(other))
+            {
                 report.add_warning(
                     condition.locate_step(name),
                     format!(
@@ -127,7 +141,7 @@ pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Diag
     }
 }
 
-/// A set of steps.
+/// A set of steps, as a bitmap by their index.
 #[derive(Clone)]
 struct StepSet(Vec<u64>);
 
@@ -141,26 +155,29 @@ impl StepSet {
     }
 }
 
-/// Returns for each step all the steps that it waits for, directly or through others. The graph
-/// must have no cycle.
-fn find_awaited(graph: &Graph) -> Vec<StepSet> {
-    let none = StepSet(vec![0; graph.steps.len().div_ceil(64)]);
-    let mut awaited = vec![none; graph.steps.len()];
-    let mut open: Vec<usize> =
+/// Returns for each step its ancestors: the steps that it waits for, directly or through others
+/// (Kahn's algorithm). The graph must have no cycle.
+fn find_ancestors(graph: &Graph) -> Vec<StepSet> {
+    let empty = StepSet(vec![0; graph.steps.len().div_ceil(64)]);
+    let mut ancestors = vec![empty; graph.steps.len()];
+    let mut unvisited_dependencies: Vec<usize> =
         graph.steps.iter().map(|step| step.step_dependencies().len()).collect();
-    let mut ready: Vec<StepIndex> = graph.indices().filter(|at| open[at.as_usize()] == 0).collect();
-    while let Some(done) = ready.pop() {
-        let behind = awaited[done.as_usize()].clone();
-        for next in graph.dependents(done) {
-            for (all, more) in awaited[next.as_usize()].0.iter_mut().zip(&behind.0) {
-                *all |= more;
+    let mut ready: Vec<StepIndex> =
+        graph.indices().filter(|step| unvisited_dependencies[step.as_usize()] == 0).collect();
+    while let Some(step) = ready.pop() {
+        let step_ancestors = ancestors[step.as_usize()].clone();
+        for dependent in graph.dependents(step) {
+            for (bits, inherited) in
+                ancestors[dependent.as_usize()].0.iter_mut().zip(&step_ancestors.0)
+            {
+                *bits |= inherited;
             }
-            awaited[next.as_usize()].insert(done);
-            open[next.as_usize()] -= 1;
-            if open[next.as_usize()] == 0 {
-                ready.push(*next);
+            ancestors[dependent.as_usize()].insert(step);
+            unvisited_dependencies[dependent.as_usize()] -= 1;
+            if unvisited_dependencies[dependent.as_usize()] == 0 {
+                ready.push(*dependent);
             }
         }
     }
-    awaited
+    ancestors
 }

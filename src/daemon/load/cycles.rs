@@ -1,137 +1,147 @@
 //! Finds cycles in a directed graph.
 
-/// How many edges are followed to find more than one cycle in a strongly connected component: the
-/// number of cycles can be exponential.
+/// How many edges the search for all cycles follows in one strongly connected component. The number
+/// of cycles can be exponential.
 const EDGES_FOLLOWED_MAX: usize = 100_000;
 
-/// Returns up to `limit` distinct cycles of a graph, each once, starting with its first node, in
-/// order. `next[n]` are the successors of `n`. As far as `limit` allows, at least one cycle of each
-/// strongly connected component is found.
-pub(super) fn find_cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
-    let component = strongly_connected_components(next);
-    let mut found: Vec<Vec<usize>> = Vec::new();
-    let mut budget: Vec<usize> = vec![EDGES_FOLLOWED_MAX; next.len()];
-    let mut is_started = vec![false; next.len()];
-    for start in 0..next.len() {
-        let own = component[start];
-        let inside = |node: usize| component[node] == own && node >= start;
-        if !next[start].iter().any(|node| inside(*node)) {
+/// Returns up to `limit` distinct cycles of a graph in order. Each cycle starts with its smallest
+/// node. `successors[n]` are the nodes to which `n` has an edge. As far as `limit` allows, there is
+/// at least one cycle of each strongly connected component.
+pub(super) fn find_cycles(successors: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
+    let components = strongly_connected_components(successors);
+    let mut cycles: Vec<Vec<usize>> = Vec::new();
+    let mut edge_budgets: Vec<usize> = vec![EDGES_FOLLOWED_MAX; successors.len()];
+    let mut is_visited = vec![false; successors.len()];
+    for start in 0..successors.len() {
+        let component = components[start];
+        let is_inside = |node: usize| components[node] == component && node >= start;
+        if !successors[start].iter().any(|node| is_inside(*node)) {
             continue;
         }
         // The first node of a component always lies on a cycle; the shortest one is found in linear
         // time.
-        if !std::mem::replace(&mut is_started[own], true) {
-            found.extend(shortest_cycle(next, start, &inside));
+        if !std::mem::replace(&mut is_visited[component], true) {
+            cycles.extend(shortest_cycle(successors, start, &is_inside));
         }
-        enumerate_cycles(next, start, &inside, limit, &mut budget[own], &mut found);
-        if found.len() >= limit {
+        enumerate_cycles(
+            successors,
+            start,
+            &is_inside,
+            limit,
+            &mut edge_budgets[component],
+            &mut cycles,
+        );
+        if cycles.len() >= limit {
             break;
         }
     }
-    found.truncate(limit);
-    found.sort();
-    found
+    cycles.truncate(limit);
+    cycles.sort();
+    cycles
 }
 
-/// Returns the shortest cycle through `start` by nodes that are `inside`.
+/// Returns the shortest cycle through `start` and nodes for which `is_inside` holds (breadth-first
+/// search).
 fn shortest_cycle(
-    next: &[Vec<usize>],
+    successors: &[Vec<usize>],
     start: usize,
-    inside: &dyn Fn(usize) -> bool,
+    is_inside: &dyn Fn(usize) -> bool,
 ) -> Option<Vec<usize>> {
-    let mut predecessors: Vec<Option<usize>> = vec![None; next.len()];
+    let mut predecessors: Vec<Option<usize>> = vec![None; successors.len()];
     let mut queue = std::collections::VecDeque::from([start]);
     while let Some(node) = queue.pop_front() {
-        for to in next[node].iter().copied().filter(|to| inside(*to)) {
-            if to == start {
+        for successor in successors[node].iter().copied().filter(|successor| is_inside(*successor))
+        {
+            if successor == start {
                 let mut cycle: Vec<usize> =
-                    std::iter::successors(Some(node), |at| predecessors[*at]).collect();
+                    std::iter::successors(Some(node), |node| predecessors[*node]).collect();
                 cycle.reverse();
                 return Some(cycle);
             }
-            if predecessors[to].is_none() {
-                predecessors[to] = Some(node);
-                queue.push_back(to);
+            if predecessors[successor].is_none() {
+                predecessors[successor] = Some(node);
+                queue.push_back(successor);
             }
         }
     }
     None
 }
 
-/// Adds all cycles whose first node is `start`, depth first, until `budget` is used up.
+/// Adds the cycles that start with `start` (depth-first search), until there are `limit` cycles or
+/// `edge_budget` is spent.
 fn enumerate_cycles(
-    next: &[Vec<usize>],
+    successors: &[Vec<usize>],
     start: usize,
-    inside: &dyn Fn(usize) -> bool,
+    is_inside: &dyn Fn(usize) -> bool,
     limit: usize,
-    budget: &mut usize,
-    found: &mut Vec<Vec<usize>>,
+    edge_budget: &mut usize,
+    cycles: &mut Vec<Vec<usize>>,
 ) {
     let mut path = vec![start];
-    let mut edges = vec![0];
-    let mut on_path = vec![false; next.len()];
-    while let (Some(node), Some(edge)) = (path.last().copied(), edges.last_mut()) {
-        if *budget == 0 || found.len() >= limit {
+    let mut next_edges = vec![0];
+    let mut is_on_path = vec![false; successors.len()];
+    while let (Some(node), Some(edge)) = (path.last().copied(), next_edges.last_mut()) {
+        if *edge_budget == 0 || cycles.len() >= limit {
             return;
         }
-        let Some(to) = next[node].get(*edge).copied() else {
+        let Some(successor) = successors[node].get(*edge).copied() else {
             path.pop();
-            edges.pop();
-            on_path[node] = false;
+            next_edges.pop();
+            is_on_path[node] = false;
             continue;
         };
         *edge += 1;
-        *budget -= 1;
-        if to == start {
-            if !found.contains(&path) {
-                found.push(path.clone());
+        *edge_budget -= 1;
+        if successor == start {
+            if !cycles.contains(&path) {
+                cycles.push(path.clone());
             }
-        } else if inside(to) && !on_path[to] {
-            on_path[to] = true;
-            path.push(to);
-            edges.push(0);
+        } else if is_inside(successor) && !is_on_path[successor] {
+            is_on_path[successor] = true;
+            path.push(successor);
+            next_edges.push(0);
         }
     }
 }
 
-/// Returns the strongly connected component of each node, named after one of its nodes (Tarjan's
+/// Returns the strongly connected component of each node, identified by one of its nodes (Tarjan's
 /// algorithm, without recursion).
-fn strongly_connected_components(next: &[Vec<usize>]) -> Vec<usize> {
-    const NEW: usize = usize::MAX;
-    let mut number = vec![NEW; next.len()];
-    let mut low = vec![0; next.len()];
-    let mut component = vec![NEW; next.len()];
-    let mut count = 0;
+fn strongly_connected_components(successors: &[Vec<usize>]) -> Vec<usize> {
+    const UNVISITED: usize = usize::MAX;
+    let mut indexes = vec![UNVISITED; successors.len()];
+    let mut low_links = vec![0; successors.len()];
+    let mut components = vec![UNVISITED; successors.len()];
+    let mut next_index = 0;
     let mut stack = Vec::new();
-    for root in 0..next.len() {
-        if number[root] != NEW {
+    for root in 0..successors.len() {
+        if indexes[root] != UNVISITED {
             continue;
         }
-        let mut calls = vec![(root, 0)];
-        while let Some((node, edge)) = calls.last_mut() {
+        let mut call_stack = vec![(root, 0)];
+        while let Some((node, edge)) = call_stack.last_mut() {
             let node = *node;
             if *edge == 0 {
-                number[node] = count;
-                low[node] = count;
-                count += 1;
+                indexes[node] = next_index;
+                low_links[node] = next_index;
+                next_index += 1;
                 stack.push(node);
             }
-            if let Some(to) = next[node].get(*edge).copied() {
+            if let Some(successor) = successors[node].get(*edge).copied() {
                 *edge += 1;
-                if number[to] == NEW {
-                    calls.push((to, 0));
-                } else if component[to] == NEW {
-                    low[node] = low[node].min(number[to]);
+                if indexes[successor] == UNVISITED {
+                    call_stack.push((successor, 0));
+                } else if components[successor] == UNVISITED {
+                    low_links[node] = low_links[node].min(indexes[successor]);
                 }
                 continue;
             }
-            calls.pop();
-            if let Some((parent, _)) = calls.last() {
-                low[*parent] = low[*parent].min(low[node]);
+            call_stack.pop();
+            if let Some((parent, _)) = call_stack.last() {
+                low_links[*parent] = low_links[*parent].min(low_links[node]);
             }
-            if low[node] == number[node] {
+            if low_links[node] == indexes[node] {
                 while let Some(member) = stack.pop() {
-                    component[member] = node;
+                    components[member] = node;
                     if member == node {
                         break;
                     }
@@ -139,7 +149,7 @@ fn strongly_connected_components(next: &[Vec<usize>]) -> Vec<usize> {
             }
         }
     }
-    component
+    components
 }
 
 #[cfg(test)]
@@ -158,22 +168,23 @@ mod tests {
             (&[&[1], &[0], &[3], &[4], &[2]], &[&[0, 1], &[2, 3, 4]]),
             (&[&[1], &[2], &[1], &[]], &[&[1, 2]]),
         ];
-        for (next, expected) in cases {
-            let next: Vec<Vec<usize>> = next.iter().map(|to| to.to_vec()).collect();
-            assert_eq!(find_cycles(&next, 10), expected, "{next:?}");
+        for (successors, expected) in cases {
+            let successors: Vec<Vec<usize>> =
+                successors.iter().map(|nodes| nodes.to_vec()).collect();
+            assert_eq!(find_cycles(&successors, 10), expected, "{successors:?}");
         }
     }
 
     #[test]
-    fn the_search_is_bounded_if_there_are_countless_cycles() {
+    fn the_search_is_bounded_if_the_number_of_cycles_is_exponential() {
         let complete: Vec<Vec<usize>> =
-            (0..300).map(|own| (0..300).filter(|to| *to != own).collect()).collect();
+            (0..300).map(|node| (0..300).filter(|other| *other != node).collect()).collect();
         assert_eq!(find_cycles(&complete, 10).len(), 10);
     }
 
     #[test]
     fn one_long_cycle_is_found_completely() {
-        let ring: Vec<Vec<usize>> = (0..1_000).map(|own| vec![(own + 1) % 1_000]).collect();
+        let ring: Vec<Vec<usize>> = (0..1_000).map(|node| vec![(node + 1) % 1_000]).collect();
         assert_eq!(find_cycles(&ring, 10), [(0..1_000).collect::<Vec<usize>>()]);
     }
 }

@@ -1,4 +1,4 @@
-//! Collects the diagnostics of a file, so that one error does not hide the next.
+//! Collects the diagnostics of a file: loading continues after an error, so that it hides no other.
 
 use super::location::{LocatedError, SourceLocation};
 use engine::text::{did_you_mean, quote};
@@ -14,7 +14,7 @@ pub struct Diagnostic {
     pub line: usize,
     /// The column in characters, counted from 1; 0 if the file could not be read at all.
     pub column: usize,
-    /// The workflow at the location.
+    /// The workflow at the location; `None` outside of the workflows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow: Option<String>,
     /// The task of that workflow.
@@ -47,8 +47,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// How many misspelt words of one file get a suggestion: each is compared with every candidate, and
-/// the time is bounded.
+/// How many misspelt words of one file get a suggestion. Each is compared with all candidates, so
+/// this bounds the time.
 const SUGGESTIONS_MAX: usize = 50;
 
 /// The diagnostics of one file, and the workflow, task and step that are being read.
@@ -60,13 +60,13 @@ pub(super) struct Diagnostics {
     pub(super) errors: Vec<Diagnostic>,
     pub(super) warnings: Vec<Diagnostic>,
     pub(super) advice: Vec<Diagnostic>,
-    suggestions: usize,
+    suggestion_count: usize,
     scopes: Vec<Scope>,
 }
 
 /// The part of the file that belongs to a workflow, task or step.
 struct Scope {
-    at: SourceLocation,
+    location: SourceLocation,
     end: SourceLocation,
     workflow: Option<String>,
     task: Option<String>,
@@ -83,30 +83,30 @@ impl Diagnostics {
             errors: Vec::new(),
             warnings: Vec::new(),
             advice: Vec::new(),
-            suggestions: 0,
+            suggestion_count: 0,
             scopes: Vec::new(),
         }
     }
 
-    pub(super) fn add_error(&mut self, at: SourceLocation, message: impl Into<String>) {
-        let problem = self.diagnostic(at, message.into());
-        self.errors.push(problem);
+    pub(super) fn add_error(&mut self, location: SourceLocation, message: impl Into<String>) {
+        let diagnostic = self.build_diagnostic(location, message.into());
+        self.errors.push(diagnostic);
     }
 
-    pub(super) fn add_warning(&mut self, at: SourceLocation, message: impl Into<String>) {
-        let problem = self.diagnostic(at, message.into());
-        self.warnings.push(problem);
+    pub(super) fn add_warning(&mut self, location: SourceLocation, message: impl Into<String>) {
+        let diagnostic = self.build_diagnostic(location, message.into());
+        self.warnings.push(diagnostic);
     }
 
-    pub(super) fn add_advice(&mut self, at: SourceLocation, message: impl Into<String>) {
-        let problem = self.diagnostic(at, message.into());
-        self.advice.push(problem);
+    pub(super) fn add_advice(&mut self, location: SourceLocation, message: impl Into<String>) {
+        let diagnostic = self.build_diagnostic(location, message.into());
+        self.advice.push(diagnostic);
     }
 
-    /// Records that the current workflow, task and step extend from `at` to `end`.
-    pub(super) fn add_scope(&mut self, at: SourceLocation, end: SourceLocation) {
+    /// Records that the current workflow, task and step extend from `location` to `end`.
+    pub(super) fn add_scope(&mut self, location: SourceLocation, end: SourceLocation) {
         self.scopes.push(Scope {
-            at,
+            location,
             end,
             workflow: self.workflow.clone(),
             task: self.task.clone(),
@@ -114,42 +114,47 @@ impl Diagnostics {
         });
     }
 
-    /// Adds errors that were found before the scopes of workflows, tasks and steps were known.
-    pub(super) fn add_unscoped_errors(&mut self, mistakes: Vec<LocatedError>) {
+    /// Adds errors that the YAML parser found, each with the workflow, task and step whose scope
+    /// contains it.
+    pub(super) fn add_unscoped_errors(&mut self, errors: Vec<LocatedError>) {
         // The sort is stable: of two scopes that begin at the same location, the inner one was
         // added later.
-        self.scopes.sort_by_key(|scope| scope.at);
-        for mistake in mistakes {
-            let started = self.scopes.partition_point(|scope| scope.at <= mistake.at);
+        self.scopes.sort_by_key(|scope| scope.location);
+        for error in errors {
+            let scopes_before =
+                self.scopes.partition_point(|scope| scope.location <= error.location);
             if let Some(scope) =
-                self.scopes[..started].iter().rev().find(|scope| mistake.at < scope.end)
+                self.scopes[..scopes_before].iter().rev().find(|scope| error.location < scope.end)
             {
                 (self.workflow, self.task, self.step) =
                     (scope.workflow.clone(), scope.task.clone(), scope.step.clone());
             }
-            self.add_error(mistake.at, mistake.message);
+            self.add_error(error.location, error.message);
             self.leave_scope();
         }
     }
 
-    /// Returns `; did you mean "x"?`, or an empty text.
+    /// Returns `; did you mean "x"?`, or an empty text if no candidate is near or the limit of
+    /// suggestions is reached. Counts towards that limit.
     pub(super) fn suggest<'a>(
         &mut self,
         text: &str,
         candidates: impl IntoIterator<Item = &'a str>,
     ) -> String {
-        let guess = if self.can_suggest() { did_you_mean(text, candidates) } else { String::new() };
+        let suggestion =
+            if self.can_suggest() { did_you_mean(text, candidates) } else { String::new() };
         self.count_suggestion();
-        guess
+        suggestion
     }
 
     /// Returns whether another suggestion is allowed.
     pub(super) fn can_suggest(&self) -> bool {
-        self.suggestions < SUGGESTIONS_MAX
+        self.suggestion_count < SUGGESTIONS_MAX
     }
 
+    /// Counts a suggestion towards the limit.
     pub(super) fn count_suggestion(&mut self) {
-        self.suggestions += 1;
+        self.suggestion_count += 1;
     }
 
     /// Leaves the current workflow, task and step.
@@ -159,20 +164,21 @@ impl Diagnostics {
         self.step = None;
     }
 
-    /// Sorts the diagnostics by location and removes duplicates (an alias brings the same error to
-    /// several places).
+    /// Sorts the diagnostics by location and removes duplicates: the value of an alias is checked
+    /// at each use, and each time gives the same error.
     pub(super) fn sort(&mut self) {
-        for problems in [&mut self.errors, &mut self.warnings, &mut self.advice] {
-            problems.sort_by_key(|problem| (problem.line, problem.column));
-            problems.dedup();
+        for diagnostics in [&mut self.errors, &mut self.warnings, &mut self.advice] {
+            diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+            diagnostics.dedup();
         }
     }
 
-    fn diagnostic(&self, at: SourceLocation, message: String) -> Diagnostic {
+    /// Returns a diagnostic in the current workflow, task and step.
+    fn build_diagnostic(&self, location: SourceLocation, message: String) -> Diagnostic {
         Diagnostic {
             file: self.file.clone(),
-            line: at.line,
-            column: at.column,
+            line: location.line,
+            column: location.column,
             workflow: self.workflow.clone(),
             task: self.task.clone(),
             step: self.step.clone(),

@@ -1,9 +1,9 @@
-//! Drafts of workflows: each key and value on its own is valid; how they fit together is not
-//! checked yet.
+//! Drafts of workflows: the values of a file before it is checked how they fit together. A value
+//! that is missing or invalid is `None`.
 
 use super::location::SourceLocation;
+use super::scalars::ScalarLayout;
 use super::values::LocatedText;
-use super::yaml::ScalarLayout;
 use engine::expression::ExpressionError;
 use engine::text::position_after;
 use engine::{FanOutKeys, Millis, OnFailure, QueueDeclaration, Retry, StatusWords};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A workflow as the file describes it.
 #[derive(Debug)]
 pub(super) struct WorkflowDraft {
-    pub(super) at: SourceLocation,
+    pub(super) location: SourceLocation,
     pub(super) name: Option<LocatedText>,
     pub(super) vhosts: Vec<LocatedText>,
     pub(super) bus: Option<LocatedText>,
@@ -26,21 +26,23 @@ pub(super) struct WorkflowDraft {
 /// The graph of steps of a workflow or a task.
 #[derive(Debug)]
 pub(super) struct GraphDraft {
-    pub(super) at: SourceLocation,
+    pub(super) location: SourceLocation,
+    /// The name of the workflow or task.
     pub(super) name: Option<LocatedText>,
+    /// The keys of the list and its items; `None` for the graph of a workflow.
     pub(super) fan_out: Option<FanOutKeys>,
     pub(super) steps: Vec<StepDraft>,
 }
 
-/// The queue declaration in the file, and its location.
+/// How a step or workflow declares queues, and where.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QueueKeys {
     pub(super) declaration: QueueDeclaration,
-    /// The location of the first of the keys.
-    pub(super) at: Option<SourceLocation>,
+    /// The location of the first key; `None` if there is none.
+    pub(super) location: Option<SourceLocation>,
 }
 
-/// A step: its keys have the right types, and references are not resolved yet.
+/// A step whose keys have the right types, but whose references are not resolved.
 #[derive(Debug)]
 pub(super) struct StepDraft {
     pub(super) name: Option<LocatedText>,
@@ -57,56 +59,57 @@ pub(super) struct StepDraft {
 #[derive(Debug)]
 pub(super) struct StepOptions {
     pub(super) timeout: Option<Millis>,
-    /// How long it waits for its start, and the location of the key.
+    /// How long a message may wait for a worker, and the location of the key.
     pub(super) start_within: Option<(Millis, SourceLocation)>,
-    pub(super) timeout_at: Option<SourceLocation>,
+    pub(super) timeout_location: Option<SourceLocation>,
     pub(super) retry: Option<Retry>,
     pub(super) when: Option<ConditionDraft>,
     pub(super) cancel_when: Option<ConditionDraft>,
     pub(super) on_failure: OnFailure,
     pub(super) external: Option<(bool, SourceLocation)>,
     pub(super) status: StatusWords,
-    pub(super) statuses_at: Option<SourceLocation>,
-    pub(super) skipped_at: Option<SourceLocation>,
+    pub(super) statuses_location: Option<SourceLocation>,
+    pub(super) skipped_location: Option<SourceLocation>,
     /// The users whose replies count, and the location of the key.
     pub(super) reply_users: Option<(Vec<Arc<str>>, SourceLocation)>,
 }
 
-/// A condition as the file has it.
+/// A condition as it is written in the file.
 #[derive(Debug)]
 pub(super) struct ConditionDraft {
-    pub(super) at: SourceLocation,
+    pub(super) location: SourceLocation,
     pub(super) layout: ScalarLayout,
     pub(super) text: String,
 }
 
 impl ConditionDraft {
-    /// Returns the location of an error in the file, or else a text with its location in the
-    /// condition.
+    /// Returns the location of an error in the file, and an empty text. If that location is
+    /// unknown: the location of the condition, and a text with the error's line and column in it.
     pub(super) fn locate_error(&self, error: &ExpressionError) -> (SourceLocation, String) {
         match self.locate(error.line, error.column) {
-            Some(at) => (at, String::new()),
-            None => (self.at, format!(", its line {}, column {}", error.line, error.column)),
+            Some(location) => (location, String::new()),
+            None => (self.location, format!(", its line {}, column {}", error.line, error.column)),
         }
     }
 
     /// Returns the location at which the condition first names a step.
     pub(super) fn locate_step(&self, step: &str) -> SourceLocation {
-        let before = self.text.split_once(step).map_or("", |(before, _)| before);
-        let (line, column) = position_after(before);
-        self.locate(line, column).unwrap_or(self.at)
+        let text_before = self.text.split_once(step).map_or("", |(before, _)| before);
+        let (line, column) = position_after(text_before);
+        self.locate(line, column).unwrap_or(self.location)
     }
 
-    /// Returns the location in the file of a character of the condition, if it is known.
+    /// Returns the location in the file of a line and column of the condition. `None` if the layout
+    /// of the scalar does not determine it.
     fn locate(&self, line: usize, column: usize) -> Option<SourceLocation> {
         match self.layout {
-            ScalarLayout::Line(inset) => Some(SourceLocation {
-                line: self.at.line,
-                column: self.at.column + inset + column - 1,
+            ScalarLayout::Line(offset) => Some(SourceLocation {
+                line: self.location.line,
+                column: self.location.column + offset + column - 1,
             }),
             ScalarLayout::Block => Some(SourceLocation {
-                line: self.at.line + line - 1,
-                column: self.at.column + column - 1,
+                line: self.location.line + line - 1,
+                column: self.location.column + column - 1,
             }),
             ScalarLayout::Other => None,
         }

@@ -5,22 +5,23 @@ use engine::Millis;
 /// The longest duration: ten years.
 pub(crate) const DURATION_MAX: Millis = Millis(3_650 * 24 * 3_600_000);
 
-/// Parses a duration: numbers with units, the larger unit first and each at most once.
+/// Parses whole numbers with units, the larger unit first and each unit at most once.
 pub(super) fn parse(text: &str) -> Option<Millis> {
-    let mut rest = text;
+    let mut remaining = text;
     let mut units = Millis::UNITS.iter();
-    let mut sum: u64 = 0;
-    while !rest.is_empty() {
-        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, behind) = rest.split_at(digits);
-        let letters =
-            behind.len() - behind.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
-        let (unit, behind) = behind.split_at(letters);
+    let mut total_millis: u64 = 0;
+    while !remaining.is_empty() {
+        let after_number = remaining.trim_start_matches(|c: char| c.is_ascii_digit());
+        let number = &remaining[..remaining.len() - after_number.len()];
+        let after_unit = after_number.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = &after_number[..after_number.len() - after_unit.len()];
+        // The search continues behind the last unit, so a unit that is larger or equal is missed.
         let (_, millis) = units.find(|(name, _)| *name == unit)?;
-        sum = sum.checked_add(number.parse::<u64>().ok()?.checked_mul(*millis)?)?;
-        rest = behind;
+        total_millis =
+            total_millis.checked_add(number.parse::<u64>().ok()?.checked_mul(*millis)?)?;
+        remaining = after_unit;
     }
-    if text.is_empty() { None } else { Some(Millis(sum)) }
+    if text.is_empty() { None } else { Some(Millis(total_millis)) }
 }
 
 #[cfg(test)]
@@ -29,7 +30,7 @@ mod tests {
 
     #[test]
     fn durations_are_whole_numbers_with_units() {
-        for (written, millis) in [
+        for (text, millis) in [
             ("500ms", 500),
             ("30s", 30_000),
             ("5m", 300_000),
@@ -38,15 +39,15 @@ mod tests {
             ("1h30m", 5_400_000),
             ("1d2h3m4s5ms", 93_784_005),
         ] {
-            assert_eq!(parse(written), Some(Millis(millis)), "{written}");
-            assert_eq!(Millis(millis).to_string(), written);
+            assert_eq!(parse(text), Some(Millis(millis)), "{text}");
+            assert_eq!(Millis(millis).to_string(), text);
         }
         assert_eq!(
             (parse("0s"), parse("00ms"), Millis(0).to_string().as_str()),
             (Some(Millis(0)), Some(Millis(0)), "0s")
         );
         assert_eq!(Millis(90_000).to_string(), "1m30s");
-        for wrong in [
+        for invalid in [
             "",
             "30",
             "s",
@@ -69,7 +70,7 @@ mod tests {
             "1s\n",
             "１s",
         ] {
-            assert_eq!(parse(wrong), None, "{wrong:?}");
+            assert_eq!(parse(invalid), None, "{invalid:?}");
         }
     }
 }

@@ -1,25 +1,28 @@
-//! Reads one mapping of a file, allowing only its valid keys; its lists and its name.
+//! Reads one mapping of a file: refuses unknown keys, and returns its values, lists and name.
 
 use super::diagnostics::Diagnostics;
 use super::location::SourceLocation;
+use super::scalars::ScalarKind;
 use super::schema::{self, Section};
 use super::values::{LocatedText, describe, name_error, parse_reference};
-use super::yaml::{Entry, Node, ScalarKind, Value};
+use super::yaml::{Entry, Node, Value};
 use engine::text::{quote, shorten};
 
 /// The entries of a mapping whose keys are checked.
 pub(super) struct Fields<'n> {
-    at: SourceLocation,
+    location: SourceLocation,
     section: Section,
     entries: &'n [Entry],
-    /// The keys that misspelt ones probably stand for.
+    /// The keys that were suggested for misspelt ones.
     suggested: Vec<&'static str>,
 }
 
 impl<'n> Fields<'n> {
+    /// Reads a node as a mapping of this section. Returns `None`, after an error was reported, if
+    /// it is no mapping.
     pub(super) fn from_node(
         node: &'n Node,
-        place: Section,
+        section: Section,
         report: &mut Diagnostics,
     ) -> Option<Fields<'n>> {
         match &node.value {
@@ -27,23 +30,23 @@ impl<'n> Fields<'n> {
                 let mut suggested = Vec::new();
                 for entry in entries {
                     if let Some(error) =
-                        schema::key_error(place, &entry.key.text, report.can_suggest())
+                        schema::key_error(section, &entry.key.text, report.can_suggest())
                     {
                         report.count_suggestion();
-                        report.add_error(entry.key.at, error.message);
+                        report.add_error(entry.key.location, error.message);
                         suggested.extend(error.suggestion);
                     }
                 }
-                Some(Fields { at: node.at, section: place, entries, suggested })
+                Some(Fields { location: node.location, section, entries, suggested })
             }
             Value::Invalid => None,
             Value::List(_) | Value::Scalar(..) => {
                 report.add_error(
-                    node.at,
+                    node.location,
                     format!(
                         "expected {}, such as `{}`, found {}",
-                        place.noun(),
-                        place.example(),
+                        section.noun(),
+                        section.example(),
                         describe(node)
                     ),
                 );
@@ -52,6 +55,7 @@ impl<'n> Fields<'n> {
         }
     }
 
+    /// Returns the entry with this key.
     pub(super) fn get(&self, key: &str) -> Option<&'n Entry> {
         self.entries.iter().find(|entry| entry.key.text == key)
     }
@@ -59,25 +63,26 @@ impl<'n> Fields<'n> {
     /// Reports that `key` is missing, unless a misspelling of it was reported.
     pub(super) fn report_missing(&self, key: &str, reason: &str, report: &mut Diagnostics) {
         if !self.suggested.contains(&key) {
-            report.add_error(self.at, format!("the key {} is missing; {reason}", quote(key)));
+            report.add_error(self.location, format!("the key {} is missing; {reason}", quote(key)));
         }
     }
 
+    /// Parses the required key `name`. Reports an invalid name, but returns it.
     pub(super) fn parse_name(&self, report: &mut Diagnostics) -> Option<LocatedText> {
         let Some(entry) = self.get("name") else {
             self.report_missing("name", &format!("{} has a name", self.section.noun()), report);
             return None;
         };
-        let at = entry.location();
-        if let Some(name) = parse_reference(&entry.value, at, "a name", report)
+        let location = entry.location();
+        if let Some(name) = parse_reference(&entry.value, location, "a name", report)
             && let Some(error) = name_error(&name.text)
         {
-            report.add_error(at, error);
+            report.add_error(location, error);
         }
-        // An invalid name is kept anyway, so that references to it are not reported too.
+        // References to an invalid name must not be reported too.
         match &entry.value.value {
             Value::Scalar(ScalarKind::Text | ScalarKind::Boolean | ScalarKind::Number, text) => {
-                Some(LocatedText { at, text: text.clone() })
+                Some(LocatedText { location, text: text.clone() })
             }
             Value::Scalar(ScalarKind::Null, _)
             | Value::Map(_)
@@ -86,14 +91,14 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// Returns the items under `key`; a missing list counts as an empty one.
+    /// Returns the items of the list `key`, at most `limit`; a missing list is an empty one.
     pub(super) fn list(&self, key: &str, limit: usize, report: &mut Diagnostics) -> Vec<&'n Node> {
         let Some(entry) = self.get(key) else { return Vec::new() };
         match &entry.value.value {
             Value::List(items) => {
                 if let Some(extra) = items.get(limit) {
                     report.add_error(
-                        extra.at,
+                        extra.location,
                         format!(
                             "{} has {} {key}, more than the {limit} allowed",
                             self.section.noun(),
@@ -111,12 +116,12 @@ impl<'n> Fields<'n> {
                     describe(&entry.value),
                     shorten(text)
                 );
-                report.add_error(entry.value.at, message);
+                report.add_error(entry.value.location, message);
                 Vec::new()
             }
             Value::Map(_) => {
                 report.add_error(
-                    entry.value.at,
+                    entry.value.location,
                     format!(
                         "{} takes a list, found a mapping; is a `-` missing before {}?",
                         quote(key),
@@ -128,7 +133,8 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// Returns the items under `key`, at least one; `None` if an error was reported.
+    /// Returns the items of the list `key`, at least one. `None` if there are none; then an error
+    /// was reported.
     pub(super) fn required_list(
         &self,
         key: &str,
@@ -162,11 +168,13 @@ impl<'n> Fields<'n> {
 }
 
 impl Entry {
-    /// Returns the location to report: that of the value, or of the key if the value is empty.
+    /// Returns the location for diagnostics: the value's, or the key's if the value is empty.
     pub(super) fn location(&self) -> SourceLocation {
         match &self.value.value {
-            Value::Scalar(ScalarKind::Null, text) if text.is_empty() => self.key.at,
-            Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Invalid => self.value.at,
+            Value::Scalar(ScalarKind::Null, text) if text.is_empty() => self.key.location,
+            Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Invalid => {
+                self.value.location
+            }
         }
     }
 }
@@ -185,6 +193,7 @@ pub(super) fn label(node: &Node) -> Option<String> {
     }
 }
 
+/// Returns the first key of a mapping, or an empty text.
 fn first_key(node: &Node) -> &str {
     match &node.value {
         Value::Map(entries) => entries.first().map_or("", |entry| entry.key.text.as_str()),

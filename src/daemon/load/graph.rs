@@ -1,5 +1,5 @@
-//! Builds the graphs of one workflow from its drafts: resolves names to indexes, and checks how the
-//! drafts fit together.
+//! Builds the graphs of one workflow from its draft: resolves names to indexes, and checks how the
+//! steps and tasks fit together.
 
 use super::calls::message_queue;
 use super::conditions::{CompiledConditions, check_references, warn_of_races};
@@ -18,14 +18,14 @@ use std::sync::Arc;
 /// How many cycles of one graph are reported. Others are found once these are fixed.
 const CYCLES_LISTED_MAX: usize = 10;
 
-/// The columns that a status table has besides the steps (docs/operations.md).
+/// The columns of a status table that are not steps (docs/operations.md).
 const STATUS_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 
-/// The workflow of each task of the file, by the task's name: for steps that name a task of another
-/// workflow.
+/// The workflow of each task of the file, by the task's name. Messages about steps that name a task
+/// of another workflow use it.
 pub(super) type TaskOwners = BTreeMap<String, String>;
 
-/// Returns which workflow has which task; of several, the first.
+/// Returns the workflow of each task. If several have a task of one name, the first counts.
 pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
     let mut owners = TaskOwners::new();
     for workflow in workflows {
@@ -37,7 +37,8 @@ pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
     owners
 }
 
-/// Builds the graphs of a workflow, its own first. They are usable only if no error was reported.
+/// Builds the graph of a workflow, followed by the graphs of its tasks. They are usable only if no
+/// error was reported.
 pub(super) fn build_graphs(
     workflow: &WorkflowDraft,
     owners: &TaskOwners,
@@ -55,12 +56,12 @@ pub(super) fn build_graphs(
         graphs.push(build_graph(draft, workflow, &tasks, conditions, report));
         report.task = None;
     }
-    warn_of_unused(&workflow.tasks, &graphs, report);
+    warn_of_unused_tasks(&workflow.tasks, &graphs, report);
     report.leave_scope();
     graphs
 }
 
-/// Builds one graph. Its steps have their queues on the bus of the workflow, unless they name
+/// Builds one graph. The queues of its steps are on the bus of the workflow, unless a step names
 /// another.
 fn build_graph(
     draft: &GraphDraft,
@@ -71,18 +72,17 @@ fn build_graph(
 ) -> Graph {
     let names = index_steps(draft, report);
     let mut steps = Vec::with_capacity(draft.steps.len());
-    for (at, step) in draft.steps.iter().enumerate() {
+    for (index, step) in draft.steps.iter().enumerate() {
         let Some(name) = &step.name else { continue };
         report.step = Some(name.text.clone());
-        let depends = resolve_dependencies(draft, at, &names, report);
+        let depends = resolve_dependencies(draft, index, &names, report);
         let task = step.task.as_ref().and_then(|task| tasks.find(task, report));
         check_keys(step, report);
-        let mut compiled = |condition: &Option<_>| {
+        let mut compile = |condition: &Option<_>| {
             condition.as_ref().and_then(|condition| conditions.compile(condition, report))
         };
-        let (when, cancel_when) =
-            (compiled(&step.options.when), compiled(&step.options.cancel_when));
-        check_references(draft, at, when.as_ref(), cancel_when.as_ref(), report);
+        let (when, cancel_when) = (compile(&step.options.when), compile(&step.options.cancel_when));
+        check_references(draft, index, when.as_ref(), cancel_when.as_ref(), report);
         let name: Arc<str> = name.text.as_str().into();
         steps.push(Step {
             queue: step
@@ -97,12 +97,12 @@ fn build_graph(
             task,
             priority: step.priority.map(|(priority, _)| priority),
             timeout: step.options.timeout,
-            start_within: step.options.start_within.map(|(span, _)| span),
+            start_within: step.options.start_within.map(|(duration, _)| duration),
             retry: step.options.retry,
             when,
             cancel_when,
             on_failure: step.options.on_failure,
-            external: step.options.external.is_some_and(|(external, _)| external),
+            external: step.options.external.is_some_and(|(is_external, _)| is_external),
             status: step.options.status.clone(),
             reply_users: step
                 .options
@@ -115,7 +115,7 @@ fn build_graph(
     }
     report_cycles(draft, &names, report);
     if steps.len() < draft.steps.len() || !report.errors.is_empty() {
-        // The indexes are wrong then: an error was reported, and the graph will not be used.
+        // An error was reported, so indexes can be wrong and the graph is not used.
         steps.clear();
     }
     let graph = Graph::new(
@@ -130,18 +130,21 @@ fn build_graph(
     graph
 }
 
-/// Returns the index of each step by name.
+/// Returns the index of each step by its name, and reports duplicate names.
 fn index_steps<'d>(draft: &'d GraphDraft, report: &mut Diagnostics) -> HashMap<&'d str, usize> {
     let mut names: HashMap<&str, (usize, SourceLocation)> =
         HashMap::with_capacity(draft.steps.len());
-    for (at, name) in
-        draft.steps.iter().enumerate().filter_map(|(at, step)| Some((at, step.name.as_ref()?)))
+    for (index, name) in draft
+        .steps
+        .iter()
+        .enumerate()
+        .filter_map(|(index, step)| Some((index, step.name.as_ref()?)))
     {
         match names.get(name.text.as_str()) {
             Some((_, first)) => {
                 report.step = Some(name.text.clone());
                 report.add_error(
-                    name.at,
+                    name.location,
                     format!(
                         "a step {} is declared already, at {first}; the steps of one graph differ \
                          in their names",
@@ -151,27 +154,29 @@ fn index_steps<'d>(draft: &'d GraphDraft, report: &mut Diagnostics) -> HashMap<&
                 report.step = None;
             }
             None => {
-                names.insert(&name.text, (at, name.at));
+                names.insert(&name.text, (index, name.location));
             }
         }
     }
-    names.into_iter().map(|(name, (at, _))| (name, at)).collect()
+    names.into_iter().map(|(name, (index, _))| (name, index)).collect()
 }
 
-/// Resolves a step's `depends` in order; `__start__` alone is the same as none.
+/// Resolves the `depends` of the step with this index, in order. `__start__` alone is the same as
+/// no dependency.
 fn resolve_dependencies(
     draft: &GraphDraft,
-    own: usize,
+    index: usize,
     names: &HashMap<&str, usize>,
     report: &mut Diagnostics,
 ) -> Vec<Dependency> {
-    let step = &draft.steps[own];
-    let mut found: Vec<Dependency> = Vec::with_capacity(step.depends.len());
-    let mut seen: HashMap<&str, SourceLocation> = HashMap::with_capacity(step.depends.len());
+    let step = &draft.steps[index];
+    let mut dependencies: Vec<Dependency> = Vec::with_capacity(step.depends.len());
+    let mut first_locations: HashMap<&str, SourceLocation> =
+        HashMap::with_capacity(step.depends.len());
     for dependency in &step.depends {
-        if let Some(first) = seen.get(dependency.text.as_str()) {
+        if let Some(first) = first_locations.get(dependency.text.as_str()) {
             report.add_warning(
-                dependency.at,
+                dependency.location,
                 format!(
                     "{} is listed twice, the first time at {first}; the first one counts",
                     quote(&dependency.text)
@@ -179,23 +184,23 @@ fn resolve_dependencies(
             );
             continue;
         }
-        seen.insert(&dependency.text, dependency.at);
+        first_locations.insert(&dependency.text, dependency.location);
         match dependency.text.as_str() {
-            "__start__" => found.push(Dependency::Start),
+            "__start__" => dependencies.push(Dependency::Start),
             "__end__" => report.add_error(
-                dependency.at,
+                dependency.location,
                 "depends on \"__end__\", but the end comes after every step",
             ),
             name => match names.get(name) {
-                Some(at) if *at == own => report.add_error(
-                    dependency.at,
+                Some(other) if *other == index => report.add_error(
+                    dependency.location,
                     "depends on itself, the shortest cycle; remove it from its `depends`",
                 ),
-                Some(at) => {
-                    found.extend(u16::try_from(*at).ok().map(|at| Dependency::Step(StepIndex(at))))
-                }
+                Some(other) => dependencies.extend(
+                    u16::try_from(*other).ok().map(|other| Dependency::Step(StepIndex(other))),
+                ),
                 None => {
-                    let guess = report.suggest(
+                    let suggestion = report.suggest(
                         name,
                         draft
                             .steps
@@ -203,41 +208,43 @@ fn resolve_dependencies(
                             .filter_map(|step| Some(step.name.as_ref()?.text.as_str())),
                     );
                     report.add_error(
-                        dependency.at,
-                        format!("depends on {}, which is not a step here{guess}", quote(name)),
+                        dependency.location,
+                        format!("depends on {}, which is not a step here{suggestion}", quote(name)),
                     );
                 }
             },
         }
     }
-    if found == [Dependency::Start] { Vec::new() } else { found }
+    if dependencies == [Dependency::Start] { Vec::new() } else { dependencies }
 }
 
+/// Reports the cycles of dependencies, except a step that depends on itself.
 fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut Diagnostics) {
-    let on: Vec<Vec<usize>> = draft
+    let dependencies: Vec<Vec<usize>> = draft
         .steps
         .iter()
         .enumerate()
-        .map(|(own, step)| {
+        .map(|(index, step)| {
             step.depends
                 .iter()
                 .filter_map(|dependency| names.get(dependency.text.as_str()).copied())
-                .filter(|at| *at != own)
+                .filter(|other| *other != index)
                 .collect()
         })
         .collect();
-    let name = |at: usize| draft.steps[at].name.as_ref().map_or("", |name| name.text.as_str());
-    for cycle in find_cycles(&on, CYCLES_LISTED_MAX) {
+    let name =
+        |index: usize| draft.steps[index].name.as_ref().map_or("", |name| name.text.as_str());
+    for cycle in find_cycles(&dependencies, CYCLES_LISTED_MAX) {
         let (first, second) = (cycle[0], cycle[1]);
         let Some(dependency) =
-            draft.steps[first].depends.iter().find(|word| word.text == name(second))
+            draft.steps[first].depends.iter().find(|dependency| dependency.text == name(second))
         else {
             continue;
         };
-        let path: Vec<&str> = cycle.iter().chain([&first]).map(|at| name(*at)).collect();
+        let path: Vec<&str> = cycle.iter().chain([&first]).map(|index| name(*index)).collect();
         report.step = Some(name(first).to_owned());
         report.add_error(
-            dependency.at,
+            dependency.location,
             format!(
                 "depends on itself by a cycle: {} (each depends on the next); remove one of these \
                  dependencies",
@@ -248,7 +255,7 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
     }
 }
 
-/// Checks for names that the status table could not tell apart: SQLite ignores case
+/// Reports names of steps that collide as columns of the status table. SQLite ignores their case
 /// (docs/operations.md).
 fn check_columns(draft: &GraphDraft, report: &mut Diagnostics) {
     let mut columns: HashMap<String, &LocatedText> = HashMap::with_capacity(draft.steps.len());
@@ -257,7 +264,7 @@ fn check_columns(draft: &GraphDraft, report: &mut Diagnostics) {
         report.step = Some(name.text.clone());
         if STATUS_COLUMNS.contains(&column.as_str()) {
             report.add_error(
-                name.at,
+                name.location,
                 format!(
                     "the name {} is taken: the table of statuses has its own column with that name",
                     quote(&name.text)
@@ -266,15 +273,15 @@ fn check_columns(draft: &GraphDraft, report: &mut Diagnostics) {
         }
         match columns.get(&column) {
             Some(first) if first.text != name.text => report.add_error(
-                name.at,
+                name.location,
                 format!(
                     "differs from {}, at {}, only in upper and lower case; the table of statuses \
                      cannot tell them apart",
                     quote(&first.text),
-                    first.at
+                    first.location
                 ),
             ),
-            // Duplicate names are reported with the steps.
+            // `index_steps` reports duplicate names.
             Some(_) => (),
             None => {
                 columns.insert(column, name);
@@ -284,28 +291,29 @@ fn check_columns(draft: &GraphDraft, report: &mut Diagnostics) {
     }
 }
 
-/// The tasks of a workflow by name.
+/// The graphs of a workflow's tasks, by the task's name.
 struct TaskIndex<'d> {
-    names: BTreeMap<&'d str, GraphIndex>,
+    graphs: BTreeMap<&'d str, GraphIndex>,
     owners: &'d TaskOwners,
 }
 
 impl<'d> TaskIndex<'d> {
+    /// Indexes the tasks, and reports duplicate names.
     fn from_draft(
         workflow: &'d WorkflowDraft,
         owners: &'d TaskOwners,
         report: &mut Diagnostics,
     ) -> TaskIndex<'d> {
-        let mut names = BTreeMap::new();
+        let mut graphs = BTreeMap::new();
         let mut locations: HashMap<&str, SourceLocation> =
             HashMap::with_capacity(workflow.tasks.len());
-        for (at, task) in workflow.tasks.iter().enumerate() {
-            let (Some(name), Ok(index)) = (&task.name, GraphIndex::try_from(at + 1)) else {
+        for (position, task) in workflow.tasks.iter().enumerate() {
+            let (Some(name), Ok(index)) = (&task.name, GraphIndex::try_from(position + 1)) else {
                 continue;
             };
             if let Some(first) = locations.get(name.text.as_str()) {
                 report.add_error(
-                    name.at,
+                    name.location,
                     format!(
                         "a task {} is declared already, at {first}; the tasks of one workflow \
                          differ in their names",
@@ -314,28 +322,30 @@ impl<'d> TaskIndex<'d> {
                 );
                 continue;
             }
-            names.insert(name.text.as_str(), index);
-            locations.insert(&name.text, name.at);
+            graphs.insert(name.text.as_str(), index);
+            locations.insert(&name.text, name.location);
         }
-        TaskIndex { names, owners }
+        TaskIndex { graphs, owners }
     }
 
+    /// Returns the graph of the task that a step names; `None`, after an error was reported, if the
+    /// workflow has no such task.
     fn find(&self, task: &LocatedText, report: &mut Diagnostics) -> Option<GraphIndex> {
-        if let Some(index) = self.names.get(task.text.as_str()) {
+        if let Some(index) = self.graphs.get(task.text.as_str()) {
             return Some(*index);
         }
-        let guess = report.suggest(&task.text, self.names.keys().copied());
+        let suggestion = report.suggest(&task.text, self.graphs.keys().copied());
         let hint = match self.owners.get(&task.text) {
             Some(owner) => format!(
                 "; the workflow {} has one, but a task belongs to its workflow: declare it here \
                  too",
                 quote(owner)
             ),
-            None if self.names.is_empty() => "; it has no `tasks`".to_owned(),
-            None => guess,
+            None if self.graphs.is_empty() => "; it has no `tasks`".to_owned(),
+            None => suggestion,
         };
         report.add_error(
-            task.at,
+            task.location,
             format!(
                 "names the task {}, which this workflow does not have{hint}",
                 quote(&task.text)
@@ -345,23 +355,24 @@ impl<'d> TaskIndex<'d> {
     }
 }
 
-/// Warns of tasks that no step leads to, not even through other tasks.
-fn warn_of_unused(tasks: &[GraphDraft], graphs: &[Graph], report: &mut Diagnostics) {
+/// Warns of tasks that no step starts, not even through other tasks.
+fn warn_of_unused_tasks(tasks: &[GraphDraft], graphs: &[Graph], report: &mut Diagnostics) {
     if !report.errors.is_empty() {
         return;
     }
-    let mut used = vec![false; graphs.len()];
-    let mut next = vec![0];
-    while let Some(at) = next.pop() {
-        if !std::mem::replace(&mut used[at], true) {
-            next.extend(graphs[at].steps.iter().filter_map(|step| step.task).map(usize::from));
+    let mut is_used = vec![false; graphs.len()];
+    let mut reachable = vec![0];
+    while let Some(index) = reachable.pop() {
+        if !std::mem::replace(&mut is_used[index], true) {
+            reachable
+                .extend(graphs[index].steps.iter().filter_map(|step| step.task).map(usize::from));
         }
     }
-    for (task, used) in tasks.iter().zip(&used[1..]) {
-        if !used {
+    for (task, is_used) in tasks.iter().zip(&is_used[1..]) {
+        if !is_used {
             report.task = task.name.as_ref().map(|name| name.text.clone());
             report.add_warning(
-                task.name.as_ref().map_or(task.at, |name| name.at),
+                task.name.as_ref().map_or(task.location, |name| name.location),
                 "no step of the workflow leads to this task; it never runs",
             );
             report.task = None;

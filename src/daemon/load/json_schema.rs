@@ -1,5 +1,8 @@
-//! The JSON Schema of workflow files, for editors. It follows from the table of keys. A schema
-//! cannot express how the values must fit together (dependencies, tasks, conditions).
+//! The JSON Schema of workflow files, for editors. It follows from the table of keys.
+//!
+//! A schema cannot express how the values must fit together (dependencies, tasks, conditions). Its
+//! `maxLength` counts characters, while the limits of the checks are bytes: the schema accepts a
+//! text beyond ASCII that is up to four times too long.
 
 use super::limits::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use super::schema::{EXTENSION_PREFIX, KEYS, KnownKey, Section, ValueKind};
@@ -7,11 +10,15 @@ use engine::QUEUE_TYPE;
 use engine::expression::TEXT_BYTES_MAX as CONDITION_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
-const NAME: &str = "[A-Za-z][A-Za-z0-9_-]*";
-const BUS: &str = "[a-z][a-z0-9_]*";
-const TEXT: &str = "[^\\u0000-\\u001f\\u007f-\\u009f]*";
-const SPAN: &str = "([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?";
-const SHARE: &str = "0*(100(\\.0{1,2})?|[0-9]{1,2}(\\.[0-9]{1,2})?)%";
+const NAME_PATTERN: &str = "[A-Za-z][A-Za-z0-9_-]*";
+const BUS_PATTERN: &str = "[a-z][a-z0-9_]*";
+/// No control characters.
+const TEXT_PATTERN: &str = "[^\\u0000-\\u001f\\u007f-\\u009f]*";
+/// Whole numbers with units, the larger unit first. It matches the empty text too, which
+/// `minLength` excludes.
+const DURATION_PATTERN: &str = "([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?";
+/// A percentage up to 100 % with at most two decimals.
+const PERCENTAGE_PATTERN: &str = "0*(100(\\.0{1,2})?|[0-9]{1,2}(\\.[0-9]{1,2})?)%";
 
 /// Returns the schema of workflow files (draft-07, which editors read).
 pub fn json_schema() -> Value {
@@ -38,14 +45,15 @@ pub fn json_schema() -> Value {
     Value::Object(schema)
 }
 
-fn mapping_schema(section: Section, about: &str) -> Map<String, Value> {
+/// Returns the schema of a mapping: its keys and which are required.
+fn mapping_schema(section: Section, description: &str) -> Map<String, Value> {
     let keys = || KEYS.iter().filter(|key| key.section == section);
     let properties: Map<String, Value> =
         keys().map(|key| (key.name.to_owned(), property_schema(key))).collect();
     let required: Vec<&str> = keys().filter(|key| key.is_required).map(|key| key.name).collect();
     let schema = json!({
         "type": "object",
-        "description": about,
+        "description": description,
         "properties": properties,
         "required": required,
         "additionalProperties": false,
@@ -53,9 +61,10 @@ fn mapping_schema(section: Section, about: &str) -> Map<String, Value> {
     if let Value::Object(schema) = schema { schema } else { Map::new() }
 }
 
+/// Returns the schema of a key's value, with its description.
 fn property_schema(key: &KnownKey) -> Value {
     let mut schema = value_schema(key.kind);
-    // Draft-07 readers ignore keywords beside a `$ref`.
+    // Draft-07 ignores keywords beside a `$ref`, such as the description.
     if schema.get("$ref").is_some() {
         schema = json!({ "allOf": [schema] });
     }
@@ -63,73 +72,87 @@ fn property_schema(key: &KnownKey) -> Value {
     schema
 }
 
+/// Returns the schema of a kind of value.
 #[allow(clippy::too_many_lines, reason = "one match over the kinds")]
 fn value_schema(kind: ValueKind) -> Value {
     match kind {
         ValueKind::Name => {
-            json!({ "type": "string", "pattern": anchored(NAME), "maxLength": NAME_BYTES_MAX })
+            json!({
+                "type": "string",
+                "pattern": anchored(NAME_PATTERN),
+                "maxLength": NAME_BYTES_MAX,
+            })
         }
         ValueKind::Dependencies => json!({
             "type": ["array", "null"],
             "items": {
                 "type": "string",
-                "pattern": anchored(&format!("({NAME}|__start__)")),
+                "pattern": anchored(&format!("({NAME_PATTERN}|__start__)")),
                 "maxLength": NAME_BYTES_MAX,
             },
         }),
         ValueKind::Text => {
             json!({
                 "type": "string",
-                "pattern": anchored(TEXT),
+                "pattern": anchored(TEXT_PATTERN),
                 "minLength": 1,
                 "maxLength": TEXT_BYTES_MAX,
             })
         }
         ValueKind::TextOrEmpty => {
-            json!({ "type": "string", "pattern": anchored(TEXT), "maxLength": TEXT_BYTES_MAX })
+            json!({
+                "type": "string",
+                "pattern": anchored(TEXT_PATTERN),
+                "maxLength": TEXT_BYTES_MAX,
+            })
         }
         ValueKind::Queue => {
             merge(value_schema(ValueKind::Text), json!({ "not": { "pattern": "^amq\\." } }))
         }
         ValueKind::Bus => {
-            json!({ "type": "string", "pattern": anchored(BUS), "maxLength": NAME_BYTES_MAX })
+            json!({
+                "type": "string",
+                "pattern": anchored(BUS_PATTERN),
+                "maxLength": NAME_BYTES_MAX,
+            })
         }
-        ValueKind::TextList(most) => {
+        ValueKind::TextList(max) => {
             json!({
                 "type": ["array", "null"],
                 "items": value_schema(ValueKind::Text),
                 "uniqueItems": true,
-                "maxItems": most,
+                "maxItems": max,
             })
         }
-        ValueKind::NonEmptyTextList(most) => {
+        ValueKind::NonEmptyTextList(max) => {
             json!({
                 "type": "array",
                 "items": value_schema(ValueKind::Text),
                 "uniqueItems": true,
                 "minItems": 1,
-                "maxItems": most,
+                "maxItems": max,
             })
         }
-        ValueKind::Integer(least, most) => {
-            json!({ "type": "integer", "minimum": least, "maximum": most })
+        ValueKind::Integer(min, max) => {
+            json!({ "type": "integer", "minimum": min, "maximum": max })
         }
-        ValueKind::Factor(most) => json!({ "type": "number", "minimum": 1, "maximum": most }),
+        ValueKind::Factor(max) => json!({ "type": "number", "minimum": 1, "maximum": max }),
         ValueKind::Duration => {
             json!({
                 "type": "string",
-                "pattern": anchored(SPAN),
+                "pattern": anchored(DURATION_PATTERN),
                 "minLength": 2,
                 "examples": ["500ms", "30s", "1h30m", "3d"],
             })
         }
+        // A duration without a digit from 1 to 9 is 0.
         ValueKind::PositiveDuration => {
             merge(value_schema(ValueKind::Duration), json!({ "not": { "pattern": "^[0a-z]*$" } }))
         }
         ValueKind::Tolerance => json!({
             "anyOf": [
                 { "type": "integer", "minimum": 0, "maximum": u32::MAX },
-                { "type": "string", "pattern": anchored(SHARE) },
+                { "type": "string", "pattern": anchored(PERCENTAGE_PATTERN) },
             ],
             "examples": [5, "10%"],
         }),
@@ -149,37 +172,42 @@ fn value_schema(kind: ValueKind) -> Value {
             "examples": [{ "x-max-length": 10_000, "x-overflow": "reject-publish" }],
         }),
         ValueKind::Choice(choices) => json!({ "type": "string", "enum": choices }),
-        ValueKind::Mapping(place) => reference_schema(place),
-        ValueKind::MappingList(place, 0, most) => {
-            json!({ "type": ["array", "null"], "items": reference_schema(place), "maxItems": most })
+        ValueKind::Mapping(section) => reference_schema(section),
+        ValueKind::MappingList(section, 0, max) => {
+            json!({
+                "type": ["array", "null"],
+                "items": reference_schema(section),
+                "maxItems": max,
+            })
         }
-        ValueKind::MappingList(place, least, most) if most == usize::MAX => {
-            json!({ "type": "array", "items": reference_schema(place), "minItems": least })
+        ValueKind::MappingList(section, min, max) if max == usize::MAX => {
+            json!({ "type": "array", "items": reference_schema(section), "minItems": min })
         }
-        ValueKind::MappingList(place, least, most) => {
+        ValueKind::MappingList(section, min, max) => {
             json!({
                 "type": "array",
-                "items": reference_schema(place),
-                "minItems": least,
-                "maxItems": most,
+                "items": reference_schema(section),
+                "minItems": min,
+                "maxItems": max,
             })
         }
     }
 }
 
-/// Merges two schemas that have no keyword in common.
-fn merge(mut one: Value, other: Value) -> Value {
-    if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
-        one.extend(other);
+/// Returns a schema with the keywords of both, which have none in common.
+fn merge(mut schema: Value, other: Value) -> Value {
+    if let (Value::Object(keywords), Value::Object(other)) = (&mut schema, other) {
+        keywords.extend(other);
     }
-    one
+    schema
 }
 
-/// Anchors a pattern, so that it matches whole texts.
+/// Returns a pattern that matches only whole texts.
 fn anchored(pattern: &str) -> String {
     format!("^{pattern}$")
 }
 
+/// Returns a reference to the schema of a mapping.
 fn reference_schema(section: Section) -> Value {
     let name = match section {
         Section::File => return json!({ "$ref": "#" }),

@@ -1,4 +1,4 @@
-//! Checks steps whose messages go to topics of Kafka.
+//! Checks steps that send their messages to Kafka: their queues are topics.
 
 use super::buses::{SendingStep, steps_on_bus};
 use super::diagnostics::Diagnostics;
@@ -8,8 +8,9 @@ use crate::settings::{BusKind, Settings};
 use bus::check_topic;
 use engine::Definition;
 
-/// Refuses such steps if they have no timeout or their queues cannot be topics, and warns of keys
-/// that have no effect. Which buses use Kafka follows from the settings, if they are known.
+/// Refuses steps on Kafka that have no timeout, whose queue cannot be a topic or is a workflow's,
+/// or that limit whose replies count. Warns of keys that have no effect. The settings determine
+/// which buses use Kafka, if they are known.
 pub(super) fn check_topics(
     draft: &WorkflowDraft,
     settings: Option<&Settings>,
@@ -18,41 +19,43 @@ pub(super) fn check_topics(
     for SendingStep { task, step, queue, bus } in steps_on_bus(BusKind::Kafka, draft, settings) {
         report.task = task.map(|task| task.text.clone());
         report.step = step.name.as_ref().map(|name| name.text.clone());
-        let topic = settings.and_then(|known| Some(known.kafka_bus(bus)?.topic(&queue.text)));
+        let topic = settings.and_then(|settings| Some(settings.kafka_bus(bus)?.topic(&queue.text)));
         check_step(step, queue, topic.as_deref().unwrap_or(&queue.text), report);
     }
     (report.task, report.step) = (None, None);
 }
 
 fn check_step(step: &StepDraft, queue: &LocatedText, topic: &str, report: &mut Diagnostics) {
-    if let Err(why) = check_topic(topic) {
-        report.add_error(queue.at, format!("the queue is a topic of Kafka: {why}"));
+    if let Err(reason) = check_topic(topic) {
+        report.add_error(queue.location, format!("the queue is a topic of Kafka: {reason}"));
     }
     if queue.text.starts_with(Definition::CALL_QUEUE_PREFIX) {
         report.add_error(
-            queue.at,
+            queue.location,
             "no workflow takes calls over Kafka: name another bus for this step, or a task"
                 .to_owned(),
         );
     }
     if step.options.timeout.is_none() {
         report.add_error(
-            queue.at,
+            queue.location,
             "a step whose messages go over Kafka has a \"timeout\", and this one has none: nobody \
              there counts how often a message was given to workers, or notices that one was passed \
              over"
                 .to_owned(),
         );
     }
-    if let Some((_, at)) = &step.options.reply_users {
+    if let Some((_, location)) = &step.options.reply_users {
         report.add_error(
-            *at,
+            *location,
             "\"replyUsers\" cannot be kept over Kafka, which does not tell who has written a \
              record: let its access rules say who may write to the topic of replies",
         );
     }
-    if let Some((_, at)) = step.priority {
-        report
-            .add_warning(at, "\"priority\" has no effect: a topic of Kafka has one order for all");
+    if let Some((_, location)) = step.priority {
+        report.add_warning(
+            location,
+            "\"priority\" has no effect: a topic of Kafka has one order for all",
+        );
     }
 }

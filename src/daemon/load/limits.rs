@@ -11,32 +11,32 @@ pub(crate) const NAME_BYTES_MAX: usize = 200;
 /// is AMQP's.
 pub const TEXT_BYTES_MAX: usize = 255;
 
-/// The most steps of a workflow or task.
+/// How many steps a workflow or a task may have.
 pub const STEPS_MAX: usize = 1_000;
 
-/// The most tasks of a workflow.
+/// How many tasks a workflow may have.
 pub(crate) const TASKS_MAX: usize = 1_000;
 
-/// The most virtual hosts of a workflow.
+/// How many virtual hosts a workflow may name.
 pub(crate) const VHOSTS_MAX: usize = 100;
 
-/// The most statuses of a step.
+/// How many statuses a step may list.
 pub const STATUSES_MAX: usize = 1_000;
 
-/// The most users whose replies a step accepts.
+/// How many users a step may name whose replies count.
 pub(crate) const REPLY_USERS_MAX: usize = 100;
 
-/// The most attempts of a step.
+/// How many attempts a retry may allow.
 pub(crate) const ATTEMPTS_MAX: u64 = 1_000;
 
-/// The largest factor between two pauses.
+/// The largest factor by which the backoff of a retry grows.
 pub(crate) const FACTOR_MAX: u32 = 100;
 
 /// The highest priority of an AMQP message that brokers commonly honour.
 pub(crate) const PRIORITY_MAX: u64 = 9;
 
-/// The most steps of all definitions together, including those of tasks, each counted once for each
-/// virtual host.
+/// How many steps all definitions may have together. Steps of tasks count too, and each step counts
+/// once for each virtual host.
 pub const STEPS_IN_ALL_MAX: usize = 100_000;
 
 /// How deep lists and mappings may nest. A workflow file needs seven levels.
@@ -45,6 +45,6 @@ pub const NESTING_MAX: usize = 32;
 /// How many keys and values a file may have, including those that aliases repeat.
 pub const VALUES_MAX: usize = 100_000;
 
-/// The most bytes that the conditions of one file have together, counting equal ones once.
-/// Compiling takes a thousand times as long as reading.
+/// How many bytes the conditions of one file may have together, counting equal ones once. Compiling
+/// a condition takes a thousand times as long as reading it.
 pub(crate) const CONDITION_BYTES_MAX: usize = 128 * 1024;

@@ -12,6 +12,7 @@ pub(super) struct SourceLocation {
 }
 
 impl SourceLocation {
+    /// The first character of a file.
     pub(super) const START: SourceLocation = SourceLocation { line: 1, column: 1 };
 
     /// The location of an error that concerns the whole file.
@@ -30,22 +31,23 @@ impl fmt::Display for SourceLocation {
     }
 }
 
-/// An error in the YAML itself, with its location.
+/// An error with its location, before its workflow, task and step are known.
 #[derive(Debug)]
 pub(super) struct LocatedError {
-    pub(super) at: SourceLocation,
+    pub(super) location: SourceLocation,
     pub(super) message: String,
 }
 
 impl LocatedError {
-    pub(super) fn new(at: SourceLocation, message: impl Into<String>) -> LocatedError {
-        LocatedError { at, message: message.into() }
+    pub(super) fn new(location: SourceLocation, message: impl Into<String>) -> LocatedError {
+        LocatedError { location, message: message.into() }
     }
 }
 
-pub(super) fn nesting_error(at: SourceLocation) -> LocatedError {
+/// Returns the error for a list or mapping that is nested too deep.
+pub(super) fn nesting_error(location: SourceLocation) -> LocatedError {
     LocatedError::new(
-        at,
+        location,
         format!(
             "lists and mappings nest deeper than {NESTING_MAX} levels here; a workflow file needs \
              seven"

@@ -3,15 +3,16 @@
 //!
 //! ```text
 //! yaml      text → a tree in which each key and value has its location (`location`;
-//!           `syntax_errors`: the parser's errors, explained)
+//!           `scalars`: their types; `syntax_errors`: the parser's errors, explained)
 //! read      tree → `draft`s: each key and value on its own is valid (`schema`: the known keys;
 //!           `fields`: one mapping; `values`, `duration`: single values; `options`: the optional
 //!           keys of a step; `singular`: item keys)
 //! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions
 //!           (`conditions`), keys that conflict (`key_conflicts`)
-//! buses     checks against the manager's settings: the buses, their reply queues
-//! queue_keys  how queues are declared
-//! calls     which workflow asks for jobs of which: cycles
+//! buses     checks against the manager's settings: the buses, their reply queues, web services
+//! kafka_topics  checks of steps whose queues are topics
+//! queue_keys  checks of how queues are declared
+//! calls     checks of which workflow asks for jobs of which: cycles
 //! mod       files → definitions, one for each virtual host; checks across workflows and files
 //! ```
 //!
@@ -38,6 +39,7 @@ mod location;
 mod options;
 mod queue_keys;
 mod read;
+mod scalars;
 mod schema;
 mod serde_errors;
 mod singular;
@@ -88,8 +90,8 @@ impl std::error::Error for LoadErrors {}
 impl fmt::Display for LoadErrors {
     /// Writes one error per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, problem) in self.0.iter().enumerate() {
-            write!(f, "{}{problem}", if at == 0 { "" } else { "\n" })?;
+        for (index, error) in self.0.iter().enumerate() {
+            write!(f, "{}{error}", if index == 0 { "" } else { "\n" })?;
         }
         Ok(())
     }
@@ -104,11 +106,11 @@ pub fn load_files(paths: &[PathBuf]) -> Result<LoadedWorkflows, LoadErrors> {
     load(paths, Loader::default())
 }
 
-/// The name that stands for standard input in [`load_files_or_stdin`].
+/// The file name that means standard input in [`load_files_or_stdin`].
 pub(crate) const STANDARD_INPUT: &str = "-";
 
-/// Loads workflow files like [`load_files`], for a manager with these settings if they are known.
-/// The file `-` is standard input.
+/// Loads workflow files like [`load_files`], and checks them against the settings of a manager if
+/// there are any. The file `-` is standard input.
 ///
 /// # Errors
 ///
@@ -120,23 +122,24 @@ pub fn load_files_or_stdin(
     load(paths, Loader { allows_stdin: true, settings, ..Loader::default() })
 }
 
-fn load(paths: &[PathBuf], mut loading: Loader<'_>) -> Result<LoadedWorkflows, LoadErrors> {
+/// Loads the files with a loader that has its options set.
+fn load(paths: &[PathBuf], mut loader: Loader<'_>) -> Result<LoadedWorkflows, LoadErrors> {
     for path in paths {
-        let is_input = loading.allows_stdin && path.as_os_str() == STANDARD_INPUT;
-        let mut report = if is_input {
+        let is_stdin = loader.allows_stdin && path.as_os_str() == STANDARD_INPUT;
+        let mut report = if is_stdin {
             Diagnostics::new("standard input")
         } else {
             Diagnostics::new(&path.display().to_string())
         };
-        match if is_input { read_text(io::stdin().lock()) } else { read_file(path) } {
-            Ok(text) => loading.add_file(&text, report),
+        match if is_stdin { read_text(io::stdin().lock()) } else { read_file(path) } {
+            Ok(text) => loader.add_file(&text, report),
             Err(error) => {
                 report.add_unscoped_errors(vec![error]);
-                loading.diagnostics.push(report);
+                loader.diagnostics.push(report);
             }
         }
     }
-    loading.finish()
+    loader.finish()
 }
 
 /// Loads workflow files like [`load_files`], for a manager with these settings: all named buses
@@ -158,15 +161,15 @@ pub fn load_for_manager(
 ///
 /// Returns all errors of the text.
 pub fn load_text(file: &str, text: &str) -> Result<LoadedWorkflows, LoadErrors> {
-    let mut loading = Loader::default();
+    let mut loader = Loader::default();
     let mut report = Diagnostics::new(file);
     if text.len() > FILE_BYTES_MAX {
         report.add_unscoped_errors(vec![size_error()]);
-        loading.diagnostics.push(report);
+        loader.diagnostics.push(report);
     } else {
-        loading.add_file(text, report);
+        loader.add_file(text, report);
     }
-    loading.finish()
+    loader.finish()
 }
 
 /// Loads a YAML file that is not a workflow file.
@@ -179,45 +182,50 @@ pub fn load_data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, 
     let mut report = Diagnostics::new(&file);
     let data = read_file(path).and_then(|text| {
         serde_yaml::from_str(&text).map_err(|error| {
-            let at = error.location().map_or(SourceLocation::WHOLE_FILE, |at| SourceLocation {
-                line: usize::try_from(at.line()).unwrap_or_default(),
-                column: usize::try_from(at.column()).unwrap_or_default(),
-            });
-            LocatedError::new(at, serde_errors::explain(&error))
+            let location =
+                error.location().map_or(SourceLocation::WHOLE_FILE, |location| SourceLocation {
+                    line: usize::try_from(location.line()).unwrap_or_default(),
+                    column: usize::try_from(location.column()).unwrap_or_default(),
+                });
+            LocatedError::new(location, serde_errors::explain(&error))
         })
     });
-    data.map_err(|mistake| {
-        report.add_unscoped_errors(vec![mistake]);
+    data.map_err(|error| {
+        report.add_unscoped_errors(vec![error]);
         LoadErrors(report.errors)
     })
 }
 
-/// The state of loading: what the files read so far contain.
+/// What the files that were read so far contain, and the options of loading.
 #[derive(Default)]
 struct Loader<'s> {
+    /// The diagnostics of each file.
     diagnostics: Vec<Diagnostics>,
+    /// The definitions of files without errors.
     definitions: Vec<Arc<Definition>>,
-    steps: usize,
-    /// The file and location of the first workflow of each full name.
-    declared: HashMap<String, (String, SourceLocation)>,
+    /// The number of steps, each counted once for each virtual host.
+    step_count: usize,
+    /// For each full name of a workflow, the file and location of its first declaration.
+    declarations: HashMap<String, (String, SourceLocation)>,
     /// The first spelling of each workflow's name and full name, by the name in lower case.
     spellings: HashMap<String, String>,
     /// The manager's settings, if they are known.
     settings: Option<&'s Settings>,
     /// Whether the file `-` is standard input.
     allows_stdin: bool,
-    /// Steps that ask for jobs of other workflows.
+    /// Steps that always ask for a job of a workflow.
     calls: Vec<CallingStep>,
-    /// The declarations of queues.
+    /// How the steps declare their queues.
     queues: QueueDeclarations,
 }
 
 impl Loader<'_> {
+    /// Reads the text of one file, and adds its definitions and diagnostics.
     fn add_file(&mut self, text: &str, mut report: Diagnostics) {
-        let (root, mistakes) = yaml::parse(text);
+        let (root, errors) = yaml::parse(text);
         if let Some(root) = root {
             let drafts = read::parse_workflows(&root, &mut report);
-            report.add_unscoped_errors(mistakes);
+            report.add_unscoped_errors(errors);
             let owners = graph::task_owners(&drafts);
             let mut conditions = CompiledConditions::default();
             for draft in &drafts {
@@ -225,13 +233,14 @@ impl Loader<'_> {
                 self.add_workflow(draft, graphs, &mut report);
             }
         } else {
-            report.add_unscoped_errors(mistakes);
+            report.add_unscoped_errors(errors);
         }
         report.sort();
         self.diagnostics.push(report);
     }
 
-    /// Adds a workflow's definitions, unless the file has errors.
+    /// Checks a workflow against the settings and the other workflows. Adds its definitions, one
+    /// for each virtual host, unless the file has errors.
     fn add_workflow(
         &mut self,
         draft: &WorkflowDraft,
@@ -246,7 +255,7 @@ impl Loader<'_> {
             .or_insert_with(|| name.text.clone());
         if *spelling != name.text {
             report.add_error(
-                name.at,
+                name.location,
                 format!(
                     "differs from the workflow {} only in upper and lower case; their tables of \
                      statuses could not be told apart",
@@ -267,16 +276,16 @@ impl Loader<'_> {
         } else {
             draft.vhosts.iter().map(|vhost| vhost.text.clone()).collect()
         };
-        self.steps = self.steps.saturating_add(
+        self.step_count = self.step_count.saturating_add(
             graphs
                 .iter()
                 .map(|graph| graph.steps.len())
                 .sum::<usize>()
                 .saturating_mul(vhosts.len()),
         );
-        if self.steps > STEPS_IN_ALL_MAX {
+        if self.step_count > STEPS_IN_ALL_MAX {
             report.add_error(
-                draft.at,
+                draft.location,
                 format!(
                     "all workflows together have more than {STEPS_IN_ALL_MAX} steps up to here, \
                      each counted once for each virtual host"
@@ -289,7 +298,8 @@ impl Loader<'_> {
         report.leave_scope();
     }
 
-    /// Adds the definition of a workflow in one of its virtual hosts.
+    /// Adds the definition of a workflow in one of its virtual hosts, unless the file has errors or
+    /// the name is taken.
     fn add_definition(
         &mut self,
         draft: &WorkflowDraft,
@@ -306,12 +316,12 @@ impl Loader<'_> {
             queue: draft.queue_keys.declaration.clone(),
             ..Definition::new(&name.text, Vec::new())
         };
-        if let Some((file, first)) = self.declared.get(&definition.full_name()) {
+        if let Some((file, first)) = self.declarations.get(&definition.full_name()) {
             let message = format!(
                 "a workflow {} is declared already, at {file}:{first}",
                 quote(&definition.full_name())
             );
-            report.add_error(name.at, message);
+            report.add_error(name.location, message);
             return;
         }
         let spelling = self
@@ -325,15 +335,16 @@ impl Loader<'_> {
                 quote(&definition.vhost),
                 quote(spelling)
             );
-            report.add_error(name.at, message);
+            report.add_error(name.location, message);
         }
-        self.declared.insert(definition.full_name(), (report.file.clone(), name.at));
+        self.declarations.insert(definition.full_name(), (report.file.clone(), name.location));
         self.calls.extend(calls::find_calls(draft, &definition, &report.file));
         if report.errors.is_empty() {
             self.definitions.push(Arc::new(Definition { graphs: graphs.to_vec(), ..definition }));
         }
     }
 
+    /// Checks the calls across all files. Returns what was loaded, or all errors.
     fn finish(mut self) -> Result<LoadedWorkflows, LoadErrors> {
         calls::warn_of_call_cycles(&self.calls, &mut self.diagnostics);
         let (mut errors, mut warnings, mut advice) = (Vec::new(), Vec::new(), Vec::new());
@@ -350,7 +361,7 @@ impl Loader<'_> {
     }
 }
 
-/// Reads a file's text, or returns why it is refused.
+/// Reads the text of a workflow file. Returns an error if it is unreadable, too large or not UTF-8.
 fn read_file(path: &Path) -> Result<String, LocatedError> {
     if path.is_dir() {
         return Err(LocatedError::new(
@@ -362,6 +373,7 @@ fn read_file(path: &Path) -> Result<String, LocatedError> {
     read_text(files::open(path).map_err(read_error)?)
 }
 
+/// Reads text of at most [`FILE_BYTES_MAX`] bytes in UTF-8.
 fn read_text(file: impl Read) -> Result<String, LocatedError> {
     let limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
@@ -369,16 +381,16 @@ fn read_text(file: impl Read) -> Result<String, LocatedError> {
     if bytes.len() > FILE_BYTES_MAX {
         return Err(size_error());
     }
-    let mark = find_byte_order_mark(&bytes);
+    let byte_order_mark = find_byte_order_mark(&bytes);
     String::from_utf8(bytes).map_err(|error| {
-        if let Some(encoding) = mark {
+        if let Some(encoding) = byte_order_mark {
             let message = format!(
                 "the file begins with a byte-order mark of {encoding}; save it as UTF-8 text"
             );
             return LocatedError::new(SourceLocation { line: 1, column: 1 }, message);
         }
-        let before = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-        let (line, column) = position_after(&before);
+        let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+        let (line, column) = position_after(&valid);
         LocatedError::new(
             SourceLocation { line, column },
             "this byte is not UTF-8; save the file as UTF-8 text",

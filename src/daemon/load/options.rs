@@ -4,23 +4,25 @@ use super::diagnostics::Diagnostics;
 use super::draft::{ConditionDraft, StepOptions};
 use super::fields::Fields;
 use super::limits::{ATTEMPTS_MAX, FACTOR_MAX, REPLY_USERS_MAX, STATUSES_MAX};
+use super::scalars::ScalarKind;
 use super::schema::Section;
 use super::values::{
     LocatedText, parse_boolean, parse_choice, parse_duration, parse_factor, parse_integer,
     parse_nonempty_text, parse_short_text, parse_text,
 };
-use super::yaml::{Entry, ScalarKind, Value};
+use super::yaml::{Entry, Value};
 use engine::text::quote;
 use engine::{Millis, OnFailure, Retry, StatusWords};
 use std::sync::Arc;
 
+/// Parses all optional keys of a step.
 pub(super) fn parse_step_options(fields: &Fields<'_>, report: &mut Diagnostics) -> StepOptions {
     StepOptions {
         timeout: fields.get("timeout").and_then(|entry| parse_duration(entry, Millis(1), report)),
         start_within: fields
             .get("startWithin")
             .and_then(|entry| Some((parse_duration(entry, Millis(1), report)?, entry.location()))),
-        timeout_at: fields.get("timeout").map(Entry::location),
+        timeout_location: fields.get("timeout").map(Entry::location),
         retry: fields.get("retry").and_then(|entry| parse_retry(entry, report)),
         when: fields.get("when").and_then(|entry| parse_condition(entry, report)),
         cancel_when: fields.get("cancelWhen").and_then(|entry| parse_condition(entry, report)),
@@ -36,7 +38,7 @@ pub(super) fn parse_step_options(fields: &Fields<'_>, report: &mut Diagnostics) 
             .unwrap_or_default(),
         external: fields
             .get("external")
-            .and_then(|entry| Some((parse_boolean(entry, report)?, entry.value.at))),
+            .and_then(|entry| Some((parse_boolean(entry, report)?, entry.value.location))),
         status: StatusWords {
             key: fields
                 .get("statusKey")
@@ -53,14 +55,15 @@ pub(super) fn parse_step_options(fields: &Fields<'_>, report: &mut Diagnostics) 
             skipped: parse_status(fields, "skippedStatus", report),
             cancelled: parse_status(fields, "cancelledStatus", report),
         },
-        statuses_at: fields.get("statuses").map(Entry::location),
-        skipped_at: fields.get("skippedStatus").map(Entry::location),
+        statuses_location: fields.get("statuses").map(Entry::location),
+        skipped_location: fields.get("skippedStatus").map(Entry::location),
         reply_users: fields
             .get("replyUsers")
             .map(|entry| (parse_text_list(fields, REPLY_USERS, report), entry.location())),
     }
 }
 
+/// Parses a `retry`; keys that are missing have the defaults of [`Retry`].
 fn parse_retry(entry: &Entry, report: &mut Diagnostics) -> Option<Retry> {
     let fields = Fields::from_node(&entry.value, Section::Retry, report)?;
     let default = Retry::default();
@@ -81,16 +84,17 @@ fn parse_retry(entry: &Entry, report: &mut Diagnostics) -> Option<Retry> {
     let max_backoff = fields
         .get("maxBackoff")
         .map_or(Some(default.max_backoff), |entry| parse_duration(entry, Millis(0), report));
-    if let (Some(backoff), Some(max)) = (backoff, max_backoff)
-        && backoff > max
+    if let (Some(backoff), Some(max_backoff)) = (backoff, max_backoff)
+        && backoff > max_backoff
     {
-        let (at, from) = match fields.get("maxBackoff") {
+        let (location, source) = match fields.get("maxBackoff") {
             Some(entry) => (entry.location(), ""),
             None => (fields.get("backoff").unwrap_or(entry).location(), ", its default"),
         };
-        let message =
-            format!("\"maxBackoff\" is {max}{from}, less than the \"backoff\" of {backoff}");
-        report.add_error(at, message);
+        let message = format!(
+            "\"maxBackoff\" is {max_backoff}{source}, less than the \"backoff\" of {backoff}"
+        );
+        report.add_error(location, message);
     }
     Some(Retry {
         attempts: attempts?,
@@ -100,6 +104,7 @@ fn parse_retry(entry: &Entry, report: &mut Diagnostics) -> Option<Retry> {
     })
 }
 
+/// Parses the text of a condition; it is compiled later.
 fn parse_condition(entry: &Entry, report: &mut Diagnostics) -> Option<ConditionDraft> {
     let text = parse_text(
         &entry.value,
@@ -107,55 +112,61 @@ fn parse_condition(entry: &Entry, report: &mut Diagnostics) -> Option<ConditionD
         "a condition, such as `input.count > 0`",
         report,
     )?;
-    Some(ConditionDraft { at: entry.location(), layout: entry.value.layout, text: text.to_owned() })
+    Some(ConditionDraft {
+        location: entry.location(),
+        layout: entry.value.layout,
+        text: text.to_owned(),
+    })
 }
 
-/// Describes a list of distinct texts.
+/// A key that takes a list of distinct texts.
 struct TextListKey {
     key: &'static str,
     /// The noun for one item, without an article.
     item_noun: &'static str,
-    max: usize,
-    /// What the first item, or each item, is for.
+    items_max: usize,
+    /// What the list is for, as the end of the message about an empty one.
     purpose: &'static str,
 }
 
 const STATUSES: TextListKey = TextListKey {
     key: "statuses",
     item_noun: "status",
-    max: STATUSES_MAX,
+    items_max: STATUSES_MAX,
     purpose: "its first word is the status while the step runs",
 };
 
 const REPLY_USERS: TextListKey = TextListKey {
     key: "replyUsers",
     item_noun: "user",
-    max: REPLY_USERS_MAX,
+    items_max: REPLY_USERS_MAX,
     purpose: "it names the users whose replies count",
 };
 
+/// Parses a list of distinct texts; empty if the key is missing.
 fn parse_text_list(
     fields: &Fields<'_>,
     list: TextListKey,
     report: &mut Diagnostics,
 ) -> Vec<Arc<str>> {
-    let TextListKey { key, item_noun, max: items_max, purpose } = list;
+    let TextListKey { key, item_noun, items_max, purpose } = list;
     let mut texts: Vec<LocatedText> = Vec::new();
     for node in fields.list(key, items_max, report) {
-        let Some(found) = parse_nonempty_text(node, node.at, &format!("a {item_noun}"), report)
+        let Some(item) =
+            parse_nonempty_text(node, node.location, &format!("a {item_noun}"), report)
         else {
             continue;
         };
-        match texts.iter().find(|other| other.text == found.text) {
+        match texts.iter().find(|other| other.text == item.text) {
             Some(first) => report.add_error(
-                found.at,
+                item.location,
                 format!(
                     "the {item_noun} {} is listed twice; the first is at {}",
-                    quote(&found.text),
-                    first.at
+                    quote(&item.text),
+                    first.location
                 ),
             ),
-            None => texts.push(found),
+            None => texts.push(item),
         }
     }
     if let Some(entry) = fields.get(key)
@@ -167,7 +178,7 @@ fn parse_text_list(
     texts.into_iter().map(into_arc).collect()
 }
 
-/// Returns the status text under a key; it may be empty.
+/// Parses the status under a key; it may be an empty text.
 fn parse_status(fields: &Fields<'_>, key: &str, report: &mut Diagnostics) -> Option<Arc<str>> {
     let entry = fields.get(key)?;
     parse_short_text(&entry.value, entry.location(), "a status (\"\" for an empty one)", report)

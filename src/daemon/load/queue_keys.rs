@@ -1,13 +1,14 @@
-//! The keys that determine how queues are declared, `queueType` and `queueArguments`: of a step, or
-//! of a workflow for all its steps.
+//! The keys that determine how queues are declared: `queueType` and `queueArguments`. A step has
+//! them for its queue, or a workflow for the queues of all its steps.
 
 use super::calls::{all_steps, message_queue};
 use super::diagnostics::Diagnostics;
 use super::draft::{QueueKeys, StepDraft, WorkflowDraft};
 use super::fields::Fields;
+use super::scalars::ScalarKind;
 use super::schema::{QUEUE_ARGUMENTS_KEY as ARGUMENTS, QUEUE_TYPE_KEY as TYPE};
 use super::values::describe;
-use super::yaml::{Entry, ScalarKind, Value};
+use super::yaml::{Entry, Value};
 use crate::settings::{AmqpSection, BusKind, Settings};
 use base::web_address::is_url;
 use engine::text::{enumerate_quoted, quote};
@@ -23,33 +24,34 @@ pub(super) fn parse_queue_keys(fields: &Fields<'_>, report: &mut Diagnostics) ->
         kind: kind.and_then(|entry| parse_queue_type(entry, report)),
         arguments: arguments.and_then(|entry| parse_queue_arguments(entry, report)),
     };
-    let at = kind.into_iter().chain(arguments).map(Entry::location).next();
-    if let (Some(contradiction), Some(at)) =
+    let location = kind.into_iter().chain(arguments).map(Entry::location).next();
+    if let (Some(error), Some(location)) =
         (declaration.check_consistency(), arguments.map(Entry::location))
     {
-        report.add_error(at, contradiction);
+        report.add_error(location, error);
     }
-    QueueKeys { declaration, at }
+    QueueKeys { declaration, location }
 }
 
+/// Parses the type of a queue.
 fn parse_queue_type(entry: &Entry, report: &mut Diagnostics) -> Option<QueueType> {
     let text = match &entry.value.value {
         Value::Scalar(ScalarKind::Text, text) => text.as_str(),
         Value::Invalid => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => "",
     };
-    if let Some((_, chosen)) = QueueType::ALL.into_iter().find(|(name, _)| *name == text) {
-        return Some(chosen);
+    if let Some((_, kind)) = QueueType::ALL.into_iter().find(|(name, _)| *name == text) {
+        return Some(kind);
     }
     let names = || QueueType::ALL.into_iter().map(|(name, _)| name);
-    let why = match text {
+    let hint = match text {
         "stream" => {
             "; a stream keeps what was acknowledged, and gives it to workers again".to_owned()
         }
         text => report.suggest(text, names()),
     };
     let message = format!(
-        "{} takes {}, as the workers of the queue declare it, found {}{why}",
+        "{} takes {}, as the workers of the queue declare it, found {}{hint}",
         quote(TYPE),
         enumerate_quoted(names(), "or"),
         describe(&entry.value)
@@ -58,6 +60,7 @@ fn parse_queue_type(entry: &Entry, report: &mut Diagnostics) -> Option<QueueType
     None
 }
 
+/// Parses the arguments of a queue, leaving out invalid ones.
 fn parse_queue_arguments(entry: &Entry, report: &mut Diagnostics) -> Option<QueueArguments> {
     let Value::Map(entries) = &entry.value.value else {
         if !matches!(entry.value.value, Value::Invalid) {
@@ -93,8 +96,12 @@ fn parse_queue_arguments(entry: &Entry, report: &mut Diagnostics) -> Option<Queu
         };
         match check_argument(name, &value, TYPE) {
             Some(error) => {
-                let at = if error.starts_with("unknown") { entry.key.at } else { entry.location() };
-                report.add_error(at, error);
+                let location = if error.starts_with("unknown") {
+                    entry.key.location
+                } else {
+                    entry.location()
+                };
+                report.add_error(location, error);
             }
             None => drop(arguments.insert(name.into(), value)),
         }
@@ -102,16 +109,17 @@ fn parse_queue_arguments(entry: &Entry, report: &mut Diagnostics) -> Option<Queu
     Some(arguments)
 }
 
-/// Returns whether a queue with this declaration delivers messages of a higher priority first.
+/// Returns whether a queue with this declaration delivers messages of a higher priority first. The
+/// section of the bus has the defaults of the declaration.
 fn has_priorities(declaration: &QueueDeclaration, bus: Option<&AmqpSection>) -> bool {
-    let all = bus.map_or_else(|| declaration.clone(), |bus| declaration.or(&bus.declaration()));
-    all.kind == Some(QueueType::Quorum)
-        || all.arguments.iter().flatten().any(|(name, _)| **name == *"x-max-priority")
+    let effective =
+        bus.map_or_else(|| declaration.clone(), |bus| declaration.or(&bus.declaration()));
+    effective.kind == Some(QueueType::Quorum)
+        || effective.arguments.iter().flatten().any(|(name, _)| **name == *"x-max-priority")
 }
 
-/// Returns how the queue of a step is declared, as far as the file determines it. The workflow's
-/// keys are for the queues of its workers; the queue of another workflow is declared by that
-/// workflow.
+/// Returns how the queue of a step is declared, as far as the file determines it. The keys of the
+/// workflow do not apply to the queue of another workflow, which declares it itself.
 pub(super) fn step_declaration(step: &StepDraft, workflow: &WorkflowDraft) -> QueueDeclaration {
     match message_queue(step) {
         None => QueueDeclaration::default(),
@@ -122,13 +130,13 @@ pub(super) fn step_declaration(step: &StepDraft, workflow: &WorkflowDraft) -> Qu
     }
 }
 
-/// For each queue the declaration of the first step that has one, and its location.
+/// For each bus, virtual host and queue the first declaration, and its file and location.
 #[derive(Default)]
 pub(super) struct QueueDeclarations(HashMap<(String, String, String), (QueueDeclaration, String)>);
 
 impl QueueDeclarations {
-    /// Refuses steps whose declarations of one queue contradict each other, and warns of keys that
-    /// have no effect.
+    /// Adds the declarations of a workflow's steps. Refuses steps that declare one queue
+    /// differently, and warns of keys that have no effect.
     pub(super) fn check_workflow(
         &mut self,
         draft: &WorkflowDraft,
@@ -143,6 +151,7 @@ impl QueueDeclarations {
         (report.task, report.step) = (None, None);
     }
 
+    /// Checks the declaration of one step, and adds it.
     fn check_step(
         &mut self,
         step: &StepDraft,
@@ -151,8 +160,8 @@ impl QueueDeclarations {
         report: &mut Diagnostics,
     ) {
         let Some(queue) = message_queue(step) else {
-            if let Some(at) = step.queue_keys.at {
-                report.add_warning(at, "has no effect: the step sends no message of its own");
+            if let Some(location) = step.queue_keys.location {
+                report.add_warning(location, "has no effect: the step sends no message of its own");
             }
             return;
         };
@@ -161,22 +170,22 @@ impl QueueDeclarations {
             None => settings.map_or("", Settings::default_bus),
         };
         let kind = settings.and_then(|settings| settings.bus_kind(bus));
-        if let (Some(at), Some(BusKind::Embedded | BusKind::Push | BusKind::Kafka)) =
-            (step.queue_keys.at, kind)
+        if let (Some(location), Some(BusKind::Embedded | BusKind::Push | BusKind::Kafka)) =
+            (step.queue_keys.location, kind)
         {
             report.add_warning(
-                at,
+                location,
                 format!("has no effect: {} has no queues of RabbitMQ", quote(bus)),
             );
         }
         let declaration = step_declaration(step, draft);
-        if let (Some((_, at)), None | Some(BusKind::Amqp)) = (step.priority, kind)
+        if let (Some((_, location)), None | Some(BusKind::Amqp)) = (step.priority, kind)
             && !is_url(&queue.text)
             && bus != BusKind::Embedded.name()
             && !has_priorities(&declaration, settings.and_then(|settings| settings.amqp_bus(bus)))
         {
             report.add_warning(
-                at,
+                location,
                 format!(
                     "\"priority\" works over AMQP only on a queue that honours it: say \
                      \"queueType: quorum\", or \"queueArguments: {{ x-max-priority: 9 }}\" for a \
@@ -185,34 +194,34 @@ impl QueueDeclarations {
                 ),
             );
         }
-        let own = step.queue_keys.at.or(draft.queue_keys.at);
-        let (false, Some(at)) = (declaration.is_default(), own) else { return };
+        let keys_location = step.queue_keys.location.or(draft.queue_keys.location);
+        let (false, Some(location)) = (declaration.is_default(), keys_location) else { return };
         let section = settings.and_then(|settings| settings.amqp_bus(bus));
-        let all =
+        let effective =
             section.map_or_else(|| declaration.clone(), |bus| declaration.or(&bus.declaration()));
-        if let Some(contradiction) = all.check_consistency()
+        if let Some(error) = effective.check_consistency()
             && step.queue_keys.declaration.check_consistency().is_none()
             && draft.queue_keys.declaration.check_consistency().is_none()
         {
-            report.add_error(at, contradiction);
+            report.add_error(location, error);
         }
-        let here = format!("{}:{at}", report.file);
+        let source = format!("{}:{location}", report.file);
         for vhost in draft.vhosts.iter().map(|vhost| vhost.text.as_str()).chain(
-            // A workflow without virtual hosts runs in that of the broker's address.
+            // A workflow without virtual hosts runs in the virtual host of the broker's address.
             draft.vhosts.is_empty().then_some(""),
         ) {
-            let place = (bus.to_owned(), vhost.to_owned(), queue.text.clone());
-            match self.0.get(&place) {
-                Some((other, there)) if *other != declaration => {
+            let key = (bus.to_owned(), vhost.to_owned(), queue.text.clone());
+            match self.0.get(&key) {
+                Some((other, other_source)) if *other != declaration => {
                     let message = format!(
-                        "the queue {} is declared {declaration} here, and {other} at {there}: a \
-                         queue has one type and one set of arguments",
+                        "the queue {} is declared {declaration} here, and {other} at \
+                         {other_source}: a queue has one type and one set of arguments",
                         quote(&queue.text)
                     );
-                    return report.add_error(at, message);
+                    return report.add_error(location, message);
                 }
                 Some(_) => {}
-                None => drop(self.0.insert(place, (declaration.clone(), here.clone()))),
+                None => drop(self.0.insert(key, (declaration.clone(), source.clone()))),
             }
         }
     }

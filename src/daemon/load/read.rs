@@ -1,5 +1,5 @@
-//! Parses the tree of a file to drafts of its workflows: every key and value on its own is valid.
-//! How they fit together (dependencies, tasks, cycles) is checked by `graph`.
+//! Parses the tree of a file to drafts of its workflows, and checks each key and value on its own.
+//! `graph` checks how they fit together (dependencies, tasks, cycles).
 
 use super::diagnostics::Diagnostics;
 use super::draft::{GraphDraft, StepDraft, StepOptions, WorkflowDraft};
@@ -28,13 +28,14 @@ pub(super) fn parse_workflows(root: &Node, report: &mut Diagnostics) -> Vec<Work
     let mut drafts = Vec::with_capacity(list.len());
     for node in list {
         report.workflow = label(node);
-        report.add_scope(node.at, node.end);
+        report.add_scope(node.location, node.end);
         drafts.extend(parse_workflow(node, report));
         report.leave_scope();
     }
     drafts
 }
 
+/// Parses one workflow with its tasks.
 fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft> {
     let fields = Fields::from_node(node, Section::Workflow, report)?;
     let name = fields.parse_name(report);
@@ -46,7 +47,7 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
         fields.get("retention").and_then(|entry| parse_duration(entry, Millis(0), report));
     let queue_keys = queue_keys::parse_queue_keys(&fields, report);
     let graph = GraphDraft {
-        at: node.at,
+        location: node.location,
         name: name.clone(),
         fan_out: None,
         steps: parse_steps(&fields, report),
@@ -54,7 +55,7 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
     let mut tasks = Vec::new();
     for node in fields.list("tasks", TASKS_MAX, report) {
         report.task = label(node);
-        report.add_scope(node.at, node.end);
+        report.add_scope(node.location, node.end);
         tasks.extend(parse_task(node, report));
         report.task = None;
     }
@@ -67,7 +68,7 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
         report.task = None;
     }
     Some(WorkflowDraft {
-        at: node.at,
+        location: node.location,
         name,
         vhosts,
         bus,
@@ -79,19 +80,22 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
     })
 }
 
-/// Warns of timeouts that are not shorter than the deadline: it is that of the whole job, so they
-/// have no effect.
+/// Warns of timeouts that are not shorter than the deadline. The deadline fails the whole job, so
+/// such a timeout has no effect.
 fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Diagnostics) {
     for step in &graph.steps {
-        let StepOptions { timeout, timeout_at, start_within, .. } = &step.options;
-        let spans = [("timeout", timeout.zip(*timeout_at)), ("startWithin", *start_within)];
-        for (key, (span, at)) in spans.into_iter().filter_map(|(key, span)| Some((key, span?))) {
-            if span >= deadline {
+        let StepOptions { timeout, timeout_location, start_within, .. } = &step.options;
+        let timeouts =
+            [("timeout", timeout.zip(*timeout_location)), ("startWithin", *start_within)];
+        for (key, (timeout, location)) in
+            timeouts.into_iter().filter_map(|(key, timeout)| Some((key, timeout?)))
+        {
+            if timeout >= deadline {
                 report.step = step.name.as_ref().map(|name| name.text.clone());
                 report.add_warning(
-                    at,
+                    location,
                     format!(
-                        "\"{key}\" is {span} and has no effect: by then the \"deadline\" of the \
+                        "\"{key}\" is {timeout} and has no effect: by then the \"deadline\" of the \
                          workflow, {deadline}, has failed the job"
                     ),
                 );
@@ -101,19 +105,20 @@ fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Diag
     report.step = None;
 }
 
+/// Parses the distinct virtual hosts of a workflow; empty if it names none.
 fn parse_vhosts(fields: &Fields<'_>, report: &mut Diagnostics) -> Vec<LocatedText> {
     let mut vhosts: Vec<LocatedText> = Vec::new();
     for node in fields.list("vhosts", VHOSTS_MAX, report) {
-        let Some(vhost) = parse_nonempty_text(node, node.at, "a virtual host", report) else {
+        let Some(vhost) = parse_nonempty_text(node, node.location, "a virtual host", report) else {
             continue;
         };
         match vhosts.iter().find(|other| other.text == vhost.text) {
             Some(first) => report.add_error(
-                vhost.at,
+                vhost.location,
                 format!(
                     "the virtual host {} is listed twice; the first is at {}",
                     quote(&vhost.text),
-                    first.at
+                    first.location
                 ),
             ),
             None => vhosts.push(vhost),
@@ -123,7 +128,7 @@ fn parse_vhosts(fields: &Fields<'_>, report: &mut Diagnostics) -> Vec<LocatedTex
         && matches!(&entry.value.value, Value::List(items) if items.is_empty())
     {
         report.add_warning(
-            entry.value.at,
+            entry.value.location,
             "no virtual host is listed: the workflow runs in the one that the broker's address \
              names; remove `vhosts` to say so",
         );
@@ -131,6 +136,7 @@ fn parse_vhosts(fields: &Fields<'_>, report: &mut Diagnostics) -> Vec<LocatedTex
     vhosts
 }
 
+/// Parses one task. Its fan-out is `None` if the key of its list is missing or invalid.
 fn parse_task(node: &Node, report: &mut Diagnostics) -> Option<GraphDraft> {
     let fields = Fields::from_node(node, Section::Task, report)?;
     let name = fields.parse_name(report);
@@ -162,21 +168,23 @@ fn parse_task(node: &Node, report: &mut Diagnostics) -> Option<GraphDraft> {
         max_concurrency: max_concurrency.and_then(|number| u32::try_from(number).ok()),
         tolerate,
     });
-    Some(GraphDraft { at: node.at, name, fan_out, steps })
+    Some(GraphDraft { location: node.location, name, fan_out, steps })
 }
 
+/// Parses the steps of a workflow or task.
 fn parse_steps(fields: &Fields<'_>, report: &mut Diagnostics) -> Vec<StepDraft> {
     let Some(list) = fields.required_list("steps", STEPS_MAX, report) else { return Vec::new() };
     let mut steps = Vec::with_capacity(list.len());
     for node in list {
         report.step = label(node);
-        report.add_scope(node.at, node.end);
+        report.add_scope(node.location, node.end);
         steps.extend(parse_step(node, report));
         report.step = None;
     }
     steps
 }
 
+/// Parses one step. A step whose queue is the address of a web service is on the push bus.
 fn parse_step(node: &Node, report: &mut Diagnostics) -> Option<StepDraft> {
     let fields = Fields::from_node(node, Section::Step, report)?;
     let name = fields.parse_name(report);
@@ -187,13 +195,13 @@ fn parse_step(node: &Node, report: &mut Diagnostics) -> Option<StepDraft> {
         Some(url) => {
             if let Some(bus) = bus {
                 report.add_error(
-                    bus.at,
+                    bus.location,
                     "\"bus\" does not go with a queue that is the address of a web service: the \
                      address says it all, leave \"bus\" out"
                         .to_owned(),
                 );
             }
-            Some(LocatedText { text: BusKind::Push.name().to_owned(), at: url.at })
+            Some(LocatedText { text: BusKind::Push.name().to_owned(), location: url.location })
         }
     };
     let task = fields.get("task").and_then(|entry| {
@@ -201,22 +209,23 @@ fn parse_step(node: &Node, report: &mut Diagnostics) -> Option<StepDraft> {
     });
     let mut depends = Vec::new();
     for node in fields.list("depends", usize::MAX, report) {
-        depends.extend(parse_reference(node, node.at, "the name of a step", report));
+        depends.extend(parse_reference(node, node.location, "the name of a step", report));
     }
     let priority = fields.get("priority").and_then(|entry| {
         let number = parse_integer(entry, 0, PRIORITY_MAX, report)?;
-        Some((u8::try_from(number).ok()?, entry.value.at))
+        Some((u8::try_from(number).ok()?, entry.value.location))
     });
     let queue_keys = queue_keys::parse_queue_keys(&fields, report);
     let options = parse_step_options(&fields, report);
     Some(StepDraft { name, queue, bus, queue_keys, task, depends, priority, options })
 }
 
+/// Parses the name of a bus; whether the manager has it is checked later.
 fn parse_bus(entry: &Entry, report: &mut Diagnostics) -> Option<LocatedText> {
     let bus = parse_nonempty_text(&entry.value, entry.location(), "the name of a bus", report)?;
     if !is_bus_name(&bus.text) {
         report.add_error(
-            bus.at,
+            bus.location,
             format!(
                 "{} is no name of a bus: a lower-case letter, then lower-case letters, digits or _",
                 quote(&bus.text)
@@ -227,11 +236,12 @@ fn parse_bus(entry: &Entry, report: &mut Diagnostics) -> Option<LocatedText> {
     Some(bus)
 }
 
+/// Parses the name of a queue, or the address of a web service.
 fn parse_queue(entry: &Entry, report: &mut Diagnostics) -> Option<LocatedText> {
     let queue = parse_nonempty_text(&entry.value, entry.location(), "the name of a queue", report)?;
     if queue.text.starts_with("amq.") {
         report.add_error(
-            queue.at,
+            queue.location,
             format!(
                 "queue names that start with \"amq.\" belong to the broker, found {}",
                 quote(&queue.text)
@@ -240,9 +250,12 @@ fn parse_queue(entry: &Entry, report: &mut Diagnostics) -> Option<LocatedText> {
         return None;
     }
     if is_url(&queue.text)
-        && let Err(why) = parse_web_address(&queue.text)
+        && let Err(reason) = parse_web_address(&queue.text)
     {
-        report.add_error(queue.at, format!("\"queue\" is the address of a web service: {why}"));
+        report.add_error(
+            queue.location,
+            format!("\"queue\" is the address of a web service: {reason}"),
+        );
         return None;
     }
     Some(queue)

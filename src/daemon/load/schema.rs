@@ -16,6 +16,7 @@ pub(super) const QUEUE_ARGUMENTS_KEY: &str = "queueArguments";
 /// The kinds of mappings in a workflow file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
+    /// The top level of the file.
     File,
     Workflow,
     Task,
@@ -38,14 +39,15 @@ pub(super) enum ValueKind {
     Queue,
     /// The name of a bus.
     Bus,
-    /// A list of distinct texts, at most this many.
+    /// A list of distinct texts, with the largest length.
     TextList(usize),
-    /// A list of distinct texts, at least one and at most this many.
+    /// A list of at least one distinct text, with the largest length.
     NonEmptyTextList(usize),
-    /// A whole number within these bounds, inclusive.
+    /// A whole number from the first bound to the second, both included.
     Integer(u64, u64),
-    /// A number with decimals, from 1 to this.
+    /// A number with decimals from 1 to this maximum.
     Factor(u32),
+    /// A duration, which may be 0.
     Duration,
     /// A duration that is not 0.
     PositiveDuration,
@@ -60,7 +62,7 @@ pub(super) enum ValueKind {
     /// One of these words.
     Choice(&'static [&'static str]),
     Mapping(Section),
-    /// A list of mappings, at least and at most this many.
+    /// A list of mappings, with the smallest and the largest length.
     MappingList(Section, usize, usize),
 }
 
@@ -71,26 +73,28 @@ pub(super) struct KnownKey {
     pub(super) name: &'static str,
     pub(super) is_required: bool,
     pub(super) kind: ValueKind,
-    /// Its meaning in a sentence, for editors.
+    /// The meaning of the key in a sentence. Editors show it.
     pub(super) description: &'static str,
 }
 
+/// Returns the table row of a required key.
 const fn required(
-    place: Section,
+    section: Section,
     name: &'static str,
     kind: ValueKind,
-    about: &'static str,
+    description: &'static str,
 ) -> KnownKey {
-    KnownKey { section: place, name, is_required: true, kind, description: about }
+    KnownKey { section, name, is_required: true, kind, description }
 }
 
+/// Returns the table row of an optional key.
 const fn optional(
-    place: Section,
+    section: Section,
     name: &'static str,
     kind: ValueKind,
-    about: &'static str,
+    description: &'static str,
 ) -> KnownKey {
-    KnownKey { section: place, name, is_required: false, kind, description: about }
+    KnownKey { section, name, is_required: false, kind, description }
 }
 
 /// All keys. The checks, the errors and the JSON Schema all follow from this table.
@@ -353,59 +357,69 @@ pub(super) const KEYS: &[KnownKey] = &[
 /// The prefix of top-level keys that are free for the user: for anchors and for other programs.
 pub(super) const EXTENSION_PREFIX: &str = "x-";
 
+/// What is wrong with a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct KeyError {
     pub(super) message: String,
-    /// The key that was probably meant.
+    /// The known key that was probably meant.
     pub(super) suggestion: Option<&'static str>,
 }
 
-/// Returns what is wrong with `key` in a section, if anything; `may_guess` allows a suggestion.
-pub(super) fn key_error(section: Section, key: &str, may_guess: bool) -> Option<KeyError> {
+/// Returns what is wrong with `key` in a section, or `None` if it is known there. `can_suggest`
+/// allows a suggestion.
+pub(super) fn key_error(section: Section, key: &str, can_suggest: bool) -> Option<KeyError> {
     if section == Section::File && key.starts_with(EXTENSION_PREFIX) {
         return None;
     }
-    match KEYS.iter().find(|known| known.section == section && known.name == key) {
+    match KEYS.iter().find(|known_key| known_key.section == section && known_key.name == key) {
         Some(_) => None,
         None => {
-            let names =
-                KEYS.iter().filter(|known| known.section == section).map(|known| known.name);
-            let suggestion = if may_guess { find_nearest(key, names) } else { None };
+            let names = KEYS
+                .iter()
+                .filter(|known_key| known_key.section == section)
+                .map(|known_key| known_key.name);
+            let suggestion = if can_suggest { find_nearest(key, names) } else { None };
             Some(KeyError { message: unknown_key_message(section, key, suggestion), suggestion })
         }
     }
 }
 
-fn unknown_key_message(section: Section, key: &str, meant: Option<&str>) -> String {
-    if let Some(meant) = meant {
+fn unknown_key_message(section: Section, key: &str, suggestion: Option<&str>) -> String {
+    if let Some(suggestion) = suggestion {
         return format!(
             "unknown key {} in {}; did you mean {}?",
             quote(key),
             section.noun(),
-            quote(meant)
+            quote(suggestion)
         );
     }
-    let homes: Vec<&str> =
-        KEYS.iter().filter(|known| known.name == key).map(|known| known.section.noun()).collect();
-    if !homes.is_empty() {
+    let sections: Vec<&str> = KEYS
+        .iter()
+        .filter(|known_key| known_key.name == key)
+        .map(|known_key| known_key.section.noun())
+        .collect();
+    if !sections.is_empty() {
         return format!(
             "{} is a key of {}, not of {}",
             quote(key),
-            homes.join(" or "),
+            sections.join(" or "),
             section.noun()
         );
     }
-    let known = KEYS.iter().filter(|known| known.section == section).map(|known| known.name);
+    let known_names = KEYS
+        .iter()
+        .filter(|known_key| known_key.section == section)
+        .map(|known_key| known_key.name);
     format!(
         "unknown key {} in {}; known are {}",
         quote(key),
         section.noun(),
-        enumerate_quoted(known, "and")
+        enumerate_quoted(known_names, "and")
     )
 }
 
 impl Section {
-    /// Returns the noun with its article.
+    /// Returns the noun for a section in messages, with its article.
     pub(super) fn noun(self) -> &'static str {
         match self {
             Section::File => "a workflow file",
@@ -416,7 +430,7 @@ impl Section {
         }
     }
 
-    /// Returns an example of what is expected.
+    /// Returns an example of a valid mapping, for messages.
     pub(super) fn example(self) -> &'static str {
         match self {
             Section::File => "workflows: [ .. ]",
@@ -493,12 +507,12 @@ mod tests {
             ),
             (Section::Step, "attempts", Some(r#""attempts" is a key of a retry, not of a step"#)),
         ];
-        for (place, key, expected) in cases {
+        for (section, key, expected) in cases {
             assert_eq!(
-                key_error(place, key, true).map(|objection| objection.message).as_deref(),
+                key_error(section, key, true).map(|error| error.message).as_deref(),
                 expected,
                 "{key} in {}",
-                place.noun()
+                section.noun()
             );
         }
     }

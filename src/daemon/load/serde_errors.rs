@@ -1,11 +1,12 @@
-//! Explains errors of deserializing a file in a sentence, without the location.
+//! Explains errors of deserialization in one sentence, for YAML files that are not workflow files.
 
 use engine::text::{did_you_mean, enumerate_quoted, quote, shorten};
 use serde_yaml::{DefaultMessageFormatter, Error, MessageFormatter};
 
+/// Returns the message for an error, without its location.
 #[allow(
     clippy::wildcard_enum_match_arm,
-    reason = "the parser's other errors have words of their own"
+    reason = "the parser's own messages serve for the other errors"
 )]
 pub(super) fn explain(error: &Error) -> String {
     match error.without_snippet() {
@@ -18,14 +19,17 @@ pub(super) fn explain(error: &Error) -> String {
             )
         }
         Error::SerdeMissingField { field, .. } => format!("the key {} is missing", quote(field)),
-        other => shortened_lines(&DefaultMessageFormatter.format_message(other)),
+        other => join_lines(&DefaultMessageFormatter.format_message(other)),
     }
 }
 
-/// Joins the lines of a text to one, shortening long ones.
-fn shortened_lines(text: &str) -> String {
+/// The length from which a line of the parser's message is shortened, in bytes.
+const LINE_BYTES_MAX: usize = 400;
+
+/// Joins the lines of a text to one line, and shortens the long ones.
+fn join_lines(text: &str) -> String {
     text.lines()
-        .map(|line| if line.len() > 400 { shorten(line) } else { line.to_owned() })
+        .map(|line| if line.len() > LINE_BYTES_MAX { shorten(line) } else { line.to_owned() })
         .collect::<Vec<_>>()
         .join(" ")
 }

@@ -1,53 +1,52 @@
-//! The singular of a list's key: a child job finds its item under it, and its reply is looked up by
-//! it (docs/workflow-file.md).
+//! Forms the singular of a list's key: the default of a task's `itemKey` (docs/workflow-file.md).
 //!
-//! The singular is a contract with workers, so the rules are our own: they depend on no other
+//! The singular is a contract with workers. So the rules are our own: they depend on no other
 //! crate's version, and the table in the tests pins them. Only the last word of a key changes
-//! (`bookSections`, `book_sections`). A word without a plural ending, or that is not a plural,
-//! stays the same. Where a rule is wrong for a word, the task's `itemKey` overrides it.
+//! (`bookSections`, `book_sections`). A word that is not a plural stays the same. Where a rule is
+//! wrong for a word, the task's `itemKey` overrides it.
 
 /// Returns the singular of `key`: `sections` → `section`, `bookSections` → `bookSection`; `data`
 /// stays.
 pub(crate) fn singularize(key: &str) -> String {
     let start = last_word_start(key);
-    let (before, word) = key.split_at(start);
+    let (prefix, word) = key.split_at(start);
     let (stem_bytes, ending) = singularize_word(word);
     if stem_bytes + ending.len() == 0 {
         return key.to_owned();
     }
     let stem = &word[..stem_bytes];
     // `BOXES` → `BOX`, `PEOPLE` → `PERSON`; but `URLs` → `URL`.
-    let upper = word.len() > 1 && !word.bytes().any(|byte| byte.is_ascii_lowercase());
-    let ending = if upper { ending.to_ascii_uppercase() } else { ending.to_owned() };
-    format!("{before}{stem}{ending}")
+    let is_upper_case = word.len() > 1 && !word.bytes().any(|byte| byte.is_ascii_lowercase());
+    let ending = if is_upper_case { ending.to_ascii_uppercase() } else { ending.to_owned() };
+    format!("{prefix}{stem}{ending}")
 }
 
 /// Returns where the last word of a key begins: after `_`, `-`, a space or a dot, or at a capital
 /// (`bookSections`, `HTTPHeaders`).
 fn last_word_start(key: &str) -> usize {
     let bytes = key.as_bytes();
-    for at in (0..bytes.len()).rev() {
-        if matches!(bytes[at], b'_' | b'-' | b' ' | b'.' | b'/' | b':') {
-            return at + 1;
+    for index in (0..bytes.len()).rev() {
+        if matches!(bytes[index], b'_' | b'-' | b' ' | b'.' | b'/' | b':') {
+            return index + 1;
         }
-        if at == 0 || !bytes[at].is_ascii_uppercase() {
+        if index == 0 || !bytes[index].is_ascii_uppercase() {
             continue;
         }
-        let before = bytes[at - 1];
+        let previous = bytes[index - 1];
         // In `HTTPHeaders` the word begins at the last capital; in `URLs` that capital belongs to
         // the abbreviation.
-        let ends_abbreviation = &bytes[at + 1..] == b"s";
-        let starts_word = before.is_ascii_uppercase()
+        let ends_abbreviation = &bytes[index + 1..] == b"s";
+        let starts_word = previous.is_ascii_uppercase()
             && !ends_abbreviation
-            && bytes.get(at + 1).is_some_and(u8::is_ascii_lowercase);
-        if before.is_ascii_lowercase() || before.is_ascii_digit() || starts_word {
-            return at;
+            && bytes.get(index + 1).is_some_and(u8::is_ascii_lowercase);
+        if previous.is_ascii_lowercase() || previous.is_ascii_digit() || starts_word {
+            return index;
         }
     }
     0
 }
 
-/// Returns how many bytes of `word` stay, and what replaces the rest.
+/// Returns how many bytes of `word` its singular begins with, and the ending that follows them.
 fn singularize_word(word: &str) -> (usize, &'static str) {
     let unchanged = (word.len(), "");
     let lower = word.to_ascii_lowercase();
@@ -63,18 +62,20 @@ fn singularize_word(word: &str) -> (usize, &'static str) {
     if contains_word(UNCHANGED, &lower) {
         return unchanged;
     }
-    if let Some((_, dropped, ending)) =
+    if let Some((_, removed_bytes, ending)) =
         IRREGULAR.iter().find(|(plurals, ..)| contains_word(plurals, &lower))
     {
-        return (word.len() - dropped, ending);
+        return (word.len() - removed_bytes, ending);
     }
-    if let Some((_, dropped, ending)) = ENDINGS.iter().find(|(plural, ..)| lower.ends_with(plural))
+    if let Some((_, removed_bytes, ending)) =
+        ENDINGS.iter().find(|(plural, ..)| lower.ends_with(plural))
     {
-        return (word.len() - dropped, ending);
+        return (word.len() - removed_bytes, ending);
     }
     unchanged
 }
 
+/// Returns whether a list of words, separated by spaces, has this one.
 fn contains_word(words: &str, word: &str) -> bool {
     words.split(' ').any(|listed| listed == word)
 }
@@ -91,7 +92,7 @@ const UNCHANGED: &str = "alias always analytics apparatus as athletics atlas aws
 /// Irregular words in lower case: the plurals, how many of their bytes are removed, and what
 /// replaces these.
 const IRREGULAR: &[(&str, usize, &str)] = &[
-    // No s at the end.
+    // Plurals without an s at the end
     ("alumni cacti foci fungi loci nuclei radii stimuli syllabi", 1, "us"),
     ("automata criteria phenomena", 1, "on"),
     ("bacteria curricula errata quanta strata", 1, "um"),
@@ -173,8 +174,8 @@ const IRREGULAR: &[(&str, usize, &str)] = &[
     ),
 ];
 
-/// Endings, of which the first that matches counts: the ending, how many bytes are removed, and
-/// what replaces these.
+/// Plural endings: the ending, how many bytes are removed, and what replaces these. The first that
+/// matches counts.
 const ENDINGS: &[(&str, usize, &str)] = &[
     ("people", 4, "rson"),
     ("children", 3, ""),
@@ -379,18 +380,18 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_are_sound() {
+    fn the_tables_have_each_word_once() {
         let mut words: Vec<&str> = UNCHANGED.split(' ').collect();
-        for (plurals, dropped, _) in IRREGULAR {
-            assert!(plurals.split(' ').all(|plural| plural.len() >= *dropped), "{plurals:?}");
+        for (plurals, removed_bytes, _) in IRREGULAR {
+            assert!(plurals.split(' ').all(|plural| plural.len() >= *removed_bytes), "{plurals:?}");
             words.extend(plurals.split(' '));
         }
-        for (at, word) in words.iter().enumerate() {
+        for (index, word) in words.iter().enumerate() {
             assert!(
                 !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase()),
                 "{word:?}"
             );
-            assert!(!words[..at].contains(word), "{word:?} stands twice");
+            assert!(!words[..index].contains(word), "{word:?} is listed twice");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Explains YAML syntax errors: the parser's message, and what to do about it.
+//! Explains YAML syntax errors: the parser's message, and a hint at what to do.
 
 use super::location::{LocatedError, SourceLocation, nesting_error};
 use serde_yaml::granit_parser::{ErrorKind, ScanError};
 
-/// Explains the parser's error, with a hint where there is one.
+/// Returns the parser's error with a hint, and at the location that the author of the file expects.
 pub(super) fn explain(error: &ScanError, text: &str) -> LocatedError {
-    let mut at = SourceLocation::from(*error.marker());
+    let mut location = SourceLocation::from(*error.marker());
     let kind = error.kind();
     if matches!(kind, ErrorKind::RecursionLimitExceeded) {
-        return nesting_error(at);
+        return nesting_error(location);
     }
     let hint = if matches!(
         kind,
@@ -17,7 +17,7 @@ pub(super) fn explain(error: &ScanError, text: &str) -> LocatedError {
             | ErrorKind::TabNotAllowed
             | ErrorKind::TabInPlainScalar
     ) {
-        at = find_tab(text, at).unwrap_or(at);
+        location = find_tab(text, location).unwrap_or(location);
         "; indent with spaces"
     } else if matches!(kind, ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement) {
         "; check the indentation and whether the line above lacks its `:`; a text that contains \
@@ -55,13 +55,13 @@ pub(super) fn explain(error: &ScanError, text: &str) -> LocatedError {
     } else {
         ""
     };
-    LocatedError::new(at, format!("this is not valid YAML: {}{hint}", error.info()))
+    LocatedError::new(location, format!("this is not valid YAML: {}{hint}", error.info()))
 }
 
-/// Returns the location of the first tab in an indentation, on the line of `at` or after it,
-/// because the parser reports where its token began.
-fn find_tab(text: &str, at: SourceLocation) -> Option<SourceLocation> {
-    text.split('\n').enumerate().skip(at.line - 1).find_map(|(line, content)| {
+/// Returns the location of the first tab in an indentation. The parser reports where its token
+/// began, so the search starts on the line of `location`.
+fn find_tab(text: &str, location: SourceLocation) -> Option<SourceLocation> {
+    text.split('\n').enumerate().skip(location.line - 1).find_map(|(line, content)| {
         let indentation = content.len() - content.trim_start_matches([' ', '\t']).len();
         let column = content[..indentation].find('\t')?;
         Some(SourceLocation { line: line + 1, column: column + 1 })

@@ -2,10 +2,10 @@
 
 use super::diagnostics::Diagnostics;
 use super::duration::{self, DURATION_MAX};
-use super::limits::NAME_BYTES_MAX;
-use super::limits::TEXT_BYTES_MAX;
+use super::limits::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use super::location::SourceLocation;
-use super::yaml::{Entry, Node, ScalarKind, Value};
+use super::scalars::ScalarKind;
+use super::yaml::{Entry, Node, Value};
 use engine::id::is_valid_name;
 use engine::text::{enumerate_quoted, quote, shorten};
 use engine::{Millis, Tolerate};
@@ -13,22 +13,23 @@ use engine::{Millis, Tolerate};
 /// A text of the file with its location.
 #[derive(Clone, Debug)]
 pub(super) struct LocatedText {
-    pub(super) at: SourceLocation,
+    pub(super) location: SourceLocation,
     pub(super) text: String,
 }
 
-/// Parses a name, or a reference to one.
+/// Parses a name, or a reference to one, without checking its characters. `expected` is the noun
+/// for it in messages.
 pub(super) fn parse_reference(
     node: &Node,
-    at: SourceLocation,
+    location: SourceLocation,
     expected: &str,
     report: &mut Diagnostics,
 ) -> Option<LocatedText> {
     match &node.value {
-        Value::Scalar(ScalarKind::Text, text) => Some(LocatedText { at, text: text.clone() }),
+        Value::Scalar(ScalarKind::Text, text) => Some(LocatedText { location, text: text.clone() }),
         Value::Scalar(ScalarKind::Boolean, text) => {
             report.add_error(
-                at,
+                location,
                 format!(
                     "expected {expected}, found {text}, which YAML may take for a boolean; put it \
                      into quotes: \"{text}\""
@@ -38,7 +39,7 @@ pub(super) fn parse_reference(
         }
         Value::Scalar(ScalarKind::Number, text) => {
             report.add_error(
-                at,
+                location,
                 format!(
                     "expected {expected}, found the number {}; a name starts with a letter",
                     shorten(text)
@@ -48,12 +49,13 @@ pub(super) fn parse_reference(
         }
         Value::Invalid => None,
         Value::Scalar(ScalarKind::Null, _) | Value::Map(_) | Value::List(_) => {
-            report.add_error(at, format!("expected {expected}, found {}", describe(node)));
+            report.add_error(location, format!("expected {expected}, found {}", describe(node)));
             None
         }
     }
 }
 
+/// Returns why a text cannot be the name of a workflow, task or step; `None` if it can.
 pub(super) fn name_error(name: &str) -> Option<String> {
     if name == "__start__" || name == "__end__" {
         return Some(format!("{} is reserved: every workflow has it already", quote(name)));
@@ -77,13 +79,13 @@ pub(super) fn name_error(name: &str) -> Option<String> {
 /// Parses a text of 1 to [`TEXT_BYTES_MAX`] bytes without control characters.
 pub(super) fn parse_nonempty_text(
     node: &Node,
-    at: SourceLocation,
+    location: SourceLocation,
     expected: &str,
     report: &mut Diagnostics,
 ) -> Option<LocatedText> {
-    let located = parse_short_text(node, at, expected, report)?;
+    let located = parse_short_text(node, location, expected, report)?;
     if located.text.is_empty() {
-        report.add_error(at, format!("expected {expected}, found an empty text"));
+        report.add_error(location, format!("expected {expected}, found an empty text"));
         return None;
     }
     Some(located)
@@ -92,21 +94,21 @@ pub(super) fn parse_nonempty_text(
 /// Parses a text of at most [`TEXT_BYTES_MAX`] bytes without control characters.
 pub(super) fn parse_short_text(
     node: &Node,
-    at: SourceLocation,
+    location: SourceLocation,
     expected: &str,
     report: &mut Diagnostics,
 ) -> Option<LocatedText> {
-    let text = parse_text(node, at, expected, report)?;
+    let text = parse_text(node, location, expected, report)?;
     if text.len() > TEXT_BYTES_MAX {
         report.add_error(
-            at,
+            location,
             format!("expected {expected} of at most {TEXT_BYTES_MAX} bytes, found {}", text.len()),
         );
         return None;
     }
     if text.chars().any(char::is_control) {
         report.add_error(
-            at,
+            location,
             format!(
                 "expected {expected}, found {}, with a line break or another control character in \
                  it",
@@ -115,13 +117,13 @@ pub(super) fn parse_short_text(
         );
         return None;
     }
-    Some(LocatedText { at, text: text.to_owned() })
+    Some(LocatedText { location, text: text.to_owned() })
 }
 
 /// Parses a text that YAML does not read as another type.
 pub(super) fn parse_text<'n>(
     node: &'n Node,
-    at: SourceLocation,
+    location: SourceLocation,
     expected: &str,
     report: &mut Diagnostics,
 ) -> Option<&'n str> {
@@ -130,7 +132,7 @@ pub(super) fn parse_text<'n>(
         Value::Scalar(kind @ (ScalarKind::Boolean | ScalarKind::Number), text) => {
             let kind = if *kind == ScalarKind::Number { "number" } else { "boolean" };
             report.add_error(
-                at,
+                location,
                 format!(
                     "expected {expected}, found {text}, which YAML may take for a {kind}; put it \
                      into quotes: \"{text}\"",
@@ -140,12 +142,13 @@ pub(super) fn parse_text<'n>(
         }
         Value::Invalid => (),
         Value::Scalar(ScalarKind::Null, _) | Value::Map(_) | Value::List(_) => {
-            report.add_error(at, format!("expected {expected}, found {}", describe(node)))
+            report.add_error(location, format!("expected {expected}, found {}", describe(node)))
         }
     }
     None
 }
 
+/// Parses a whole number from `min` to `max`, both included.
 pub(super) fn parse_integer(
     entry: &Entry,
     min: u64,
@@ -168,11 +171,11 @@ pub(super) fn parse_integer(
         } else {
             format!("from {min} to {max}")
         };
-        let quotes = advise_quotes(node, |text| text.parse::<u64>().is_ok());
+        let advice = advise_quotes(node, |text| text.parse::<u64>().is_ok());
         report.add_error(
             entry.location(),
             format!(
-                "{} takes a whole number {range}, found {}{quotes}",
+                "{} takes a whole number {range}, found {}{advice}",
                 quote(&entry.key.text),
                 describe(node)
             ),
@@ -181,15 +184,15 @@ pub(super) fn parse_integer(
     parsed
 }
 
-/// Advises to remove the quotes of a text that would be right without them.
-fn advise_quotes(node: &Node, is_right: impl Fn(&str) -> bool) -> &'static str {
+/// Returns advice to remove the quotes of a text that would be valid without them, or nothing.
+fn advise_quotes(node: &Node, is_valid: impl Fn(&str) -> bool) -> &'static str {
     match &node.value {
-        Value::Scalar(ScalarKind::Text, text) if is_right(text) => "; remove the quotes",
+        Value::Scalar(ScalarKind::Text, text) if is_valid(text) => "; remove the quotes",
         Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Invalid => "",
     }
 }
 
-/// Describes the value that was found instead of the expected one.
+/// Returns a noun for a value, for messages about an unexpected one.
 pub(super) fn describe(node: &Node) -> String {
     match &node.value {
         Value::Map(_) => "a mapping".to_owned(),
@@ -209,11 +212,11 @@ pub(super) fn parse_boolean(entry: &Entry, report: &mut Diagnostics) -> Option<b
         Value::Invalid => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => (),
     }
-    let quotes = advise_quotes(&entry.value, |text| text == "true" || text == "false");
+    let advice = advise_quotes(&entry.value, |text| text == "true" || text == "false");
     report.add_error(
         entry.location(),
         format!(
-            "{} takes true or false, found {}{quotes}",
+            "{} takes true or false, found {}{advice}",
             quote(&entry.key.text),
             describe(&entry.value)
         ),
@@ -221,17 +224,17 @@ pub(super) fn parse_boolean(entry: &Entry, report: &mut Diagnostics) -> Option<b
     None
 }
 
-/// Parses one of the given words.
+/// Parses one of the given words, and returns the value beside it.
 pub(super) fn parse_choice<T: Copy>(
     entry: &Entry,
     choices: &[(&str, T)],
     report: &mut Diagnostics,
 ) -> Option<T> {
     let names = || choices.iter().map(|(name, _)| *name);
-    let guess = match &entry.value.value {
+    let suggestion = match &entry.value.value {
         Value::Scalar(ScalarKind::Text, text) => {
             match choices.iter().find(|(name, _)| name == text) {
-                Some((_, chosen)) => return Some(*chosen),
+                Some((_, value)) => return Some(*value),
                 None => report.suggest(text, names()),
             }
         }
@@ -241,7 +244,7 @@ pub(super) fn parse_choice<T: Copy>(
     report.add_error(
         entry.location(),
         format!(
-            "{} takes {}, found {}{guess}",
+            "{} takes {}, found {}{suggestion}",
             quote(&entry.key.text),
             enumerate_quoted(names(), "or"),
             describe(&entry.value)
@@ -250,17 +253,17 @@ pub(super) fn parse_choice<T: Copy>(
     None
 }
 
-/// Parses a duration of at least `least`, which is 1 ms where 0 has no meaning.
+/// Parses a duration of at least `min`, which is 1 ms where 0 has no meaning.
 pub(super) fn parse_duration(
     entry: &Entry,
-    least: Millis,
+    min: Millis,
     report: &mut Diagnostics,
 ) -> Option<Millis> {
     let hint = match &entry.value.value {
         Value::Scalar(ScalarKind::Text, text) => match duration::parse(text) {
-            Some(span) if span < least => "; it must be more than 0".to_owned(),
-            Some(span) if span > DURATION_MAX => format!("; the longest is {DURATION_MAX}"),
-            Some(span) => return Some(span),
+            Some(duration) if duration < min => "; it must be more than 0".to_owned(),
+            Some(duration) if duration > DURATION_MAX => format!("; the longest is {DURATION_MAX}"),
+            Some(duration) => return Some(duration),
             None => "; write whole numbers with the units d, h, m, s or ms, the larger unit first"
                 .to_owned(),
         },
@@ -289,7 +292,7 @@ pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option
         Value::Scalar(ScalarKind::Number, text) => text.parse().ok().map(Tolerate::Count),
         Value::Scalar(ScalarKind::Text, text) => text
             .strip_suffix('%')
-            .and_then(|percent| parse_decimal(percent, SHARE_DIGITS))
+            .and_then(|percentage| parse_decimal(percentage, PERCENTAGE_DECIMALS))
             .filter(|share| *share <= SHARE_MAX)
             .and_then(|share| u32::try_from(share).ok())
             .map(Tolerate::Share),
@@ -308,21 +311,21 @@ pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option
     parsed
 }
 
-/// The decimals of a percentage.
-const SHARE_DIGITS: u32 = 2;
+/// How many decimals a percentage may have.
+const PERCENTAGE_DECIMALS: u32 = 2;
 
-/// The share of all child jobs, in hundredths of a percent.
+/// The largest share, 100 %, in hundredths of a percent.
 const SHARE_MAX: u64 = 10_000;
 
-/// The decimals of a factor.
-const FACTOR_DIGITS: u32 = 3;
+/// How many decimals a factor may have.
+const FACTOR_DECIMALS: u32 = 3;
 
-/// Parses a number from 1 to `most` with at most three decimals, in thousandths.
+/// Parses a number from 1 to `max` with at most three decimals, in thousandths.
 pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) -> Option<u32> {
     let range = 1_000..=u64::from(max) * 1_000;
     let parsed = match &entry.value.value {
         Value::Scalar(ScalarKind::Number, text) => {
-            parse_decimal(text, FACTOR_DIGITS).filter(|milli| range.contains(milli))
+            parse_decimal(text, FACTOR_DECIMALS).filter(|thousandths| range.contains(thousandths))
         }
         Value::Invalid => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => None,
@@ -335,21 +338,20 @@ pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) ->
         );
         report.add_error(entry.location(), message);
     }
-    parsed.and_then(|milli| u32::try_from(milli).ok())
+    parsed.and_then(|thousandths| u32::try_from(thousandths).ok())
 }
 
-/// Parses a decimal number with up to `digits` decimals: `2.5` with two digits is 250.
-fn parse_decimal(text: &str, digits: u32) -> Option<u64> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let places = u32::try_from(fraction.len()).ok()?;
-    if places == 0
-        || places > digits
-        || ![whole, fraction]
+/// Parses a decimal number as a fixed-point number: `2.5` with `decimals_max` 2 is 250.
+fn parse_decimal(text: &str, decimals_max: u32) -> Option<u64> {
+    let (integer, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let decimals = u32::try_from(fraction.len()).ok()?;
+    if decimals > decimals_max
+        || ![integer, fraction]
             .iter()
             .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
     {
         return None;
     }
-    let fraction = fraction.parse::<u64>().ok()? * 10_u64.pow(digits - places);
-    whole.parse::<u64>().ok()?.checked_mul(10_u64.pow(digits))?.checked_add(fraction)
+    let fraction = fraction.parse::<u64>().ok()? * 10_u64.pow(decimals_max - decimals);
+    integer.parse::<u64>().ok()?.checked_mul(10_u64.pow(decimals_max))?.checked_add(fraction)
 }

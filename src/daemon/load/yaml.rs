@@ -1,12 +1,13 @@
 //! Parses YAML (or JSON, which is YAML) to a tree in which every key and value has its location.
 //!
 //! The tree is built from the parser's events, without deserialization. So a scalar keeps its text
-//! and whether it was quoted (`name: yes` is not a name), a duplicate key is reported with both
-//! locations, and one error does not hide the next. Aliases share their node, so that a YAML bomb
-//! takes no memory; the number of expanded nodes is counted and limited.
+//! and its type (the unquoted `yes` in `name: yes` is a boolean, not a name), a duplicate key is
+//! reported with both locations, and one error does not hide the next. Aliases share their node, so
+//! that a "billion laughs" file takes no memory; the number of expanded nodes is limited.
 
 use super::limits::{NESTING_MAX, VALUES_MAX};
 use super::location::{LocatedError, SourceLocation, nesting_error};
+use super::scalars::{ScalarKind, ScalarLayout, find_layout, plain_scalar_kind};
 use super::syntax_errors::explain;
 use engine::text::{quote, shorten};
 use serde_yaml::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
@@ -14,19 +15,21 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A value and its location. For a value behind an alias or a merge key (`<<`), that is the
-/// location where it was written.
+/// A value and its location. A value of an alias or a merge key (`<<`) has the location of the
+/// anchored value.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) at: SourceLocation,
+    pub(super) location: SourceLocation,
     /// The location just after the value.
     pub(super) end: SourceLocation,
     pub(super) layout: ScalarLayout,
     pub(super) value: Value,
-    /// The number of keys and values in this value, including itself, with all aliases expanded.
+    /// The number of values in this one, including itself, with all aliases expanded. Keys count
+    /// too.
     size: usize,
 }
 
+/// The content of a node.
 #[derive(Debug)]
 pub(super) enum Value {
     Map(Vec<Entry>),
@@ -36,6 +39,7 @@ pub(super) enum Value {
     Invalid,
 }
 
+/// One key of a mapping, with its value.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) key: Key,
@@ -44,33 +48,12 @@ pub(super) struct Entry {
 
 #[derive(Debug, Clone)]
 pub(super) struct Key {
-    pub(super) at: SourceLocation,
+    pub(super) location: SourceLocation,
     pub(super) text: String,
 }
 
-/// How the characters of a scalar are laid out in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScalarLayout {
-    /// On one line; the first character is this far after the scalar's location.
-    Line(usize),
-    /// On several lines that all begin at the column of the scalar's location: a block with `|`.
-    Block,
-    /// Otherwise: with escapes, or in folded lines; or the value is no scalar.
-    Other,
-}
-
-/// The type that YAML readers give to a scalar; its text is kept separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScalarKind {
-    Text,
-    /// Also `yes`, `no`, `on`, `off`, which older YAML reads as booleans.
-    Boolean,
-    Number,
-    Null,
-}
-
-/// Parses a text. Returns no tree if nothing can be said about the content: after a syntax error,
-/// if a limit is exceeded, or for an empty file.
+/// Parses a text to a tree and the errors in it. Returns no tree after a syntax error, if a limit
+/// is exceeded, or for an empty file.
 pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<LocatedError>) {
     let mut builder = TreeBuilder::default();
     let mut options = granit_parser::options! {
@@ -80,20 +63,20 @@ pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<LocatedError>) {
     };
     options.set_emit_comments(false);
     for event in Parser::new_from_str_with_options(text, options) {
-        let handled = match event {
+        let result = match event {
             Ok((event, span)) => {
-                let place = EventLocation {
-                    at: span.start.into(),
+                let location = EventLocation {
+                    location: span.start.into(),
                     end: span.end.into(),
                     tag: span.tag_start.unwrap_or(span.start).into(),
                     is_empty: span.start.index() == span.end.index(),
                 };
-                builder.handle_event(event, place)
+                builder.handle_event(event, location)
             }
             Err(error) => Err(explain(&error, text)),
         };
-        if let Err(fatal) = handled {
-            builder.errors.push(fatal);
+        if let Err(fatal_error) = result {
+            builder.errors.push(fatal_error);
             return (None, builder.errors);
         }
     }
@@ -106,11 +89,14 @@ pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<LocatedError>) {
     (builder.root, builder.errors)
 }
 
+/// Builds the tree from the parser's events.
 #[derive(Default)]
 struct TreeBuilder {
     root: Option<Rc<Node>>,
-    documents: usize,
-    open: Vec<OpenNode>,
+    document_count: usize,
+    /// The lists and mappings around the current event, the innermost last.
+    open_nodes: Vec<OpenNode>,
+    /// The nodes with an anchor, by the parser's id of the anchor.
     anchors: HashMap<usize, Rc<Node>>,
     errors: Vec<LocatedError>,
 }
@@ -118,31 +104,37 @@ struct TreeBuilder {
 /// The location of an event of the parser.
 #[derive(Clone, Copy)]
 struct EventLocation {
-    at: SourceLocation,
+    location: SourceLocation,
     end: SourceLocation,
+    /// Where the tag begins, or else the value.
     tag: SourceLocation,
-    /// Whether the text of the event is empty.
+    /// Whether the event has no text in the file.
     is_empty: bool,
 }
 
 /// A list or mapping that is not complete yet.
 struct OpenNode {
-    at: SourceLocation,
+    location: SourceLocation,
+    /// The parser's id of the anchor; 0 if there is none.
     anchor: usize,
     size: usize,
     content: Content,
 }
 
+/// What an open list or mapping has so far.
 enum Content {
     List(Vec<Rc<Node>>),
     Map {
         entries: Vec<Entry>,
-        seen: HashMap<String, SourceLocation>,
-        merged: Vec<Rc<Node>>,
-        key: PendingKey,
+        /// The location of each key, to find duplicates.
+        key_locations: HashMap<String, SourceLocation>,
+        /// The mappings that merge keys (`<<`) name, in order.
+        merge_sources: Vec<Rc<Node>>,
+        pending_key: PendingKey,
     },
 }
 
+/// What the next node of a mapping is.
 enum PendingKey {
     /// The next node is a key.
     None,
@@ -155,59 +147,70 @@ enum PendingKey {
 }
 
 impl TreeBuilder {
-    fn handle_event(&mut self, event: Event<'_>, place: EventLocation) -> Result<(), LocatedError> {
-        let EventLocation { at, end, tag: tag_at, is_empty: empty } = place;
+    /// Handles one event of the parser. Returns an error if no tree can be built.
+    fn handle_event(
+        &mut self,
+        event: Event<'_>,
+        location: EventLocation,
+    ) -> Result<(), LocatedError> {
+        let EventLocation { location, end, tag: tag_location, is_empty } = location;
         match event {
             Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Anchor(..) => {
                 Ok(())
             }
-            Event::DocumentStart(..) => self.start_document(at),
+            Event::DocumentStart(..) => self.start_document(location),
             Event::Scalar(text, style, anchor, tag) => {
                 let is_plain = style == ScalarStyle::Plain;
                 // The parser gives `~` for an omitted value.
-                let text = if is_plain && empty { Cow::Borrowed("") } else { text };
-                let layout = find_layout(&text, style, at, end);
-                let value = self.parse_scalar(text, style, tag.as_deref(), tag_at);
-                self.attach(Node { at, end, layout, value, size: 1 }.into(), anchor, at, is_plain)
+                let text = if is_plain && is_empty { Cow::Borrowed("") } else { text };
+                let layout = find_layout(&text, style, location, end);
+                let value = self.parse_scalar(text, style, tag.as_deref(), tag_location);
+                self.attach(
+                    Node { location, end, layout, value, size: 1 }.into(),
+                    anchor,
+                    location,
+                    is_plain,
+                )
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.check_tag(tag, "seq", tag_at);
-                self.open(at, anchor, Content::List(Vec::new()))
+                self.check_tag(tag, "seq", tag_location);
+                self.open(location, anchor, Content::List(Vec::new()))
             }
             Event::MappingStart(_, anchor, tag) => {
-                self.check_tag(tag, "map", tag_at);
+                self.check_tag(tag, "map", tag_location);
                 let content = Content::Map {
                     entries: Vec::new(),
-                    seen: HashMap::new(),
-                    merged: Vec::new(),
-                    key: PendingKey::None,
+                    key_locations: HashMap::new(),
+                    merge_sources: Vec::new(),
+                    pending_key: PendingKey::None,
                 };
-                self.open(at, anchor, content)
+                self.open(location, anchor, content)
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(end),
             Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
-                Some(node) => self.attach(node, 0, at, false),
-                // The list or mapping of the alias is still open: it would contain itself.
+                Some(node) => self.attach(node, 0, location, false),
+                // The anchored list or mapping is not complete, so it would contain itself.
                 None => self.attach_invalid(
-                    at,
+                    location,
                     "this alias stands within the value that it names; a value cannot contain \
                      itself",
                 ),
             },
             Event::UnresolvedAlias(name) => self.attach_invalid(
-                at,
+                location,
                 format!("no anchor `&{}` stands before this alias", shorten(&name)),
             ),
-            // Comments, if another crate enables them.
+            // Comments; the options disable them.
             _ => Ok(()),
         }
     }
 
-    fn start_document(&mut self, at: SourceLocation) -> Result<(), LocatedError> {
-        self.documents += 1;
-        if self.documents > 1 {
+    /// Refuses a second document.
+    fn start_document(&mut self, location: SourceLocation) -> Result<(), LocatedError> {
+        self.document_count += 1;
+        if self.document_count > 1 {
             return Err(LocatedError::new(
-                at,
+                location,
                 "a second document (`---`) starts here; a file holds one: put all workflows into \
                  one list",
             ));
@@ -215,61 +218,66 @@ impl TreeBuilder {
         Ok(())
     }
 
+    /// Returns the value of a scalar: with a tag for texts it is a text, otherwise its style and
+    /// characters determine the type.
     fn parse_scalar(
         &mut self,
         text: Cow<'_, str>,
         style: ScalarStyle,
         tag: Option<&Tag>,
-        tag_at: SourceLocation,
+        tag_location: SourceLocation,
     ) -> Value {
-        let forced = match tag {
+        let tagged_kind = match tag {
             None => None,
             Some(tag) if tag.is_yaml_core_schema_tag("str") || tag.original() == "!" => {
                 Some(ScalarKind::Text)
             }
             Some(tag) => {
-                self.errors.push(tag_error(tag, tag_at));
+                self.errors.push(tag_error(tag, tag_location));
                 return Value::Invalid;
             }
         };
-        let kind = forced.unwrap_or_else(|| {
+        let kind = tagged_kind.unwrap_or_else(|| {
             if style == ScalarStyle::Plain { plain_scalar_kind(&text) } else { ScalarKind::Text }
         });
         Value::Scalar(kind, text.into_owned())
     }
 
-    fn check_tag(&mut self, tag: Option<Cow<'_, Tag>>, fitting: &str, at: SourceLocation) {
+    /// Reports a tag of a list or mapping that is not `expected`, the tag of its own type.
+    fn check_tag(&mut self, tag: Option<Cow<'_, Tag>>, expected: &str, location: SourceLocation) {
         if let Some(tag) = tag
-            && !tag.is_yaml_core_schema_tag(fitting)
+            && !tag.is_yaml_core_schema_tag(expected)
             && tag.original() != "!"
         {
-            self.errors.push(tag_error(&tag, at));
+            self.errors.push(tag_error(&tag, location));
         }
     }
 
+    /// Begins a list or mapping.
     fn open(
         &mut self,
-        at: SourceLocation,
+        location: SourceLocation,
         anchor: usize,
         content: Content,
     ) -> Result<(), LocatedError> {
-        if self.open.len() >= NESTING_MAX {
-            return Err(nesting_error(at));
+        if self.open_nodes.len() >= NESTING_MAX {
+            return Err(nesting_error(location));
         }
-        self.open.push(OpenNode { at, anchor, size: 1, content });
+        self.open_nodes.push(OpenNode { location, anchor, size: 1, content });
         Ok(())
     }
 
+    /// Completes the innermost list or mapping, and attaches it to its parent.
     fn close(&mut self, end: SourceLocation) -> Result<(), LocatedError> {
-        let Some(open) = self.open.pop() else { return Ok(()) };
+        let Some(open) = self.open_nodes.pop() else { return Ok(()) };
         let value = match open.content {
             Content::List(items) => Value::List(items),
-            Content::Map { mut entries, mut seen, merged, .. } => {
+            Content::Map { mut entries, mut key_locations, merge_sources, .. } => {
                 // Keys of the mapping itself override merged ones, and an earlier merge overrides a
                 // later one.
-                for entry in merged.iter().flat_map(|source| entries_of(source)) {
-                    if !seen.contains_key(&entry.key.text) {
-                        seen.insert(entry.key.text.clone(), entry.key.at);
+                for entry in merge_sources.iter().flat_map(|source| entries_of(source)) {
+                    if !key_locations.contains_key(&entry.key.text) {
+                        key_locations.insert(entry.key.text.clone(), entry.key.location);
                         entries.push(entry.clone());
                     }
                 }
@@ -277,48 +285,62 @@ impl TreeBuilder {
             }
         };
         self.attach(
-            Node { at: open.at, end, layout: ScalarLayout::Other, value, size: open.size }.into(),
+            Node {
+                location: open.location,
+                end,
+                layout: ScalarLayout::Other,
+                value,
+                size: open.size,
+            }
+            .into(),
             open.anchor,
-            open.at,
+            open.location,
             false,
         )
     }
 
+    /// Reports an error, and attaches an invalid value.
     fn attach_invalid(
         &mut self,
-        at: SourceLocation,
+        location: SourceLocation,
         message: impl Into<String>,
     ) -> Result<(), LocatedError> {
-        self.errors.push(LocatedError::new(at, message));
+        self.errors.push(LocatedError::new(location, message));
         self.attach(
-            Node { at, end: at, layout: ScalarLayout::Other, value: Value::Invalid, size: 1 }
-                .into(),
+            Node {
+                location,
+                end: location,
+                layout: ScalarLayout::Other,
+                value: Value::Invalid,
+                size: 1,
+            }
+            .into(),
             0,
-            at,
+            location,
             false,
         )
     }
 
-    /// Attaches a complete node to its parent. `at` is the location of its use; for an alias that
-    /// differs from where it was written.
+    /// Attaches a complete node to its parent. `location` is the place where the node is used,
+    /// which for an alias differs from the node's own.
     fn attach(
         &mut self,
         node: Rc<Node>,
         anchor: usize,
-        at: SourceLocation,
+        location: SourceLocation,
         is_plain: bool,
     ) -> Result<(), LocatedError> {
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
-        let Some(parent) = self.open.last_mut() else {
+        let Some(parent) = self.open_nodes.last_mut() else {
             self.root = Some(node);
             return Ok(());
         };
         parent.size = parent.size.saturating_add(node.size);
         if parent.size > VALUES_MAX {
             return Err(LocatedError::new(
-                at,
+                location,
                 format!(
                     "the file has more than {VALUES_MAX} keys and values up to here, those that \
                      aliases repeat included; split it"
@@ -327,16 +349,20 @@ impl TreeBuilder {
         }
         match &mut parent.content {
             Content::List(items) => items.push(node),
-            Content::Map { entries, seen, merged, key } => {
-                match std::mem::replace(key, PendingKey::None) {
+            Content::Map { entries, key_locations, merge_sources, pending_key } => {
+                match std::mem::replace(pending_key, PendingKey::None) {
                     PendingKey::None => {
-                        *key = pending_key(&node, at, is_plain, seen, &mut self.errors)
+                        *pending_key =
+                            parse_key(&node, location, is_plain, key_locations, &mut self.errors)
                     }
-                    PendingKey::Key(found) => entries.push(Entry { key: found, value: node }),
+                    PendingKey::Key(key) => entries.push(Entry { key, value: node }),
+                    // The size of the parent counts merged entries too: they are copied into it.
                     PendingKey::Merge => {
-                        let sources = merge_sources(&node, at, &mut self.errors);
-                        // Merged entries count twice: at the anchor, and here.
-                        merged.extend(sources);
+                        merge_sources.extend(parse_merge_sources(
+                            &node,
+                            location,
+                            &mut self.errors,
+                        ));
                     }
                     PendingKey::Invalid => (),
                 }
@@ -346,37 +372,23 @@ impl TreeBuilder {
     }
 }
 
-fn find_layout(
-    text: &str,
-    style: ScalarStyle,
-    at: SourceLocation,
-    end: SourceLocation,
-) -> ScalarLayout {
-    if style == ScalarStyle::Literal && !text.starts_with(char::is_whitespace) {
-        return ScalarLayout::Block;
-    }
-    let quotes = if style == ScalarStyle::Plain { 0 } else { 1 };
-    let one_by_one =
-        at.line == end.line && at.column + quotes + text.chars().count() + quotes == end.column;
-    if one_by_one { ScalarLayout::Line(quotes) } else { ScalarLayout::Other }
-}
-
-fn pending_key(
+/// Parses a node as the key of the next value, and reports invalid and duplicate keys.
+fn parse_key(
     node: &Node,
-    at: SourceLocation,
+    location: SourceLocation,
     is_plain: bool,
-    seen: &mut HashMap<String, SourceLocation>,
-    mistakes: &mut Vec<LocatedError>,
+    key_locations: &mut HashMap<String, SourceLocation>,
+    errors: &mut Vec<LocatedError>,
 ) -> PendingKey {
     let text = match &node.value {
         Value::Scalar(ScalarKind::Null, text) if text.is_empty() => {
-            mistakes.push(LocatedError::new(at, "a key is missing before this colon"));
+            errors.push(LocatedError::new(location, "a key is missing before this colon"));
             return PendingKey::Invalid;
         }
         Value::Scalar(_, text) => text.clone(),
         Value::Map(_) | Value::List(_) => {
-            mistakes.push(LocatedError::new(
-                at,
+            errors.push(LocatedError::new(
+                location,
                 "a key must be a word, found a list or a mapping; is a quote or a line break \
                  missing?",
             ));
@@ -384,9 +396,9 @@ fn pending_key(
         }
         Value::Invalid => return PendingKey::Invalid,
     };
-    if let Some(first) = seen.get(&text) {
-        mistakes.push(LocatedError::new(
-            at,
+    if let Some(first) = key_locations.get(&text) {
+        errors.push(LocatedError::new(
+            location,
             format!(
                 "the key {} is given twice in this mapping; the first is at {first}",
                 quote(&text)
@@ -394,16 +406,21 @@ fn pending_key(
         ));
         return PendingKey::Invalid;
     }
-    seen.insert(text.clone(), at);
-    if is_plain && text == "<<" { PendingKey::Merge } else { PendingKey::Key(Key { at, text }) }
+    key_locations.insert(text.clone(), location);
+    if is_plain && text == "<<" {
+        PendingKey::Merge
+    } else {
+        PendingKey::Key(Key { location, text })
+    }
 }
 
-fn merge_sources(
+/// Returns the mappings that the value of a merge key names.
+fn parse_merge_sources(
     node: &Rc<Node>,
-    at: SourceLocation,
-    mistakes: &mut Vec<LocatedError>,
+    location: SourceLocation,
+    errors: &mut Vec<LocatedError>,
 ) -> Vec<Rc<Node>> {
-    let (sources, all_maps) = match &node.value {
+    let (sources, is_valid) = match &node.value {
         Value::Map(_) => (vec![node.clone()], true),
         Value::List(items) => (
             items.clone(),
@@ -412,15 +429,16 @@ fn merge_sources(
         Value::Invalid => (Vec::new(), true),
         Value::Scalar(..) => (Vec::new(), false),
     };
-    if !all_maps {
-        mistakes.push(LocatedError::new(
-            at,
+    if !is_valid {
+        errors.push(LocatedError::new(
+            location,
             "the merge key `<<` takes the alias of a mapping, or a list of such aliases",
         ));
     }
     sources
 }
 
+/// Returns the entries of a mapping; none for another value.
 fn entries_of(node: &Node) -> &[Entry] {
     match &node.value {
         Value::Map(entries) => entries,
@@ -428,36 +446,10 @@ fn entries_of(node: &Node) -> &[Entry] {
     }
 }
 
-/// Returns the type of a scalar without quotes (YAML 1.2's core schema, and the words that were
-/// booleans in YAML 1.1).
-fn plain_scalar_kind(text: &str) -> ScalarKind {
-    match text {
-        "" | "~" | "null" | "Null" | "NULL" => return ScalarKind::Null,
-        ".inf" | ".Inf" | ".INF" | "+.inf" | "-.inf" | ".nan" | ".NaN" | ".NAN" => {
-            return ScalarKind::Number;
-        }
-        _ => (),
-    }
-    if ["true", "false", "yes", "no", "on", "off"]
-        .iter()
-        .any(|word| text.eq_ignore_ascii_case(word))
-    {
-        return ScalarKind::Boolean;
-    }
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let number = match digits.as_bytes() {
-        [b'0', b'x' | b'o', rest @ ..] => {
-            !rest.is_empty() && rest.iter().all(u8::is_ascii_hexdigit)
-        }
-        [b'0'..=b'9' | b'.', ..] => digits.parse::<f64>().is_ok(),
-        _ => false,
-    };
-    if number { ScalarKind::Number } else { ScalarKind::Text }
-}
-
-fn tag_error(tag: &Tag, at: SourceLocation) -> LocatedError {
+/// Returns the error for a tag that has no meaning in a workflow file.
+fn tag_error(tag: &Tag, location: SourceLocation) -> LocatedError {
     LocatedError::new(
-        at,
+        location,
         format!(
             "the tag {} has no meaning here; remove it (quotes make a text)",
             quote(&tag.original())
@@ -469,14 +461,19 @@ fn tag_error(tag: &Tag, at: SourceLocation) -> LocatedError {
 mod tests {
     use super::*;
 
-    /// Renders the tree in a notation of its own: `key@line:column=value`.
+    /// Renders the tree in a compact notation: `key@line:column=value`.
     fn render(node: &Node) -> String {
         match &node.value {
             Value::Map(entries) => {
                 let entries: Vec<String> = entries
                     .iter()
                     .map(|entry| {
-                        format!("{}@{}={}", entry.key.text, entry.key.at, render(&entry.value))
+                        format!(
+                            "{}@{}={}",
+                            entry.key.text,
+                            entry.key.location,
+                            render(&entry.value)
+                        )
                     })
                     .collect();
                 format!("{{{}}}", entries.join(" "))
@@ -485,21 +482,21 @@ mod tests {
                 "[{}]",
                 items.iter().map(|item| render(item)).collect::<Vec<String>>().join(" ")
             ),
-            Value::Scalar(kind, text) => format!("{kind:?}({text})@{}", node.at),
+            Value::Scalar(kind, text) => format!("{kind:?}({text})@{}", node.location),
             Value::Invalid => "broken".to_owned(),
         }
     }
 
     fn tree(text: &str) -> String {
-        let (root, mistakes) = parse(text);
-        assert!(mistakes.is_empty(), "{mistakes:?}");
-        render(&root.expect("a tree"))
+        let (root, errors) = parse(text);
+        assert!(errors.is_empty(), "{errors:?}");
+        render(&root.expect("the text has a tree"))
     }
 
-    fn first_mistake(text: &str) -> String {
-        let (_, mistakes) = parse(text);
-        let first = mistakes.first().expect("a mistake");
-        format!("{} {}", first.at, first.message)
+    fn first_error(text: &str) -> String {
+        let (_, errors) = parse(text);
+        let first = errors.first().expect("the text has an error");
+        format!("{} {}", first.location, first.message)
     }
 
     #[test]
@@ -552,22 +549,22 @@ mod tests {
         );
         assert_eq!(tree("{ \"<<\": 1 }"), "{<<@1:3=Number(1)@1:9}");
         assert_eq!(
-            first_mistake("a: 1\n<<: 5\n"),
+            first_error("a: 1\n<<: 5\n"),
             "2:5 the merge key `<<` takes the alias of a mapping, or a list of such aliases"
         );
-        assert_eq!(first_mistake("a: *b"), "1:4 no anchor `&b` stands before this alias");
+        assert_eq!(first_error("a: *b"), "1:4 no anchor `&b` stands before this alias");
         assert_eq!(
-            first_mistake("a: &b [ *b ]"),
+            first_error("a: &b [ *b ]"),
             "1:9 this alias stands within the value that it names; a value cannot contain itself"
         );
     }
 
     #[test]
     fn one_error_does_not_hide_the_next() {
-        let (root, mistakes) = parse("a: !x 1\na: 2\nb: *c\n? [ d ]\n: e\n");
-        assert_eq!(render(&root.expect("a tree")), "{a@1:1=broken b@3:1=broken}");
+        let (root, errors) = parse("a: !x 1\na: 2\nb: *c\n? [ d ]\n: e\n");
+        assert_eq!(render(&root.expect("the text has a tree")), "{a@1:1=broken b@3:1=broken}");
         let locations: Vec<String> =
-            mistakes.iter().map(|mistake| mistake.at.to_string()).collect();
+            errors.iter().map(|error| error.location.to_string()).collect();
         assert_eq!(locations, ["1:4", "2:1", "3:4", "4:3"]);
     }
 }

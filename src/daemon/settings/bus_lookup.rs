@@ -1,4 +1,4 @@
-//! Which buses the settings have, and what is set of each.
+//! Looks up the buses of the settings by name, and checks their names and reply queues.
 
 use super::buses::{BusSettings, is_bus_name};
 use super::root::Settings;
@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl Settings {
-    /// Returns the bus of workflows that name none: the one of the setting `bus`, else the broker
-    /// of section `amqp` if it has an address, else the embedded one.
+    /// Returns the name of the bus of workflows that name none. It is the setting `bus`; if that is
+    /// empty, `amqp` if its section has an address, else the embedded bus.
     pub fn default_bus(&self) -> &str {
         match self.bus.as_str() {
             "" if self.amqp.has_server() => BusKind::Amqp.name(),
             "" => BusKind::Embedded.name(),
-            named => named,
+            name => name,
         }
     }
 
-    /// Returns the kind of the bus with this name, if it exists.
+    /// Returns the kind of the bus with this name; `None` if there is no such bus.
     pub fn bus_kind(&self, name: &str) -> Option<BusKind> {
         self.bus_kinds().get(name).copied()
     }
@@ -31,8 +31,8 @@ impl Settings {
             BusKind::Amqp => self.amqp.has_server(),
             BusKind::Kafka => !self.kafka.servers.0.is_empty(),
         };
-        let own = BusKind::ALL.into_iter().filter(exists).map(|kind| (kind.name(), kind));
-        own.chain(self.buses.iter().map(|(name, bus)| (name.as_str(), bus.kind()))).collect()
+        let predefined = BusKind::ALL.into_iter().filter(exists).map(|kind| (kind.name(), kind));
+        predefined.chain(self.buses.iter().map(|(name, bus)| (name.as_str(), bus.kind()))).collect()
     }
 
     /// Returns the settings of an AMQP bus; `None` if there is no AMQP bus of this name.
@@ -45,8 +45,8 @@ impl Settings {
         }
     }
 
-    /// Returns the settings of all AMQP buses, each with its place in the settings. Section `amqp`
-    /// is included even without an address.
+    /// Returns the settings of all AMQP buses, each with the prefix of their names, such as
+    /// `buses.a`. Section `amqp` is included even without an address.
     pub(super) fn amqp_sections(&self) -> impl Iterator<Item = (String, &AmqpSection)> {
         let named = self.buses.iter().filter_map(|(name, bus)| match bus {
             BusSettings::Amqp(section) => Some((format!("buses.{name}"), &**section)),
@@ -55,12 +55,13 @@ impl Settings {
         std::iter::once(("amqp".to_owned(), &self.amqp)).chain(named)
     }
 
-    /// Returns the queue on which this manager receives the replies of a bus.
+    /// Returns the queue or topic on which this manager receives the replies of a bus; `None` if
+    /// the bus has none.
     pub fn reply_queue(&self, bus: &str) -> Option<&str> {
         if bus == BusKind::Embedded.name() {
             Some(EMBEDDED_REPLY_QUEUE)
         } else if bus == BusKind::Amqp.name() {
-            // The section counts even without an address.
+            // The name is reserved even if the section has no address.
             Some(&self.amqp.reply_queue)
         } else if let Some(section) = self.kafka_bus(bus) {
             Some(&section.reply_topic)
@@ -69,8 +70,8 @@ impl Settings {
         }
     }
 
-    /// Returns how long a step whose timeout has passed waits for a reply once its bus is connected
-    /// again. A Kafka bus reports itself when it has read all waiting replies.
+    /// Returns how long timeouts are deferred after a bus has connected again, so that replies that
+    /// waited at the broker count first. Zero for Kafka: its bus reports when it has read them.
     pub fn replies_first(&self, bus: &str) -> Duration {
         if self.bus_kind(bus) == Some(BusKind::Kafka) {
             return Duration::ZERO;
@@ -78,7 +79,7 @@ impl Settings {
         self.amqp_bus(bus).unwrap_or(&self.amqp).replies_first.0
     }
 
-    /// Returns the name of the setting for the reply queue of a bus.
+    /// Returns a phrase for the setting that names the reply queue of a bus.
     pub(crate) fn reply_queue_setting(&self, bus: &str) -> String {
         match self.buses.get(bus) {
             Some(BusSettings::Kafka(_)) => format!("setting buses.{bus}.reply_topic"),
@@ -89,27 +90,27 @@ impl Settings {
         }
     }
 
-    /// Returns an error if the settings have no bus of this name, with the most similar name or all
-    /// names.
+    /// Returns an error if the settings have no bus of this name. It suggests the most similar
+    /// name, or lists all names.
     pub(crate) fn unknown_bus_error(&self, name: &str) -> Option<String> {
-        let known = self.bus_kinds();
-        if known.contains_key(name) {
+        let kinds = self.bus_kinds();
+        if kinds.contains_key(name) {
             return None;
         }
-        let hint = match find_nearest(name, known.keys().copied()) {
-            Some(meant) => format!("did you mean {}?", quote(meant)),
-            None => format!("they have {}", enumerate_quoted(known.keys().copied(), "and")),
+        let hint = match find_nearest(name, kinds.keys().copied()) {
+            Some(suggestion) => format!("did you mean {}?", quote(suggestion)),
+            None => format!("they have {}", enumerate_quoted(kinds.keys().copied(), "and")),
         };
         Some(format!("{}, and the settings have no such bus; {hint}", quote(name)))
     }
 
-    /// Checks the names of the buses.
+    /// Checks the names of the buses, their reply queues, and the setting `bus`.
     pub(super) fn validate_buses(&self) -> Result<(), String> {
         for (name, bus) in &self.buses {
             if !is_bus_name(name) {
                 return Err(format!(
-                    "buses: the name {} is none for a bus, expected lower-case letters, digits and \
-                     _, with a letter first",
+                    "buses: {} is not a valid name of a bus, expected lower-case letters, digits \
+                     and _, with a letter first",
                     quote(name)
                 ));
             }
@@ -132,22 +133,22 @@ impl Settings {
         }
         self.check_reply_queues()?;
         match self.unknown_bus_error(&self.bus) {
-            Some(objection) if !self.bus.is_empty() => Err(format!("bus is {objection}")),
+            Some(error) if !self.bus.is_empty() => Err(format!("bus is {error}")),
             Some(_) | None => Ok(()),
         }
     }
 
-    /// Checks that no two buses share a reply queue, which has one consumer.
+    /// Checks that no two AMQP buses share a reply queue, which has one consumer.
     fn check_reply_queues(&self) -> Result<(), String> {
         let mut owners: BTreeMap<(&str, &str), String> = BTreeMap::new();
-        for (place, section) in self.amqp_sections() {
+        for (prefix, section) in self.amqp_sections() {
             if !section.has_server() {
                 continue;
             }
             let queue = (section.server.0.as_str(), section.reply_queue.as_str());
-            if let Some(first) = owners.insert(queue, place.clone()) {
+            if let Some(first) = owners.insert(queue, prefix.clone()) {
                 return Err(format!(
-                    "{first} and {place} have the same server and the same reply_queue, \
+                    "{first} and {prefix} have the same server and the same reply_queue, \
                      {}: give one of them another reply_queue",
                     quote(queue.1)
                 ));

@@ -9,8 +9,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
-/// A bus of section `buses`. Settings that it lacks have the values that `config/default.yaml` has
-/// in the section of its kind.
+/// A bus of section `buses`. Settings that are missing have the defaults of the section of its kind
+/// in `config/default.yaml`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum BusSettings {
@@ -33,22 +33,25 @@ impl BusSettings {
     }
 }
 
+/// The settings of one bus, by name.
 type ValueTable = BTreeMap<String, config::Value>;
 
 impl<'de> Deserialize<'de> for BusSettings {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut given = ValueTable::deserialize(deserializer)?;
-        let kind = given
+        let mut table = ValueTable::deserialize(deserializer)?;
+        let kind = table
             .remove("kind")
             .ok_or_else(|| D::Error::custom("a bus has a kind, such as `kind: amqp`"))?;
         match kind.to_string().as_str() {
-            "amqp" => with_defaults("amqp", given).map(BusSettings::Amqp).map_err(D::Error::custom),
-            "kafka" => {
-                with_defaults("kafka", given).map(BusSettings::Kafka).map_err(D::Error::custom)
-            }
+            "amqp" => deserialize_with_defaults("amqp", table)
+                .map(BusSettings::Amqp)
+                .map_err(D::Error::custom),
+            "kafka" => deserialize_with_defaults("kafka", table)
+                .map(BusSettings::Kafka)
+                .map_err(D::Error::custom),
             "push" => {
-                let given: config::Map<String, config::Value> = given.into_iter().collect();
-                let bus = config::Value::from(given).try_deserialize();
+                let table: config::Map<String, config::Value> = table.into_iter().collect();
+                let bus = config::Value::from(table).try_deserialize();
                 bus.map(BusSettings::Push).map_err(D::Error::custom)
             }
             other => Err(D::Error::custom(format!(
@@ -60,21 +63,22 @@ impl<'de> Deserialize<'de> for BusSettings {
     }
 }
 
-/// Deserializes `given`, with the defaults of this section of `config/default.yaml` for the rest.
-fn with_defaults<T: serde::de::DeserializeOwned>(
+/// Deserializes the settings of a bus. Those that are missing have the defaults of this section of
+/// `config/default.yaml`.
+fn deserialize_with_defaults<T: serde::de::DeserializeOwned>(
     section: &str,
-    given: ValueTable,
+    table: ValueTable,
 ) -> Result<T, config::ConfigError> {
     let defaults = config::Config::builder()
         .add_source(SettingsFile::defaults())
         .build()?
         .get_table(section)?;
-    let mut table: config::Map<String, config::Value> = defaults;
-    table.extend(given);
-    config::Value::from(table).try_deserialize()
+    let mut merged: config::Map<String, config::Value> = defaults;
+    merged.extend(table);
+    config::Value::from(merged).try_deserialize()
 }
 
-/// Returns whether a bus may have this name. It must fit into the name of an environment variable.
+/// Returns whether a bus may have this name, which is a part of names of environment variables.
 pub fn is_bus_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))

@@ -1,18 +1,17 @@
-//! Settings whose meaning has changed since an earlier version, although the name is the same. A
-//! warning is given if a value looks as if it was set for the earlier meaning. No setting has been
-//! renamed since 0.1.0.
+//! Warns of settings whose meaning has changed since an earlier version under the same name, if a
+//! value was probably set for the earlier meaning.
 
 use super::root::Settings;
 use super::sources::Source;
 use std::time::Duration;
 
-/// The longest `journal.lag` that was probably set when it still was the lag of confirms (20 ms by
-/// default). Projecting so shortly after the commits costs much and gains nothing.
+/// The longest `journal.lag` that was probably set when it was the lag of confirms (20 ms by
+/// default). To project so soon after a commit is costly and useless.
 const CONFIRM_LAG_MAX: Duration = Duration::from_millis(200);
 
 impl Settings {
-    /// Returns a sentence for each such setting: what it means now, and what to do.
-    pub(super) fn changed_meanings(&self) -> Vec<String> {
+    /// Returns a warning for each such setting: what it means now, and what to do.
+    pub(super) fn changed_setting_warnings(&self) -> Vec<String> {
         let (_, Some(place)) = self.sources.find("journal.lag") else { return Vec::new() };
         let is_confirm_lag_set = self.sources.find("journal.confirm_lag").0 != Source::Default;
         let lag = self.journal.lag;
@@ -34,22 +33,23 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn warnings(text: &str) -> Vec<String> {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn load_warnings(text: &str) -> Vec<String> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("settings.yaml");
-        std::fs::write(&file, text).expect("written");
-        let settings = Settings::load(Some(&file), &Overrides::default()).expect("good settings");
-        settings.changed_meanings()
+        std::fs::write(&file, text).expect("the file is written");
+        let settings =
+            Settings::load(Some(&file), &Overrides::default()).expect("the settings are valid");
+        settings.changed_setting_warnings()
     }
 
     #[test]
     fn a_lag_that_was_set_for_confirms_causes_a_warning() {
-        let found = warnings("journal: { lag: 20ms }");
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with("journal.lag is 20ms (/"), "{found:?}");
-        assert!(found[0].contains("journal.confirm_lag"), "{found:?}");
-        for meant in ["{}", "journal: { lag: 2s }", "journal: { lag: 20ms, confirm_lag: 20ms }"] {
-            assert_eq!(warnings(meant), Vec::<String>::new(), "{meant}");
+        let warnings = load_warnings("journal: { lag: 20ms }");
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].starts_with("journal.lag is 20ms (/"), "{warnings:?}");
+        assert!(warnings[0].contains("journal.confirm_lag"), "{warnings:?}");
+        for text in ["{}", "journal: { lag: 2s }", "journal: { lag: 20ms, confirm_lag: 20ms }"] {
+            assert_eq!(load_warnings(text), Vec::<String>::new(), "{text}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sections `events` and `events.webhook`: who receives events.
+//! Sections `events` and `events.webhook`: the receivers of events.
 
 use base::values::{DurationSetting, Secret, ServerAddress, check_at_least_one};
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,7 @@ impl EventSettings {
         !self.exchange.is_empty()
     }
 
+    /// Checks the settings of both sections.
     pub(super) fn validate(&self) -> Result<(), String> {
         if self.exchange.len() > EXCHANGE_BYTES_MAX {
             return Err(format!("events.exchange must have at most {EXCHANGE_BYTES_MAX} bytes"));

@@ -1,4 +1,4 @@
-//! Opens files that users name, without blocking, and reads them as text within limits.
+//! Opens files that users name, without blocking, and reads text up to a size limit.
 
 use base::trust::describe_special_file;
 use engine::text::find_byte_order_mark;
@@ -7,72 +7,74 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-/// The paths of descriptors that this process already has: nobody needs to open the other end.
+/// The paths of file descriptors that this process has inherited. Opening a pipe there does not
+/// block, because the other end is open.
 const INHERITED_PATHS: [&str; 4] =
     ["/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"];
 
-/// Opens a regular file for reading, which can be read again.
+/// Opens a regular file for reading. Only such a file can be read several times.
 ///
 /// # Errors
 ///
-/// Returns an error if it cannot be opened, or is not a regular file.
+/// Returns an error if the file cannot be opened, or is not a regular file.
 pub fn open_regular(file: &Path) -> io::Result<File> {
     match describe_special_file(file) {
         None => File::open(file),
-        Some(kind) => Err(io::Error::other(format!("it is no regular file but {kind}"))),
+        Some(kind) => Err(io::Error::other(format!("it is not a regular file but {kind}"))),
     }
 }
 
-/// Opens a regular file, a device such as a terminal, or a pipe that this process already has, such
-/// as `/dev/stdin`. A named pipe is refused, because its reader waits until somebody writes.
+/// Opens a regular file, a character device such as a terminal, or an inherited pipe such as
+/// `/dev/stdin`. A named pipe is refused: opening it blocks until another process writes to it.
 ///
 /// # Errors
 ///
-/// Returns an error if it cannot be opened, or is another kind of file.
+/// Returns an error if the file cannot be opened, or is of another kind.
 pub fn open(file: &Path) -> io::Result<File> {
     let kind = std::fs::metadata(file)?.file_type();
     let name = file.as_os_str().to_string_lossy();
-    let is_own = INHERITED_PATHS.iter().any(|own| name.starts_with(own)) && kind.is_fifo();
-    if is_own || kind.is_char_device() { File::open(file) } else { open_regular(file) }
+    let is_inherited_pipe =
+        kind.is_fifo() && INHERITED_PATHS.iter().any(|prefix| name.starts_with(prefix));
+    if is_inherited_pipe || kind.is_char_device() { File::open(file) } else { open_regular(file) }
 }
 
-/// Returns whether every user of this machine can read the file, by its permissions and those of
-/// the folders that lead to it.
+/// Returns whether the permissions of a file, and of all folders above it, let every user of this
+/// machine read it.
 pub(crate) fn is_world_readable(file: &Path) -> bool {
-    let allows = |path: &Path, bit: u32| {
-        std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & bit != 0)
+    let has_permission = |path: &Path, bit: u32| {
+        std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & bit != 0)
     };
-    const READ_BY_OTHERS: u32 = 0o004;
-    const SEARCHED_BY_OTHERS: u32 = 0o001;
+    const OTHERS_READ: u32 = 0o004;
+    const OTHERS_SEARCH: u32 = 0o001;
     let Ok(file) = file.canonicalize() else { return false };
-    allows(&file, READ_BY_OTHERS)
-        && file.ancestors().skip(1).all(|folder| allows(folder, SEARCHED_BY_OTHERS))
+    has_permission(&file, OTHERS_READ)
+        && file.ancestors().skip(1).all(|folder| has_permission(folder, OTHERS_SEARCH))
 }
 
 /// Reads an open file as text.
 ///
 /// # Errors
 ///
-/// Returns an error if it has more than `bytes_max` bytes, is not UTF-8, or cannot be read.
-pub fn read_text(open: impl Read, bytes_max: u64) -> io::Result<String> {
+/// Returns an error if the file has more than `bytes_max` bytes, is not UTF-8, or cannot be read.
+pub fn read_text(file: impl Read, bytes_max: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
-    open.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
         return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
     }
-    let mark = find_byte_order_mark(&bytes);
+    let byte_order_mark = find_byte_order_mark(&bytes);
     String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        io::Error::other(match mark {
+        let offset = error.utf8_error().valid_up_to();
+        io::Error::other(match byte_order_mark {
             Some(encoding) => {
                 format!("it begins with a byte-order mark of {encoding}; save it as text in UTF-8")
             }
-            None => format!("the byte at {at} is no UTF-8; save it as text in UTF-8"),
+            None => format!("the byte at {offset} is not valid UTF-8; save it as text in UTF-8"),
         })
     })
 }
 
-/// Opens and reads a file that is read once, such as a message.
+/// Opens and reads a file that is read once, such as a message, so that it may be a pipe.
 ///
 /// # Errors
 ///
@@ -92,14 +94,14 @@ mod tests {
         let (pipe, socket) = (folder.path().join("pipe"), folder.path().join("socket"));
         let status = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
         assert!(status.success());
-        let _listens = UnixListener::bind(&socket).expect("a socket");
+        let _listener = UnixListener::bind(&socket).expect("a socket");
         for (file, kind) in [
             (pipe.as_path(), "a named pipe"),
             (&socket, "a socket"),
             (folder.path(), "a directory"),
         ] {
-            for opened in [open(file), open_regular(file)] {
-                let error = opened.expect_err("refused").to_string();
+            for result in [open(file), open_regular(file)] {
+                let error = result.expect_err("the file is refused").to_string();
                 assert!(error.contains(kind), "{}: {error}", file.display());
             }
         }
@@ -113,10 +115,10 @@ mod tests {
     fn an_inherited_pipe_is_read() {
         use std::os::fd::AsRawFd;
         let (reader, mut writer) = io::pipe().expect("a pipe");
-        io::Write::write_all(&mut writer, b"{}").expect("written");
+        io::Write::write_all(&mut writer, b"{}").expect("the pipe is written");
         drop(writer);
         let name = format!("/dev/fd/{}", reader.as_raw_fd());
-        assert_eq!(read_file(Path::new(&name), 10).expect("read"), "{}");
+        assert_eq!(read_file(Path::new(&name), 10).expect("the pipe is read"), "{}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Settings of workers over gRPC.
+//! Section `grpc`: the connections of workers over gRPC.
 
 use super::http::HttpSettings;
 use base::values::{DurationSetting, check_at_least_one};
@@ -26,10 +26,11 @@ pub struct GrpcSettings {
     pub drain: DurationSetting,
 }
 
-/// The range of HTTP/2 flow-control windows, in bytes: RFC 9113, sections 6.9.1 and 6.9.2. A window
-/// below the initial one would slow every call down.
+/// The sizes that an HTTP/2 flow-control window may have, in bytes (RFC 9113, sections 6.9.1 and
+/// 6.9.2). The smallest is the initial window: a smaller one would slow every call down.
 const WINDOW_BYTES: std::ops::RangeInclusive<u32> = 65_535..=0x7fff_ffff;
 
+/// Deserializes an address to listen on; an empty text is none.
 fn deserialize_optional_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
@@ -40,6 +41,7 @@ fn deserialize_optional_address<'de, D: Deserializer<'de>>(
     super::spelling::parse_listen_address(&text).map(Some)
 }
 
+/// Serializes an address to listen on; none is an empty text.
 fn serialize_optional_address<S: Serializer>(
     listen: &Option<SocketAddr>,
     serializer: S,
@@ -51,13 +53,13 @@ fn serialize_optional_address<S: Serializer>(
 }
 
 impl GrpcSettings {
-    /// Checks the settings, on their own and against those of HTTP.
+    /// Checks the settings, on their own and against section `http`.
     pub(super) fn validate(&self, http: &HttpSettings) -> Result<(), String> {
         let Some(listen) = self.listen else { return self.validate_limits() };
         if !cfg!(feature = "grpc") {
             return Err(
                 "grpc.listen is set, but this program was built without gRPC (feature grpc): \
-                        leave it empty"
+                 leave it empty"
                     .to_owned(),
             );
         }
@@ -71,6 +73,7 @@ impl GrpcSettings {
         self.validate_limits()
     }
 
+    /// Checks the limits and durations.
     fn validate_limits(&self) -> Result<(), String> {
         let numbers = [
             ("connections_max", self.connections_max),
@@ -79,7 +82,7 @@ impl GrpcSettings {
             ("stream_queues_max", self.stream_queues_max),
             ("credit_max", self.credit_max as usize),
         ];
-        let spans =
+        let durations =
             [("handshake_timeout", self.handshake_timeout), ("keep_alive", self.keep_alive)];
         check_at_least_one("grpc.", &numbers)?;
         if !WINDOW_BYTES.contains(&self.window_bytes) {
@@ -90,7 +93,7 @@ impl GrpcSettings {
                 WINDOW_BYTES.end()
             ));
         }
-        match spans.iter().find(|(_, span)| span.0.is_zero()) {
+        match durations.iter().find(|(_, duration)| duration.0.is_zero()) {
             Some((name, _)) => Err(format!("grpc.{name} is 0s, expected some time, such as 30s")),
             None => Ok(()),
         }
@@ -105,16 +108,18 @@ mod tests {
     #[test]
     fn grpc_needs_its_own_port_and_limits_above_zero() {
         let settings = Settings::defaults().expect("defaults");
-        let wrong = |change: fn(&mut GrpcSettings)| {
+        let validation_error = |change: fn(&mut GrpcSettings)| {
             let mut grpc = settings.grpc.clone();
             change(&mut grpc);
-            grpc.validate(&settings.http).expect_err("wrong")
+            grpc.validate(&settings.http).expect_err("the settings are invalid")
         };
         assert_eq!(settings.grpc.validate(&settings.http), Ok(()));
-        assert!(wrong(|grpc| grpc.credit_max = 0).contains("grpc.credit_max is 0"));
-        assert!(wrong(|grpc| grpc.window_bytes = 1000).contains("grpc.window_bytes is 1000"));
+        assert!(validation_error(|grpc| grpc.credit_max = 0).contains("grpc.credit_max is 0"));
         assert!(
-            wrong(|grpc| grpc.keep_alive = DurationSetting(std::time::Duration::ZERO))
+            validation_error(|grpc| grpc.window_bytes = 1000).contains("grpc.window_bytes is 1000")
+        );
+        assert!(
+            validation_error(|grpc| grpc.keep_alive = DurationSetting(std::time::Duration::ZERO))
                 .contains("grpc.keep_alive is 0s")
         );
         let mut grpc = settings.grpc.clone();

@@ -1,4 +1,4 @@
-//! Settings of the HTTP API.
+//! Section `http`: the HTTP API, its tokens and its limits.
 
 use super::tokens::{MAIN_TOKEN, TokenSettings, check_token_length, check_tokens, is_token_name};
 use base::values::{DurationSetting, Names, Secret, check_at_least_one};
@@ -16,7 +16,7 @@ pub struct HttpSettings {
     pub token: Secret,
     pub tokens: BTreeMap<String, TokenSettings>,
     pub tokens_file: String,
-    /// The tokens of the tokens file at the start.
+    /// The tokens of the tokens file, as they were when the settings were loaded.
     #[serde(skip)]
     pub file_tokens: BTreeMap<String, TokenSettings>,
     pub failed_logins_max: u32,
@@ -59,7 +59,7 @@ impl TlsSettings {
     }
 }
 
-/// A worker's token, which allows taking the messages of its queues and nothing else.
+/// A worker's token, which allows nothing but to receive and settle the messages of its queues.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -71,35 +71,35 @@ pub struct WorkerToken {
 }
 
 impl HttpSettings {
-    /// Returns whether calls need a token.
+    /// Returns whether calls need a token: at least one is configured.
     pub(crate) fn requires_token(&self) -> bool {
         !self.token.0.is_empty() || !self.tokens.is_empty() || !self.tokens_file.is_empty()
     }
 
-    /// Checks that each name belongs to one token, because logs and records show only the name.
+    /// Checks that no two tokens share a name, because logs and records show only the name.
     ///
     /// # Errors
     ///
     /// Returns an error if a name is used twice.
     pub(crate) fn check_token_names(
         &self,
-        of_file: &BTreeMap<String, TokenSettings>,
+        file_tokens: &BTreeMap<String, TokenSettings>,
     ) -> Result<(), String> {
-        let mut seen = BTreeSet::from([MAIN_TOKEN]);
-        let names = self.tokens.keys().chain(self.workers.keys()).chain(of_file.keys());
-        match names.map(String::as_str).find(|name| !seen.insert(name)) {
+        let mut distinct = BTreeSet::from([MAIN_TOKEN]);
+        let names = self.tokens.keys().chain(self.workers.keys()).chain(file_tokens.keys());
+        match names.map(String::as_str).find(|name| !distinct.insert(name)) {
             Some(MAIN_TOKEN) => Err(format!(
                 "a token is called {MAIN_TOKEN:?}, which is the name of the one in that setting"
             )),
-            Some(twice) => Err(format!(
-                "two tokens are called {twice:?}, in http.tokens, http.tokens_file and \
+            Some(name) => Err(format!(
+                "two tokens are called {name:?}, in http.tokens, http.tokens_file and \
                  http.workers: logs and records could not tell them apart"
             )),
             None => Ok(()),
         }
     }
 
-    /// Checks the tokens of the settings.
+    /// Checks the tokens in the settings themselves; the tokens file is checked when it is read.
     pub(super) fn validate_tokens(&self) -> Result<(), String> {
         check_token_length("http.token", &self.token.0)?;
         check_tokens("http.tokens", &self.tokens)?;
@@ -133,13 +133,13 @@ impl HttpSettings {
         Ok(())
     }
 
-    /// Returns how many of `bodies_bytes_max` are for large bodies: three quarters, so that large
-    /// bodies leave room for small ones.
+    /// Returns the part of `bodies_bytes_max` that large bodies may use: three quarters, so that
+    /// large bodies cannot starve small ones.
     pub(crate) fn large_bodies_bytes_max(&self) -> usize {
         self.bodies_bytes_max - self.bodies_bytes_max / 4
     }
 
-    /// Checks the settings, also against each other.
+    /// Checks the settings, on their own and against each other.
     pub(super) fn validate(&self) -> Result<(), String> {
         if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
             return Err(format!(
@@ -158,11 +158,11 @@ impl HttpSettings {
                     .to_owned(),
             );
         }
-        let large = self.large_bodies_bytes_max();
-        if self.body_bytes_max > large {
+        let large_max = self.large_bodies_bytes_max();
+        if self.body_bytes_max > large_max {
             return Err(format!(
                 "http.body_bytes_max is {}, but of the {} bytes of http.bodies_bytes_max only \
-                 {large} are for large bodies: raise http.bodies_bytes_max, or lower \
+                 {large_max} are for large bodies: raise http.bodies_bytes_max, or lower \
                  http.body_bytes_max",
                 self.body_bytes_max, self.bodies_bytes_max
             ));
@@ -173,21 +173,20 @@ impl HttpSettings {
             ("bodies_bytes_max", self.bodies_bytes_max),
             ("connections_max", self.connections_max),
         ];
-        let spans = [
+        let durations = [
             ("body_timeout", self.body_timeout),
             ("answer_timeout", self.answer_timeout),
             ("header_timeout", self.header_timeout),
         ];
         check_at_least_one("http.", &numbers)?;
-        match spans.iter().find(|(_, span)| span.0.is_zero()) {
+        match durations.iter().find(|(_, duration)| duration.0.is_zero()) {
             Some((name, _)) => Err(format!("http.{name} is 0s, expected some time, such as 30s")),
             None => Ok(()),
         }
     }
 }
 
-/// Returns whether a text can be the value of the header `Host`: a name or an address, with or
-/// without a port.
+/// Returns whether a text is a valid `Host` header: a name or an address, optionally with a port.
 fn is_host(text: &str) -> bool {
     text.parse::<ureq::http::uri::Authority>()
         .is_ok_and(|authority| !authority.host().is_empty() && !text.contains(['@', '*']))
@@ -209,28 +208,27 @@ mod tests {
             .map(str::to_owned)
             .into();
         assert_eq!(http.validate(), Ok(()));
-        for wrong in ["", "http://manager", "manager/", "me@manager", "a b", "*"] {
-            http.hosts = vec![wrong.to_owned()];
-            assert!(http.validate().is_err(), "{wrong:?} was taken");
+        for invalid in ["", "http://manager", "manager/", "me@manager", "a b", "*"] {
+            http.hosts = vec![invalid.to_owned()];
+            assert!(http.validate().is_err(), "{invalid:?} was accepted");
         }
     }
 
     #[test]
     fn one_body_fits_the_budget_and_limits_are_above_zero() {
-        let wrong = |change: fn(&mut HttpSettings)| {
+        let validation_error = |change: fn(&mut HttpSettings)| {
             let mut http = defaults();
             change(&mut http);
-            http.validate().expect_err("wrong")
+            http.validate().expect_err("the settings are invalid")
         };
-        let too_large = wrong(|http| http.body_bytes_max = http.bodies_bytes_max);
+        let error = validation_error(|http| http.body_bytes_max = http.bodies_bytes_max);
         assert!(
-            too_large.contains("http.body_bytes_max")
-                && too_large.contains("http.bodies_bytes_max"),
-            "{too_large}"
+            error.contains("http.body_bytes_max") && error.contains("http.bodies_bytes_max"),
+            "{error}"
         );
-        assert!(wrong(|http| http.reads_max = 0).contains("http.reads_max"));
+        assert!(validation_error(|http| http.reads_max = 0).contains("http.reads_max"));
         assert!(
-            wrong(|http| http.body_timeout = DurationSetting(std::time::Duration::ZERO))
+            validation_error(|http| http.body_timeout = DurationSetting(std::time::Duration::ZERO))
                 .contains("http.body_timeout")
         );
     }

@@ -1,9 +1,8 @@
-//! The buses of the settings over Kafka.
+//! Looks up and checks the Kafka buses of the settings.
 
 use super::buses::BusSettings;
 use super::root::Settings;
-use bus::BusKind;
-use bus::KafkaSection;
+use bus::{BusKind, KafkaSection};
 use engine::text::quote;
 use std::collections::BTreeMap;
 
@@ -20,7 +19,8 @@ impl Settings {
         }
     }
 
-    /// Returns the settings of all Kafka buses, each with its place in the settings.
+    /// Returns the settings of all Kafka buses, each with the prefix of their names, such as
+    /// `buses.a`. Section `kafka` is included even without servers.
     pub(super) fn kafka_sections(&self) -> impl Iterator<Item = (String, &KafkaSection)> {
         let named = self.buses.iter().filter_map(|(name, bus)| match bus {
             BusSettings::Kafka(section) => Some((format!("buses.{name}"), &**section)),
@@ -29,32 +29,32 @@ impl Settings {
         std::iter::once(("kafka".to_owned(), &self.kafka)).chain(named)
     }
 
-    /// Checks the Kafka buses.
+    /// Checks the Kafka buses: their settings, and that no two share a reply topic.
     pub(super) fn validate_kafka(&self) -> Result<(), String> {
         let mut owners: BTreeMap<(Vec<String>, &str), String> = BTreeMap::new();
-        for (place, section) in self.kafka_sections() {
-            section.validate(&place)?;
+        for (prefix, section) in self.kafka_sections() {
+            section.validate(&prefix)?;
             if section.servers.0.is_empty() {
-                if place == "kafka" {
+                if prefix == "kafka" {
                     continue;
                 }
                 return Err(format!(
-                    "{place}.servers is missing, expected brokers such as [ \"kafka-1:9092\" ]"
+                    "{prefix}.servers is missing, expected brokers such as [ \"kafka-1:9092\" ]"
                 ));
             }
             if !cfg!(feature = "kafka") {
                 return Err(format!(
-                    "{place} is a bus over Kafka, and this build has no Kafka: take one that has, \
+                    "{prefix} is a bus over Kafka, and this build has no Kafka: take one that has, \
                      or build it with cargo build --release --features kafka (it needs make, \
                      a C compiler and libssl-dev)"
                 ));
             }
             let mut servers = section.servers.0.clone();
             servers.sort_unstable();
-            let replies = (servers, section.reply_topic.as_str());
-            if let Some(first) = owners.insert(replies, place.clone()) {
+            let reply_topic = (servers, section.reply_topic.as_str());
+            if let Some(first) = owners.insert(reply_topic, prefix.clone()) {
                 return Err(format!(
-                    "{first} and {place} have the same servers and the same reply_topic, {}: give \
+                    "{first} and {prefix} have the same servers and the same reply_topic, {}: give \
                      one of them another reply_topic",
                     quote(&section.reply_topic)
                 ));

@@ -1,11 +1,11 @@
-//! Section `log`: which lines are logged, and in which format.
+//! Section `log`: the filter and the format of log lines.
 
 use base::values::deserialize_choice;
 use engine::text::{find_nearest, quote};
 use serde::{Deserialize, Deserializer, Serialize};
 use tracing::level_filters::LevelFilter;
 
-/// The levels by name.
+/// The levels, by their names in the filter.
 const LEVELS: [(&str, LevelFilter); 6] = [
     ("off", LevelFilter::OFF),
     ("error", LevelFilter::ERROR),
@@ -15,7 +15,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("trace", LevelFilter::TRACE),
 ];
 
-/// Names of levels in other programs, each with the name here.
+/// Names of levels in other programs, each with the equivalent here. Errors suggest it.
 const LEVEL_ALIASES: [(&str, &str); 9] = [
     ("warning", "warn"),
     ("err", "error"),
@@ -28,8 +28,8 @@ const LEVEL_ALIASES: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 
-/// The target of this program's own log lines.
-const OWN_TARGET: &str = "workflow_manager";
+/// The module that stands for all of this program in the filter.
+const PROGRAM_MODULE: &str = "workflow_manager";
 
 /// The settings of section `log`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,17 +52,17 @@ pub enum LogFormat {
     Json,
 }
 
-/// One part of the filter: the level for a module and its submodules, or for all.
+/// One part of the filter: the level of a module and its submodules, or of all modules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Directive {
-    /// The module; `None`: all.
+    /// The module; `None` for all modules.
     pub module: Option<String>,
     /// The most verbose level that is logged.
     pub level: LevelFilter,
 }
 
 impl LogSettings {
-    /// Parses the filter.
+    /// Parses the filter to its directives.
     ///
     /// # Errors
     ///
@@ -71,10 +71,10 @@ impl LogSettings {
     pub(crate) fn directives(&self) -> Result<Vec<Directive>, String> {
         let parts = self.filter.split(',').map(str::trim).filter(|part| !part.is_empty());
         let directives: Vec<Directive> = parts.map(parse_directive).collect::<Result<_, _>>()?;
-        let is_own = |directive: &Directive| {
-            directive.module.as_deref().is_none_or(|module| OWN_TARGET == module)
+        let covers_program = |directive: &Directive| {
+            directive.module.as_deref().is_none_or(|module| PROGRAM_MODULE == module)
         };
-        if directives.iter().any(is_own) {
+        if directives.iter().any(covers_program) {
             return Ok(directives);
         }
         Err(format!(
@@ -86,16 +86,19 @@ impl LogSettings {
     }
 }
 
+/// Parses one part of the filter: a level, or `module=level`.
 fn parse_directive(part: &str) -> Result<Directive, String> {
     let expected = "expected off, error, warn, info, debug or trace, for all or by module, as in \
                     info,workflow_manager::bus=debug";
-    let no_level = |text: &str, rest: &str| {
+    let level_error = |text: &str, context: &str| {
         let lower = text.to_ascii_lowercase();
-        let other =
-            LEVEL_ALIASES.iter().find(|(other, _)| *other == lower).map(|(_, meant)| *meant);
-        let meant = other.or_else(|| find_nearest(&lower, LEVELS.iter().map(|(name, _)| *name)));
-        let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-        Err(format!("log.filter: {} is no level{meant}{rest} {expected}", quote(text)))
+        let suggestion = LEVEL_ALIASES
+            .iter()
+            .find(|(alias, _)| *alias == lower)
+            .map(|(_, name)| *name)
+            .or_else(|| find_nearest(&lower, LEVELS.iter().map(|(name, _)| *name)));
+        let hint = suggestion.map_or_else(String::new, |name| format!("; did you mean {name}?"));
+        Err(format!("log.filter: {} is no level{hint}{context} {expected}", quote(text)))
     };
     match part.split_once('=') {
         None => match parse_level(part) {
@@ -104,7 +107,7 @@ fn parse_directive(part: &str) -> Result<Directive, String> {
                 "log.filter: {} has no level, as in {part}=debug; {expected}",
                 quote(part)
             )),
-            None => no_level(part, ";"),
+            None => level_error(part, ";"),
         },
         Some((module, level_name)) => {
             let (module, level_name) = (module.trim(), level_name.trim());
@@ -113,22 +116,24 @@ fn parse_directive(part: &str) -> Result<Directive, String> {
             }
             match parse_level(level_name) {
                 Some(level) => Ok(Directive { module: Some(module.to_owned()), level }),
-                None => no_level(level_name, &format!(" (of {module});")),
+                None => level_error(level_name, &format!(" (of {module});")),
             }
         }
     }
 }
 
+/// Parses the name of a level, ignoring case.
 fn parse_level(text: &str) -> Option<LevelFilter> {
-    let is_meant = |known: &str| known.eq_ignore_ascii_case(text);
-    LEVELS.iter().find(|(known, _)| is_meant(known)).map(|(_, level)| *level)
+    LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, level)| *level)
 }
 
+/// Returns whether a text is a path of modules: names of letters, digits and `_`, separated by
+/// `::`.
 fn is_module(text: &str) -> bool {
-    let is_part = |part: &str| {
+    let is_name = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     };
-    text.split("::").all(is_part)
+    text.split("::").all(is_name)
 }
 
 impl<'de> Deserialize<'de> for LogFormat {
@@ -139,20 +144,21 @@ impl<'de> Deserialize<'de> for LogFormat {
     }
 }
 
-/// The crates of this program whose names begin the targets of their lines; all other modules are
-/// in the crate `daemon`.
+/// The crates of this program that are modules of their own in the filter. All other modules are in
+/// the crate `daemon`.
 const CRATES: [&str; 7] = ["amqp", "base", "bus", "cli", "grpc", "journal", "kafka"];
 
-/// Returns the targets of the lines of a module. The program is written as one tree of modules,
-/// `workflow_manager::bus`; each crate of it has a target of its own, `workflow_manager_bus`.
+/// Returns the prefixes of the log targets that a module of the filter covers. Users write the
+/// program as one tree of modules, such as `workflow_manager::bus`; the targets begin with the
+/// crates, such as `workflow_manager_bus`.
 pub fn targets_of_module(module: &str) -> Vec<String> {
     let Some(path) = module.strip_prefix("workflow_manager::") else {
         return vec![module.to_owned()];
     };
     let (first, _) = path.split_once("::").unwrap_or((path, ""));
-    let owner = if CRATES.contains(&first) { "" } else { "daemon::" };
-    let mut targets = vec![module.to_owned(), format!("workflow_manager_{owner}{path}")];
-    // What was part of another module before it was a crate.
+    let crate_prefix = if CRATES.contains(&first) { "" } else { "daemon::" };
+    let mut targets = vec![module.to_owned(), format!("workflow_manager_{crate_prefix}{path}")];
+    // Crates that were part of another module in earlier versions are covered by its name too.
     targets.extend(match path {
         "bus" => vec!["workflow_manager_amqp".to_owned(), "workflow_manager_kafka".to_owned()],
         "api" => vec!["workflow_manager_grpc".to_owned()],
@@ -160,8 +166,8 @@ pub fn targets_of_module(module: &str) -> Vec<String> {
         _ => path
             .strip_prefix("bus::")
             .or_else(|| path.strip_prefix("api::"))
-            .filter(|rest| CRATES.iter().any(|name| rest.starts_with(name)))
-            .map(|rest| format!("workflow_manager_{rest}"))
+            .filter(|subpath| CRATES.iter().any(|name| subpath.starts_with(name)))
+            .map(|subpath| format!("workflow_manager_{subpath}"))
             .into_iter()
             .collect(),
     });
@@ -174,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_filter_covers_the_lines_of_a_module_in_whichever_crate_it_is() {
-        for (module, line) in [
+        for (module, line_target) in [
             ("workflow_manager", "workflow_manager_amqp::connection"),
             ("workflow_manager", "workflow_manager::audit"),
             ("workflow_manager::audit", "workflow_manager::audit"),
@@ -188,17 +194,22 @@ mod tests {
             ("workflow_manager::clock", "workflow_manager_base::clock"),
             ("workflow_manager::api::grpc::stream", "workflow_manager_grpc::stream"),
             ("workflow_manager_bus", "workflow_manager_bus::push"),
-            ("lapin", "lapin::channel"),
+            ("actix_http", "actix_http::h1"),
         ] {
             let targets = targets_of_module(module);
-            assert!(targets.iter().any(|target| line.starts_with(target)), "{module}: {targets:?}");
+            assert!(
+                targets.iter().any(|target| line_target.starts_with(target)),
+                "{module}: {targets:?}"
+            );
         }
         assert!(
-            targets_of_module("workflow_manager::bus::push").iter().all(|to| !to.contains("amqp"))
+            targets_of_module("workflow_manager::bus::push")
+                .iter()
+                .all(|target| !target.contains("amqp"))
         );
     }
 
-    fn read(filter: &str) -> Result<Vec<Directive>, String> {
+    fn parse(filter: &str) -> Result<Vec<Directive>, String> {
         LogSettings { filter: filter.to_owned(), format: LogFormat::Auto }.directives()
     }
 
@@ -207,14 +218,14 @@ mod tests {
         let directive =
             |module: Option<&str>, level| Directive { module: module.map(str::to_owned), level };
         assert_eq!(
-            read(" INFO, workflow_manager::bus = debug ,lapin=off,"),
+            parse(" INFO, workflow_manager::bus = debug ,lapin=off,"),
             Ok(vec![
                 directive(None, LevelFilter::INFO),
                 directive(Some("workflow_manager::bus"), LevelFilter::DEBUG),
                 directive(Some("lapin"), LevelFilter::OFF),
             ])
         );
-        assert!(read("off").is_ok() && read("workflow_manager=debug,lapin=warn").is_ok());
+        assert!(parse("off").is_ok() && parse("workflow_manager=debug,lapin=warn").is_ok());
     }
 
     #[test]
@@ -237,7 +248,7 @@ mod tests {
             ("", "begin with a level for all"),
             (",", "begin with a level for all"),
         ] {
-            let error = read(filter).expect_err(filter);
+            let error = parse(filter).expect_err(filter);
             assert!(error.contains(expected) && error.contains("log.filter"), "{filter}: {error}");
         }
     }

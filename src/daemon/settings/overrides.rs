@@ -1,8 +1,8 @@
-//! The settings from the command line.
+//! The settings that flags of the command line give.
 
 use std::path::PathBuf;
 
-/// The settings from the command line, which override everything else.
+/// The settings that flags give. They override all other sources; `None` is a flag that is missing.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "each is the setting of the same name")]
 pub struct Overrides {
@@ -13,10 +13,11 @@ pub struct Overrides {
     pub insecure: bool,
 }
 
+/// Collects the sources of the settings.
 pub(super) type Builder = config::ConfigBuilder<config::builder::DefaultState>;
 
 impl Overrides {
-    /// Adds these settings.
+    /// Adds the flags that are given to a builder.
     pub(super) fn apply(&self, builder: Builder) -> Result<Builder, config::ConfigError> {
         let paths: Vec<String> =
             self.workflows.iter().map(|path| path.to_string_lossy().into_owned()).collect();

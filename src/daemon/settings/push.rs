@@ -1,4 +1,4 @@
-//! The buses of the settings that call web services.
+//! Looks up and checks the push buses of the settings, which call web services.
 
 use super::buses::BusSettings;
 use super::root::Settings;
@@ -19,8 +19,8 @@ impl Settings {
         }
     }
 
-    /// Returns an error if a bus has no web service for a queue, with the most similar name or all
-    /// names.
+    /// Returns an error if a push bus has no web service for a queue. It suggests the most similar
+    /// name, or lists all names. `None` if it has one, or is no push bus.
     pub(crate) fn unknown_endpoint_error(&self, bus: &str, queue: &str) -> Option<String> {
         let endpoints = self.push_bus(bus)?;
         if endpoints.contains_key(queue) || (bus == BusKind::Push.name() && is_url(queue)) {
@@ -31,34 +31,34 @@ impl Settings {
             "write the address of the web service, https://…, or give it a name in the endpoints \
              of a bus of kind push (setting buses)"
                 .to_owned()
-        } else if let Some(meant) = find_nearest(queue, names()) {
-            format!("did you mean {}?", quote(meant))
+        } else if let Some(suggestion) = find_nearest(queue, names()) {
+            format!("did you mean {}?", quote(suggestion))
         } else {
             format!("buses.{bus}.endpoints has {}", enumerate_quoted(names(), "and"))
         };
         Some(format!("the bus {} calls no web service {}; {hint}", quote(bus), quote(queue)))
     }
 
-    /// Checks section `push`, and the web services of the buses.
+    /// Checks section `push`, `http.public_url`, and the web services of the push buses.
     pub(super) fn validate_push(&self) -> Result<(), String> {
         self.push.validate()?;
         if !self.http.public_url.is_empty() {
             let url = parse_web_address(&self.http.public_url);
-            url.map_err(|why| format!("http.public_url: {why}"))?;
+            url.map_err(|reason| format!("http.public_url: {reason}"))?;
         }
         let networks = self.push.networks()?;
         for (name, bus) in &self.buses {
             let BusSettings::Push(bus) = bus else { continue };
-            let place = format!("buses.{name}.endpoints");
+            let prefix = format!("buses.{name}.endpoints");
             if bus.endpoints.is_empty() {
                 return Err(format!(
-                    "{place} is empty, expected web services such as {{ price: {{ url: \
+                    "{prefix} is empty, expected web services such as {{ price: {{ url: \
                      https://price.example/step }} }}"
                 ));
             }
             for (queue, endpoint) in &bus.endpoints {
-                let place = format!("{place}.{queue}");
-                endpoint.validate(&place, &self.push, &networks)?;
+                let prefix = format!("{prefix}.{queue}");
+                endpoint.validate(&prefix, &self.push, &networks)?;
             }
         }
         Ok(())

@@ -1,32 +1,33 @@
-//! Settings that became constants. They are still accepted, and ignored with a warning.
+//! Ignores settings of earlier versions that became constants, with a warning.
 
 use super::sources::{PREFIX, SEPARATOR};
 use super::text::SettingsFile;
 
-/// The sections and names of these settings.
+/// The section and name of each such setting.
 const RETIRED: [(&str, &str); 3] =
     [("grpc", "header_bytes_max"), ("grpc", "keep_alive_timeout"), ("traces", "retry_after_max")];
 
-/// Removes them from a file. Returns a warning for each.
+/// Removes the retired settings from a file. Returns a warning for each.
 pub(super) fn remove_from_file(file: &mut SettingsFile) -> Vec<String> {
     RETIRED.iter().filter(|(section, key)| file.remove(section, key)).map(warning).collect()
 }
 
-/// Removes them from variables. Returns a warning for each.
+/// Removes the variables of retired settings. Returns a warning for each.
 pub(super) fn remove_from_variables(variables: &mut Vec<(String, String)>) -> Vec<String> {
     let mut warnings = Vec::new();
     variables.retain(|(name, _)| {
         let name = name.to_uppercase();
         let name = name.strip_suffix("_FILE").unwrap_or(&name);
-        let found = RETIRED.iter().find(|(section, key)| {
+        let retired = RETIRED.iter().find(|(section, key)| {
             name == format!("{PREFIX}{SEPARATOR}{section}{SEPARATOR}{key}").to_uppercase()
         });
-        warnings.extend(found.map(warning));
-        found.is_none()
+        warnings.extend(retired.map(warning));
+        retired.is_none()
     });
     warnings
 }
 
+/// Returns the warning about a retired setting.
 fn warning((section, key): &(&str, &str)) -> String {
     format!("setting {section}.{key} is no longer needed and is ignored")
 }
@@ -40,8 +41,9 @@ mod tests {
     fn a_retired_setting_is_accepted_with_a_warning() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let text = "grpc: { keep_alive_timeout: 7s }\ntraces: { retry_after_max: x, delay: 2s }\n";
-        std::fs::write(file.path(), text).expect("written");
-        let settings = Settings::load(Some(file.path()), &Overrides::default()).expect("accepted");
+        std::fs::write(file.path(), text).expect("the file is written");
+        let settings = Settings::load(Some(file.path()), &Overrides::default())
+            .expect("the settings are accepted");
         assert_eq!(settings.traces.delay.0.as_secs(), 2);
         let expected = ["grpc.keep_alive_timeout", "traces.retry_after_max"]
             .map(|name| format!("setting {name} is no longer needed and is ignored"));

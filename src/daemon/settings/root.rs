@@ -1,4 +1,4 @@
-//! All settings of a daemon, and how they are loaded.
+//! Loads the settings of a daemon from their sources, and validates them.
 
 use super::buses::BusSettings;
 use super::events::EventSettings;
@@ -51,7 +51,7 @@ pub struct Settings {
     pub shutdown: ShutdownSettings,
     pub log: LogSettings,
     pub metrics: MetricSettings,
-    /// The source of each value.
+    /// The source of each value, and warnings about ignored settings.
     #[serde(skip)]
     pub sources: Sources,
 }
@@ -127,10 +127,10 @@ pub struct ShutdownSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// A file or the environment contains something invalid.
-    #[error("settings, {place}: {reason}")]
+    #[error("settings, {name}: {reason}")]
     InvalidSource {
-        /// The file or variable.
-        place: String,
+        /// The file or variable, or the kind of source.
+        name: String,
         /// What is wrong with it.
         reason: String,
     },
@@ -139,59 +139,60 @@ pub enum SettingsError {
     Invalid(String),
 }
 
+/// Adds the source to an error, removes values from it, and adds a suggestion.
 fn map_config_error<T>(
-    place: &str,
+    source_name: &str,
     result: Result<T, config::ConfigError>,
 ) -> Result<T, SettingsError> {
     result.map_err(|error| SettingsError::InvalidSource {
-        place: place.to_owned(),
+        name: source_name.to_owned(),
         reason: text::add_suggestion(&text::redact_values(&error.to_string())),
     })
 }
 
-/// Adds a file. The file is also read on its own, so that an error names it.
+/// Adds a file. It is deserialized with the defaults alone, so that an error names the file.
 fn with_file(
     builder: Builder,
     file: &Path,
     sources: &mut Sources,
 ) -> Result<Builder, SettingsError> {
-    let place = file.display().to_string();
-    let mut text = SettingsFile::read(file)
-        .map_err(|reason| SettingsError::InvalidSource { place: place.clone(), reason })?;
-    sources.warnings.extend(retired::remove_from_file(&mut text));
-    let builder = builder.add_source(text.clone());
-    let read = map_config_error(
-        &place,
+    let name = file.display().to_string();
+    let mut settings_file = SettingsFile::read(file)
+        .map_err(|reason| SettingsError::InvalidSource { name: name.clone(), reason })?;
+    sources.warnings.extend(retired::remove_from_file(&mut settings_file));
+    let builder = builder.add_source(settings_file.clone());
+    let result = map_config_error(
+        &name,
         builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
     );
-    if read.is_err() && text.has_workflows() {
+    if result.is_err() && settings_file.has_workflows() {
         let reason = format!(
             "this is a workflow file, and --config names a file of settings; did you mean \
-             --workflows {place}?"
+             --workflows {name}?"
         );
-        return Err(SettingsError::InvalidSource { place, reason });
+        return Err(SettingsError::InvalidSource { name, reason });
     }
-    read?;
-    sources.add_file(text.values(), &place);
+    result?;
+    sources.add_file(settings_file.values(), &name);
     Ok(builder)
 }
 
-/// Adds the environment. Values remain text until their setting determines the type: a token of
-/// digits is no number.
+/// Adds the environment. Values remain text until the setting determines their type, so that a
+/// token of digits is not read as a number.
 fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Builder, SettingsError> {
-    let wrong = |reason| SettingsError::InvalidSource { place: "environment".to_owned(), reason };
-    let ignored = unknown_variables::check_variables(std::env::vars_os()).map_err(wrong)?;
-    sources.warnings.extend(ignored);
-    let mut variables = secrets::read_variables().map_err(wrong)?;
+    let to_error = |reason| SettingsError::InvalidSource { name: "environment".to_owned(), reason };
+    let warnings = unknown_variables::check_variables(std::env::vars_os()).map_err(to_error)?;
+    sources.warnings.extend(warnings);
+    let mut variables = secrets::read_variables().map_err(to_error)?;
     sources.warnings.extend(retired::remove_from_variables(&mut variables));
-    let value_of = |wanted: &str| {
-        variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
+    let find_value = |variable: &str| {
+        variables.iter().find(|(name, _)| name == variable).map(|(_, value)| value.clone())
     };
-    if let Some(server) = value_of(AMQP_SERVER) {
+    if let Some(server) = find_value(AMQP_SERVER) {
         builder = map_config_error(AMQP_SERVER, builder.set_override("amqp.server", server))?;
     }
     for (variable, setting) in LISTS {
-        if let Some(list) = value_of(variable) {
+        if let Some(list) = find_value(variable) {
             let list: Vec<&str> =
                 list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
             builder = map_config_error(variable, builder.set_override(setting, list))?;
@@ -216,7 +217,13 @@ fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Build
 }
 
 impl Settings {
-    /// Loads the defaults, `file`, the environment and `overrides`, in this order.
+    /// Loads and validates the settings. Later sources override earlier ones: the defaults, `file`,
+    /// the environment, `overrides`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a source cannot be read, has an unknown setting or an invalid value, or
+    /// if values contradict each other.
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
         let mut builder = config::Config::builder().add_source(SettingsFile::defaults());
         let mut sources = Sources::default();
@@ -229,16 +236,17 @@ impl Settings {
             overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()),
         )?;
         sources.add_flags(overrides);
-        Settings { sources, ..settings }.validated()
+        Settings { sources, ..settings }.into_validated()
     }
 
-    /// Returns the certificate authorities that are trusted.
+    /// Loads the certificate authorities that connections to others trust.
     ///
     /// # Errors
     ///
     /// Returns an error if the file of the setting `tls.authorities` cannot be used.
     pub fn authorities(&self) -> Result<Authorities, String> {
-        Authorities::load(&self.tls.authorities).map_err(|why| format!("tls.authorities: {why}"))
+        Authorities::load(&self.tls.authorities)
+            .map_err(|reason| format!("tls.authorities: {reason}"))
     }
 
     /// Returns whether the journal is removed when the process ends: its file is `:memory:`.
@@ -246,7 +254,11 @@ impl Settings {
         self.journal.file.as_os_str() == ":memory:"
     }
 
-    /// Returns the defaults, without any other source.
+    /// Loads the defaults alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `config/default.yaml` is invalid, which tests exclude.
     pub fn defaults() -> Result<Settings, SettingsError> {
         map_config_error(
             "defaults",
@@ -257,30 +269,31 @@ impl Settings {
         )
     }
 
-    pub(super) fn validated(self) -> Result<Settings, SettingsError> {
-        let refuse = |text: String| Err(SettingsError::Invalid(text));
-        let listens = [("http.listen", Some(self.http.listen)), ("grpc.listen", self.grpc.listen)];
-        for (name, listen) in listens {
+    /// Validates all settings, and reads the tokens of the tokens file.
+    pub(super) fn into_validated(self) -> Result<Settings, SettingsError> {
+        let listeners =
+            [("http.listen", Some(self.http.listen)), ("grpc.listen", self.grpc.listen)];
+        for (name, listen) in listeners {
             let Some(listen) = listen.filter(|listen| !listen.ip().is_loopback()) else { continue };
             if !self.http.requires_token() && !self.http.insecure {
-                return refuse(format!(
+                return Err(SettingsError::Invalid(format!(
                     "{name} is {listen}, which others can reach, but calls need no token: set \
                      http.token, listen on 127.0.0.1, or pass --insecure if the network \
                      itself is guarded"
-                ));
+                )));
             }
         }
         self.grpc.validate(&self.http).map_err(SettingsError::Invalid)?;
         self.http.validate().map_err(SettingsError::Invalid)?;
         self.authorities().map_err(SettingsError::Invalid)?;
-        let tokens_of_file = match self.http.tokens_file.as_str() {
+        let file_tokens = match self.http.tokens_file.as_str() {
             "" => BTreeMap::new(),
             file => TokenSettings::read_file(Path::new(file)).map_err(SettingsError::Invalid)?,
         };
-        self.http.check_token_names(&tokens_of_file).map_err(SettingsError::Invalid)?;
+        self.http.check_token_names(&file_tokens).map_err(SettingsError::Invalid)?;
         spelling::check_journal(&self.journal.file).map_err(SettingsError::Invalid)?;
-        for (place, section) in self.amqp_sections() {
-            section.validate(&place).map_err(SettingsError::Invalid)?;
+        for (prefix, section) in self.amqp_sections() {
+            section.validate(&prefix).map_err(SettingsError::Invalid)?;
         }
         self.validate_buses().map_err(SettingsError::Invalid)?;
         self.validate_push().map_err(SettingsError::Invalid)?;
@@ -301,6 +314,6 @@ impl Settings {
             ("limits.creations_waiting_max", self.limits.creations_waiting_max as u64),
         ];
         check_at_least_one("", &numbers).map_err(SettingsError::Invalid)?;
-        Ok(Settings { http: HttpSettings { file_tokens: tokens_of_file, ..self.http }, ..self })
+        Ok(Settings { http: HttpSettings { file_tokens, ..self.http }, ..self })
     }
 }

@@ -1,4 +1,4 @@
-//! Settings as they are shown: with masked secrets, and with their sources.
+//! Renders settings for users: with masked secrets, and with the source of each value.
 
 use super::root::Settings;
 use super::sources::Sourced;
@@ -12,7 +12,7 @@ impl Settings {
         value
     }
 
-    /// Returns each setting with its masked value and the source of that.
+    /// Returns each setting with its masked value and the source of the value.
     pub fn with_sources(&self) -> Vec<Sourced<'_>> {
         let mut values = Vec::new();
         flatten(String::new(), self.masked(), &mut values);
@@ -24,13 +24,14 @@ impl Settings {
     }
 }
 
+/// Adds the values of a JSON object and of the objects in it, by their dotted names.
 fn flatten(name: String, value: serde_json::Value, values: &mut Vec<(String, serde_json::Value)>) {
     let Some(keys) = value.as_object().filter(|keys| !keys.is_empty()) else {
         return values.push((name, value));
     };
     for (key, value) in keys {
-        let below = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
-        flatten(below, value.clone(), values);
+        let full_name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+        flatten(full_name, value.clone(), values);
     }
 }
 
@@ -45,7 +46,7 @@ mod tests {
     fn the_last_source_wins_and_its_place_is_reported() {
         let text = "{http: {token: hidden}, amqp: {server: 'amqp://a:cret@b'}, \
                     journal: {file: a.db}, buses: {more: {kind: amqp, server: 'amqp://c'}}}";
-        let file = SettingsFile::parse(text, "s.yaml").expect("YAML");
+        let file = SettingsFile::parse(text, "s.yaml").expect("the text is YAML");
         let mut settings: Settings = config::Config::builder()
             .add_source(SettingsFile::defaults())
             .add_source(file.clone())
@@ -66,13 +67,14 @@ mod tests {
             .add_flags(&Overrides { journal_file: Some("b.db".into()), ..Overrides::default() });
         let sourced = settings.with_sources();
         let find = |name: &str| {
-            let setting = sourced.iter().find(|setting| setting.name == name).expect("is there");
+            let setting =
+                sourced.iter().find(|setting| setting.name == name).expect("the setting exists");
             (setting.source, setting.place)
         };
         assert_eq!(find("http.listen"), (Source::Default, None));
         assert_eq!(find("http.token"), (Source::File, Some("s.yaml")));
         assert_eq!(find("buses.more.server"), (Source::File, Some("s.yaml")));
-        assert_eq!(find("buses.more.prefetch"), (Source::Default, None), "what a bus does not set");
+        assert_eq!(find("buses.more.prefetch"), (Source::Default, None), "a bus has the defaults");
         assert_eq!(find("amqp.server"), (Source::Environment, Some(AMQP_SERVER)));
         let hosts = (Source::Environment, Some("WORKFLOW_MANAGER__HTTP__HOSTS"));
         assert_eq!(find("http.hosts"), hosts);

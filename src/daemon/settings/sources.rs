@@ -1,4 +1,4 @@
-//! The source of each setting's value.
+//! Records the source of each setting: the file, the environment or a flag.
 
 use super::overrides::Overrides;
 use config::{Map, Value, ValueKind};
@@ -8,13 +8,13 @@ use utoipa::ToSchema;
 /// The prefix of environment variables that are settings.
 pub(super) const PREFIX: &str = "WORKFLOW_MANAGER";
 
-/// The separator of the parts of such a variable's name.
+/// The separator of the parts of a variable's name: `WORKFLOW_MANAGER__HTTP__LISTEN`.
 pub(super) const SEPARATOR: &str = "__";
 
-/// The variable that other programs use under this name too.
+/// The variable for `amqp.server` that other programs read too.
 pub(super) const AMQP_SERVER: &str = "AMQP_SERVER";
 
-/// The settings that are lists, whose items are separated by commas in the environment.
+/// The variables of settings that are lists, with the setting. Commas separate the items.
 pub(super) const LISTS: [(&str, &str); 2] =
     [("WORKFLOW_MANAGER__WORKFLOWS", "workflows"), ("WORKFLOW_MANAGER__HTTP__HOSTS", "http.hosts")];
 
@@ -23,7 +23,7 @@ pub(super) const LISTS: [(&str, &str); 2] =
 #[serde(rename_all = "lowercase")]
 #[schema(as = SettingSource)]
 pub enum Source {
-    /// The default: it was not set.
+    /// The default; no other source has the setting.
     Default,
     /// The settings file.
     File,
@@ -33,16 +33,17 @@ pub enum Source {
     Flag,
 }
 
-/// The settings that were set, by name, each with the source and the file or variable. A later one
-/// overrides earlier ones.
+/// The settings that are not defaults, with their sources.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    set: Vec<(String, Source, String)>,
+    /// The name, source, and file or variable of each setting; empty for a flag. Later entries
+    /// override earlier ones.
+    entries: Vec<(String, Source, String)>,
     /// Warnings about settings and variables that are ignored.
     pub(super) warnings: Vec<String>,
 }
 
-/// A setting with its masked value and the source of that.
+/// A setting with its masked value and the source of the value.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Setting)]
 pub struct Sourced<'a> {
@@ -53,23 +54,25 @@ pub struct Sourced<'a> {
     pub value: serde_json::Value,
     /// The source of the value.
     pub source: Source,
-    /// The file, or the environment variable.
+    /// The file or the environment variable; missing for defaults and flags.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub place: Option<&'a str>,
 }
 
 impl Sources {
+    /// Adds the settings of a file.
     pub(super) fn add_file(&mut self, values: &Map<String, Value>, file: &str) {
         let mut names = Vec::new();
         values.iter().for_each(|(key, value)| collect_names(key.clone(), value, &mut names));
         names.sort_unstable();
-        self.set.extend(names.into_iter().map(|name| (name, Source::File, file.to_owned())));
+        self.entries.extend(names.into_iter().map(|name| (name, Source::File, file.to_owned())));
     }
 
-    /// Adds the settings from these variables. Lists, and [`AMQP_SERVER`], take precedence.
+    /// Adds the settings of environment variables. [`LISTS`] and [`AMQP_SERVER`] override others,
+    /// as they do when the settings are loaded.
     pub(super) fn add_environment<'v>(&mut self, variables: impl Iterator<Item = &'v str>) {
         let prefix = format!("{PREFIX}{SEPARATOR}").to_lowercase();
-        let mut found = Vec::new();
+        let mut ranked = Vec::new();
         for variable in variables {
             let list = LISTS.iter().find(|(list, _)| *list == variable);
             let lower = variable.to_lowercase();
@@ -77,41 +80,48 @@ impl Sources {
                 (AMQP_SERVER, _) => (1, "amqp.server".to_owned()),
                 (_, Some((_, setting))) => (1, (*setting).to_owned()),
                 (_, None) => match lower.strip_prefix(&prefix) {
-                    Some(rest) => (0, rest.replace(SEPARATOR, ".")),
+                    Some(name) => (0, name.replace(SEPARATOR, ".")),
                     None => continue,
                 },
             };
-            found.push((rank, name, variable.to_owned()));
+            ranked.push((rank, name, variable.to_owned()));
         }
-        found.sort_unstable();
-        let set = found.into_iter().map(|(_, name, place)| (name, Source::Environment, place));
-        self.set.extend(set);
+        // The highest rank is last, so that it overrides the others.
+        ranked.sort_unstable();
+        self.entries
+            .extend(ranked.into_iter().map(|(_, name, place)| (name, Source::Environment, place)));
     }
 
+    /// Adds the flags that were given.
     pub(super) fn add_flags(&mut self, flags: &Overrides) {
-        let set = [
+        let settings = [
             ("workflows", !flags.workflows.is_empty()),
             ("amqp.server", flags.amqp_server.is_some()),
             ("journal.file", flags.journal_file.is_some()),
             ("http.listen", flags.listen.is_some()),
             ("http.insecure", flags.insecure),
         ];
-        let names = set.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned());
-        self.set.extend(names.map(|name| (name, Source::Flag, String::new())));
+        let names =
+            settings.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned());
+        self.entries.extend(names.map(|name| (name, Source::Flag, String::new())));
     }
 
+    /// Returns the source of a setting, and the file or variable if it has one. A section that was
+    /// set as a whole is the source of its settings.
     pub(super) fn find(&self, setting: &str) -> (Source, Option<&str>) {
-        let is_meant = |name: &str| {
-            setting.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        let contains_setting = |name: &str| {
+            setting
+                .strip_prefix(name)
+                .is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
         };
-        let found = self.set.iter().rev().find(|(name, ..)| is_meant(name));
-        found.map_or((Source::Default, None), |(_, source, place)| {
+        let entry = self.entries.iter().rev().find(|(name, ..)| contains_setting(name));
+        entry.map_or((Source::Default, None), |(_, source, place)| {
             (*source, Some(place.as_str()).filter(|place| !place.is_empty()))
         })
     }
 }
 
-/// Adds the names of all values at and below `name`.
+/// Adds the dotted names of all values in `value`, which has the name `name`. A table is no value.
 pub(super) fn collect_names(name: String, value: &Value, names: &mut Vec<String>) {
     match &value.kind {
         ValueKind::Table(table) => {

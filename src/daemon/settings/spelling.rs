@@ -1,5 +1,5 @@
-//! Accepts spellings that users know from other programs if they are unambiguous, and otherwise
-//! suggests the right one.
+//! Parses addresses and file names in the spellings of other programs: accepts unambiguous ones,
+//! and suggests the right spelling for the others.
 
 use serde::{Deserialize, Deserializer};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,12 +10,12 @@ pub(super) const LISTEN_EXPECTED: &str = "an IP address and port, such as 127.0.
                                           [::1]:8088; localhost:8088 and 8088 mean 127.0.0.1, \
                                           and :8088 all interfaces";
 
-/// How other programs begin the address of a SQLite file.
+/// The schemes with which other programs begin the address of a SQLite file.
 const JOURNAL_SCHEMES: [&str; 3] = ["sqlite3:", "sqlite:", "file:"];
 
-/// Parses an address to listen on, and adds a missing host. `:8088` means all interfaces, as in
-/// other servers; a bare port means loopback.
-pub(super) fn parse_listen(text: &str) -> Option<SocketAddr> {
+/// Parses an address to listen on. `:8088` means all interfaces, as in other servers; a bare port
+/// means loopback.
+pub(super) fn parse_socket_address(text: &str) -> Option<SocketAddr> {
     let (host, port) = match text.rsplit_once(':') {
         None => (Ipv4Addr::LOCALHOST, text),
         Some(("localhost", port)) => (Ipv4Addr::LOCALHOST, port),
@@ -25,7 +25,8 @@ pub(super) fn parse_listen(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::from((host, port.parse::<u16>().ok()?)))
 }
 
-/// Refuses a text that is no file name, and suggests the file that was meant.
+/// Returns an error if the setting `journal.file` is not the name of a file. It suggests the file
+/// that was meant.
 pub(super) fn check_journal(file: &Path) -> Result<(), String> {
     let journal = file.to_string_lossy();
     if let Some(file) = JOURNAL_SCHEMES.iter().find_map(|scheme| journal.strip_prefix(scheme)) {
@@ -51,10 +52,10 @@ pub(super) fn deserialize_listen_address<'de, D: Deserializer<'de>>(
     parse_listen_address(&String::deserialize(deserializer)?)
 }
 
-/// Parses an address to listen on.
+/// Parses an address to listen on, with an error that names the accepted spellings.
 pub(super) fn parse_listen_address<E: serde::de::Error>(text: &str) -> Result<SocketAddr, E> {
-    let wrong = || E::custom(format!("found {text:?}, expected {}", LISTEN_EXPECTED));
-    parse_listen(text).ok_or_else(wrong)
+    let error = || E::custom(format!("found {text:?}, expected {LISTEN_EXPECTED}"));
+    parse_socket_address(text).ok_or_else(error)
 }
 
 #[cfg(test)]
@@ -72,7 +73,7 @@ mod tests {
             ("[::1]:8088", "[::1]:8088"),
             ("10.0.0.1:0", "10.0.0.1:0"),
         ] {
-            assert_eq!(parse_listen(text), address.parse().ok(), "{text}");
+            assert_eq!(parse_socket_address(text), address.parse().ok(), "{text}");
         }
         for text in [
             "",
@@ -85,7 +86,7 @@ mod tests {
             "example.org:8088",
             "127.0.0.1",
         ] {
-            assert_eq!(parse_listen(text), None, "{text}");
+            assert_eq!(parse_socket_address(text), None, "{text}");
         }
     }
 
@@ -103,23 +104,24 @@ mod tests {
         }
         assert!(db("postgres://host/jobs").expect_err("another database").contains("SQLite"));
         assert!(db("a:b.db").is_ok() && db(":memory:").is_ok());
-        let refused = load(&Overrides { listen: Some(":8088".into()), ..Overrides::default() })
-            .expect_err("no token");
-        assert!(refused.contains("0.0.0.0:8088") && refused.contains("token"), "{refused}");
+        let error = load(&Overrides { listen: Some(":8088".into()), ..Overrides::default() })
+            .expect_err("a token is missing");
+        assert!(error.contains("0.0.0.0:8088") && error.contains("token"), "{error}");
 
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("workflow.yaml");
-        std::fs::write(&file, "workflows: [{name: w, steps: [{name: a}]}]").expect("written");
+        std::fs::write(&file, "workflows: [{name: w, steps: [{name: a}]}]")
+            .expect("the file is written");
         let error = Settings::load(Some(&file), &Overrides::default())
-            .expect_err("no settings")
+            .expect_err("a workflow file is refused")
             .to_string();
         assert!(
             error.contains(&format!("did you mean --workflows {}?", file.display())),
             "{error}"
         );
-        std::fs::write(&file, "workflows: [a.yaml]\njornal: {}").expect("written");
+        std::fs::write(&file, "workflows: [a.yaml]\njornal: {}").expect("the file is written");
         let error = Settings::load(Some(&file), &Overrides::default())
-            .expect_err("a misspelt key")
+            .expect_err("a misspelt key is refused")
             .to_string();
         assert!(error.contains("jornal") && !error.contains("did you mean --workflows"), "{error}");
     }

@@ -1,5 +1,5 @@
-//! The text of a settings file, read within limits, so that another kind of file, or one whose
-//! aliases expand without end, costs an error message and no memory.
+//! Parses settings files within limits. Another kind of file, or one whose aliases expand without
+//! end ("billion laughs"), is refused before it takes memory.
 
 use super::files;
 use super::sources::collect_names;
@@ -8,37 +8,37 @@ use engine::text::find_nearest;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The default settings, which name and explain every setting.
+/// The text of `config/default.yaml`, which names and explains every setting.
 pub const DEFAULTS: &str = include_str!("../../../config/default.yaml");
 
 /// The largest settings file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How many keys and values aliases may expand to.
+/// How many parser events aliases may repeat.
 const ALIASED_VALUES_MAX: usize = 10_000;
 
-/// Removes the value from an error about a setting: it may be a secret in the wrong place.
+/// Removes the value from a deserializer's error: it may be a secret in the wrong place.
 pub(super) fn redact_values(error: &str) -> String {
-    /// How the deserializer begins to quote a text value, whatever the setting.
-    const QUOTED: &str = "invalid type: string \"";
-    let Some((before, rest)) = error.split_once(QUOTED) else { return error.to_owned() };
-    let end = rest.find("\", expected").map_or(rest.len(), |at| at + 1);
-    format!("{before}invalid type: a text{}", &rest[end..])
+    /// What the deserializer writes before a value.
+    const QUOTE_START: &str = "invalid type: string \"";
+    let Some((before, quoted)) = error.split_once(QUOTE_START) else { return error.to_owned() };
+    let value_end = quoted.find("\", expected").map_or(quoted.len(), |quote| quote + 1);
+    format!("{before}invalid type: a text{}", &quoted[value_end..])
 }
 
-/// Adds a suggestion to an error about an unknown setting, if there is a similar one.
+/// Adds a suggestion to a deserializer's error about an unknown setting, if there is a similar one.
 pub(super) fn add_suggestion(error: &str) -> String {
-    const BEHIND: &str = "`, expected ";
-    let guess = || {
-        let (before, rest) = error.split_once("unknown field `")?;
-        let (name, known) = rest.split_once(BEHIND)?;
-        let known_names = known.split('`').skip(1).step_by(2);
+    let with_suggestion = || {
+        let (before, after) = error.split_once("unknown field `")?;
+        let (name, expected) = after.split_once("`, expected ")?;
+        // Every second part stands between backticks.
+        let known_names = expected.split('`').skip(1).step_by(2);
         let suggestion = find_nearest(name, known_names)?;
         Some(format!(
-            "{before}unknown field `{name}`; did you mean `{suggestion}`? Expected {known}"
+            "{before}unknown field `{name}`; did you mean `{suggestion}`? Expected {expected}"
         ))
     };
-    guess().unwrap_or_else(|| error.to_owned())
+    with_suggestion().unwrap_or_else(|| error.to_owned())
 }
 
 /// The content of a settings file.
@@ -54,24 +54,26 @@ impl SettingsFile {
     ///
     /// Returns an error if the file cannot be read, is too large, or is not a YAML mapping.
     pub(super) fn read(file: &Path) -> Result<SettingsFile, String> {
-        let open = files::open_regular(file).and_then(|open| Ok((open.metadata()?.len(), open)));
-        let (bytes, open) = open.map_err(|error| format!("it cannot be read: {error}"))?;
-        if bytes > FILE_BYTES_MAX {
+        let (size_bytes, opened) = files::open_regular(file)
+            .and_then(|opened| Ok((opened.metadata()?.len(), opened)))
+            .map_err(|error| format!("it cannot be read: {error}"))?;
+        if size_bytes > FILE_BYTES_MAX {
             return Err(format!(
                 "it has more than {FILE_BYTES_MAX} bytes, which no settings need; is it another \
                  file?"
             ));
         }
-        let text = files::read_text(open, FILE_BYTES_MAX)
+        let text = files::read_text(opened, FILE_BYTES_MAX)
             .map_err(|error| format!("it cannot be read: {error}"))?;
         SettingsFile::parse(&text, &file.display().to_string())
     }
 
     /// Returns the defaults of all settings.
     pub(super) fn defaults() -> SettingsFile {
-        SettingsFile::parse(DEFAULTS, "config/default.yaml").expect("the program's own file")
+        SettingsFile::parse(DEFAULTS, "config/default.yaml").expect("config/default.yaml is valid")
     }
 
+    /// Parses the text of a file; `file` is its name in errors.
     pub(super) fn parse(text: &str, file: &str) -> Result<SettingsFile, String> {
         // YAML may begin with the UTF-8 byte-order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -80,9 +82,9 @@ impl SettingsFile {
                 max_total_replayed_events: ALIASED_VALUES_MAX
             },
         };
-        let found: Option<serde_json::Value> = serde_yaml::from_str_with_options(text, options)
+        let value: Option<serde_json::Value> = serde_yaml::from_str_with_options(text, options)
             .map_err(|error| error.without_snippet().to_string())?;
-        match found {
+        match value {
             None | Some(serde_json::Value::Null) => Ok(SettingsFile { values: Map::new() }),
             Some(serde_json::Value::Object(keys)) => {
                 Ok(SettingsFile { values: to_table(keys, &file.to_owned()) })
@@ -98,30 +100,31 @@ impl SettingsFile {
         names.into_iter().collect()
     }
 
-    /// Removes a setting. Returns whether it was there.
+    /// Removes a setting. Returns whether the file had it.
     pub(super) fn remove(&mut self, section: &str, key: &str) -> bool {
         let section = self.values.get_mut(section).map(|value| &mut value.kind);
         let Some(ValueKind::Table(table)) = section else { return false };
         table.remove(key).is_some()
     }
 
-    /// Returns all values as one.
+    /// Returns all settings as one value.
     pub(super) fn into_value(self) -> Value {
         self.values.into()
     }
 
-    /// Returns all values by section.
+    /// Returns the values of the sections, by name.
     pub(super) fn values(&self) -> &Map<String, Value> {
         &self.values
     }
 
-    /// Returns whether the file lists workflows rather than names of workflow files.
+    /// Returns whether this is a workflow file: it has workflows, not the names of workflow files.
     pub(super) fn has_workflows(&self) -> bool {
-        let Some(ValueKind::Array(listed)) = self.values.get("workflows").map(|value| &value.kind)
+        let Some(ValueKind::Array(workflows)) =
+            self.values.get("workflows").map(|value| &value.kind)
         else {
             return false;
         };
-        listed.iter().any(|workflow| matches!(workflow.kind, ValueKind::Table(_)))
+        workflows.iter().any(|workflow| matches!(workflow.kind, ValueKind::Table(_)))
     }
 }
 
@@ -135,22 +138,24 @@ impl Source for SettingsFile {
     }
 }
 
+/// Converts a JSON object to a table of settings that come from `file`.
 fn to_table(keys: serde_json::Map<String, serde_json::Value>, file: &String) -> Map<String, Value> {
-    keys.into_iter().map(|(key, found)| (key, to_value(found, file))).collect()
+    keys.into_iter().map(|(key, value)| (key, to_value(value, file))).collect()
 }
 
-fn to_value(found: serde_json::Value, file: &String) -> Value {
-    let kind = match found {
+/// Converts a JSON value to a setting that comes from `file`.
+fn to_value(value: serde_json::Value, file: &String) -> Value {
+    let kind = match value {
         serde_json::Value::Null => ValueKind::Nil,
-        serde_json::Value::Bool(is_on) => ValueKind::Boolean(is_on),
+        serde_json::Value::Bool(flag) => ValueKind::Boolean(flag),
         serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(whole), _) => ValueKind::I64(whole),
-            (None, Some(whole)) => ValueKind::U64(whole),
+            (Some(integer), _) => ValueKind::I64(integer),
+            (None, Some(integer)) => ValueKind::U64(integer),
             (None, None) => ValueKind::Float(number.as_f64().unwrap_or(f64::NAN)),
         },
         serde_json::Value::String(text) => ValueKind::String(text),
         serde_json::Value::Array(list) => {
-            ValueKind::Array(list.into_iter().map(|found| to_value(found, file)).collect())
+            ValueKind::Array(list.into_iter().map(|item| to_value(item, file)).collect())
         }
         serde_json::Value::Object(keys) => ValueKind::Table(to_table(keys, file)),
     };
@@ -162,7 +167,7 @@ mod tests {
     use super::*;
 
     fn parse_error(text: &str) -> String {
-        SettingsFile::parse(text, "s.yaml").expect_err("refused")
+        SettingsFile::parse(text, "s.yaml").expect_err("the file is refused")
     }
 
     #[test]
@@ -176,7 +181,8 @@ mod tests {
         let error = parse_error(&text);
         assert!(error.contains("alias"), "{error}");
         // A few aliases are fine.
-        let few = SettingsFile::parse("a: &a { b: 1 }\nc: *a\n", "s.yaml").expect("read");
+        let few =
+            SettingsFile::parse("a: &a { b: 1 }\nc: *a\n", "s.yaml").expect("the file is parsed");
         assert_eq!(few.values()["c"].clone().into_table().expect("a table").len(), 1);
     }
 
@@ -192,11 +198,12 @@ mod tests {
 
     #[test]
     fn a_utf8_byte_order_mark_is_skipped() {
-        let read = SettingsFile::parse("\u{feff}http: { listen: '1' }\n", "s.yaml").expect("read");
-        assert_eq!(read.setting_names(), BTreeSet::from(["http.listen".to_owned()]));
+        let file = SettingsFile::parse("\u{feff}http: { listen: '1' }\n", "s.yaml")
+            .expect("the file is parsed");
+        assert_eq!(file.setting_names(), BTreeSet::from(["http.listen".to_owned()]));
         let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), b"\xff\xfeh\0").expect("written");
-        let error = SettingsFile::read(file.path()).expect_err("refused");
+        std::fs::write(file.path(), b"\xff\xfeh\0").expect("the file is written");
+        let error = SettingsFile::read(file.path()).expect_err("the file is refused");
         assert!(error.contains("begins with a byte-order mark of UTF-16 LE"), "{error}");
     }
 
@@ -211,11 +218,11 @@ mod tests {
 
     #[test]
     fn a_large_file_is_rejected_without_reading_it() {
-        let error = SettingsFile::read(Path::new("/dev/zero")).expect_err("refused");
-        assert!(error.contains("no regular file"), "{error}");
+        let error = SettingsFile::read(Path::new("/dev/zero")).expect_err("the file is refused");
+        assert!(error.contains("not a regular file"), "{error}");
         let large = tempfile::NamedTempFile::new().expect("a file");
-        large.as_file().set_len(FILE_BYTES_MAX + 1).expect("room");
-        let error = SettingsFile::read(large.path()).expect_err("refused");
+        large.as_file().set_len(FILE_BYTES_MAX + 1).expect("the file is extended");
+        let error = SettingsFile::read(large.path()).expect_err("the file is refused");
         assert!(error.contains("more than 1048576 bytes"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Authorization: named tokens, their scopes, and the file of further tokens.
+//! Named tokens and their scopes, and the tokens file.
 
 use super::text::{SettingsFile, redact_values};
 use base::values::{Names, Secret};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use utoipa::ToSchema;
 
-/// The fewest characters of a token: shorter ones can be guessed.
+/// How many characters a token must have at least. Shorter ones can be guessed.
 pub const TOKEN_CHARS_MIN: usize = 16;
 
 /// The prefix of a token's hash, which names the algorithm.
@@ -16,10 +16,14 @@ pub const HASH_PREFIX: &str = "sha256:";
 /// The name of the token of the setting `http.token`, in logs and records.
 pub const MAIN_TOKEN: &str = "http.token";
 
-/// The number of digits of a hash.
+/// The longest name of a token, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// The number of hexadecimal digits of a SHA-256 hash.
 const HASH_DIGITS: usize = 64;
 
-/// What a token allows, besides the messages of its queues. Each scope includes those before it.
+/// What a token allows, besides the messages of its queues. Each scope includes the scopes before
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -59,7 +63,7 @@ pub struct TokenSettings {
     pub vhost: String,
 }
 
-/// A file of tokens.
+/// The content of a tokens file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TokenFile {
@@ -73,55 +77,57 @@ impl TokenSettings {
     ///
     /// Returns an error if the file cannot be read, or contains something that is not a token.
     pub fn read_file(file: &Path) -> Result<BTreeMap<String, TokenSettings>, String> {
-        let wrong = |reason: String| format!("http.tokens_file, {}: {reason}", file.display());
-        let text = SettingsFile::read(file).map_err(wrong)?;
+        let to_error = |reason: String| format!("http.tokens_file, {}: {reason}", file.display());
+        let text = SettingsFile::read(file).map_err(to_error)?;
         let TokenFile { tokens } = text.into_value().try_deserialize().map_err(|error| {
-            wrong(format!(
+            to_error(format!(
                 "{}; expected tokens: {{ NAME: {{ hash: \"{HASH_PREFIX}…\", scope: read }} }}",
                 redact_values(&error.to_string())
             ))
         })?;
-        check_tokens("tokens", &tokens).map_err(wrong)?;
+        check_tokens("tokens", &tokens).map_err(to_error)?;
         Ok(tokens)
     }
 }
 
-/// Checks tokens, which are at `place`.
+/// Checks tokens. Errors name the setting that has them.
 pub(super) fn check_tokens(
-    place: &str,
+    section: &str,
     tokens: &BTreeMap<String, TokenSettings>,
 ) -> Result<(), String> {
     for (name, token) in tokens {
-        let place = format!("{place}.{name}");
+        let setting = format!("{section}.{name}");
         if !is_token_name(name) {
             return Err(format!(
-                "{place}: a token's name has letters, digits, \"-\", \"_\" and \".\", at most 64"
+                "{setting}: a token's name has letters, digits, \"-\", \"_\" and \".\", at most \
+                 {NAME_BYTES_MAX}"
             ));
         }
         match (token.token.0.as_str(), token.hash.as_str()) {
             ("", "") => {
                 return Err(format!(
-                    "{place} has no token: expected hash, as `workflow-manager token new` prints it"
+                    "{setting} has no token: expected hash, as `workflow-manager token new` \
+                     prints it"
                 ));
             }
-            (clear, "") => check_token_length(&format!("{place}.token"), clear)?,
+            (token_text, "") => check_token_length(&format!("{setting}.token"), token_text)?,
             ("", hash) if !is_hash(hash) => {
                 return Err(format!(
-                    "{place}.hash is no hash of a token, expected \"{HASH_PREFIX}\" and \
+                    "{setting}.hash is no hash of a token, expected \"{HASH_PREFIX}\" and \
                      {HASH_DIGITS} digits of base 16, as `workflow-manager token new` prints it"
                 ));
             }
             ("", _) => {}
-            (_, _) => return Err(format!("{place} has token and hash, expected one of them")),
+            (_, _) => return Err(format!("{setting} has token and hash, expected one of them")),
         }
         if !token.vhost.is_empty() && token.queues.is_empty() {
             return Err(format!(
-                "{place} has a vhost and no queues: it is the virtual host of a worker's queues"
+                "{setting} has a vhost and no queues: it is the virtual host of a worker's queues"
             ));
         }
         if token.scope.is_none() && token.queues.is_empty() {
             return Err(format!(
-                "{place} allows nothing: expected scope (read, operate or admin), or the queues \
+                "{setting} allows nothing: expected scope (read, operate or admin), or the queues \
                  of a worker, or both"
             ));
         }
@@ -131,22 +137,23 @@ pub(super) fn check_tokens(
 
 /// Returns whether a text can be the name of a token, which appears in logs and records.
 pub fn is_token_name(name: &str) -> bool {
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    (1..=64).contains(&name.len()) && name.bytes().all(is_part)
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
+/// Returns whether a text is the hash of a token, with its prefix.
 fn is_hash(text: &str) -> bool {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     text.strip_prefix(HASH_PREFIX)
         .is_some_and(|digits| digits.len() == HASH_DIGITS && digits.bytes().all(is_digit))
 }
 
-/// Checks that a token is too long to be guessed; an empty one is none.
-pub(super) fn check_token_length(place: &str, token: &str) -> Result<(), String> {
+/// Checks that a token is too long to be guessed. An empty text is no token, and allowed.
+pub(super) fn check_token_length(setting: &str, token: &str) -> Result<(), String> {
     match token.chars().count() {
         0 | TOKEN_CHARS_MIN.. => Ok(()),
         chars => Err(format!(
-            "{place} has {chars} characters, which can be guessed; expected at least \
+            "{setting} has {chars} characters, which can be guessed; expected at least \
              {TOKEN_CHARS_MIN}: `workflow-manager token new` makes one"
         )),
     }
@@ -160,21 +167,21 @@ mod tests {
     fn read(text: &str) -> Result<BTreeMap<String, TokenSettings>, String> {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("tokens.yaml");
-        std::fs::write(&file, text).expect("written");
+        std::fs::write(&file, text).expect("the file is written");
         TokenSettings::read_file(&file)
     }
 
     #[test]
     fn a_tokens_file_is_read_or_rejected_with_the_reason() {
         let hash = format!("{HASH_PREFIX}{}", "0".repeat(64));
-        let good = format!(
+        let valid_text = format!(
             "tokens:\n  grafana: {{ hash: '{hash}', scope: read }}\n  pricing: {{ hash: '{hash}', \
              queues: [ price ] }}\n"
         );
-        let tokens = read(&good).expect("tokens");
+        let tokens = read(&valid_text).expect("the tokens are valid");
         assert_eq!(tokens["grafana"].scope, Some(Scope::Read));
         assert_eq!(tokens["pricing"].queues.0, ["price"]);
-        for (wrong, expected) in [
+        for (invalid, expected) in [
             ("tokens: { a: { scope: read } }", "tokens.a has no token"),
             ("tokens: { a: { token: short, scope: read } }", "tokens.a.token has 5 characters"),
             ("tokens: { a: { hash: 'sha256:12', scope: read } }", "tokens.a.hash is no hash"),
@@ -185,11 +192,14 @@ mod tests {
             ("token: x", "expected tokens:"),
             ("tokens: [", "line"),
         ] {
-            let error = read(wrong).expect_err(wrong);
-            assert!(error.contains(expected) && error.contains("tokens.yaml"), "{wrong}: {error}");
+            let error = read(invalid).expect_err(invalid);
+            assert!(
+                error.contains(expected) && error.contains("tokens.yaml"),
+                "{invalid}: {error}"
+            );
         }
         let both = format!("tokens: {{ a: {{ token: 'abcdefghijklmnop', hash: '{hash}' }} }}");
-        assert!(read(&both).expect_err("both").contains("one of them"));
+        assert!(read(&both).expect_err("two values are refused").contains("one of them"));
     }
 
     #[test]
@@ -197,18 +207,21 @@ mod tests {
         let token = || TokenSettings { scope: Some(Scope::Read), ..TokenSettings::default() };
         let mut http = Settings::defaults().expect("defaults").http;
         http.tokens.insert("alice".to_owned(), token());
-        let of_file = |name: &str| BTreeMap::from([(name.to_owned(), token())]);
-        assert_eq!(http.check_token_names(&of_file("bob")), Ok(()));
-        let error = http.check_token_names(&of_file("alice")).expect_err("twice");
+        let file_tokens = |name: &str| BTreeMap::from([(name.to_owned(), token())]);
+        assert_eq!(http.check_token_names(&file_tokens("bob")), Ok(()));
+        let error =
+            http.check_token_names(&file_tokens("alice")).expect_err("a duplicate name is refused");
         assert!(error.contains("two tokens are called \"alice\""), "{error}");
-        let error = http.check_token_names(&of_file(MAIN_TOKEN)).expect_err("taken");
+        let error = http
+            .check_token_names(&file_tokens(MAIN_TOKEN))
+            .expect_err("a reserved name is refused");
         assert!(error.contains("a token is called \"http.token\""), "{error}");
     }
 
     #[test]
     fn a_token_in_a_wrong_place_is_not_in_the_error() {
-        for wrong in ["tokens: { a: supersecrettokenvalue }", "tokens: supersecrettokenvalue"] {
-            let error = read(wrong).expect_err(wrong);
+        for text in ["tokens: { a: supersecrettokenvalue }", "tokens: supersecrettokenvalue"] {
+            let error = read(text).expect_err(text);
             assert!(!error.contains("supersecret") && error.contains("a text"), "{error}");
         }
     }
@@ -218,7 +231,7 @@ mod tests {
         let mut http = Settings::defaults().expect("defaults").http;
         assert_eq!(http.validate_tokens(), Ok(()));
         http.token = Secret("fifteen letters".into());
-        let error = http.validate_tokens().expect_err("short");
+        let error = http.validate_tokens().expect_err("a short token is refused");
         assert!(error.contains("http.token has 15 characters") && error.contains("token new"));
         http.token = Secret("sixteen letters!".into());
         assert_eq!(http.validate_tokens(), Ok(()));

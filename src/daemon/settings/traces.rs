@@ -1,14 +1,14 @@
-//! Settings of traces, in the terms of OpenTelemetry.
+//! Section `traces`: the export of traces to an OpenTelemetry receiver.
 
 use base::values::{DurationSetting, Secret, ServerAddress, check_at_least_one};
 use base::web_address::parse_web_address;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 
-/// The path for traces at an OTLP receiver over HTTP.
+/// The standard path for traces of OTLP over HTTP.
 const OTLP_PATH: &str = "/v1/traces";
 
-/// Headers that every export has, or that belong to the connection.
+/// Headers that users cannot set: the exporter sets them, or they belong to the connection.
 const RESERVED_EXPORT_HEADERS: [&str; 6] =
     ["connection", "content-length", "content-type", "host", "te", "transfer-encoding"];
 
@@ -51,26 +51,26 @@ impl TraceSettings {
     ///
     /// Returns an error if the endpoint is not the address of a web service.
     pub fn url(&self) -> Result<String, String> {
-        let mut url =
-            parse_web_address(&self.endpoint.0).map_err(|why| format!("traces.endpoint: {why}"))?;
+        let mut url = parse_web_address(&self.endpoint.0)
+            .map_err(|reason| format!("traces.endpoint: {reason}"))?;
         if matches!(url.path(), "" | "/") {
             url.set_path(OTLP_PATH);
         }
         Ok(url.into())
     }
 
-    /// Returns the headers of each export by name.
+    /// Parses the headers of each export: names and values.
     ///
     /// # Errors
     ///
-    /// Returns an error, which does not contain their text, if they are malformed.
+    /// Returns an error if a header is malformed or reserved. The error does not contain its value.
     pub fn headers(&self) -> Result<Vec<(String, String)>, String> {
         let headers = parse_pairs("traces.headers", "Authorization=Bearer%20…", &self.headers.0)?;
-        for (at, (name, value)) in headers.iter().enumerate() {
-            let is_token =
+        for (index, (name, value)) in headers.iter().enumerate() {
+            let is_token_char =
                 |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-            if !name.bytes().all(is_token) {
-                return Err(format!("traces.headers: pair {} has no name of a header", at + 1));
+            if !name.bytes().all(is_token_char) {
+                return Err(format!("traces.headers: pair {} has no name of a header", index + 1));
             }
             if RESERVED_EXPORT_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
                 return Err(format!(
@@ -86,7 +86,8 @@ impl TraceSettings {
         Ok(headers)
     }
 
-    /// Returns the attributes of this process in the spans, besides its name, version and instance.
+    /// Parses the resource attributes of the spans, besides the service's name, version and
+    /// instance.
     ///
     /// # Errors
     ///
@@ -95,6 +96,7 @@ impl TraceSettings {
         parse_pairs("traces.resource", "deployment.environment.name=production", &self.resource)
     }
 
+    /// Checks the settings.
     pub(super) fn validate(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.sampled) {
             return Err(format!("traces.sampled is {}, expected 0 to 1", self.sampled));
@@ -109,18 +111,18 @@ impl TraceSettings {
                 "traces.service_name is empty, expected a name such as workflow-manager".to_owned()
             );
         }
-        let counts = [
+        let numbers = [
             ("jobs_waiting_max", self.jobs_waiting_max),
             ("job_spans_max", self.job_spans_max),
             ("batch_spans_max", self.batch_spans_max),
         ];
-        check_at_least_one("traces.", &counts)?;
-        let spans = [
+        check_at_least_one("traces.", &numbers)?;
+        let durations = [
             ("interval", self.interval),
             ("timeout", self.timeout),
             ("backoff_min", self.backoff_min),
         ];
-        if let Some((name, _)) = spans.iter().find(|(_, span)| span.0.is_zero()) {
+        if let Some((name, _)) = durations.iter().find(|(_, duration)| duration.0.is_zero()) {
             return Err(format!("traces.{name} is 0s, expected more"));
         }
         if self.backoff_max.0 < self.backoff_min.0 {
@@ -133,22 +135,23 @@ impl TraceSettings {
     }
 }
 
-/// Parses `name=value,name=value` with percent-encoded values, as in OpenTelemetry's variables.
-/// Errors do not contain the text, which may be a secret.
+/// Parses `name=value,name=value` with percent-encoded values, as OpenTelemetry's environment
+/// variables have them. Errors do not contain the text, which may be a secret.
 fn parse_pairs(setting: &str, example: &str, text: &str) -> Result<Vec<(String, String)>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    let read = |(at, part): (usize, &str)| {
-        let wrong = |what: &str| format!("{setting}: pair {} {what}, expected {example}", at + 1);
-        let (name, value) = part.split_once('=').ok_or_else(|| wrong("has no ="))?;
+    let parse_pair = |(index, part): (usize, &str)| {
+        let error =
+            |reason: &str| format!("{setting}: pair {} {reason}, expected {example}", index + 1);
+        let (name, value) = part.split_once('=').ok_or_else(|| error("has no ="))?;
         let name = name.trim_end();
         if name.is_empty() {
-            return Err(wrong("has no name"));
+            return Err(error("has no name"));
         }
         let value = percent_decode_str(value.trim_start()).decode_utf8();
-        let value = value.map_err(|_| wrong("is no text in UTF-8"))?;
+        let value = value.map_err(|_| error("is not valid UTF-8"))?;
         Ok((name.to_owned(), value.into_owned()))
     };
-    parts.enumerate().map(read).collect()
+    parts.enumerate().map(parse_pair).collect()
 }
 
 #[cfg(test)]
@@ -179,14 +182,14 @@ mod tests {
     fn headers_are_parsed_as_in_opentelemetry_and_masked() {
         let text = "Authorization=Basic%20c2VzYW1l%3D, x-key = a=b ";
         let traces = settings(|traces| traces.headers = Secret(text.into()));
-        let headers = traces.headers().expect("headers");
-        let wanted = [("Authorization", "Basic c2VzYW1l="), ("x-key", "a=b")];
-        assert_eq!(headers, wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        for wrong in
+        let headers = traces.headers().expect("the headers are valid");
+        let expected = [("Authorization", "Basic c2VzYW1l="), ("x-key", "a=b")];
+        assert_eq!(headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        for invalid in
             ["sesame", "=sesame", "a b=sesame", "Host=sesame", "a=sesame%0a", "a=sesame%ff"]
         {
-            let traces = settings(|traces| traces.headers = Secret(wrong.into()));
-            let error = traces.validate().expect_err("refused");
+            let traces = settings(|traces| traces.headers = Secret(invalid.into()));
+            let error = traces.validate().expect_err("the headers are refused");
             assert!(error.starts_with("traces.headers") && !error.contains("sesame"), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Environment variables whose names resemble those of settings, and which would be ignored.
+//! Warns of environment variables that are ignored although their names resemble those of settings.
 
 use super::sources::{AMQP_SERVER, PREFIX, SEPARATOR};
 use super::text::SettingsFile;
@@ -13,7 +13,7 @@ const CLIENT_VARIABLES: [&str; 4] = [
     "WORKFLOW_MANAGER_TIME",
 ];
 
-/// Common wrong names of these variables, with the right ones.
+/// Other words for the client variables, without the program's name, with the right names.
 const CLIENT_ALIASES: [(&str, &str); 4] = [
     ("SERVER", "WORKFLOW_MANAGER_URL"),
     ("ADDRESS", "WORKFLOW_MANAGER_URL"),
@@ -21,11 +21,11 @@ const CLIENT_ALIASES: [(&str, &str); 4] = [
     ("APITOKEN", "WORKFLOW_MANAGER_TOKEN"),
 ];
 
-/// The suffix of the name of a variable whose value is in a file.
+/// The suffix of the name of a variable that names a file with the value.
 const FILE_SUFFIX: &str = "FILE";
 
-/// Returns warnings about variables that are ignored although they look like settings, with the
-/// names that would be read.
+/// Returns warnings about variables that are ignored although they look like settings, with
+/// suggestions.
 ///
 /// # Errors
 ///
@@ -51,28 +51,29 @@ pub(super) fn check_variables(
             warnings.push(format!("the variable {name} is not read; did you mean {AMQP_SERVER}?"));
             continue;
         }
-        let Some(rest) = strip_program_name(&name) else { continue };
-        let variable_of = |found: &str| {
-            let exact = settings.iter().find(|(bare, _)| bare == found);
-            exact.map(|(_, variable)| variable.clone())
+        let Some(suffix) = strip_program_name(&name) else { continue };
+        let find_variable = |normalized: &str| {
+            let setting = settings.iter().find(|(name, _)| name == normalized);
+            setting.map(|(_, variable)| variable.clone())
         };
-        let in_file = rest.strip_suffix(FILE_SUFFIX).and_then(variable_of);
-        if let Some(meant) =
-            variable_of(&rest).or(in_file.map(|meant| format!("{meant}_{FILE_SUFFIX}")))
-        {
+        let file_variable = suffix
+            .strip_suffix(FILE_SUFFIX)
+            .and_then(find_variable)
+            .map(|variable| format!("{variable}_{FILE_SUFFIX}"));
+        if let Some(variable) = find_variable(&suffix).or(file_variable) {
             return Err(format!(
-                "the variable {name} is not read: the setting is {meant}, with two underscores \
+                "the variable {name} is not read: the setting is {variable}, with two underscores \
                  before each part"
             ));
         }
         if is_kubernetes_variable(&name)
-            || CLIENT_VARIABLES.iter().any(|known| normalize(known) == normalize(&name))
+            || CLIENT_VARIABLES.iter().any(|variable| normalize(variable) == normalize(&name))
         {
             continue;
         }
-        let guess = find_nearest(&rest, settings.iter().map(|(bare, _)| bare.as_str()))
-            .and_then(|near| settings.iter().find(|(bare, _)| bare == near));
-        warnings.push(match guess {
+        let suggestion = find_nearest(&suffix, settings.iter().map(|(name, _)| name.as_str()))
+            .and_then(|nearest| settings.iter().find(|(name, _)| name == nearest));
+        warnings.push(match suggestion {
             Some((_, variable)) => {
                 format!("the variable {name} is not read; did you mean {variable}?")
             }
@@ -86,62 +87,62 @@ pub(super) fn check_variables(
     Ok(warnings)
 }
 
-/// Returns a warning about a variable, for the client commands, if its name resembles one that they
-/// read.
+/// Returns a warning for the client commands about a variable whose name resembles one that they
+/// read; `None` for other variables.
 pub fn check_client_variable(name: &str) -> Option<String> {
     if CLIENT_VARIABLES.contains(&name) || is_kubernetes_variable(name) {
         return None;
     }
-    let rest = strip_program_name(name)?;
-    let bare_names: Vec<String> =
-        CLIENT_VARIABLES.iter().filter_map(|known| strip_program_name(known)).collect();
-    let near = |near: &str| bare_names.iter().position(|known| known == near);
+    let suffix = strip_program_name(name)?;
+    let known_suffixes: Vec<String> =
+        CLIENT_VARIABLES.iter().filter_map(|variable| strip_program_name(variable)).collect();
+    let find_variable = |suffix: &str| {
+        let index = known_suffixes.iter().position(|known| known == suffix)?;
+        Some(CLIENT_VARIABLES[index])
+    };
     let suggestion = CLIENT_ALIASES
         .iter()
-        .find(|(guess, _)| *guess == rest)
-        .map(|(_, meant)| *meant)
-        .or_else(|| near(&rest).map(|at| CLIENT_VARIABLES[at]))
+        .find(|(alias, _)| *alias == suffix)
+        .map(|(_, variable)| *variable)
+        .or_else(|| find_variable(&suffix))
         .or_else(|| {
-            find_nearest(&rest, bare_names.iter().map(String::as_str))
-                .and_then(near)
-                .map(|at| CLIENT_VARIABLES[at])
+            find_nearest(&suffix, known_suffixes.iter().map(String::as_str)).and_then(find_variable)
         })?;
     Some(format!("the variable {name} is not read; did you mean {suggestion}?"))
 }
 
-/// Removes the separators from a name, and makes it upper case.
+/// Returns a name without its separators, in upper case.
 fn normalize(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_uppercase()
 }
 
-/// Returns the rest of a name that begins with the program's name, even if that is slightly
-/// misspelt.
+/// Returns the normalized name without the program's name, which may be slightly misspelt; `None`
+/// if the name does not begin with it, or has nothing else.
 fn strip_program_name(name: &str) -> Option<String> {
-    let (bare_name, own) = (normalize(name), normalize(PREFIX));
-    if let Some(rest) = bare_name.strip_prefix(&own) {
-        return Some(rest.to_owned()).filter(|rest| !rest.is_empty());
+    if let Some(suffix) = normalize(name).strip_prefix(&normalize(PREFIX)) {
+        return Some(suffix.to_owned()).filter(|suffix| !suffix.is_empty());
     }
-    // Variables of other programs do not matter here: the separators must be there.
-    let upper = name.to_uppercase();
-    let (first, rest) = upper.split_once(SEPARATOR)?;
-    find_nearest(first, [PREFIX]).map(|_| normalize(rest))
+    // Without the separator, a similar name is probably a variable of another program.
+    let upper_case = name.to_uppercase();
+    let (prefix, suffix) = upper_case.split_once(SEPARATOR)?;
+    find_nearest(prefix, [PREFIX]).map(|_| normalize(suffix))
 }
 
-/// Returns the name of the variable of a setting.
+/// Returns the name of the environment variable of a setting.
 fn variable_name(setting: &str) -> String {
     format!("{PREFIX}{SEPARATOR}{}", setting.to_uppercase().replace('.', SEPARATOR))
 }
 
-/// Returns whether Kubernetes, or an old Docker, sets the variable in every container, because a
-/// service is called `workflow-manager`.
+/// Returns whether Kubernetes or Docker's legacy links set this variable in every container because
+/// a service is called `workflow-manager`.
 fn is_kubernetes_variable(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix(PREFIX) else { return false };
-    rest.ends_with("_SERVICE_HOST")
-        || rest.contains("_SERVICE_PORT")
-        || rest.ends_with("_PORT")
-        || rest.contains("_PORT_")
-        || rest.ends_with("_NAME")
-        || rest.contains("_ENV_")
+    let Some(suffix) = name.strip_prefix(PREFIX) else { return false };
+    suffix.ends_with("_SERVICE_HOST")
+        || suffix.contains("_SERVICE_PORT")
+        || suffix.ends_with("_PORT")
+        || suffix.contains("_PORT_")
+        || suffix.ends_with("_NAME")
+        || suffix.contains("_ENV_")
 }
 
 #[cfg(test)]
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_variable_with_wrong_underscores_or_case_is_rejected_with_the_right_name() {
-        for (name, meant) in [
+        for (name, expected) in [
             ("WORKFLOW_MANAGER_HTTP_LISTEN", "WORKFLOW_MANAGER__HTTP__LISTEN"),
             ("WORKFLOW_MANAGER_HTTP__LISTEN", "WORKFLOW_MANAGER__HTTP__LISTEN"),
             ("WORKFLOWMANAGER__HTTP__LISTEN", "WORKFLOW_MANAGER__HTTP__LISTEN"),
@@ -168,7 +169,7 @@ mod tests {
             ("WORKFLOW_MANAGER_LOG_FILTER", "WORKFLOW_MANAGER__LOG__FILTER"),
         ] {
             let error = check(name).expect_err(name);
-            assert!(error.contains(name) && error.contains(&format!("is {meant},")), "{error}");
+            assert!(error.contains(name) && error.contains(&format!("is {expected},")), "{error}");
         }
     }
 
@@ -181,10 +182,10 @@ mod tests {
             ("amqp_server", "did you mean AMQP_SERVER?"),
             ("AMQP__SERVER", "did you mean AMQP_SERVER?"),
         ] {
-            let found = check(name).expect(name);
-            assert!(found.len() == 1 && found[0].contains(expected), "{name}: {found:?}");
+            let warnings = check(name).expect(name);
+            assert!(warnings.len() == 1 && warnings[0].contains(expected), "{name}: {warnings:?}");
         }
-        for fine in [
+        for name in [
             "PATH",
             "WORKFLOW_JOB",
             "WORKFLOW_MANAGER__HTTP__LISTEN",
@@ -199,13 +200,13 @@ mod tests {
             "AMQP_SERVER_FILE",
             "SOME__HTTP__LISTEN",
         ] {
-            assert_eq!(check(fine), Ok(Vec::new()), "{fine}");
+            assert_eq!(check(name), Ok(Vec::new()), "{name}");
         }
     }
 
     #[test]
     fn a_client_warns_of_variables_that_resemble_its_own() {
-        for (name, meant) in [
+        for (name, suggestion) in [
             ("WORKFLOW_MANAGER_SERVER", Some("WORKFLOW_MANAGER_URL")),
             ("WORKFLOW_MANAGER__TOKEN", Some("WORKFLOW_MANAGER_TOKEN")),
             ("WORKFLOW_MANAGER_TOKN", Some("WORKFLOW_MANAGER_TOKEN")),
@@ -217,8 +218,9 @@ mod tests {
             ("HOST", None),
         ] {
             let warning = check_client_variable(name);
-            let expected = meant
-                .map(|meant| format!("the variable {name} is not read; did you mean {meant}?"));
+            let expected = suggestion.map(|suggestion| {
+                format!("the variable {name} is not read; did you mean {suggestion}?")
+            });
             assert_eq!(warning, expected);
         }
     }

@@ -1,4 +1,4 @@
-//! Warnings about settings that are allowed, but probably a mistake.
+//! Warns of settings that are allowed but probably a mistake.
 
 use super::files::is_world_readable;
 use super::root::Settings;
@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 impl Settings {
-    /// Returns warnings for users: settings that had another meaning in earlier versions, variables
-    /// that are ignored, files with secrets that everybody can read.
+    /// Returns warnings for users about settings whose meaning has changed, settings and variables
+    /// that are ignored, and files with secrets that every user can read.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.changed_meanings();
+        let mut warnings = self.changed_setting_warnings();
         warnings.extend(self.sources.warnings.iter().cloned());
         warnings.extend(self.world_readable_secrets());
         warnings
@@ -23,26 +23,26 @@ impl Settings {
             let names = ["ssl.key.location", "ssl.keystore.location"];
             names.into_iter().filter_map(|name| Some((name, section.properties.0.get(name)?)))
         });
-        let mut files: Vec<(String, String)> =
+        let mut secret_files: Vec<(String, String)> =
             [("http.tls.key", &self.http.tls.key), ("http.tokens_file", &self.http.tokens_file)]
                 .into_iter()
                 .chain(kafka)
-                .map(|(what, file)| (what.to_owned(), file.clone()))
+                .map(|(setting, file)| (setting.to_owned(), file.clone()))
                 .collect();
-        files.extend(secrets::secret_files());
-        // A masked value is a secret.
+        secret_files.extend(secrets::secret_files());
+        // A masked value is a secret. Each settings file gets one warning.
         let from_files = self.with_sources().into_iter().filter_map(|setting| {
             let is_secret =
                 setting.source == Source::File && setting.value.to_string().contains("***");
             is_secret.then_some((setting.name, setting.place?.to_owned()))
         });
-        let mut known = BTreeSet::new();
-        files.extend(from_files.filter(|(_, file)| known.insert(file.clone())));
-        files.retain(|(_, file)| !file.is_empty() && is_world_readable(Path::new(file)));
-        let warnings = files.into_iter().map(|(what, file)| {
+        let mut distinct_files = BTreeSet::new();
+        secret_files.extend(from_files.filter(|(_, file)| distinct_files.insert(file.clone())));
+        secret_files.retain(|(_, file)| !file.is_empty() && is_world_readable(Path::new(file)));
+        let warnings = secret_files.into_iter().map(|(setting, file)| {
             format!(
-                "{what}: every user of this machine can read {file}, and with it a secret: chmod \
-                 600 {file}, with the manager's user as its owner"
+                "{setting}: every user of this machine can read {file}, and with it a secret: \
+                 chmod 600 {file}, with the manager's user as its owner"
             )
         });
         warnings.collect()
@@ -59,11 +59,12 @@ mod tests {
     fn world_readable_files_with_secrets_cause_warnings() {
         let folder = tempfile::tempdir().expect("a folder");
         let open = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(folder.path(), open).expect("open");
+        std::fs::set_permissions(folder.path(), open).expect("the mode is set");
         let file = |name: &str, text: &str, mode: u32| {
             let file = folder.path().join(name);
-            std::fs::write(&file, text).expect("written");
-            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("set");
+            std::fs::write(&file, text).expect("the file is written");
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode))
+                .expect("the mode is set");
             file.to_string_lossy().into_owned()
         };
         let hash = format!("sha256:{}", "0".repeat(64));

@@ -1,6 +1,6 @@
-//! The queue of lines on their way to standard error. Other threads push their lines and go on; one
-//! thread writes them, and only this thread waits for the disk, the pipe or the terminal. Lines
-//! that it cannot write, or that find the queue full, are dropped and counted.
+//! The queue of log lines for standard error. Other threads push lines without blocking. One thread
+//! writes them, and it alone waits for the disk, the pipe or the terminal. Lines that it cannot
+//! write, or that arrive while the queue is full, are dropped and counted.
 
 use prometheus::IntCounter;
 use std::collections::VecDeque;
@@ -9,23 +9,26 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The most lines that wait to be written.
+/// How many lines may wait to be written.
 const LINES_WAITING_MAX: usize = 10_000;
 
-/// The most bytes of lines that wait to be written.
+/// How many bytes of lines may wait to be written.
 const BYTES_WAITING_MAX: usize = 4 * 1024 * 1024;
 
-/// The pause before the next try on a non-blocking file descriptor that is full.
+/// The pause before a retry on a non-blocking file descriptor that is full.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The queue of lines that wait to be written.
 pub(super) struct LineQueue {
     backlog: Mutex<Backlog>,
+    /// Notified when a line has arrived.
     arrived: Condvar,
-    written: Condvar,
+    /// Notified when a line was written or dropped.
+    finished: Condvar,
     dropped: IntCounter,
 }
 
+/// The lines that wait to be written.
 #[derive(Default)]
 struct Backlog {
     lines: VecDeque<Vec<u8>>,
@@ -35,20 +38,19 @@ struct Backlog {
 }
 
 impl LineQueue {
-    /// Starts a thread that writes lines to `out`. When lines get through again, it calls
+    /// Starts a thread that writes lines to `out`. When writing succeeds again, the thread calls
     /// `report_dropped` with the number of lines that were dropped.
     pub(super) fn start(
         out: impl Write + Send + 'static,
         dropped: IntCounter,
         report_dropped: fn(u64),
     ) -> io::Result<Arc<LineQueue>> {
-        // Read before the thread starts, so that lines which are dropped until then are reported,
-        // too.
+        // Read here, so that lines that are dropped before the thread runs are reported too.
         let reported = dropped.get();
         let lines = Arc::new(LineQueue {
             backlog: Mutex::default(),
             arrived: Condvar::new(),
-            written: Condvar::new(),
+            finished: Condvar::new(),
             dropped,
         });
         let writer = lines.clone();
@@ -58,7 +60,7 @@ impl LineQueue {
         Ok(lines)
     }
 
-    /// Adds a line, which ends in a line break. Never waits.
+    /// Adds a line, which ends in a line break. Does not block; a line beyond a limit is dropped.
     pub(super) fn push(&self, line: Vec<u8>) {
         let mut backlog = self.lock();
         if backlog.lines.len() >= LINES_WAITING_MAX
@@ -73,16 +75,17 @@ impl LineQueue {
         self.arrived.notify_one();
     }
 
-    /// Waits until all lines are written or dropped, but no longer than `most`.
+    /// Waits until all lines are written or dropped, but no longer than `timeout`.
     pub(super) fn flush(&self, timeout: Duration) {
-        let is_busy = |waiting: &mut Backlog| waiting.is_writing || !waiting.lines.is_empty();
-        // Lines that are left when the time is over are lost.
-        let _ = self.written.wait_timeout_while(self.lock(), timeout, is_busy);
+        let is_busy = |backlog: &mut Backlog| backlog.is_writing || !backlog.lines.is_empty();
+        // Lines that are still waiting at the timeout are lost.
+        let _ = self.finished.wait_timeout_while(self.lock(), timeout, is_busy);
     }
 
+    /// Writes lines without end. `reported` is the number of dropped lines that need no report.
     fn write_all(&self, mut sink: Sink<impl Write>, report_dropped: fn(u64), mut reported: u64) {
         loop {
-            let line = self.next_line();
+            let line = self.take_line();
             let is_written = sink.write_line(&line).is_ok();
             if !is_written {
                 self.dropped.inc();
@@ -96,7 +99,8 @@ impl LineQueue {
         }
     }
 
-    fn next_line(&self) -> Vec<u8> {
+    /// Waits for the next line, and takes it out of the queue.
+    fn take_line(&self) -> Vec<u8> {
         let mut backlog = self.lock();
         loop {
             if let Some(line) = backlog.lines.pop_front() {
@@ -112,7 +116,7 @@ impl LineQueue {
     fn finish_line(&self) -> bool {
         let mut backlog = self.lock();
         backlog.is_writing = false;
-        self.written.notify_all();
+        self.finished.notify_all();
         backlog.lines.is_empty()
     }
 
@@ -124,11 +128,12 @@ impl LineQueue {
 /// The output to which the lines are written.
 struct Sink<W> {
     out: W,
-    /// Whether the last line was begun and could not be finished.
+    /// Whether the last line was written in part only.
     is_torn: bool,
 }
 
 impl<W: Write> Sink<W> {
+    /// Writes a line, after ending one that was written in part.
     fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
         if self.is_torn {
             self.write(b"\n")?;
@@ -136,6 +141,7 @@ impl<W: Write> Sink<W> {
         self.write(line)
     }
 
+    /// Writes all bytes, and waits while the output is full.
     fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.out.write(bytes) {
@@ -163,7 +169,7 @@ mod tests {
 
     const FOREVER: Duration = Duration::from_secs(60);
 
-    /// A writer that takes few bytes at a time, and fails where the test wants it.
+    /// A writer that takes three bytes at a time, and fails where the test says so.
     struct FlakyWriter {
         written: Arc<Mutex<Vec<u8>>>,
         failures: VecDeque<Option<ErrorKind>>,
@@ -192,7 +198,7 @@ mod tests {
     fn a_line_that_cannot_be_written_is_dropped_and_a_torn_one_is_ended() {
         use ErrorKind::{BrokenPipe, Interrupted, StorageFull, WouldBlock};
         let (written, dropped) = (Arc::default(), counter());
-        let answers = VecDeque::from([
+        let failures = VecDeque::from([
             Some(Interrupted),
             None,
             Some(WouldBlock),
@@ -202,7 +208,7 @@ mod tests {
             Some(StorageFull),
         ]);
         let lines = LineQueue::start(
-            FlakyWriter { written: Arc::clone(&written), failures: answers },
+            FlakyWriter { written: Arc::clone(&written), failures },
             dropped.clone(),
             |_| (),
         )
@@ -225,8 +231,9 @@ mod tests {
         let (mut reader, writer) = io::pipe().expect("a pipe");
         let dropped = counter();
         let lines = LineQueue::start(writer, dropped.clone(), |count| {
-            let sent = REPORTS.lock().expect("no panic").as_ref().map(|report| report.send(count));
-            assert!(sent.is_some_and(|result| result.is_ok()));
+            let result =
+                REPORTS.lock().expect("no panic").as_ref().map(|report| report.send(count));
+            assert!(result.is_some_and(|result| result.is_ok()));
         });
         let lines = lines.expect("a thread");
         // Nobody reads: far more is pushed than the pipe and the queue hold, and no call waits.
@@ -235,22 +242,25 @@ mod tests {
         for _ in 0..count {
             lines.push(line.clone().into());
         }
-        let lost = dropped.get();
-        assert!(lost >= (count - LINES_WAITING_MAX) as u64 / 2, "{lost} of {count} were dropped");
+        let dropped_count = dropped.get();
+        assert!(
+            dropped_count >= (count - LINES_WAITING_MAX) as u64 / 2,
+            "{dropped_count} of {count} were dropped"
+        );
         lines.push(vec![b'x'; BYTES_WAITING_MAX + 1]);
-        assert_eq!(dropped.get(), lost + 1);
+        assert_eq!(dropped.get(), dropped_count + 1);
         lines.flush(Duration::from_millis(1));
-        let expected = count - usize::try_from(lost).expect("few");
+        let expected = count - usize::try_from(dropped_count).expect("few");
         let mut read = vec![0; expected * line.len()];
         reader.read_exact(&mut read).expect("the lines");
         assert_eq!(read, line.repeat(expected).into_bytes());
-        // Reported in parts, if all that waited got through in between.
+        // There are several reports if the queue was empty in between.
         let mut reported = 0;
-        while reported <= lost {
-            reported += reports.recv_timeout(FOREVER).expect("told");
+        while reported <= dropped_count {
+            reported += reports.recv_timeout(FOREVER).expect("dropped lines are reported");
         }
-        assert_eq!(reported, lost + 1);
+        assert_eq!(reported, dropped_count + 1);
         lines.flush(FOREVER);
-        assert_eq!(dropped.get(), lost + 1);
+        assert_eq!(dropped.get(), dropped_count + 1);
     }
 }

@@ -1,5 +1,5 @@
-//! The log on standard error. It may fail or block without stopping anything else: a thread writes
-//! the lines, each is bounded in size, and lines that cannot be written are dropped and counted.
+//! The log on standard error. If standard error blocks or fails, nothing else does: a thread writes
+//! the lines, their size is bounded, and lines that cannot be written are dropped and counted.
 
 use super::line_queue::LineQueue;
 use crate::settings::{LogFormat, LogSettings, targets_of_module};
@@ -27,29 +27,29 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The longest line, in bytes.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 
-/// The longest text in a line of JSON that was too long as a whole, in bytes.
+/// The length to which texts are truncated in a JSON line that is too long, in bytes.
 const SHORTENED_TEXT_BYTES_MAX: usize = 1024;
 
-/// How long the end of the process waits for lines that are not written yet.
+/// How long the end of the process waits for lines to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a panic waits for its line to be written: the process may end right after it.
+/// How long a panic waits for its line to be written. The process may end right after it.
 const PANIC_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The least time between two lines of the HTTP library about connections.
+/// The shortest time between two lines of an HTTP library about connections.
 const CONNECTION_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The target under which the HTTP library logs failed connections, one line each.
 const HTTP1_TARGET: &str = "actix_http::h1";
 
-/// The target under which the HTTP/2 library logs what it rejects. Anybody can cause that, too.
+/// The target under which the HTTP/2 library logs frames that it rejects.
 const HTTP2_TARGET: &str = "h2";
 
 /// The counter `workflow_log_lines_dropped_total`.
 #[allow(clippy::expect_used, reason = "the name is a constant; each start tests it")]
 pub(super) static LINES_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
     let help =
-        "lines of the log that could not be written, or found no place among those that wait";
+        "lines of the log that could not be written, or arrived while too many others waited";
     IntCounter::new("workflow_log_lines_dropped_total", help).expect("a valid name")
 });
 
@@ -57,12 +57,12 @@ pub(super) static LINES_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
 #[allow(clippy::expect_used, reason = "the names are constants; each start tests them")]
 pub(super) static CONNECTION_ERRORS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     let help =
-        "HTTP connections ended by what is no request (malformed), or by another failure (other)";
+        "HTTP connections ended by a malformed request (malformed), or by another failure (other)";
     IntCounterVec::new(Opts::new("workflow_http_connection_errors_total", help), &["kind"])
         .expect("valid names")
 });
 
-/// The only log of the process, once it is started.
+/// The log of the process, once it is started.
 static LOG: OnceLock<Arc<LineQueue>> = OnceLock::new();
 
 /// Why the log cannot be set up.
@@ -72,28 +72,37 @@ pub enum LogError {
     #[error("{0}")]
     Filter(String),
     /// The log cannot be started.
-    #[error("the log cannot be begun: {0}")]
+    #[error("the log cannot be started: {0}")]
     Start(#[from] io::Error),
 }
 
-/// Starts the log: from now on nobody waits for it. Further calls change nothing.
+/// Starts the thread of the log, so that no other thread waits for standard error. Further calls
+/// change nothing.
+///
+/// # Errors
+///
+/// Returns an error if standard error cannot be duplicated, or the thread cannot be started.
 pub fn start() -> Result<(), LogError> {
     if LOG.get().is_none() {
-        // A file descriptor of its own: that of the standard library would be locked for as long as
-        // a write blocks.
+        // A file descriptor of its own: the standard library's handle is locked while a write
+        // blocks.
         let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let lines = LineQueue::start(out, LINES_DROPPED.clone(), |lines| {
             tracing::warn!(lines, "lines of the log were dropped")
         })?;
-        // If another call was faster, the new thread waits for lines that never come.
+        // If a concurrent call was faster, the new thread waits for lines that never arrive.
         let _ = LOG.set(lines);
     }
     Ok(())
 }
 
-/// Installs the subscriber: text for people on a terminal, JSON lines otherwise. Panics are logged
-/// like everything else. `ticks` is the clock. Further calls change nothing.
-pub fn init(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogError> {
+/// Installs the subscriber and the panic hook. The settings determine the format and the filter;
+/// `now` reads the clock. Further calls change nothing.
+///
+/// # Errors
+///
+/// Returns an error if the filter is invalid, or the log cannot be started.
+pub fn init(settings: &LogSettings, now: fn() -> Instant) -> Result<(), LogError> {
     start()?;
     let directives = settings.directives().map_err(LogError::Filter)?;
     let targets =
@@ -104,8 +113,8 @@ pub fn init(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogErr
             None => targets.with_default(directive.level),
         });
     let filter = targets.and(ConnectionLogFilter {
-        http1: LogRateLimiter::new(ticks),
-        http2: LogRateLimiter::new(ticks),
+        http1: LogRateLimiter::new(now),
+        http2: LogRateLimiter::new(now),
     });
     let is_terminal = io::stderr().is_terminal();
     let is_human = match settings.format {
@@ -121,16 +130,17 @@ pub fn init(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogErr
     } else {
         layer.json().flatten_event(true).with_filter(filter).boxed()
     };
-    let error_counter = ConnectionErrorCounter(LogRateLimiter::new(ticks))
+    let error_counter = ConnectionErrorCounter(LogRateLimiter::new(now))
         .with_filter(Targets::new().with_target(HTTP1_TARGET, LevelFilter::ERROR));
-    // An error means that a subscriber is installed already, which then stays.
+    // An error means that a subscriber is installed already. It stays.
     if tracing_subscriber::registry().with(layer).with(error_counter).try_init().is_ok() {
         std::panic::set_hook(Box::new(log_panic));
     }
     Ok(())
 }
 
-/// Prints a text that is no event, such as why the process ends; through the log, if it is started.
+/// Prints a text that is not a log event, such as why the process ends. It goes through the log if
+/// that is started.
 pub fn print(text: &str) {
     let text = format!("{}\n", escape_lines(text));
     match LOG.get() {
@@ -140,27 +150,28 @@ pub fn print(text: &str) {
     }
 }
 
-/// Waits until all lines are written, for a bounded time. Called before the process ends.
+/// Waits until all lines are written, for a bounded time. Call this before the process ends.
 pub fn flush() {
     flush_within(FLUSH_TIMEOUT);
 }
 
+/// Waits until all lines are written, but no longer than `timeout`.
 fn flush_within(timeout: Duration) {
     if let Some(lines) = LOG.get() {
         lines.flush(timeout);
     }
 }
 
-/// Logs a panic. It replaces the hook of the standard library, which would block on a full pipe.
+/// Logs a panic. Replaces the hook of the standard library, which would block on a full pipe.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
     let text = payload
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    let (reason, thread) = (text.unwrap_or("a value that is no text"), std::thread::current());
+    let (reason, thread) = (text.unwrap_or("a value that is not a text"), std::thread::current());
     let location = panic.location().map(ToString::to_string);
-    // RUST_BACKTRACE enables it, as in any Rust program.
+    // The backtrace is captured only if RUST_BACKTRACE is set.
     let backtrace = std::backtrace::Backtrace::capture();
     let backtrace = (backtrace.status() == std::backtrace::BacktraceStatus::Captured)
         .then(|| backtrace.to_string());
@@ -168,11 +179,13 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     flush_within(PANIC_FLUSH_TIMEOUT);
 }
 
-/// Makes writers that pass formatted lines to the log's queue.
+/// Creates writers that push formatted lines to the queue of the log.
 struct LineWriterFactory {
+    /// Whether lines are text for people, not JSON.
     is_human: bool,
 }
 
+/// Pushes formatted lines to the queue of the log.
 struct LineWriter {
     is_human: bool,
 }
@@ -186,7 +199,7 @@ impl MakeWriter<'_> for LineWriterFactory {
 }
 
 impl Write for LineWriter {
-    /// Takes a whole line: the formatter writes each event with one call.
+    /// Pushes a line. The formatter writes each event with one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Some(lines) = LOG.get() {
             lines.push(bound_line(line, self.is_human));
@@ -199,7 +212,7 @@ impl Write for LineWriter {
     }
 }
 
-/// Bounds the length of a line. JSON stays JSON.
+/// Returns a line of at most [`LINE_BYTES_MAX`] bytes without unsafe characters. JSON stays JSON.
 fn bound_line(line: &[u8], is_human: bool) -> Vec<u8> {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
     if is_human || line.iter().all(is_plain) {
@@ -209,7 +222,7 @@ fn bound_line(line: &[u8], is_human: bool) -> Vec<u8> {
 }
 
 /// Escapes the characters of JSON that could move a terminal's cursor or reverse the direction of
-/// text, for readers who print the log as it is. Such characters occur only within its strings.
+/// text when the log is printed. Such characters occur only within JSON strings.
 fn escape_unsafe(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len() + 16);
     for character in json.chars() {
@@ -225,6 +238,7 @@ fn escape_unsafe(json: &str) -> String {
     escaped
 }
 
+/// Shortens a line that is too long.
 fn shorten_line(line: &[u8], is_human: bool) -> Vec<u8> {
     if line.len() <= LINE_BYTES_MAX {
         return line.to_vec();
@@ -236,12 +250,13 @@ fn shorten_line(line: &[u8], is_human: bool) -> Vec<u8> {
     }
 }
 
+/// Truncates a text line.
 fn truncate_line(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     format!("{}\n", truncate(text.trim_end(), LINE_BYTES_MAX - 1))
 }
 
-/// Shortens the long texts of a line. Returns `None` if that is not enough.
+/// Shortens the long texts of a JSON line. Returns `None` if the line is still too long.
 fn shorten_json(line: &[u8]) -> Option<String> {
     let mut event: serde_json::Map<String, Value> = serde_json::from_slice(line).ok()?;
     for value in event.values_mut() {
@@ -253,9 +268,10 @@ fn shorten_json(line: &[u8]) -> Option<String> {
     (text.len() <= LINE_BYTES_MAX).then_some(text)
 }
 
+/// Returns a JSON event with the beginning of a line that cannot be shortened otherwise.
 fn truncate_line_as_json(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    // In JSON each byte takes at most six, as \u0000.
+    // In JSON a byte takes six bytes at most, as \u0000.
     let line = truncate(&text, LINE_BYTES_MAX / 8);
     escape_unsafe(&format!(
         "{}\n",
@@ -264,25 +280,28 @@ fn truncate_line_as_json(line: &[u8]) -> String {
     ))
 }
 
-/// Formats fields as text, in which nothing can imitate another line, or move the cursor of a
-/// terminal.
+/// Formats fields as text for people. No value can imitate another line or field, or move the
+/// cursor of a terminal.
 struct HumanFields;
 
 impl<'w> FormatFields<'w> for HumanFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
-        let mut human = FieldWriter { writer, is_first: true, result: Ok(()) };
-        fields.record(&mut human);
-        human.result
+        let mut field_writer = FieldWriter { writer, is_first: true, result: Ok(()) };
+        fields.record(&mut field_writer);
+        field_writer.result
     }
 }
 
+/// Writes the fields of one event.
 struct FieldWriter<'w> {
     writer: Writer<'w>,
     is_first: bool,
+    /// The first error of the writer.
     result: fmt::Result,
 }
 
 impl FieldWriter<'_> {
+    /// Writes one field; the message has no name.
     fn write(&mut self, name: &str, value: &dyn fmt::Debug) -> fmt::Result {
         if !std::mem::take(&mut self.is_first) {
             self.writer.write_char(' ')?;
@@ -299,28 +318,28 @@ impl FieldWriter<'_> {
         if is_one_word(&text) || is_quoted(&text) {
             write!(EscapingWriter(&mut self.writer), "{text}")
         } else {
-            // In quotes nothing can imitate another field.
+            // A quoted value cannot imitate another field.
             write!(EscapingWriter(&mut self.writer), "{text:?}")
         }
     }
 }
 
-/// Returns whether a value can be told apart from the fields beside it without quotes.
+/// Returns whether a value needs no quotes to be distinct from the fields beside it.
 fn is_one_word(text: &str) -> bool {
     !text.is_empty()
         && !text
             .contains(|character: char| character.is_whitespace() || matches!(character, '=' | '"'))
 }
 
-/// Returns whether a value is one text in quotes already.
+/// Returns whether a value is one quoted text already.
 fn is_quoted(text: &str) -> bool {
-    let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
     let mut is_escaped = false;
     inner.is_some_and(|inner| {
         inner.chars().all(|character| {
-            let ends = character == '"' && !is_escaped;
+            let is_end = character == '"' && !is_escaped;
             is_escaped = character == '\\' && !is_escaped;
-            !ends
+            !is_end
         }) && !is_escaped
     })
 }
@@ -335,39 +354,39 @@ impl Visit for FieldWriter<'_> {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // The location of a record, which `log` adds as fields, stands before the fields already.
+        // The crate `log` adds the location of a record as fields; the target precedes the fields.
         if self.result.is_ok() && !field.name().starts_with("log.") {
             self.result = self.write(field.name(), value);
         }
     }
 }
 
-/// Lets a line through at most once in [`CONNECTION_LOG_INTERVAL`].
+/// A rate limiter: allows one line in each [`CONNECTION_LOG_INTERVAL`].
 struct LogRateLimiter {
-    ticks: fn() -> Instant,
+    now: fn() -> Instant,
     last_logged: Mutex<Option<Instant>>,
 }
 
 impl LogRateLimiter {
-    fn new(ticks: fn() -> Instant) -> LogRateLimiter {
-        LogRateLimiter { ticks, last_logged: Mutex::new(None) }
+    fn new(now: fn() -> Instant) -> LogRateLimiter {
+        LogRateLimiter { now, last_logged: Mutex::new(None) }
     }
 
-    /// Returns whether a line may be logged now, and takes note of it if so.
+    /// Returns whether a line may be logged now. If so, further lines must wait.
     fn try_acquire(&self) -> bool {
-        let now = (self.ticks)();
-        let mut logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due =
-            logged.is_none_or(|at| now.saturating_duration_since(at) >= CONNECTION_LOG_INTERVAL);
+        let now = (self.now)();
+        let mut last_logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last_logged
+            .is_none_or(|last| now.saturating_duration_since(last) >= CONNECTION_LOG_INTERVAL);
         if is_due {
-            *logged = Some(now);
+            *last_logged = Some(now);
         }
         is_due
     }
 }
 
-/// Lets only a few of the HTTP libraries' lines about connections into the log: anybody can cause
-/// 10,000 of them a second. The errors of HTTP/1 are left to [`ConnectionErrorCounter`].
+/// Limits the rate of the HTTP libraries' lines about connections: any client can cause 10,000 of
+/// them per second. [`ConnectionErrorCounter`] handles the errors of HTTP/1.
 struct ConnectionLogFilter {
     http1: LogRateLimiter,
     http2: LogRateLimiter,
@@ -380,9 +399,9 @@ impl<S> Filter<S> for ConnectionLogFilter {
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let target = event.metadata().target();
-        let is_frames =
-            target.strip_prefix(HTTP2_TARGET).is_some_and(|rest| !rest.starts_with('_'));
-        match (target.starts_with(HTTP1_TARGET), is_frames) {
+        let is_http2 =
+            target.strip_prefix(HTTP2_TARGET).is_some_and(|suffix| !suffix.starts_with('_'));
+        match (target.starts_with(HTTP1_TARGET), is_http2) {
             (true, _) => self.http1.try_acquire(),
             (_, true) => self.http2.try_acquire(),
             (false, false) => true,
@@ -390,8 +409,8 @@ impl<S> Filter<S> for ConnectionLogFilter {
     }
 }
 
-/// Counts failed connections, and warns of them now and then. For the HTTP library they are errors,
-/// but a mistake of a stranger is no error of the manager.
+/// Counts failed connections, and logs a warning at a limited rate. The HTTP library logs errors,
+/// but the mistake of a client is not an error of the manager.
 struct ConnectionErrorCounter(LogRateLimiter);
 
 impl<S: Subscriber> Layer<S> for ConnectionErrorCounter {
@@ -409,6 +428,7 @@ impl<S: Subscriber> Layer<S> for ConnectionErrorCounter {
     }
 }
 
+/// Collects the message of an event.
 struct MessageVisitor(String);
 
 impl Visit for MessageVisitor {
@@ -426,7 +446,7 @@ mod tests {
     use tracing_subscriber::fmt::format;
 
     #[test]
-    fn a_long_line_is_cut_and_json_stays_json() {
+    fn a_long_line_is_shortened_and_json_stays_json() {
         assert_eq!(bound_line(b"short\n", true), b"short\n");
         let human = bound_line(format!("{}\n", "é".repeat(LINE_BYTES_MAX)).as_bytes(), true);
         let human = String::from_utf8(human).expect("whole characters");
@@ -439,22 +459,27 @@ mod tests {
         let event =
             serde_json::json!({ "level": "INFO", "job": "j", "reason": "ü".repeat(50_000) });
         let line = bound_line(format!("{event}\n").as_bytes(), false);
-        let cut: Value = serde_json::from_slice(&line).expect("JSON");
+        let shortened: Value = serde_json::from_slice(&line).expect("JSON");
         assert!(line.len() <= LINE_BYTES_MAX && line.ends_with(b"\n"));
-        assert_eq!((&cut["level"], &cut["job"]), (&event["level"], &event["job"]));
+        assert_eq!((&shortened["level"], &shortened["job"]), (&event["level"], &event["job"]));
         assert!(
-            cut["reason"].as_str().is_some_and(|text| text.ends_with("ü… (cut, 100000 bytes)")),
-            "{cut}"
+            shortened["reason"]
+                .as_str()
+                .is_some_and(|text| text.ends_with("ü… (cut, 100000 bytes)")),
+            "{shortened}"
         );
 
-        for odd in [
+        for unstructured in [
             format!("[{}]", "1,".repeat(LINE_BYTES_MAX)),
             format!("\u{1}{}", "\u{1}".repeat(2 * LINE_BYTES_MAX)),
         ] {
-            let line = bound_line(odd.as_bytes(), false);
+            let line = bound_line(unstructured.as_bytes(), false);
             assert!(line.len() <= LINE_BYTES_MAX, "{}", line.len());
-            let cut: Value = serde_json::from_slice(&line).expect("JSON");
-            assert!(cut["line"].as_str().is_some_and(|text| text.contains("… (cut, ")), "{cut}");
+            let shortened: Value = serde_json::from_slice(&line).expect("JSON");
+            assert!(
+                shortened["line"].as_str().is_some_and(|text| text.contains("… (cut, ")),
+                "{shortened}"
+            );
         }
     }
 
@@ -482,14 +507,14 @@ mod tests {
     fn connection_errors_are_logged_once_a_minute_for_each_library() {
         let output = TestOutput::default();
         let writer = output.clone();
-        let ticks = base::clock::timer_now;
-        let throttled = ConnectionLogFilter {
-            http1: LogRateLimiter::new(ticks),
-            http2: LogRateLimiter::new(ticks),
+        let now = base::clock::timer_now;
+        let rate_limited = ConnectionLogFilter {
+            http1: LogRateLimiter::new(now),
+            http2: LogRateLimiter::new(now),
         };
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(move || writer.clone())
-            .with_filter(Targets::new().with_default(LevelFilter::INFO).and(throttled));
+            .with_filter(Targets::new().with_default(LevelFilter::INFO).and(rate_limited));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             for _ in 0..100 {
                 tracing::warn!(target: "h2::proto::ping_pong", "ping");
@@ -532,8 +557,8 @@ mod tests {
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!(shown = %hostile, quoted = hostile, count = 7, "{hostile}");
             let forged = "x\" level=\"ERROR\" job=1";
-            let (word, told, none) = ("a.b-c:1", "a=b", "");
-            tracing::info!(%word, %told, %none, %forged, debug = ?"a b", "m");
+            let (word, pair, none) = ("a.b-c:1", "a=b", "");
+            tracing::info!(%word, %pair, %none, %forged, debug = ?"a b", "m");
         });
         let text = String::from_utf8(output.0.lock().expect("no panic").clone()).expect("text");
         let plain = r"a\u{1b}[2J\nforged \u{202e}line\u{2028}\u{9b}x";
@@ -542,7 +567,7 @@ mod tests {
             format!(
                 " INFO workflow_manager_daemon::telemetry::log::tests: {plain} shown=\"{plain}\" \
                  quoted=\"{plain}\" count=7\n INFO \
-                 workflow_manager_daemon::telemetry::log::tests: m word=a.b-c:1 told=\"a=b\" \
+                 workflow_manager_daemon::telemetry::log::tests: m word=a.b-c:1 pair=\"a=b\" \
                  none=\"\" \
                  forged=\"x\\\" level=\\\"ERROR\\\" job=1\" debug=\"a b\"\n"
             )

@@ -1,4 +1,4 @@
-//! The metrics of the process itself, read from `/proc/self`: `process_…`.
+//! The standard metrics of the process, `process_…`, read from `/proc`.
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -7,7 +7,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
-/// Names and helps, in the order of [`ProcessState::gauges`].
+/// The names and help texts of the gauges, in the order of [`ProcessState::gauges`].
 const GAUGES: [(&str, &str); 6] = [
     ("process_open_fds", "Number of open file descriptors."),
     ("process_max_fds", "Maximum number of open file descriptors."),
@@ -17,6 +17,7 @@ const GAUGES: [(&str, &str); 6] = [
     ("process_threads", "Number of OS threads in the process."),
 ];
 
+/// Collects the metrics of the process at each scrape.
 pub(super) struct ProcessCollector {
     cpu_seconds: IntCounter,
     gauges: Vec<IntGauge>,
@@ -36,6 +37,7 @@ impl ProcessCollector {
         })
     }
 
+    /// Returns the collectors of all metrics.
     fn collectors(&self) -> impl Iterator<Item = &dyn Collector> {
         let gauges = self.gauges.iter().map(|gauge| gauge as &dyn Collector);
         std::iter::once(&self.cpu_seconds as &dyn Collector).chain(gauges)
@@ -57,47 +59,52 @@ impl Collector for ProcessCollector {
     }
 }
 
+/// The values of the metrics.
 #[derive(Debug, PartialEq)]
 struct ProcessState {
     cpu_seconds: u64,
+    /// The values of [`GAUGES`].
     gauges: [u64; 6],
 }
 
 impl ProcessState {
+    /// Reads the values; `None` if `/proc` cannot be read.
     fn read() -> Option<ProcessState> {
-        let listed = || fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        let count_entries = || fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         let open_files = match fs::metadata("/proc/self/fd").map_or(0, |folder| folder.len()) {
-            // Before Linux 6.2 the size does not tell how many there are.
-            0 => u64::try_from(listed()).unwrap_or(u64::MAX),
+            // Since Linux 6.2 the size is the number of open files; before it is 0.
+            0 => u64::try_from(count_entries()).unwrap_or(u64::MAX),
             count => count,
         };
         let files_max = getrlimit(Resource::Nofile).current.unwrap_or(0);
-        // Only what is told of processes may be visible (systemd, ProcSubset=pid).
+        // A service manager may hide /proc/stat (systemd, ProcSubset=pid).
         let system = fs::read_to_string("/proc/stat").ok();
         let process = fs::read_to_string("/proc/self/stat").ok()?;
         ProcessState::parse(system.as_deref(), &process, [open_files, files_max])
     }
 
-    /// Parses `/proc/stat` and `/proc/self/stat` (proc_stat(5), proc_pid_stat(5)). Without the
-    /// first the time of the start is 0.
-    fn parse(system: Option<&str>, process: &str, files: [u64; 2]) -> Option<ProcessState> {
-        let boot = system.and_then(|system| {
-            let boot = system.lines().find_map(|line| line.strip_prefix("btime "))?;
-            boot.trim().parse::<u64>().ok()
+    /// Parses `/proc/stat` and `/proc/self/stat` (proc_stat(5), proc_pid_stat(5)). Without
+    /// `/proc/stat` the start time is 0. `open_files` are the number of open files and its limit.
+    fn parse(system: Option<&str>, process: &str, open_files: [u64; 2]) -> Option<ProcessState> {
+        let boot_time_s = system.and_then(|system| {
+            let boot_time_s = system.lines().find_map(|line| line.strip_prefix("btime "))?;
+            boot_time_s.trim().parse::<u64>().ok()
         });
-        // The name of the program, the second field, may hold spaces and brackets.
+        // The second field, the name of the program, may contain spaces and brackets.
         let fields: Vec<&str> = process.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        let ticks = clock_ticks_per_second();
-        let resident = field(24)? * u64::try_from(page_size()).ok()?;
+        let ticks_per_second = clock_ticks_per_second();
+        let resident_bytes = field(24)? * u64::try_from(page_size()).ok()?;
         Some(ProcessState {
-            cpu_seconds: (field(14)? + field(15)?) / ticks,
+            cpu_seconds: (field(14)? + field(15)?) / ticks_per_second,
             gauges: [
-                files[0],
-                files[1],
+                open_files[0],
+                open_files[1],
                 field(23)?,
-                resident,
-                boot.map_or(Some(0), |boot| Some(boot + field(22)? / ticks))?,
+                resident_bytes,
+                boot_time_s.map_or(Some(0), |boot_time_s| {
+                    Some(boot_time_s + field(22)? / ticks_per_second)
+                })?,
                 field(20)?,
             ],
         })
@@ -121,14 +128,14 @@ mod tests {
             gauges: [5, 1024, 1_048_576, 3 * page, 1_700_000_000 + 500 / ticks, 9],
         };
         assert_eq!(state, Some(expected));
-        // A service manager may hide what is not of processes.
-        let hidden = ProcessState::parse(None, process, [5, 1024]).expect("the rest is told");
-        assert_eq!(hidden.gauges, [5, 1024, 1_048_576, 3 * page, 0, 9]);
+        let without_system =
+            ProcessState::parse(None, process, [5, 1024]).expect("/proc/self/stat is enough");
+        assert_eq!(without_system.gauges, [5, 1024, 1_048_576, 3 * page, 0, 9]);
         assert_eq!(ProcessState::parse(Some(system), "42 (a", [0, 0]), None);
     }
 
     #[test]
-    fn this_process_tells_of_itself() {
+    fn the_metrics_of_this_process_are_plausible() {
         let families = ProcessCollector::new().expect("names").collect();
         let value = |name: &str| {
             let family = families.iter().find(|family| family.name() == name).expect(name);

@@ -1,5 +1,5 @@
-//! Counts of created and ended top-level jobs, minute by minute, for the charts of the page. They
-//! reach back one day at most; totals are in the metrics.
+//! Counts created and ended root jobs per minute, for the charts of the page. The counts cover one
+//! day at most; the totals are in the metrics.
 
 use engine::{JobState, Timestamp};
 use serde::Serialize;
@@ -7,10 +7,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use utoipa::ToSchema;
 
-/// How many minutes are kept.
+/// How many minutes are retained for a workflow.
 const RETAINED_MINUTES: usize = 24 * 60;
 
-/// How many durations are kept for a workflow: those of the jobs that completed last.
+/// How many durations of completed jobs are retained for a workflow: the newest ones.
 const RETAINED_DURATIONS: usize = 1_000;
 
 const MINUTE_NS: i64 = 60_000_000_000;
@@ -25,15 +25,16 @@ pub struct JobRates(Mutex<HashMap<Arc<str>, WorkflowRates>>);
 /// The counts of one workflow.
 #[derive(Default)]
 struct WorkflowRates {
-    /// The minutes in which something happened, in order.
+    /// The minutes in which jobs were created or ended, in order.
     minutes: VecDeque<Minute>,
-    /// For each completed job the minute of its end, and how long it took, in nanoseconds.
+    /// For each completed job the minute of its end, and its duration in nanoseconds.
     durations: VecDeque<(i64, i64)>,
 }
 
+/// The counts of one minute.
 #[derive(Clone, Copy, Default)]
 struct Minute {
-    /// The number of the minute, counted from 1970.
+    /// The number of the minute since 1970.
     minute: i64,
     created: u32,
     completed: u32,
@@ -66,20 +67,20 @@ pub struct Rate {
 
 impl JobRates {
     /// Counts a job that was created.
-    pub(crate) fn record_created(&self, workflow: &str, at: Timestamp) {
-        self.update(workflow, |rates| rates.minute_mut(at).created += 1);
+    pub(crate) fn record_created(&self, workflow: &str, time: Timestamp) {
+        self.update(workflow, |rates| rates.minute_mut(time).created += 1);
     }
 
     /// Counts a job that has ended. `elapsed_ns` is the time since its creation.
     pub(crate) fn record_ended(
         &self,
         workflow: &str,
-        at: Timestamp,
+        time: Timestamp,
         state: JobState,
         elapsed_ns: i64,
     ) {
         self.update(workflow, |rates| {
-            let minute = rates.minute_mut(at).count_end(state);
+            let minute = rates.minute_mut(time).count_end(state);
             if state == JobState::Completed {
                 if rates.durations.len() == RETAINED_DURATIONS {
                     rates.durations.pop_front();
@@ -89,13 +90,13 @@ impl JobRates {
         });
     }
 
-    /// Takes back the count of a job that goes on after its end. It is counted again at its next
+    /// Revokes the count of a job that continues after its end. It is counted again at its next
     /// end.
-    pub(crate) fn revoke_end(&self, workflow: &str, ended: Timestamp, state: JobState) {
+    pub(crate) fn revoke_end(&self, workflow: &str, ended_at: Timestamp, state: JobState) {
         self.update(workflow, |rates| {
-            let minute = ended.0.div_euclid(MINUTE_NS);
-            let found = rates.minutes.binary_search_by_key(&minute, |entry| entry.minute);
-            let Some(minute) = found.ok().and_then(|index| rates.minutes.get_mut(index)) else {
+            let minute = ended_at.0.div_euclid(MINUTE_NS);
+            let index = rates.minutes.binary_search_by_key(&minute, |entry| entry.minute);
+            let Some(minute) = index.ok().and_then(|index| rates.minutes.get_mut(index)) else {
                 return;
             };
             if let Some(count) = minute.counter_mut(state) {
@@ -105,20 +106,21 @@ impl JobRates {
     }
 
     /// Counts a job that was created before the process began.
-    pub(crate) fn record_past_created(&self, workflow: &str, at: Timestamp) {
-        self.record_created(workflow, at);
+    pub(crate) fn record_past_created(&self, workflow: &str, time: Timestamp) {
+        self.record_created(workflow, time);
     }
 
-    /// Counts a job that ended before the process began, and before all that were counted so far.
+    /// Counts a job that ended before the process began, and before all jobs that were counted so
+    /// far.
     pub(crate) fn record_past_ended(
         &self,
         workflow: &str,
-        at: Timestamp,
+        time: Timestamp,
         state: JobState,
         elapsed_ns: i64,
     ) {
         self.update(workflow, |rates| {
-            let minute = rates.minute_mut(at).count_end(state);
+            let minute = rates.minute_mut(time).count_end(state);
             if state == JobState::Completed && rates.durations.len() < RETAINED_DURATIONS {
                 rates.durations.push_front((minute, elapsed_ns));
             }
@@ -128,30 +130,35 @@ impl JobRates {
     /// Returns the counts of a workflow's jobs within the last minutes, the current one included.
     pub fn rate(&self, workflow: &str, now: Timestamp, minutes: usize) -> Rate {
         let minutes = minutes.clamp(1, RETAINED_MINUTES);
-        let span = i64::try_from(minutes).unwrap_or(i64::MAX);
-        let first = now.0.div_euclid(MINUTE_NS) - span + 1;
+        let minute_count = i64::try_from(minutes).unwrap_or(i64::MAX);
+        let first_minute = now.0.div_euclid(MINUTE_NS) - minute_count + 1;
         let mut rate = Rate { per_minute: vec![(0, 0); minutes], ..Rate::default() };
         let workflows = self.lock();
         let Some(rates) = workflows.get(workflow) else { return rate };
-        for minute in rates.minutes.iter().filter(|minute| minute.minute >= first) {
+        for minute in rates.minutes.iter().filter(|minute| minute.minute >= first_minute) {
             rate.created += minute.created;
             rate.completed += minute.completed;
             rate.failed += minute.failed;
             rate.cancelled += minute.cancelled;
-            // A clock that was set back leaves minutes of the future behind.
-            let index = usize::try_from(minute.minute - first).unwrap_or(usize::MAX);
+            // After the clock was set back, there can be minutes in the future.
+            let index = usize::try_from(minute.minute - first_minute).unwrap_or(usize::MAX);
             if let Some(counts) = rate.per_minute.get_mut(index) {
                 *counts = (minute.completed, minute.failed);
             }
         }
-        let within = rates.durations.iter().filter(|(minute, _)| *minute >= first);
-        let mut durations: Vec<i64> = within.map(|(_, elapsed)| *elapsed).collect();
+        let mut durations: Vec<i64> = rates
+            .durations
+            .iter()
+            .filter(|(minute, _)| *minute >= first_minute)
+            .map(|(_, elapsed_ns)| *elapsed_ns)
+            .collect();
         durations.sort_unstable();
         rate.p50 = nearest_rank(&durations, 50);
         rate.p95 = nearest_rank(&durations, 95);
         rate
     }
 
+    /// Changes the counts of a workflow.
     fn update(&self, workflow: &str, change: impl FnOnce(&mut WorkflowRates)) {
         let mut rates = self.lock();
         match rates.get_mut(workflow) {
@@ -174,7 +181,7 @@ impl Minute {
         self.minute
     }
 
-    /// Returns the counter of jobs that ended in this state.
+    /// Returns the counter of jobs that ended in a state; `None` for a state that is no end.
     fn counter_mut(&mut self, state: JobState) -> Option<&mut u32> {
         match state {
             JobState::Completed => Some(&mut self.completed),
@@ -186,14 +193,14 @@ impl Minute {
 }
 
 impl WorkflowRates {
-    /// Returns the minute of a time. Minutes that are more than a day older than the newest are
-    /// dropped.
-    fn minute_mut(&mut self, at: Timestamp) -> &mut Minute {
-        let minute = at.0.div_euclid(MINUTE_NS);
-        let found = self.minutes.binary_search_by_key(&minute, |entry| entry.minute);
-        let mut index = found.unwrap_or_else(|place| {
-            self.minutes.insert(place, Minute { minute, ..Minute::default() });
-            place
+    /// Returns the minute of a time, and creates it if it is missing. Drops the oldest minutes
+    /// beyond the limit.
+    fn minute_mut(&mut self, time: Timestamp) -> &mut Minute {
+        let minute = time.0.div_euclid(MINUTE_NS);
+        let position = self.minutes.binary_search_by_key(&minute, |entry| entry.minute);
+        let mut index = position.unwrap_or_else(|position| {
+            self.minutes.insert(position, Minute { minute, ..Minute::default() });
+            position
         });
         while self.minutes.len() > RETAINED_MINUTES && index > 0 {
             self.minutes.pop_front();
@@ -203,10 +210,10 @@ impl WorkflowRates {
     }
 }
 
-/// Returns the nearest-rank percentile of a sorted slice.
-fn nearest_rank(ordered: &[i64], percent: usize) -> Option<i64> {
-    let rank = (ordered.len() * percent).div_ceil(100);
-    ordered.get(rank.checked_sub(1)?).copied()
+/// Returns the nearest-rank percentile of a sorted slice; `None` if it is empty.
+fn nearest_rank(sorted: &[i64], percent: usize) -> Option<i64> {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.checked_sub(1)?).copied()
 }
 
 #[cfg(test)]
@@ -220,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_counted_in_their_minutes_and_a_span_ends_now() {
+    fn jobs_are_counted_in_their_minutes_up_to_now() {
         let rates = JobRates::default();
         rates.record_created("w", at(100));
         rates.record_created("other", at(100));
@@ -239,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_goes_on_after_its_end_is_counted_at_its_last_end_alone() {
+    fn a_job_that_continues_after_its_end_is_counted_at_its_last_end_alone() {
         let rates = JobRates::default();
         rates.record_ended("w", at(100), JobState::Failed, SECOND_NS);
         rates.record_ended("w", at(100), JobState::Failed, SECOND_NS);
@@ -250,7 +257,7 @@ mod tests {
         let rate = rates.rate("w", at(103), 4);
         assert_eq!(rate.per_minute, [(0, 1), (0, 0), (0, 0), (1, 0)]);
         assert_eq!((rate.completed, rate.failed), (1, 1));
-        // These ends are older than what is kept, or not counted yet.
+        // These ends are older than the retained minutes, or not counted yet.
         rates.revoke_end("w", at(1), JobState::Failed);
         rates.revoke_end("w", at(103), JobState::Cancelled);
         assert_eq!(rates.rate("w", at(103), 4), rate);
@@ -265,7 +272,7 @@ mod tests {
         // The clock is set back by an hour.
         rates.record_ended("w", at(3 * 24 * 60 - 60), JobState::Completed, 0);
         let workflows = rates.lock();
-        let workflow = workflows.get("w").expect("kept");
+        let workflow = workflows.get("w").expect("the workflow has counts");
         assert_eq!(
             (workflow.minutes.len(), workflow.durations.len()),
             (RETAINED_MINUTES, RETAINED_DURATIONS)
@@ -284,14 +291,14 @@ mod tests {
         let rate = rates.rate("w", at(5_000), 2);
         assert_eq!(rate.per_minute, [(0, 1), (1, 0)]);
         let workflows = rates.lock();
-        let workflow = workflows.get("w").expect("kept");
+        let workflow = workflows.get("w").expect("the workflow has counts");
         assert!(workflow.minutes.len() <= RETAINED_MINUTES + 1, "{}", workflow.minutes.len());
         assert_eq!(workflow.durations.len(), RETAINED_DURATIONS);
         assert_eq!(workflow.durations.back(), Some(&(5_000, 1)), "the newest is the last");
     }
 
     #[test]
-    fn ranks_are_the_nearest() {
+    fn percentiles_are_nearest_ranks() {
         let hundred: Vec<i64> = (1..=100).collect();
         assert_eq!(
             [1, 50, 95, 100].map(|percent| nearest_rank(&hundred, percent)),

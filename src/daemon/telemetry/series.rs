@@ -1,6 +1,6 @@
-//! The workflows and steps that have series of their own in the metrics. There are as many as the
-//! workflow files have, up to a bound. A workflow that is in no file any more, and that no running
-//! job has, loses its series.
+//! Decides which workflows and steps have series of their own in the metrics. Their number is
+//! bounded by the workflow files and a setting. A workflow that is neither in the files nor in an
+//! active job loses its series.
 
 use engine::Definition;
 use prometheus::core::Collector;
@@ -20,15 +20,15 @@ pub struct StepSeries(RwLock<SeriesState>);
 #[derive(Default)]
 struct SeriesState {
     steps_max: usize,
-    /// The definitions in the files.
+    /// The definitions in the files, by the full names of their workflows.
     current: HashMap<String, Arc<Definition>>,
-    /// Other definitions, which running jobs have.
+    /// Other definitions, which running jobs use.
     previous: Vec<Weak<Definition>>,
     /// The steps that have series of their own, by the full names of their workflows.
     tracked: HashMap<String, HashSet<Arc<str>>>,
 }
 
-/// Says that there are too many steps for each to have its own series.
+/// The result of definitions that have more steps than may have series of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeriesOverflow {
     /// The number of steps without series of their own.
@@ -38,28 +38,29 @@ pub struct SeriesOverflow {
 }
 
 impl StepSeries {
-    /// Replaces the definitions of the files; those of running jobs stay. If there are more steps
-    /// than `steps_max`, those of the largest workflows share one series.
+    /// Replaces the definitions of the files. Definitions of running jobs stay. If the files have
+    /// more steps than `steps_max`, the steps of the largest workflows share one series.
     pub(crate) fn replace_definitions(
         &self,
         definitions: &Definitions,
         steps_max: usize,
     ) -> Option<SeriesOverflow> {
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::take(&mut state.current);
-        let (gone, tracked) = (before.into_values(), std::mem::take(&mut state.tracked));
+        let old_definitions = std::mem::take(&mut state.current).into_values();
+        let old_tracked = std::mem::take(&mut state.tracked);
         state.steps_max = steps_max;
         state.current = definitions.clone().into_iter().collect();
-        let is_gone = |definition: &Arc<Definition>| {
+        let is_replaced = |definition: &Arc<Definition>| {
             !definitions.values().any(|current| Arc::ptr_eq(current, definition))
         };
-        let gone: Vec<_> = gone.filter(is_gone).collect();
-        state.previous.extend(gone.iter().map(Arc::downgrade));
-        drop(gone);
+        let replaced: Vec<_> = old_definitions.filter(is_replaced).collect();
+        state.previous.extend(replaced.iter().map(Arc::downgrade));
+        // What no job uses must not count as alive below.
+        drop(replaced);
         let mut by_size: Vec<_> =
             state.current.iter().map(|(name, definition)| (step_names(definition), name)).collect();
         by_size.sort_unstable_by_key(|(steps, name)| (steps.len(), (*name).clone()));
-        let all = by_size.iter().map(|(steps, _)| steps.len()).sum();
+        let step_count = by_size.iter().map(|(steps, _)| steps.len()).sum();
         let (mut count, mut selected) = (0, HashMap::new());
         for (steps, name) in by_size {
             count += steps.len();
@@ -69,24 +70,30 @@ impl StepSeries {
         }
         let selected_count: usize = selected.values().map(HashSet::len).sum();
         state.tracked = selected;
-        // A running job's definition keeps the series that it had.
+        // The definition of a running job keeps the series that it had.
         for definition in state.alive_previous() {
             let name = definition.full_name();
-            let Some(before) = tracked.get(&*name) else { continue };
-            let retained: Vec<_> =
-                step_names(&definition).into_iter().filter(|step| before.contains(step)).collect();
+            let Some(old_steps) = old_tracked.get(&*name) else { continue };
+            let retained: Vec<_> = step_names(&definition)
+                .into_iter()
+                .filter(|step| old_steps.contains(step))
+                .collect();
             state.tracked.entry(name).or_default().extend(retained);
         }
-        (selected_count < all)
-            .then_some(SeriesOverflow { untracked: all - selected_count, steps: all })
+        (selected_count < step_count)
+            .then_some(SeriesOverflow { untracked: step_count - selected_count, steps: step_count })
     }
 
-    /// Adds the definition of a job, which may be in no file.
+    /// Adds the definition of a job, which may be in no file. Its steps get series of their own if
+    /// the limit allows it.
     pub fn add_definition(&self, definition: &Arc<Definition>) {
         let name = definition.full_name();
-        let is_known = |known: &SeriesState| {
-            known.current.get(&*name).is_some_and(|current| Arc::ptr_eq(current, definition))
-                || known.previous.iter().any(|old| old.as_ptr() == Arc::as_ptr(definition))
+        let is_known = |state: &SeriesState| {
+            state.current.get(&*name).is_some_and(|current| Arc::ptr_eq(current, definition))
+                || state
+                    .previous
+                    .iter()
+                    .any(|previous| previous.as_ptr() == Arc::as_ptr(definition))
         };
         if is_known(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
             return;
@@ -96,14 +103,15 @@ impl StepSeries {
             return;
         }
         state.previous.push(Arc::downgrade(definition));
-        let is_current = state.current.contains_key(&*name) && !state.tracked.contains_key(&*name);
+        let is_untracked =
+            state.current.contains_key(&*name) && !state.tracked.contains_key(&*name);
         let count: usize = state.tracked.values().map(HashSet::len).sum();
         let tracked = state.tracked.get(&*name);
         let added: Vec<_> = step_names(definition)
             .into_iter()
-            .filter(|step| tracked.is_none_or(|own| !own.contains(step)))
+            .filter(|step| tracked.is_none_or(|steps| !steps.contains(step)))
             .collect();
-        if !is_current && count + added.len() <= state.steps_max {
+        if !is_untracked && count + added.len() <= state.steps_max {
             state.tracked.entry(name).or_default().extend(added);
         }
     }
@@ -115,24 +123,24 @@ impl StepSeries {
         if is_tracked { step } else { OTHER }
     }
 
-    /// Removes the definitions that no job has any more. Returns what is still used, or `None` if
-    /// nothing was removed.
+    /// Removes the definitions that no job uses any more. Returns the steps that are still used, or
+    /// `None` if nothing was removed.
     pub(super) fn remove_unused(&self) -> Option<UsedSteps> {
         let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if state.previous.iter().all(|old| old.strong_count() > 0) {
+        if state.previous.iter().all(|previous| previous.strong_count() > 0) {
             return None;
         }
         drop(state);
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        state.previous.retain(|old| old.strong_count() > 0);
+        state.previous.retain(|previous| previous.strong_count() > 0);
         let mut used: HashMap<String, HashSet<Arc<str>>> = HashMap::new();
         let previous = state.alive_previous();
         for definition in state.current.values().chain(&previous) {
             used.entry(definition.full_name()).or_default().extend(step_names(definition));
         }
-        state.tracked.retain(|name, own| match used.get(name) {
+        state.tracked.retain(|name, tracked| match used.get(name) {
             Some(steps) => {
-                own.retain(|step| steps.contains(step));
+                tracked.retain(|step| steps.contains(step));
                 true
             }
             None => false,
@@ -142,6 +150,7 @@ impl StepSeries {
 }
 
 impl SeriesState {
+    /// Returns the previous definitions that jobs still use.
     fn alive_previous(&self) -> Vec<Arc<Definition>> {
         self.previous.iter().filter_map(Weak::upgrade).collect()
     }
@@ -151,6 +160,7 @@ impl SeriesState {
 pub(super) struct UsedSteps(HashMap<String, HashSet<Arc<str>>>);
 
 impl UsedSteps {
+    /// Returns whether the series of a workflow, or of one of its steps, is still used.
     pub(super) fn has(&self, workflow: &str, step: Option<&str>) -> bool {
         self.0
             .get(workflow)
@@ -158,11 +168,12 @@ impl UsedSteps {
     }
 }
 
+/// Returns the names of all steps of a definition.
 fn step_names(definition: &Definition) -> HashSet<Arc<str>> {
     definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| step.name.clone()).collect()
 }
 
-/// Returns the labels of each series of a family.
+/// Returns the names and values of the labels of each series of a family.
 pub(super) fn collect_labels(family: &impl Collector) -> Vec<Vec<(String, String)>> {
     let families = family.collect();
     let metrics = families.iter().flat_map(|family| family.get_metric());
@@ -186,7 +197,10 @@ mod tests {
     }
 
     fn files(definitions: &[&Arc<Definition>]) -> Definitions {
-        definitions.iter().map(|found| (found.full_name(), (*found).clone())).collect()
+        definitions
+            .iter()
+            .map(|definition| (definition.full_name(), (*definition).clone()))
+            .collect()
     }
 
     /// Counts a step in the metrics as a job does.
@@ -208,16 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn reloads_leave_no_series_of_what_is_gone() {
+    fn reloads_leave_no_series_of_removed_steps() {
         let metrics = Metrics::new();
         let stays = definition("stays", &["a"]);
         let mut lines = Vec::new();
         for round in 0..60 {
             let (workflow, step) = (format!("w{round}"), format!("s{round}"));
-            let (gone, renamed) =
+            let (removed, renamed) =
                 (definition(&workflow, &["a"]), definition("renamed", &["kept", &step]));
             assert_eq!(
-                metrics.series.replace_definitions(&files(&[&stays, &gone, &renamed]), 100),
+                metrics.series.replace_definitions(&files(&[&stays, &removed, &renamed]), 100),
                 None
             );
             for (workflow, step) in
@@ -237,7 +251,10 @@ mod tests {
                 "step=s59,workflow=renamed",
             ]
         );
-        assert!(metrics.render().contains("{step=\"a\",workflow=\"stays\"} 60"), "it goes on");
+        assert!(
+            metrics.render().contains("{step=\"a\",workflow=\"stays\"} 60"),
+            "the count continues"
+        );
     }
 
     #[test]
@@ -248,7 +265,7 @@ mod tests {
         metrics.series.add_definition(&before);
         count(&metrics, "w", "a");
         metrics.series.replace_definitions(&files(&[&after]), 100);
-        // The job goes on.
+        // The job continues.
         count(&metrics, "w", "a");
         assert!(metrics.render().contains("replied_total{step=\"a\",workflow=\"w\"} 2"));
         drop(before);
@@ -266,12 +283,12 @@ mod tests {
     #[test]
     fn with_too_many_steps_those_of_the_largest_workflows_are_counted_together() {
         let metrics = Metrics::new();
-        let names: Vec<String> = (0..1_000).map(|at| format!("s{at}")).collect();
+        let names: Vec<String> = (0..1_000).map(|index| format!("s{index}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let (large, small) = (definition("large", &names), definition("small", &["a", "b"]));
         let all = files(&[&large, &small]);
-        let too_many = metrics.series.replace_definitions(&all, 500);
-        assert_eq!(too_many, Some(SeriesOverflow { untracked: 1_000, steps: 1_002 }));
+        let overflow = metrics.series.replace_definitions(&all, 500);
+        assert_eq!(overflow, Some(SeriesOverflow { untracked: 1_000, steps: 1_002 }));
         names.iter().for_each(|step| count(&metrics, "large", step));
         count(&metrics, "small", "a");
         metrics.series.add_definition(&large);

@@ -1,4 +1,4 @@
-//! What the exporter is told of a job.
+//! The root jobs whose traces are exported.
 
 use engine::{JobId, Timestamp};
 
@@ -7,7 +7,7 @@ use engine::{JobId, Timestamp};
 pub struct EndedJob {
     /// The id of the job.
     pub id: JobId,
-    /// When it was created. Another job may have the same id by now.
+    /// When it was created. It distinguishes the job from a later one with the same id.
     pub created: Timestamp,
     /// The number of the entry that ended it, from 1.
     pub entry: u64,

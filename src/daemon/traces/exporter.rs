@@ -1,6 +1,6 @@
 //! The task that reads the records of ended jobs and exports their spans, on a thread of its own.
-//! It does one thing at a time: while the receiver accepts nothing, it reads nothing. So its memory
-//! is bounded by the jobs that wait, the spans of one job, and one export.
+//! Reading and exporting alternate: while the receiver accepts nothing, nothing is read. So memory
+//! is bounded by the waiting jobs, the spans of one job, and one export.
 
 use super::ended_job::EndedJob;
 use super::otlp::{
@@ -24,33 +24,34 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
-/// The largest export, in bytes: what most receivers and proxies accept. A span that is larger is
+/// The size limit of an export, in bytes: most receivers and proxies accept it. A larger span is
 /// sent alone.
 const EXPORT_BYTES_MAX: usize = 1 << 20;
 
-/// How much of a response is read, in bytes.
+/// The part of a response that is read, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 
-/// How much of a response the log contains, in characters.
+/// The part of a response that is logged, in characters.
 const RESPONSE_CHARS_MAX: usize = 300;
 
 /// The content type of an export.
 const PROTOBUF: &str = "application/x-protobuf";
 
-/// The longest wait of the task before it checks again what is due.
+/// The longest wait of a task that has nothing due.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// The longest pause that a receiver can ask for. Spans are seldom kept for longer than that.
+/// The longest pause that the receiver can demand with `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
 /// A message to the exporter's task.
 pub(super) enum ExporterMessage {
     /// A root job has ended.
     Ended(EndedJob),
-    /// Send what is left, then end.
+    /// Send the remaining spans, reply, and end.
     Close(oneshot::Sender<()>),
 }
 
+/// The state of the task.
 pub(super) struct Exporter {
     settings: TraceSettings,
     url: String,
@@ -63,45 +64,57 @@ pub(super) struct Exporter {
     inbox: UnboundedReceiver<ExporterMessage>,
     /// Ended jobs, each with the time at which its record is to be read.
     jobs: VecDeque<(Instant, EndedJob)>,
-    /// Spans that wait for others, and since when the first of them does.
+    /// Spans that wait for a full export.
     spans: Vec<Span>,
+    /// Since when the first of `spans` waits.
     spans_since: Option<Instant>,
-    /// The export that is being sent.
+    /// An export that has failed and is retried.
     export: Option<Export>,
-    /// How often exports have failed in a row, and until when none is tried.
+    /// How many exports have failed in a row.
     failures: u32,
+    /// Until when no export is tried after a failure.
     paused_until: Option<Instant>,
+    /// Where to reply when everything is sent; set when the process stops.
     close_reply: Option<oneshot::Sender<()>>,
 }
 
-/// Encoded spans that are being sent.
+/// Encoded spans.
 struct Export {
     body: Bytes,
+    /// The number of spans.
     spans: u64,
+    /// When the spans were encoded.
     started: Instant,
 }
 
 /// What the task does next.
 enum ExporterAction {
+    /// Send an export.
     Send,
+    /// Read the record of the next job.
     Read,
+    /// Wait for a message, but no longer than this duration.
     Wait(Duration),
+    /// End the task.
     End,
 }
 
 /// The outcome of an export.
 enum ExportOutcome {
-    /// The spans were accepted, but for this number of them, which were rejected for this reason.
+    /// The spans were accepted, except a number of them, which were rejected for a reason.
     Accepted(u64, String),
-    /// The receiver rejects the export for good.
+    /// The receiver rejects the export permanently, for this reason.
     Rejected(String),
+    /// The export is retried.
     Failed {
         reason: String,
+        /// The pause that the receiver demands.
         retry_after: Option<Duration>,
     },
 }
 
 impl Exporter {
+    /// Creates the exporter of the settings. Returns an error if a setting cannot be used.
     pub(super) fn new(
         settings: &Settings,
         metrics: &Metrics,
@@ -116,7 +129,7 @@ impl Exporter {
         ];
         // Attributes from the settings take precedence.
         let configured = traces.resource()?;
-        attributes.retain(|own| configured.iter().all(|(name, _)| *name != own.key));
+        attributes.retain(|default| configured.iter().all(|(name, _)| *name != default.key));
         attributes.extend(configured.iter().map(|(name, value)| text_attribute(name, value)));
         Ok(Exporter {
             url: traces.url()?,
@@ -140,6 +153,7 @@ impl Exporter {
         })
     }
 
+    /// Reads and exports until the process stops or the journal is closed.
     pub(super) async fn run(mut self) {
         loop {
             while let Ok(message) = self.inbox.try_recv() {
@@ -152,8 +166,8 @@ impl Exporter {
                         return self.finish();
                     }
                 }
-                ExporterAction::Wait(time) => {
-                    match tokio::time::timeout(time, self.inbox.recv()).await {
+                ExporterAction::Wait(wait) => {
+                    match tokio::time::timeout(wait, self.inbox.recv()).await {
                         Ok(Some(message)) => self.handle_message(message),
                         Ok(None) => return self.finish(),
                         Err(_) => {}
@@ -169,14 +183,15 @@ impl Exporter {
             ExporterMessage::Ended(job) => {
                 self.jobs.push_back((clock::instant() + self.settings.delay.0, job))
             }
-            ExporterMessage::Close(answer) => self.close_reply = Some(answer),
+            ExporterMessage::Close(reply_sender) => self.close_reply = Some(reply_sender),
         }
     }
 
+    /// Decides what to do next.
     fn next_action(&self) -> ExporterAction {
         let (now, is_closing) = (clock::instant(), self.close_reply.is_some());
         if let Some(until) = self.paused_until.filter(|until| *until > now) {
-            // An export that failed before the stop is not tried again.
+            // An export that has failed is not retried when the process stops.
             return if is_closing {
                 ExporterAction::End
             } else {
@@ -187,30 +202,32 @@ impl Exporter {
             return ExporterAction::Send;
         }
         let is_full = self.spans.len() >= self.settings.batch_spans_max;
-        let due = self.spans_since.map(|since| since + self.settings.interval.0);
-        if is_full || due.is_some_and(|due| due <= now) {
+        let export_due = self.spans_since.map(|since| since + self.settings.interval.0);
+        if is_full || export_due.is_some_and(|due| due <= now) {
             return ExporterAction::Send;
         }
-        let ready = self.jobs.front().map(|(ready, _)| *ready);
-        if ready.is_some_and(|ready| ready <= now || is_closing) {
+        let read_due = self.jobs.front().map(|(due, _)| *due);
+        if read_due.is_some_and(|due| due <= now || is_closing) {
             return ExporterAction::Read;
         }
         if is_closing {
             return if self.spans.is_empty() { ExporterAction::End } else { ExporterAction::Send };
         }
-        let wait = due.into_iter().chain(ready).min().map(|at| at.saturating_duration_since(now));
+        let next_due = export_due.into_iter().chain(read_due).min();
+        let wait = next_due.map(|due| due.saturating_duration_since(now));
         ExporterAction::Wait(wait.unwrap_or(WAIT_MAX))
     }
 
-    /// Reads the next job's spans. An error means that nothing can be read any more.
+    /// Reads the next job and adds its spans. Returns an error if the journal is closed.
     fn read_next_job(&mut self) -> Result<(), JournalError> {
         let Some((_, job)) = self.jobs.pop_front() else { return Ok(()) };
         self.metrics.traces_jobs_waiting.dec();
-        // A panic costs the spans of this job alone, not the task.
-        let read = catch_unwind(AssertUnwindSafe(|| self.builder.build_trace(&*self.reader, job)));
-        let reason = match read {
+        // A panic loses the spans of this job, and does not end the task.
+        let result =
+            catch_unwind(AssertUnwindSafe(|| self.builder.build_trace(&*self.reader, job)));
+        let reason = match result {
             Ok(Ok(Some(Trace { spans, omitted, .. }))) => {
-                self.drop_spans("limit", omitted);
+                self.count_dropped_spans("limit", omitted);
                 self.spans.extend(spans);
                 self.spans_since.get_or_insert_with(clock::instant);
                 return Ok(());
@@ -237,10 +254,11 @@ impl Exporter {
         Ok(())
     }
 
+    /// Sends the export that is retried, or the next one, and handles its outcome.
     async fn send_export(&mut self) {
-        let export = self.export.take().unwrap_or_else(|| self.next_export());
-        let called = AssertUnwindSafe(self.post(export.body.clone())).catch_unwind().await;
-        let outcome = called.unwrap_or_else(|_| ExportOutcome::Failed {
+        let export = self.export.take().unwrap_or_else(|| self.take_export());
+        let result = AssertUnwindSafe(self.post(export.body.clone())).catch_unwind().await;
+        let outcome = result.unwrap_or_else(|_| ExportOutcome::Failed {
             reason: "the call panicked; the log has the panic".to_owned(),
             retry_after: None,
         });
@@ -248,7 +266,7 @@ impl Exporter {
             ExportOutcome::Accepted(rejected, reason) => {
                 let rejected = rejected.min(export.spans);
                 self.metrics.traces_spans_sent.inc_by(export.spans - rejected);
-                self.drop_spans("rejected", rejected);
+                self.count_dropped_spans("rejected", rejected);
                 if rejected > 0 {
                     tracing::warn!(
                         spans = rejected,
@@ -265,7 +283,7 @@ impl Exporter {
                     reason,
                     "the receiver of traces refuses spans: they are not sent again"
                 );
-                self.drop_spans("refused", export.spans);
+                self.count_dropped_spans("refused", export.spans);
                 self.handle_success();
                 "refused"
             }
@@ -277,15 +295,15 @@ impl Exporter {
         self.metrics.traces_exports.with_label_values(&[label]).inc();
     }
 
-    /// Encodes the next spans that fit into an export.
-    fn next_export(&mut self) -> Export {
+    /// Takes the next spans that fit into an export, and encodes them.
+    fn take_export(&mut self) -> Export {
         let mut bytes = 0;
         let fits = |span: &&Span| {
             bytes += span.encoded_len();
             bytes <= EXPORT_BYTES_MAX
         };
-        let waiting = self.spans.iter().take(self.settings.batch_spans_max);
-        let count = waiting.take_while(fits).count().max(1).min(self.spans.len());
+        let candidates = self.spans.iter().take(self.settings.batch_spans_max);
+        let count = candidates.take_while(fits).count().max(1).min(self.spans.len());
         let spans: Vec<Span> = self.spans.drain(..count).collect();
         self.spans_since = self.spans_since.filter(|_| !self.spans.is_empty());
         let scope = Scope {
@@ -305,29 +323,33 @@ impl Exporter {
         }
     }
 
+    /// Ends the pause after failures.
     fn handle_success(&mut self) {
         self.paused_until = None;
         if std::mem::take(&mut self.failures) > 0 {
-            tracing::info!("the receiver of traces takes spans again");
+            tracing::info!("the receiver of traces accepts spans again");
         }
     }
 
+    /// Pauses exports, and retries the export unless it is too old.
     fn handle_failure(&mut self, export: Export, reason: &str, retry_after: Option<Duration>) {
         if self.failures == 0 {
-            tracing::warn!(reason, "traces cannot be sent: tried again for a while");
+            tracing::warn!(reason, "traces cannot be sent: they are retried up to traces.age_max");
         }
-        let demanded = retry_after.map(|requested| requested.min(RETRY_AFTER_MAX));
+        let demanded_pause = retry_after.map(|pause| pause.min(RETRY_AFTER_MAX));
         self.failures = self.failures.saturating_add(1);
         let bounds = (self.settings.backoff_min.0, self.settings.backoff_max.0);
         let pause = backoff(self.failures, bounds);
-        self.paused_until = Some(clock::instant() + pause.max(demanded.unwrap_or(Duration::ZERO)));
+        self.paused_until =
+            Some(clock::instant() + pause.max(demanded_pause.unwrap_or(Duration::ZERO)));
         if export.started.elapsed() < self.settings.age_max.0 {
             self.export = Some(export);
         } else {
-            self.drop_spans("expired", export.spans);
+            self.count_dropped_spans("expired", export.spans);
         }
     }
 
+    /// Posts an encoded export, and returns the outcome.
     async fn post(&self, body: Bytes) -> ExportOutcome {
         let mut request = self.client.post(&self.url).header(CONTENT_TYPE, PROTOBUF);
         for (name, value) in &self.headers {
@@ -335,66 +357,70 @@ impl Exporter {
         }
         let timeout = self.settings.timeout.0;
         let request = request.body(body).build().map_err(|error| http_client::root_cause(&error));
-        let sent = match request {
+        let response = match request {
             Ok(request) => {
                 http_client::send(&self.client, request, timeout, RESPONSE_BYTES_MAX).await
             }
             Err(reason) => Err(reason),
         };
-        match sent {
-            Ok(answer) => parse_answer(answer, |text| self.sanitize(text)),
+        match response {
+            Ok(answer) => to_outcome(answer, |text| self.sanitize(text)),
             Err(reason) => ExportOutcome::Failed { reason, retry_after: None },
         }
     }
 
-    /// Ends the exporter, and counts what was not sent.
+    /// Ends the task, counts what was not sent, and replies to the stop.
     fn finish(mut self) {
-        let left = self.spans.len() as u64 + self.export.as_ref().map_or(0, |export| export.spans);
-        self.drop_spans("stopped", left);
+        let unsent_spans =
+            self.spans.len() as u64 + self.export.as_ref().map_or(0, |export| export.spans);
+        self.count_dropped_spans("stopped", unsent_spans);
         let mut jobs = self.jobs.len() as u64;
         while let Ok(message) = self.inbox.try_recv() {
             jobs += u64::from(matches!(message, ExporterMessage::Ended(_)));
         }
         self.metrics.traces_jobs_dropped.with_label_values(&["stopped"]).inc_by(jobs);
-        if left + jobs > 0 {
+        if unsent_spans + jobs > 0 {
             tracing::warn!(
-                spans = left,
+                spans = unsent_spans,
                 jobs,
                 "traces that were not sent before the stop are dropped"
             );
         }
         if let Some(reply_sender) = self.close_reply {
-            // Whoever stops the process may have given up waiting.
+            // An error means that the wait for the reply has timed out.
             let _ = reply_sender.send(());
         }
     }
 
-    /// Prepares a text of the receiver for the log. It masks the values of the request's headers,
-    /// which the receiver may have echoed.
+    /// Returns a text of the receiver for the log, without control characters. Values of the
+    /// request's headers, which the receiver may echo, are masked.
     fn sanitize(&self, text: &str) -> String {
         let values = self.headers.iter().map(|(_, value)| value).filter(|value| !value.is_empty());
         let masked = values.fold(text.to_owned(), |text, value| text.replace(&**value, "***"));
         masked.chars().filter(|c| !c.is_control()).take(RESPONSE_CHARS_MAX).collect()
     }
 
-    fn drop_spans(&self, reason: &str, count: u64) {
+    /// Counts spans that are dropped.
+    fn count_dropped_spans(&self, reason: &str, count: u64) {
         if count > 0 {
             self.metrics.traces_spans_dropped.with_label_values(&[reason]).inc_by(count);
         }
     }
 }
 
-fn parse_answer(answer: Answer, sanitize: impl Fn(&str) -> String) -> ExportOutcome {
+/// Returns what the response of the receiver means for the export.
+fn to_outcome(answer: Answer, sanitize: impl Fn(&str) -> String) -> ExportOutcome {
     let Answer { status, retry_after, body } = answer;
     let body = body.unwrap_or_default();
     if status.is_success() {
-        // Whatever the response contains, the receiver has accepted the spans.
-        let partial = Response::decode(&*body).ok().and_then(|response| response.partial_success);
-        let partial = partial.unwrap_or_default();
-        let rejected = u64::try_from(partial.rejected_spans).unwrap_or_default();
-        return ExportOutcome::Accepted(rejected, sanitize(&partial.error_message));
+        // Even if the response cannot be decoded, the receiver has accepted the spans.
+        let partial_success =
+            Response::decode(&*body).ok().and_then(|response| response.partial_success);
+        let partial_success = partial_success.unwrap_or_default();
+        let rejected = u64::try_from(partial_success.rejected_spans).unwrap_or_default();
+        return ExportOutcome::Accepted(rejected, sanitize(&partial_success.error_message));
     }
-    // The statuses that the protocol lets clients try again.
+    // The statuses that are retryable in OTLP over HTTP.
     if matches!(status.as_u16(), 429 | 502 | 503 | 504) {
         return ExportOutcome::Failed { reason: format!("it answered {status}"), retry_after };
     }

@@ -1,7 +1,7 @@
-//! Traces: when a root job ends, its record and those of its child jobs become spans, which are
-//! exported to an OTLP receiver. Spans are made only from records, never held open in this process,
-//! so a trace is complete however often the process was restarted. No trace can hold up a job: what
-//! a slow receiver leaves no room for is dropped and counted.
+//! Exports traces to an OTLP receiver. When a root job ends, spans are built from its record and
+//! from the records of its child jobs. No span is held open in this process, so a trace is complete
+//! even after restarts. A slow receiver cannot delay a job: traces beyond a limit are dropped and
+//! counted.
 
 mod ended_job;
 mod exporter;
@@ -21,22 +21,24 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-/// How long a stop waits until the rest is sent.
-const STOP_WAIT: Duration = Duration::from_secs(1);
+/// How long closing waits for the remaining traces to be sent.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The traces of a process.
 pub struct Traces {
-    waiting_max: i64,
+    /// How many ended jobs may wait for their export.
+    jobs_waiting_max: i64,
     metrics: Metrics,
+    /// The inbox of the exporter, once it is started.
     exporter: OnceLock<UnboundedSender<ExporterMessage>>,
 }
 
 impl Traces {
-    /// Makes the traces of the settings. Returns `None` if none are to be sent.
+    /// Creates the traces of the settings. Returns `None` if they are disabled.
     pub fn new(settings: &Settings, metrics: &Metrics) -> Option<Traces> {
         let traces = &settings.traces;
         traces.is_enabled().then(|| Traces {
-            waiting_max: i64::try_from(traces.jobs_waiting_max).unwrap_or(i64::MAX),
+            jobs_waiting_max: i64::try_from(traces.jobs_waiting_max).unwrap_or(i64::MAX),
             metrics: metrics.clone(),
             exporter: OnceLock::new(),
         })
@@ -46,7 +48,7 @@ impl Traces {
     ///
     /// # Errors
     ///
-    /// Says which of the settings cannot be used.
+    /// Returns an error if a setting cannot be used.
     pub fn start(&self, settings: &Settings, reader: Arc<dyn Records>) -> Result<(), String> {
         let (messages, inbox) = unbounded_channel();
         let exporter = Exporter::new(settings, &self.metrics, reader, inbox)?;
@@ -60,24 +62,24 @@ impl Traces {
 
     /// Reports that the end of a job was committed.
     pub(crate) fn notify_ended(&self, job: EndedJob) {
-        if self.metrics.traces_jobs_waiting.get() >= self.waiting_max {
+        if self.metrics.traces_jobs_waiting.get() >= self.jobs_waiting_max {
             return self.metrics.traces_jobs_dropped.with_label_values(&["full"]).inc();
         }
         self.metrics.traces_jobs_waiting.inc();
-        // If the exporter is gone, the process is about to end.
+        // An exporter that is missing or has ended means that the process is about to end.
         let _ = self.exporter.get().map(|exporter| exporter.send(ExporterMessage::Ended(job)));
     }
 
-    /// Sends what is left, if that takes only a moment. The rest is dropped.
+    /// Sends the remaining traces for a bounded time. Those that are not sent by then are dropped.
     pub async fn close(&self) {
-        let (reply_sender, closed) = oneshot::channel();
+        let (reply_sender, reply) = oneshot::channel();
         if self
             .exporter
             .get()
             .is_some_and(|exporter| exporter.send(ExporterMessage::Close(reply_sender)).is_ok())
         {
-            // An error means that the time was over, or that the exporter had ended before.
-            let _ = tokio::time::timeout(STOP_WAIT, closed).await;
+            // An error means a timeout, or an exporter that has ended.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, reply).await;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The messages of OTLP (opentelemetry.proto.collector.trace.v1, version 1 of the protocol), as far
-//! as traces need them. The field numbers are the protocol's.
+//! The Protobuf messages of OTLP (`opentelemetry.proto.collector.trace.v1`), with the fields that
+//! traces need. Names and numbers of the fields are those of the protocol.
 
 /// The body of an export.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -141,13 +141,13 @@ pub(super) enum Value {
     Number(i64),
 }
 
-/// Makes an attribute with a text value.
+/// Returns an attribute with a text value.
 pub(super) fn text_attribute(key: &str, value: impl Into<String>) -> KeyValue {
     let value = Some(Value::Text(value.into()));
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value }) }
 }
 
-/// Makes an attribute with a numeric value.
+/// Returns an attribute with a numeric value.
 pub(super) fn number_attribute(key: &str, value: impl Into<i64>) -> KeyValue {
     let value = Some(Value::Number(value.into()));
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value }) }

@@ -1,6 +1,6 @@
-//! The history of a job's last run: the fold of its entries up to an end. A job that goes on after
-//! an end begins a new run. The runs before the last one are dropped, because they were exported at
-//! their ends.
+//! The history of a job's last run: the fold of its entries up to an end. A job that continues
+//! after an end begins a new run. Earlier runs are left out, because they were exported at their
+//! ends.
 
 use engine::{
     Entry, FanOutEntry, JobEntry, JobState, Recorded, StepEntry, StepIndex, StepState, Timestamp,
@@ -9,46 +9,48 @@ use engine::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The most events of one span.
+/// How many events one span may have.
 const EVENTS_MAX: usize = 32;
 
-/// How much of a reason a span contains, in characters.
+/// The length to which a reason is truncated in a span, in characters.
 const REASON_CHARS_MAX: usize = 1_000;
 
-/// Where the fold ends.
+/// The end of the fold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoldLimit {
     /// The number of the last entry.
     pub(super) entry: u64,
     /// A new run that begins after this time is ignored.
-    pub(super) at: Timestamp,
+    pub(super) time: Timestamp,
 }
 
 /// The last run of a job.
 #[derive(Debug, Default)]
 pub(super) struct RunHistory {
-    /// How many runs there were before: how often the job went on after an end.
+    /// The number of earlier runs: how often the job continued after an end.
     pub(super) run_number: u32,
     pub(super) trace_context: Option<TraceContext>,
     pub(super) started: Timestamp,
     pub(super) ended: Option<End<JobState>>,
     pub(super) steps: BTreeMap<StepIndex, StepHistory>,
     pub(super) events: Vec<(Timestamp, &'static str)>,
-    /// How many child jobs each step has started since it last began.
+    /// How many child jobs each step has started since its own last start.
     pub(super) children_started: BTreeMap<StepIndex, u64>,
-    /// How many attempts of the run are kept, and how many may be. Once there are as many, a new
-    /// attempt replaces the last one of its step.
+    /// How many attempts of the run are retained.
     attempts_retained: usize,
+    /// How many attempts may be retained. At this limit a new attempt replaces the last one of its
+    /// step.
     attempts_max: usize,
     /// How many attempts were replaced.
     pub(super) omitted: u64,
+    /// Whether the fold has reached its end.
     is_complete: bool,
 }
 
 /// How a job, a step or an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct End<S> {
-    pub(super) at: Timestamp,
+    pub(super) time: Timestamp,
     pub(super) state: S,
     pub(super) reason: Option<Arc<str>>,
 }
@@ -73,17 +75,17 @@ pub(super) struct Attempt {
 }
 
 impl RunHistory {
-    /// Makes a history that keeps about `attempts_max` attempts.
+    /// Creates a history that retains `attempts_max` attempts, and the last one of each step.
     pub(super) fn new(attempts_max: usize) -> RunHistory {
         RunHistory { attempts_max, ..RunHistory::default() }
     }
 
-    /// Applies a row of the record. Rows must come in order.
-    pub(super) fn apply(&mut self, row: &Recorded, until: FoldLimit) {
+    /// Applies a row of the record. Rows must be applied in order.
+    pub(super) fn apply(&mut self, row: &Recorded, limit: FoldLimit) {
         for (number, entry) in (row.first + 1..).zip(&row.entries) {
-            let begins_anew =
+            let begins_run =
                 matches!(entry, Entry::Job(JobEntry::Retried { .. } | JobEntry::Rerun { .. }));
-            self.is_complete |= number > until.entry || (begins_anew && row.at > until.at);
+            self.is_complete |= number > limit.entry || (begins_run && row.at > limit.time);
             if self.is_complete {
                 return;
             }
@@ -96,22 +98,22 @@ impl RunHistory {
         }
     }
 
-    fn apply_job(&mut self, entry: &JobEntry, at: Timestamp) {
+    fn apply_job(&mut self, entry: &JobEntry, time: Timestamp) {
         match entry {
             JobEntry::Created { trace, trace_state, .. } => {
                 let state = trace_state.clone();
                 self.trace_context = trace.map(|parent| TraceContext { parent, state });
             }
-            JobEntry::Completed => self.set_ended(JobState::Completed, at, None),
-            JobEntry::Failed { reason, .. } => self.set_ended(JobState::Failed, at, Some(reason)),
+            JobEntry::Completed => self.set_ended(JobState::Completed, time, None),
+            JobEntry::Failed { reason, .. } => self.set_ended(JobState::Failed, time, Some(reason)),
             JobEntry::Cancelled { reason, .. } => {
-                self.set_ended(JobState::Cancelled, at, Some(reason))
+                self.set_ended(JobState::Cancelled, time, Some(reason))
             }
-            JobEntry::Paused => add_event(&mut self.events, at, "paused"),
-            JobEntry::Resumed => add_event(&mut self.events, at, "resumed"),
+            JobEntry::Paused => add_event(&mut self.events, time, "paused"),
+            JobEntry::Resumed => add_event(&mut self.events, time, "resumed"),
             JobEntry::Retried { .. } | JobEntry::Rerun { .. } => {
                 self.run_number += 1;
-                self.started = at;
+                self.started = time;
                 self.ended = None;
                 self.steps.clear();
                 self.events.clear();
@@ -121,83 +123,85 @@ impl RunHistory {
         }
     }
 
-    fn set_ended(&mut self, state: JobState, at: Timestamp, reason: Option<&Arc<str>>) {
-        self.ended = Some(End { at, state, reason: reason.map(truncate_reason) });
+    /// Ends the run.
+    fn set_ended(&mut self, state: JobState, time: Timestamp, reason: Option<&Arc<str>>) {
+        self.ended = Some(End { time, state, reason: reason.map(truncate_reason) });
     }
 
-    fn apply_step(&mut self, step: StepIndex, entry: &StepEntry, at: Timestamp) {
+    fn apply_step(&mut self, step: StepIndex, entry: &StepEntry, time: Timestamp) {
         match entry {
             StepEntry::Started { attempt, .. } => {
-                self.begin_attempt(step, *attempt, at);
+                self.begin_attempt(step, *attempt, time);
             }
-            StepEntry::Confirmed => self.add_attempt_event(step, at, "confirmed"),
+            StepEntry::Confirmed => self.add_attempt_event(step, time, "confirmed"),
             StepEntry::Leased(lease) => {
                 let name = if lease.delivery > 1 { "leased again" } else { "leased" };
-                self.add_attempt_event(step, at, name);
+                self.add_attempt_event(step, time, name);
             }
-            StepEntry::Begun => self.add_attempt_event(step, at, "begun"),
-            StepEntry::Unconfirmed => self.add_attempt_event(step, at, "sent again"),
+            StepEntry::Begun => self.add_attempt_event(step, time, "begun"),
+            StepEntry::Unconfirmed => self.add_attempt_event(step, time, "sent again"),
             StepEntry::Progressed { .. } => {}
             StepEntry::AttemptFailed { failure, .. } => {
                 let history = self.continued_step(step);
-                history.end_attempt(StepState::Failed, at, Some(&failure.reason));
+                history.end_attempt(StepState::Failed, time, Some(&failure.reason));
             }
-            StepEntry::Completed(_) => self.end_step(step, StepState::Completed, at, None),
+            StepEntry::Completed(_) => self.end_step(step, StepState::Completed, time, None),
             StepEntry::Failed(failure) => {
-                self.end_step(step, StepState::Failed, at, Some(&failure.reason));
+                self.end_step(step, StepState::Failed, time, Some(&failure.reason));
             }
-            // A step that never ran begins and ends at once.
+            // A step that never ran starts and ends at the same time.
             StepEntry::Skipped => {
-                self.begun_step(step, at);
-                self.end_step(step, StepState::Skipped, at, None);
+                self.started_step(step, time);
+                self.end_step(step, StepState::Skipped, time, None);
             }
             StepEntry::Cancelled => {
-                self.begun_step(step, at);
-                self.end_step(step, StepState::Cancelled, at, None);
+                self.started_step(step, time);
+                self.end_step(step, StepState::Cancelled, time, None);
             }
         }
     }
 
-    fn apply_fan_out(&mut self, step: StepIndex, entry: &FanOutEntry, at: Timestamp) {
+    fn apply_fan_out(&mut self, step: StepIndex, entry: &FanOutEntry, time: Timestamp) {
         match entry {
             FanOutEntry::Started { items, .. } => {
-                self.begun_step(step, at).items = Some(*items);
+                self.started_step(step, time).items = Some(*items);
                 self.children_started.remove(&step);
             }
             FanOutEntry::Restarted { .. } => {
-                self.begun_step(step, at);
+                self.started_step(step, time);
             }
             FanOutEntry::ChildrenStarted { count, .. } => {
                 *self.children_started.entry(step).or_default() += u64::from(*count);
             }
-            FanOutEntry::Completed => self.end_step(step, StepState::Completed, at, None),
+            FanOutEntry::Completed => self.end_step(step, StepState::Completed, time, None),
             FanOutEntry::ChildStarted { .. }
             | FanOutEntry::ChildCompleted { .. }
             | FanOutEntry::ChildFailed { .. } => {}
         }
     }
 
-    /// Returns the step, which begins now unless it has begun.
-    fn begun_step(&mut self, step: StepIndex, at: Timestamp) -> &mut StepHistory {
+    /// Returns the history of a step. A step without one starts at `time`.
+    fn started_step(&mut self, step: StepIndex, time: Timestamp) -> &mut StepHistory {
         self.steps.entry(step).or_insert_with(|| StepHistory {
-            started: at,
+            started: time,
             ended: None,
             attempts: Vec::new(),
             items: None,
         })
     }
 
-    /// Returns the step, which continues from the run before unless it has begun in this one.
+    /// Returns the history of a step. A step without one continues from the run before.
     fn continued_step(&mut self, step: StepIndex) -> &mut StepHistory {
-        self.begun_step(step, self.started)
+        self.started_step(step, self.started)
     }
 
-    fn begin_attempt(&mut self, step: StepIndex, number: u32, at: Timestamp) {
+    /// Starts an attempt. At the limit it replaces the last one of its step.
+    fn begin_attempt(&mut self, step: StepIndex, number: u32, time: Timestamp) {
         let is_full = self.attempts_retained >= self.attempts_max;
-        let attempts = &mut self.begun_step(step, at).attempts;
-        // The first attempts show how the step began, the last one how it ended.
+        let attempts = &mut self.started_step(step, time).attempts;
+        // The first attempts show how the step started, the last one how it ended.
         let is_replacement = is_full && attempts.pop().is_some();
-        attempts.push(Attempt { number, started: at, ended: None, events: Vec::new() });
+        attempts.push(Attempt { number, started: time, ended: None, events: Vec::new() });
         if is_replacement {
             self.omitted += 1;
         } else {
@@ -205,35 +209,38 @@ impl RunHistory {
         }
     }
 
+    /// Ends a step and its last attempt.
     fn end_step(
         &mut self,
         step: StepIndex,
         state: StepState,
-        at: Timestamp,
+        time: Timestamp,
         reason: Option<&Arc<str>>,
     ) {
         let history = self.continued_step(step);
-        history.end_attempt(state, at, reason);
-        history.ended = Some(End { at, state, reason: reason.map(truncate_reason) });
+        history.end_attempt(state, time, reason);
+        history.ended = Some(End { time, state, reason: reason.map(truncate_reason) });
     }
 
-    fn add_attempt_event(&mut self, step: StepIndex, at: Timestamp, name: &'static str) {
-        let attempt = self.steps.get_mut(&step).and_then(|life| life.attempts.last_mut());
+    /// Adds an event to the last attempt of a step.
+    fn add_attempt_event(&mut self, step: StepIndex, time: Timestamp, name: &'static str) {
+        let attempt = self.steps.get_mut(&step).and_then(|history| history.attempts.last_mut());
         if let Some(attempt) = attempt {
-            add_event(&mut attempt.events, at, name);
+            add_event(&mut attempt.events, time, name);
         }
     }
 }
 
 impl StepHistory {
-    fn end_attempt(&mut self, state: StepState, at: Timestamp, reason: Option<&Arc<str>>) {
-        if let Some(attempt) = self.attempts.last_mut().filter(|last| last.ended.is_none()) {
-            attempt.ended = Some(End { at, state, reason: reason.map(truncate_reason) });
+    /// Ends the last attempt, unless it has ended.
+    fn end_attempt(&mut self, state: StepState, time: Timestamp, reason: Option<&Arc<str>>) {
+        if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended.is_none()) {
+            attempt.ended = Some(End { time, state, reason: reason.map(truncate_reason) });
         }
     }
 }
 
-/// Truncates a reason.
+/// Returns the first [`REASON_CHARS_MAX`] characters of a reason.
 fn truncate_reason(reason: &Arc<str>) -> Arc<str> {
     match reason.char_indices().nth(REASON_CHARS_MAX) {
         Some((end, _)) => reason[..end].into(),
@@ -241,8 +248,9 @@ fn truncate_reason(reason: &Arc<str>) -> Arc<str> {
     }
 }
 
-fn add_event(events: &mut Vec<(Timestamp, &'static str)>, at: Timestamp, name: &'static str) {
+/// Adds an event, up to the limit.
+fn add_event(events: &mut Vec<(Timestamp, &'static str)>, time: Timestamp, name: &'static str) {
     if events.len() < EVENTS_MAX {
-        events.push((at, name));
+        events.push((time, name));
     }
 }

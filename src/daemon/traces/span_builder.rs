@@ -1,5 +1,5 @@
-//! Builds the spans of a root job: its own, those of its steps and their attempts, and the same of
-//! its child jobs, up to a limit. They contain nothing of a message.
+//! Builds the spans of a job tree, up to a limit: one for each job, step and attempt. Spans contain
+//! no part of a message.
 
 use super::ended_job::EndedJob;
 use super::otlp::{
@@ -16,36 +16,43 @@ use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// How many child jobs are listed at once.
+/// How many child jobs one query of the journal returns.
 const PAGE_ROWS: u32 = 1_000;
 
-/// The share of a job's spans that is reserved for other spans than those of attempts, as a
-/// divisor, and its minimum: one for the job and one for a step.
-const NON_ATTEMPT_SHARE: usize = 8;
+/// The divisor of the limit of spans that gives the number reserved for jobs and steps, so that
+/// attempts do not use up the limit.
+const NON_ATTEMPT_DIVISOR: usize = 8;
+
+/// How many spans are reserved at least: one for the job and one for a step.
 const NON_ATTEMPT_MIN: usize = 2;
 
-/// The most that the spans of a root job take, in bytes as they are sent.
+/// The size from which a trace takes no further span, in bytes of encoded spans.
 const TRACE_BYTES_MAX: usize = 16 << 20;
 
-/// The flags of a span: it is sampled; whether its parent is remote is known; its parent is remote,
-/// that is, of another process.
+/// The flag of a sampled span.
 const SAMPLED: u32 = 1;
+
+/// The flag of a span for which it is known whether its parent is remote.
 const HAS_IS_REMOTE: u32 = 0x100;
+
+/// The flag of a span whose parent is remote: a span of another process.
 const IS_REMOTE: u32 = 0x200;
 
-/// Builds spans, as the settings say.
+/// Builds spans within the limits of the settings.
 pub(super) struct SpanBuilder {
     default_bus: Arc<str>,
-    kinds: BTreeMap<Arc<str>, BusKind>,
+    /// The kinds of the buses, by name.
+    bus_kinds: BTreeMap<Arc<str>, BusKind>,
     spans_max: usize,
 }
 
-/// The spans of a root job.
+/// The spans of a job tree.
 #[derive(Default)]
 pub(super) struct Trace {
     pub(super) spans: Vec<Span>,
-    /// How many further spans there would be of the jobs that were examined.
+    /// How many spans of the examined jobs were left out.
     pub(super) omitted: u64,
+    /// The size of the encoded spans.
     bytes: usize,
     trace_id: [u8; 16],
     trace_state: String,
@@ -63,32 +70,35 @@ struct JobContext<'a> {
     id: JobId,
     root: JobId,
     head: &'a RecordHead,
-    /// The item's index, for a child job.
+    /// The index of the item; `None` for the root job.
     item: Option<u32>,
-    parent: Option<u64>,
+    /// The id of the parent span.
+    parent_span: Option<u64>,
     /// Whether the parent is a span of another process.
     has_remote_parent: bool,
-    until: Timestamp,
+    /// The end of the root job, at which spans end that have not ended.
+    root_ended: Timestamp,
 }
 
 impl SpanBuilder {
     pub(super) fn new(settings: &Settings) -> SpanBuilder {
-        let kinds = settings.bus_kinds().into_iter().map(|(name, kind)| (name.into(), kind));
+        let bus_kinds = settings.bus_kinds().into_iter().map(|(name, kind)| (name.into(), kind));
         SpanBuilder {
             default_bus: settings.default_bus().into(),
-            kinds: kinds.collect(),
+            bus_kinds: bus_kinds.collect(),
             spans_max: settings.traces.job_spans_max,
         }
     }
 
-    /// Builds the spans of an ended job. Returns `None` if it is not in the journal any more.
+    /// Builds the trace of an ended job. Returns `None` if the journal does not have the job any
+    /// more.
     pub(super) fn build_trace(
         &self,
         reader: &dyn Records,
         job: EndedJob,
     ) -> Result<Option<Trace>, JournalError> {
-        let until = FoldLimit { entry: job.entry, at: job.at };
-        let Some((head, history)) = self.load_last_run(reader, job.id, until)? else {
+        let limit = FoldLimit { entry: job.entry, time: job.at };
+        let Some((head, history)) = self.load_last_run(reader, job.id, limit)? else {
             return Ok(None);
         };
         if head.created != job.created {
@@ -99,10 +109,10 @@ impl SpanBuilder {
             ..Origin::for_root_job(job.id, head.definition.clone(), head.created)
         };
         let parent_context = history.trace_context.as_ref();
-        let state = parent_context.and_then(|remote| remote.state.as_ref());
+        let trace_state = parent_context.and_then(|remote| remote.state.as_ref());
         let mut trace = Trace {
             trace_id: origin.trace_id(),
-            trace_state: state.map_or_else(String::new, |state| state.as_ref().to_owned()),
+            trace_state: trace_state.map_or_else(String::new, |state| state.as_ref().to_owned()),
             ..Trace::default()
         };
         let context = JobContext {
@@ -110,32 +120,32 @@ impl SpanBuilder {
             root: job.id,
             head: &head,
             item: None,
-            // The span of a later run is a child of the first run's.
-            parent: match history.run_number {
+            // The span of a later run is a child of the span of the first run.
+            parent_span: match history.run_number {
                 0 => parent_context.map(|remote| remote.parent.span),
                 _ => Some(job_span(job.id, 0)),
             },
             has_remote_parent: history.run_number == 0,
-            until: job.at,
+            root_ended: job.at,
         };
         self.add_job(&mut trace, &context, &history);
         let root = ParentJob { id: job.id, head, history };
         let omitted = self.add_children(reader, &mut trace, root, job)?;
-        let top = &mut trace.spans[0].attributes;
+        let root_attributes = &mut trace.spans[0].attributes;
         if omitted > 0 {
-            top.push(number_attribute(
+            root_attributes.push(number_attribute(
                 "workflow.children.omitted",
                 i64::try_from(omitted).unwrap_or(i64::MAX),
             ));
         }
         if trace.omitted > 0 {
-            let spans = i64::try_from(trace.omitted).unwrap_or(i64::MAX);
-            top.push(number_attribute("workflow.spans.omitted", spans));
+            let omitted_spans = i64::try_from(trace.omitted).unwrap_or(i64::MAX);
+            root_attributes.push(number_attribute("workflow.spans.omitted", omitted_spans));
         }
         Ok(Some(trace))
     }
 
-    /// Adds the child jobs, level by level. Returns how many were not examined.
+    /// Adds the child jobs level by level (breadth-first). Returns how many were not examined.
     fn add_children(
         &self,
         reader: &dyn Records,
@@ -150,17 +160,17 @@ impl SpanBuilder {
             if started == 0 {
                 continue;
             }
-            let Some(tree) = reader.find_parent_job(parent.id)? else { continue };
-            let mut seen = 0;
-            // Failed child jobs are of most interest, so they come first.
+            let Some(parent_job) = reader.find_parent_job(parent.id)? else { continue };
+            let mut examined = 0;
+            // Failed child jobs are the most interesting, so they are added first.
             for is_failed in [true, false] {
                 let state = is_failed.then_some(JobState::Failed);
                 let filter = ChildFilter { state, step: None };
-                let mut after = ChildCursor::START;
+                let mut cursor = ChildCursor::START;
                 while !trace.is_full(self.spans_max) {
-                    let page = reader.load_children(&tree, filter, after, PAGE_ROWS)?;
+                    let page = reader.load_children(&parent_job, filter, cursor, PAGE_ROWS)?;
                     let Some(last) = page.last() else { break };
-                    after = last.cursor;
+                    cursor = last.cursor;
                     for row in page {
                         if trace.is_full(self.spans_max) {
                             break;
@@ -168,17 +178,17 @@ impl SpanBuilder {
                         if !is_failed && row.state == JobState::Failed.as_str() {
                             continue;
                         }
-                        seen += 1;
+                        examined += 1;
                         parents.extend(self.add_child(reader, trace, &parent, &row, job)?);
                     }
                 }
             }
-            omitted += started.saturating_sub(seen);
+            omitted += started.saturating_sub(examined);
         }
         Ok(omitted)
     }
 
-    /// Adds a child job. Returns it if it may have child jobs itself.
+    /// Adds a child job. Returns it if it has started child jobs itself.
     fn add_child(
         &self,
         reader: &dyn Records,
@@ -187,37 +197,40 @@ impl SpanBuilder {
         row: &ChildRow,
         job: EndedJob,
     ) -> Result<Option<ParentJob>, JournalError> {
-        // It was exported when its parent ended before.
+        // The job was exported at an earlier end of its parent.
         if row.ended.is_some_and(|ended| ended < parent.history.started) {
             return Ok(None);
         }
-        let until = FoldLimit { entry: u64::MAX, at: job.at };
-        let Some((head, history)) = self.load_last_run(reader, row.id, until)? else {
+        let limit = FoldLimit { entry: u64::MAX, time: job.at };
+        let Some((head, history)) = self.load_last_run(reader, row.id, limit)? else {
             return Ok(None);
         };
         let name = &parent.head.graph().step(row.step).name;
-        let parent_span = match parent.history.steps.contains_key(&row.step) {
-            true => step_span(parent.id, name, parent.history.run_number),
-            false => job_span(parent.id, parent.history.run_number),
+        let run_number = parent.history.run_number;
+        let parent_span = if parent.history.steps.contains_key(&row.step) {
+            step_span(parent.id, name, run_number)
+        } else {
+            job_span(parent.id, run_number)
         };
         let context = JobContext {
             id: row.id,
             root: job.id,
             head: &head,
             item: Some(row.item),
-            parent: Some(parent_span),
+            parent_span: Some(parent_span),
             has_remote_parent: false,
-            until: job.at,
+            root_ended: job.at,
         };
         self.add_job(trace, &context, &history);
         let has_children = !history.children_started.is_empty();
         Ok(has_children.then_some(ParentJob { id: row.id, head, history }))
     }
 
+    /// Adds the spans of a job, its steps and their attempts.
     fn add_job(&self, trace: &mut Trace, context: &JobContext<'_>, history: &RunHistory) {
         let span = job_span(context.id, history.run_number);
         let end = history.ended.clone().unwrap_or(End {
-            at: context.until,
+            time: context.root_ended,
             state: JobState::Running,
             reason: None,
         });
@@ -242,11 +255,11 @@ impl SpanBuilder {
         let flags = if context.has_remote_parent { IS_REMOTE } else { 0 };
         trace.add(self.spans_max, || SpanDraft {
             span,
-            parent: context.parent,
+            parent: context.parent_span,
             name,
             kind: Kind::Internal,
             started: history.started,
-            ended: end.at,
+            ended: end.time,
             attributes,
             events: &history.events,
             is_failed: end.state == JobState::Failed,
@@ -259,33 +272,34 @@ impl SpanBuilder {
                 trace,
                 context,
                 (*step, step_history),
-                (span, history.run_number, end.at),
+                (span, history.run_number, end.time),
             );
         }
     }
 
+    /// Adds the spans of a step and its attempts. `parent` is the span of the job.
     fn add_step(
         &self,
         trace: &mut Trace,
         context: &JobContext<'_>,
         (step, history): (StepIndex, &StepHistory),
-        (job, run, job_ended): (u64, u32, Timestamp),
+        (parent, run_number, job_ended): (u64, u32, Timestamp),
     ) {
         let Some(step) = context.head.graph().steps.get(step.as_usize()) else { return };
-        let span = step_span(context.id, &step.name, run);
-        // A step that was running when the job ended was cut off by that.
-        let cut_off = || End { at: job_ended, state: StepState::Running, reason: None };
-        let end = history.ended.clone().unwrap_or_else(cut_off);
+        let span = step_span(context.id, &step.name, run_number);
+        // A step without an end was running when the job ended.
+        let end_of_job = || End { time: job_ended, state: StepState::Running, reason: None };
+        let end = history.ended.clone().unwrap_or_else(end_of_job);
         let mut attributes = step_attributes(context, step);
         attributes.push(text_attribute("workflow.step.state", end.state.as_str()));
         attributes.extend(history.items.map(|items| number_attribute("workflow.items", items)));
         trace.add(self.spans_max, || SpanDraft {
             span,
-            parent: Some(job),
+            parent: Some(parent),
             name: step.name.to_string(),
             kind: Kind::Internal,
             started: history.started,
-            ended: end.at,
+            ended: end.time,
             attributes,
             events: &[],
             is_failed: end.state == StepState::Failed,
@@ -297,6 +311,7 @@ impl SpanBuilder {
         }
     }
 
+    /// Returns the span of an attempt.
     fn attempt_span<'a>(
         &self,
         context: &JobContext<'_>,
@@ -306,7 +321,7 @@ impl SpanBuilder {
         end_of_step: &End<StepState>,
     ) -> SpanDraft<'a> {
         let end = attempt.ended.clone().unwrap_or(End {
-            at: end_of_step.at,
+            time: end_of_step.time,
             state: StepState::Running,
             reason: None,
         });
@@ -323,7 +338,7 @@ impl SpanBuilder {
             name,
             kind,
             started: attempt.started,
-            ended: end.at,
+            ended: end.time,
             attributes,
             events: &attempt.events,
             is_failed: end.state == StepState::Failed,
@@ -332,8 +347,8 @@ impl SpanBuilder {
         }
     }
 
-    /// Adds the attributes of an attempt's message, as the semantic conventions have them. Returns
-    /// the kind and the name of the attempt's span.
+    /// Adds the attributes of an attempt's message, following OpenTelemetry's semantic conventions.
+    /// Returns the kind and the name of the attempt's span.
     fn add_message_attributes(
         &self,
         context: &JobContext<'_>,
@@ -342,19 +357,20 @@ impl SpanBuilder {
         attributes: &mut Vec<KeyValue>,
     ) -> (Kind, String) {
         let bus = step.bus.as_ref().unwrap_or(&self.default_bus);
-        let correlation =
+        let correlation_id =
             CorrelationId { job: context.id, step: step.name.to_string() }.to_string();
         attributes.push(text_attribute("workflow.bus", &**bus));
-        attributes.push(text_attribute("messaging.message.id", format!("{correlation}:{attempt}")));
-        attributes.push(text_attribute("messaging.message.conversation_id", correlation));
-        let system = match self.kinds.get(bus) {
+        attributes
+            .push(text_attribute("messaging.message.id", format!("{correlation_id}:{attempt}")));
+        attributes.push(text_attribute("messaging.message.conversation_id", correlation_id));
+        let system = match self.bus_kinds.get(bus) {
             Some(BusKind::Amqp) => "rabbitmq",
             Some(BusKind::Kafka) => "kafka",
             Some(BusKind::Embedded) | None => "workflow_manager",
             Some(BusKind::Push) => {
                 // The path of a URL may be a secret.
-                let host = parse_web_address(&step.queue).ok();
-                let host = host.as_ref().and_then(|url| url.host_str());
+                let url = parse_web_address(&step.queue).ok();
+                let host = url.as_ref().and_then(|url| url.host_str());
                 let service = host.unwrap_or(&step.queue).to_owned();
                 attributes.push(text_attribute("http.request.method", "POST"));
                 attributes.push(text_attribute("server.address", service.clone()));
@@ -368,17 +384,18 @@ impl SpanBuilder {
         (Kind::Producer, format!("send {}", step.queue))
     }
 
-    /// Loads the last run of a job, up to a point of its record.
+    /// Loads the last run of a job, up to a limit. Returns `None` if the journal does not have the
+    /// job.
     fn load_last_run(
         &self,
         reader: &dyn Records,
         id: JobId,
-        until: FoldLimit,
+        limit: FoldLimit,
     ) -> Result<Option<(RecordHead, RunHistory)>, JournalError> {
-        // The other spans are for the job and its steps, so that the last attempt fits as well.
-        let reserved = (self.spans_max / NON_ATTEMPT_SHARE).max(NON_ATTEMPT_MIN);
+        // The job and its steps need spans too, so that the last attempt fits into the limit.
+        let reserved = (self.spans_max / NON_ATTEMPT_DIVISOR).max(NON_ATTEMPT_MIN);
         let mut history = RunHistory::new(self.spans_max.saturating_sub(reserved));
-        let head = reader.for_each_row(id, &mut |row| history.apply(&row, until))?;
+        let head = reader.for_each_row(id, &mut |row| history.apply(&row, limit))?;
         Ok(head.map(|head| {
             if history.run_number == 0 {
                 history.started = head.created;
@@ -388,6 +405,7 @@ impl SpanBuilder {
     }
 }
 
+/// Returns the attributes that the spans of a step and its attempts have in common.
 fn step_attributes(context: &JobContext<'_>, step: &Step) -> Vec<KeyValue> {
     vec![
         text_attribute("workflow.name", context.head.definition.full_name()),
@@ -398,7 +416,9 @@ fn step_attributes(context: &JobContext<'_>, step: &Step) -> Vec<KeyValue> {
 
 /// The parts of a span that is not built yet.
 struct SpanDraft<'a> {
+    /// The id of the span.
     span: u64,
+    /// The id of the parent span.
     parent: Option<u64>,
     name: String,
     kind: Kind,
@@ -407,16 +427,18 @@ struct SpanDraft<'a> {
     attributes: Vec<KeyValue>,
     events: &'a [(Timestamp, &'static str)],
     is_failed: bool,
-    /// Why it ended as it did, if that is known.
+    /// Why the job, step or attempt ended as it did, if that is known.
     reason: Option<Arc<str>>,
     flags: u32,
 }
 
 impl Trace {
+    /// Returns whether no further span is added.
     fn is_full(&self, spans_max: usize) -> bool {
         self.spans.len() >= spans_max || self.bytes >= TRACE_BYTES_MAX
     }
 
+    /// Adds a span, or counts it as omitted if the trace is full.
     fn add<'a>(&mut self, spans_max: usize, draft: impl FnOnce() -> SpanDraft<'a>) {
         if self.is_full(spans_max) {
             self.omitted += 1;
@@ -427,8 +449,8 @@ impl Trace {
         let reason = draft.reason;
         attributes
             .extend(reason.as_deref().map(|reason| text_attribute("workflow.reason", reason)));
-        let events = draft.events.iter().map(|(at, name)| Event {
-            time_unix_nano: to_unix_nanos(*at),
+        let events = draft.events.iter().map(|(time, name)| Event {
+            time_unix_nano: to_unix_nanos(*time),
             name: (*name).to_owned(),
             attributes: Vec::new(),
         });
@@ -455,6 +477,7 @@ impl Trace {
     }
 }
 
-fn to_unix_nanos(at: Timestamp) -> u64 {
-    u64::try_from(at.0).unwrap_or_default()
+/// Returns a time in nanoseconds since 1970.
+fn to_unix_nanos(time: Timestamp) -> u64 {
+    u64::try_from(time.0).unwrap_or_default()
 }

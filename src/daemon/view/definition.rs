@@ -1,4 +1,4 @@
-//! A workflow as its file describes it.
+//! Views of workflows as their files describe them.
 
 use engine::{
     Definition, Expression, Graph, OnFailure, QueueArguments, QueueType, Retry, Step, Tolerate,
@@ -106,10 +106,10 @@ struct RetryView {
 }
 
 impl<'d> DefinitionView<'d> {
-    /// Makes the view of a definition.
+    /// Creates the view of a definition.
     pub fn from_definition(definition: &'d Definition) -> DefinitionView<'d> {
         let graph = definition.graph();
-        let tasks = definition.graphs.iter().enumerate().skip(1).filter_map(|(at, task)| {
+        let tasks = definition.graphs.iter().enumerate().skip(1).filter_map(|(index, task)| {
             let keys = task.fan_out.as_ref()?;
             Some(TaskView {
                 name: &task.name,
@@ -117,7 +117,7 @@ impl<'d> DefinitionView<'d> {
                 item_key: &keys.item_key,
                 max_concurrency: keys.max_concurrency,
                 tolerate: (keys.tolerate != Tolerate::default()).then(|| keys.tolerate.to_string()),
-                recursive: is_recursive(definition, at),
+                recursive: is_recursive(definition, index),
                 steps: to_step_views(definition, task),
             })
         });
@@ -128,13 +128,14 @@ impl<'d> DefinitionView<'d> {
             steps: to_step_views(definition, graph),
             tasks: tasks.collect(),
             queues: definition.queues(),
-            result: graph.last_steps().iter().map(|at| &*graph.step(*at).name).collect(),
-            deadline: definition.deadline.map(|span| span.to_string()),
-            retention: definition.retention.map(|span| span.to_string()),
+            result: graph.last_steps().iter().map(|step| &*graph.step(*step).name).collect(),
+            deadline: definition.deadline.map(|duration| duration.to_string()),
+            retention: definition.retention.map(|duration| duration.to_string()),
         }
     }
 }
 
+/// Returns the views of a graph's steps.
 fn to_step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<'d>> {
     let view = |step: &'d Step| StepView {
         name: &step.name,
@@ -145,8 +146,8 @@ fn to_step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepVi
         queue_arguments: step.declared.arguments.as_ref(),
         task: step.task.map(|task| definition.graphs[usize::from(task)].name.as_str()),
         priority: step.priority,
-        timeout: step.timeout.map(|span| span.to_string()),
-        start_within: step.start_within.map(|span| span.to_string()),
+        timeout: step.timeout.map(|duration| duration.to_string()),
+        start_within: step.start_within.map(|duration| duration.to_string()),
         retry: step.retry.map(to_retry_view),
         when: step.when.as_ref().map(Expression::text),
         cancel_when: step.cancel_when.as_ref().map(Expression::text),
@@ -173,18 +174,19 @@ fn to_retry_view(retry: Retry) -> RetryView {
     }
 }
 
-fn is_recursive(definition: &Definition, graph: usize) -> bool {
-    let tasks_of = |at: usize| {
-        definition.graphs[at].steps.iter().filter_map(|step| step.task).map(usize::from)
+/// Returns whether a task starts itself, directly or through other tasks.
+fn is_recursive(definition: &Definition, task: usize) -> bool {
+    let find_subtasks = |task: usize| {
+        definition.graphs[task].steps.iter().filter_map(|step| step.task).map(usize::from)
     };
-    let mut seen = vec![false; definition.graphs.len()];
-    let mut next: Vec<usize> = tasks_of(graph).collect();
-    while let Some(at) = next.pop() {
-        if at == graph {
+    let mut is_visited = vec![false; definition.graphs.len()];
+    let mut reachable: Vec<usize> = find_subtasks(task).collect();
+    while let Some(subtask) = reachable.pop() {
+        if subtask == task {
             return true;
         }
-        if !std::mem::replace(&mut seen[at], true) {
-            next.extend(tasks_of(at));
+        if !std::mem::replace(&mut is_visited[subtask], true) {
+            reachable.extend(find_subtasks(subtask));
         }
     }
     false

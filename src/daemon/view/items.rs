@@ -1,4 +1,4 @@
-//! The items of a fan-out step.
+//! Views of the items of a fan-out step: counts, states and times.
 
 use engine::{FanOutKeys, ItemCounts, ItemState, Timestamp, Tolerate};
 use serde::Serialize;
@@ -14,9 +14,9 @@ pub struct ItemsView {
     running: u32,
     completed: u32,
     failed: u32,
-    /// Items that were under way when the step or the job ended, and were cut off by that.
+    /// Items whose child jobs were running when the step or the job ended.
     cancelled: u32,
-    /// How many child jobs may be under way at once.
+    /// How many child jobs may run at once.
     window: u32,
     /// How many items may fail before the step fails, as the workflow file says it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,8 +26,8 @@ pub struct ItemsView {
 }
 
 impl ItemsView {
-    /// Makes the view of a fan-out step. `window` is the default for tasks that do not set one.
-    pub fn new(keys: &FanOutKeys, counts: ItemCounts, window: u32) -> ItemsView {
+    /// Creates the view of a fan-out step. `default_window` is for tasks without `maxConcurrency`.
+    pub fn new(keys: &FanOutKeys, counts: ItemCounts, default_window: u32) -> ItemsView {
         let ItemCounts { items, waiting, running, completed, failed, cancelled } = counts;
         let tolerate = keys.tolerate;
         ItemsView {
@@ -37,36 +37,36 @@ impl ItemsView {
             completed,
             failed,
             cancelled,
-            window: keys.max_concurrency.unwrap_or(window),
+            window: keys.max_concurrency.unwrap_or(default_window),
             tolerate: (tolerate != Tolerate::default()).then(|| tolerate.to_string()),
             tolerated: tolerate.failures_max(items),
         }
     }
 }
 
-/// The state of each item in two bits: four items per byte, the first in its lowest bits. 0 is
-/// waiting, 1 running (or cut off, once the step or the job has ended), 2 completed, 3 failed.
+/// The states of items in two bits each: four items per byte, the first in the lowest bits. 0 is
+/// waiting, 1 running (or cancelled, once the step or the job has ended), 2 completed, 3 failed.
 pub struct ItemMap(Vec<u8>);
 
 /// How many items share a byte.
 const ITEMS_PER_BYTE: usize = 4;
 
 impl ItemMap {
-    /// Returns the size of the map of this many items, in bytes.
+    /// Returns the size of the map of `items` items, in bytes.
     pub(crate) fn byte_len(items: u32) -> usize {
         (items as usize).div_ceil(ITEMS_PER_BYTE)
     }
 
-    /// Makes a map on which all items wait.
+    /// Creates a map of waiting items.
     pub fn new(items: u32) -> ItemMap {
         ItemMap(vec![0; ItemMap::byte_len(items)])
     }
 
-    /// Sets the state of an item that waits. An item that is not on the map is ignored.
+    /// Sets the state of a waiting item. An item outside of the map is ignored.
     pub fn set(&mut self, item: u32, state: ItemState) {
-        let at = item as usize;
-        if let Some(byte) = self.0.get_mut(at / ITEMS_PER_BYTE) {
-            *byte |= to_bits(state) << (2 * (at % ITEMS_PER_BYTE));
+        let index = item as usize;
+        if let Some(byte) = self.0.get_mut(index / ITEMS_PER_BYTE) {
+            *byte |= to_bits(state) << (2 * (index % ITEMS_PER_BYTE));
         }
     }
 
@@ -87,14 +87,14 @@ impl FromIterator<ItemState> for ItemMap {
     }
 }
 
-/// When the child job of each item began and ended: two numbers of 32 bits per item, little-endian,
-/// in milliseconds since the start of the step.
+/// The times at which the child jobs of items started and ended: two 32-bit numbers per item,
+/// little-endian, in milliseconds since the start of the step.
 pub struct ItemTimes {
     started: Timestamp,
     bytes: Vec<u8>,
 }
 
-/// The value for what has not happened.
+/// The value of a time that has not come.
 const NEVER: u32 = u32::MAX;
 
 /// The size of a number, in bytes.
@@ -103,27 +103,27 @@ const NUMBER_BYTES: usize = size_of::<u32>();
 const MILLI_NS: i64 = 1_000_000;
 
 impl ItemTimes {
-    /// Returns the size of the times of this many items, in bytes.
+    /// Returns the size of the times of `items` items, in bytes.
     pub(crate) fn byte_len(items: u32) -> usize {
         items as usize * 2 * NUMBER_BYTES
     }
 
-    /// Makes the times of items none of which has begun. `started` is the start of the step.
+    /// Creates the times of items that have not started. `started` is the start of the step.
     pub fn new(items: u32, started: Timestamp) -> ItemTimes {
         ItemTimes { started, bytes: vec![NEVER.to_le_bytes()[0]; ItemTimes::byte_len(items)] }
     }
 
-    /// Sets when an item began and ended. An item that does not exist is ignored.
-    pub fn set(&mut self, item: u32, began: Timestamp, ended: Option<Timestamp>) {
-        let from = ItemTimes::byte_len(item);
-        let Some(place) = self.bytes.get_mut(from..from + 2 * NUMBER_BYTES) else { return };
-        let since = |at: Timestamp| {
-            let millis = at.0.saturating_sub(self.started.0).max(0) / MILLI_NS;
+    /// Sets the times of an item. An item that does not exist is ignored.
+    pub fn set(&mut self, item: u32, started: Timestamp, ended: Option<Timestamp>) {
+        let offset = ItemTimes::byte_len(item);
+        let Some(numbers) = self.bytes.get_mut(offset..offset + 2 * NUMBER_BYTES) else { return };
+        let to_millis = |time: Timestamp| {
+            let millis = time.0.saturating_sub(self.started.0).max(0) / MILLI_NS;
             u32::try_from(millis).unwrap_or(NEVER).min(NEVER - 1)
         };
-        let (first, second) = place.split_at_mut(NUMBER_BYTES);
-        first.copy_from_slice(&since(began).to_le_bytes());
-        second.copy_from_slice(&ended.map_or(NEVER, since).to_le_bytes());
+        let (first, second) = numbers.split_at_mut(NUMBER_BYTES);
+        first.copy_from_slice(&to_millis(started).to_le_bytes());
+        second.copy_from_slice(&ended.map_or(NEVER, to_millis).to_le_bytes());
     }
 
     /// Returns the bytes of all numbers.
@@ -132,6 +132,7 @@ impl ItemTimes {
     }
 }
 
+/// Returns the two bits of a state.
 fn to_bits(state: ItemState) -> u8 {
     match state {
         ItemState::Waiting => 0,
@@ -151,12 +152,12 @@ mod tests {
         let states = [Running, Completed, Failed, Waiting, Failed];
         let collected: ItemMap = states.into_iter().collect();
         assert_eq!(collected.into_bytes(), [0b0011_1001, 0b11]);
-        let mut set = ItemMap::new(5);
+        let mut map = ItemMap::new(5);
         for (item, state) in (0..).zip(states) {
-            set.set(item, state);
+            map.set(item, state);
         }
-        set.set(8, Failed);
-        assert_eq!(set.into_bytes(), [0b0011_1001, 0b11]);
+        map.set(8, Failed);
+        assert_eq!(map.into_bytes(), [0b0011_1001, 0b11]);
         assert_eq!([0, 1, 4, 5].map(ItemMap::byte_len), [0, 1, 1, 2]);
     }
 

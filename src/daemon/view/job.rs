@@ -1,4 +1,4 @@
-//! A job with its steps.
+//! Views of a job with its steps: the whole view, and the light view, whose size is bounded.
 
 use base::times::Rfc3339Time;
 use engine::{
@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::borrow::Cow;
 use utoipa::ToSchema;
 
-/// How much of a text by a worker or a person the light view contains, in characters.
+/// The length to which the light view truncates texts of workers and people, in characters.
 const LIGHT_TEXT_CHARS_MAX: usize = 1_000;
 
 /// The longest number that the light view contains, in bytes of its text.
@@ -135,13 +135,13 @@ struct ChildrenView {
     /// Child jobs that have started, and whose end the step has not received yet.
     running: u32,
     completed: u32,
-    /// Child jobs that were under way when the step or the job ended, and were cut off by that.
+    /// Child jobs that were running when the step or the job ended.
     cancelled: u32,
 }
 
 impl<'a> JobView<'a> {
-    /// Makes the whole view, with messages, outputs and the ids of child jobs. Running times are
-    /// measured until `now`.
+    /// Creates the whole view, with messages, outputs and the ids of child jobs. Elapsed times of
+    /// running steps end at `now`.
     pub fn whole(job: &'a Job, now: Timestamp) -> JobView<'a> {
         let created = job.origin().created;
         let first_start = job.steps().filter_map(|(_, run)| run.started).min().unwrap_or(created);
@@ -191,8 +191,8 @@ impl<'a> JobView<'a> {
         JobView { running, completed, ..JobView::head(job, steps) }
     }
 
-    /// Makes the light view: no messages, outputs or ids of child jobs, and long texts truncated.
-    /// Its size depends on the number of steps alone.
+    /// Creates the light view: without messages, outputs and ids of child jobs, and with truncated
+    /// texts. Its size depends only on the number of steps.
     pub fn light(job: &'a Job, now: Timestamp) -> JobView<'a> {
         let steps =
             job.graph().indices().map(|step| StepView::new(job, step, now).into_light()).collect();
@@ -205,6 +205,7 @@ impl<'a> JobView<'a> {
         }
     }
 
+    /// Creates the view without messages and outputs.
     fn head(job: &'a Job, steps: Vec<StepView<'a>>) -> JobView<'a> {
         let origin = job.origin();
         JobView {
@@ -230,12 +231,14 @@ impl<'a> JobView<'a> {
     }
 }
 
+/// Returns the ids of the child jobs that a step has started.
 fn child_ids(job: &Job, step: StepIndex, run: &StepRun) -> Vec<JobId> {
     let Some(fan_out) = &run.fan_out else { return Vec::new() };
     (0..fan_out.started()).filter_map(|index| job.child_id(step, index)).collect()
 }
 
 impl<'a> StepEntry<'a> {
+    /// Creates the entry of a completed step.
     fn completed(
         name: &'a str,
         started: Timestamp,
@@ -255,14 +258,15 @@ impl<'a> StepEntry<'a> {
 }
 
 impl<'a> StepView<'a> {
+    /// Creates the view of a step. Elapsed times of a running step end at `now`.
     pub(super) fn new(job: &'a Job, index: StepIndex, now: Timestamp) -> StepView<'a> {
         let (step, run) = (job.graph().step(index), job.step(index));
-        let is_under_way = run.state == StepState::Running;
-        let until = run.ended.or(job.ended()).or(is_under_way.then_some(now));
-        let since = |start: Option<Timestamp>| Some((until?.0 - start?.0).max(0));
+        let is_running = run.state == StepState::Running;
+        let end = run.ended.or(job.ended()).or(is_running.then_some(now));
+        let elapsed_since = |start: Option<Timestamp>| Some((end?.0 - start?.0).max(0));
         let state = job.step_state(index);
-        // A step that was cut off by the end of the job ended with it.
-        let ended_with_it = job.ended().filter(|_| state == StepState::Cancelled);
+        // A step that the end of the job has cancelled ended with the job.
+        let ended_with_job = job.ended().filter(|_| state == StepState::Cancelled);
         StepView {
             name: &step.name,
             state,
@@ -272,10 +276,11 @@ impl<'a> StepView<'a> {
             attempt: run.attempt,
             start_time: run.started.map(Rfc3339Time),
             attempt_start_time: run.attempt_started.map(Rfc3339Time),
-            elapsed: since(run.started),
+            elapsed: elapsed_since(run.started),
             // Between two attempts, no attempt runs.
-            attempt_elapsed: since(run.attempt_started).filter(|_| run.retry_at().is_none()),
-            end_time: run.ended.or(ended_with_it).map(Rfc3339Time),
+            attempt_elapsed: elapsed_since(run.attempt_started)
+                .filter(|_| run.retry_at().is_none()),
+            end_time: run.ended.or(ended_with_job).map(Rfc3339Time),
             reason: run.failure.as_ref().map(|failure| &*failure.reason),
             raw: run.failure.as_ref().and_then(|failure| failure.raw.as_deref()),
             warning: find_warning(run, job.item_counts(index)),
@@ -300,6 +305,7 @@ impl<'a> StepView<'a> {
         }
     }
 
+    /// Truncates the texts, and removes values of unbounded size.
     fn into_light(self) -> StepView<'a> {
         StepView {
             reason: self.reason.map(truncate),
@@ -315,8 +321,8 @@ impl<'a> StepView<'a> {
     }
 }
 
-/// Describes what failed in a job that completed all the same. The text is made to follow a
-/// sentence.
+/// Describes the failures that a completed job has tolerated. The text continues a sentence; it is
+/// empty if there are none.
 pub fn describe_failures(job: &Job) -> String {
     let mut text = String::new();
     for (step, (definition, run)) in job.graph().indices().zip(job.steps()) {
@@ -334,6 +340,7 @@ pub fn describe_failures(job: &Job) -> String {
     text
 }
 
+/// Returns the first [`LIGHT_TEXT_CHARS_MAX`] characters of a text.
 pub(super) fn truncate(text: &str) -> &str {
     text.char_indices().nth(LIGHT_TEXT_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }

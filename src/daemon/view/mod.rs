@@ -1,5 +1,5 @@
-//! How a job is shown: plain data that serialises to JSON. The API answers with it; the command
-//! line prints it where it reads a journal itself.
+//! Views of jobs and workflows: plain data that serializes to JSON. The API answers with them; the
+//! command line prints them when it reads a journal itself.
 
 mod definition;
 mod items;

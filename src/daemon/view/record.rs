@@ -1,4 +1,4 @@
-//! The record of a job, entry by entry, as clients read it.
+//! Views of the entries of a job's record.
 
 use base::times::Rfc3339Time;
 use engine::{
@@ -8,8 +8,7 @@ use engine::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// The largest payload that an entry contains, in bytes. A larger one is left out, and its size is
-/// given.
+/// The size limit of the payload in a view, in bytes. A larger payload is left out.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 4096;
 
 /// One entry of a job's record. Keys that mean nothing for its kind are left out.
@@ -102,6 +101,7 @@ enum Payload<'a> {
 }
 
 impl Payload<'_> {
+    /// Returns the size of the payload as text.
     fn byte_len(&self) -> usize {
         match self {
             Payload::Message(message) => message.encoded_len(),
@@ -111,7 +111,7 @@ impl Payload<'_> {
 }
 
 impl<'a> EntryView<'a> {
-    /// Makes the views of a row's entries, for a job that runs `graph`.
+    /// Creates the views of a row's entries, for a job that runs `graph`.
     pub fn from_row(
         graph: &'a Graph,
         row: &'a Recorded,
@@ -269,6 +269,7 @@ impl<'a> EntryView<'a> {
         }
     }
 
+    /// Adds the size of a payload, and the payload itself unless it is too large.
     fn with_payload(self, payload: Payload<'a>) -> EntryView<'a> {
         let bytes = payload.byte_len();
         let is_large = bytes > PAYLOAD_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! One step of a job, with its attempts.
+//! The view of one step of a job, with its attempts.
 
 use super::job::{StepView, truncate};
 use base::times::Rfc3339Time;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use utoipa::ToSchema;
 
-/// The most attempts that are shown: the newest ones.
+/// How many attempts the view has: the newest ones.
 const ATTEMPTS_MAX: usize = 100;
 
 /// A step with its attempts and the sizes of its payloads, but without the payloads.
@@ -31,12 +31,13 @@ pub struct StepDetail<'a> {
     attempts_omitted: u64,
 }
 
+/// Returns whether a number is zero, so that it is left out of the JSON.
 fn is_zero<N: Default + PartialEq>(count: &N) -> bool {
     *count == N::default()
 }
 
 impl<'a> StepDetail<'a> {
-    /// Makes the view of a step of `job`. Running times are measured until `now`.
+    /// Creates the view of a step of `job`. Elapsed times of a running step end at `now`.
     pub fn new(
         job: &'a Job,
         step: StepIndex,
@@ -69,7 +70,7 @@ impl<'a> StepDetail<'a> {
     }
 }
 
-/// The attempts of a step, gathered from the rows of its job's record, which must come in order.
+/// The newest attempts of a step: the fold of its job's record.
 #[derive(Clone)]
 pub struct AttemptHistory {
     step: StepIndex,
@@ -116,12 +117,13 @@ enum AttemptState {
 }
 
 impl AttemptHistory {
-    /// Makes an empty history of a step.
+    /// Creates an empty history of a step.
     pub(crate) fn for_step(step: StepIndex) -> AttemptHistory {
         AttemptHistory { step, newest: VecDeque::new(), omitted: 0 }
     }
 
-    /// Applies the next row, up to the entry numbered `upto`.
+    /// Applies the next row of the record, up to the entry numbered `last_number`. Rows must be
+    /// applied in order.
     pub fn apply(&mut self, row: &Recorded, last_number: u64) {
         let numbered = (row.first + 1..).zip(&row.entries);
         for (_, entry) in numbered.take_while(|(n, _)| *n <= last_number) {
@@ -138,12 +140,12 @@ impl AttemptHistory {
         }
     }
 
-    fn apply_step(&mut self, entry: &StepEntry, at: Timestamp) {
+    fn apply_step(&mut self, entry: &StepEntry, time: Timestamp) {
         match entry {
-            StepEntry::Started { attempt, .. } => self.begin_attempt(*attempt, at),
+            StepEntry::Started { attempt, .. } => self.begin_attempt(*attempt, time),
             StepEntry::Confirmed => {
                 if let Some(last) = self.newest.back_mut() {
-                    last.confirmed = Some(Rfc3339Time(at));
+                    last.confirmed = Some(Rfc3339Time(time));
                 }
             }
             StepEntry::Leased(lease) => {
@@ -160,29 +162,29 @@ impl AttemptHistory {
                     last.redispatched += 1;
                 }
             }
-            StepEntry::Completed(_) => self.end_attempt(AttemptState::Completed, at),
+            StepEntry::Completed(_) => self.end_attempt(AttemptState::Completed, time),
             StepEntry::AttemptFailed { failure, retry_at, .. } => {
-                self.fail_attempt(failure, at);
+                self.fail_attempt(failure, time);
                 if let Some(last) = self.newest.back_mut() {
                     last.retry_at = Some(Rfc3339Time(*retry_at));
                 }
             }
-            StepEntry::Failed(failure) => self.fail_attempt(failure, at),
+            StepEntry::Failed(failure) => self.fail_attempt(failure, time),
             StepEntry::Cancelled | StepEntry::Skipped => {
-                self.end_attempt(AttemptState::Cancelled, at)
+                self.end_attempt(AttemptState::Cancelled, time)
             }
             StepEntry::Begun | StepEntry::Progressed { .. } => {}
         }
     }
 
-    fn apply_fan_out(&mut self, entry: &FanOutEntry, at: Timestamp) {
+    fn apply_fan_out(&mut self, entry: &FanOutEntry, time: Timestamp) {
         match entry {
             FanOutEntry::Started { .. } => {
                 let attempt = self.newest.back().map_or(1, |last| last.attempt + 1);
-                self.begin_attempt(attempt, at);
+                self.begin_attempt(attempt, time);
             }
-            FanOutEntry::Restarted { attempt, .. } => self.begin_attempt(*attempt, at),
-            FanOutEntry::Completed => self.end_attempt(AttemptState::Completed, at),
+            FanOutEntry::Restarted { attempt, .. } => self.begin_attempt(*attempt, time),
+            FanOutEntry::Completed => self.end_attempt(AttemptState::Completed, time),
             FanOutEntry::ChildrenStarted { .. }
             | FanOutEntry::ChildStarted { .. }
             | FanOutEntry::ChildCompleted { .. }
@@ -190,14 +192,15 @@ impl AttemptHistory {
         }
     }
 
-    fn begin_attempt(&mut self, attempt: u32, at: Timestamp) {
+    /// Adds a running attempt, and drops the oldest one beyond the limit.
+    fn begin_attempt(&mut self, attempt: u32, time: Timestamp) {
         if self.newest.len() == ATTEMPTS_MAX {
             self.newest.pop_front();
             self.omitted += 1;
         }
         self.newest.push_back(Attempt {
             attempt,
-            start_time: Rfc3339Time(at),
+            start_time: Rfc3339Time(time),
             confirmed: None,
             delivery: None,
             lease_until: None,
@@ -211,17 +214,18 @@ impl AttemptHistory {
     }
 
     /// Ends the last attempt, unless it has ended.
-    fn end_attempt(&mut self, state: AttemptState, at: Timestamp) {
+    fn end_attempt(&mut self, state: AttemptState, time: Timestamp) {
         if let Some(last) =
             self.newest.back_mut().filter(|last| last.state == AttemptState::Running)
         {
             last.state = state;
-            last.end_time = Some(Rfc3339Time(at));
+            last.end_time = Some(Rfc3339Time(time));
         }
     }
 
-    fn fail_attempt(&mut self, failure: &Failure, at: Timestamp) {
-        self.end_attempt(AttemptState::Failed, at);
+    /// Ends the last attempt as failed, unless it has ended otherwise.
+    fn fail_attempt(&mut self, failure: &Failure, time: Timestamp) {
+        self.end_attempt(AttemptState::Failed, time);
         if let Some(last) = self.newest.back_mut().filter(|last| last.state == AttemptState::Failed)
         {
             last.reason = Some(truncate(&failure.reason).to_owned());

@@ -32,7 +32,9 @@ impl JobActor {
         };
         job.graph()
             .indices()
-            .filter(|step| job.step(*step).has_active_attempt() && job.graph().step(*step).has_queue())
+            .filter(|step| {
+                job.step(*step).has_active_attempt() && job.graph().step(*step).has_queue()
+            })
             .filter_map(|step| Some((step, suspended_before(step)?)))
             .collect()
     }
