@@ -104,8 +104,8 @@ impl JournalWriter {
         }
     }
 
-    /// Runs `write`. If the disk is full, shrinks the reserve step by step and runs `write` again in
-    /// the space that this frees.
+    /// Runs `write`. If the disk is full, shrinks the reserve step by step and runs `write` again
+    /// in the space that this frees.
     pub(super) fn write_or_use_reserve<T>(
         &mut self,
         purpose: WritePurpose,

@@ -1,6 +1,6 @@
 //! Projection: writes the tables that follow from the rows of `entries`, for many commits at once.
-//! One transaction changes `places`, `jobs` and the status tables. It also stores the watermark: the
-//! `seq` up to which they are complete (table `derived`).
+//! One transaction changes `places`, `jobs` and the status tables. It also stores the watermark:
+//! the `seq` up to which they are complete (table `derived`).
 
 use super::append::{INSERT_ENTRY, insert_entry};
 use super::file_rows::{FileRows, UNPROJECTED};
@@ -114,8 +114,9 @@ impl JournalWriter {
         Ok(transaction.commit()?)
     }
 
-    /// Writes a row of `entries` for each job whose confirms have been pending since the last call or
-    /// longer, for at most [`CONFIRM_BATCH`] jobs. Returns whether any confirms are still pending.
+    /// Writes a row of `entries` for each job whose confirms have been pending since the last call
+    /// or longer, for at most [`CONFIRM_BATCH`] jobs. Returns whether any confirms are still
+    /// pending.
     pub(super) fn write_confirms(&mut self) -> Result<bool, JournalError> {
         let mut jobs = self.confirms.jobs_waiting_since(self.confirms_written_to);
         if jobs.len() <= CONFIRM_BATCH {

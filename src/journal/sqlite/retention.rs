@@ -59,8 +59,8 @@ impl JournalWriter {
         Ok(count)
     }
 
-    /// Deletes up to `rows_max` rows of the job trees of root jobs whose retention is over. Jobs whose
-    /// definition sets no retention have `default_retention`.
+    /// Deletes up to `rows_max` rows of the job trees of root jobs whose retention is over. Jobs
+    /// whose definition sets no retention have `default_retention`.
     pub(super) fn delete_expired(
         &mut self,
         now: Timestamp,
@@ -179,8 +179,9 @@ impl JournalWriter {
     }
 
     /// Deletes job trees one after another until the limit of rows is reached. In a job tree, child
-    /// jobs are deleted before their parents, and a job's last rows before its first. So the remainder
-    /// of a partially deleted job tree can be read after a crash, and is deleted like any other.
+    /// jobs are deleted before their parents, and a job's last rows before its first. So the
+    /// remainder of a partially deleted job tree can be read after a crash, and is deleted like any
+    /// other.
     fn delete_in_transaction(
         &mut self,
         roots: &[JobNumber],

@@ -3,9 +3,9 @@
 //! client can read it.
 //!
 //! The tables are projections: a row follows from the entries of its job, and is written later,
-//! together with the rows of other jobs. Nothing is ever rebuilt from them. A table that is missing,
-//! altered or damaged is recreated. A table that cannot be created is not written until the next
-//! start.
+//! together with the rows of other jobs. Nothing is ever rebuilt from them. A table that is
+//! missing, altered or damaged is recreated. A table that cannot be created is not written until
+//! the next start.
 
 use super::file_rows::FileRows;
 use super::status_table::{StatusTable, TableLayout, WriteError};
@@ -19,8 +19,8 @@ use std::sync::Arc;
 /// The writer's cache of status tables.
 #[derive(Default)]
 pub(super) struct StatusTables {
-    /// The layout of each definition's status table, by the definition's number; `None` if the table
-    /// is unusable.
+    /// The layout of each definition's status table, by the definition's number; `None` if the
+    /// table is unusable.
     pub(super) layouts: HashMap<i64, Option<Arc<TableLayout>>>,
     /// The keys of the tables that cannot be created: they are not written until the next start.
     pub(super) unusable: HashSet<String>,
@@ -77,8 +77,8 @@ impl StatusTables {
         Ok(())
     }
 
-    /// Returns the layout of a definition's status table, after creating what is missing of the table;
-    /// `None` if the table is unusable. `number` is the definition's number.
+    /// Returns the layout of a definition's status table, after creating what is missing of the
+    /// table; `None` if the table is unusable. `number` is the definition's number.
     fn layout(
         &mut self,
         connection: &Connection,

@@ -388,8 +388,8 @@ impl StatusTable {
             .collect()
     }
 
-    /// Writes the rows of jobs, which are rebuilt from the journal. Each job comes with the number of
-    /// its definition.
+    /// Writes the rows of jobs, which are rebuilt from the journal. Each job comes with the number
+    /// of its definition.
     fn fill(
         &self,
         connection: &Connection,

@@ -27,8 +27,8 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Creates what is missing of the status table of a definition. A table whose row count does not
-    /// match the root jobs of the workflow is recreated.
+    /// Creates what is missing of the status table of a definition. A table whose row count does
+    /// not match the root jobs of the workflow is recreated.
     fn create_status_table(
         &mut self,
         definition: &Definition,

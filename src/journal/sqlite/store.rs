@@ -34,15 +34,15 @@ impl SqliteJournal {
         Ok(SqliteJournal { writer: Arc::new(Mutex::new(writer)), path })
     }
 
-    /// Keeps a reserve from now on: a file beside the journal that holds disk space back, so that jobs
-    /// can be deleted when the disk is full.
+    /// Keeps a reserve from now on: a file beside the journal that holds disk space back, so that
+    /// jobs can be deleted when the disk is full.
     pub fn with_reserve(self) -> SqliteJournal {
         self.writer().fill_reserve();
         self
     }
 
-    /// Returns the path without symbolic links. Readers must use this path, because SQLite keeps the
-    /// `-wal` beside it.
+    /// Returns the path without symbolic links. Readers must use this path, because SQLite keeps
+    /// the `-wal` beside it.
     pub fn path(&self) -> &Path {
         &self.path
     }

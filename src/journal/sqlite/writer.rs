@@ -47,15 +47,15 @@ pub(super) struct JournalWriter {
     pub(super) partial_deletions: PartialDeletions,
     /// The retention of each definition, by its number; `None` if the definition sets none.
     pub(super) retentions: BTreeMap<i64, Option<Millis>>,
-    /// Declared after the connection to be dropped after it: closing the watched files drops SQLite's
-    /// locks.
+    /// Declared after the connection to be dropped after it: closing the watched files drops
+    /// SQLite's locks.
     watch: FileWatch,
     /// Declared after the connection for the same reason.
     pub(super) shm: Option<Shm>,
     lock: FileLock,
     pub(super) reserve: Reserve,
-    /// Whether the files are not those that were opened, or must keep their bytes. Then dropping the
-    /// writer writes nothing.
+    /// Whether the files are not those that were opened, or must keep their bytes. Then dropping
+    /// the writer writes nothing.
     is_lost: bool,
     /// The highest `seq` in `entries` and `confirmed`.
     pub(super) last_seq: i64,
@@ -127,9 +127,9 @@ impl JournalWriter {
         &self.path
     }
 
-    /// Checks that the files are still those that were opened, and acquires the lock again if its file
-    /// was removed. If the files are not the same, whatever was committed to them is lost when the
-    /// process ends. Then the writer is marked as lost: dropping it writes nothing.
+    /// Checks that the files are still those that were opened, and acquires the lock again if its
+    /// file was removed. If the files are not the same, whatever was committed to them is lost when
+    /// the process ends. Then the writer is marked as lost: dropping it writes nothing.
     pub(super) fn check_files(&mut self) -> Result<(), FileLoss> {
         let ensure_locked = |lock: &mut FileLock| match lock.ensure_locked() {
             Err(LockError::InUse) => Err(FileLoss::LockLost(lock.path().display().to_string())),
@@ -224,8 +224,9 @@ impl JournalWriter {
         result.map_err(|error| self.to_journal_error(error))
     }
 
-    /// Runs `write`. If it fails because of a status table, drops that table and runs `write` again,
-    /// which recreates it. If the same table fails again, it is not written until the next start.
+    /// Runs `write`. If it fails because of a status table, drops that table and runs `write`
+    /// again, which recreates it. If the same table fails again, it is not written until the next
+    /// start.
     pub(super) fn write_with_repair<T>(
         &mut self,
         mut write: impl FnMut(&mut JournalWriter) -> Result<T, WriteError>,
@@ -292,8 +293,8 @@ impl JournalWriter {
         Ok(jobs)
     }
 
-    /// Calls `handler` with every job tree that takes input. Each CPU core rebuilds a part of the job
-    /// trees on a thread of its own.
+    /// Calls `handler` with every job tree that takes input. Each CPU core rebuilds a part of the
+    /// job trees on a thread of its own.
     pub(super) fn for_each_job_tree(
         &mut self,
         handler: JobTreeHandler<'_>,
@@ -337,8 +338,8 @@ impl JournalWriter {
         }
     }
 
-    /// Clears the caches of definitions after a transaction that was rolled back: it may have inserted
-    /// some of them.
+    /// Clears the caches of definitions after a transaction that was rolled back: it may have
+    /// inserted some of them.
     pub(super) fn clear_definitions(&mut self) {
         self.definitions.clear();
         self.last_definition = None;
@@ -402,8 +403,8 @@ fn acquire_lock(path: &Path, file: &str) -> Result<FileLock, JournalError> {
 }
 
 impl Drop for JournalWriter {
-    /// Projects what is committed, and truncates the `-wal` by a checkpoint, so that the main file can
-    /// be copied alone.
+    /// Projects what is committed, and truncates the `-wal` by a checkpoint, so that the main file
+    /// can be copied alone.
     fn drop(&mut self) {
         if self.is_lost {
             // Closing must not remove the -wal: the path may lead to another program's file.
@@ -445,8 +446,8 @@ impl Drop for JournalWriter {
     }
 }
 
-/// Lets tests make a write or a commit fail: the action `full` as on a full disk, any other action as
-/// on a broken disk.
+/// Lets tests make a write or a commit fail: the action `full` as on a full disk, any other action
+/// as on a broken disk.
 pub(super) fn hit_fail_point(name: &'static str) -> rusqlite::Result<()> {
     let code = match faults::hit(name).as_deref() {
         None => return Ok(()),
