@@ -1,4 +1,4 @@
-//! The errors of a journal, and what to do about them.
+//! The errors of a journal, and the remedy for each.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub enum JournalError {
     InUse {
         /// The journal's file.
         file: String,
-        /// The lock file, which is beside the resolved file.
+        /// The path of the lock file.
         lock: String,
     },
     /// The lock file cannot be used.
@@ -22,7 +22,7 @@ pub enum JournalError {
          for this user"
     )]
     Lock {
-        /// The lock's file.
+        /// The path of the lock file.
         lock: String,
         /// The cause.
         error: std::io::Error,
@@ -47,7 +47,7 @@ pub enum JournalError {
         /// The journal's file.
         file: String,
     },
-    /// The path is a directory, a device or another special file.
+    /// The path does not lead to a regular file.
     #[error(
         "cannot open the journal {file}: it is no regular file. Give --db the name of a file, \
          which need not be there yet"
@@ -65,7 +65,7 @@ pub enum JournalError {
     HardLinked {
         /// The journal's file.
         file: String,
-        /// How many names it has.
+        /// The number of its hard links.
         names: u64,
     },
     /// Reading has ended: the manager stops, or has lost the journal.
@@ -81,7 +81,7 @@ pub enum JournalError {
     Lost {
         /// The journal's file.
         file: String,
-        /// What happened to them.
+        /// What happened to the files.
         loss: FileLoss,
     },
     /// A row's checksum or content is wrong.
@@ -202,21 +202,21 @@ pub enum JournalError {
     },
 }
 
-/// What to do about a failed commit.
+/// What the caller has to do about an error of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Wait for room: the transaction was rolled back, and can be tried again when there is room.
+    /// Retry when the disk or the file has free space. The transaction was rolled back.
     WaitForSpace,
-    /// Wait for a lock: another program keeps the file locked, which is no damage. The transaction
-    /// was rolled back, and can be tried again when the lock is released.
+    /// Retry when another program has released its lock on the file. The transaction was rolled
+    /// back.
     WaitForLock,
-    /// End the process, after an I/O error or another unexpected one: what the kernel still holds
-    /// cannot be trusted. The next start recovers.
+    /// Exit the process: after an I/O error, the kernel's page cache cannot be trusted. The next
+    /// start recovers the journal from the disk.
     Exit,
 }
 
 impl Remedy {
-    /// Returns whether the commit can be tried again.
+    /// Returns whether the commit can be retried.
     pub fn is_retryable(self) -> bool {
         match self {
             Remedy::WaitForSpace | Remedy::WaitForLock => true,
@@ -226,7 +226,7 @@ impl Remedy {
 }
 
 impl JournalError {
-    /// Makes the error of a row that is not as it was written.
+    /// Creates the error of a damaged row.
     pub(super) fn damaged_row(
         file: &str,
         table: &'static str,
@@ -261,16 +261,16 @@ impl JournalError {
     }
 }
 
-/// What has happened to the files of an open journal.
+/// What happened to the files of an open journal, so that its commits are lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileLoss {
-    /// The name leads nowhere.
+    /// No file has the path any more.
     #[error("{0} was removed or renamed")]
     Removed(String),
-    /// The name leads to another file.
+    /// Another file has the path.
     #[error("{0} was replaced by another file")]
     Replaced(String),
-    /// The file is shorter than it was.
+    /// The file is shorter than it must be.
     #[error("{file} was truncated to {bytes} bytes, it had {expected}")]
     Truncated {
         /// The path of the file.
@@ -283,7 +283,7 @@ pub enum FileLoss {
     /// Another program has written to the file.
     #[error("{0} was overwritten by another program")]
     Overwritten(String),
-    /// The lock file was removed, and another process has taken the lock since.
+    /// The lock file was removed, and another process has acquired the lock since.
     #[error("the lock {0} was removed, and another process has taken it since")]
     LockLost(String),
 }

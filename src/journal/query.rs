@@ -7,7 +7,7 @@ use engine::{
 };
 use std::sync::Arc;
 
-/// A job in the journal, with its numbers.
+/// A job with its numbers.
 pub struct StoredJob {
     /// The job's number.
     pub number: JobNumber,
@@ -23,9 +23,9 @@ pub struct RecordPage {
     pub definition: Arc<Definition>,
     /// The index of the graph within the definition.
     pub graph: u16,
-    /// The rows, in order. The first and the last may be cut.
+    /// The rows, in order. The first and the last may be truncated to the entries of this page.
     pub rows: Vec<Recorded>,
-    /// Whether the record ends with these rows, for now.
+    /// Whether the record has no entries after this page yet.
     pub is_last: bool,
 }
 
@@ -35,14 +35,15 @@ impl RecordPage {
         &self.definition.graphs[usize::from(self.graph)]
     }
 
-    /// Returns the number of the last entry on this page, if there are more after it.
+    /// Returns the cursor of the next page: the number of the last entry on this page. `None` if
+    /// this is the last page.
     pub fn next_cursor(&self) -> Option<u64> {
         let last = self.rows.last().filter(|_| !self.is_last)?;
         Some(last.first + last.entries.len() as u64)
     }
 }
 
-/// What never changes about a job whose record is read.
+/// The fields of a job that are needed to read its record, and never change.
 pub struct RecordHead {
     /// The definition that the job runs.
     pub definition: Arc<Definition>,
@@ -61,7 +62,7 @@ impl RecordHead {
 
 /// A job as it was after one of its entries.
 pub enum JobAtEntry {
-    /// The entry exists.
+    /// The job has an entry with that number.
     Found {
         /// The job after that entry.
         job: Box<Job>,
@@ -83,11 +84,12 @@ pub struct JobCreation {
     pub workflow: String,
     /// Whether it is a child job.
     pub is_child: bool,
-    /// A root job's message.
+    /// The message of the job, if it was created with one; a child job has none here.
     pub message: Option<Message>,
 }
 
-/// The cursor of a list of ended jobs: the next page is below this time and number.
+/// The cursor of a list of ended jobs, in which the job that ended last comes first. The next page
+/// is below this time and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedCursor {
     /// When the last job of the previous page ended.
@@ -101,7 +103,7 @@ impl EndedCursor {
     pub const NEWEST: EndedCursor = EndedCursor { ended: Timestamp(i64::MAX), number: i64::MAX };
 }
 
-/// The criteria of a search: a job must meet all that are set.
+/// The criteria of a search. A job must meet every criterion that is set.
 #[derive(Clone, Debug, Default)]
 pub struct JobFilter {
     /// The workflow's full name.
@@ -110,7 +112,7 @@ pub struct JobFilter {
     pub states: Vec<JobState>,
     /// The lowest and the highest id, both inclusive.
     pub id_range: Option<(JobId, JobId)>,
-    /// Statuses by step; only allowed with a workflow.
+    /// Steps with their statuses; only allowed with a workflow.
     pub statuses: Vec<(String, String)>,
     /// The earliest creation time, inclusive.
     pub created_from: Option<Timestamp>,
@@ -120,11 +122,11 @@ pub struct JobFilter {
     pub ended_from: Option<Timestamp>,
     /// The end of the range of end times, exclusive.
     pub ended_before: Option<Timestamp>,
-    /// Searches the child jobs of this job; `None`: root jobs.
+    /// The job whose child jobs are searched; `None`: root jobs are searched.
     pub parent: Option<ParentKey>,
 }
 
-/// The numbers by which the child jobs of a job are found.
+/// The key by which the child jobs of a job are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParentKey {
     /// The job's number.
@@ -136,10 +138,10 @@ pub struct ParentKey {
 /// The order of search results: root jobs by creation, child jobs by step and item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SearchOrder {
-    /// The newest first; of child jobs the last one first.
+    /// The newest root job first; of child jobs, the last item of the last step first.
     #[default]
     NewestFirst,
-    /// The oldest first; of child jobs the first one first.
+    /// The oldest root job first; of child jobs, the first item of the first step first.
     OldestFirst,
 }
 
@@ -159,7 +161,7 @@ impl JobFilter {
         let JobFilter {
             workflow,
             states,
-            id_range: ids,
+            id_range,
             statuses,
             created_from,
             created_before,
@@ -171,7 +173,7 @@ impl JobFilter {
         workflow.is_none()
             && parent.is_none()
             && states.is_empty()
-            && ids.is_none()
+            && id_range.is_none()
             && statuses.is_empty()
             && times.iter().all(|time| time.is_none())
     }
@@ -190,17 +192,17 @@ pub struct SearchHit {
     pub state: String,
     /// When it was created.
     pub created: Timestamp,
-    /// When it ended.
+    /// When it ended; `None`: it has not ended.
     pub ended: Option<Timestamp>,
     /// Why it failed or was cancelled.
     pub reason: Option<Arc<str>>,
-    /// For a child job: the parent's step and the item's index.
+    /// The parent's step and the item's index; `None` for a root job.
     pub parent_item: Option<(StepIndex, u32)>,
-    /// How many steps the job has, if its definition can be read.
+    /// The number of steps of the job; `None` if its definition cannot be read.
     pub steps: Option<usize>,
 }
 
-/// How many stored jobs run a definition.
+/// A definition, and the number of stored root jobs that run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefinitionUse {
     /// The content hash of the definition.
@@ -209,7 +211,7 @@ pub struct DefinitionUse {
     pub running: i64,
     /// The number of ended root jobs.
     pub ended: i64,
-    /// When the last of the ended ones ended.
+    /// When the last ended root job ended; `None` if none has ended.
     pub last_ended: Option<Timestamp>,
 }
 
@@ -234,7 +236,7 @@ impl ParentRecord {
     }
 }
 
-/// Selects child jobs: they must match everything that is set.
+/// The criteria of a list of child jobs. A child job must meet every criterion that is set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChildFilter {
     /// The state of the child job.
@@ -243,7 +245,7 @@ pub struct ChildFilter {
     pub step: Option<StepIndex>,
 }
 
-/// The last child job of a page; the next page begins after it.
+/// The cursor of a list of child jobs: the position of the last child job of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildCursor {
     /// The parent's step.
@@ -274,13 +276,13 @@ pub struct ChildRow {
     pub state: String,
     /// When it was created.
     pub created: Timestamp,
-    /// When it ended.
+    /// When it ended; `None`: it has not ended.
     pub ended: Option<Timestamp>,
     /// Why it failed or was cancelled.
     pub reason: Option<Arc<str>>,
 }
 
-/// An item of a fan-out whose child job was started.
+/// An item of a fan-out that has a child job.
 #[derive(Clone, Copy, Debug)]
 pub struct ItemRow {
     /// The item's index.
@@ -289,25 +291,25 @@ pub struct ItemRow {
     pub state: JobState,
     /// When that child job was created.
     pub created: Timestamp,
-    /// When it ended.
+    /// When it ended; `None`: it has not ended.
     pub ended: Option<Timestamp>,
 }
 
-/// Selects rows of a status table: they must match everything that is set.
+/// The criteria of a query of a status table. A row must meet every criterion that is set.
 #[derive(Clone, Debug, Default)]
 pub struct StatusFilter {
     /// The job's id.
     pub job: Option<JobId>,
     /// The job's state.
     pub state: Option<JobState>,
-    /// Statuses by step column.
+    /// Step columns with their statuses.
     pub steps: Vec<(String, String)>,
 }
 
 /// A row of a status table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusRow {
-    /// The job's number; the next page is below it.
+    /// The job's number, which is also the cursor after this row.
     pub number: JobNumber,
     /// The job's id.
     pub job: String,
@@ -321,5 +323,5 @@ pub struct StatusRow {
     pub statuses: Vec<String>,
 }
 
-/// The cursor before the newest job, where the first page begins.
+/// The cursor of the first page of a list with the newest job first.
 pub const NEWEST_CURSOR: JobNumber = JobNumber::MAX;

@@ -1,5 +1,4 @@
-//! What is written to a journal, the result of a deletion, and the space a journal uses on the
-//! disk.
+//! What is written to a journal, the result of a deletion, and the disk space that a journal uses.
 
 use engine::{Decision, JobId, JobState, Origin, Recorded, StepIndex, Timestamp};
 use std::collections::BTreeSet;
@@ -9,38 +8,39 @@ use std::sync::Arc;
 /// its children's.
 pub type JobNumber = i64;
 
-/// What is appended to the journal together for one job.
+/// A decision of one job, to be appended to the journal with what follows from it.
 #[derive(Debug)]
 pub struct Record {
     /// The job's number.
     pub job: JobNumber,
-    /// The new job; only in the first record of a job.
+    /// The fields of a new job; only in the first record of a job.
     pub created: Option<NewJob>,
-    /// The decision.
+    /// The entries of the decision.
     pub recorded: Recorded,
-    /// The new state, if it changed.
+    /// The new state of the job; `None` if it did not change.
     pub state: Option<JobState>,
-    /// Whether nothing is left to do for the job.
+    /// Whether the job is closed: it has ended and takes no more input.
     pub is_closed: bool,
     /// The new statuses of a root job's steps.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
-    /// The notice for the webhook, if there is one.
+    /// The notice for the webhook; `None` if there is none.
     pub notice: Option<Notice>,
 }
 
 impl Record {
-    /// Makes the record of a decision. The caller is responsible for the effects.
+    /// Creates the record of a decision. The effects are dropped: the caller must have taken them.
     pub fn from_decision(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
         let Decision { recorded, effects: _, state, statuses, closed } = decision;
         Record { job, created, recorded, state, is_closed: closed, statuses, notice: None }
     }
 
-    /// Returns whether these records cancel jobs, and contain no records of other jobs.
+    /// Returns whether all jobs that have a record among these are cancelled by one of them.
     pub(super) fn are_all_cancellations(records: &[&Record]) -> bool {
-        let ends = |record: &&&Record| record.state == Some(JobState::Cancelled);
-        let cancelled: BTreeSet<JobNumber> =
-            records.iter().filter(ends).map(|record| record.job).collect();
-        !cancelled.is_empty() && records.iter().all(|record| cancelled.contains(&record.job))
+        let is_cancellation = |record: &&&Record| record.state == Some(JobState::Cancelled);
+        let cancelled_jobs: BTreeSet<JobNumber> =
+            records.iter().filter(is_cancellation).map(|record| record.job).collect();
+        !cancelled_jobs.is_empty()
+            && records.iter().all(|record| cancelled_jobs.contains(&record.job))
     }
 }
 
@@ -51,23 +51,24 @@ pub struct NewJob {
     pub origin: Arc<Origin>,
     /// The root job's number.
     pub root: JobNumber,
-    /// The parent's number.
+    /// The parent's number; `None` for a root job.
     pub parent: Option<JobNumber>,
 }
 
-/// A notice for the webhook.
+/// A notice for the webhook that a root job has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// When the event happened.
+    /// When the job ended.
     pub at: Timestamp,
-    /// The text of the notice.
+    /// The body of the request to the webhook.
     pub body: Arc<str>,
 }
 
 /// A notice's number. Numbers rise and are never reused.
 pub type NoticeNumber = i64;
 
-/// How far a bus has read a partition of a topic: everything before the offset is done.
+/// How far a bus has read or written a partition of a topic. All messages before the offset are
+/// processed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredOffset {
     /// The name of the bus in the settings.
@@ -76,27 +77,27 @@ pub struct StoredOffset {
     pub topic: Arc<str>,
     /// The number of the partition.
     pub partition: i32,
-    /// The offset of the first message that is not done.
+    /// The offset of the first message that is not processed.
     pub offset: i64,
 }
 
 /// The result of a deletion.
 #[derive(Debug, Default)]
 pub struct Deletion {
-    /// How many root jobs were deleted, each with its whole job tree.
+    /// The number of completely deleted job trees.
     pub roots: usize,
-    /// How many rows were deleted: each job is one, and each of its records.
+    /// The number of deleted rows: one for each job, and one for each row of its record.
     pub rows: usize,
     /// Whether the limit of rows was reached before everything was deleted.
     pub is_partial: bool,
-    /// How many root jobs were skipped because they are running.
+    /// The number of root jobs that were skipped because they are running.
     pub skipped: usize,
-    /// Deleted jobs that may still have an actor: the root jobs, and the child jobs that waited for
-    /// late replies.
+    /// Jobs of the deleted or partially deleted job trees that may still have an actor: the root
+    /// jobs, and the child jobs that took input.
     pub maybe_active: Vec<DeletedJob>,
 }
 
-/// A deleted job that may still have an actor, which may have taken input until then.
+/// A job that was deleted, or is being deleted, although it may still have an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeletedJob {
     /// The job's id.
@@ -108,10 +109,10 @@ pub struct DeletedJob {
 /// The disk space that a journal uses, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// The size of the main file.
+    /// The size of the main file, including its free pages.
     pub main: u64,
-    /// The size of what is committed but not yet in the main file.
+    /// The size of the write-ahead log.
     pub wal: u64,
-    /// The free space within the main file, which is used again.
+    /// The free space within the main file, which SQLite reuses.
     pub free: u64,
 }

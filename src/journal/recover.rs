@@ -1,5 +1,6 @@
-//! Rebuilds jobs from their rows, whatever stores them. At a start, all that take input; later
-//! single ones: for a reader, after a panic, or when an input arrives for a job that has ended.
+//! Rebuilds jobs from their rows, independent of the storage. A start rebuilds all jobs that take
+//! input. Later, single jobs are rebuilt: for a reader, after a panic, or when an input arrives for
+//! a job that has ended.
 
 use super::error::JournalError;
 use super::query::JobAtEntry;
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The rows of a journal, as rebuilding reads them. Each row is checked when it is read.
+/// The rows of a journal from which jobs are rebuilt. Each row is verified when it is read.
 pub(super) trait JobRows {
     /// Returns the job with this number.
     fn find_job(&self, number: JobNumber) -> Result<Option<JobRow>, JournalError>;
@@ -20,29 +21,30 @@ pub(super) trait JobRows {
     fn load_open_jobs(&self) -> Result<Vec<JobRow>, JournalError>;
     /// Returns the child jobs of a job that have not ended.
     fn load_live_children(&self, parent: JobNumber) -> Result<Vec<JobRow>, JournalError>;
-    /// Returns the number of the newest child job with this key.
+    /// Returns the number of the newest child job with this key, in the job tree of `root`.
     fn find_child(
         &self,
         root: JobNumber,
-        place: &ChildKey,
+        key: &ChildKey,
     ) -> Result<Option<JobNumber>, JournalError>;
-    /// Calls `each` with the decisions of a job in order, row by row, because a record may be
-    /// large.
+    /// Calls `handler` with the decisions of a job, in order. A record may be large, so it is not
+    /// collected in memory.
     fn for_each_decision(
         &self,
         job: JobNumber,
-        each: &mut dyn FnMut(Recorded) -> Result<(), JournalError>,
+        handler: &mut dyn FnMut(Recorded) -> Result<(), JournalError>,
     ) -> Result<(), JournalError>;
-    /// Returns the position, among the rows of all jobs, of the row that has this entry of the job
-    /// (numbered from 0). Of two entries the one that was decided first has the lower position.
+    /// Returns the `seq` of the row that contains the entry of the job with this number, counted
+    /// from
+    /// 0. Rows of all jobs have a `seq` in the order of their commits.
     fn find_seq(&self, job: JobNumber, entry: u64) -> Result<Option<i64>, JournalError>;
-    /// Returns the text of the definition with this number.
+    /// Returns the JSON of the definition with this number.
     fn load_definition_body(&self, number: i64) -> Result<String, JournalError>;
-    /// Returns the error for a row with impossible content.
+    /// Creates the error of a damaged row.
     fn damaged_row(&self, table: &'static str, row: i64, what: String) -> JournalError;
 }
 
-/// The fields of a job that never change.
+/// The fields of a job that never change. The parent, step and item are `None` for a root job.
 pub(super) struct JobRow {
     pub(super) number: JobNumber,
     pub(super) id: JobId,
@@ -74,13 +76,14 @@ impl JobRow {
         }
     }
 
-    /// Returns the key of a child job; `None`: it is a root job.
+    /// Returns the key of a child job; `None` for a root job.
     fn child_key(&self) -> Option<ChildKey> {
         Some(ChildKey { parent: self.parent?, step: self.step?, item: self.item?, id: self.id })
     }
 }
 
-/// Identifies a child job. The id is part of it: a step that is rerun has new child jobs.
+/// Identifies a child job. The id is part of the key, because a step that is rerun has new child
+/// jobs for the same items.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ChildKey {
     pub(super) parent: JobNumber,
@@ -91,29 +94,29 @@ pub(super) struct ChildKey {
 
 /// A job, rebuilt from the journal.
 pub struct RecoveredJob {
-    /// Its number.
+    /// The job's number.
     pub number: JobNumber,
     /// The root job's number.
     pub root: JobNumber,
-    /// The parent's number.
+    /// The parent's number; `None` for a root job.
     pub parent: Option<JobNumber>,
     /// The job.
     pub job: Job,
-    /// The effects that may have been lost when the process stopped, ready to be sent.
+    /// The open effects: those that the stop of the process may have lost, to be sent again.
     pub effects: Vec<Effect>,
-    /// Orders of its parent that it may have missed.
+    /// The orders of its parent that it may have missed.
     pub missed_orders: Vec<Order>,
 }
 
-/// The callback that receives each job tree.
+/// The callback that receives each job tree. Several threads call it.
 pub(super) type JobTreeHandler<'a> = &'a (dyn Fn(Vec<RecoveredJob>) + Sync);
 
-/// Jobs that take input, split into parts that can be rebuilt in parallel. A job tree stays in one
-/// part, because only jobs of the same tree depend on each other.
+/// The jobs that take input, split into parts that can be rebuilt in parallel. All jobs of a job
+/// tree are in one part, because they depend on each other.
 pub(super) struct JobPartitions {
     /// The jobs of each part, ordered by number.
     pub(super) jobs: Vec<Vec<JobRow>>,
-    /// The definitions of all these jobs: one copy for all parts.
+    /// The definitions of all these jobs, by number. The parts share them.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
 }
 
@@ -123,12 +126,12 @@ impl JobPartitions {
         rows: &dyn JobRows,
         count: usize,
     ) -> Result<JobPartitions, JournalError> {
-        let open = rows.load_open_jobs()?;
-        let count = count.min(open.len() / PARTITION_JOBS_MIN).max(1);
+        let open_jobs = rows.load_open_jobs()?;
+        let count = count.min(open_jobs.len() / PARTITION_JOBS_MIN).max(1);
         let mut rebuild = Rebuilder::new(rows);
         let mut jobs: Vec<Vec<JobRow>> = Vec::new();
         jobs.resize_with(count, Vec::new);
-        for row in open {
+        for row in open_jobs {
             rebuild.load_definition(row.definition)?;
             let part = row.root.unsigned_abs() % count as u64;
             jobs[part as usize].push(row);
@@ -137,15 +140,15 @@ impl JobPartitions {
     }
 }
 
-/// The fewest jobs per part: fewer are not worth a thread.
+/// The fewest jobs per part. Fewer are not worth a thread.
 const PARTITION_JOBS_MIN: usize = 1_000;
 
-/// Rebuilds the jobs of one part and passes them to `each`, tree by tree, without keeping them.
+/// Rebuilds the jobs of one part, and calls `handler` with one job tree after another.
 pub(super) fn recover_job_trees(
     rows: &dyn JobRows,
     jobs: Vec<JobRow>,
     definitions: HashMap<i64, Arc<Definition>>,
-    each: JobTreeHandler<'_>,
+    handler: JobTreeHandler<'_>,
 ) -> Result<(), JournalError> {
     let mut by_root: BTreeMap<JobNumber, Vec<JobRow>> = BTreeMap::new();
     for row in jobs {
@@ -155,13 +158,13 @@ pub(super) fn recover_job_trees(
     for jobs in by_root.into_values() {
         let mut rebuild = Rebuilder::new(rows);
         rebuild.definitions = definitions;
-        each(recover_tree_rows(&mut rebuild, jobs)?);
+        handler(recover_tree_rows(&mut rebuild, jobs)?);
         definitions = rebuild.definitions;
     }
     Ok(())
 }
 
-/// Rebuilds those of these jobs of one job tree that exist.
+/// Rebuilds jobs of one job tree. Jobs that do not exist are left out.
 pub(super) fn recover_job_tree(
     rebuild: &mut Rebuilder<'_>,
     numbers: &[JobNumber],
@@ -181,7 +184,7 @@ fn recover_tree_rows(
     let rows = rebuild.rows;
     for row in jobs {
         let number = row.number;
-        // Jobs that are loaded only because of their children are not live.
+        // Ancestors that are loaded only for their child jobs do not get here: they are not live.
         rebuild.live_children.extend(row.child_key());
         rebuild.load_row(row)?;
         if rebuild.jobs.get(&number).is_some_and(|(_, job)| job.is_closed()) {
@@ -193,7 +196,7 @@ fn recover_tree_rows(
     rebuild.take_recovered()
 }
 
-/// Rebuilds those of these jobs that exist, with their open effects, as at a start.
+/// Rebuilds jobs with their open effects, as a start does. Jobs that do not exist are left out.
 pub(super) fn recover_jobs(
     rebuild: &mut Rebuilder<'_>,
     numbers: &[JobNumber],
@@ -227,8 +230,8 @@ pub(super) struct JobSnapshot {
 /// The result of applying a job's first entries.
 struct FoldedJob {
     job: Job,
-    /// How many entries the job has in total.
-    entries: u64,
+    /// The number of all entries of the job, including those that were not applied.
+    entry_count: u64,
     /// When the last applied entry was decided.
     at: Timestamp,
     /// When its state or a status last changed.
@@ -237,15 +240,15 @@ struct FoldedJob {
     reruns: Vec<u64>,
 }
 
-/// Returns a child job's message, which follows from the parent's input once the fan-out step has
-/// started.
+/// Returns a child job's message, which follows from the input of the parent's fan-out step; `None`
+/// if the step has not started, or has no such item.
 fn child_message(parent: &Job, step: StepIndex, index: u32) -> Option<Message> {
     let run = parent.steps().nth(step.as_usize()).map(|(_, run)| run)?;
-    let is_known = run.fan_out.as_ref().is_some_and(|fan_out| index < fan_out.items());
-    if is_known { parent.child_message(step, index) } else { None }
+    let has_item = run.fan_out.as_ref().is_some_and(|fan_out| index < fan_out.items());
+    if has_item { parent.child_message(step, index) } else { None }
 }
 
-/// Runs part of the fold, or returns why the entries cannot be right.
+/// Runs part of the fold. Returns an error if it panics, because the entries are then inconsistent.
 fn catch_inconsistency<T>(fold: impl FnOnce() -> T) -> Result<T, String> {
     catch_panic(fold)
         .map_err(|reason| format!("its entries do not follow from one another: {reason}"))
@@ -256,30 +259,34 @@ fn parse_definition(body: &str) -> Result<Definition, String> {
     catch_panic(parse).map_err(|reason| format!("its graphs are wrong: {reason}")).flatten()
 }
 
-/// Turns a panic into an error. The engine asserts its invariants. Rows with the right checksum may
-/// break them if a faulty program wrote them. Such damage is reported and must not end the process
+/// Turns a panic into an error. The engine asserts its invariants, and rows with valid checksums
+/// break them if a faulty program wrote them. Such damage must be reported, not end the process
 /// during a start.
-fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(read)).map_err(|panic| {
-        let text = panic
+fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let message = panic
             .downcast_ref::<String>()
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied());
-        text.unwrap_or("a panic without a text").to_owned()
+        message.unwrap_or("a panic without a text").to_owned()
     })
 }
 
-/// Rebuilds jobs. Ancestors that are closed are loaded when their children need them.
+/// Rebuilds jobs, and keeps what it has loaded. It loads ancestors when their child jobs need them.
 pub(super) struct Rebuilder<'a> {
     rows: &'a dyn JobRows,
     /// Definitions by number. A definition never changes.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
+    /// The loaded jobs, as they are after all their entries.
     jobs: HashMap<JobNumber, (JobRow, Job)>,
     /// The number of entries before each rerun, for jobs that were rerun.
     reruns: HashMap<JobNumber, Vec<u64>>,
-    /// Jobs as they were before a rerun, if child jobs of that time need them.
+    /// Jobs as they were before a rerun, for child jobs of that time. The key has the number of
+    /// entries before the rerun.
     before_reruns: HashMap<(JobNumber, u64), Job>,
+    /// The jobs to be returned; the others are loaded only for them.
     requested: Vec<JobNumber>,
+    /// The child jobs that take input or have not ended: they need not be started.
     live_children: HashSet<ChildKey>,
 }
 
@@ -305,21 +312,22 @@ impl<'a> Rebuilder<'a> {
         Ok(self.jobs.get(&number).map(|(_, job)| job))
     }
 
-    /// Returns the job with this number as it was after its first `entries` entries, if it exists.
+    /// Returns the job with this number as it was after its first `entries` entries; `None` if
+    /// there is no such job.
     pub(super) fn load_at(
         &mut self,
         number: JobNumber,
         entries: u64,
     ) -> Result<Option<JobAtEntry>, JournalError> {
         let Some(row) = self.rows.find_job(number)? else { return Ok(None) };
-        let FoldedJob { job, entries: length, at, .. } = self.fold(&row, entries)?;
-        if !(1..=length).contains(&entries) {
-            return Ok(Some(JobAtEntry::NoSuchEntry { entries: length }));
+        let FoldedJob { job, entry_count, at, .. } = self.fold(&row, entries)?;
+        if !(1..=entry_count).contains(&entries) {
+            return Ok(Some(JobAtEntry::NoSuchEntry { entries: entry_count }));
         }
         Ok(Some(JobAtEntry::Found { job: Box::new(job), at }))
     }
 
-    /// Returns the number of the root job of a job.
+    /// Loads a job, and returns the number of its root job.
     pub(super) fn load_root(
         &mut self,
         number: JobNumber,
@@ -338,6 +346,7 @@ impl<'a> Rebuilder<'a> {
         Ok(Some(JobSnapshot { job, changed_at, definition: row.definition }))
     }
 
+    /// Loads the job of a row.
     fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {
         let FoldedJob { job, reruns, .. } = self.fold(&row, u64::MAX)?;
         if !reruns.is_empty() {
@@ -355,18 +364,19 @@ impl<'a> Rebuilder<'a> {
         let job =
             catch_inconsistency(|| Job::before_first_entry(origin, message)).map_err(damaged)?;
         let (at, changed_at) = (row.created, row.created);
-        let mut fold = FoldedJob { job, entries: 0, at, changed_at, reruns: Vec::new() };
+        let mut fold = FoldedJob { job, entry_count: 0, at, changed_at, reruns: Vec::new() };
         rows.for_each_decision(number, &mut |mut recorded| {
-            let length = recorded.entries.len() as u64;
-            let remaining = count.saturating_sub(fold.entries).min(length);
-            fold.entries += length;
-            if remaining == 0 {
+            let decision_length = recorded.entries.len() as u64;
+            let applied = count.saturating_sub(fold.entry_count).min(decision_length);
+            fold.entry_count += decision_length;
+            if applied == 0 {
                 return Ok(());
             }
-            recorded.entries.truncate(usize::try_from(remaining).unwrap_or(usize::MAX));
+            recorded.entries.truncate(usize::try_from(applied).unwrap_or(usize::MAX));
             fold.at = recorded.at;
-            let numbered = (recorded.first..).zip(&recorded.entries);
-            let reruns = numbered.filter(|(_, entry)| entry.is_rerun()).map(|(number, _)| number);
+            let numbered_entries = (recorded.first..).zip(&recorded.entries);
+            let reruns =
+                numbered_entries.filter(|(_, entry)| entry.is_rerun()).map(|(number, _)| number);
             fold.reruns.extend(reruns);
             if recorded.entries.iter().any(Entry::is_change) {
                 fold.changed_at = recorded.at;
@@ -383,22 +393,22 @@ impl<'a> Rebuilder<'a> {
     fn load_origin(&mut self, row: &JobRow) -> Result<(Origin, Option<Message>), JournalError> {
         let (rows, number) = (self.rows, row.number);
         let damaged = |what: String| rows.damaged_row("jobs", number, what);
-        let orphan = || damaged("its parent's step is not there".to_owned());
+        let missing_step = || damaged("its parent's step is not there".to_owned());
         let definition = self.load_definition(row.definition)?;
         if usize::from(row.graph) >= definition.graphs.len() {
             return Err(damaged(format!("graph {} is not in its definition", row.graph)));
         }
         let (parent, root, message) = match (row.parent, row.step, row.item) {
-            // This also prevents endless loops through rows that are each other's parents.
+            // This also prevents an endless recursion through rows that are each other's parents.
             (Some(parent_number), ..) if parent_number >= number => {
                 return Err(damaged(format!("its parent, {parent_number}, is not older")));
             }
             (Some(parent_number), Some(step), Some(index)) => {
                 let step = StepIndex(step);
-                let parent = self.load_parent(number, parent_number)?.ok_or_else(orphan)?;
-                let message = child_message(parent, step, index).ok_or_else(orphan)?;
-                let place = ParentItem { job: parent.id(), step, index };
-                (Some(place), parent.origin().root, Some(message))
+                let parent = self.load_parent(number, parent_number)?.ok_or_else(missing_step)?;
+                let message = child_message(parent, step, index).ok_or_else(missing_step)?;
+                let parent_item = ParentItem { job: parent.id(), step, index };
+                (Some(parent_item), parent.origin().root, Some(message))
             }
             _ => (None, row.id, None),
         };
@@ -410,14 +420,15 @@ impl<'a> Rebuilder<'a> {
             root,
             depth: row.depth,
             created: row.created,
-            // The first entry has it.
+            // It is set by the first entry.
             trace: None,
         };
         Ok((origin, message))
     }
 
-    /// Returns the parent of a child job, from which the child's message follows: as it was before
-    /// the first rerun after the child job was created, or as it is now.
+    /// Returns the parent of a child job, from which the child job's message follows. If the parent
+    /// was rerun after the child job was created, returns the parent as it was before the first
+    /// such rerun.
     fn load_parent(
         &mut self,
         child: JobNumber,
@@ -425,9 +436,9 @@ impl<'a> Rebuilder<'a> {
     ) -> Result<Option<&Job>, JournalError> {
         self.load(parent)?;
         let Some(reruns) = self.reruns.get(&parent) else { return self.load(parent) };
-        let began = self.rows.find_seq(child, 0)?;
+        let child_created_seq = self.rows.find_seq(child, 0)?;
         for rerun in reruns.clone() {
-            if self.rows.find_seq(parent, rerun)? > began {
+            if self.rows.find_seq(parent, rerun)? > child_created_seq {
                 return self.load_before_rerun(parent, rerun);
             }
         }
@@ -451,8 +462,8 @@ impl<'a> Rebuilder<'a> {
 
     /// Returns the definition with this number.
     pub(super) fn load_definition(&mut self, number: i64) -> Result<Arc<Definition>, JournalError> {
-        if let Some(known) = self.definitions.get(&number) {
-            return Ok(known.clone());
+        if let Some(definition) = self.definitions.get(&number) {
+            return Ok(definition.clone());
         }
         let definition = parse_definition(&self.rows.load_definition_body(number)?)
             .map(Arc::new)
@@ -461,20 +472,24 @@ impl<'a> Rebuilder<'a> {
         Ok(definition)
     }
 
+    /// Takes the requested jobs, with their open effects and missed orders.
     fn take_recovered(&mut self) -> Result<Vec<RecoveredJob>, JournalError> {
-        let mut found = Vec::with_capacity(self.requested.len());
+        let mut effects_and_orders = Vec::with_capacity(self.requested.len());
+        // All jobs must be loaded while these are determined.
         for number in std::mem::take(&mut self.requested) {
-            found.push((number, self.open_effects(number)?, self.missed_orders(number)));
+            let (effects, orders) = (self.open_effects(number)?, self.missed_orders(number));
+            effects_and_orders.push((number, effects, orders));
         }
-        let recovered = found.into_iter().filter_map(|(number, effects, missed_orders)| {
-            let (row, job) = self.jobs.remove(&number)?;
-            let (root, parent) = (row.root, row.parent);
-            Some(RecoveredJob { number, root, parent, job, effects, missed_orders })
-        });
+        let recovered =
+            effects_and_orders.into_iter().filter_map(|(number, effects, missed_orders)| {
+                let (row, job) = self.jobs.remove(&number)?;
+                let (root, parent) = (row.root, row.parent);
+                Some(RecoveredJob { number, root, parent, job, effects, missed_orders })
+            });
         Ok(recovered.collect())
     }
 
-    /// Returns the orders of its parent that a job may have missed; a root job has none.
+    /// Returns the orders of its parent that a job may have missed. A root job has none.
     fn missed_orders(&self, number: JobNumber) -> Vec<Order> {
         let orders = || {
             let (row, child) = self.jobs.get(&number)?;
@@ -484,40 +499,43 @@ impl<'a> Rebuilder<'a> {
         orders().unwrap_or_default()
     }
 
-    /// Returns a job's open effects, without the starts of child jobs that are live. A child job
-    /// whose end the parent missed reports it again.
+    /// Returns a job's open effects, without the starts of child jobs that exist. If a child job
+    /// has ended and the parent has missed that, the effect by which the child job reports its end
+    /// takes the place of its start.
     fn open_effects(&mut self, number: JobNumber) -> Result<Vec<Effect>, JournalError> {
         let Some((row, job)) = self.jobs.get(&number) else { return Ok(Vec::new()) };
-        let (root, all) = (row.root, job.open_effects());
-        let mut effects = Vec::with_capacity(all.len());
-        let mut is_started = false;
-        for effect in all {
-            let place = match &effect {
+        let (root, open_effects) = (row.root, job.open_effects());
+        let mut effects = Vec::with_capacity(open_effects.len());
+        // Whether the last child job that the effects start does not exist yet.
+        let mut is_new_child = false;
+        for effect in open_effects {
+            let started_child = match &effect {
                 Effect::StartChild { origin, .. } => origin.parent.map(|parent| ChildKey {
                     parent: number,
                     step: parent.step.0,
                     item: parent.index,
                     id: origin.id,
                 }),
-                // This effect is for the child job whose start came before it.
-                Effect::OrderChild { .. } if !is_started => continue,
+                // The order is for the child job whose start came before. A child job that exists
+                // gets its missed orders otherwise.
+                Effect::OrderChild { .. } if !is_new_child => continue,
                 Effect::Dispatch { .. }
                 | Effect::OrderChild { .. }
                 | Effect::NotifyParent(..)
                 | Effect::AnswerCaller { .. } => None,
             };
-            let Some(place) = place else {
+            let Some(child_key) = started_child else {
                 effects.push(effect);
                 continue;
             };
-            is_started = false;
-            if self.live_children.contains(&place) {
+            is_new_child = false;
+            if self.live_children.contains(&child_key) {
                 continue;
             }
-            match self.effects_of_ended_child(root, place)? {
+            match self.effects_of_ended_child(root, child_key)? {
                 Some(child_effects) => effects.extend(child_effects),
                 None => {
-                    is_started = true;
+                    is_new_child = true;
                     effects.push(effect);
                 }
             }
@@ -525,15 +543,15 @@ impl<'a> Rebuilder<'a> {
         Ok(effects)
     }
 
-    /// Returns the effects for a child job that is not live: it reports its end to the parent
-    /// again, or continues if its parent has ordered that. `None` if there is no such child job.
+    /// Returns the effects for a child job that is not live: its report of its end to the parent,
+    /// or the orders of the parent that it has missed. `None` if there is no such child job.
     fn effects_of_ended_child(
         &mut self,
         root: JobNumber,
-        place: ChildKey,
+        key: ChildKey,
     ) -> Result<Option<Vec<Effect>>, JournalError> {
-        let ChildKey { parent, id, .. } = place;
-        let Some(number) = self.rows.find_child(root, &place)? else { return Ok(None) };
+        let ChildKey { parent, id, .. } = key;
+        let Some(number) = self.rows.find_child(root, &key)? else { return Ok(None) };
         let Some(child) = self.load(number)?.cloned() else { return Ok(None) };
         if !child.state().is_ended() {
             return Ok(Some(Vec::new()));
@@ -541,15 +559,15 @@ impl<'a> Rebuilder<'a> {
         let parent = self.load(parent)?.expect("the parent was loaded with its child");
         let orders = parent.missed_orders(&child);
         if !orders.is_empty() && !child.is_closed() {
-            // It is live, and gets the orders with the other live jobs.
+            // It takes input, so it is recovered with its missed orders.
             return Ok(Some(Vec::new()));
         }
         if !orders.is_empty() {
-            let Some(place) = child.origin().parent else { return Ok(Some(Vec::new())) };
+            let Some(parent_item) = child.origin().parent else { return Ok(Some(Vec::new())) };
             return Ok(Some(
                 orders
                     .into_iter()
-                    .map(|order| Effect::OrderChild { child: id, parent_item: place, order })
+                    .map(|order| Effect::OrderChild { child: id, parent_item, order })
                     .collect(),
             ));
         }

@@ -1,5 +1,5 @@
-//! The interface of a journal, independent of its storage: the writing end, which one process
-//! holds, and the reading end.
+//! The interface of a journal, independent of its storage: the writing end, of which there is one,
+//! and the reading end.
 
 use super::error::{FileLoss, JournalError};
 use super::query::{
@@ -16,38 +16,40 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The writing end of a journal. Its calls block, so it runs on a thread of its own. An error means
-/// that nothing of the call was committed; [`JournalError::remedy`] says what to do about it.
+/// The writing end of a journal. Its methods block, so it runs on a thread of its own. An error
+/// means that the call committed nothing; [`JournalError::remedy`] says what to do about it.
 pub trait Journal: Send {
     /// Returns a reader that sees everything that is committed.
     fn records(&self) -> Arc<dyn Records>;
 
     /// Checks that the files are still those that were opened. If they are not, whatever was
-    /// committed to them is lost when the process ends, and nothing more is written.
+    /// committed to them is lost when the process ends. Then the journal writes no more.
     ///
     /// # Errors
     ///
-    /// Returns what happened to the files.
+    /// Returns an error that says what happened to the files.
     fn check_files(&mut self) -> Result<(), FileLoss>;
 
-    /// Returns how much of the disk the journal uses now; `None` if that cannot be found out.
+    /// Returns how much of the disk the journal uses now; `None` if that cannot be determined.
     fn disk_usage(&mut self) -> Option<DiskUsage>;
 
-    /// Tops up the reserve: the disk space that is kept for emptying the journal. It grows as far
-    /// as there is room.
+    /// Grows the reserve to its target size, or as far as the disk allows. The reserve is disk
+    /// space that is held back, so that jobs can be deleted when the disk is full.
     fn fill_reserve(&mut self);
 
-    /// Returns whether the disk is full, and not only the file: then a smaller write may still
-    /// succeed.
+    /// Returns whether the disk is full. If only the limit of the journal's size is reached, it
+    /// returns false.
     fn is_disk_full(&self) -> bool;
 
-    /// Returns the number after the highest in use.
+    /// Returns the number for the next new job: the one after the highest in use.
     fn next_job_number(&mut self) -> Result<JobNumber, JournalError>;
 
-    /// Commits records in order, all or nothing, and returns the numbers of the jobs that no longer
-    /// exist, of the records and of `others`. Records of deleted jobs are ignored: when its root job
-    /// is deleted, a child job may still be about to start, or to learn that it has ended. A record
-    /// that the journal already has, by its job and its first entry, changes nothing.
+    /// Commits records in order, all or nothing. Returns the numbers of the jobs that do not exist
+    /// any more, among the jobs of the records and `others`.
+    ///
+    /// Records of deleted jobs are ignored: when its root job is deleted, a child job may still be
+    /// about to start, or to learn that it has ended. A record is idempotent, by its job and its
+    /// first entry: one that the journal already has changes nothing.
     fn append_and_check(
         &mut self,
         records: &[&Record],
@@ -62,45 +64,45 @@ pub trait Journal: Send {
     /// Returns whether lists, searches and statuses lag behind what is committed.
     fn has_unprojected(&self) -> bool;
 
-    /// Projects what is committed, so that lists, searches and statuses show it. If this fails, a
-    /// later call does it.
+    /// Projects what is committed, so that lists, searches and statuses show it. After an error, a
+    /// later call projects it.
     fn project(&mut self) -> Result<(), JournalError>;
 
-    /// Returns whether confirms wait for a record of their jobs.
+    /// Returns whether confirms are pending: committed, but not in a row of their own job.
     fn has_pending_confirms(&self) -> bool;
 
-    /// Writes a record for each job whose confirms have waited since the last call or longer, for
-    /// at most a few thousand jobs. Returns whether any confirms still wait.
+    /// Writes a row for each job whose confirms have been pending since the last call or longer,
+    /// for at most a few thousand jobs. Returns whether any confirms are still pending.
     fn write_confirms(&mut self) -> Result<bool, JournalError>;
 
-    /// Stores offsets, all or none, replacing those of the same partitions. Everything before an
-    /// offset must be committed already.
-    fn store_offsets(&mut self, positions: &[StoredOffset]) -> Result<(), JournalError>;
+    /// Stores offsets, all or none, replacing those of the same partitions. What follows from the
+    /// messages before an offset must be committed already.
+    fn store_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError>;
 
     /// Returns all jobs that take input, parents before their children, with their open effects.
     fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError>;
 
-    /// Calls `each` with every job tree that takes input: a root job with its descendants. The
-    /// trees are not kept, and arrive from several threads in no particular order.
-    fn for_each_job_tree(&self, each: JobTreeHandler<'_>) -> Result<(), JournalError>;
+    /// Calls `handler` with the jobs of every job tree that take input, from several threads and in
+    /// no particular order. A job tree is not kept in memory after its call.
+    fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError>;
 
-    /// Creates the status tables, columns and rows that are missing. Called with the loaded
-    /// definitions before their first jobs.
+    /// Creates the status tables, columns and rows that are missing for these definitions. The
+    /// caller passes loaded definitions before their first jobs.
     fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
 
-    /// When the newest record was written; none: there is none.
+    /// Returns when the newest record was written; `None` if there is none.
     fn newest(&self) -> Result<Option<Timestamp>, JournalError>;
 
-    /// How many top-level jobs ended long enough ago to be deleted, as far as lists show them.
+    /// Returns the number of root jobs whose retention is over, as far as they are projected. Jobs
+    /// whose definition sets no retention have `default_retention`.
     fn count_ended(
         &mut self,
         now: Timestamp,
         default_retention: Millis,
     ) -> Result<u64, JournalError>;
 
-    /// Deletes up to `rows_max` rows of top-level jobs, with their children, that ended long enough
-    /// ago. The definition that a job started with says how long it is kept. If it says nothing,
-    /// `kept` does.
+    /// Deletes up to `rows_max` rows of the job trees of root jobs whose retention is over. Jobs
+    /// whose definition sets no retention have `default_retention`.
     fn delete_expired(
         &mut self,
         now: Timestamp,
@@ -108,9 +110,9 @@ pub trait Journal: Send {
         rows_max: u32,
     ) -> Result<Deletion, JournalError>;
 
-    /// Deletes up to `rows_max` rows of the job trees of these root jobs, except of those still
-    /// running. If part of a tree is left, it takes no more input. Further calls delete the rest;
-    /// after a crash, `delete_expired` does so once its retention is over.
+    /// Deletes up to `rows_max` rows of the job trees of these root jobs. Running root jobs are
+    /// skipped. The remainder of a partially deleted job tree takes no more input. Further calls
+    /// delete it; after a crash, `delete_expired` does so once the retention is over.
     fn delete_jobs(&mut self, roots: &[JobNumber], rows_max: u32)
     -> Result<Deletion, JournalError>;
 
@@ -118,16 +120,16 @@ pub trait Journal: Send {
     fn delete_notices(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError>;
 }
 
-/// Reads jobs: their state, ids and creation, and what is under way.
+/// Reads jobs: their states, ids, numbers and creation. It also closes the reading end.
 pub trait JobRecords: Send + Sync {
     /// Returns a job or child job, rebuilt from its entries.
     fn load_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError>;
 
-    /// Returns the size in bytes of the entries from which a job is rebuilt, including those of its
-    /// ancestors.
+    /// Returns the size in bytes of the entries from which a job is rebuilt, including the entries
+    /// of its ancestors; `None` if there is no such job.
     fn rebuild_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError>;
 
-    /// Returns how a job was created.
+    /// Returns how a job was created; `None` if there is no such job.
     fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError>;
 
     /// Returns the number of a job or child job.
@@ -140,19 +142,19 @@ pub trait JobRecords: Send + Sync {
         id: JobId,
     ) -> Result<Option<JobNumber>, JournalError>;
 
-    /// Rebuilds those of these jobs that exist, with their open effects, as at a start. Everything
-    /// committed for them and their job trees must be projected before.
+    /// Rebuilds the jobs with these numbers, with their open effects, as a start does. Jobs that do
+    /// not exist are left out. The caller makes sure that their job trees are projected.
     fn recover_jobs(
         &self,
         numbers: &[JobNumber],
     ) -> Result<HashMap<JobNumber, RecoveredJob>, JournalError>;
 
-    /// Rebuilds those of these jobs of one job tree that exist, as [`Journal::for_each_job_tree`]
-    /// does. Everything committed for them must be projected before.
+    /// Rebuilds jobs of one job tree, as [`Journal::for_each_job_tree`] does. Jobs that do not
+    /// exist are left out. The caller makes sure that the jobs are projected.
     fn recover_job_tree(&self, numbers: &[JobNumber]) -> Result<Vec<RecoveredJob>, JournalError>;
 
-    /// Returns the running root jobs of a workflow with a number above `after`, the oldest first,
-    /// with their states.
+    /// Returns at most `limit` running root jobs of a workflow with numbers above `after`, the
+    /// oldest first, with their states.
     fn load_running_root_jobs(
         &self,
         workflow: &str,
@@ -160,8 +162,8 @@ pub trait JobRecords: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError>;
 
-    /// Returns the running jobs and child jobs of all workflows with a number above `after`, the
-    /// oldest first.
+    /// Returns at most `limit` running jobs and child jobs of all workflows with numbers above
+    /// `after`, the oldest first.
     fn load_running_jobs(
         &self,
         after: JobNumber,
@@ -171,32 +173,31 @@ pub trait JobRecords: Send + Sync {
     /// Returns the number of running root jobs by workflow.
     fn count_running_root_jobs(&self) -> Result<Vec<(String, i64)>, JournalError>;
 
-    /// Returns the root jobs of a workflow that ended at or after `since`, beyond the cursor, the
-    /// newest end first, with their states.
+    /// Returns at most `limit` root jobs of a workflow that ended at or after `since`, with their
+    /// states. The job that ended last comes first; the page begins after the cursor.
     fn load_ended_root_jobs(
         &self,
         workflow: &str,
         since: Timestamp,
-        beyond: EndedCursor,
+        after: EndedCursor,
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError>;
 
-    /// Makes sure that lists, searches and statuses show everything that is committed, by
-    /// projecting it if necessary.
+    /// Projects what is committed, so that lists, searches and statuses show it.
     ///
     /// # Errors
     ///
-    /// Returns an error if it cannot be projected now: a list would be wrong.
+    /// Returns an error if it cannot be projected now, because a list would then be incomplete.
     fn ensure_projected(&self) -> Result<(), JournalError>;
 
-    /// Ends all reading. Interrupts reads under way and waits for them up to `timeout`. Refuses
-    /// new ones with `why` as the reason. Returns whether no read is left.
-    fn close(&self, why: &str, timeout: Duration) -> bool;
+    /// Closes the reading end. Interrupts active reads and waits up to `timeout` for their end.
+    /// Refuses new reads for this reason. Returns whether all reads have ended.
+    fn close(&self, reason: &str, timeout: Duration) -> bool;
 }
 
 /// Reads the history of one job, entry by entry.
 pub trait HistoryRecords: Send + Sync {
-    /// Returns the job or child job with this number, even if a newer one has its id.
+    /// Returns the job or child job with this number, even if a newer job has the same id.
     fn load_job_by_number(&self, number: JobNumber) -> Result<Option<Job>, JournalError>;
 
     /// Returns all rows of the record of the job with this number, in order; `None` if there is no
@@ -204,11 +205,16 @@ pub trait HistoryRecords: Send + Sync {
     fn load_rows_by_number(&self, number: JobNumber)
     -> Result<Option<Vec<Recorded>>, JournalError>;
 
-    /// Returns a job as it was after the entry numbered `at`.
-    fn load_job_at_entry(&self, id: JobId, at: u64) -> Result<Option<JobAtEntry>, JournalError>;
+    /// Returns a job as it was after its first `entries` entries; `None` if there is no such job.
+    fn load_job_at_entry(
+        &self,
+        id: JobId,
+        entries: u64,
+    ) -> Result<Option<JobAtEntry>, JournalError>;
 
-    /// Returns up to `limit` entries of a job after the entry numbered `after`, in rows of about
-    /// `bytes_max` bytes in total.
+    /// Returns a page of a job's record after the first `after` entries; `None` if there is no such
+    /// job. The page has at most `limit` entries, and ends with the row with which it has more than
+    /// `bytes_max` bytes.
     fn load_record_page(
         &self,
         id: JobId,
@@ -217,24 +223,26 @@ pub trait HistoryRecords: Send + Sync {
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError>;
 
-    /// Calls `each` with all rows of a job's record, in order. Returns what never changes about the
-    /// job; `None` if there is no such job.
+    /// Calls `handler` with all rows of a job's record, in order. Returns the head of the record;
+    /// `None` if there is no such job.
     fn for_each_row(
         &self,
         id: JobId,
-        each: &mut dyn FnMut(Recorded),
+        handler: &mut dyn FnMut(Recorded),
     ) -> Result<Option<RecordHead>, JournalError>;
 
-    /// Returns when a job was created, and how many entries its record has.
+    /// Returns when a job was created, and how many entries its record has; `None` if there is no
+    /// such job.
     fn record_length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError>;
 }
 
 /// Reads the child jobs of a job.
 pub trait ChildRecords: Send + Sync {
-    /// Returns a job as the parent whose child jobs are queried.
+    /// Returns what queries for the child jobs of a job need; `None` if there is no such job.
     fn find_parent_job(&self, id: JobId) -> Result<Option<ParentRecord>, JournalError>;
 
-    /// Returns the child jobs of a parent beyond the cursor, by step, item and number.
+    /// Returns at most `limit` child jobs of a parent after the cursor, in the order of step, item
+    /// and number. If an item has several child jobs, only the newest is returned.
     fn load_children(
         &self,
         parent: &ParentRecord,
@@ -243,19 +251,19 @@ pub trait ChildRecords: Send + Sync {
         limit: u32,
     ) -> Result<Vec<ChildRow>, JournalError>;
 
-    /// Calls `each` with the items of a step whose child jobs were started, in order. If an item
-    /// has several child jobs, the newest counts.
+    /// Calls `handler` with the items of a step that have a child job, in order. If an item has
+    /// several child jobs, the newest counts.
     fn for_each_item(
         &self,
         parent: &ParentRecord,
         step: StepIndex,
-        each: &mut dyn FnMut(ItemRow),
+        handler: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError>;
 }
 
 /// Reads the definitions of stored jobs.
 pub trait DefinitionRecords: Send + Sync {
-    /// Returns the definition with this content hash, if any stored job has it.
+    /// Returns the definition with this content hash, if the journal has it.
     fn load_definition(
         &self,
         hash: DefinitionHash,
@@ -270,41 +278,42 @@ pub trait SearchRecords: Send + Sync {
     /// Returns the number of root jobs by workflow and state.
     fn count_root_jobs_by_state(&self) -> Result<Vec<(String, JobState, i64)>, JournalError>;
 
-    /// Returns the jobs that match the filter, beyond the job with this number in this order.
+    /// Returns at most `limit` jobs that match the filter, in this order. The page begins after the
+    /// job with the number `after`.
     fn search(
         &self,
         filter: &JobFilter,
         order: SearchOrder,
-        beyond: JobNumber,
+        after: JobNumber,
         limit: u32,
     ) -> Result<Vec<SearchHit>, JournalError>;
 
-    /// Returns how many jobs match the filter, counting up to `most`.
-    fn count_matches(&self, filter: &JobFilter, most: u32) -> Result<u32, JournalError>;
+    /// Counts the jobs that match the filter, up to `limit`.
+    fn count_matches(&self, filter: &JobFilter, limit: u32) -> Result<u32, JournalError>;
 }
 
 /// Reads when root jobs were created and ended, for statistics.
 pub trait StatisticsRecords: Send + Sync {
-    /// Calls `each` with the workflow and creation time of root jobs below a number, the newest
-    /// first. Jobs created since the journal was opened may be missing. Returns the number of the
-    /// last one; `None` if there are no more.
+    /// Calls `handler` with the workflow and creation time of at most `limit` root jobs with
+    /// numbers below `below`, the newest first. Jobs that were created since the journal was opened
+    /// may be missing. Returns the number of the last job; `None` if there are no more.
     fn for_each_creation(
         &self,
         below: JobNumber,
         limit: u32,
-        each: &mut dyn FnMut(&str, Timestamp),
+        handler: &mut dyn FnMut(&str, Timestamp),
     ) -> Result<Option<JobNumber>, JournalError>;
 
-    /// Calls `each` with the state, creation time and end time of the root jobs of a workflow that
-    /// ended at or after `since`, the newest end first. Returns the cursor of the last one; `None`
-    /// if there are no more.
+    /// Calls `handler` with the state, creation time and end time of at most `limit` root jobs of a
+    /// workflow that ended at or after `since`. The job that ended last comes first; the page
+    /// begins after the cursor. Returns the cursor of the last job; `None` if there are no more.
     fn for_each_end(
         &self,
         workflow: &str,
         since: Timestamp,
-        beyond: EndedCursor,
+        after: EndedCursor,
         limit: u32,
-        each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
+        handler: &mut dyn FnMut(JobState, Timestamp, Timestamp),
     ) -> Result<Option<EndedCursor>, JournalError>;
 }
 
@@ -313,7 +322,8 @@ pub trait StatusRecords: Send + Sync {
     /// Returns the step columns of a workflow's status table; `None` if it has no such table.
     fn load_status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError>;
 
-    /// Returns rows of a workflow's status table below a number, the newest first.
+    /// Returns at most `limit` rows of a workflow's status table with job numbers below `before`,
+    /// the newest first, with the statuses of these step columns.
     fn load_statuses(
         &self,
         workflow: &str,
@@ -326,28 +336,28 @@ pub trait StatusRecords: Send + Sync {
 
 /// Reads the notices that wait for delivery.
 pub trait NoticeRecords: Send + Sync {
-    /// Returns the notices after this one, in order.
+    /// Returns at most `limit` notices with numbers above `after`, in order.
     fn load_notices(
         &self,
         after: NoticeNumber,
         limit: u32,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError>;
 
-    /// Returns the notice with this number.
+    /// Returns the notice with this number; `None` if it was deleted.
     fn load_notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError>;
 
     /// Returns the number of notices.
     fn count_notices(&self) -> Result<i64, JournalError>;
 }
 
-/// Reads how far topics were read and written.
+/// Reads the offsets up to which buses have read and written their topics.
 pub trait OffsetRecords: Send + Sync {
     /// Returns the stored offsets of a bus.
     fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError>;
 }
 
-/// The reading end of a journal. Many threads read at once and never hold up the writer. If several
-/// jobs have the same id, methods that take an id mean the newest.
+/// The reading end of a journal. Many threads can read at once without blocking the writer. If
+/// several jobs have the same id, methods that take an id return the newest.
 pub trait Records:
     JobRecords
     + HistoryRecords

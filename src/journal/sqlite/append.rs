@@ -1,6 +1,6 @@
-//! Commits records: appends rows to `entries`, with what cannot wait: definitions that are used for
-//! the first time, confirms, and notices for the webhook. What follows from the rows is projected
-//! later (`projection`).
+//! Commits records: appends their rows to `entries`. The same transaction writes new definitions,
+//! confirms, and notices for the webhook. The tables that follow from the rows are projected later
+//! (`projection`).
 
 use super::confirms::PendingConfirms;
 use super::file_rows::FileRows;
@@ -10,7 +10,7 @@ use super::row_format::{
     insert_notice, to_json, to_sql_number,
 };
 use super::status_table::WriteError;
-use super::writer::{JournalWriter, fail_point};
+use super::writer::{JournalWriter, hit_fail_point};
 use crate::error::JournalError;
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
@@ -22,208 +22,218 @@ use std::sync::Arc;
 /// The result of writing the records of one transaction.
 #[derive(Default)]
 struct AppendOutcome {
-    /// Jobs that no longer exist.
+    /// The jobs of the call that do not exist any more.
     deleted: BTreeSet<JobNumber>,
-    /// The `seq` of each record's row, if it has one.
-    rows: Vec<Option<i64>>,
+    /// The `seq` of each record's row in `entries`; `None` if the record has no row of its own.
+    row_seqs: Vec<Option<i64>>,
     /// The rows of new jobs.
-    new: HashMap<JobNumber, JobRow>,
-    /// Jobs that have a record in this transaction. The first record of each has taken its confirms
-    /// along.
-    with_confirms: HashSet<JobNumber>,
-    /// Confirms of jobs that have no later record in this transaction.
-    confirmed: BTreeMap<JobNumber, Vec<InnerDecision>>,
+    new_jobs: HashMap<JobNumber, JobRow>,
+    /// The jobs that have a row in this transaction. The first such row of a job contains the
+    /// confirms that were pending before the transaction.
+    jobs_with_rows: HashSet<JobNumber>,
+    /// The confirms of jobs that have no later row in this transaction.
+    confirms: BTreeMap<JobNumber, Vec<InnerDecision>>,
     /// The number of the first entry of each job's last record in this transaction.
-    last_entries: HashMap<JobNumber, u64>,
-    /// The `seq` of the row that has the confirms.
-    confirm_seq: Option<i64>,
-    /// The last `seq`.
+    last_record_starts: HashMap<JobNumber, u64>,
+    /// The `seq` of the row of `confirmed` that contains `confirms`; `None` if there are none.
+    confirms_seq: Option<i64>,
+    /// The highest `seq` in `entries` and `confirmed`.
     last_seq: i64,
 }
 
-/// The most rows that are committed but not projected; then they are projected at once.
+/// The limit of rows that are committed but not projected. At the limit they are projected at once.
 const UNPROJECTED_ROWS_MAX: usize = 4_096;
 
 impl JournalWriter {
-    /// Commits records in order, in one transaction, and returns the numbers of the jobs that no
-    /// longer exist, of the records and of `others`. Records of deleted jobs are ignored: when its
-    /// root job is deleted, a child job may still be about to start, or to learn that it has ended.
-    /// A record that the journal already has, by its job and its first entry, changes nothing.
+    /// Commits records in order, in one transaction. Returns the numbers of the jobs that do not
+    /// exist any more, among the jobs of the records and `others`.
+    ///
+    /// Records of deleted jobs are ignored: when its root job is deleted, a child job may still be
+    /// about to start, or to learn that it has ended. A record is idempotent, by its job and its
+    /// first entry: one that the journal already has changes nothing.
     pub(super) fn append(
         &mut self,
         records: &[&Record],
         others: &[JobNumber],
     ) -> Result<BTreeSet<JobNumber>, JournalError> {
         self.check_not_broken()?;
-        let write = |core: &mut JournalWriter| {
-            core.append_in_transaction(records, others).map_err(|failed| {
-                // The transaction was rolled back, and with it the definitions it may have added.
-                core.clear_definitions();
-                match failed {
+        let write = |writer: &mut JournalWriter| {
+            writer.append_in_transaction(records, others).map_err(|write_error| {
+                // The transaction was rolled back, including definitions that it inserted.
+                writer.clear_definitions();
+                match write_error {
                     WriteError::Sqlite(error) | WriteError::StatusTable(_, error) => {
-                        core.to_journal_error(error)
+                        writer.to_journal_error(error)
                     }
                     WriteError::Journal(error) => error,
                 }
             })
         };
-        // Cancelled jobs can be deleted, so these records may use the reserve.
-        let written = if Record::are_all_cancellations(records) {
+        // Cancelled jobs can be deleted, which frees space: their records may use the reserve.
+        let outcome = if Record::are_all_cancellations(records) {
             self.write_in_reserve(write)?
         } else {
             self.write_or_use_reserve(WritePurpose::Continue, write)?
         };
         self.is_locked.set(false);
         let AppendOutcome {
-            deleted: gone,
-            rows,
-            mut new,
-            confirmed,
-            confirm_seq: group,
-            last_seq: last,
-            ..
-        } = written;
-        for (record, seq) in records.iter().zip(rows) {
+            deleted, row_seqs, mut new_jobs, confirms, confirms_seq, last_seq, ..
+        } = outcome;
+        for (record, seq) in records.iter().zip(row_seqs) {
             if let Some(seq) = seq {
                 self.confirms.remove(record.job);
-                self.unprojected.add_record(record, seq, new.remove(&record.job));
+                self.unprojected.add_record(record, seq, new_jobs.remove(&record.job));
             }
         }
-        if let Some(seq) = group {
-            self.confirms.add_row(seq, confirmed.into_iter().collect());
+        if let Some(seq) = confirms_seq {
+            self.confirms.add_row(seq, confirms.into_iter().collect());
         }
-        self.last_seq = last;
+        self.last_seq = last_seq;
         if self.unprojected.places.len() >= UNPROJECTED_ROWS_MAX
             && let Err(error) = self.project()
         {
-            tracing::warn!(%error, "the tables that follow from the entries stay behind for now");
+            tracing::warn!(%error, "the newest commits are not projected yet");
         }
-        Ok(gone)
+        Ok(deleted)
     }
 
+    /// Writes the records in one transaction. The state in memory is left to the caller, except for
+    /// the caches of definitions and the unprojected ids.
     fn append_in_transaction(
         &mut self,
         records: &[&Record],
         others: &[JobNumber],
     ) -> Result<AppendOutcome, WriteError> {
-        let mut written = AppendOutcome { last_seq: self.last_seq, ..AppendOutcome::default() };
+        let mut outcome = AppendOutcome { last_seq: self.last_seq, ..AppendOutcome::default() };
         let transaction = self.connection.transaction()?;
         {
             let mut insert = transaction.prepare_cached(INSERT_ENTRY)?;
-            let mut find_last =
+            let mut select_last_row_start =
                 transaction.prepare_cached("SELECT max(first) FROM places WHERE job = ?1")?;
-            let mut find_job =
+            let mut select_root =
                 transaction.prepare_cached("SELECT root FROM jobs WHERE number = ?1")?;
-            let mut exists = |number: JobNumber,
-                              written: &AppendOutcome|
-             -> rusqlite::Result<bool> {
-                if written.new.contains_key(&number) || self.unprojected.new_job(number).is_some() {
-                    return Ok(true);
-                }
-                let root: Option<JobNumber> =
-                    find_job.query_row([number], |row| row.get(0)).optional()?;
-                Ok(root.is_some_and(|root| !self.partial_deletions.contains_key(&root)))
-            };
+            let mut job_exists =
+                |number: JobNumber, outcome: &AppendOutcome| -> rusqlite::Result<bool> {
+                    if outcome.new_jobs.contains_key(&number)
+                        || self.unprojected.new_job(number).is_some()
+                    {
+                        return Ok(true);
+                    }
+                    let root: Option<JobNumber> =
+                        select_root.query_row([number], |row| row.get(0)).optional()?;
+                    Ok(root.is_some_and(|root| !self.partial_deletions.contains_key(&root)))
+                };
             for record in records {
-                fail_point("journal::write")?;
+                hit_fail_point("journal::write")?;
                 let mut origin = None;
                 if let Some(created) = &record.created {
                     let definition = &created.origin.definition;
-                    let (last, known) = (&mut self.last_definition, &mut self.definitions);
-                    let number = definition_number(&transaction, last, known, definition)?;
-                    let has_parent =
-                        created.parent.map_or(Ok(true), |parent| exists(parent, &written))?;
-                    if has_parent && !exists(record.job, &written)? {
-                        let row = JobRow::new(record.job, created, number);
+                    let definition_number = find_or_insert_definition(
+                        &transaction,
+                        &mut self.last_definition,
+                        &mut self.definitions,
+                        definition,
+                    )?;
+                    let is_orphan = match created.parent {
+                        Some(parent) => !job_exists(parent, &outcome)?,
+                        None => false,
+                    };
+                    if !is_orphan && !job_exists(record.job, &outcome)? {
+                        let row = JobRow::new(record.job, created, definition_number);
                         origin = Some(format_origin(&row)?);
                         self.unprojected_ids.add(row.id);
-                        written.new.insert(record.job, row);
+                        outcome.new_jobs.insert(record.job, row);
                     }
                 }
-                if !exists(record.job, &written)? {
-                    written.deleted.insert(record.job);
-                    written.rows.push(None);
+                if !job_exists(record.job, &outcome)? {
+                    outcome.deleted.insert(record.job);
+                    outcome.row_seqs.push(None);
                     continue;
                 }
                 if let Some(notice) = &record.notice {
                     insert_notice(&transaction, notice)?;
                 }
                 let recorded = &record.recorded;
-                let known = written.last_entries.get(&record.job).copied().or(self
+                let cached_start = outcome.last_record_starts.get(&record.job).copied().or(self
                     .confirms
                     .last_entry_of(record.job)
-                    .max(self.unprojected.last_entry_of(record.job)));
-                let last = match known {
-                    None if origin.is_none() => find_last_entry(&mut find_last, record.job)?,
-                    known => known,
+                    .max(self.unprojected.last_row_start(record.job)));
+                let last_start = match cached_start {
+                    None if origin.is_none() => {
+                        find_last_row_start(&mut select_last_row_start, record.job)?
+                    }
+                    cached => cached,
                 };
-                if last.is_some_and(|last| recorded.first <= last) {
+                if last_start.is_some_and(|last_start| recorded.first <= last_start) {
                     check_repeated(&transaction, &self.file, record)?;
-                    written.rows.push(None);
+                    outcome.row_seqs.push(None);
                     continue;
                 }
-                written.last_entries.insert(record.job, recorded.first);
+                outcome.last_record_starts.insert(record.job, recorded.first);
                 if PendingConfirms::is_confirm(record) {
-                    let confirmed = written.confirmed.entry(record.job).or_default();
-                    confirmed.push((recorded.first, recorded.at, recorded.entries.clone()));
-                    written.rows.push(None);
+                    let confirms = outcome.confirms.entry(record.job).or_default();
+                    confirms.push((recorded.first, recorded.at, recorded.entries.clone()));
+                    outcome.row_seqs.push(None);
                     continue;
                 }
-                let confirms = written.take_confirms(record.job, &self.confirms)?;
+                let confirms = outcome.take_confirms(record.job, &self.confirms)?;
                 let body = to_json(&recorded.entries)?;
                 let (job, first, at) = (record.job, recorded.first, recorded.at);
                 let texts = (&*body, confirms.as_deref(), origin.as_deref());
-                written.last_seq += 1;
-                insert_entry(&mut insert, written.last_seq, (job, first, at), texts)?;
-                written.rows.push(Some(written.last_seq));
+                outcome.last_seq += 1;
+                insert_entry(&mut insert, outcome.last_seq, (job, first, at), texts)?;
+                outcome.row_seqs.push(Some(outcome.last_seq));
             }
             for other in others {
-                if !exists(*other, &written)? {
-                    written.deleted.insert(*other);
+                if !job_exists(*other, &outcome)? {
+                    outcome.deleted.insert(*other);
                 }
             }
         }
-        written.insert_confirmed(&transaction)?;
-        fail_point("journal::commit")?;
+        outcome.insert_confirms(&transaction)?;
+        hit_fail_point("journal::commit")?;
         transaction.commit()?;
-        Ok(written)
+        Ok(outcome)
     }
 }
 
 impl AppendOutcome {
-    /// Returns the confirms of a job that its next row has to hold, as JSON; `None`: there are
+    /// Takes the confirms that the next row of a job must contain, as JSON; `None` if there are
     /// none.
     fn take_confirms(
         &mut self,
         job: JobNumber,
         pending: &PendingConfirms,
     ) -> rusqlite::Result<Option<String>> {
-        let same_transaction = self.confirmed.remove(&job);
-        let is_first = self.with_confirms.insert(job);
-        let earlier = pending.of_job(job).filter(|_| is_first);
-        let before: Vec<&InnerDecision> =
-            earlier.chain(same_transaction.iter().flatten()).collect();
-        (!before.is_empty()).then(|| to_json(&before)).transpose()
+        let new_confirms = self.confirms.remove(&job);
+        let is_first_row = self.jobs_with_rows.insert(job);
+        let pending_confirms = pending.of_job(job).filter(|_| is_first_row);
+        let confirms: Vec<&InnerDecision> =
+            pending_confirms.chain(new_confirms.iter().flatten()).collect();
+        (!confirms.is_empty()).then(|| to_json(&confirms)).transpose()
     }
 
-    /// Inserts the confirms that wait for a record of their jobs.
-    fn insert_confirmed(&mut self, transaction: &Connection) -> rusqlite::Result<()> {
-        if self.confirmed.is_empty() {
+    /// Inserts a row of `confirmed` with the confirms that no row of `entries` contains.
+    fn insert_confirms(&mut self, transaction: &Connection) -> rusqlite::Result<()> {
+        if self.confirms.is_empty() {
             return Ok(());
         }
         self.last_seq += 1;
-        let body = to_json(&self.confirmed.iter().collect::<Vec<_>>())?;
+        let body = to_json(&self.confirms.iter().collect::<Vec<_>>())?;
         transaction
             .prepare_cached("INSERT INTO confirmed(seq, body, checksum) VALUES (?1, ?2, ?3)")?
             .execute(params![self.last_seq, body, checksum(self.last_seq, &body)])?;
-        self.confirm_seq = Some(self.last_seq);
+        self.confirms_seq = Some(self.last_seq);
         Ok(())
     }
 }
 
 /// Returns the number of the first entry of a job's last projected row.
-fn find_last_entry(find: &mut Statement<'_>, job: JobNumber) -> rusqlite::Result<Option<u64>> {
-    let first: Option<i64> = find.query_row([job], |row| row.get(0))?;
+fn find_last_row_start(
+    select: &mut Statement<'_>,
+    job: JobNumber,
+) -> rusqlite::Result<Option<u64>> {
+    let first: Option<i64> = select.query_row([job], |row| row.get(0))?;
     Ok(first.and_then(|first| u64::try_from(first).ok()))
 }
 
@@ -246,57 +256,58 @@ pub(super) fn insert_entry(
         .map(|_| ())
 }
 
-/// Checks that the journal has this very record in its place, and returns an error if it has
-/// another one.
+/// Checks that a record which the journal must already have is the one that it has: the same
+/// entries and time at the same entry number.
 fn check_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), WriteError> {
     let rows = FileRows { connection, file, is_projected: false };
-    let known = rows.job_entry_rows(record.job)?;
+    let job_rows = rows.job_entry_rows(record.job)?;
     let Recorded { first, at, entries } = &record.recorded;
-    let row = known.iter().find(|row| row.first == *first);
+    let row = job_rows.iter().find(|row| row.first == *first);
     let is_same = match row {
         Some(row) => row.at == *at && row.parse_entries(file)? == *entries,
         None => false,
     };
-    // A confirm soon has no row of its own.
+    // A confirm can be inside another row, so it is not compared.
     if is_same || PendingConfirms::is_confirm(record) {
         return Ok(());
     }
-    let seq = row.or(known.last()).map_or(0, |row| row.seq);
+    let seq = row.or(job_rows.last()).map_or(0, |row| row.seq);
     let what = "another decision is to be written in its place".to_owned();
     Err(damaged_entry(file, seq, what).into())
 }
 
-/// Returns the number of a definition. Most jobs have that of the job before.
-fn definition_number(
+/// Returns the number of a definition, which is inserted if it is new. Most jobs run the definition
+/// of the job before, so that one is compared first, by its address.
+fn find_or_insert_definition(
     connection: &Connection,
-    last: &mut Option<(Arc<Definition>, i64)>,
-    known: &mut HashMap<DefinitionHash, i64>,
+    last_definition: &mut Option<(Arc<Definition>, i64)>,
+    numbers_by_hash: &mut HashMap<DefinitionHash, i64>,
     definition: &Arc<Definition>,
 ) -> rusqlite::Result<i64> {
-    if let Some((latest, number)) = last
-        && Arc::ptr_eq(latest, definition)
+    if let Some((last, number)) = last_definition
+        && Arc::ptr_eq(last, definition)
     {
         return Ok(*number);
     }
-    let number = find_or_insert_definition(connection, known, definition)?;
-    *last = Some((definition.clone(), number));
+    let number = find_or_insert_by_hash(connection, numbers_by_hash, definition)?;
+    *last_definition = Some((definition.clone(), number));
     Ok(number)
 }
 
-fn find_or_insert_definition(
+fn find_or_insert_by_hash(
     connection: &Connection,
-    known: &mut HashMap<DefinitionHash, i64>,
+    numbers_by_hash: &mut HashMap<DefinitionHash, i64>,
     definition: &Definition,
 ) -> rusqlite::Result<i64> {
     let body = to_json(definition)?;
     let hash = DefinitionHash::from_json_text(&body);
-    if let Some(number) = known.get(&hash) {
+    if let Some(number) = numbers_by_hash.get(&hash) {
         return Ok(*number);
     }
-    let found = connection
+    let stored_number = connection
         .query_row("SELECT number FROM definitions WHERE hash = ?1", [hash.0], |row| row.get(0))
         .optional()?;
-    let number = match found {
+    let number = match stored_number {
         Some(number) => number,
         None => {
             connection.execute(
@@ -306,6 +317,6 @@ fn find_or_insert_definition(
             connection.last_insert_rowid()
         }
     };
-    known.insert(hash, number);
+    numbers_by_hash.insert(hash, number);
     Ok(number)
 }

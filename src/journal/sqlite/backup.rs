@@ -1,4 +1,4 @@
-//! Backups of a journal: made while a manager runs on it, and restored.
+//! Backs up a journal, also while a manager runs on it, and restores backups.
 
 use super::files;
 use super::row_format::sqlite_error;
@@ -17,24 +17,26 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How many pages are copied at once.
+/// How many pages are copied in one step.
 const STEP_PAGES: u16 = 256;
 
-/// How many records are committed at once to a restored journal.
+/// How many records are committed together to a restored journal.
 const RECORD_BATCH: usize = 1_000;
 
-/// Describes a copy of a journal.
+/// The size and content of a copy of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupSummary {
     /// The size of the copy's file, in bytes.
     pub bytes: u64,
-    /// How many jobs and child jobs take input: a manager continues with these.
+    /// The number of jobs and child jobs that take input: a manager continues these.
     pub open_jobs: usize,
 }
 
-/// Copies the journal at `from`, as it is now, to a new file, at most `bytes_a_second`. A manager
-/// may run on it and is not held up; its `-wal` grows meanwhile. The copy gets its name only after
-/// it is verified. `is_vacuumed` leaves out the free pages of the file.
+/// Copies the journal at `from`, as it is now, to the new file `to`, and verifies the copy. At most
+/// `bytes_a_second` bytes are copied in a second; `None`: no limit. With `is_vacuumed`, the free
+/// pages of the file are left out. The copy gets its name only when it is complete and verified.
+///
+/// A manager may run on the journal. It is not blocked, but its `-wal` grows meanwhile.
 ///
 /// # Errors
 ///
@@ -46,60 +48,64 @@ pub fn back_up(
     bytes_a_second: Option<NonZero<u64>>,
     is_vacuumed: bool,
 ) -> Result<BackupSummary, JournalError> {
-    let new = PendingFile::copy_of(from, to, bytes_a_second)?;
+    let copy = PendingFile::copy_of(from, to, bytes_a_second)?;
     if is_vacuumed {
-        new.vacuum()?;
+        copy.vacuum()?;
     }
-    let open_jobs = new.open()?.recover()?.len();
-    new.finish(open_jobs)
+    let open_jobs = copy.open()?.recover()?.len();
+    copy.finish(open_jobs)
 }
 
-/// Restores a backup to a place where no journal is: verified, migrated to this version, and
-/// without the confirms of running steps. A broker has gone on since the backup: the reply to a
-/// message that it had then may be lost by now. So the next start dispatches these steps again.
+/// Restores a backup as the new journal `to`. The journal is verified and migrated to this version.
+///
+/// The confirms of running steps are revoked, so that the next start dispatches these steps again:
+/// the reply to a message that the broker had at the time of the backup may be lost.
 ///
 /// # Errors
 ///
 /// Returns an error if the backup cannot be read, or if `to` exists or cannot be written.
 pub fn restore(backup: &Path, to: &Path) -> Result<BackupSummary, JournalError> {
-    let new = PendingFile::copy_of(backup, to, None)?;
-    let mut store = new.open()?;
-    let jobs = store.recover()?;
+    let copy = PendingFile::copy_of(backup, to, None)?;
+    let mut journal = copy.open()?;
+    let jobs = journal.recover()?;
     let records: Vec<Record> = jobs.iter().filter_map(revoke_confirms).collect();
     for records in records.chunks(RECORD_BATCH) {
-        store.append(&records.iter().collect::<Vec<_>>())?;
+        journal.append(&records.iter().collect::<Vec<_>>())?;
     }
-    drop(store);
-    new.finish(jobs.len())
+    drop(journal);
+    copy.finish(jobs.len())
 }
 
-/// Returns the record that revokes the confirms of a job's running steps, if it has any.
+/// Returns the record that revokes the confirms of a job's running steps; `None` if it has none.
 fn revoke_confirms(recovered: &RecoveredJob) -> Option<Record> {
     let RecoveredJob { number, job, .. } = recovered;
-    let confirmed = job.confirmed_steps();
+    let confirmed_steps = job.confirmed_steps();
     let entries: Vec<Entry> =
-        confirmed.map(|step| Entry::Step(step, StepEntry::Unconfirmed)).collect();
+        confirmed_steps.map(|step| Entry::Step(step, StepEntry::Unconfirmed)).collect();
     let recorded = Recorded { first: job.entry_count(), at: clock::now(), entries };
     let decision = Decision { recorded, ..Decision::default() };
     (!decision.recorded.entries.is_empty()).then(|| Record::from_decision(*number, None, decision))
 }
 
-/// Describes a backup. The backup is not changed: a copy of it in `directory` is inspected.
+/// Returns the size and content of a backup. The backup is not changed: a copy of it is restored in
+/// `directory`, and removed again.
 ///
 /// # Errors
 ///
-/// Returns an error if the backup cannot be read, or if there is no room for the copy.
+/// Returns an error if the backup cannot be read, or if there is no disk space for the copy.
 pub fn inspect_backup(backup: &Path, directory: &Path) -> Result<BackupSummary, JournalError> {
     let name = format!("workflow-manager-{}.db", clock::new_id());
     let copy = directory.join(name);
-    let checked = restore(backup, &copy);
+    let result = restore(backup, &copy);
     remove_all(&copy);
-    checked
+    result
 }
 
-/// A file that gets its name once it is complete.
+/// A journal that is being written under a temporary name. Dropping it removes the temporary file.
 struct PendingFile {
+    /// The path that the complete file gets.
     path: PathBuf,
+    /// The path until then.
     partial: PathBuf,
 }
 
@@ -113,11 +119,12 @@ impl PendingFile {
         if !from.is_file() {
             return Err(JournalError::Missing { file: from.display().to_string() });
         }
-        let new = PendingFile::create(to)?;
-        copy_pages(from, &new.partial, bytes_a_second)?;
-        Ok(new)
+        let copy = PendingFile::create(to)?;
+        copy_pages(from, &copy.partial, bytes_a_second)?;
+        Ok(copy)
     }
 
+    /// Creates the empty temporary file.
     fn create(path: &Path) -> Result<PendingFile, JournalError> {
         let file_name = path.display().to_string();
         let unreachable = |error| JournalError::Unreachable { file: file_name.clone(), error };
@@ -128,7 +135,7 @@ impl PendingFile {
             }
         }
         let partial = files::sibling(&path, ".partial");
-        // Left by an attempt that was cut off.
+        // They are left if an earlier backup was killed.
         remove_all(&partial);
         files::create_if_missing(&partial).map_err(unreachable)?;
         Ok(PendingFile { path, partial })
@@ -150,13 +157,13 @@ impl PendingFile {
         })
     }
 
-    /// Gives the file its name.
+    /// Renames the complete file to its path.
     fn finish(self, open_jobs: usize) -> Result<BackupSummary, JournalError> {
         let file_name = self.path.display().to_string();
         let unreachable = |error| JournalError::Unreachable { file: file_name.clone(), error };
         let bytes = fs::metadata(&self.partial).map_err(unreachable)?.len();
         File::open(&self.partial).and_then(|file| file.sync_all()).map_err(unreachable)?;
-        // The files beside it are empty by now, and are removed when this is dropped.
+        // The journal is closed, so the files beside it are empty. They are removed on drop.
         fs::rename(&self.partial, &self.path).map_err(unreachable)?;
         let directory = self.path.parent().unwrap_or(Path::new("."));
         File::open(directory).and_then(|directory| directory.sync_all()).map_err(unreachable)?;
@@ -170,14 +177,15 @@ impl Drop for PendingFile {
     }
 }
 
-/// Removes a file with what SQLite and the lock leave beside it.
+/// Removes a journal with the files that SQLite and the lock create beside it.
 fn remove_all(path: &Path) {
     for suffix in ["", "-wal", "-shm", ".lock"] {
-        // It usually does not exist.
+        // Most of these files usually do not exist.
         let _ = fs::remove_file(files::sibling(path, suffix));
     }
 }
 
+/// Copies the pages of the journal at `from`, as they are now, to the empty file `to`.
 fn copy_pages(
     from: &Path,
     to: &Path,
@@ -192,9 +200,9 @@ fn copy_pages(
         return Err(JournalError::Missing { file });
     }
     schema::check_objects(&source, version, &file)?;
-    // One snapshot for the whole copy: otherwise each commit of the manager would restart it.
+    // The transaction keeps one snapshot: otherwise each commit of the manager restarts the copy.
     source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").map_err(source_error)?;
-    let page: u32 =
+    let page_bytes: u32 =
         source.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(source_error)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut target = Connection::open_with_flags(to, flags).map_err(copy_error)?;
@@ -207,9 +215,9 @@ fn copy_pages(
         }
         steps += 1;
         if let Some(rate) = bytes_a_second {
-            let bytes = steps * u64::from(STEP_PAGES) * u64::from(page);
-            let due = Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
-            std::thread::sleep(due.saturating_sub(started.elapsed()));
+            let bytes = steps * u64::from(STEP_PAGES) * u64::from(page_bytes);
+            let minimum_duration = Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
+            std::thread::sleep(minimum_duration.saturating_sub(started.elapsed()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Pages of the child jobs of a job, in the order of their steps and items.
+//! Lists the child jobs of a job, page by page, in the order of their steps and items.
 
 use super::file_rows::FileRows;
 use super::reader::{Reader, to_job_id};
@@ -12,8 +12,8 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::sync::Arc;
 
-/// How many rows are read at once, from the last row backwards, to find how a job ended. Little
-/// comes after the end, such as a late reply.
+/// How many rows of a job are read at once, from the last row backwards, to find its end. Few rows
+/// follow the end, such as those of late replies.
 const ROW_BATCH: u32 = 16;
 
 impl ChildRecords for Reader {
@@ -70,7 +70,7 @@ impl ChildRecords for Reader {
                 rows.collect()
             };
             let mut rows = read().map_err(|error| self.to_journal_error(error))?;
-            // Only the entries have it, so it is read only for the rows of this page.
+            // The reasons are not projected: they are read from the entries, for this page alone.
             for row in rows.iter_mut().filter(|row| has_reason(&row.state)) {
                 row.reason = self.end_reason(connection, row.cursor.number)?;
             }
@@ -82,7 +82,7 @@ impl ChildRecords for Reader {
         &self,
         parent: &ParentRecord,
         step: StepIndex,
-        each: &mut dyn FnMut(ItemRow),
+        handler: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError> {
         let sql = "SELECT item, state, created, ended FROM jobs INDEXED BY jobs_by_place
                    WHERE root = ?1 AND parent = ?2 AND step = ?3 ORDER BY item, number";
@@ -99,13 +99,12 @@ impl ChildRecords for Reader {
                     let ended = row.get::<_, Option<i64>>(3)?.map(Timestamp);
                     let created = Timestamp(row.get(2)?);
                     let item = ItemRow { item: row.get(0)?, state, created, ended };
-                    if let Some(before) =
-                        newest.replace(item).filter(|before| before.item != item.item)
-                    {
-                        each(before);
+                    let previous = newest.replace(item);
+                    if let Some(previous) = previous.filter(|row| row.item != item.item) {
+                        handler(previous);
                     }
                 }
-                newest.into_iter().for_each(each);
+                newest.into_iter().for_each(handler);
                 Ok(())
             };
             read().map_err(|error| self.to_journal_error(error))
@@ -114,7 +113,8 @@ impl ChildRecords for Reader {
 }
 
 impl Reader {
-    /// Returns why a job ended, from the last entry that changed its state.
+    /// Returns why a job ended, from the last entry that changed its state; `None` if that entry
+    /// has no reason.
     pub(super) fn end_reason(
         &self,
         connection: &Connection,
@@ -123,10 +123,10 @@ impl Reader {
         let rows = FileRows { connection, file: self.file(), is_projected: true };
         let mut before = u64::MAX;
         loop {
-            let last = rows.last_rows_before(number, before, ROW_BATCH)?;
-            let Some(first) = last.last() else { return Ok(None) };
-            before = first.first;
-            for row in last {
+            let batch = rows.last_rows_before(number, before, ROW_BATCH)?;
+            let Some(oldest) = batch.last() else { return Ok(None) };
+            before = oldest.first;
+            for row in batch {
                 let entries = row.parse_entries(rows.file)?;
                 if let Some(entry) =
                     entries.into_iter().rev().find(|entry| entry.job_state().is_some())
@@ -138,6 +138,7 @@ impl Reader {
     }
 }
 
+/// Returns the SQL of a page of child jobs, and its parameters.
 fn build_query(
     (root, parent): (JobNumber, JobNumber),
     filter: ChildFilter,
@@ -156,7 +157,7 @@ fn build_query(
     if let Some(state) = filter.state {
         match state {
             JobState::Failed | JobState::Cancelled => {
-                // The condition of the index, word for word.
+                // SQLite uses a partial index only if its condition is repeated literally.
                 conditions.push("c.state IN ('failed', 'cancelled')");
                 index = "jobs_children_failed";
             }
@@ -166,12 +167,12 @@ fn build_query(
         values.push(state.as_str().to_owned().into());
     }
     values.push(limit.into());
-    let newer = "SELECT 1 FROM jobs n WHERE n.root = c.root AND n.parent = c.parent \
+    let newer_sibling = "SELECT 1 FROM jobs n WHERE n.root = c.root AND n.parent = c.parent \
                  AND n.step = c.step AND n.item = c.item AND n.number > c.number";
     let sql = format!(
         "SELECT c.number, c.id, c.step, c.item, c.state, c.created, c.ended \
            FROM jobs c INDEXED BY {index}
-         WHERE {} AND NOT EXISTS ({newer}) ORDER BY c.step, c.item, c.number LIMIT ?",
+         WHERE {} AND NOT EXISTS ({newer_sibling}) ORDER BY c.step, c.item, c.number LIMIT ?",
         conditions.join(" AND ")
     );
     (sql, values)
@@ -183,8 +184,8 @@ mod tests {
     use crate::sqlite::empty_journal;
 
     #[test]
-    fn pages_of_child_jobs_read_an_index_in_order_and_failed_ones_have_their_own() {
-        let (_folder, connection) = empty_journal();
+    fn pages_of_child_jobs_are_read_from_an_index_in_order_and_failed_ones_from_their_own() {
+        let (_directory, connection) = empty_journal();
         let states = [
             JobState::Failed,
             JobState::Cancelled,
@@ -203,8 +204,8 @@ mod tests {
                     .expect("a plan")
                     .collect();
                 let plan = plan.expect("a plan").join("\n");
-                let is_few = matches!(state, Some(JobState::Failed | JobState::Cancelled));
-                let index = if is_few { "jobs_children_failed" } else { "jobs_by_place" };
+                let has_own_index = matches!(state, Some(JobState::Failed | JobState::Cancelled));
+                let index = if has_own_index { "jobs_children_failed" } else { "jobs_by_place" };
                 let search = format!("SEARCH c USING INDEX {index}");
                 assert!(plan.contains(&search), "{state:?} {step:?}: {plan}");
                 assert!(!plan.contains("TEMP B-TREE"), "it is sorted: {plan}");

@@ -1,28 +1,29 @@
-//! Confirms of the broker, and leases of workers, that are not in a record of their job yet.
+//! Pending confirms: confirms of the broker, and leases of workers, that no row of `entries`
+//! contains yet.
 //!
-//! The confirms of one commit share one row of `confirmed`, whichever jobs they belong to, which
-//! halves the number of rows. The next record of a job takes its confirms along, before its own
-//! entries, and completes the job's rows. Until then its confirms are read from `confirmed`.
+//! All confirms of one commit share one row of `confirmed`, whichever jobs they belong to, which
+//! halves the number of rows. The next row of a job in `entries` contains its pending confirms,
+//! before its own entries. Until then they are read from `confirmed`.
 
 use super::row_format::InnerDecision;
 use crate::record::{JobNumber, Record};
 use engine::{Entry, StepEntry};
 use std::collections::{BTreeMap, HashMap};
 
-/// The rows of `confirmed` that are still needed, and for which jobs.
+/// The pending confirms of each job, and the rows of `confirmed` that contain them.
 #[derive(Default)]
 pub(super) struct PendingConfirms {
     /// The rows by `seq`, each with the number of jobs that still need it.
     rows: BTreeMap<i64, usize>,
-    /// The confirms of each job, with the row that they are in.
+    /// The confirms of each job, with the `seq` of the row that contains them.
     pending: HashMap<JobNumber, Vec<(i64, Vec<InnerDecision>)>>,
-    /// The rows that are no longer needed.
+    /// The rows that no job needs any more, to be deleted by the next projection.
     pub(super) obsolete: Vec<i64>,
 }
 
 impl PendingConfirms {
     /// Returns whether a record is a single confirm, lease or begin, and nothing else. Only such
-    /// records share a row.
+    /// records share a row of `confirmed`.
     pub(super) fn is_confirm(record: &Record) -> bool {
         record.created.is_none()
             && record.state.is_none()
@@ -35,9 +36,9 @@ impl PendingConfirms {
             )
     }
 
-    /// Returns the confirms that the next record of a job takes along.
+    /// Returns the pending confirms of a job, in order.
     pub(super) fn of_job(&self, job: JobNumber) -> impl Iterator<Item = &InnerDecision> {
-        self.pending.get(&job).into_iter().flatten().flat_map(|(_, rows)| rows)
+        self.pending.get(&job).into_iter().flatten().flat_map(|(_, confirms)| confirms)
     }
 
     /// Returns the entry number of the last confirm of a job.
@@ -45,20 +46,21 @@ impl PendingConfirms {
         self.of_job(job).map(|(first, ..)| *first).max()
     }
 
-    /// Adds a committed row.
-    pub(super) fn add_row(&mut self, seq: i64, group: Vec<(JobNumber, Vec<InnerDecision>)>) {
-        self.rows.insert(seq, group.len());
-        for (job, rows) in group {
-            self.pending.entry(job).or_default().push((seq, rows));
+    /// Adds the confirms of a committed row.
+    pub(super) fn add_row(&mut self, seq: i64, confirms: Vec<(JobNumber, Vec<InnerDecision>)>) {
+        self.rows.insert(seq, confirms.len());
+        for (job, confirms) in confirms {
+            self.pending.entry(job).or_default().push((seq, confirms));
         }
     }
 
-    /// Removes the confirms of a job, after a record of it is committed or the job is deleted.
+    /// Removes the confirms of a job, after a row of it in `entries` is committed or the job is
+    /// deleted.
     pub(super) fn remove(&mut self, job: JobNumber) {
         for (seq, _) in self.pending.remove(&job).into_iter().flatten() {
-            if let Some(left) = self.rows.get_mut(&seq) {
-                *left -= 1;
-                if *left == 0 {
+            if let Some(jobs_left) = self.rows.get_mut(&seq) {
+                *jobs_left -= 1;
+                if *jobs_left == 0 {
                     self.rows.remove(&seq);
                     self.obsolete.push(seq);
                 }
@@ -71,15 +73,15 @@ impl PendingConfirms {
         self.pending.is_empty()
     }
 
-    /// Returns the jobs whose confirms have waited since this row or longer.
+    /// Returns the jobs whose oldest pending confirm is in the row `seq` or an earlier one.
     pub(super) fn jobs_waiting_since(&self, seq: i64) -> Vec<JobNumber> {
-        let is_old = |waiting: &Vec<(i64, Vec<InnerDecision>)>| {
-            waiting.first().is_some_and(|(first, _)| *first <= seq)
+        let is_old = |confirms: &Vec<(i64, Vec<InnerDecision>)>| {
+            confirms.first().is_some_and(|(oldest_seq, _)| *oldest_seq <= seq)
         };
         let mut jobs: Vec<JobNumber> = self
             .pending
             .iter()
-            .filter(|(_, waiting)| is_old(waiting))
+            .filter(|(_, confirms)| is_old(confirms))
             .map(|(job, _)| *job)
             .collect();
         jobs.sort_unstable();

@@ -8,9 +8,9 @@ use engine::{Definition, DefinitionHash, Timestamp};
 use rusqlite::OptionalExtension;
 use std::sync::Arc;
 
-/// Selects the definitions of a workflow. A definition contains the name of its workflow, so
-/// definitions of other workflows are not counted. A body that is no JSON is damaged, which is
-/// reported when it is read.
+/// Selects the definitions of a workflow, each with its numbers of jobs. The name of the workflow
+/// is compared with the body, so jobs are counted only for definitions of this workflow. A damaged
+/// body that is not valid JSON is skipped here, and reported when it is read.
 const SELECT_USES: &str = "
 SELECT hash, running, ended, last FROM (
   SELECT d.number, d.hash,

@@ -1,4 +1,4 @@
-//! The rows from which jobs are rebuilt, read through any connection to the file.
+//! Reads the rows from which jobs are rebuilt, over any connection to the file.
 
 use super::row_format::{
     ENTRY_COLUMNS, EntryRow, SELECT_CONFIRMS, SELECT_JOBS, for_each_row, misplaced_row,
@@ -17,84 +17,90 @@ pub(super) struct FileRows<'a> {
     pub(super) connection: &'a Connection,
     /// The name of the file, for errors.
     pub(super) file: &'a str,
-    /// Whether everything is projected; otherwise the newest rows are searched for what is not.
+    /// Whether everything is projected. If not, the unprojected rows of `entries` are read too.
     pub(super) is_projected: bool,
 }
 
-/// The condition of the rows of `entries` that are not projected yet.
+/// The SQL condition of the rows of `entries` that are not projected yet.
 pub(super) const UNPROJECTED: &str = "seq > (SELECT upto FROM derived)";
 
 /// The callback that receives each row of `entries`.
 type RowHandler<'a> = &'a mut dyn FnMut(EntryRow) -> Result<(), JournalError>;
 
 impl FileRows<'_> {
-    /// Returns the rows of `entries` that match a condition, in order.
+    /// Returns the rows of `entries` that match an SQL condition, in the order of their `seq`.
     pub(super) fn entry_rows(
         &self,
         condition: &str,
         values: impl rusqlite::Params,
     ) -> Result<Vec<EntryRow>, JournalError> {
         let sql = format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE {condition} ORDER BY seq");
-        let mut found = Vec::new();
-        self.each_row(&sql, values, &mut |row| {
-            found.push(row);
+        let mut rows = Vec::new();
+        self.for_each_entry_row(&sql, values, &mut |row| {
+            rows.push(row);
             Ok(())
         })?;
-        Ok(found)
+        Ok(rows)
     }
 
     /// Returns the rows of a job, in order.
     pub(super) fn job_entry_rows(&self, job: JobNumber) -> Result<Vec<EntryRow>, JournalError> {
-        let mut found = Vec::new();
+        let mut rows = Vec::new();
         self.for_each_job_row(job, &mut |row| {
-            found.push(row);
+            rows.push(row);
             Ok(())
         })?;
-        Ok(found)
+        Ok(rows)
     }
 
-    /// Returns the last rows of a job before the entry numbered `before`, the newest first, from a
-    /// file in which everything is projected.
+    /// Returns at most `count` rows of a job that begin before the entry numbered `before`, the
+    /// newest first. Everything must be projected.
     pub(super) fn last_rows_before(
         &self,
         job: JobNumber,
         before: u64,
         count: u32,
     ) -> Result<Vec<EntryRow>, JournalError> {
-        let last = "seq IN (SELECT seq FROM places WHERE job = ?1 AND first < ?2 \
+        let condition = "seq IN (SELECT seq FROM places WHERE job = ?1 AND first < ?2 \
                     ORDER BY first DESC LIMIT ?3)";
-        let mut rows = self.entry_rows(last, params![job, to_sql_number(before), count])?;
+        let mut rows = self.entry_rows(condition, params![job, to_sql_number(before), count])?;
         rows.reverse();
         Ok(rows)
     }
 
-    fn for_each_job_row(&self, job: JobNumber, each: RowHandler<'_>) -> Result<(), JournalError> {
-        // In the order of the index, so nothing is sorted.
+    /// Calls `handler` with the rows of a job, in order.
+    fn for_each_job_row(
+        &self,
+        job: JobNumber,
+        handler: RowHandler<'_>,
+    ) -> Result<(), JournalError> {
+        // CROSS JOIN fixes the order of the loops: rows come in the order of `places`, unsorted.
         let sql = "SELECT e.job, e.first, e.at, e.body, e.checksum, e.seq, e.confirms, e.origin
                    FROM places p CROSS JOIN entries e ON e.seq = p.seq WHERE p.job = ?1 \
                      ORDER BY p.first";
-        self.each_row(sql, [job], each)?;
+        self.for_each_entry_row(sql, [job], handler)?;
         if self.is_projected {
             return Ok(());
         }
         let sql = format!(
             "SELECT {ENTRY_COLUMNS} FROM entries WHERE {UNPROJECTED} AND job = ?1 ORDER BY seq"
         );
-        self.each_row(&sql, [job], each)
+        self.for_each_entry_row(&sql, [job], handler)
     }
 
-    fn each_row(
+    /// Calls `handler` with the rows of a query that selects [`ENTRY_COLUMNS`].
+    fn for_each_entry_row(
         &self,
         sql: &str,
         values: impl rusqlite::Params,
-        each: RowHandler<'_>,
+        handler: RowHandler<'_>,
     ) -> Result<(), JournalError> {
         let (connection, file) = (self.connection, self.file);
-        for_each_row((connection, file), sql, values, |row| each(parse_entry_row(row, file)?))
+        for_each_row((connection, file), sql, values, |row| handler(parse_entry_row(row, file)?))
     }
 
-    /// Returns the `seq` of a job's rows, starting with the one that has the entry numbered
-    /// `first`.
+    /// Returns the `seq` of each of a job's rows, starting with the row that contains the entry
+    /// numbered `first`.
     pub(super) fn seqs_from(&self, job: JobNumber, first: u64) -> Result<Vec<i64>, JournalError> {
         let sql = format!(
             "SELECT seq FROM (
@@ -113,8 +119,8 @@ impl FileRows<'_> {
 
     /// Returns a job's first row.
     pub(super) fn first_row(&self, job: JobNumber) -> Result<Option<EntryRow>, JournalError> {
-        let first = "seq = (SELECT seq FROM places WHERE job = ?1 AND first = 0)";
-        let row = self.entry_rows(first, [job])?.pop();
+        let condition = "seq = (SELECT seq FROM places WHERE job = ?1 AND first = 0)";
+        let row = self.entry_rows(condition, [job])?.pop();
         if row.is_some() || self.is_projected {
             return Ok(row);
         }
@@ -122,7 +128,7 @@ impl FileRows<'_> {
         Ok(self.entry_rows(&condition, [job])?.pop())
     }
 
-    /// Returns the size of a job's rows in bytes.
+    /// Returns the size of a job's entries in bytes, without the confirms in its rows.
     pub(super) fn entry_bytes(&self, job: JobNumber) -> Result<usize, JournalError> {
         let sql = format!(
             "SELECT (SELECT coalesce(sum(octet_length(e.body)), 0) FROM places p \
@@ -135,35 +141,40 @@ impl FileRows<'_> {
         Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// Returns the confirms of a job after this row of `entries`, which no row of its own has yet.
+    /// Returns the pending confirms of a job: those in rows of `confirmed` after `last_seq`, the
+    /// `seq` of the job's last row of `entries`.
     pub(super) fn confirms_after(
         &self,
         job: JobNumber,
-        behind: i64,
+        last_seq: i64,
     ) -> Result<Vec<Recorded>, JournalError> {
         let sql = format!("{SELECT_CONFIRMS} WHERE seq > ?1 ORDER BY seq");
-        let mut confirmed = Vec::new();
-        for_each_row((self.connection, self.file), &sql, [behind], |row| {
-            let (_, group) = parse_confirm_row(row, self.file)?;
-            let own = group.into_iter().filter(|(of, _)| *of == job);
-            confirmed.extend(own.flat_map(|(_, rows)| rows).map(to_recorded));
+        let mut decisions = Vec::new();
+        for_each_row((self.connection, self.file), &sql, [last_seq], |row| {
+            let (_, confirms_by_job) = parse_confirm_row(row, self.file)?;
+            let confirms = confirms_by_job
+                .into_iter()
+                .filter(|(confirmed_job, _)| *confirmed_job == job)
+                .flat_map(|(_, confirms)| confirms);
+            decisions.extend(confirms.map(to_recorded));
             Ok(())
         })?;
-        Ok(confirmed)
+        Ok(decisions)
     }
 
+    /// Returns the rows of `jobs` that match an SQL condition.
     fn query_jobs(
         &self,
         condition: &str,
         values: impl rusqlite::Params,
     ) -> Result<Vec<JobRow>, JournalError> {
         let sql = format!("{SELECT_JOBS} WHERE {condition}");
-        let mut found = Vec::new();
+        let mut rows = Vec::new();
         for_each_row((self.connection, self.file), &sql, values, |row| {
-            found.push(parse_job_row(row, self.file)?);
+            rows.push(parse_job_row(row, self.file)?);
             Ok(())
         })?;
-        Ok(found)
+        Ok(rows)
     }
 
     fn to_journal_error(&self, error: rusqlite::Error) -> JournalError {
@@ -178,7 +189,7 @@ impl JobRows for FileRows<'_> {
             return Ok(row);
         }
         let condition = format!("{UNPROJECTED} AND job = ?1 AND origin IS NOT NULL");
-        Ok(self.entry_rows(&condition, [number])?.pop().and_then(|first| first.origin))
+        Ok(self.entry_rows(&condition, [number])?.pop().and_then(|row| row.origin))
     }
 
     fn load_open_jobs(&self) -> Result<Vec<JobRow>, JournalError> {
@@ -195,9 +206,9 @@ impl JobRows for FileRows<'_> {
     fn find_child(
         &self,
         root: JobNumber,
-        place: &ChildKey,
+        key: &ChildKey,
     ) -> Result<Option<JobNumber>, JournalError> {
-        let ChildKey { parent, step, item, id } = place;
+        let ChildKey { parent, step, item, id } = key;
         self.connection
             .prepare_cached(
                 "SELECT number FROM jobs WHERE root = ?1 AND parent = ?2 AND step = ?3 \
@@ -215,31 +226,31 @@ impl JobRows for FileRows<'_> {
     fn for_each_decision(
         &self,
         job: JobNumber,
-        each: &mut dyn FnMut(Recorded) -> Result<(), JournalError>,
+        handler: &mut dyn FnMut(Recorded) -> Result<(), JournalError>,
     ) -> Result<(), JournalError> {
-        let (mut entries, mut last) = (0, i64::MAX);
-        let mut check_order = |seq: i64, recorded: Recorded| {
-            if recorded.first != entries {
-                return Err(misplaced_row(seq, recorded.first, entries, self.file));
+        let (mut entry_count, mut last_seq) = (0, i64::MAX);
+        let mut handle_decision = |seq: i64, recorded: Recorded| {
+            if recorded.first != entry_count {
+                return Err(misplaced_row(seq, recorded.first, entry_count, self.file));
             }
-            entries += recorded.entries.len() as u64;
-            each(recorded)
+            entry_count += recorded.entries.len() as u64;
+            handler(recorded)
         };
         self.for_each_job_row(job, &mut |row| {
-            last = row.seq;
-            let recorded = row.parse_decisions(self.file)?;
-            recorded.into_iter().try_for_each(|recorded| check_order(row.seq, recorded))
+            last_seq = row.seq;
+            let decisions = row.parse_decisions(self.file)?;
+            decisions.into_iter().try_for_each(|recorded| handle_decision(row.seq, recorded))
         })?;
         if !self.is_projected {
-            for recorded in self.confirms_after(job, last)? {
-                check_order(last, recorded)?;
+            for recorded in self.confirms_after(job, last_seq)? {
+                handle_decision(last_seq, recorded)?;
             }
         }
         Ok(())
     }
 
     fn find_seq(&self, job: JobNumber, entry: u64) -> Result<Option<i64>, JournalError> {
-        let tail = if self.is_projected {
+        let union_with_unprojected = if self.is_projected {
             String::new()
         } else {
             format!(
@@ -251,7 +262,7 @@ impl JobRows for FileRows<'_> {
             "SELECT seq FROM (
                  SELECT * FROM (SELECT first, seq FROM places WHERE job = ?1 AND first <= ?2 \
                    ORDER BY first DESC LIMIT 1)
-                 {tail})
+                 {union_with_unprojected})
              ORDER BY first DESC LIMIT 1"
         );
         let read = || -> rusqlite::Result<Option<i64>> {
@@ -262,15 +273,15 @@ impl JobRows for FileRows<'_> {
     }
 
     fn load_definition_body(&self, number: i64) -> Result<String, JournalError> {
-        let failed = |error| self.to_journal_error(error);
+        let to_error = |error| self.to_journal_error(error);
         let mut statement = self
             .connection
             .prepare_cached("SELECT number, hash, body FROM definitions WHERE number = ?1")
-            .map_err(failed)?;
-        let mut rows = statement.query([number]).map_err(failed)?;
+            .map_err(to_error)?;
+        let mut rows = statement.query([number]).map_err(to_error)?;
         let row = rows
             .next()
-            .map_err(failed)?
+            .map_err(to_error)?
             .ok_or_else(|| self.damaged_row("definitions", number, "it is missing".to_owned()))?;
         parse_definition_row(row, self.file)
     }

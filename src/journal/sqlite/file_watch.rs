@@ -1,10 +1,11 @@
-//! Watches the files of an open journal: SQLite goes on writing to a file that was removed,
+//! Watches the files of an open journal. SQLite continues to write to a file that was removed,
 //! replaced or truncated, and whatever it commits there is lost when the process ends.
 //!
-//! The names must lead to the files that were opened. The `-wal` must have the frames that SQLite's
-//! index of it counts. In WAL mode only checkpoints write the main file, and the index counts them
-//! too, so the file must not change without one. The layout of the index is described at
-//! sqlite.org/walformat.html; an index of another version is not read.
+//! Three things are checked. The paths must lead to the files that were opened. The `-wal` must
+//! have as many frames as SQLite's WAL index (the `-shm`) counts. The main file must not change
+//! without a checkpoint: in WAL mode only checkpoints write it, and the WAL index records their
+//! progress. The layout of the WAL index is described at sqlite.org/walformat.html; other versions
+//! are not read.
 
 use super::files::{FileIdentity, sibling};
 use crate::error::FileLoss;
@@ -13,10 +14,11 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The version of the index whose layout is known here.
+/// The version of the WAL index that can be read.
 const INDEX_VERSION: u32 = 3_007_000;
 
-/// The size of the header, its copy, and the checkpoint information, in bytes.
+/// How much of the WAL index is read, in bytes: the header, its copy, and the checkpoint
+/// information.
 const INDEX_BYTES: usize = 136;
 
 /// The size of the header of the `-wal`, and of the header of each of its frames, in bytes.
@@ -26,14 +28,16 @@ const FRAME_HEADER_BYTES: u64 = 24;
 /// Watches the files of an open journal.
 pub(super) struct FileWatch {
     main: WatchedFile,
-    /// `None` where SQLite could not create one.
+    /// `None` if there is no such file.
     wal: Option<WatchedFile>,
+    /// The file of the WAL index; `None` if there is no such file.
     shm: Option<(WatchedFile, File)>,
-    /// The main file as it was while no checkpoint was running, and the checkpoints until then.
+    /// The main file when it was last seen without an unfinished checkpoint, and the progress of
+    /// checkpoints until then; `None` after an unfinished one.
     stable: Option<(FileState, CheckpointState)>,
 }
 
-/// A file that was opened.
+/// A file of the journal, as it was when the journal was opened.
 struct WatchedFile {
     path: PathBuf,
     identity: FileIdentity,
@@ -43,24 +47,28 @@ struct WatchedFile {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileState {
     bytes: u64,
+    /// The modification time, in seconds and nanoseconds.
     modified: (i64, i64),
 }
 
-/// How far checkpoints have come.
+/// The progress of checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct CheckpointState {
+    /// Changes whenever the `-wal` starts from its beginning again.
     salt: [u8; 8],
-    done: u32,
+    /// The number of frames that are in the main file.
+    completed_frames: u32,
 }
 
-/// SQLite's index of the `-wal`.
+/// What the watch needs of SQLite's WAL index.
 #[derive(PartialEq, Eq)]
 struct WalIndex {
     page_bytes: u64,
+    /// The number of frames in the `-wal`.
     frames: u64,
     checkpoints: CheckpointState,
-    /// How far the latest checkpoint intends to go.
-    attempted: u32,
+    /// The number of frames that will be in the main file after the latest checkpoint.
+    attempted_frames: u32,
 }
 
 impl FileWatch {
@@ -71,19 +79,23 @@ impl FileWatch {
     /// Returns an error if the files cannot be inspected.
     pub(super) fn start(path: &Path) -> io::Result<FileWatch> {
         let (wal, shm) = (sibling(path, "-wal"), sibling(path, "-shm"));
-        // Stays open as long as the journal: closing it would drop SQLite's own locks on it.
-        let index = File::open(&shm).ok();
+        // It stays open as long as the journal: closing it would drop SQLite's locks on it.
+        let index_file = File::open(&shm).ok();
         Ok(FileWatch {
             main: WatchedFile::open(path)?,
             wal: WatchedFile::open(&wal).ok(),
-            shm: WatchedFile::open(&shm).ok().zip(index),
+            shm: WatchedFile::open(&shm).ok().zip(index_file),
             stable: None,
         })
     }
 
     /// Checks the files once.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that says what happened to the files.
     pub(super) fn poll(&mut self) -> Result<(), FileLoss> {
-        let before = self.read_index();
+        let index_before = self.read_index();
         let main = self.main.poll()?;
         let wal = match &self.wal {
             Some(wal) => wal.poll()?,
@@ -92,29 +104,35 @@ impl FileWatch {
         if let Some((shm, _)) = &self.shm {
             shm.poll()?;
         }
-        // Another program may be writing or checkpointing; the next check sees the result.
-        let (Some(main), Some(wal), Some(index)) = (main, wal, before) else { return Ok(()) };
+        let (Some(main), Some(wal), Some(index)) = (main, wal, index_before) else {
+            return Ok(());
+        };
+        // If another program is writing, the metadata do not fit the index. The next check decides.
         if self.read_index().as_ref() != Some(&index) {
             return Ok(());
         }
-        let expected = if index.frames == 0 {
+        let expected_bytes = if index.frames == 0 {
             0
         } else {
             WAL_HEADER_BYTES + index.frames * (FRAME_HEADER_BYTES + index.page_bytes)
         };
-        if let Some(seen) = self.wal.as_ref().filter(|_| wal.len() < expected) {
-            return Err(seen.truncated_loss(wal.len(), expected));
+        if let Some(file) = self.wal.as_ref().filter(|_| wal.len() < expected_bytes) {
+            return Err(file.truncated_loss(wal.len(), expected_bytes));
         }
-        if index.attempted != index.checkpoints.done {
+        let is_checkpoint_unfinished = index.attempted_frames != index.checkpoints.completed_frames;
+        if is_checkpoint_unfinished {
             self.stable = None;
             return Ok(());
         }
-        let content = FileState { bytes: main.len(), modified: (main.mtime(), main.mtime_nsec()) };
-        match self.stable.replace((content, index.checkpoints)) {
-            Some((known, at)) if at == index.checkpoints && known != content => {
-                self.stable = Some((known, at));
-                Err(if content.bytes < known.bytes {
-                    self.main.truncated_loss(content.bytes, known.bytes)
+        let current = FileState { bytes: main.len(), modified: (main.mtime(), main.mtime_nsec()) };
+        match self.stable.replace((current, index.checkpoints)) {
+            Some((previous, checkpoints))
+                if checkpoints == index.checkpoints && previous != current =>
+            {
+                // Further checks find the same difference.
+                self.stable = Some((previous, checkpoints));
+                Err(if current.bytes < previous.bytes {
+                    self.main.truncated_loss(current.bytes, previous.bytes)
                 } else {
                     FileLoss::Overwritten(self.main.name())
                 })
@@ -132,27 +150,30 @@ impl FileWatch {
 }
 
 impl WalIndex {
-    /// Parses the index; `None` if it is of another version, or being written.
+    /// Parses the start of a WAL index. Returns `None` if the index has another version, or if its
+    /// header is being written and differs from its copy.
     fn parse(bytes: &[u8; INDEX_BYTES]) -> Option<WalIndex> {
-        let number = |at: usize| bytes[at..].first_chunk().copied().map(u32::from_ne_bytes);
+        let read_u32 =
+            |offset: usize| bytes[offset..].first_chunk().copied().map(u32::from_ne_bytes);
         let page_bytes = bytes[14..].first_chunk().copied().map(u16::from_ne_bytes)?;
-        if bytes[..48] != bytes[48..96] || number(0)? != INDEX_VERSION {
+        if bytes[..48] != bytes[48..96] || read_u32(0)? != INDEX_VERSION {
             return None;
         }
         Some(WalIndex {
-            // A size that does not fit is stored as 1.
+            // The size 65,536 does not fit, and is stored as 1.
             page_bytes: if page_bytes == 1 { 1 << 16 } else { page_bytes.into() },
-            frames: number(16)?.into(),
+            frames: read_u32(16)?.into(),
             checkpoints: CheckpointState {
                 salt: bytes[32..].first_chunk().copied()?,
-                done: number(96)?,
+                completed_frames: read_u32(96)?,
             },
-            attempted: number(128)?,
+            attempted_frames: read_u32(128)?,
         })
     }
 }
 
 impl WatchedFile {
+    /// Starts to watch the file that the path leads to.
     fn open(path: &Path) -> io::Result<WatchedFile> {
         Ok(WatchedFile {
             path: path.to_owned(),
@@ -160,7 +181,8 @@ impl WatchedFile {
         })
     }
 
-    /// Checks whether the name still leads to this file; `None` if that cannot be determined.
+    /// Checks that the path still leads to this file, and returns its metadata; `None` if that
+    /// cannot be determined.
     fn poll(&self) -> Result<Option<Metadata>, FileLoss> {
         match fs::metadata(&self.path) {
             Ok(metadata) if FileIdentity::from(&metadata) == self.identity => Ok(Some(metadata)),
@@ -173,7 +195,7 @@ impl WatchedFile {
             {
                 Err(FileLoss::Removed(self.name()))
             }
-            // SQLite's own calls will report the error.
+            // SQLite's own system calls will report the error.
             Err(_) => Ok(None),
         }
     }

@@ -1,9 +1,9 @@
-//! The files of a journal: the path behind the given name, the lock that keeps a second process
-//! out, and the permissions.
+//! The files of a journal: symbolic links are resolved, permissions are set, and a lock excludes
+//! other processes.
 //!
-//! SQLite keeps its other files beside the resolved path, and so does the lock: whatever symbolic
-//! link names the file, the lock is the same. Two hard links are two resolved paths of one file, so
-//! a file with more than one is refused.
+//! The lock file and SQLite's other files are beside the resolved path, so they are the same
+//! whatever symbolic link names the journal. A file with several hard links has several resolved
+//! paths, so it is refused.
 
 use crate::error::JournalError;
 use std::ffi::OsString;
@@ -12,20 +12,20 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The permissions of new files: owner only. SQLite gives the same to the files that it creates
-/// beside the main file.
+/// The permissions of new files: only the owner reads and writes them. SQLite copies these
+/// permissions to the files that it creates beside the main file.
 const MODE: u32 = 0o600;
 
-/// The permission bits of all other users.
+/// The permission bits of users who are neither the owner nor in the group.
 const OTHERS_MODE: u32 = 0o007;
 
-/// How many symbolic links are followed to a file that does not exist yet.
+/// The most symbolic links that are followed to a file that does not exist yet.
 const LINKS_FOLLOWED_MAX: u32 = 40;
 
-/// How often the lock is taken again while others remove its file.
-const LOCK_TRIES_MAX: u32 = 10;
+/// The most attempts to acquire the lock while others remove its file.
+const LOCK_ATTEMPTS_MAX: u32 = 10;
 
-/// Identifies a file, whatever its name leads to later.
+/// Identifies a file independently of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileIdentity {
     device: u64,
@@ -44,12 +44,12 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     for _ in 0..LINKS_FOLLOWED_MAX {
         match path.canonicalize() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            found => return found,
+            result => return result,
         }
         let directory =
             path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match fs::read_link(&path) {
-            // A link to a file that does not exist: SQLite would create that file.
+            // The target does not exist: SQLite would create it.
             Ok(target) => path = directory.join(target),
             Err(_) => {
                 let name = path.file_name().ok_or(io::ErrorKind::NotFound)?;
@@ -67,7 +67,8 @@ pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Refuses a file that cannot hold a journal; a missing file is fine.
+/// Checks that the file at `path` can be a journal, and warns if every user can open it. A missing
+/// file is accepted.
 pub(super) fn check_file(path: &Path, file: &str) -> Result<(), JournalError> {
     let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
     if !metadata.is_file() {
@@ -88,9 +89,9 @@ pub(super) fn check_file(path: &Path, file: &str) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Creates the file with its permissions, if it is missing: SQLite would leave them to the umask.
+/// Creates the file if it is missing. SQLite would leave its permissions to the umask.
 pub(super) fn create_if_missing(path: &Path) -> io::Result<()> {
-    // Only a new file is opened: closing one that is in use would drop SQLite's own locks on it.
+    // An existing file is not opened, because closing it would drop SQLite's locks on it.
     match create_options().create_new(true).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -109,26 +110,27 @@ pub(super) struct FileLock {
     path: PathBuf,
     _file: File,
     identity: FileIdentity,
-    /// Whether this process created the lock file.
+    /// Whether this process has created the lock file.
     is_new: bool,
 }
 
-/// Why a lock could not be taken.
+/// Why a lock could not be acquired.
 pub(super) enum LockError {
     /// Another process holds it.
     InUse,
+    /// The lock file cannot be used.
     Failed(io::Error),
 }
 
 impl FileLock {
-    /// Takes the lock whose file is `path`.
+    /// Acquires the lock with the lock file `path`.
     pub(super) fn acquire(path: &Path) -> Result<FileLock, LockError> {
-        for _ in 0..LOCK_TRIES_MAX {
+        for _ in 0..LOCK_ATTEMPTS_MAX {
             let (file, is_new) = match create_options().create_new(true).open(path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     (create_options().create(true).open(path), false)
                 }
-                made => (made, true),
+                result => (result, true),
             };
             let file = file.map_err(LockError::Failed)?;
             match file.try_lock() {
@@ -137,10 +139,10 @@ impl FileLock {
                 Err(TryLockError::Error(error)) => return Err(LockError::Failed(error)),
             }
             let identity = FileIdentity::from(&file.metadata().map_err(LockError::Failed)?);
-            // If the file was removed between opening and locking it, the lock keeps nobody out.
+            // If the file was removed between opening and locking it, the lock excludes nobody.
             if is_same_file(path, identity) {
-                // Whoever can open it can lock it too. The file of another user keeps its
-                // permissions.
+                // Whoever can open the file can lock it. If it belongs to another user, its
+                // permissions stay as they are.
                 let _ = file.set_permissions(Permissions::from_mode(MODE));
                 return Ok(FileLock { path: path.to_owned(), _file: file, identity, is_new });
             }
@@ -148,7 +150,7 @@ impl FileLock {
         Err(LockError::Failed(io::Error::other("its file is removed again and again")))
     }
 
-    /// Takes the lock again if its file was removed.
+    /// Acquires the lock again if its file was removed.
     pub(super) fn ensure_locked(&mut self) -> Result<(), LockError> {
         if is_same_file(&self.path, self.identity) {
             return Ok(());
@@ -165,17 +167,18 @@ impl FileLock {
         &self.path
     }
 
-    /// Releases the lock of a file that turned out to be no journal, and removes the lock file if
-    /// it is new.
+    /// Releases the lock of a file that is not a usable journal, and removes the lock file if it is
+    /// new.
     pub(super) fn discard(self) {
         if self.is_new {
-            // Still locked. A process that has opened it meanwhile notices that it is gone, and
-            // creates another.
+            // The lock is still held. A process that has opened the file meanwhile notices its
+            // removal and creates another.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
+/// Returns whether the path leads to the file with this identity.
 fn is_same_file(path: &Path, identity: FileIdentity) -> bool {
     fs::metadata(path).is_ok_and(|metadata| FileIdentity::from(&metadata) == identity)
 }
@@ -187,34 +190,34 @@ mod tests {
 
     #[test]
     fn links_are_followed_even_to_missing_files() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let root = folder.path().canonicalize().expect("a path");
-        fs::create_dir(root.join("data")).expect("made");
-        symlink("data", root.join("link")).expect("linked");
-        symlink("link/j.db", root.join("a.db")).expect("linked");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let root = directory.path().canonicalize().expect("the directory exists");
+        fs::create_dir(root.join("data")).expect("the directory is created");
+        symlink("data", root.join("link")).expect("the link is created");
+        symlink("link/j.db", root.join("a.db")).expect("the link is created");
         let expected = root.join("data/j.db");
         for name in ["data/j.db", "link/j.db", "a.db", "data/../link/j.db"] {
             assert_eq!(resolve(&root.join(name)).expect(name), expected);
         }
-        fs::write(&expected, "").expect("written");
-        assert_eq!(resolve(&root.join("a.db")).expect("followed"), expected);
-        symlink("y.db", root.join("x.db")).expect("linked");
-        symlink("x.db", root.join("y.db")).expect("linked");
-        assert!(resolve(&root.join("x.db")).is_err(), "a circle");
-        assert!(resolve(&root.join("missing/j.db")).is_err(), "no directory");
+        fs::write(&expected, "").expect("the file is written");
+        assert_eq!(resolve(&root.join("a.db")).expect("the link is followed"), expected);
+        symlink("y.db", root.join("x.db")).expect("the link is created");
+        symlink("x.db", root.join("y.db")).expect("the link is created");
+        assert!(resolve(&root.join("x.db")).is_err(), "the links go in a circle");
+        assert!(resolve(&root.join("missing/j.db")).is_err(), "the directory does not exist");
     }
 
     #[test]
     fn a_lock_whose_file_was_removed_is_reacquired_unless_another_process_holds_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("j.db.lock");
-        let mut lock = FileLock::acquire(&path).ok().expect("taken");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("j.db.lock");
+        let mut lock = FileLock::acquire(&path).ok().expect("the lock is free");
         assert!(matches!(FileLock::acquire(&path), Err(LockError::InUse)));
-        fs::remove_file(&path).expect("removed");
-        lock.ensure_locked().ok().expect("taken again");
+        fs::remove_file(&path).expect("the lock file exists");
+        lock.ensure_locked().ok().expect("the lock is acquired again");
         assert!(matches!(FileLock::acquire(&path), Err(LockError::InUse)));
-        fs::remove_file(&path).expect("removed");
-        let _other = FileLock::acquire(&path).ok().expect("taken by another");
+        fs::remove_file(&path).expect("the lock file exists");
+        let _other = FileLock::acquire(&path).ok().expect("the lock is free for another");
         assert!(matches!(lock.ensure_locked(), Err(LockError::InUse)));
     }
 }

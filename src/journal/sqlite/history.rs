@@ -1,5 +1,5 @@
-//! Pages of the record of one job, and a job as it was; also from a file that another process has
-//! open.
+//! Reads the record of one job, page by page, and a job as it was after an entry. It also opens
+//! journals that this process does not write.
 
 use super::reader::Reader;
 use super::schema;
@@ -20,32 +20,34 @@ impl HistoryRecords for Reader {
         limit: u32,
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
+        let may_be_unprojected = self.may_be_unprojected(id);
         self.read(|connection| {
             let rows = self.rows(connection);
-            let Some(job) = self.find_newest_row(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = self.find_newest_row(connection, id, may_be_unprojected)? else {
+                return Ok(None);
+            };
             let definition =
                 self.rebuild(connection, |rebuild| rebuild.load_definition(job.definition))?;
             let mut page =
                 RecordPage { definition, graph: job.graph, rows: Vec::new(), is_last: true };
-            let (mut left, mut bytes, mut last) = (limit as usize, 0, i64::MAX);
+            let (mut remaining, mut bytes, mut last_seq) = (limit as usize, 0, i64::MAX);
             for seq in rows.seqs_from(job.number, after)? {
-                if left == 0 || bytes > bytes_max {
+                if remaining == 0 || bytes > bytes_max {
                     page.is_last = false;
                 }
                 if !page.is_last {
                     return Ok(Some(page));
                 }
-                last = seq;
+                last_seq = seq;
                 for row in rows.entry_rows("seq = ?1", [seq])? {
                     bytes += row.size();
                     for recorded in row.parse_decisions(self.file())? {
-                        add_to_page(&mut page, recorded, after, &mut left);
+                        add_to_page(&mut page, recorded, after, &mut remaining);
                     }
                 }
             }
-            for recorded in rows.confirms_after(job.number, last)? {
-                add_to_page(&mut page, recorded, after, &mut left);
+            for recorded in rows.confirms_after(job.number, last_seq)? {
+                add_to_page(&mut page, recorded, after, &mut remaining);
             }
             Ok(Some(page))
         })
@@ -54,16 +56,18 @@ impl HistoryRecords for Reader {
     fn for_each_row(
         &self,
         id: JobId,
-        each: &mut dyn FnMut(Recorded),
+        handler: &mut dyn FnMut(Recorded),
     ) -> Result<Option<RecordHead>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
+        let may_be_unprojected = self.may_be_unprojected(id);
         self.read(|connection| {
             let rows = self.rows(connection);
-            let Some(job) = self.find_newest_row(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = self.find_newest_row(connection, id, may_be_unprojected)? else {
+                return Ok(None);
+            };
             let definition =
                 self.rebuild(connection, |rebuild| rebuild.load_definition(job.definition))?;
-            rows.for_each_decision(job.number, &mut |row| {
-                each(row);
+            rows.for_each_decision(job.number, &mut |recorded| {
+                handler(recorded);
                 Ok(())
             })?;
             Ok(Some(RecordHead { definition, graph: job.graph, created: job.created }))
@@ -85,51 +89,59 @@ impl HistoryRecords for Reader {
             if rows.find_job(number)?.is_none() {
                 return Ok(None);
             }
-            let mut read = Vec::new();
-            rows.for_each_decision(number, &mut |row| {
-                read.push(row);
+            let mut decisions = Vec::new();
+            rows.for_each_decision(number, &mut |recorded| {
+                decisions.push(recorded);
                 Ok(())
             })?;
-            Ok(Some(read))
+            Ok(Some(decisions))
         })
     }
 
     fn record_length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
+        let may_be_unprojected = self.may_be_unprojected(id);
         self.read(|connection| {
             let rows = self.rows(connection);
-            let Some(job) = self.find_newest_row(connection, id, is_new)? else { return Ok(None) };
-            let (mut last, mut length) = (i64::MAX, 0);
+            let Some(job) = self.find_newest_row(connection, id, may_be_unprojected)? else {
+                return Ok(None);
+            };
+            let (mut last_seq, mut length) = (i64::MAX, 0);
             let mut count =
                 |recorded: &Recorded| length = recorded.first + recorded.entries.len() as u64;
+            // The last rows are enough: a row has the number of its first entry.
             if let Some(seq) = rows.seqs_from(job.number, u64::MAX)?.pop() {
-                last = seq;
+                last_seq = seq;
                 for row in rows.entry_rows("seq = ?1", [seq])? {
                     row.parse_decisions(self.file())?.iter().for_each(&mut count);
                 }
             }
-            rows.confirms_after(job.number, last)?.iter().for_each(count);
+            rows.confirms_after(job.number, last_seq)?.iter().for_each(count);
             Ok(Some((job.created, length)))
         })
     }
 
-    fn load_job_at_entry(&self, id: JobId, at: u64) -> Result<Option<JobAtEntry>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
+    fn load_job_at_entry(
+        &self,
+        id: JobId,
+        entries: u64,
+    ) -> Result<Option<JobAtEntry>, JournalError> {
+        let may_be_unprojected = self.may_be_unprojected(id);
         self.read(|connection| {
-            let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
-            self.rebuild(connection, |rebuild| rebuild.load_at(number, at))
+            let Some(number) = self.find_newest(connection, id, may_be_unprojected)? else {
+                return Ok(None);
+            };
+            self.rebuild(connection, |rebuild| rebuild.load_at(number, entries))
         })
     }
 }
 
 impl Reader {
-    /// Opens a reader of a file that this process has no [`super::SqliteJournal`] of. Another
-    /// process may have it open, and notices nothing.
+    /// Opens a reader of a journal without its [`super::SqliteJournal`]. Another process may have
+    /// the journal open, and is not disturbed.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no such file, or if it is no journal or has another schema
-    /// version.
+    /// Returns an error if there is no such file, or if it is not a journal of this schema version.
     pub fn open(path: &Path) -> Result<Reader, JournalError> {
         if !path.is_file() {
             return Err(JournalError::Missing { file: path.to_string_lossy().into_owned() });
@@ -139,22 +151,23 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Returns the fields that never change of the newest job with this id.
+    /// Returns the row of the newest job with this id. `may_be_unprojected` is as in `find_newest`.
     fn find_newest_row(
         &self,
         connection: &Connection,
         id: JobId,
-        may_be_new: bool,
+        may_be_unprojected: bool,
     ) -> Result<Option<JobRow>, JournalError> {
-        match self.find_newest(connection, id, may_be_new)? {
+        match self.find_newest(connection, id, may_be_unprojected)? {
             Some(number) => self.rows(connection).find_job(number),
             None => Ok(None),
         }
     }
 }
 
-/// Adds the entries of a row after the entry numbered `after` to a page, as far as there is room.
-fn add_to_page(page: &mut RecordPage, mut row: Recorded, after: u64, left: &mut usize) {
+/// Adds the entries of a row to a page, except for the first `after` entries of the job and beyond
+/// the `remaining` number of entries, which is reduced.
+fn add_to_page(page: &mut RecordPage, mut row: Recorded, after: u64, remaining: &mut usize) {
     let skipped = usize::try_from(after.saturating_sub(row.first)).unwrap_or(usize::MAX);
     let skipped = skipped.min(row.entries.len());
     row.entries.drain(..skipped);
@@ -162,11 +175,11 @@ fn add_to_page(page: &mut RecordPage, mut row: Recorded, after: u64, left: &mut 
     if row.entries.is_empty() {
         return;
     }
-    if row.entries.len() > *left {
-        row.entries.truncate(*left);
+    if row.entries.len() > *remaining {
+        row.entries.truncate(*remaining);
         page.is_last = false;
     }
-    *left -= row.entries.len();
+    *remaining -= row.entries.len();
     if !row.entries.is_empty() {
         page.rows.push(row);
     }

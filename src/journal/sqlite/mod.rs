@@ -1,11 +1,13 @@
 //! A journal in one SQLite file (docs/guarantees.md).
 //!
 //! Table `entries` is the source of truth: one row for each decision of a job, with its entries as
-//! JSON and a checksum. A commit appends to this table and writes what cannot wait (`append`).
-//! Everything else is projected later, for many commits at once, with a mark up to which row it is
-//! complete (`projection`): the index of a job's rows (`places`), the table `jobs`, which lists and
-//! searches read, and the status tables `status_…`, for users to read (`status_projection`,
-//! `status_query`). Confirms are the exception (`confirms`).
+//! JSON and a checksum. A commit appends to this table (`append`). Confirms of running steps are
+//! the exception: they share rows of another table first (`confirms`).
+//!
+//! The other tables are projected later, for many commits at once, with a watermark: the row up to
+//! which they are complete (`projection`). They are the index of a job's rows (`places`), the table
+//! `jobs`, which lists and searches read, and the status tables `status_…`, which users read
+//! (`status_projection`, `status_query`).
 
 mod append;
 mod backup;
@@ -42,17 +44,18 @@ pub use reader::Reader;
 pub use schema::JournalOptions;
 pub use store::SqliteJournal;
 
-/// Creates a journal without jobs, for tests of SQLite's query plans; returns its folder too.
+/// Creates a journal without jobs, for tests of SQLite's schema and query plans. Returns its
+/// temporary directory too.
 #[cfg(test)]
 fn empty_journal() -> (tempfile::TempDir, rusqlite::Connection) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("j.db");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("j.db");
     let options = JournalOptions {
         file: file.clone(),
         cache_bytes: 1 << 20,
         verify_bytes_max: 0,
         pages_max: 0,
     };
-    drop(SqliteJournal::open(&options).expect("a journal"));
-    (folder, rusqlite::Connection::open(&file).expect("opens"))
+    drop(SqliteJournal::open(&options).expect("the journal opens"));
+    (directory, rusqlite::Connection::open(&file).expect("the file opens"))
 }

@@ -1,6 +1,6 @@
-//! Notices of ended root jobs, for the webhook. A row is written together with the end of the job,
-//! and deleted once the webhook has received it. So none is lost, and however many wait, they wait
-//! on the disk.
+//! Notices of ended root jobs, for the webhook. A row is committed together with the end of the
+//! job, and deleted once the webhook has received it. So no notice is lost, and waiting notices
+//! take no memory.
 
 use super::reader::Reader;
 use super::row_format::{SELECT_NOTICES, parse_notice_row, to_journal_error};
@@ -52,20 +52,21 @@ impl NoticeRecords for Reader {
 }
 
 impl Reader {
+    /// Runs a query that selects notices.
     fn query_notices(
         &self,
         sql: &str,
         values: impl rusqlite::Params,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
-        let failed = |error| to_journal_error(self.file(), error);
+        let to_error = |error| to_journal_error(self.file(), error);
         self.read(|connection| {
-            let mut statement = connection.prepare_cached(sql).map_err(failed)?;
-            let mut rows = statement.query(values).map_err(failed)?;
-            let mut found = Vec::new();
-            while let Some(row) = rows.next().map_err(failed)? {
-                found.push(parse_notice_row(row, self.file())?);
+            let mut statement = connection.prepare_cached(sql).map_err(to_error)?;
+            let mut rows = statement.query(values).map_err(to_error)?;
+            let mut notices = Vec::new();
+            while let Some(row) = rows.next().map_err(to_error)? {
+                notices.push(parse_notice_row(row, self.file())?);
             }
-            Ok(found)
+            Ok(notices)
         })
     }
 }

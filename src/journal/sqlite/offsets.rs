@@ -1,8 +1,9 @@
-//! The offsets of buses: how far their topics are read and written (table `bus_positions`).
+//! The offsets of buses: how far they have read and written the partitions of their topics (table
+//! `bus_positions`).
 
 use super::reader::Reader;
 use super::row_format::{SELECT_OFFSETS, for_each_row, offset_checksum, parse_offset_row};
-use super::writer::{JournalWriter, fail_point};
+use super::writer::{JournalWriter, hit_fail_point};
 use crate::error::JournalError;
 use crate::record::StoredOffset;
 use crate::traits::OffsetRecords;
@@ -10,12 +11,12 @@ use rusqlite::params;
 
 impl JournalWriter {
     /// Stores offsets, all or none, replacing those of the same partitions.
-    pub(super) fn store_offsets(&mut self, positions: &[StoredOffset]) -> Result<(), JournalError> {
+    pub(super) fn store_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError> {
         self.check_not_broken()?;
-        self.store_offsets_in_transaction(positions).map_err(|error| self.to_journal_error(error))
+        self.store_offsets_in_transaction(offsets).map_err(|error| self.to_journal_error(error))
     }
 
-    fn store_offsets_in_transaction(&mut self, positions: &[StoredOffset]) -> rusqlite::Result<()> {
+    fn store_offsets_in_transaction(&mut self, offsets: &[StoredOffset]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         {
             let mut upsert = transaction.prepare_cached(
@@ -23,15 +24,15 @@ impl JournalWriter {
                  VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE
                  SET position = excluded.position, checksum = excluded.checksum",
             )?;
-            for position in positions {
-                fail_point("journal::positions")?;
-                let StoredOffset { bus, topic, partition, offset } = position;
+            for stored_offset in offsets {
+                hit_fail_point("journal::positions")?;
+                let StoredOffset { bus, topic, partition, offset } = stored_offset;
                 upsert.execute(params![
                     bus,
                     topic,
                     partition,
                     offset,
-                    offset_checksum(position)
+                    offset_checksum(stored_offset)
                 ])?;
             }
         }
@@ -42,13 +43,13 @@ impl JournalWriter {
 impl OffsetRecords for Reader {
     fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError> {
         self.read(|connection| {
-            let mut found = Vec::new();
+            let mut offsets = Vec::new();
             let sql = format!("{SELECT_OFFSETS} WHERE bus = ?1");
             for_each_row((connection, self.file()), &sql, [bus], |row| {
-                found.push(parse_offset_row(row, self.file())?);
+                offsets.push(parse_offset_row(row, self.file())?);
                 Ok(())
             })?;
-            Ok(found)
+            Ok(offsets)
         })
     }
 }

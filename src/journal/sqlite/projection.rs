@@ -1,6 +1,6 @@
-//! Projection: what follows from rows of `entries` is written later, for many rows at once. The
-//! index by job, the rows of `jobs` and the status tables are changed in one transaction, which
-//! also stores up to which row they are complete.
+//! Projection: writes the tables that follow from the rows of `entries`, for many commits at once.
+//! One transaction changes `places`, `jobs` and the status tables. It also stores the watermark:
+//! the `seq` up to which they are complete (table `derived`).
 
 use super::append::{INSERT_ENTRY, insert_entry};
 use super::file_rows::{FileRows, UNPROJECTED};
@@ -10,7 +10,7 @@ use super::row_format::{
 };
 use super::status_table::WriteError;
 use super::unprojected::{StatusChange, StatusChanges, Unprojected};
-use super::writer::{JournalWriter, fail_point};
+use super::writer::{JournalWriter, hit_fail_point};
 use crate::error::{JournalError, Remedy};
 use crate::record::JobNumber;
 use crate::recover::{JobRow, JobSnapshot, Rebuilder};
@@ -18,7 +18,7 @@ use engine::{JobState, Timestamp};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many jobs get a record for their confirms in one transaction; commits wait for it.
+/// The most jobs whose pending confirms are written in one transaction. Commits wait for it.
 const CONFIRM_BATCH: usize = 5_000;
 
 impl JournalWriter {
@@ -26,33 +26,34 @@ impl JournalWriter {
     /// projected again at the next start.
     pub(super) fn project(&mut self) -> Result<(), JournalError> {
         self.check_not_broken()?;
-        let is_done = self.unprojected.is_empty() && self.confirms.obsolete.is_empty();
-        if is_done || self.check_files().is_err() {
+        let is_up_to_date = self.unprojected.is_empty() && self.confirms.obsolete.is_empty();
+        if is_up_to_date || self.check_files().is_err() {
             return Ok(());
         }
-        let pending = std::mem::take(&mut self.unprojected);
-        let projected = self.write_without_sync(|core| {
-            core.write_in_reserve_with_repair(|core| core.project_in_transaction(&pending))
+        let unprojected = std::mem::take(&mut self.unprojected);
+        let result = self.write_without_sync(|writer| {
+            writer
+                .write_in_reserve_with_repair(|writer| writer.project_in_transaction(&unprojected))
         });
-        match &projected {
+        match &result {
             Ok(()) => {
                 self.is_locked.set(false);
                 self.confirms.obsolete.clear();
                 self.unprojected_ids.clear();
             }
             Err(error) => {
-                self.unprojected = pending;
+                self.unprojected = unprojected;
                 if error.remedy() == Remedy::Exit {
                     self.broken_reason = Some(error.to_string());
                 }
             }
         }
-        projected
+        result
     }
 
-    /// Projects what is committed, for a reader. While another program keeps the file locked, each
-    /// reader would hold up the next one, so this returns an error: the journal's own attempts find
-    /// out when the lock is gone.
+    /// Projects what is committed, for a reader. It returns an error at once while another program
+    /// keeps the file locked: if each reader waited for the lock, they would block each other. Only
+    /// the journal's own writes find out when the lock is released.
     pub(super) fn project_for_reader(&mut self) -> Result<(), JournalError> {
         if !self.is_locked.get() || self.unprojected.is_empty() {
             return self.project();
@@ -64,56 +65,58 @@ impl JournalWriter {
         })
     }
 
-    /// Projects what is committed, or returns why that is impossible.
+    /// Projects what is committed. Returns an error if anything remains unprojected.
     pub(super) fn project_all(&mut self) -> Result<(), JournalError> {
         self.project_for_reader()?;
         if self.unprojected.is_empty() {
             return Ok(());
         }
-        // The files are no longer those that were opened.
-        let loss = self.check_files().err();
-        loss.map_or(Ok(()), |loss| Err(JournalError::Lost { file: self.file.to_string(), loss }))
+        // `project` does nothing if the files are not those that were opened.
+        self.check_files().map_err(|loss| JournalError::Lost { file: self.file.to_string(), loss })
     }
 
-    fn project_in_transaction(&mut self, tail: &Unprojected) -> Result<(), WriteError> {
+    fn project_in_transaction(&mut self, unprojected: &Unprojected) -> Result<(), WriteError> {
         let transaction = self.connection.transaction()?;
-        fail_point("journal::derive")?;
-        for (number, change) in &tail.jobs {
+        hit_fail_point("journal::derive")?;
+        for (number, change) in &unprojected.jobs {
             match &change.new {
                 Some((row, workflow)) => {
                     let (state, ended) = change.state.unwrap_or((JobState::Running, None));
-                    let now = JobStatus { state, ended, is_open: change.is_open.unwrap_or(true) };
-                    insert_job(&transaction, row, workflow, &now)?;
+                    let is_open = change.is_open.unwrap_or(true);
+                    let status = JobStatus { state, ended, is_open };
+                    insert_job(&transaction, row, workflow, &status)?;
                 }
                 None => match (change.state, change.is_open) {
-                    (Some((state, ended)), open) => {
-                        let now = JobStatus { state, ended, is_open: open.unwrap_or(true) };
-                        update_job(&transaction, *number, &now)?;
+                    (Some((state, ended)), is_open) => {
+                        let is_open = is_open.unwrap_or(true);
+                        update_job(&transaction, *number, &JobStatus { state, ended, is_open })?;
                     }
-                    (None, Some(open)) => {
+                    (None, Some(is_open)) => {
                         transaction
                             .prepare_cached("UPDATE jobs SET open = ?2 WHERE number = ?1")?
-                            .execute(params![number, open])?;
+                            .execute(params![number, is_open])?;
                     }
                     (None, None) => {}
                 },
             }
         }
-        let mut positions = tail.places.clone();
-        positions.sort_unstable();
-        for (job, first, seq) in positions {
+        // In the order of the index, which is faster to insert.
+        let mut places = unprojected.places.clone();
+        places.sort_unstable();
+        for (job, first, seq) in places {
             insert_place(&transaction, (job, first, seq))?;
         }
         for seq in &self.confirms.obsolete {
             transaction.prepare_cached("DELETE FROM confirmed WHERE seq = ?1")?.execute([seq])?;
         }
-        set_projected_to(&transaction, self.last_seq)?;
-        self.status_tables.write(&transaction, &self.file, &tail.statuses)?;
+        set_watermark(&transaction, self.last_seq)?;
+        self.status_tables.write(&transaction, &self.file, &unprojected.statuses)?;
         Ok(transaction.commit()?)
     }
 
-    /// Writes a record for each job whose confirms have waited since the last call or longer, for
-    /// at most a few thousand jobs. Returns whether any confirms still wait.
+    /// Writes a row of `entries` for each job whose confirms have been pending since the last call
+    /// or longer, for at most [`CONFIRM_BATCH`] jobs. Returns whether any confirms are still
+    /// pending.
     pub(super) fn write_confirms(&mut self) -> Result<bool, JournalError> {
         let mut jobs = self.confirms.jobs_waiting_since(self.confirms_written_to);
         if jobs.len() <= CONFIRM_BATCH {
@@ -122,7 +125,7 @@ impl JournalWriter {
         jobs.truncate(CONFIRM_BATCH);
         if !jobs.is_empty() {
             self.check_not_broken()?;
-            let last = self
+            let last_seq = self
                 .write_confirms_in_transaction(&jobs)
                 .map_err(|error| self.to_journal_error(error))?;
             for (seq, job) in (self.last_seq + 1..).zip(&jobs) {
@@ -131,36 +134,39 @@ impl JournalWriter {
                 }
                 self.confirms.remove(*job);
             }
-            self.last_seq = last;
+            self.last_seq = last_seq;
         }
         Ok(!self.confirms.is_empty())
     }
 
+    /// Writes the pending confirms of these jobs, and returns the new highest `seq`.
     fn write_confirms_in_transaction(&mut self, jobs: &[JobNumber]) -> rusqlite::Result<i64> {
         let transaction = self.connection.transaction()?;
-        let mut last = self.last_seq;
+        let mut last_seq = self.last_seq;
         for job in jobs {
-            last += 1;
-            let rows: Vec<&InnerDecision> = self.confirms.of_job(*job).collect();
-            insert_confirms(&transaction, last, *job, &rows)?;
+            last_seq += 1;
+            let confirms: Vec<&InnerDecision> = self.confirms.of_job(*job).collect();
+            insert_confirms(&transaction, last_seq, *job, &confirms)?;
         }
-        fail_point("journal::derive")?;
+        hit_fail_point("journal::derive")?;
         transaction.commit()?;
-        Ok(last)
+        Ok(last_seq)
     }
 
-    /// Projects what the previous process has left, from the file alone. Each job whose confirms
-    /// are in no record of it gets one for them.
+    /// Projects what the previous process committed and did not project. Pending confirms become
+    /// rows of `entries`.
     pub(super) fn catch_up(&mut self) -> Result<(), JournalError> {
         let read = |sql: &str| self.connection.query_row(sql, [], |row| row.get::<_, i64>(0));
-        let behind = "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > (SELECT upto FROM derived))
+        let select_is_behind =
+            "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > (SELECT upto FROM derived))
                           OR EXISTS (SELECT 1 FROM confirmed)";
-        let last = "SELECT max((SELECT coalesce(max(seq), 0) FROM entries),
+        let select_last_seq = "SELECT max((SELECT coalesce(max(seq), 0) FROM entries),
                                (SELECT coalesce(max(seq), 0) FROM confirmed),
                                (SELECT upto FROM derived))";
-        let (is_behind, last) = (|| Ok((read(behind)? != 0, read(last)?)))()
-            .map_err(|error| to_journal_error(&self.file, error))?;
-        self.last_seq = last;
+        let (is_behind, last_seq) =
+            (|| Ok((read(select_is_behind)? != 0, read(select_last_seq)?)))()
+                .map_err(|error| to_journal_error(&self.file, error))?;
+        self.last_seq = last_seq;
         if is_behind {
             self.last_seq = self.write_with_repair(JournalWriter::catch_up_in_transaction)?;
         }
@@ -168,34 +174,37 @@ impl JournalWriter {
         Ok(())
     }
 
+    /// Returns the new highest `seq`.
     fn catch_up_in_transaction(&mut self) -> Result<i64, WriteError> {
-        let mut last = self.last_seq;
+        let mut last_seq = self.last_seq;
         let transaction = self.connection.transaction()?;
         let file = self.file.clone();
         let rows = FileRows { connection: &transaction, file: &file, is_projected: true };
-        let mut touched = BTreeSet::new();
+        let mut changed_jobs = BTreeSet::new();
         let mut rebuild = Rebuilder::new(&rows);
         for row in rows.entry_rows(UNPROJECTED, [])? {
             if let Some(origin) = &row.origin {
                 let workflow = rebuild.load_definition(origin.definition)?.full_name();
-                let now = JobStatus { state: JobState::Running, ended: None, is_open: true };
-                insert_job(&transaction, origin, &workflow, &now)?;
+                let status = JobStatus { state: JobState::Running, ended: None, is_open: true };
+                insert_job(&transaction, origin, &workflow, &status)?;
             }
             insert_place(&transaction, (row.job, row.first, row.seq))?;
-            touched.insert(row.job);
+            changed_jobs.insert(row.job);
         }
-        for (job, rows) in find_unwritten_confirms(&transaction, &file)? {
-            last += 1;
-            let rows: Vec<&InnerDecision> = rows.iter().collect();
-            let first = insert_confirms(&transaction, last, job, &rows)?;
-            insert_place(&transaction, (job, first, last))?;
+        for (job, confirms) in load_pending_confirms(&transaction, &file)? {
+            last_seq += 1;
+            let confirms: Vec<&InnerDecision> = confirms.iter().collect();
+            let first = insert_confirms(&transaction, last_seq, job, &confirms)?;
+            insert_place(&transaction, (job, first, last_seq))?;
         }
         transaction.execute("DELETE FROM confirmed", [])?;
-        set_projected_to(&transaction, last)?;
+        set_watermark(&transaction, last_seq)?;
         let mut statuses = StatusChanges::default();
-        for number in touched {
-            let what = || "it is missing, and has entries".to_owned();
-            let damaged = || JournalError::damaged_row(&file, "jobs", number, what());
+        for number in changed_jobs {
+            let damaged = || {
+                let what = "it is missing, and has entries".to_owned();
+                JournalError::damaged_row(&file, "jobs", number, what)
+            };
             let JobSnapshot { job, changed_at, definition } =
                 rebuild.load_snapshot(number)?.ok_or_else(damaged)?;
             let (state, ended) = (job.state(), job.ended().filter(|_| job.state().is_ended()));
@@ -212,36 +221,38 @@ impl JournalWriter {
         }
         self.status_tables.write(&transaction, &self.file, &statuses)?;
         transaction.commit()?;
-        Ok(last)
+        Ok(last_seq)
     }
 }
 
-/// Returns the confirms of jobs that have no later row.
-fn find_unwritten_confirms(
+/// Returns the confirms in `confirmed` of jobs that have no later row in `entries`.
+fn load_pending_confirms(
     connection: &Connection,
     file: &str,
 ) -> Result<BTreeMap<JobNumber, Vec<InnerDecision>>, WriteError> {
-    let mut unwritten: BTreeMap<JobNumber, Vec<InnerDecision>> = BTreeMap::new();
-    let mut statement = connection.prepare(&format!("{} ORDER BY seq", SELECT_CONFIRMS))?;
-    let mut last_of = connection.prepare("SELECT max(seq) FROM places WHERE job = ?1")?;
+    let mut pending: BTreeMap<JobNumber, Vec<InnerDecision>> = BTreeMap::new();
+    let mut statement = connection.prepare(&format!("{SELECT_CONFIRMS} ORDER BY seq"))?;
+    let mut select_last_seq = connection.prepare("SELECT max(seq) FROM places WHERE job = ?1")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let (seq, group) = parse_confirm_row(row, file)?;
-        for (job, confirms) in group {
-            let last: Option<i64> = last_of.query_row([job], |row| row.get(0))?;
+        let (seq, confirms_by_job) = parse_confirm_row(row, file)?;
+        for (job, confirms) in confirms_by_job {
+            let last_seq: Option<i64> = select_last_seq.query_row([job], |row| row.get(0))?;
             // `None`: the job is deleted.
-            if last.is_some_and(|last| last < seq) {
-                unwritten.entry(job).or_default().extend(confirms);
+            if last_seq.is_some_and(|last_seq| last_seq < seq) {
+                pending.entry(job).or_default().extend(confirms);
             }
         }
     }
-    Ok(unwritten)
+    Ok(pending)
 }
 
-/// The columns of a job that change.
+/// The columns of `jobs` that change during the life of a job.
 struct JobStatus {
     state: JobState,
+    /// When the job ended; `None`: it has not ended.
     ended: Option<Timestamp>,
+    /// Whether the job takes input.
     is_open: bool,
 }
 
@@ -249,7 +260,7 @@ fn insert_job(
     connection: &Connection,
     row: &JobRow,
     workflow: &str,
-    now: &JobStatus,
+    status: &JobStatus,
 ) -> rusqlite::Result<()> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO jobs(number, id, workflow, definition, graph, root, parent, step, item, \
@@ -269,21 +280,31 @@ fn insert_job(
             row.item,
             row.depth,
             row.created.0,
-            now.state.as_str(),
-            now.ended.map(|at| at.0),
-            now.is_open,
+            status.state.as_str(),
+            status.ended.map(|time| time.0),
+            status.is_open,
             job_checksum(row)
         ])
         .map(|_| ())
 }
 
-fn update_job(connection: &Connection, number: JobNumber, now: &JobStatus) -> rusqlite::Result<()> {
+fn update_job(
+    connection: &Connection,
+    number: JobNumber,
+    status: &JobStatus,
+) -> rusqlite::Result<()> {
     connection
         .prepare_cached("UPDATE jobs SET state = ?2, ended = ?3, open = ?4 WHERE number = ?1")?
-        .execute(params![number, now.state.as_str(), now.ended.map(|at| at.0), now.is_open])
+        .execute(params![
+            number,
+            status.state.as_str(),
+            status.ended.map(|time| time.0),
+            status.is_open
+        ])
         .map(|_| ())
 }
 
+/// Inserts a row of `places`: the index of the rows of `entries` by job.
 fn insert_place(
     connection: &Connection,
     (job, first, seq): (JobNumber, u64, i64),
@@ -294,21 +315,23 @@ fn insert_place(
         .map(|_| ())
 }
 
-/// Inserts a row that has only confirms. Returns the number of its first entry.
+/// Inserts a row of `entries` from the pending confirms of a job: the last one is the row's own
+/// decision, and the row contains the others before it. Returns the number of its first entry.
 fn insert_confirms(
     connection: &Connection,
     seq: i64,
     job: JobNumber,
-    rows: &[&InnerDecision],
+    confirms: &[&InnerDecision],
 ) -> rusqlite::Result<u64> {
-    let Some(((first, at, entries), before)) = rows.split_last() else { return Ok(0) };
-    let confirms = (!before.is_empty()).then(|| to_json(before)).transpose()?;
+    let Some(((first, at, entries), earlier)) = confirms.split_last() else { return Ok(0) };
+    let confirms = (!earlier.is_empty()).then(|| to_json(earlier)).transpose()?;
     let body = to_json(entries)?;
     let mut insert = connection.prepare_cached(INSERT_ENTRY)?;
     insert_entry(&mut insert, seq, (job, *first, *at), (&body, confirms.as_deref(), None))?;
     Ok(*first)
 }
 
-fn set_projected_to(connection: &Connection, upto: i64) -> rusqlite::Result<()> {
-    connection.prepare_cached("UPDATE derived SET upto = ?1")?.execute([upto]).map(|_| ())
+/// Stores the `seq` up to which everything is projected.
+fn set_watermark(connection: &Connection, seq: i64) -> rusqlite::Result<()> {
+    connection.prepare_cached("UPDATE derived SET upto = ?1")?.execute([seq]).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! Read-only queries for the API. Readers see what is committed and never hold up the writer (WAL).
+//! Read-only queries. Readers see what is committed, and never block the writer (WAL mode).
 
 use super::file_rows::{FileRows, UNPROJECTED};
 use super::row_format::{EntryRow, ORIGIN_ID_SQL, to_journal_error};
@@ -25,13 +25,14 @@ pub struct Reader {
 
 struct ReaderState {
     path: PathBuf,
+    /// The name of the file, for errors.
     file: String,
     pool: Mutex<Pool>,
     /// Notified when a read has ended.
     read_ended: Condvar,
-    /// What is not projected, and who projects it. `None`: the file is only read.
+    /// The writing end in this process; `None` if there is none, so that nothing can be projected.
     writer: Option<WriterHandle>,
-    /// A cache of definitions, by number: parsing one takes longer than reading a job.
+    /// A cache of definitions, by number. Parsing a definition takes longer than reading a job.
     definitions: Mutex<HashMap<i64, Arc<Definition>>>,
 }
 
@@ -44,33 +45,35 @@ struct WriterHandle {
 /// The most definitions in the cache.
 const CACHED_DEFINITIONS_MAX: usize = 1_000;
 
-/// The most connections that are kept open while nobody reads.
+/// The most idle connections that are kept open.
 const IDLE_CONNECTIONS_MAX: usize = 8;
 
-/// How often active reads are interrupted while closing waits for them: a read consists of several
-/// statements.
+/// How often active reads are interrupted while closing waits for them. A read consists of several
+/// statements, and each interrupt ends only one.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The connections of a reader, and its active reads.
 #[derive(Default)]
 struct Pool {
     idle: Vec<Connection>,
     /// The interrupt handle of each active read, by the number of the read.
     active: HashMap<u64, InterruptHandle>,
+    /// The number of the next read.
     next_number: u64,
     /// Why reading has ended; `None` while it is allowed.
     close_reason: Option<Arc<str>>,
 }
 
-/// An active read; dropping it ends the read.
+/// A guard that counts a read as active until it is dropped.
 struct ActiveRead<'a> {
-    shared: &'a ReaderState,
+    state: &'a ReaderState,
     number: u64,
 }
 
 impl Drop for ActiveRead<'_> {
     fn drop(&mut self) {
-        self.shared.pool().active.remove(&self.number);
-        self.shared.read_ended.notify_all();
+        self.state.pool().active.remove(&self.number);
+        self.state.read_ended.notify_all();
     }
 }
 
@@ -81,23 +84,24 @@ impl ReaderState {
 }
 
 impl Reader {
-    /// Makes a reader of the journal at `path`, which a [`super::SqliteJournal`] has open. Lists,
-    /// searches and statuses are as of the last projection; jobs are up to date.
+    /// Creates a reader of the journal at `path`, which a [`super::SqliteJournal`] of any process
+    /// has open. Jobs are up to date; lists, searches and statuses are as of the last projection.
     pub fn new(path: &Path) -> Reader {
         Reader::with_writer(path, None)
     }
 
-    /// Makes a reader of an open journal, which projects what is read first.
+    /// Creates a reader of an open journal. It projects what is committed before it reads projected
+    /// tables.
     pub(super) fn for_writer(
         path: &Path,
-        core: Weak<Mutex<JournalWriter>>,
-        new_ids: Arc<UnprojectedIds>,
+        writer: Weak<Mutex<JournalWriter>>,
+        unprojected_ids: Arc<UnprojectedIds>,
     ) -> Reader {
-        Reader::with_writer(path, Some(WriterHandle { writer: core, unprojected_ids: new_ids }))
+        Reader::with_writer(path, Some(WriterHandle { writer, unprojected_ids }))
     }
 
     fn with_writer(path: &Path, writer: Option<WriterHandle>) -> Reader {
-        let shared = ReaderState {
+        let state = ReaderState {
             path: path.to_owned(),
             file: path.to_string_lossy().into_owned(),
             pool: Mutex::default(),
@@ -105,7 +109,7 @@ impl Reader {
             writer,
             definitions: Mutex::default(),
         };
-        Reader { state: Arc::new(shared) }
+        Reader { state: Arc::new(state) }
     }
 
     /// Returns whether a job with this id may be among the rows that are not projected yet.
@@ -113,14 +117,15 @@ impl Reader {
         self.state.writer.as_ref().is_none_or(|writer| writer.unprojected_ids.contains(id))
     }
 
-    /// Returns the number of the newest job with this id.
+    /// Returns the number of the newest job with this id. `may_be_unprojected` says whether the job
+    /// may be missing in `jobs`, so that the unprojected rows are searched too.
     pub(super) fn find_newest(
         &self,
         connection: &Connection,
         id: JobId,
-        may_be_new: bool,
+        may_be_unprojected: bool,
     ) -> Result<Option<JobNumber>, JournalError> {
-        if may_be_new && let Some(first) = self.find_unprojected(connection, id)? {
+        if may_be_unprojected && let Some(first) = self.find_unprojected(connection, id)? {
             return Ok(Some(first.job));
         }
         connection
@@ -141,11 +146,13 @@ impl Reader {
         Ok(self.rows(connection).entry_rows(&condition, [id.to_string()])?.pop())
     }
 
+    /// Returns the rows of the file, read over a connection of the pool.
     pub(super) fn rows<'a>(&'a self, connection: &'a Connection) -> FileRows<'a> {
         FileRows { connection, file: &self.state.file, is_projected: false }
     }
 
-    /// Rebuilds jobs with the cached definitions, and caches those that were loaded.
+    /// Calls `read` with a rebuilder that has the cached definitions, and caches the definitions
+    /// that it loads. A cache that has grown too large is cleared.
     pub(super) fn rebuild<T>(
         &self,
         connection: &Connection,
@@ -154,15 +161,16 @@ impl Reader {
         let rows = self.rows(connection);
         let mut rebuild = Rebuilder::new(&rows);
         rebuild.definitions = self.definitions().clone();
-        let known = rebuild.definitions.len();
-        let found = read(&mut rebuild)?;
-        if rebuild.definitions.len() > known {
+        let cached = rebuild.definitions.len();
+        let value = read(&mut rebuild)?;
+        if rebuild.definitions.len() > cached {
             *self.definitions() =
-                if known < CACHED_DEFINITIONS_MAX { rebuild.definitions } else { HashMap::new() };
+                if cached < CACHED_DEFINITIONS_MAX { rebuild.definitions } else { HashMap::new() };
         }
-        Ok(found)
+        Ok(value)
     }
 
+    /// Runs a query that selects the numbers and ids of jobs.
     fn query_ids(
         &self,
         sql: &str,
@@ -179,32 +187,39 @@ impl Reader {
         })
     }
 
-    /// Reads projected tables, after projecting what is committed by now.
+    /// Reads projected tables, after projecting what is committed.
     ///
     /// # Errors
     ///
-    /// Returns an error also if that cannot be projected: lists without it would be wrong.
+    /// Returns an error if it cannot be projected, because a list would then be incomplete.
     pub(super) fn read_projected<T>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        if let Some(core) = self.state.writer.as_ref().and_then(|writer| writer.writer.upgrade()) {
-            core.lock().unwrap_or_else(PoisonError::into_inner).project_all()?;
+        if let Some(writer) = self.state.writer.as_ref().and_then(|handle| handle.writer.upgrade())
+        {
+            writer.lock().unwrap_or_else(PoisonError::into_inner).project_all()?;
         }
         self.read(read)
     }
 
+    /// Calls `read` with a connection of the pool, in one read transaction.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the reader is closed, or if the read fails.
     pub(super) fn read<T>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        let pooled = self.state.pool().idle.pop();
-        let connection = match pooled {
+        // Bound first, so that the pool is not locked while connecting.
+        let idle = self.state.pool().idle.pop();
+        let connection = match idle {
             Some(connection) => connection,
             None => self.connect()?,
         };
         let _active = self.begin_read(&connection)?;
-        // One snapshot for everything that the closure reads.
+        // The transaction gives the closure one snapshot.
         let result = connection
             .execute_batch("BEGIN")
             .map_err(|error| self.to_journal_error(error))
@@ -218,19 +233,24 @@ impl Reader {
         result
     }
 
+    /// Registers an active read, so that closing interrupts it and waits for it.
     fn begin_read(&self, connection: &Connection) -> Result<ActiveRead<'_>, JournalError> {
         let mut pool = self.state.pool();
         self.check_open(&pool)?;
         let number = pool.next_number;
         pool.next_number += 1;
         pool.active.insert(number, connection.get_interrupt_handle());
-        Ok(ActiveRead { shared: &self.state, number })
+        Ok(ActiveRead { state: &self.state, number })
     }
 
+    /// Returns an error if the reader is closed.
     fn check_open(&self, pool: &Pool) -> Result<(), JournalError> {
-        pool.close_reason
-            .clone()
-            .map_or(Ok(()), |why| Err(JournalError::Closed { file: self.state.file.clone(), why }))
+        match &pool.close_reason {
+            Some(reason) => {
+                Err(JournalError::Closed { file: self.state.file.clone(), why: reason.clone() })
+            }
+            None => Ok(()),
+        }
     }
 
     fn definitions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Definition>>> {
@@ -242,7 +262,7 @@ impl Reader {
     }
 
     fn connect(&self) -> Result<Connection, JournalError> {
-        // Once the reader is closed, the name may lead to another file.
+        // Once the reader is closed, the path may lead to another file.
         self.check_open(&self.state.pool())?;
         open_read_only(&self.state.path).map_err(|error| self.to_journal_error(error))
     }
@@ -256,9 +276,11 @@ impl Records for Reader {}
 
 impl JobRecords for Reader {
     fn load_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
+        let may_be_unprojected = self.may_be_unprojected(id);
         self.read(|connection| {
-            let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
+            let Some(number) = self.find_newest(connection, id, may_be_unprojected)? else {
+                return Ok(None);
+            };
             self.rebuild(connection, |rebuild| {
                 let Some(root) = rebuild.load_root(number)? else { return Ok(None) };
                 Ok(rebuild.load(number)?.cloned().map(|job| StoredJob { number, root, job }))
@@ -267,14 +289,17 @@ impl JobRecords for Reader {
     }
 
     fn rebuild_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
+        let may_be_unprojected = self.may_be_unprojected(id);
         self.read(|connection| {
-            let Some(newest) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
+            let Some(newest) = self.find_newest(connection, id, may_be_unprojected)? else {
+                return Ok(None);
+            };
             let rows = self.rows(connection);
             let (mut bytes, mut next) = (0, Some(newest));
             while let Some(number) = next {
                 bytes += rows.entry_bytes(number)?;
-                // A parent is older; if not, that is damage, which the fold reports.
+                // A parent has a lower number. Otherwise the row is damaged, which rebuilding
+                // reports.
                 let parent = rows.find_job(number)?.and_then(|row| row.parent);
                 next = parent.filter(|parent| *parent < number);
             }
@@ -283,13 +308,15 @@ impl JobRecords for Reader {
     }
 
     fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
+        let may_be_unprojected = self.may_be_unprojected(id);
         self.read(|connection| {
             let rows = self.rows(connection);
-            let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
+            let Some(number) = self.find_newest(connection, id, may_be_unprojected)? else {
+                return Ok(None);
+            };
             let Some(job) = rows.find_job(number)? else { return Ok(None) };
-            let first = rows.first_row(number)?;
-            let entries = first.map(|row| row.parse_entries(self.file())).transpose()?;
+            let first_row = rows.first_row(number)?;
+            let entries = first_row.map(|row| row.parse_entries(self.file())).transpose()?;
             let message = entries.into_iter().flatten().find_map(|entry| match entry {
                 Entry::Job(JobEntry::Created { message, .. }) => message,
                 Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,
@@ -306,9 +333,9 @@ impl JobRecords for Reader {
         parent: JobNumber,
         id: JobId,
     ) -> Result<Option<JobNumber>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
+        let may_be_unprojected = self.may_be_unprojected(id);
         self.read(|connection| {
-            if is_new
+            if may_be_unprojected
                 && let Some(EntryRow { job, origin: Some(origin), .. }) =
                     self.find_unprojected(connection, id)?
                 && origin.parent == Some(parent)
@@ -330,8 +357,8 @@ impl JobRecords for Reader {
     }
 
     fn find_job_number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
-        self.read(|connection| self.find_newest(connection, id, is_new))
+        let may_be_unprojected = self.may_be_unprojected(id);
+        self.read(|connection| self.find_newest(connection, id, may_be_unprojected))
     }
 
     fn recover_jobs(
@@ -385,7 +412,7 @@ impl JobRecords for Reader {
         &self,
         workflow: &str,
         since: Timestamp,
-        beyond: EndedCursor,
+        after: EndedCursor,
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError> {
         let sql = "SELECT ended, number, id, state FROM jobs WHERE workflow = ?1 \
@@ -395,7 +422,7 @@ impl JobRecords for Reader {
             let read = || -> rusqlite::Result<Vec<(EndedCursor, JobId, String)>> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let rows = statement.query_map(
-                    params![workflow, since.0, beyond.ended.0, beyond.number, limit],
+                    params![workflow, since.0, after.ended.0, after.number, limit],
                     |row| {
                         Ok((
                             EndedCursor { ended: Timestamp(row.get(0)?), number: row.get(1)? },
@@ -424,26 +451,26 @@ impl JobRecords for Reader {
         })
     }
 
-    fn close(&self, why: &str, timeout: Duration) -> bool {
+    fn close(&self, reason: &str, timeout: Duration) -> bool {
         let mut pool = self.state.pool();
-        pool.close_reason.get_or_insert_with(|| why.into());
+        pool.close_reason.get_or_insert_with(|| reason.into());
         pool.idle.clear();
-        let mut left = timeout;
+        let mut remaining = timeout;
         loop {
             if pool.active.is_empty() {
                 return true;
             }
             pool.active.values().for_each(InterruptHandle::interrupt);
-            if left.is_zero() {
+            if remaining.is_zero() {
                 return false;
             }
-            let pause = left.min(INTERRUPT_INTERVAL);
-            left -= pause;
-            let waited = self
+            let interval = remaining.min(INTERRUPT_INTERVAL);
+            remaining -= interval;
+            let wait_result = self
                 .state
                 .read_ended
-                .wait_timeout_while(pool, pause, |pool| !pool.active.is_empty());
-            pool = waited.unwrap_or_else(PoisonError::into_inner).0;
+                .wait_timeout_while(pool, interval, |pool| !pool.active.is_empty());
+            pool = wait_result.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -452,6 +479,7 @@ impl JobRecords for Reader {
     }
 }
 
+/// Converts the bytes of a UUID, as `jobs` stores them.
 pub(super) fn to_job_id(bytes: [u8; 16]) -> JobId {
     JobId(uuid::Uuid::from_bytes(bytes))
 }
@@ -463,18 +491,18 @@ mod tests {
 
     #[test]
     fn closing_interrupts_active_reads_and_refuses_new_ones() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("j.db");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = directory.path().join("j.db");
         Connection::open(&file)
             .and_then(|connection| connection.execute_batch("CREATE TABLE t(a)"))
-            .expect("made");
+            .expect("the table is created");
         let reader = Reader::new(&file);
-        let (started, has_begun) = mpsc::channel();
-        let endless = std::thread::spawn({
+        let (started_sender, started_receiver) = mpsc::channel();
+        let endless_read = std::thread::spawn({
             let reader = reader.clone();
             move || {
                 reader.read(|connection| {
-                    started.send(()).expect("somebody waits");
+                    started_sender.send(()).expect("the test waits");
                     let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
                                SELECT count(*) FROM n";
                     connection
@@ -483,15 +511,14 @@ mod tests {
                 })
             }
         });
-        has_begun.recv().expect("it reads");
-        assert!(reader.close("enough", Duration::from_secs(60)), "no read is left");
-        assert!(endless.join().expect("no panic").is_err(), "interrupted");
-        let refused = reader.read(|_| Ok(())).expect_err("closed");
+        started_receiver.recv().expect("the read has started");
+        assert!(reader.close("enough", Duration::from_secs(60)), "no read is active");
+        assert!(endless_read.join().expect("no panic").is_err(), "the read is interrupted");
+        let error = reader.read(|_| Ok(())).expect_err("the reader is closed");
         assert!(
-            matches!(refused, JournalError::Closed { .. })
-                && refused.to_string().contains("enough"),
-            "{refused}"
+            matches!(error, JournalError::Closed { .. }) && error.to_string().contains("enough"),
+            "{error}"
         );
-        assert!(reader.close("again", Duration::ZERO), "nothing is left to wait for");
+        assert!(reader.close("again", Duration::ZERO), "no read is active");
     }
 }

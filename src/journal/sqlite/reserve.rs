@@ -1,4 +1,5 @@
-//! The file beside the journal that keeps room on its disk; `disk_full` describes its use.
+//! The reserve: a file beside the journal that holds disk space back. `disk_full` describes its
+//! use.
 
 use super::files;
 use rusqlite::ffi;
@@ -9,28 +10,28 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The smallest growth of the reserve, and how much is allocated on trial to find out whether there
-/// is room; in bytes.
+/// The smallest growth of the reserve, and the size of the trial allocation that finds out whether
+/// the disk is full; in bytes.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// The permissions of the file: owner only.
+/// The permissions of the reserve's file: only its owner reads and writes it.
 const MODE: u32 = 0o600;
 
-/// The purpose of a write that finds no room on the disk.
+/// The purpose of a write; it decides how much of the reserve the write may use on a full disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WritePurpose {
-    /// Jobs go on: the write uses pages that are free within the file.
+    /// To let jobs continue: the write may only use pages that are free within the main file.
     Continue,
-    /// The journal is emptied: the write may make the file grow.
+    /// To free space in the journal: the write may make the main file grow.
     FreeSpace,
 }
 
-/// The file that keeps room on the disk.
+/// A file that holds disk space back, to be freed when the disk is full.
 pub(super) struct Reserve {
     path: PathBuf,
-    /// The file's size now, in bytes.
+    /// The current size of the file, in bytes.
     pub(super) size: u64,
-    /// The file's size while there is enough room, in bytes; 0: none is kept.
+    /// The size of the file while the disk has enough space, in bytes; 0: the file does not grow.
     pub(super) target_size: u64,
 }
 
@@ -42,61 +43,62 @@ impl Reserve {
         Reserve { path, size, target_size: 0 }
     }
 
-    /// Shrinks the file by this many bytes; the file itself stays.
+    /// Shrinks the file by `bytes`, without removing it.
     pub(super) fn shrink(&mut self, bytes: u64) {
-        let left = self.size.saturating_sub(bytes);
-        match self.file().and_then(|file| file.set_len(left)) {
-            Ok(()) => self.size = left,
-            Err(error) => tracing::debug!(%error, "the reserve cannot be given up"),
+        let size = self.size.saturating_sub(bytes);
+        match self.open_file().and_then(|file| file.set_len(size)) {
+            Ok(()) => self.size = size,
+            Err(error) => tracing::debug!(%error, "the reserve cannot be shrunk"),
         }
     }
 
-    /// Grows the file to its target size, or as far as there is room.
+    /// Grows the file to its target size, or as far as the disk allows.
     pub(super) fn grow_to_target(&mut self) {
         while self.size < self.target_size {
             let mut step = self.target_size - self.size;
-            let grown = loop {
+            let result = loop {
                 match self.grow(step) {
                     Err(error) if is_storage_full(&error) && step / 2 >= STEP_BYTES => step /= 2,
-                    grown => break grown,
+                    result => break result,
                 }
             };
-            if let Err(error) = grown {
+            if let Err(error) = result {
                 if !is_storage_full(&error) {
-                    tracing::debug!(%error, "the reserve cannot be made");
+                    tracing::debug!(%error, "the reserve cannot grow");
                 }
                 return;
             }
         }
     }
 
-    fn file(&self) -> io::Result<File> {
+    /// Opens the file, or creates it.
+    fn open_file(&self) -> io::Result<File> {
         OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(&self.path)
     }
 
-    /// Grows the file by this many bytes, or leaves it as it is.
+    /// Grows the file by `bytes`, or leaves it as it is and returns an error.
     fn grow(&mut self, bytes: u64) -> io::Result<()> {
-        let file = self.file()?;
-        let grown = allocate(&file, self.size, bytes);
-        if grown.is_err() {
-            // This part was allocated before the room ran out.
+        let file = self.open_file()?;
+        let result = allocate(&file, self.size, bytes);
+        if result.is_err() {
+            // Free what was allocated before the disk was full.
             file.set_len(self.size)?;
         }
-        grown?;
+        result?;
         self.size += bytes;
         Ok(())
     }
 
-    /// Returns whether the disk or a quota has no room for this many bytes more.
+    /// Returns whether the disk, or a quota, has less than `bytes` free.
     pub(super) fn is_short_of(&self, bytes: u64) -> bool {
-        let tried = self.file().and_then(|file| {
-            let tried = allocate(&file, self.size, bytes);
-            file.set_len(self.size).and(tried)
+        let result = self.open_file().and_then(|file| {
+            let result = allocate(&file, self.size, bytes);
+            file.set_len(self.size).and(result)
         });
-        tried.is_err_and(|error| is_storage_full(&error))
+        result.is_err_and(|error| is_storage_full(&error))
     }
 
-    /// Returns whether there is no room for anything.
+    /// Returns whether the disk has less than one step free.
     pub(super) fn is_disk_full(&self) -> bool {
         self.is_short_of(STEP_BYTES)
     }
@@ -106,26 +108,26 @@ fn is_storage_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Allocates a part of a file beyond its end.
+/// Allocates `bytes` of disk space for a file, starting at the offset `from`.
 fn allocate(file: &File, from: u64, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), from, bytes) {
         // The file system does not support the call.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-        allocated => return allocated.map_err(io::Error::from),
+        result => return result.map_err(io::Error::from),
     }
-    // Zeros would not do: some file systems store none.
-    let piece: Vec<u8> = (0..STEP_BYTES).map(|at| (at % 251) as u8).collect();
-    let mut written = 0;
-    while written < bytes {
-        let next = usize::try_from(bytes - written).unwrap_or(usize::MAX).min(piece.len());
-        file.write_all_at(&piece[..next], from + written)?;
-        written += next as u64;
+    // Write the bytes instead. They are not zeros, because some file systems do not store zeros.
+    let block: Vec<u8> = (0..STEP_BYTES).map(|index| (index % 251) as u8).collect();
+    let mut bytes_written = 0;
+    while bytes_written < bytes {
+        let length = usize::try_from(bytes - bytes_written).unwrap_or(usize::MAX).min(block.len());
+        file.write_all_at(&block[..length], from + bytes_written)?;
+        bytes_written += length as u64;
     }
     file.sync_data()
 }
 
-/// Returns whether SQLite could not write. It reports an exhausted quota as an I/O error, and a
-/// file that cannot grow when it maps it.
+/// Returns whether SQLite could not write, or could not grow the `-shm` that it maps. It reports an
+/// exhausted quota as such an I/O error.
 pub(super) fn is_write_failure(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| {
         [ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE].contains(&error.extended_code)

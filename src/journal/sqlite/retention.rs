@@ -1,5 +1,5 @@
-//! Deletes ended jobs once their retention is over: that of their definition (key `retention`),
-//! else that of the settings.
+//! Deletes ended jobs once their retention is over. A definition can set the retention of its jobs
+//! (key `retention`); otherwise the settings do.
 
 use super::status_table::WriteError;
 use super::writer::JournalWriter;
@@ -10,25 +10,27 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 /// The result of a deletion transaction.
 #[derive(Default)]
-struct DeletedRows {
-    deleted: Deletion,
+struct DeletionOutcome {
+    /// The counts and jobs that the caller gets.
+    deletion: Deletion,
     /// The jobs of which rows were deleted.
-    numbers: Vec<JobNumber>,
-    /// The root jobs of the trees that are completely deleted.
-    finished: Vec<JobNumber>,
-    /// The root job of a tree that is deleted in part, and the jobs that are left.
-    partial: Option<(JobNumber, Vec<JobNumber>)>,
+    changed_jobs: Vec<JobNumber>,
+    /// The root jobs of the job trees that do not exist any more.
+    deleted_roots: Vec<JobNumber>,
+    /// The root job of a partially deleted job tree, and the jobs that remain; `None` if there is
+    /// none.
+    partial_tree: Option<(JobNumber, Vec<JobNumber>)>,
 }
 
 impl JournalWriter {
-    /// When the newest record was written.
+    /// Returns when the newest record was written; `None` if there is none.
     pub(super) fn newest(&self) -> Result<Option<Timestamp>, JournalError> {
         let sql = "SELECT at FROM entries ORDER BY seq DESC LIMIT 1";
         let newest = self.connection.query_row(sql, [], |row| row.get(0)).optional();
         Ok(newest.map_err(|error| self.to_journal_error(error))?.map(Timestamp))
     }
 
-    /// How many top-level jobs ended long enough ago to be deleted.
+    /// Returns the number of root jobs whose retention is over, among those that are projected.
     pub(super) fn count_ended(
         &mut self,
         now: Timestamp,
@@ -48,18 +50,17 @@ impl JournalWriter {
                    AND definition = ?1 AND ended < ?2";
         let mut statement = self.connection.prepare_cached(sql)?;
         let mut count = 0;
-        for (definition, own) in &self.retentions {
-            let before = now.before(own.unwrap_or(default_retention));
-            let of_it: i64 =
-                statement.query_row(params![definition, before.0], |row| row.get(0))?;
-            count += u64::try_from(of_it).expect("a count is not negative");
+        for (definition, retention) in &self.retentions {
+            let ended_before = now.before(retention.unwrap_or(default_retention));
+            let jobs: i64 =
+                statement.query_row(params![definition, ended_before.0], |row| row.get(0))?;
+            count += u64::try_from(jobs).expect("a count is not negative");
         }
         Ok(count)
     }
 
-    /// Deletes up to `rows_max` rows of top-level jobs, with their children, that ended long enough
-    /// ago. The definition that a job started with says how long it is kept. If it says nothing,
-    /// `kept` does.
+    /// Deletes up to `rows_max` rows of the job trees of root jobs whose retention is over. Jobs
+    /// whose definition sets no retention have `default_retention`.
     pub(super) fn delete_expired(
         &mut self,
         now: Timestamp,
@@ -72,18 +73,18 @@ impl JournalWriter {
             // A job that is not projected is not deleted.
             Ok(()) | Err(_) => {}
         }
-        // Each job tree has at least one row.
+        // Each job tree has at least one row, so no more root jobs than rows are needed.
         let roots = self
             .find_expired(now, default_retention, rows_max)
             .map_err(|error| self.to_journal_error(error))?;
-        let is_more = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);
-        let mut deleted = self.delete_jobs(&roots, rows_max)?;
-        deleted.is_partial |= is_more && deleted.roots > 0;
-        Ok(deleted)
+        let is_limited = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);
+        let mut deletion = self.delete_jobs(&roots, rows_max)?;
+        deletion.is_partial |= is_limited && deletion.roots > 0;
+        Ok(deletion)
     }
 
-    /// Deletes up to `rows_max` rows of the job trees of these root jobs, except of those still
-    /// running.
+    /// Deletes up to `rows_max` rows of the job trees of these root jobs. Running root jobs are
+    /// skipped.
     pub(super) fn delete_jobs(
         &mut self,
         roots: &[JobNumber],
@@ -93,20 +94,21 @@ impl JournalWriter {
             return Ok(Deletion::default());
         }
         let roots = self.find_deletable(roots)?;
-        let done =
-            self.write_in_reserve_with_repair(|core| core.delete_in_transaction(&roots, rows_max))?;
-        let DeletedRows { deleted, numbers, finished, partial } = done;
-        numbers.into_iter().for_each(|number| self.confirms.remove(number));
-        self.partial_deletions.extend(partial);
-        for root in finished {
+        let DeletionOutcome { deletion, changed_jobs, deleted_roots, partial_tree } = self
+            .write_in_reserve_with_repair(|writer| {
+                writer.delete_in_transaction(&roots, rows_max)
+            })?;
+        changed_jobs.into_iter().for_each(|job| self.confirms.remove(job));
+        self.partial_deletions.extend(partial_tree);
+        for root in deleted_roots {
             self.partial_deletions.remove(&root);
         }
-        Ok(deleted)
+        Ok(deletion)
     }
 
-    /// Returns those of these jobs that can be deleted: all, once everything is projected. If there
-    /// is no room for that, the deletion has to make it, so it takes jobs of which everything is
-    /// projected.
+    /// Projects everything, and returns the root jobs that can be deleted: all of `roots`. If there
+    /// is no space for the projection, the deletion has to free it: then only job trees that are
+    /// completely projected are returned.
     fn find_deletable(&mut self, roots: &[JobNumber]) -> Result<Vec<JobNumber>, JournalError> {
         let projection_error = match self.project() {
             Ok(()) => return Ok(roots.to_vec()),
@@ -124,7 +126,7 @@ impl JournalWriter {
         if projected.is_empty() { Err(projection_error) } else { Ok(projected) }
     }
 
-    /// Returns whether everything of a root job and its descendants is projected.
+    /// Returns whether all rows of a job tree are projected.
     fn is_tree_projected(&self, root: JobNumber) -> rusqlite::Result<bool> {
         if self.unprojected.has_new_jobs_of(root) {
             return Ok(false);
@@ -133,9 +135,10 @@ impl JournalWriter {
             self.connection.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
         let rows = statement.query_map([root], |row| row.get::<_, JobNumber>(0))?;
         let numbers: Vec<JobNumber> = rows.collect::<rusqlite::Result<_>>()?;
-        Ok(numbers.into_iter().all(|number| self.unprojected.last_entry_of(number).is_none()))
+        Ok(numbers.into_iter().all(|number| self.unprojected.last_row_start(number).is_none()))
     }
 
+    /// Returns at most `limit` root jobs whose retention is over.
     fn find_expired(
         &mut self,
         now: Timestamp,
@@ -147,27 +150,26 @@ impl JournalWriter {
                    AND definition = ?1 AND ended < ?2 ORDER BY ended LIMIT ?3";
         let mut statement = self.connection.prepare_cached(sql)?;
         let mut roots: Vec<JobNumber> = Vec::new();
-        for (definition, own) in &self.retentions {
-            let left = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(roots.len());
-            let before = now.before(own.unwrap_or(default_retention));
-            for root in statement.query_map(
-                params![definition, before.0, i64::try_from(left).unwrap_or(i64::MAX)],
-                |row| row.get(0),
-            )? {
+        for (definition, retention) in &self.retentions {
+            let remaining = i64::from(limit).saturating_sub_unsigned(roots.len() as u64);
+            let ended_before = now.before(retention.unwrap_or(default_retention));
+            let values = params![definition, ended_before.0, remaining];
+            for root in statement.query_map(values, |row| row.get(0))? {
                 roots.push(root?);
             }
         }
         Ok(roots)
     }
 
-    /// Loads the retention of new definitions. Definitions are only ever added, and never change.
+    /// Loads the retentions of definitions that were added since the last call. A definition never
+    /// changes.
     fn load_retentions(&mut self) -> rusqlite::Result<()> {
-        let known = self.retentions.last_key_value().map_or(0, |(number, _)| *number);
+        let last_number = self.retentions.last_key_value().map_or(0, |(number, _)| *number);
         let sql = "SELECT number, CASE WHEN json_valid(body) THEN json_extract(body, \
                    '$.retention') END FROM definitions WHERE number > ?1";
         let mut statement = self.connection.prepare_cached(sql)?;
-        for row in
-            statement.query_map([known], |row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?)))?
+        for row in statement
+            .query_map([last_number], |row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?)))?
         {
             let (number, millis) = row?;
             self.retentions
@@ -176,134 +178,133 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Deletes whole job trees, as long as the limit of rows allows. In a large tree, child jobs
-    /// are deleted before their parents, and a job's last rows before its first. So what a crash
-    /// leaves can be read, and is deleted like other jobs.
+    /// Deletes job trees one after another until the limit of rows is reached. In a job tree, child
+    /// jobs are deleted before their parents, and a job's last rows before its first. So the
+    /// remainder of a partially deleted job tree can be read after a crash, and is deleted like any
+    /// other.
     fn delete_in_transaction(
         &mut self,
         roots: &[JobNumber],
         rows_max: u32,
-    ) -> Result<DeletedRows, WriteError> {
+    ) -> Result<DeletionOutcome, WriteError> {
         let rows_max = usize::try_from(rows_max).unwrap_or(usize::MAX);
         let transaction = self.connection.transaction()?;
-        let mut done = DeletedRows::default();
+        let mut outcome = DeletionOutcome::default();
         for root in roots {
-            if done.deleted.rows >= rows_max {
-                done.deleted.is_partial = true;
+            if outcome.deletion.rows >= rows_max {
+                outcome.deletion.is_partial = true;
                 break;
             }
-            let found: Option<(String, bool)> = transaction
+            let root_job: Option<(String, bool)> = transaction
                 .prepare_cached(
                     "SELECT workflow, ended IS NULL FROM jobs WHERE number = ?1 AND parent IS NULL",
                 )?
                 .query_row([root], |row| Ok((row.get(0)?, row.get(1)?)))
                 .optional()?;
-            let workflow = match found {
-                None => {
-                    done.finished.push(*root);
-                    continue;
-                }
-                Some((_, true)) => {
-                    done.deleted.skipped += 1;
-                    continue;
-                }
-                Some((workflow, false)) => workflow,
+            let Some((workflow, is_running)) = root_job else {
+                outcome.deleted_roots.push(*root);
+                continue;
             };
-            let mut family = match self.partial_deletions.get(root) {
-                Some(left) => left.clone(),
-                None => job_tree(&transaction, *root)?,
+            if is_running {
+                outcome.deletion.skipped += 1;
+                continue;
+            }
+            let mut job_tree = match self.partial_deletions.get(root) {
+                Some(remaining_jobs) => remaining_jobs.clone(),
+                None => load_job_tree(&transaction, *root)?,
             };
-            while let Some(number) = family.last().copied() {
-                let left = rows_max.saturating_sub(done.deleted.rows);
-                if left == 0 {
+            while let Some(number) = job_tree.last().copied() {
+                let remaining_rows = rows_max.saturating_sub(outcome.deletion.rows);
+                if remaining_rows == 0 {
                     break;
                 }
                 if number == *root {
                     self.status_tables.delete_row(&transaction, &workflow, *root)?;
                 }
-                if delete_rows(&transaction, number, *root, left, &mut done)? {
-                    family.pop();
+                if delete_rows(&transaction, number, *root, remaining_rows, &mut outcome)? {
+                    job_tree.pop();
                 }
             }
-            if family.is_empty() {
-                done.finished.push(*root);
-                done.deleted.roots += 1;
+            if job_tree.is_empty() {
+                outcome.deleted_roots.push(*root);
+                outcome.deletion.roots += 1;
             } else {
-                if family.len() > 1 {
-                    close_job(&transaction, *root, (*root, false), &mut done.deleted)?;
+                // `delete_rows` closes a root job that it deletes in part.
+                if job_tree.len() > 1 {
+                    close_job(&transaction, *root, (*root, false), &mut outcome.deletion)?;
                 }
-                done.deleted.is_partial = true;
-                done.partial = Some((*root, family));
+                outcome.deletion.is_partial = true;
+                outcome.partial_tree = Some((*root, job_tree));
                 break;
             }
         }
         transaction.commit()?;
-        Ok(done)
+        Ok(outcome)
     }
 }
 
-/// Returns the numbers of a job tree, the root job first.
-fn job_tree(connection: &Connection, root: JobNumber) -> rusqlite::Result<Vec<JobNumber>> {
-    let mut all = connection.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
-    let all = all.query_map([root], |row| row.get::<_, JobNumber>(0))?;
-    let mut numbers: Vec<JobNumber> = all.collect::<rusqlite::Result<_>>()?;
-    // A parent is older than its children.
+/// Returns the numbers of a job tree, parents before their children.
+fn load_job_tree(connection: &Connection, root: JobNumber) -> rusqlite::Result<Vec<JobNumber>> {
+    let mut statement = connection.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
+    let rows = statement.query_map([root], |row| row.get::<_, JobNumber>(0))?;
+    let mut numbers: Vec<JobNumber> = rows.collect::<rusqlite::Result<_>>()?;
+    // A parent's number is lower than its children's.
     numbers.sort_unstable();
     Ok(numbers)
 }
 
 /// Deletes up to `rows_max` rows of a job, the last ones first, and the job itself with its first
-/// row. Returns whether the job is gone.
+/// row. Returns whether the job is deleted.
 fn delete_rows(
     connection: &Connection,
     job: JobNumber,
     root: JobNumber,
     rows_max: usize,
-    done: &mut DeletedRows,
+    outcome: &mut DeletionOutcome,
 ) -> rusqlite::Result<bool> {
     let limit = i64::try_from(rows_max).unwrap_or(i64::MAX);
-    let last = "SELECT first, seq FROM places WHERE job = ?1 ORDER BY first DESC LIMIT ?2";
-    let mut places = connection.prepare_cached(last)?;
-    let places = places.query_map(params![job, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let sql = "SELECT first, seq FROM places WHERE job = ?1 ORDER BY first DESC LIMIT ?2";
+    let mut statement = connection.prepare_cached(sql)?;
+    let places = statement.query_map(params![job, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let places: Vec<(i64, i64)> = places.collect::<rusqlite::Result<_>>()?;
-    let mut delete = connection.prepare_cached("DELETE FROM entries WHERE seq = ?1")?;
+    let mut delete_entry = connection.prepare_cached("DELETE FROM entries WHERE seq = ?1")?;
     for (_, seq) in &places {
-        delete.execute([seq])?;
+        delete_entry.execute([seq])?;
     }
     if let Some((first, _)) = places.last() {
-        let delete = "DELETE FROM places WHERE job = ?1 AND first >= ?2";
-        connection.prepare_cached(delete)?.execute([job, *first])?;
+        let sql = "DELETE FROM places WHERE job = ?1 AND first >= ?2";
+        connection.prepare_cached(sql)?.execute([job, *first])?;
     }
-    done.numbers.push(job);
-    done.deleted.rows += places.len();
-    // The limit was not reached, so no row is left.
-    let is_gone = places.len() < rows_max;
-    close_job(connection, job, (root, is_gone), &mut done.deleted)?;
-    if is_gone {
-        done.deleted.rows += 1;
+    outcome.changed_jobs.push(job);
+    outcome.deletion.rows += places.len();
+    // The row of `jobs` counts too, so it is deleted only if the limit was not reached.
+    let is_deleted = places.len() < rows_max;
+    close_job(connection, job, (root, is_deleted), &mut outcome.deletion)?;
+    if is_deleted {
+        outcome.deletion.rows += 1;
         connection.prepare_cached("DELETE FROM jobs WHERE number = ?1")?.execute([job])?;
     }
-    Ok(is_gone)
+    Ok(is_deleted)
 }
 
-/// Reports a job that is being deleted as `maybe_active` if it may have an actor. If the job stays
-/// for now, it takes no more input, also after a crash.
+/// Adds a job that is being deleted to `maybe_active` if it may have an actor. If its row of `jobs`
+/// stays for now, closes the job: it takes no more input, not even after a crash.
 fn close_job(
     connection: &Connection,
     job: JobNumber,
-    (root, is_gone): (JobNumber, bool),
-    deleted: &mut Deletion,
+    (root, is_deleted): (JobNumber, bool),
+    deletion: &mut Deletion,
 ) -> rusqlite::Result<()> {
     let (id, is_open) = connection
         .prepare_cached("SELECT id, open FROM jobs WHERE number = ?1")?
         .query_row([job], |row| {
         Ok((JobId(uuid::Uuid::from_bytes(row.get(0)?)), row.get(1)?))
     })?;
-    if is_open && !is_gone {
+    if is_open && !is_deleted {
         connection.prepare_cached("UPDATE jobs SET open = 0 WHERE number = ?1")?.execute([job])?;
     }
     if is_open || job == root {
-        deleted.maybe_active.push(DeletedJob { id, number: job });
+        deletion.maybe_active.push(DeletedJob { id, number: job });
     }
     Ok(())
 }

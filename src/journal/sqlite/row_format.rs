@@ -1,4 +1,4 @@
-//! The format of rows: their columns and checksums.
+//! The format of rows: selects, parses and verifies their columns, and computes their checksums.
 
 use crate::error::{JournalError, Remedy};
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
@@ -6,7 +6,8 @@ use crate::recover::JobRow;
 use engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use rusqlite::{Connection, ErrorCode, Row, params};
 
-/// Returns the checksum of a text, which binds it to a number.
+/// Returns the checksum of a text and the number of its row, so that a text in another row is
+/// detected.
 pub(super) fn checksum(number: i64, text: &str) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&number.to_le_bytes());
@@ -15,15 +16,15 @@ pub(super) fn checksum(number: i64, text: &str) -> u32 {
 }
 
 /// Converts the number of an entry to SQLite's type.
-pub(super) fn to_sql_number(first: u64) -> i64 {
-    i64::try_from(first).unwrap_or(i64::MAX)
+pub(super) fn to_sql_number(entry: u64) -> i64 {
+    i64::try_from(entry).unwrap_or(i64::MAX)
 }
 
-/// The texts of a row of `entries`: its body, the confirms before it, and the origin of its job.
+/// The texts of a row of `entries`: its body, the confirms before its own entries, and the origin
+/// of the job.
 pub(super) type EntryTexts<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
 
-/// Returns the checksum of a row of `entries`, which binds the texts to its job, its first entry
-/// and its time.
+/// Returns the checksum of a row of `entries`, over its texts, job, first entry and time.
 pub(super) fn entry_checksum(
     job: JobNumber,
     first: u64,
@@ -35,27 +36,28 @@ pub(super) fn entry_checksum(
     hash.update(&first.to_le_bytes());
     hash.update(&at.0.to_le_bytes());
     hash.update(body.as_bytes());
-    for (mark, text) in [(0xfe, confirms), (0xff, origin)] {
-        // No text contains these bytes.
+    // UTF-8 does not contain the bytes of the separators.
+    for (separator, text) in [(0xfe, confirms), (0xff, origin)] {
         if let Some(text) = text {
-            hash.update(&[mark]);
+            hash.update(&[separator]);
             hash.update(text.as_bytes());
         }
     }
     hash.finalize()
 }
 
-pub(super) fn to_json<T: serde::Serialize + ?Sized>(entries: &T) -> rusqlite::Result<String> {
-    serde_json::to_string(entries)
+/// Converts a value to JSON, with an error that fits a write transaction.
+pub(super) fn to_json<T: serde::Serialize + ?Sized>(value: &T) -> rusqlite::Result<String> {
+    serde_json::to_string(value)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
-/// Returns the number of a row, by which an error names it; 0 if the column has no number.
+/// Returns the number of a row for an error message; 0 if the column has no number.
 pub(super) fn row_number(row: &Row<'_>, column: usize) -> i64 {
     row.get(column).unwrap_or(0)
 }
 
-/// Selects the checked columns of `jobs`, in the order that [`parse_job_row`] reads.
+/// Selects the columns of `jobs` that [`parse_job_row`] reads.
 pub(super) const SELECT_JOBS: &str = "SELECT number, id, definition, graph, root, parent, step, \
                                    item, depth, created, checksum, state FROM jobs";
 
@@ -98,8 +100,8 @@ pub(super) fn parse_job_row(row: &Row<'_>, file: &str) -> Result<JobRow, Journal
         };
         Ok((job, row.get(10)?))
     };
-    let (job, stored) = read().map_err(|error| damaged(error.to_string()))?;
-    if job_checksum(&job) == stored {
+    let (job, stored_checksum) = read().map_err(|error| damaged(error.to_string()))?;
+    if job_checksum(&job) == stored_checksum {
         Ok(job)
     } else {
         Err(damaged("the checksum does not match".to_owned()))
@@ -111,19 +113,23 @@ pub(super) const ENTRY_COLUMNS: &str = "job, first, at, body, checksum, seq, con
 
 /// A row of `entries`.
 pub(super) struct EntryRow {
-    /// The position among all rows.
+    /// The position among all rows of `entries` and `confirmed`.
     pub(super) seq: i64,
     pub(super) job: JobNumber,
-    /// The number of its first entry within the job.
+    /// The number of the first entry in `body`, counted from 0 within the job.
     pub(super) first: u64,
+    /// When the entries in `body` were decided.
     pub(super) at: Timestamp,
+    /// The row's own entries, as JSON.
     body: String,
+    /// The confirms before them, as JSON; `None` if there are none.
     confirms: Option<String>,
     /// The fields of the job that never change; only in the job's first row.
     pub(super) origin: Option<JobRow>,
 }
 
-/// A decision within another row: the number of its first entry, its time, its entries.
+/// A decision within a row of another decision: the number of its first entry, its time, and its
+/// entries.
 pub(super) type InnerDecision = (u64, Timestamp, Vec<Entry>);
 
 /// Converts an inner decision to the type from which jobs are rebuilt.
@@ -137,28 +143,28 @@ impl EntryRow {
         self.body.len() + self.confirms.as_ref().map_or(0, String::len)
     }
 
-    /// Returns the decisions of the row: the confirms before it, then its own.
+    /// Parses the decisions of the row: the confirms, then its own.
     pub(super) fn parse_decisions(&self, file: &str) -> Result<Vec<Recorded>, JournalError> {
         let read = || -> serde_json::Result<Vec<Recorded>> {
             let confirms: Option<Vec<InnerDecision>> =
                 self.confirms.as_deref().map(serde_json::from_str).transpose()?;
-            let own = (self.first, self.at, serde_json::from_str(&self.body)?);
-            Ok(confirms.into_iter().flatten().chain([own]).map(to_recorded).collect())
+            let own_decision = (self.first, self.at, serde_json::from_str(&self.body)?);
+            Ok(confirms.into_iter().flatten().chain([own_decision]).map(to_recorded).collect())
         };
-        read().map_err(|error| self.unreadable(file, &error))
+        read().map_err(|error| self.unreadable_error(file, &error))
     }
 
     /// Parses the row's own entries.
     pub(super) fn parse_entries(&self, file: &str) -> Result<Vec<Entry>, JournalError> {
-        serde_json::from_str(&self.body).map_err(|error| self.unreadable(file, &error))
+        serde_json::from_str(&self.body).map_err(|error| self.unreadable_error(file, &error))
     }
 
-    fn unreadable(&self, file: &str, error: &serde_json::Error) -> JournalError {
+    fn unreadable_error(&self, file: &str, error: &serde_json::Error) -> JournalError {
         damaged_entry(file, self.seq, format!("not an entry of this version: {error}"))
     }
 }
 
-/// Returns the error of a row that does not continue the entries before it.
+/// Creates the error of a row that does not continue the entries before it.
 pub(super) fn misplaced_row(seq: i64, first: u64, entries_before: u64, file: &str) -> JournalError {
     let what = format!(
         "it begins with entry {first} of its job, and {entries_before} entries come before it: a \
@@ -167,7 +173,7 @@ pub(super) fn misplaced_row(seq: i64, first: u64, entries_before: u64, file: &st
     damaged_entry(file, seq, what)
 }
 
-/// Returns the error of a damaged row of `entries`.
+/// Creates the error of a damaged row of `entries`.
 pub(super) fn damaged_entry(file: &str, seq: i64, what: String) -> JournalError {
     JournalError::damaged_row(file, "entries", seq, what)
 }
@@ -181,12 +187,13 @@ pub(super) fn parse_entry_row(row: &Row<'_>, file: &str) -> Result<EntryRow, Jou
     };
     let read_optional =
         || -> rusqlite::Result<(Option<String>, Option<String>)> { Ok((row.get(6)?, row.get(7)?)) };
-    let (job, first, at, body, stored) = read().map_err(|error| damaged(error.to_string()))?;
+    let (job, first, at, body, stored_checksum) =
+        read().map_err(|error| damaged(error.to_string()))?;
     let (confirms, origin) = read_optional().map_err(|error| damaged(error.to_string()))?;
     let first = u64::try_from(first).map_err(|_| damaged(format!("its place is {first}")))?;
     let at = Timestamp(at);
     let texts = (&*body, confirms.as_deref(), origin.as_deref());
-    if entry_checksum(job, first, at, texts) != stored {
+    if entry_checksum(job, first, at, texts) != stored_checksum {
         return Err(damaged("the checksum does not match".to_owned()));
     }
     let origin = origin
@@ -196,19 +203,19 @@ pub(super) fn parse_entry_row(row: &Row<'_>, file: &str) -> Result<EntryRow, Jou
     Ok(EntryRow { seq, job, first, at, body, confirms, origin })
 }
 
-/// The fields of a job that never change, as its first row of `entries` has them: id, definition,
-/// graph, root, parent, step, item, depth and creation time.
+/// The fields of a job that never change, in the order of their JSON in the job's first row of
+/// `entries`: id, definition, graph, root, parent, step, item, depth and creation time.
 type OriginFields =
     (uuid::Uuid, i64, u16, JobNumber, Option<JobNumber>, Option<u16>, Option<u32>, u16, i64);
 
-/// Formats a job's origin for its first row. The id is at [`ORIGIN_ID_SQL`].
+/// Formats a job's origin as JSON for its first row. The id comes first, for [`ORIGIN_ID_SQL`].
 pub(super) fn format_origin(row: &JobRow) -> rusqlite::Result<String> {
     let JobRow { number: _, id, definition, graph, root, parent, step, item, depth, created } = row;
     let id = id.to_string();
     to_json(&(id, definition, graph, root, parent, step, item, depth, created.0))
 }
 
-/// The SQL expression of the id within the text of an origin.
+/// The SQL expression of the id within the JSON of an origin, after `["`.
 pub(super) const ORIGIN_ID_SQL: &str = "substr(origin, 3, 36)";
 
 fn parse_origin(number: JobNumber, text: &str) -> serde_json::Result<JobRow> {
@@ -221,7 +228,7 @@ fn parse_origin(number: JobNumber, text: &str) -> serde_json::Result<JobRow> {
 /// Selects the columns of `confirmed` that [`parse_confirm_row`] reads.
 pub(super) const SELECT_CONFIRMS: &str = "SELECT seq, body, checksum FROM confirmed";
 
-/// A row of `confirmed`: its position among the rows of `entries`, and the confirms of each job.
+/// A row of `confirmed`: its `seq`, and the confirms of each job.
 pub(super) type ConfirmRow = (i64, Vec<(JobNumber, Vec<InnerDecision>)>);
 
 /// Parses a row of [`SELECT_CONFIRMS`] and checks its checksum.
@@ -229,16 +236,16 @@ pub(super) fn parse_confirm_row(row: &Row<'_>, file: &str) -> Result<ConfirmRow,
     let seq = row_number(row, 0);
     let damaged = |what: String| JournalError::damaged_row(file, "confirmed", seq, what);
     let read = || -> rusqlite::Result<(String, u32)> { Ok((row.get(1)?, row.get(2)?)) };
-    let (body, stored) = read().map_err(|error| damaged(error.to_string()))?;
-    if checksum(seq, &body) != stored {
+    let (body, stored_checksum) = read().map_err(|error| damaged(error.to_string()))?;
+    if checksum(seq, &body) != stored_checksum {
         return Err(damaged("the checksum does not match".to_owned()));
     }
-    let group = serde_json::from_str(&body)
+    let confirms_by_job = serde_json::from_str(&body)
         .map_err(|error| damaged(format!("not confirms of this version: {error}")))?;
-    Ok((seq, group))
+    Ok((seq, confirms_by_job))
 }
 
-/// Parses `number, hash, body` of `definitions` and checks the hash.
+/// Parses the columns `number, hash, body` of `definitions`, checks the hash, and returns the body.
 pub(super) fn parse_definition_row(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
     let number = row_number(row, 0);
     let damaged = |what: String| JournalError::damaged_row(file, "definitions", number, what);
@@ -251,7 +258,7 @@ pub(super) fn parse_definition_row(row: &Row<'_>, file: &str) -> Result<String, 
     }
 }
 
-/// Converts an error of SQLite, with advice and what to do about it.
+/// Converts an error of SQLite, and adds advice and a remedy.
 pub(super) fn sqlite_error(file: &str, error: &rusqlite::Error) -> JournalError {
     let (advice, remedy) = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => {
@@ -272,7 +279,7 @@ pub(super) fn sqlite_error(file: &str, error: &rusqlite::Error) -> JournalError 
     JournalError::Failed { file: file.to_owned(), what: format!("{error}{advice}"), remedy }
 }
 
-/// Converts an error of SQLite, distinguishing damage of the file from other errors.
+/// Converts an error of SQLite like [`sqlite_error`], but reports a damaged file as such.
 pub(super) fn to_journal_error(file: &str, error: rusqlite::Error) -> JournalError {
     let file = file.to_owned();
     match error.sqlite_error_code() {
@@ -298,13 +305,14 @@ pub(super) fn parse_notice_row(
     let damaged = |what: String| JournalError::damaged_row(file, "notices", number, what);
     let read =
         || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(1)?, row.get(2)?, row.get(3)?)) };
-    let (at, body, stored) = read().map_err(|error| damaged(error.to_string()))?;
-    if checksum(at, &body) != stored {
+    let (timestamp, body, stored_checksum) = read().map_err(|error| damaged(error.to_string()))?;
+    if checksum(timestamp, &body) != stored_checksum {
         return Err(damaged("the checksum does not match".to_owned()));
     }
-    Ok((number, Notice { at: Timestamp(at), body: body.into() }))
+    Ok((number, Notice { at: Timestamp(timestamp), body: body.into() }))
 }
 
+/// Inserts a notice with its checksum.
 pub(super) fn insert_notice(connection: &Connection, notice: &Notice) -> rusqlite::Result<()> {
     let mut statement =
         connection.prepare_cached("INSERT INTO notices(at, body, checksum) VALUES (?1, ?2, ?3)")?;
@@ -317,24 +325,24 @@ pub(super) fn insert_notice(connection: &Connection, notice: &Notice) -> rusqlit
 pub(super) const SELECT_OFFSETS: &str =
     "SELECT bus, topic, part, position, checksum FROM bus_positions";
 
-/// Parses a row of [`SELECT_OFFSETS`] and checks its checksum: too high an offset would skip
-/// replies.
+/// Parses a row of [`SELECT_OFFSETS`] and checks its checksum, because an offset that is too high
+/// would skip replies.
 pub(super) fn parse_offset_row(row: &Row<'_>, file: &str) -> Result<StoredOffset, JournalError> {
-    let number = row_number(row, 2);
-    let damaged = |what: String| JournalError::damaged_row(file, "bus_positions", number, what);
+    let partition = row_number(row, 2);
+    let damaged = |what: String| JournalError::damaged_row(file, "bus_positions", partition, what);
     let read = || -> rusqlite::Result<(String, String, i32, i64, u32)> {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
     };
-    let (bus, topic, partition, offset, stored) =
+    let (bus, topic, partition, offset, stored_checksum) =
         read().map_err(|error| damaged(error.to_string()))?;
-    let position = StoredOffset { bus: bus.into(), topic: topic.into(), partition, offset };
-    if offset_checksum(&position) != stored {
-        let StoredOffset { bus, topic, .. } = &position;
+    let stored_offset = StoredOffset { bus: bus.into(), topic: topic.into(), partition, offset };
+    if offset_checksum(&stored_offset) != stored_checksum {
+        let StoredOffset { bus, topic, .. } = &stored_offset;
         return Err(damaged(format!(
             "the checksum of the position in the topic {topic} of the bus {bus} does not match"
         )));
     }
-    Ok(position)
+    Ok(stored_offset)
 }
 
 /// Returns the checksum of a row of `bus_positions`.
@@ -345,18 +353,18 @@ pub(super) fn offset_checksum(
     checksum(*offset, &format!("{bus}\n{topic}\n{partition}"))
 }
 
-/// Calls `each` with every row of a query on a file.
+/// Calls `handler` with every row of a query. `file` is the name of the file, for errors.
 pub(super) fn for_each_row(
     (connection, file): (&Connection, &str),
     sql: &str,
     values: impl rusqlite::Params,
-    mut each: impl FnMut(&Row<'_>) -> Result<(), JournalError>,
+    mut handler: impl FnMut(&Row<'_>) -> Result<(), JournalError>,
 ) -> Result<(), JournalError> {
-    let failed = |error: rusqlite::Error| to_journal_error(file, error);
-    let mut statement = connection.prepare_cached(sql).map_err(failed)?;
-    let mut rows = statement.query(values).map_err(failed)?;
-    while let Some(row) = rows.next().map_err(failed)? {
-        each(row)?;
+    let to_error = |error: rusqlite::Error| to_journal_error(file, error);
+    let mut statement = connection.prepare_cached(sql).map_err(to_error)?;
+    let mut rows = statement.query(values).map_err(to_error)?;
+    while let Some(row) = rows.next().map_err(to_error)? {
+        handler(row)?;
     }
     Ok(())
 }
@@ -367,7 +375,7 @@ mod tests {
     use rusqlite::ffi;
 
     #[test]
-    fn sqlite_errors_come_with_advice() {
+    fn sqlite_errors_have_advice_and_a_remedy() {
         for (code, advice, remedy) in [
             (ffi::SQLITE_FULL, "needs room", Remedy::WaitForSpace),
             (ffi::SQLITE_IOERR_SHMSIZE, "disk is full or broken", Remedy::Exit),

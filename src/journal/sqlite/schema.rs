@@ -1,5 +1,5 @@
-//! Opens the file: pragmas, schema versions, verification. Nothing is written until everything is
-//! verified.
+//! Opens the file: sets pragmas, checks the schema version, verifies and migrates. Nothing is
+//! written before the file is verified.
 
 use super::row_format::{
     ENTRY_COLUMNS, SELECT_CONFIRMS, SELECT_JOBS, SELECT_NOTICES, SELECT_OFFSETS, for_each_row,
@@ -20,20 +20,20 @@ pub struct JournalOptions {
     pub file: PathBuf,
     /// The size of SQLite's page cache, in bytes.
     pub cache_bytes: u64,
-    /// The largest file of which every row is verified at start, in bytes.
+    /// The largest file of which every row is verified when it is opened, in bytes.
     pub verify_bytes_max: u64,
     /// The most pages the file may have; 0: no limit.
     pub pages_max: u32,
 }
 
-/// Marks a SQLite file as a journal of this program ("WfMg").
+/// The application id that marks a SQLite file as a journal of this program ("WfMg").
 const APPLICATION_ID: i64 = 0x5766_4d67;
 
 /// The first schema version that a released program wrote.
 const OLDEST_VERSION: i64 = 9;
 
-/// One script for each schema version from [`OLDEST_VERSION`], starting with an empty file. Scripts
-/// are only ever added.
+/// The migrations: one script for each schema version from [`OLDEST_VERSION`]. The first starts
+/// with an empty file. A released script is never changed.
 const MIGRATIONS: &[&str] = &[
     "
 CREATE TABLE definitions(
@@ -127,33 +127,36 @@ CREATE TABLE bus_positions(
 ",
 ];
 
-/// How long opening the file, and a read, waits while another program keeps the file locked, in
-/// milliseconds. Readers never block in WAL mode.
+/// The busy timeout of opening the file and of reads, in milliseconds: how long they wait while
+/// another program keeps the file locked. In WAL mode the writer does not block readers.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
 
-/// How long a write of a running manager waits for that, in milliseconds. Then the write reports
-/// that it waits, and is tried again.
+/// The busy timeout of writes, in milliseconds. After it a write returns [`Remedy::WaitForLock`],
+/// and its caller retries.
+///
+/// [`Remedy::WaitForLock`]: crate::error::Remedy::WaitForLock
 pub(super) const WRITE_BUSY_TIMEOUT_MS: u64 = 500;
 
-/// The size to which an emptied `-wal` is cut, in bytes.
+/// The size to which SQLite truncates the `-wal` after a checkpoint, in bytes.
 const WAL_SIZE_LIMIT: i64 = 16 << 20;
 
-/// The number of cached prepared statements: status tables need one for each set of columns that
+/// The number of cached prepared statements. Status tables need one for each set of columns that
 /// change together.
 const CACHED_STATEMENTS: usize = 256;
 
-/// How many findings SQLite is asked for: more than the pages of a status table that was removed.
+/// The most findings that SQLite returns. Each page of a removed status table is one, and they must
+/// not hide others.
 const FINDINGS_MAX: u32 = 1_000_000;
 
 /// The journal's own tables that have indexes.
 const INDEXED_TABLES: [&str; 3] = ["definitions", "jobs", "entries"];
 
-/// How many findings are reported.
+/// The most findings that are reported.
 const FINDINGS_RENDERED_MAX: usize = 3;
 
-/// How long closing the journal waits for readers of other programs before the checkpoint, in
-/// milliseconds.
-const CHECKPOINT_WAIT_MS: u64 = 1_000;
+/// The busy timeout of the checkpoint at closing, in milliseconds: how long it waits for readers of
+/// other programs.
+const CLOSE_BUSY_TIMEOUT_MS: u64 = 1_000;
 
 /// Opens the file, verifies it and migrates it to the newest schema.
 pub(super) fn open(
@@ -161,22 +164,22 @@ pub(super) fn open(
     options: &JournalOptions,
     file: &str,
 ) -> Result<Connection, JournalError> {
-    let failed = |error: rusqlite::Error| to_journal_error(file, error);
+    let to_error = |error: rusqlite::Error| to_journal_error(file, error);
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     files::create_if_missing(path)
         .map_err(|error| JournalError::Unreachable { file: file.to_owned(), error })?;
-    let mut connection = Connection::open(path).map_err(failed)?;
-    schema_objects::restrict(&connection).map_err(failed)?;
-    // A transaction that begins with a read cannot write once another program has written
-    // meanwhile. One that begins with a write waits for that program instead.
+    let mut connection = Connection::open(path).map_err(to_error)?;
+    schema_objects::restrict(&connection).map_err(to_error)?;
+    // A deferred transaction that begins with a read fails if another program writes before its own
+    // first write. An immediate one waits for that program instead.
     connection.set_transaction_behavior(TransactionBehavior::Immediate);
-    // SQLite does not mind a read-only file until the first commit.
-    if connection.is_readonly(MAIN_DB).map_err(failed)? {
+    // SQLite would report a read-only file only at the first commit.
+    if connection.is_readonly(MAIN_DB).map_err(to_error)? {
         return Err(JournalError::ReadOnly { file: file.to_owned() });
     }
-    // A rejected journal keeps its bytes: closing must not write the WAL back into the file.
-    set_keep_wal(&connection, true).map_err(failed)?;
-    connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(failed)?;
+    // A rejected journal must keep its bytes: closing must not run a checkpoint.
+    set_keep_wal(&connection, true).map_err(to_error)?;
+    connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(to_error)?;
     let version = read_version(&connection, file)?;
     check_objects(&connection, version, file)?;
     if version > 0 {
@@ -191,46 +194,47 @@ pub(super) fn open(
                  files of the journal, or use workflow-manager backup"
             );
         }
-        // Before WAL mode, so that it is in the main file whatever becomes of the rest.
-        connection.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
+        // Before WAL mode, so that the id is in the main file even if the -wal is lost.
+        connection.pragma_update(None, "application_id", APPLICATION_ID).map_err(to_error)?;
     }
-    configure(&connection, options).map_err(failed)?;
+    configure(&connection, options).map_err(to_error)?;
     migrate(&connection, version, file)?;
-    set_keep_wal(&connection, false).map_err(failed)?;
-    // After a crash. A new journal keeps everything in its -wal, so that a copy without the -wal
-    // has no tables, and its start reports that.
+    set_keep_wal(&connection, false).map_err(to_error)?;
+    // After a crash the -wal may be large. A new journal keeps everything in its -wal, so that a
+    // copy without the -wal has no tables, and its start reports that.
     if version > 0
         && let Err(error) = checkpoint(&connection, Checkpoint::Passive)
     {
         tracing::debug!(%error, "the -wal stays as it is for now");
     }
-    connection.busy_timeout(Duration::from_millis(WRITE_BUSY_TIMEOUT_MS)).map_err(failed)?;
+    connection.busy_timeout(Duration::from_millis(WRITE_BUSY_TIMEOUT_MS)).map_err(to_error)?;
     Ok(connection)
 }
 
-/// Sets whether the connection, when it is closed as the last one, leaves the `-wal` as it is.
-pub(super) fn set_keep_wal(connection: &Connection, leave: bool) -> rusqlite::Result<()> {
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, leave).map(|_| ())
+/// Sets whether the last connection leaves the `-wal` as it is when it is closed, without a
+/// checkpoint.
+pub(super) fn set_keep_wal(connection: &Connection, keep: bool) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep).map(|_| ())
 }
 
-/// What a checkpoint writes back from the `-wal`.
+/// The mode of a checkpoint.
 pub(super) enum Checkpoint {
-    /// What nobody reads, without waiting.
+    /// Writes the frames that no reader prevents, without waiting.
     Passive,
-    /// Everything, and empties the `-wal`. It waits for locks as long as the connection does.
+    /// Writes all frames and truncates the `-wal`. It waits for readers up to the busy timeout.
     Truncate,
-    /// Like `Truncate`, for a journal that is being closed: it waits a moment for readers of other
-    /// programs.
+    /// Like `Truncate`, with a busy timeout of its own, for a journal that is being closed.
     TruncateOnClose,
 }
 
-/// Writes what is in the `-wal` to the main file. Returns whether that was everything.
-pub(super) fn checkpoint(connection: &Connection, what: Checkpoint) -> rusqlite::Result<bool> {
-    let mode = match what {
+/// Runs a checkpoint: writes the frames of the `-wal` to the main file. Returns false if a lock of
+/// another connection prevented its completion.
+pub(super) fn checkpoint(connection: &Connection, mode: Checkpoint) -> rusqlite::Result<bool> {
+    let mode = match mode {
         Checkpoint::Passive => "PASSIVE",
         Checkpoint::Truncate => "TRUNCATE",
         Checkpoint::TruncateOnClose => {
-            connection.busy_timeout(Duration::from_millis(CHECKPOINT_WAIT_MS))?;
+            connection.busy_timeout(Duration::from_millis(CLOSE_BUSY_TIMEOUT_MS))?;
             "TRUNCATE"
         }
     };
@@ -239,11 +243,12 @@ pub(super) fn checkpoint(connection: &Connection, what: Checkpoint) -> rusqlite:
     })
 }
 
+/// Sets the pragmas of the writing connection.
 fn configure(connection: &Connection, options: &JournalOptions) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "journal_size_limit", WAL_SIZE_LIMIT)?;
-    // A deletion keeps what it may have to undo: on a full disk there is no room for that.
+    // SQLite's temporary files would need disk space, which a full disk does not have.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     let kibibytes = i64::try_from(options.cache_bytes / 1024).unwrap_or(i64::MAX);
     connection.pragma_update(None, "cache_size", -kibibytes)?;
@@ -255,21 +260,27 @@ fn configure(connection: &Connection, options: &JournalOptions) -> rusqlite::Res
     Ok(())
 }
 
+/// Returns the schema version of the file; 0 if it has no tables.
+///
+/// # Errors
+///
+/// Returns an error if the file belongs to another program, or if this program cannot read its
+/// version.
 pub(super) fn read_version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
     let pragma = |name: &str| {
         connection
             .query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0))
             .map_err(|error| to_journal_error(file, error))
     };
-    let (found, application) = (pragma("user_version")?, pragma("application_id")?);
+    let (found, application_id) = (pragma("user_version")?, pragma("application_id")?);
     let latest = latest_version();
-    // A file without tables belongs to nobody: it is new, or its process ended between the first
-    // page and the first migration.
+    // A file without tables is accepted: it is new, or its process ended between the first page and
+    // the first migration.
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
         .map_err(|error| to_journal_error(file, error))?;
-    if application != APPLICATION_ID && (application != 0 || tables > 0) {
-        return Err(JournalError::Foreign { file: file.to_owned(), found: application });
+    if application_id != APPLICATION_ID && (application_id != 0 || tables > 0) {
+        return Err(JournalError::Foreign { file: file.to_owned(), found: application_id });
     }
     if found > latest {
         return Err(JournalError::Newer { file: file.to_owned(), found, known: latest });
@@ -281,7 +292,7 @@ pub(super) fn read_version(connection: &Connection, file: &str) -> Result<i64, J
     Ok(found)
 }
 
-/// Checks that a file, which stays as it is, has the schema version that this program reads.
+/// Checks that the file has the newest schema version, so that it can be read without a migration.
 pub(super) fn check_version(connection: &Connection, file: &str) -> Result<(), JournalError> {
     let (found, known) = (read_version(connection, file)?, latest_version());
     if found < known {
@@ -290,7 +301,7 @@ pub(super) fn check_version(connection: &Connection, file: &str) -> Result<(), J
     Ok(())
 }
 
-/// Refuses a journal whose schema differs from that of its version.
+/// Checks that the tables and indexes of the file are those of its schema version.
 pub(super) fn check_objects(
     connection: &Connection,
     version: i64,
@@ -313,24 +324,24 @@ fn latest_version() -> i64 {
     OLDEST_VERSION - 1 + MIGRATIONS.len() as i64
 }
 
-/// Migrates the file to the newest schema, each version in its own transaction. If one fails, it is
-/// rolled back when the connection is closed.
-fn migrate(connection: &Connection, found: i64, file: &str) -> Result<(), JournalError> {
-    let failed = |error: rusqlite::Error| to_journal_error(file, error);
+/// Migrates the file from this schema version to the newest, with one transaction for each version.
+/// A transaction that fails is rolled back when the connection is closed.
+fn migrate(connection: &Connection, file_version: i64, file: &str) -> Result<(), JournalError> {
+    let to_error = |error: rusqlite::Error| to_journal_error(file, error);
     let scripts = (OLDEST_VERSION..).zip(MIGRATIONS);
-    for (version, script) in scripts.filter(|(version, _)| *version > found) {
+    for (version, script) in scripts.filter(|(version, _)| *version > file_version) {
         connection
             .execute_batch(&format!(
                 "BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; \
                  PRAGMA user_version = {version}; COMMIT;"
             ))
-            .map_err(failed)?;
+            .map_err(to_error)?;
     }
     Ok(())
 }
 
-/// Checks the structure of the file and the checksum of every row, for files up to the configured
-/// size. Rows of larger files are checked when they are read.
+/// Checks the structure of the file and the checksum of every row, if the file has at most the
+/// configured size. The rows of a larger file are checked when they are read.
 fn verify(
     connection: &Connection,
     options: &JournalOptions,
@@ -340,23 +351,24 @@ fn verify(
     if bytes > options.verify_bytes_max {
         return Ok(());
     }
-    // Both run in parallel, the structure on its own connection. The errors of the rows name the
-    // row, so they take precedence.
-    let structure = std::thread::scope(|scope| {
-        let inspect = || open_read_only(path).and_then(|own| find_damage(&own));
-        let structure = scope.spawn(inspect);
+    // Both checks run in parallel, that of the structure over its own connection. An error of a row
+    // takes precedence, because it names the row.
+    let damage = std::thread::scope(|scope| {
+        let inspect = || open_read_only(path).and_then(|connection| find_damage(&connection));
+        let thread = scope.spawn(inspect);
         verify_rows(connection, file)?;
-        Ok(structure.join().ok())
+        Ok(thread.join().ok())
     })?;
-    if let Some(Ok(None)) = structure {
+    if let Some(Ok(None)) = damage {
         return Ok(());
     }
+    // Checked again over the connection that can repair the schema.
     check_structure(connection)
         .map_err(|error| to_journal_error(file, error))?
         .map_or(Ok(()), |what| Err(JournalError::Malformed { file: file.to_owned(), what }))
 }
 
-/// Checks the checksum of every row, and the references between rows.
+/// Checks the checksum of every row, and that rows of different tables agree.
 fn verify_rows(connection: &Connection, file: &str) -> Result<(), JournalError> {
     for_each_row((connection, file), "SELECT number, hash, body FROM definitions", [], |row| {
         parse_definition_row(row, file).map(|_| ())
@@ -383,22 +395,27 @@ fn verify_rows(connection: &Connection, file: &str) -> Result<(), JournalError> 
     })
 }
 
-/// Returns what is wrong with the structure of the file, if anything. A status table that is
-/// damaged on its own is removed from the schema; its pages remain in the file, unused.
+/// Returns what is wrong with the structure of the file, if anything. If only status tables are
+/// damaged, removes them from the schema; their pages remain in the file, unused.
 fn check_structure(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let Some(findings) = find_damage(connection)? else { return Ok(None) };
-    let damaged = status_table::find_damaged(connection)?;
-    if damaged.is_empty() {
+    let damaged_tables = status_table::find_damaged(connection)?;
+    if damaged_tables.is_empty() {
         return Ok(Some(findings));
     }
     connection.execute_batch("BEGIN IMMEDIATE")?;
-    let forgotten =
-        damaged.iter().try_for_each(|table| status_table::remove_from_schema(connection, table));
-    let is_mended = forgotten.and_then(|()| Ok(self::find_damage(connection)?.is_none()));
-    connection.execute_batch(if matches!(is_mended, Ok(true)) { "COMMIT" } else { "ROLLBACK" })?;
-    if is_mended? {
+    let is_repaired = damaged_tables
+        .iter()
+        .try_for_each(|table| status_table::remove_from_schema(connection, table))
+        .and_then(|()| Ok(find_damage(connection)?.is_none()));
+    connection.execute_batch(if matches!(is_repaired, Ok(true)) {
+        "COMMIT"
+    } else {
+        "ROLLBACK"
+    })?;
+    if is_repaired? {
         tracing::warn!(
-            tables = damaged.join(", "),
+            tables = damaged_tables.join(", "),
             %findings,
             "tables of statuses are damaged: they are made anew"
         );
@@ -407,39 +424,40 @@ fn check_structure(connection: &Connection) -> rusqlite::Result<Option<String>> 
     Ok(Some(findings))
 }
 
-/// Returns SQLite's first findings, except for unused pages. The quick check does not compare
-/// indexes with their tables, so those of the journal's own tables are checked too: a damaged index
-/// could hide an entry.
+/// Returns SQLite's first findings, without those about unused pages; `None` if there are no
+/// others. The quick check does not compare indexes with their tables. A damaged index could hide
+/// an entry, so the indexes of the journal's own tables are checked too.
 fn find_damage(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let lines = |pragma: &str| -> rusqlite::Result<Vec<String>> {
         connection.prepare(&format!("PRAGMA {pragma}"))?.query_map([], |row| row.get(0))?.collect()
     };
     let check = || -> rusqlite::Result<Vec<String>> {
-        let mut found = lines(&format!("quick_check({FINDINGS_MAX})"))?;
+        let mut findings = lines(&format!("quick_check({FINDINGS_MAX})"))?;
         for table in INDEXED_TABLES {
-            found.extend(lines(&format!("integrity_check({table})"))?);
+            findings.extend(lines(&format!("integrity_check({table})"))?);
         }
-        Ok(found)
+        Ok(findings)
     };
-    let found = match check() {
+    let findings = match check() {
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) => {
             return Ok(Some(error.to_string()));
         }
-        checked => checked?,
+        result => result?,
     };
-    let harmless = |line: &&str| {
+    let is_harmless = |line: &&str| {
         *line == "ok" || line.ends_with("never used") || line.starts_with("*** in database")
     };
-    let lines: Vec<&str> = found
+    let lines: Vec<&str> = findings
         .iter()
-        .flat_map(|found| found.lines())
-        .filter(|line| !harmless(line))
+        .flat_map(|finding| finding.lines())
+        .filter(|line| !is_harmless(line))
         .take(FINDINGS_RENDERED_MAX)
         .collect();
     Ok((!lines.is_empty()).then(|| lines.join("; ")))
 }
 
-/// Selects rows of `places` without their row of `entries`, and the reverse.
+/// Selects rows of `places` without their row of `entries`, and projected rows of `entries` without
+/// their row of `places`.
 const SELECT_MISPLACED: &str = "SELECT seq FROM places p
   WHERE NOT EXISTS (SELECT 1 FROM entries e WHERE e.seq = p.seq AND e.job = p.job \
     AND e.first = p.first)
@@ -447,13 +465,13 @@ const SELECT_MISPLACED: &str = "SELECT seq FROM places p
   AND NOT EXISTS (SELECT 1 FROM places p WHERE p.job = e.job AND p.first = e.first \
     AND p.seq = e.seq)";
 
-/// Selects rows of `jobs` with impossible values in the columns outside the checksum, which change
-/// with the job. Those of open jobs are compared with the entries when the jobs are rebuilt.
+/// Selects rows of `jobs` with impossible values in the columns that change, which the checksum
+/// does not cover. Those of open jobs are compared with the entries when the jobs are rebuilt.
 const SELECT_CONTRADICTIONS: &str = "SELECT number FROM jobs
   WHERE open NOT IN (0, 1) OR state NOT IN ('running', 'paused', 'completed', 'failed', 'cancelled')
      OR (state IN ('running', 'paused')) <> (ended IS NULL) OR (ended IS NULL AND open = 0)";
 
-/// Opens a connection that only reads.
+/// Opens a read-only connection.
 pub(super) fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
@@ -463,9 +481,9 @@ pub(super) fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Makes statements keep the plan that they were prepared with. Otherwise SQLite prepares
-/// statements again at each use if they have a `LIMIT ?` or could use a partial index, as most on
-/// `jobs` could, because their plan might depend on the values.
+/// Makes statements keep the query plan that they were prepared with. Otherwise SQLite prepares a
+/// statement again at each use if its plan might depend on the values of parameters: if it has a
+/// `LIMIT ?`, or could use a partial index, as most statements on `jobs` could.
 pub(super) fn keep_query_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }

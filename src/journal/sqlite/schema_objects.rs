@@ -1,6 +1,6 @@
-//! The schema of the file: its tables and indexes must be those that this program creates. A
-//! trigger could change what is written, and a redefined table what is read, in spite of valid
-//! checksums.
+//! Checks the schema of the file: its tables and indexes must be those that this program creates.
+//! In spite of valid checksums, a trigger could change what is written, and a redefined table what
+//! is read.
 
 use super::row_format::to_journal_error;
 use super::status_table::is_status_table_name;
@@ -9,7 +9,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::BTreeMap;
 
-/// How many differences are reported.
+/// The most differences that are reported.
 const SCHEMA_DIFFERENCES_MAX: usize = 5;
 
 /// The order in which the kinds of objects are reported.
@@ -21,28 +21,30 @@ const SQLITE_TABLES: [&str; 4] =
 
 /// A table, an index, a view or a trigger.
 struct SchemaObject {
+    /// SQLite's type of the object, such as `table`.
     kind: String,
     name: String,
+    /// The table that the object belongs to; of a table or a view, its own name.
     table: String,
-    /// The definition without white space; `None` if SQLite created it for a constraint.
+    /// The SQL that defines it, without white space; `None` if SQLite created it for a constraint.
     sql: Option<String>,
 }
 
-/// Keeps a connection from running code that others have put into the file.
+/// Prevents a connection from running code in the file, such as triggers and views.
 pub(super) fn restrict(connection: &Connection) -> rusqlite::Result<()> {
-    for (config, on) in [
+    for (config, is_enabled) in [
         (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
         (DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false),
         (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
         (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
     ] {
-        connection.set_db_config(config, on)?;
+        connection.set_db_config(config, is_enabled)?;
     }
     Ok(())
 }
 
-/// Refuses a journal whose tables differ from those of `model`, an empty journal of the same schema
-/// version, or that has objects which may change what is read and written.
+/// Checks that the tables of a journal are the same as those of `model`, an empty journal of the
+/// same schema version, and that no other objects can change what is read and written.
 pub(super) fn check_schema(
     connection: &Connection,
     model: &Connection,
@@ -53,44 +55,47 @@ pub(super) fn check_schema(
     if differences.is_empty() {
         return Ok(());
     }
-    let more = differences.len().saturating_sub(SCHEMA_DIFFERENCES_MAX);
+    let unreported = differences.len().saturating_sub(SCHEMA_DIFFERENCES_MAX);
     let mut what =
         differences.into_iter().take(SCHEMA_DIFFERENCES_MAX).collect::<Vec<_>>().join(", ");
-    if more > 0 {
-        what.push_str(&format!(", and {more} more"));
+    if unreported > 0 {
+        what.push_str(&format!(", and {unreported} more"));
     }
     Err(JournalError::UnexpectedSchema { file: file.to_owned(), what })
 }
 
+/// Returns descriptions of the differences, those that may be the cause of others first.
 fn find_differences(connection: &Connection, model: &Connection) -> rusqlite::Result<Vec<String>> {
-    let mut missing: BTreeMap<(String, String), SchemaObject> = load_objects(model)?
+    let mut expected: BTreeMap<(String, String), SchemaObject> = load_objects(model)?
         .into_iter()
         .map(|object| ((object.kind.clone(), object.name.clone()), object))
         .collect();
-    let mut found: Vec<(String, String)> = Vec::new();
+    // The kind of each object, and the description of its difference.
+    let mut differences: Vec<(String, String)> = Vec::new();
     for object in load_objects(connection)? {
-        match missing.remove(&(object.kind.clone(), object.name.clone())) {
-            Some(made) if made.table == object.table && made.sql == object.sql => {}
+        match expected.remove(&(object.kind.clone(), object.name.clone())) {
+            Some(same) if same.table == object.table && same.sql == object.sql => {}
             Some(_) => {
                 let what = format!("{} defined otherwise", object.describe());
-                found.push((object.kind, what));
+                differences.push((object.kind, what));
             }
             None if object.is_harmless(connection)? => {}
             None => {
                 let what = object.describe();
-                found.push((object.kind, what));
+                differences.push((object.kind, what));
             }
         }
     }
-    for object in missing.into_values().filter(|object| object.sql.is_some()) {
+    for object in expected.into_values().filter(|object| object.sql.is_some()) {
         let what = format!("no {}", object.describe());
-        found.push((object.kind, what));
+        differences.push((object.kind, what));
     }
-    // The indexes of a table differ with it, so the cause is reported first.
-    found.sort_by_key(|(kind, _)| KIND_ORDER.iter().position(|known| known == kind));
-    Ok(found.into_iter().map(|(_, what)| what).collect())
+    // If a table is redefined, its indexes are missing too, so the table is reported before them.
+    differences.sort_by_key(|(kind, _)| KIND_ORDER.iter().position(|ordered| ordered == kind));
+    Ok(differences.into_iter().map(|(_, what)| what).collect())
 }
 
+/// Returns the objects of a schema in the order of their creation.
 fn load_objects(connection: &Connection) -> rusqlite::Result<Vec<SchemaObject>> {
     let mut statement =
         connection.prepare("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid")?;
@@ -107,6 +112,7 @@ fn load_objects(connection: &Connection) -> rusqlite::Result<Vec<SchemaObject>> 
 }
 
 impl SchemaObject {
+    /// Returns the kind and name of the object, and the table that it belongs to.
     fn describe(&self) -> String {
         let SchemaObject { kind, name, table, .. } = self;
         if name == table {
@@ -116,39 +122,40 @@ impl SchemaObject {
         }
     }
 
-    /// Returns whether the object is not the journal's own and can change nothing: a status table,
-    /// which is a projection; SQLite's own table; an index that finds rows and refuses none.
+    /// Returns whether an additional object cannot change what is read or written in the journal's
+    /// own tables. That is so for a status table, which is a projection, for SQLite's own tables,
+    /// and for an index that rejects no row.
     fn is_harmless(&self, connection: &Connection) -> rusqlite::Result<bool> {
-        let is_of_statuses = is_status_table_name(&self.table);
+        let is_on_status_table = is_status_table_name(&self.table);
         match (&*self.kind, &self.sql) {
             ("index", None) => Ok(true),
-            ("index", Some(_)) if is_of_statuses => Ok(true),
+            ("index", Some(_)) if is_on_status_table => Ok(true),
             ("index", Some(_)) => self.is_plain_index(connection),
-            // It is dropped, and the table created.
-            ("view", _) => Ok(is_of_statuses),
+            // It is dropped when the status table is created.
+            ("view", _) => Ok(is_on_status_table),
             ("table", _) if SQLITE_TABLES.contains(&&*self.name) => Ok(true),
-            ("table", Some(sql)) if is_of_statuses => {
+            ("table", Some(sql)) if is_on_status_table => {
                 let is_virtual = sql.to_ascii_lowercase().starts_with("createvirtual");
-                // A row that refers to one of the journal's rows would keep that from being
-                // deleted.
-                let refers = "SELECT 1 FROM pragma_foreign_key_list(?1)";
-                let refers = connection.query_row(refers, [&self.name], |_| Ok(())).optional()?;
-                Ok(!is_virtual && refers.is_none())
+                // A foreign key to a row of the journal would prevent its deletion.
+                let sql = "SELECT 1 FROM pragma_foreign_key_list(?1)";
+                let foreign_key = connection.query_row(sql, [&self.name], |_| Ok(())).optional()?;
+                Ok(!is_virtual && foreign_key.is_none())
             }
             _ => Ok(false),
         }
     }
 
-    /// Returns whether the index is over plain columns of all rows, in SQLite's own order, and not
-    /// unique.
+    /// Returns whether the index rejects no row: it is not unique, not partial, has no expressions,
+    /// and uses the default collation.
     fn is_plain_index(&self, connection: &Connection) -> rusqlite::Result<bool> {
-        let whole = "SELECT 1 FROM pragma_index_list(?1) WHERE name = ?2 AND \"unique\" = 0 \
-                     AND partial = 0";
-        let whole =
-            connection.query_row(whole, [&self.table, &self.name], |_| Ok(())).optional()?;
-        let odd = "SELECT 1 FROM pragma_index_xinfo(?1) WHERE cid = -2 OR coll <> 'BINARY'";
-        let odd = connection.query_row(odd, [&self.name], |_| Ok(())).optional()?;
-        Ok(whole.is_some() && odd.is_none())
+        let sql = "SELECT 1 FROM pragma_index_list(?1) WHERE name = ?2 AND \"unique\" = 0 \
+                   AND partial = 0";
+        let full_index =
+            connection.query_row(sql, [&self.table, &self.name], |_| Ok(())).optional()?;
+        // The column id -2 stands for an expression.
+        let sql = "SELECT 1 FROM pragma_index_xinfo(?1) WHERE cid = -2 OR coll <> 'BINARY'";
+        let unusual_column = connection.query_row(sql, [&self.name], |_| Ok(())).optional()?;
+        Ok(full_index.is_some() && unusual_column.is_none())
     }
 }
 
@@ -157,12 +164,12 @@ mod tests {
     use super::*;
     use crate::sqlite::empty_journal;
 
-    /// Returns the error for a journal to which this was done.
-    fn refusal(sql: &str) -> Option<String> {
-        let (_folder, connection) = empty_journal();
+    /// Runs SQL on an empty journal, and returns the error of the check after it.
+    fn check_after(sql: &str) -> Option<String> {
+        let (_directory, connection) = empty_journal();
         connection.execute_batch(sql).expect(sql);
-        restrict(&connection).expect("restricted");
-        let (_other_folder, model) = empty_journal();
+        restrict(&connection).expect("the connection is restricted");
+        let (_model_directory, model) = empty_journal();
         check_schema(&connection, &model, "j.db").err().map(|error| error.to_string())
     }
 
@@ -196,8 +203,8 @@ mod tests {
             ),
             ("CREATE TABLE \"jobs \"(a)", "table \"jobs \""),
         ] {
-            let refusal = refusal(sql).unwrap_or_else(|| panic!("{sql}: is not refused"));
-            assert!(refusal.contains(name), "{sql}: {refusal}");
+            let error = check_after(sql).unwrap_or_else(|| panic!("{sql}: is accepted"));
+            assert!(error.contains(name), "{sql}: {error}");
         }
     }
 
@@ -211,7 +218,7 @@ mod tests {
             "CREATE TABLE status_w(job TEXT NOT NULL) STRICT; CREATE INDEX i ON status_w(job)",
             "CREATE VIEW status_w AS SELECT 1 AS job",
         ] {
-            assert_eq!(refusal(sql), None, "{sql}");
+            assert_eq!(check_after(sql), None, "{sql}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Searches jobs by workflow, state, status, id and time: root jobs, or the child jobs of one job.
+//! Searches root jobs, or the child jobs of one job, by workflow, state, status, id and time.
 
 use super::reader::{Reader, to_job_id};
 use super::status_table::{StatusTable, quote_identifier};
@@ -11,13 +11,13 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
 impl JobFilter {
-    /// Returns the table that the conditions on statuses are about; `None` without a workflow.
+    /// Returns the status table of the workflow; `None` if the filter has no workflow.
     fn status_table(&self) -> Option<StatusTable> {
         self.workflow.as_deref().map(StatusTable::for_workflow)
     }
 
-    /// Returns the states to query one after another: the jobs of one state are in order, those of
-    /// all states together are not.
+    /// Returns the states to query one after another, `None` standing for all states. Within one
+    /// state an index has the jobs in order; across several states it has not.
     fn states_to_query(&self) -> Vec<Option<JobState>> {
         match self.states.as_slice() {
             [] => vec![None],
@@ -25,7 +25,8 @@ impl JobFilter {
         }
     }
 
-    /// Returns the table with its conditions, and their values.
+    /// Returns the table and the conditions of a query, as the SQL after `FROM`, with its
+    /// parameters.
     fn build_conditions(&self, state: Option<JobState>) -> (String, Vec<Value>) {
         let (mut conditions, mut values) = (Vec::new(), Vec::new());
         let mut table = "jobs";
@@ -36,7 +37,7 @@ impl JobFilter {
                 values.extend([parent.root.into(), parent.number.into()]);
                 table = "jobs INDEXED BY jobs_by_place";
                 if state.is_some_and(|state| has_reason(state.as_str())) {
-                    // The conditions of the index, word for word.
+                    // SQLite uses a partial index only if its condition is repeated literally.
                     conditions
                         .push("parent IS NOT NULL AND state IN ('failed', 'cancelled')".to_owned());
                     table = "jobs INDEXED BY jobs_children_failed";
@@ -72,8 +73,8 @@ impl JobFilter {
             );
         }
         if let Some((first, last)) = self.id_range {
-            // Few jobs have an id in the range, so they are found first, whatever the other
-            // criteria.
+            // Few jobs have an id in the range, so this index is used whatever the other criteria
+            // are.
             table = "jobs INDEXED BY jobs_by_id";
             for (condition, id) in [("id >= ?", first), ("id <= ?", last)] {
                 add(condition.to_owned(), id.0.as_bytes().to_vec().into());
@@ -82,39 +83,43 @@ impl JobFilter {
         (format!("{table} WHERE {}", conditions.join(" AND ")), values)
     }
 
+    /// Returns the SQL of a page of search results, and its parameters.
     fn build_query(
         &self,
         state: Option<JobState>,
         order: SearchOrder,
-        beyond: JobNumber,
+        after: JobNumber,
         limit: u32,
     ) -> (String, Vec<Value>) {
-        let (place, mut values) = self.build_conditions(state);
-        let (side, direction) = match order {
+        let (source, mut values) = self.build_conditions(state);
+        let (comparison, direction) = match order {
             SearchOrder::NewestFirst => ("<", "DESC"),
             SearchOrder::OldestFirst => (">", "ASC"),
         };
-        let (behind, by): (_, &[&str]) = match self.parent {
-            None => (format!("AND number {side} ?"), &["number"]),
-            Some(_) if beyond == order.start_cursor() => {
+        let (cursor_condition, order_columns): (_, &[&str]) = match self.parent {
+            None => (format!("AND number {comparison} ?"), &["number"]),
+            Some(_) if after == order.start_cursor() => {
                 (String::new(), &["step", "item", "number"])
             }
-            // Here too the cursor is a number; the row with that number has the position.
+            // The cursor is a number here too. The position in the order is that of its row.
             Some(_) => (
                 format!(
-                    "AND (step, item, number) {side} \
+                    "AND (step, item, number) {comparison} \
                      (SELECT b.step, b.item, b.number FROM jobs b WHERE b.number = ?)"
                 ),
                 &["step", "item", "number"],
             ),
         };
-        values.extend((!behind.is_empty()).then_some(beyond.into()));
+        values.extend((!cursor_condition.is_empty()).then_some(after.into()));
         values.push(limit.into());
-        let by: Vec<String> = by.iter().map(|column| format!("{column} {direction}")).collect();
+        let order_terms: Vec<String> =
+            order_columns.iter().map(|column| format!("{column} {direction}")).collect();
         let columns =
             "number, id, workflow, state, created, ended, step, item, definition, graph, parent";
-        let sql =
-            format!("SELECT {columns} FROM {place} {behind} ORDER BY {} LIMIT ?", by.join(", "));
+        let sql = format!(
+            "SELECT {columns} FROM {source} {cursor_condition} ORDER BY {} LIMIT ?",
+            order_terms.join(", ")
+        );
         (sql, values)
     }
 }
@@ -124,7 +129,7 @@ impl SearchRecords for Reader {
         &self,
         filter: &JobFilter,
         order: SearchOrder,
-        beyond: JobNumber,
+        after: JobNumber,
         limit: u32,
     ) -> Result<Vec<SearchHit>, JournalError> {
         self.read_projected(|connection| {
@@ -133,14 +138,15 @@ impl SearchRecords for Reader {
             }
             let mut hits = Vec::new();
             for state in filter.states_to_query() {
-                let (sql, values) = filter.build_query(state, order, beyond, limit);
+                let (sql, values) = filter.build_query(state, order, after, limit);
                 let read = || -> rusqlite::Result<Vec<(SearchHit, (i64, usize))>> {
                     let mut statement = connection.prepare_cached(&sql)?;
                     let rows = statement.query_map(params_from_iter(values), |row| {
                         let is_child = row.get::<_, Option<JobNumber>>(10)?.is_some();
-                        let place = match is_child {
-                            true => Some((StepIndex(row.get(6)?), row.get(7)?)),
-                            false => None,
+                        let parent_item = if is_child {
+                            Some((StepIndex(row.get(6)?), row.get(7)?))
+                        } else {
+                            None
                         };
                         let hit = SearchHit {
                             number: row.get(0)?,
@@ -150,7 +156,7 @@ impl SearchRecords for Reader {
                             created: Timestamp(row.get(4)?),
                             ended: row.get::<_, Option<i64>>(5)?.map(Timestamp),
                             reason: None,
-                            parent_item: place,
+                            parent_item,
                             steps: None,
                         };
                         Ok((hit, (row.get(8)?, row.get::<_, u16>(9)?.into())))
@@ -166,7 +172,7 @@ impl SearchRecords for Reader {
             hits.truncate(limit as usize);
             self.rebuild(connection, |rebuild| {
                 for (hit, (definition, graph)) in &mut hits {
-                    // Jobs with a damaged definition are listed too.
+                    // A job with a damaged definition is listed without its number of steps.
                     let definition = rebuild.load_definition(*definition).ok();
                     hit.steps = definition
                         .and_then(|definition| Some(definition.graphs.get(*graph)?.steps.len()));
@@ -180,16 +186,16 @@ impl SearchRecords for Reader {
         })
     }
 
-    fn count_matches(&self, filter: &JobFilter, most: u32) -> Result<u32, JournalError> {
+    fn count_matches(&self, filter: &JobFilter, limit: u32) -> Result<u32, JournalError> {
         self.read_projected(|connection| {
             if !self.can_filter_statuses(connection, filter)? {
                 return Ok(0);
             }
             let mut count = 0;
             for state in filter.states_to_query() {
-                let (place, mut values) = filter.build_conditions(state);
-                values.push((most - count).into());
-                let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {place} LIMIT ?)");
+                let (source, mut values) = filter.build_conditions(state);
+                values.push((limit - count).into());
+                let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT ?)");
                 let read = || -> rusqlite::Result<u32> {
                     let mut statement = connection.prepare_cached(&sql)?;
                     statement.query_row(params_from_iter(values), |row| row.get(0))
@@ -213,15 +219,15 @@ impl SearchRecords for Reader {
                 rows.collect()
             };
             let counts = read().map_err(|error| self.to_journal_error(error))?;
-            let known =
+            let with_valid_state =
                 |(workflow, state, count): (_, Option<_>, _)| Some((workflow, state?, count));
-            Ok(counts.into_iter().filter_map(known).collect())
+            Ok(counts.into_iter().filter_map(with_valid_state).collect())
         })
     }
 }
 
 impl Reader {
-    /// Returns whether the workflow has a status table, if the filter has statuses.
+    /// Returns false if the filter has statuses, and its workflow has no status table.
     fn can_filter_statuses(
         &self,
         connection: &Connection,
@@ -236,7 +242,7 @@ impl Reader {
     }
 }
 
-/// Returns whether jobs end in this state for a reason.
+/// Returns whether a job in this state has a reason for it.
 pub(super) fn has_reason(state: &str) -> bool {
     [JobState::Failed.as_str(), JobState::Cancelled.as_str()].contains(&state)
 }
@@ -249,39 +255,39 @@ mod tests {
     use engine::JobId;
     use uuid::Uuid;
 
-    /// Returns SQLite's query plan for a filter, beyond the job with this number.
+    /// Returns SQLite's query plan for the page after the job with this number.
     fn plan(
         connection: &Connection,
         filter: &JobFilter,
         order: SearchOrder,
-        beyond: JobNumber,
+        after: JobNumber,
     ) -> String {
         let state = filter.states_to_query().remove(0);
-        let (sql, values) = filter.build_query(state, order, beyond, 10);
+        let (sql, values) = filter.build_query(state, order, after, 10);
         let mut statement =
-            connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("prepares");
+            connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("the query is valid");
         let steps = statement.query_map(params_from_iter(values), |row| row.get::<_, String>(3));
         steps.expect("a plan").map(|step| step.expect("a step")).collect::<Vec<_>>().join("; ")
     }
 
     #[test]
     fn common_searches_read_an_index_in_order() {
-        let (_folder, connection) = empty_journal();
-        let any = JobFilter::default();
+        let (_directory, connection) = empty_journal();
+        let any_job = JobFilter::default();
         let failed = JobFilter { states: vec![JobState::Failed], ..JobFilter::default() };
         let of_workflow =
             |filter: &JobFilter| JobFilter { workflow: Some("w".into()), ..filter.clone() };
-        let one = Some((JobId(Uuid::from_u128(1)), JobId(Uuid::from_u128(2))));
-        let by_id = JobFilter { id_range: one, ..failed.clone() };
+        let id_range = Some((JobId(Uuid::from_u128(1)), JobId(Uuid::from_u128(2))));
+        let by_id = JobFilter { id_range, ..failed.clone() };
         let parent = Some(ParentKey { number: 7, root: 7 });
         let of_job = |filter: &JobFilter| JobFilter { parent, ..filter.clone() };
         let running = JobFilter { states: vec![JobState::Running], ..JobFilter::default() };
         for (filter, index) in [
-            (&of_job(&any), "jobs_by_place "),
+            (&of_job(&any_job), "jobs_by_place "),
             (&of_job(&running), "jobs_by_place "),
             (&of_job(&failed), "jobs_children_failed "),
             (&of_job(&by_id), "jobs_by_id "),
-            (&any, "jobs_top "),
+            (&any_job, "jobs_top "),
             (&failed, "jobs_top_by_state "),
             (&of_workflow(&failed), "jobs_by_state "),
             (&by_id, "jobs_by_id "),
@@ -290,8 +296,8 @@ mod tests {
             for (order, is_first) in
                 orders.into_iter().flat_map(|order| [(order, true), (order, false)])
             {
-                let beyond = if is_first { order.start_cursor() } else { 17 };
-                let plan = plan(&connection, filter, order, beyond);
+                let after = if is_first { order.start_cursor() } else { 17 };
+                let plan = plan(&connection, filter, order, after);
                 assert!(plan.contains(&format!("{index}(")), "{plan}");
                 // Few jobs have an id in the range, so they are sorted.
                 let sorts = plan.contains("ORDER BY");

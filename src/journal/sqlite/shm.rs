@@ -1,6 +1,7 @@
-//! Reserves disk blocks for SQLite's `-shm`. SQLite maps that file and writes one byte in each 4
-//! KiB of it to allocate the blocks. Where the file system has smaller blocks, most of the file
-//! remains unallocated: on a full disk the kernel then kills whoever writes there (SIGBUS).
+//! Allocates disk blocks for SQLite's `-shm`. SQLite maps that file and writes one byte in each
+//! 4 KiB of it to allocate the blocks. If the file system has smaller blocks, most of the file
+//! stays sparse: a write to an unallocated block of the mapping raises SIGBUS on a full disk, which
+//! kills the process.
 
 use super::files;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -9,35 +10,37 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The block size in which one written byte allocates everything that SQLite needs, in bytes.
+/// The largest distance between the bytes that SQLite writes to allocate the `-shm`, in bytes. A
+/// file system with blocks of at least this size allocates the whole file.
 const SQLITE_BLOCK_BYTES: u64 = 4 << 10;
 
-/// The room that is allocated beyond the end of the file: enough for the index of 500 MB of `-wal`;
-/// in bytes.
+/// How much is allocated beyond the end of the file, in bytes: enough for the index of 500 MB of
+/// `-wal`.
 pub(super) const EXTRA_BYTES: u64 = 1 << 20;
 
+/// The `-shm` of an open journal, on a file system with small blocks.
 pub(super) struct Shm {
     path: PathBuf,
-    /// Open for as long as the connection: closing any descriptor of a file drops all locks of the
-    /// process on it, SQLite's too.
+    /// Open for as long as the connection: when a process closes any descriptor of a file, it loses
+    /// all its locks on the file, including SQLite's. `None` before the first allocation.
     file: Option<File>,
 }
 
 impl Shm {
-    /// Returns the `-shm` of the journal at `path`; `None` where SQLite allocates its blocks
-    /// anyway.
+    /// Returns the `-shm` of the journal at `path`; `None` if SQLite itself allocates all its
+    /// blocks.
     pub(super) fn for_journal(path: &Path) -> Option<Shm> {
         let directory = path.parent().unwrap_or(Path::new("/"));
-        let block = statvfs(directory).map_or(SQLITE_BLOCK_BYTES, |disk| disk.f_frsize);
+        let block_bytes = statvfs(directory).map_or(SQLITE_BLOCK_BYTES, |disk| disk.f_frsize);
         let path = files::sibling(path, "-shm");
-        (block < SQLITE_BLOCK_BYTES).then_some(Shm { path, file: None })
+        (block_bytes < SQLITE_BLOCK_BYTES).then_some(Shm { path, file: None })
     }
 
     /// Allocates blocks for the whole file, which SQLite has created and mapped.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no room, or no file.
+    /// Returns an error if the disk is full, or if the file does not exist.
     pub(super) fn allocate(&mut self) -> io::Result<()> {
         if self.file.is_none() {
             self.file = Some(OpenOptions::new().read(true).write(true).open(&self.path)?);
@@ -47,7 +50,7 @@ impl Shm {
         match fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
             // The file system does not support the call.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            allocated => Ok(allocated?),
+            result => Ok(result?),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Reads the creations and ends of root jobs, row by row, for statistics. Everything from before
-//! this process was projected when the journal was opened. So these reads project nothing, and hold
-//! up nobody.
+//! Reads the creation and end times of root jobs, row by row, for statistics. These reads do not
+//! project, so they block nobody. What earlier processes committed was projected when the journal
+//! was opened.
 
 use super::reader::Reader;
 use crate::error::JournalError;
@@ -22,7 +22,7 @@ impl StatisticsRecords for Reader {
         &self,
         below: JobNumber,
         limit: u32,
-        each: &mut dyn FnMut(&str, Timestamp),
+        handler: &mut dyn FnMut(&str, Timestamp),
     ) -> Result<Option<JobNumber>, JournalError> {
         self.read(|connection| {
             let mut read = || -> rusqlite::Result<Option<JobNumber>> {
@@ -30,7 +30,7 @@ impl StatisticsRecords for Reader {
                 let mut rows = statement.query(params![below, limit])?;
                 let mut last = None;
                 while let Some(row) = rows.next()? {
-                    each(row.get_ref(1)?.as_str()?, Timestamp(row.get(2)?));
+                    handler(row.get_ref(1)?.as_str()?, Timestamp(row.get(2)?));
                     last = Some(row.get(0)?);
                 }
                 Ok(last)
@@ -43,9 +43,9 @@ impl StatisticsRecords for Reader {
         &self,
         workflow: &str,
         since: Timestamp,
-        beyond: EndedCursor,
+        after: EndedCursor,
         limit: u32,
-        each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
+        handler: &mut dyn FnMut(JobState, Timestamp, Timestamp),
     ) -> Result<Option<EndedCursor>, JournalError> {
         self.read(|connection| {
             let mut read = || -> rusqlite::Result<Option<EndedCursor>> {
@@ -53,15 +53,15 @@ impl StatisticsRecords for Reader {
                 let mut rows = statement.query(params![
                     workflow,
                     since.0,
-                    beyond.ended.0,
-                    beyond.number,
+                    after.ended.0,
+                    after.number,
                     limit
                 ])?;
                 let mut last = None;
                 while let Some(row) = rows.next()? {
                     let ended = Timestamp(row.get(3)?);
                     if let Some(state) = JobState::from_name(row.get_ref(1)?.as_str()?) {
-                        each(state, Timestamp(row.get(2)?), ended);
+                        handler(state, Timestamp(row.get(2)?), ended);
                     }
                     last = Some(EndedCursor { ended, number: row.get(0)? });
                 }
@@ -79,12 +79,13 @@ mod tests {
 
     #[test]
     fn both_queries_read_an_index_in_order() {
-        let (_folder, connection) = empty_journal();
+        let (_directory, connection) = empty_journal();
         for sql in [SELECT_CREATIONS, SELECT_ENDS] {
-            let mut statement =
-                connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("a plan");
-            let count = statement.parameter_count();
-            let values = rusqlite::params_from_iter((0..count).map(|_| 1));
+            let mut statement = connection
+                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+                .expect("the query is valid");
+            let parameters = statement.parameter_count();
+            let values = rusqlite::params_from_iter((0..parameters).map(|_| 1));
             let plan: rusqlite::Result<Vec<String>> =
                 statement.query_map(values, |row| row.get(3)).expect("a plan").collect();
             let plan = plan.expect("a plan").join("; ");

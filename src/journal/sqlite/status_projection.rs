@@ -1,10 +1,11 @@
-//! The status tables (docs/operations.md): for each workflow a table `status_<full name>` with a
-//! row for each of its root jobs and a column for each step of its own graph, for any SQLite client
-//! to read.
+//! Writes the status tables (docs/operations.md). Each workflow has a table `status_<full name>`,
+//! with a row for each root job and a column for each step of the workflow's main graph. Any SQLite
+//! client can read it.
 //!
-//! They are projections: a row follows from the entries of its job, and is written later, together
-//! with the rows of other jobs. Nothing is ever rebuilt from them. A table that is missing, altered
-//! or damaged is created anew; one that cannot be created is not written until the next start.
+//! The tables are projections: a row follows from the entries of its job, and is written later,
+//! together with the rows of other jobs. Nothing is ever rebuilt from them. A table that is
+//! missing, altered or damaged is recreated. A table that cannot be created is not written until
+//! the next start.
 
 use super::file_rows::FileRows;
 use super::status_table::{StatusTable, TableLayout, WriteError};
@@ -15,17 +16,18 @@ use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// What the writer knows of the status tables.
+/// The writer's cache of status tables.
 #[derive(Default)]
 pub(super) struct StatusTables {
-    /// The layout of each definition's status table, by the definition's number.
+    /// The layout of each definition's status table, by the definition's number; `None` if the
+    /// table is unusable.
     pub(super) layouts: HashMap<i64, Option<Arc<TableLayout>>>,
-    /// The keys of the tables that cannot be created.
+    /// The keys of the tables that cannot be created: they are not written until the next start.
     pub(super) unusable: HashSet<String>,
 }
 
 impl StatusTables {
-    /// Writes the status changes of a transaction.
+    /// Writes changes to the status tables, creating the tables that are missing.
     pub(super) fn write(
         &mut self,
         connection: &Connection,
@@ -35,7 +37,7 @@ impl StatusTables {
         for change in changes.0.values() {
             let definition = match change.created {
                 Some((_, _, definition)) => Some(definition),
-                // `None` for a child job, and for a deleted job.
+                // There is no such row for a child job or a deleted job.
                 None => connection
                     .prepare_cached(
                         "SELECT definition FROM jobs WHERE number = ?1 AND parent IS NULL",
@@ -75,16 +77,16 @@ impl StatusTables {
         Ok(())
     }
 
-    /// Returns the layout for the jobs of a definition, after creating what is missing of their
-    /// status table.
+    /// Returns the layout of a definition's status table, after creating what is missing of the
+    /// table; `None` if the table is unusable. `number` is the definition's number.
     fn layout(
         &mut self,
         connection: &Connection,
         file: &str,
         number: i64,
     ) -> Result<Option<Arc<TableLayout>>, WriteError> {
-        if let Some(known) = self.layouts.get(&number) {
-            return Ok(known.clone());
+        if let Some(layout) = self.layouts.get(&number) {
+            return Ok(layout.clone());
         }
         let definition = Rebuilder::new(&FileRows { connection, file, is_projected: true })
             .load_definition(number)?;

@@ -9,8 +9,8 @@ use crate::traits::StatusRecords;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
-/// The rarest of several conditions leads the query. Conditions that more rows than this match are
-/// considered equally common.
+/// The most rows that are counted to find the rarest of several conditions. Conditions that match
+/// more rows are considered equally common.
 const ROWS_COUNTED_MAX: usize = 10_000;
 
 impl StatusRecords for Reader {
@@ -41,12 +41,12 @@ impl StatusRecords for Reader {
                      FROM {table} AS s WHERE s._rowid_ < ?"
                 );
                 let mut values = vec![Value::from(before)];
-                for (at, (column, value)) in conditions.into_iter().enumerate() {
-                    // The sign prevents the use of an index on the column, so the first condition
-                    // leads.
+                for (index, (column, value)) in conditions.into_iter().enumerate() {
+                    // A unary plus prevents the use of an index on the column, so SQLite uses that
+                    // of the first condition.
                     sql.push_str(&format!(
                         " AND {}s.{} = ?",
-                        if at == 0 { "" } else { "+" },
+                        if index == 0 { "" } else { "+" },
                         quote_identifier(&column)
                     ));
                     values.push(Value::from(value));
@@ -55,7 +55,7 @@ impl StatusRecords for Reader {
                 let mut statement = connection.prepare_cached(&sql)?;
                 let rows = statement.query_map(params_from_iter(values), |row| {
                     let statuses = (0..columns.len())
-                        .map(|at| row.get(5 + at))
+                        .map(|index| row.get(5 + index))
                         .collect::<rusqlite::Result<_>>()?;
                     let (number, job, state) = (row.get(0)?, row.get(1)?, row.get(2)?);
                     Ok(StatusRow {
@@ -89,13 +89,11 @@ fn rank_conditions(
     if filter.job.is_some() || conditions.len() < 2 {
         return Ok(conditions);
     }
+    // The count of matching rows, and the index of the condition.
     let mut rarest = (i64::MAX, 0);
-    for (at, (column, value)) in conditions.iter().enumerate() {
-        if columns
-            .iter()
-            .position(|known| known == column)
-            .is_some_and(|at| at >= INDEXED_COLUMNS_MAX)
-        {
+    for (index, (column, value)) in conditions.iter().enumerate() {
+        let step_index = columns.iter().position(|step_column| step_column == column);
+        if step_index.is_some_and(|step_index| step_index >= INDEXED_COLUMNS_MAX) {
             continue;
         }
         let sql = format!(
@@ -106,7 +104,7 @@ fn rank_conditions(
         let count: i64 = connection
             .prepare_cached(&sql)?
             .query_row(rusqlite::params![value, before], |row| row.get(0))?;
-        rarest = rarest.min((count, at));
+        rarest = rarest.min((count, index));
     }
     conditions.swap(0, rarest.1);
     Ok(conditions)

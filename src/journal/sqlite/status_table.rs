@@ -12,12 +12,12 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, ffi};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// How many step columns of a status table have an index. A filter on a later column reads every
-/// row.
+/// The most step columns of a status table that have an index. A filter on a later column scans the
+/// table.
 pub(super) const INDEXED_COLUMNS_MAX: usize = 64;
 
-/// The most step columns of a status table, including those that only earlier definitions had.
-/// SQLite allows no more than 2,000 columns in a table; further steps have none.
+/// The most step columns of a status table, including those of steps that only earlier definitions
+/// had. Further steps have no column: SQLite allows at most 2,000 columns in a table.
 const STEP_COLUMNS_MAX: usize = 1_900;
 
 /// The columns before those of the steps.
@@ -28,9 +28,9 @@ const NAME_PREFIX: &str = "status_";
 
 /// The error of a write transaction.
 pub(super) enum WriteError {
-    /// In the journal's own tables, or for want of room.
+    /// An error of the journal's own tables, of the disk, or of the whole file.
     Sqlite(rusqlite::Error),
-    /// In a status table: it is damaged, or was altered.
+    /// An error of a status table, which is damaged or was altered.
     StatusTable(StatusTable, rusqlite::Error),
     /// A job from which a row is projected cannot be rebuilt.
     Journal(JournalError),
@@ -51,21 +51,22 @@ impl From<JournalError> for WriteError {
 /// Returns whether an error that occurred in a status table concerns that table alone, and not the
 /// disk or the whole file.
 pub(super) fn is_table_error(error: &rusqlite::Error) -> bool {
-    let own = [
+    let table_errors = [
         ErrorCode::Unknown,
         ErrorCode::DatabaseCorrupt,
         ErrorCode::ConstraintViolation,
         ErrorCode::SchemaChanged,
         ErrorCode::TypeMismatch,
     ];
-    error.sqlite_error_code().is_none_or(|code| own.contains(&code))
+    error.sqlite_error_code().is_none_or(|code| table_errors.contains(&code))
 }
 
-/// Names of steps, each once, ignoring case.
+/// The names of steps in order, without duplicates. Names that differ only in case are duplicates.
 #[derive(Default)]
 pub(super) struct StepNames {
     names: Vec<String>,
-    known: HashSet<String>,
+    /// The names in lower case.
+    keys: HashSet<String>,
 }
 
 impl StepNames {
@@ -74,19 +75,21 @@ impl StepNames {
     }
 
     fn add(&mut self, name: &str) {
-        if self.known.insert(name.to_ascii_lowercase()) {
+        if self.keys.insert(name.to_ascii_lowercase()) {
             self.names.push(name.to_owned());
         }
     }
 }
 
-/// The status table of a definition and, for each step, its quoted column, if it has one.
+/// The columns of a status table for the steps of one definition.
 pub(super) struct TableLayout {
     pub(super) table: StatusTable,
+    /// The quoted column of each step, by the step's index; `None` if the step has no column.
     columns: Vec<Option<String>>,
 }
 
 impl TableLayout {
+    /// Inserts or updates the row of a job.
     pub(super) fn write_row(
         &self,
         connection: &Connection,
@@ -133,16 +136,16 @@ impl TableLayout {
             sql.push_str(" WHERE _rowid_ = ?");
         }
         let mut statement = connection.prepare_cached(&sql)?;
-        for (at, value) in values.iter().enumerate() {
-            statement.raw_bind_parameter(at + 1, value)?;
+        for (index, value) in values.iter().enumerate() {
+            statement.raw_bind_parameter(index + 1, value)?;
         }
         statement.raw_bind_parameter(values.len() + 1, change.job)?;
         statement.raw_execute().map(|_| ())
     }
 }
 
-/// The number of rows, and the lowest and highest job number. SQLite's VACUUM may renumber rows
-/// from 1, which shows here too.
+/// The number of rows of a status table, and the lowest and highest job number. It is compared with
+/// the root jobs to find out whether rows were added, deleted, or renumbered by SQLite's VACUUM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RowCount {
     rows: i64,
@@ -163,17 +166,20 @@ pub(super) fn count_root_jobs(
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let workflow: String = row.get(0)?;
-        let found = RowCount { rows: row.get(1)?, first: row.get(2)?, last: row.get(3)? };
+        let (rows, first, last): (i64, Option<JobNumber>, _) =
+            (row.get(1)?, row.get(2)?, row.get(3)?);
         let count = counts.entry(workflow.to_ascii_lowercase()).or_default();
-        count.rows += found.rows;
-        count.first = count.first.into_iter().chain(found.first).min();
-        count.last = count.last.max(found.last);
+        count.rows += rows;
+        count.first = count.first.into_iter().chain(first).min();
+        count.last = count.last.max(last);
     }
     Ok(counts)
 }
 
+/// The status table of a workflow. The table need not exist.
 #[derive(Clone)]
 pub(super) struct StatusTable {
+    /// The full name of the workflow.
     pub(super) workflow: String,
 }
 
@@ -186,7 +192,8 @@ impl StatusTable {
         StatusTable { workflow: definition.full_name() }
     }
 
-    /// Returns the name in lower case: SQLite ignores the case of ASCII letters.
+    /// Returns a key that is the same for all names of the table: SQLite ignores the case of ASCII
+    /// letters.
     pub(super) fn key(&self) -> String {
         self.workflow.to_ascii_lowercase()
     }
@@ -199,6 +206,7 @@ impl StatusTable {
         quote_identifier(&self.name())
     }
 
+    /// Converts an error that occurred in this table.
     pub(super) fn to_write_error(&self, error: rusqlite::Error) -> WriteError {
         if is_table_error(&error) {
             WriteError::StatusTable(self.clone(), error)
@@ -215,43 +223,40 @@ impl StatusTable {
         file: &str,
         definition: &Definition,
     ) -> Result<bool, WriteError> {
-        let failed = |error| self.to_write_error(error);
-        let columns = self.columns(connection).map_err(failed)?;
+        let to_error = |error| self.to_write_error(error);
+        let columns = self.columns(connection).map_err(to_error)?;
         let exists = match &columns {
-            Some(columns) => self.add_columns(connection, columns, definition).map_err(failed)?,
+            Some(columns) => self.add_columns(connection, columns, definition).map_err(to_error)?,
             None => false,
         };
         if !exists {
-            self.drop_if_exists(connection, false).map_err(failed)?;
+            self.drop_if_exists(connection, false).map_err(to_error)?;
             let jobs = self.root_jobs(connection)?;
             let rows = FileRows { connection, file, is_projected: true };
             let mut rebuild = Rebuilder::new(&rows);
             let mut steps = StepNames::default();
             steps.add_definition(definition);
-            // Then the steps that only earlier definitions have, those of the newest first.
-            for earlier in jobs
-                .iter()
-                .map(|(_, definition)| *definition)
-                .collect::<BTreeSet<i64>>()
-                .into_iter()
-                .rev()
-            {
-                steps.add_definition(&*rebuild.load_definition(earlier)?);
+            // Then the steps of earlier definitions, the newest definition first.
+            let earlier_definitions: BTreeSet<i64> =
+                jobs.iter().map(|(_, definition)| *definition).collect();
+            for number in earlier_definitions.into_iter().rev() {
+                steps.add_definition(&*rebuild.load_definition(number)?);
             }
-            self.create(connection, &steps.names).map_err(failed)?;
+            self.create(connection, &steps.names).map_err(to_error)?;
             self.fill(connection, &mut rebuild, &jobs)?;
         }
-        self.create_indexes(connection).map_err(failed)?;
+        self.create_indexes(connection).map_err(to_error)?;
         Ok(!exists)
     }
 
+    /// Creates the table with columns for these steps.
     fn create(&self, connection: &Connection, steps: &[String]) -> rusqlite::Result<()> {
-        let own = JOB_COLUMNS.iter().map(|column| format!("{column} TEXT NOT NULL"));
-        let steps = steps
+        let job_columns = JOB_COLUMNS.iter().map(|column| format!("{column} TEXT NOT NULL"));
+        let step_columns = steps
             .iter()
             .take(STEP_COLUMNS_MAX)
             .map(|step| format!("{} TEXT NOT NULL DEFAULT ''", quote_identifier(step)));
-        let columns: Vec<String> = own.chain(steps).collect();
+        let columns: Vec<String> = job_columns.chain(step_columns).collect();
         connection.execute_batch(&format!(
             "CREATE TABLE {}({}) STRICT",
             self.quoted_name(),
@@ -259,7 +264,7 @@ impl StatusTable {
         ))
     }
 
-    /// Adds the columns of new steps; returns false if the table must be created anew for them.
+    /// Adds the columns of new steps. Returns false if the table must be recreated for them.
     fn add_columns(
         &self,
         connection: &Connection,
@@ -269,8 +274,8 @@ impl StatusTable {
         let mut steps = StepNames::default();
         columns.iter().for_each(|column| steps.add(column));
         steps.add_definition(definition);
-        for (at, step) in steps.names.iter().enumerate().skip(columns.len()) {
-            if at >= STEP_COLUMNS_MAX {
+        for (index, step) in steps.names.iter().enumerate().skip(columns.len()) {
+            if index >= STEP_COLUMNS_MAX {
                 tracing::warn!(
                     workflow = self.workflow,
                     step,
@@ -279,7 +284,7 @@ impl StatusTable {
                 break;
             }
             if ["rowid", "oid"].iter().any(|alias| alias.eq_ignore_ascii_case(step)) {
-                // SQLite has such a column from the beginning, or not at all.
+                // A column with an alias of the rowid as its name must be there from the beginning.
                 return Ok(false);
             }
             connection.execute_batch(&format!(
@@ -303,11 +308,12 @@ impl StatusTable {
             .query_map([self.name()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let columns: Vec<(String, bool, Option<String>)> = rows.collect::<rusqlite::Result<_>>()?;
         let is_expected =
-            |(at, (name, is_text, default)): (usize, &(String, bool, Option<String>))| {
+            |(index, (name, is_text, default)): (usize, &(String, bool, Option<String>))| {
                 *is_text
-                    && JOB_COLUMNS.get(at).map_or(default.as_deref() == Some("''"), |own| {
-                        own == name && default.is_none()
-                    })
+                    && match JOB_COLUMNS.get(index) {
+                        Some(job_column) => job_column == name && default.is_none(),
+                        None => default.as_deref() == Some("''"),
+                    }
             };
         if columns.len() < JOB_COLUMNS.len() || !columns.iter().enumerate().all(is_expected) {
             return Ok(None);
@@ -315,7 +321,7 @@ impl StatusTable {
         Ok(Some(columns.into_iter().skip(JOB_COLUMNS.len()).map(|(name, ..)| name).collect()))
     }
 
-    /// Returns the step columns of a table that this transaction has created or found right.
+    /// Returns the step columns of a table that this transaction has created or checked before.
     fn ensured_columns(&self, connection: &Connection) -> rusqlite::Result<Vec<String>> {
         let altered = || {
             let what = "its columns are not those that were made".to_owned();
@@ -324,13 +330,15 @@ impl StatusTable {
         self.columns(connection)?.ok_or_else(altered)
     }
 
-    /// Returns the kind of object with this name: `table`, or whatever somebody else has created.
+    /// Returns SQLite's type of the object with the table's name: `table`, or `view` or `index` if
+    /// somebody else has created one; `None` if there is no such object.
     pub(super) fn object_kind(&self, connection: &Connection) -> rusqlite::Result<Option<String>> {
         let sql = "SELECT type FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE \
                    AND type IN ('table', 'view', 'index')";
         connection.prepare_cached(sql)?.query_row([self.name()], |row| row.get(0)).optional()
     }
 
+    /// Creates the missing indexes.
     fn create_indexes(&self, connection: &Connection) -> rusqlite::Result<()> {
         let steps = self.ensured_columns(connection)?;
         let columns = ["job", "state"]
@@ -338,7 +346,7 @@ impl StatusTable {
             .chain(steps.iter().take(INDEXED_COLUMNS_MAX).map(String::as_str));
         for column in columns {
             let unique = if column == "job" { "UNIQUE " } else { "" };
-            // No step name has a space, and no status table's name begins like this.
+            // This cannot be the name of a status table: it has spaces and another prefix.
             let name = quote_identifier(&format!("index {column} of {}", self.workflow));
             connection.execute_batch(&format!(
                 "CREATE {unique}INDEX IF NOT EXISTS {name} ON {}({})",
@@ -349,24 +357,26 @@ impl StatusTable {
         Ok(())
     }
 
+    /// Returns the layout of the table for a definition.
     pub(super) fn layout(
         &self,
         connection: &Connection,
         definition: &Definition,
     ) -> Result<TableLayout, WriteError> {
-        let known = self.ensured_columns(connection).map_err(|error| self.to_write_error(error))?;
-        let known: HashMap<String, String> =
-            known.iter().map(|name| (name.to_ascii_lowercase(), quote_identifier(name))).collect();
+        let names = self.ensured_columns(connection).map_err(|error| self.to_write_error(error))?;
+        let columns_by_key: HashMap<String, String> =
+            names.iter().map(|name| (name.to_ascii_lowercase(), quote_identifier(name))).collect();
         let columns = definition
             .graph()
             .steps
             .iter()
-            .map(|step| known.get(&step.name.to_ascii_lowercase()).cloned())
+            .map(|step| columns_by_key.get(&step.name.to_ascii_lowercase()).cloned())
             .collect();
         Ok(TableLayout { table: self.clone(), columns })
     }
 
-    /// Returns all root jobs in the order of creation, each with the number of its definition.
+    /// Returns the root jobs of the workflow in the order of creation, each with the number of its
+    /// definition.
     fn root_jobs(&self, connection: &Connection) -> rusqlite::Result<Vec<(JobNumber, i64)>> {
         let sql = "SELECT number, definition FROM jobs WHERE parent IS NULL AND ended IS NULL \
                      AND workflow = ?1 COLLATE NOCASE UNION ALL
@@ -378,7 +388,8 @@ impl StatusTable {
             .collect()
     }
 
-    /// Writes the rows of jobs, each as it is after all its entries.
+    /// Writes the rows of jobs, which are rebuilt from the journal. Each job comes with the number
+    /// of its definition.
     fn fill(
         &self,
         connection: &Connection,
@@ -398,8 +409,8 @@ impl StatusTable {
                 continue;
             };
             let layout = match layouts.entry(definition) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => place.insert(self.layout(connection, job.definition())?),
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => entry.insert(self.layout(connection, job.definition())?),
             };
             let change = StatusChange::full_row(number, &job, changed_at, definition);
             layout.write_row(connection, &change).map_err(|error| self.to_write_error(error))?;
@@ -407,6 +418,7 @@ impl StatusTable {
         Ok(())
     }
 
+    /// Counts the rows of the table.
     pub(super) fn row_count(&self, connection: &Connection) -> Result<RowCount, WriteError> {
         let sql = format!(
             "SELECT (SELECT count(*) FROM {0}), (SELECT min(_rowid_) FROM {0}), \
@@ -421,8 +433,8 @@ impl StatusTable {
         read().map_err(|error| self.to_write_error(error))
     }
 
-    /// Drops the object with this name. The pages of a damaged table may be in use elsewhere too,
-    /// so none of them is freed.
+    /// Drops the object with the table's name. The pages of a damaged table are not freed, because
+    /// another table may use them too.
     pub(super) fn drop_if_exists(
         &self,
         connection: &Connection,
@@ -436,7 +448,7 @@ impl StatusTable {
     }
 }
 
-/// Returns the names of the status tables that are damaged on their own.
+/// Returns the names of the status tables in which SQLite's quick check finds damage.
 pub(super) fn find_damaged(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' \
                AND substr(name, 1, length(?1)) = ?1 COLLATE NOCASE";
@@ -455,16 +467,16 @@ pub(super) fn find_damaged(connection: &Connection) -> rusqlite::Result<Vec<Stri
     Ok(names)
 }
 
-/// Removes a table and its indexes from the schema, without touching their pages.
+/// Removes a table and its indexes from the schema, without freeing their pages.
 pub(super) fn remove_from_schema(connection: &Connection, name: &str) -> rusqlite::Result<()> {
-    let defend = |on| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, on);
-    defend(false)?;
+    let set_defensive = |on| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, on);
+    set_defensive(false)?;
     connection.execute_batch("PRAGMA writable_schema = ON")?;
-    let deleted =
+    let result =
         connection.execute("DELETE FROM sqlite_schema WHERE tbl_name = ?1 COLLATE NOCASE", [name]);
     connection.execute_batch("PRAGMA writable_schema = RESET")?;
-    defend(true)?;
-    deleted.map(|_| ())
+    set_defensive(true)?;
+    result.map(|_| ())
 }
 
 /// Returns whether a table has the name of a status table.

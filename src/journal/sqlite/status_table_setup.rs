@@ -9,12 +9,11 @@ use std::collections::HashMap;
 
 impl JournalWriter {
     /// Creates what is missing of the status tables of `definitions`: tables, columns, indexes, and
-    /// the rows of the jobs in the journal. Called with the loaded definitions before their first
-    /// jobs.
+    /// rows. Called with the loaded definitions before their first jobs.
     ///
     /// # Errors
     ///
-    /// Returns SQLite's errors, and an error if a job from which a row is projected is damaged.
+    /// Returns an error if SQLite fails, or if a job from which a row is projected is damaged.
     pub(super) fn create_status_tables<'a>(
         &mut self,
         definitions: impl IntoIterator<Item = &'a Definition>,
@@ -23,11 +22,13 @@ impl JournalWriter {
         let counts = count_root_jobs(&self.connection)
             .map_err(|error| to_journal_error(&self.file, error))?;
         for definition in definitions {
-            self.write_with_repair(|core| core.create_status_table(definition, &counts))?;
+            self.write_with_repair(|writer| writer.create_status_table(definition, &counts))?;
         }
         Ok(())
     }
 
+    /// Creates what is missing of the status table of a definition. A table whose row count does
+    /// not match the root jobs of the workflow is recreated.
     fn create_status_table(
         &mut self,
         definition: &Definition,
@@ -50,7 +51,7 @@ impl JournalWriter {
                 .map_err(|error| table.to_write_error(error))?;
             table.ensure_exists(&transaction, &self.file, definition)?;
         }
-        // The next record of a job finds the columns that it needs.
+        // The next projection reads the new columns.
         self.status_tables.layouts.clear();
         Ok(transaction.commit()?)
     }

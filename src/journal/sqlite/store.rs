@@ -1,13 +1,12 @@
-//! The writing end of a journal in a file. It shares its state with the readers made from it:
-//! before a reader queries projected tables, it brings them up to date.
+//! The writing end of a journal in a file. Its readers share its state: before a reader queries
+//! projected tables, it projects what is committed.
 
 use super::reader::Reader;
 use super::schema::JournalOptions;
 use super::writer::JournalWriter;
 use crate::error::{FileLoss, JournalError};
 use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
-use crate::recover::JobTreeHandler;
-use crate::recover::RecoveredJob;
+use crate::recover::{JobTreeHandler, RecoveredJob};
 use crate::traits::{Journal, Records};
 use engine::{Definition, Millis, Timestamp};
 use std::collections::BTreeSet;
@@ -29,28 +28,29 @@ impl SqliteJournal {
     ///
     /// Returns an error if the journal is in use, damaged, unreadable, or of another program.
     pub fn open(options: &JournalOptions) -> Result<SqliteJournal, JournalError> {
-        let core = JournalWriter::open(options)
+        let writer = JournalWriter::open(options)
             .or_else(|error| JournalWriter::open_in_reserve(options, error))?;
-        let path = core.path().to_owned();
-        Ok(SqliteJournal { writer: Arc::new(Mutex::new(core)), path })
+        let path = writer.path().to_owned();
+        Ok(SqliteJournal { writer: Arc::new(Mutex::new(writer)), path })
     }
 
-    /// Keeps a reserve on the disk from now on, in a file beside the journal, for emptying it when
-    /// the disk is full.
+    /// Keeps a reserve from now on: a file beside the journal that holds disk space back, so that
+    /// jobs can be deleted when the disk is full.
     pub fn with_reserve(self) -> SqliteJournal {
         self.writer().fill_reserve();
         self
     }
 
-    /// Returns the path without symbolic links; readers must not follow another.
+    /// Returns the path without symbolic links. Readers must use this path, because SQLite keeps
+    /// the `-wal` beside it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns a reader that sees everything that is committed.
     pub fn reader(&self) -> Reader {
-        let new_ids = self.writer().unprojected_ids.clone();
-        Reader::for_writer(&self.path, Arc::downgrade(&self.writer), new_ids)
+        let unprojected_ids = self.writer().unprojected_ids.clone();
+        Reader::for_writer(&self.path, Arc::downgrade(&self.writer), unprojected_ids)
     }
 
     fn writer(&self) -> MutexGuard<'_, JournalWriter> {
@@ -108,16 +108,16 @@ impl Journal for SqliteJournal {
         self.writer().write_confirms()
     }
 
-    fn store_offsets(&mut self, positions: &[StoredOffset]) -> Result<(), JournalError> {
-        self.writer().store_offsets(positions)
+    fn store_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError> {
+        self.writer().store_offsets(offsets)
     }
 
     fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError> {
         self.writer().recover()
     }
 
-    fn for_each_job_tree(&self, each: JobTreeHandler<'_>) -> Result<(), JournalError> {
-        self.writer().for_each_job_tree(each)
+    fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError> {
+        self.writer().for_each_job_tree(handler)
     }
 
     fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {

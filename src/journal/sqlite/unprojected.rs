@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The changes that are committed but not projected yet.
 #[derive(Default)]
 pub(super) struct Unprojected {
-    /// The rows of `entries`: each row's job, first entry and `seq`.
+    /// The rows of `entries`, as rows of `places`: each row's job, first entry and `seq`.
     pub(super) places: Vec<(JobNumber, u64, i64)>,
-    /// The first entry of each job's last row.
-    last_entries: HashMap<JobNumber, u64>,
+    /// The number of the first entry of each job's last row.
+    last_row_starts: HashMap<JobNumber, u64>,
     /// The changes to `jobs`.
     pub(super) jobs: BTreeMap<JobNumber, JobChange>,
     /// The changes to the status tables.
@@ -22,11 +22,11 @@ pub(super) struct Unprojected {
 /// The change to a row of `jobs`, merged from several records of a job.
 #[derive(Default)]
 pub(super) struct JobChange {
-    /// The row of a new job, and its workflow's full name.
+    /// The row of a new job, and its workflow's full name; `None` if the row exists already.
     pub(super) new: Option<(JobRow, String)>,
-    /// The new state, and when the job ended.
+    /// The new state, and when the job ended; `None` if the state did not change.
     pub(super) state: Option<(JobState, Option<Timestamp>)>,
-    /// Whether the job takes input.
+    /// Whether the job takes input; `None` if that did not change.
     pub(super) is_open: Option<bool>,
 }
 
@@ -36,43 +36,44 @@ impl Unprojected {
         self.places.is_empty()
     }
 
-    /// Returns the row of a new job.
+    /// Returns the row of a job that is not projected at all; `None` for any other job.
     pub(super) fn new_job(&self, number: JobNumber) -> Option<&JobRow> {
         self.jobs.get(&number)?.new.as_ref().map(|(row, _)| row)
     }
 
-    /// Returns whether a root job, or a descendant of it, is new.
+    /// Returns whether a root job or any of its descendants is not projected at all.
     pub(super) fn has_new_jobs_of(&self, root: JobNumber) -> bool {
-        let new = self.jobs.values().filter_map(|change| change.new.as_ref());
-        new.map(|(row, _)| row.root).any(|other| other == root)
+        let new_jobs = self.jobs.values().filter_map(|change| change.new.as_ref());
+        new_jobs.map(|(row, _)| row.root).any(|job_root| job_root == root)
     }
 
-    /// Returns the first entry of a job's last row.
-    pub(super) fn last_entry_of(&self, job: JobNumber) -> Option<u64> {
-        self.last_entries.get(&job).copied()
+    /// Returns the number of the first entry of a job's last unprojected row.
+    pub(super) fn last_row_start(&self, job: JobNumber) -> Option<u64> {
+        self.last_row_starts.get(&job).copied()
     }
 
+    /// Adds a row that changes neither `jobs` nor the status tables.
     pub(super) fn add_row(&mut self, job: JobNumber, first: u64, seq: i64) {
         self.places.push((job, first, seq));
-        self.last_entries.insert(job, first);
+        self.last_row_starts.insert(job, first);
     }
 
-    /// Adds the changes of a record whose entries are in the row `seq`; `new` is the row of a new
-    /// job.
-    pub(super) fn add_record(&mut self, record: &Record, seq: i64, new: Option<JobRow>) {
+    /// Adds the changes of a record whose entries are in the row `seq`; `new_job` is the row of a
+    /// new job.
+    pub(super) fn add_record(&mut self, record: &Record, seq: i64, new_job: Option<JobRow>) {
         self.add_row(record.job, record.recorded.first, seq);
-        self.statuses.add(record, new.as_ref().map(|row| row.definition));
-        // An ended job is open again if a caller is to be answered.
+        self.statuses.add(record, new_job.as_ref().map(|row| row.definition));
+        // An ended job takes input again until it has answered a caller that joined it.
         let is_reopened = record
             .recorded
             .entries
             .iter()
             .any(|entry| matches!(entry, Entry::Caller(CallerEntry::Joined(_))));
-        if new.is_none() && record.state.is_none() && !record.is_closed && !is_reopened {
+        if new_job.is_none() && record.state.is_none() && !record.is_closed && !is_reopened {
             return;
         }
         let change = self.jobs.entry(record.job).or_default();
-        if let Some((row, created)) = new.zip(record.created.as_ref()) {
+        if let Some((row, created)) = new_job.zip(record.created.as_ref()) {
             change.new = Some((row, created.origin.definition.full_name()));
         }
         if let Some(state) = record.state {
@@ -84,22 +85,26 @@ impl Unprojected {
     }
 }
 
-/// The changes to the status tables: one row for each job, written once.
+/// The changes to the status tables, merged into one change for each job.
 #[derive(Default)]
 pub(super) struct StatusChanges(pub(super) BTreeMap<JobNumber, StatusChange>);
 
-/// The change to one row.
+/// The change to a job's row in a status table.
 pub(super) struct StatusChange {
     pub(super) job: JobNumber,
-    /// For a new job: its id, its creation time, and the number of its definition.
+    /// The job's id, its creation time, and the number of its definition; `None` if the row exists
+    /// already.
     pub(super) created: Option<(JobId, Timestamp, i64)>,
+    /// The new state; `None` if it did not change.
     pub(super) state: Option<JobState>,
+    /// When the state or a status last changed.
     pub(super) updated: Timestamp,
+    /// The changed statuses.
     pub(super) statuses: Vec<(StepIndex, Arc<str>)>,
 }
 
 impl StatusChange {
-    /// Makes a change that writes the whole row of a job.
+    /// Creates the change that writes the complete row of a job.
     pub(super) fn full_row(
         number: JobNumber,
         job: &Job,
@@ -131,7 +136,7 @@ impl StatusChanges {
             job: record.job,
             created,
             state: None,
-            updated: created.map_or(Timestamp::default(), |(_, at, _)| at),
+            updated: created.map_or(Timestamp::default(), |(_, created_at, _)| created_at),
             statuses: Vec::new(),
         });
         change.created = change.created.or(created);
@@ -140,16 +145,16 @@ impl StatusChanges {
             change.updated = record.recorded.at;
         }
         for (step, status) in &record.statuses {
-            match change.statuses.iter_mut().find(|(known, _)| known == step) {
-                Some((_, known)) => known.clone_from(status),
+            match change.statuses.iter_mut().find(|(changed_step, _)| changed_step == step) {
+                Some((_, changed_status)) => changed_status.clone_from(status),
                 None => change.statuses.push((*step, status.clone())),
             }
         }
     }
 }
 
-/// The ids of jobs whose rows are not projected yet. Readers search the newest entries only for
-/// these.
+/// The ids of jobs that may be missing in `jobs`. Readers search the unprojected rows of `entries`
+/// only for these.
 #[derive(Default)]
 pub(super) struct UnprojectedIds(Mutex<HashSet<JobId>>);
 
@@ -158,7 +163,8 @@ impl UnprojectedIds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an id; called before the commit, so that no reader misses it.
+    /// Adds an id. This is called before the commit, so that no reader misses the job. After a
+    /// rollback the id stays until the next projection: readers then search for it in vain.
     pub(super) fn add(&self, id: JobId) {
         self.lock().insert(id);
     }
@@ -167,7 +173,7 @@ impl UnprojectedIds {
         self.lock().contains(&id)
     }
 
-    /// Removes all ids, once they are projected.
+    /// Removes all ids, once everything is projected.
     pub(super) fn clear(&self) {
         self.lock().clear();
     }

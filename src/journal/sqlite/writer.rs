@@ -1,5 +1,4 @@
-//! The state of the writing end: the connection, what is known of the file, and what is not
-//! projected yet.
+//! The state of the writing end: the connection, caches, and what is committed but not projected.
 
 use super::confirms::PendingConfirms;
 use super::file_rows::FileRows;
@@ -25,38 +24,41 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
-/// One in this many pages is kept free by commits: for projecting them, and for deletions.
+/// Commits leave the limit of pages divided by this free, for projections and deletions.
 const COMMIT_RESERVE_DIVISOR: u32 = 8;
 
-/// Job trees that are deleted in part, by their root jobs: the remaining jobs, parents before their
-/// children. Inputs for them are rejected.
+/// The remaining jobs of partially deleted job trees, by root job. Parents come before their
+/// children. Records of these jobs are ignored.
 pub(super) type PartialDeletions = HashMap<JobNumber, Vec<JobNumber>>;
 
 /// The writing end of the journal. There is one per file across all processes: it holds a lock.
 pub(super) struct JournalWriter {
     pub(super) connection: Connection,
+    /// The name of the file as the user gave it, for errors and logs.
     pub(super) file: Arc<str>,
+    /// The path without symbolic links.
     path: PathBuf,
-    /// Numbers of the definitions in the file, by content hash.
+    /// A cache of the numbers of definitions, by content hash.
     pub(super) definitions: HashMap<DefinitionHash, i64>,
-    /// The definition that was looked up last. Usually the next one is the same, and its hash need
-    /// not be computed again.
+    /// The definition that was looked up last, with its number. The next one is usually the same,
+    /// and then its hash is not computed again.
     pub(super) last_definition: Option<(Arc<Definition>, i64)>,
     pub(super) status_tables: StatusTables,
     pub(super) partial_deletions: PartialDeletions,
-    /// The retention of each definition, by number.
+    /// The retention of each definition, by its number; `None` if the definition sets none.
     pub(super) retentions: BTreeMap<i64, Option<Millis>>,
-    /// Dropped after the connection, because SQLite loses its locks when this closes its files.
+    /// Declared after the connection to be dropped after it: closing the watched files drops
+    /// SQLite's locks.
     watch: FileWatch,
-    /// Dropped after the connection, for the same reason.
+    /// Declared after the connection for the same reason.
     pub(super) shm: Option<Shm>,
     lock: FileLock,
-    /// Room on the disk for when it is full.
     pub(super) reserve: Reserve,
+    /// Whether the files are not those that were opened, or must keep their bytes. Then dropping
+    /// the writer writes nothing.
     is_lost: bool,
     /// The highest `seq` in `entries` and `confirmed`.
     pub(super) last_seq: i64,
-    /// What is committed and not projected yet.
     pub(super) unprojected: Unprojected,
     pub(super) unprojected_ids: Arc<UnprojectedIds>,
     pub(super) confirms: PendingConfirms,
@@ -90,7 +92,7 @@ impl JournalWriter {
         };
         let mut watch = FileWatch::start(&path).map_err(unreachable)?;
         watch.poll().map_err(|loss| JournalError::Lost { file: file.to_string(), loss })?;
-        let mut core = JournalWriter {
+        let mut writer = JournalWriter {
             connection,
             file,
             reserve,
@@ -113,31 +115,33 @@ impl JournalWriter {
             is_locked: Cell::new(false),
             broken_reason: None,
         };
-        let caught_up = core.catch_up().and_then(|()| core.set_pages_max(core.commit_pages_max()));
+        let result =
+            writer.catch_up().and_then(|()| writer.set_pages_max(writer.commit_pages_max()));
         // A rejected journal must keep its bytes.
-        core.is_lost = caught_up.is_err();
-        caught_up.map(|()| core)
+        writer.is_lost = result.is_err();
+        result.map(|()| writer)
     }
 
-    /// Returns the path without symbolic links; readers must not follow another.
+    /// Returns the path without symbolic links.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Checks that the files are still those that were opened. If they are not, what is committed
-    /// is lost when the process ends, and nothing is written to them when this is dropped.
+    /// Checks that the files are still those that were opened, and acquires the lock again if its
+    /// file was removed. If the files are not the same, whatever was committed to them is lost when
+    /// the process ends. Then the writer is marked as lost: dropping it writes nothing.
     pub(super) fn check_files(&mut self) -> Result<(), FileLoss> {
-        let check_lock = |lock: &mut FileLock| match lock.ensure_locked() {
+        let ensure_locked = |lock: &mut FileLock| match lock.ensure_locked() {
             Err(LockError::InUse) => Err(FileLoss::LockLost(lock.path().display().to_string())),
             // The next check tries again.
             Err(LockError::Failed(_)) | Ok(()) => Ok(()),
         };
-        let found = self.watch.poll().and_then(|()| check_lock(&mut self.lock));
-        self.is_lost |= found.is_err();
-        found
+        let result = self.watch.poll().and_then(|()| ensure_locked(&mut self.lock));
+        self.is_lost |= result.is_err();
+        result
     }
 
-    /// Returns how much of the disk the files use now.
+    /// Returns how much of the disk the files use now; `None` if that cannot be determined.
     pub(super) fn disk_usage(&self) -> Option<DiskUsage> {
         let main = std::fs::metadata(&self.path).ok()?.len();
         let free = self.read_pragma("freelist_count").ok()? * self.read_pragma("page_size").ok()?;
@@ -146,6 +150,7 @@ impl JournalWriter {
 
     /// Returns the number after the highest in use.
     pub(super) fn next_job_number(&mut self) -> Result<JobNumber, JournalError> {
+        // `jobs` has a new job only after its projection.
         self.project()?;
         self.connection
             .query_row("SELECT coalesce(max(number), 0) + 1 FROM jobs", [], |row| row.get(0))
@@ -157,89 +162,92 @@ impl JournalWriter {
         self.pages_max
     }
 
-    /// Returns how many pages the file may have for a commit.
+    /// Returns the most pages that the file may have after a commit; 0: no limit.
     pub(super) fn commit_pages_max(&self) -> u32 {
         self.pages_max - self.pages_max / COMMIT_RESERVE_DIVISOR
     }
 
-    /// Sets the most pages that the file may have; it keeps those that it has. 0: no limit.
+    /// Sets the most pages that the file may have. SQLite keeps pages beyond the limit that exist
+    /// already. 0 changes nothing.
     pub(super) fn set_pages_max(&self, pages: u32) -> Result<(), JournalError> {
         if pages == 0 {
             return Ok(());
         }
-        let set = self.connection.pragma_update(None, "max_page_count", pages);
-        set.map_err(|error| self.to_journal_error(error))
+        let result = self.connection.pragma_update(None, "max_page_count", pages);
+        result.map_err(|error| self.to_journal_error(error))
     }
 
     /// Runs `write` like [`JournalWriter::write_with_repair`], and also lets it use the pages that
-    /// commits leave free: for projections and deletions. Otherwise a full journal could neither
+    /// commits leave free, as projections and deletions do. Otherwise a full journal could neither
     /// project a job nor delete one that is not projected.
     pub(super) fn write_in_reserve_with_repair<T>(
         &mut self,
         mut write: impl FnMut(&mut JournalWriter) -> Result<T, WriteError>,
     ) -> Result<T, JournalError> {
-        self.write_in_reserve(|core| core.write_with_repair(&mut write))
+        self.write_in_reserve(|writer| writer.write_with_repair(&mut write))
     }
 
-    /// Runs a write that empties the journal, in the pages that commits leave free, and in the room
-    /// of the reserve.
+    /// Runs a write that frees space in the journal. It may use the pages that commits leave free,
+    /// and the disk space of the reserve.
     pub(super) fn write_in_reserve<T>(
         &mut self,
         write: impl FnMut(&mut JournalWriter) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
         self.set_pages_max(self.pages_max)?;
-        let written = self.write_or_use_reserve(WritePurpose::FreeSpace, write);
+        let result = self.write_or_use_reserve(WritePurpose::FreeSpace, write);
         if let Err(error) = self.set_pages_max(self.commit_pages_max()) {
-            // The write has succeeded. The next commit may use more room than it should.
+            // The result of the write stands. The next commit may use more pages than it should.
             tracing::warn!(%error, "the reserve of the journal is not kept for now");
         }
-        written
+        result
     }
 
-    /// Runs `write` without waiting for the disk. Whatever a crash undoes is written again later.
+    /// Runs `write` without waiting for the disk. It must be something that is written again later
+    /// if a crash undoes it.
     pub(super) fn write_without_sync<T>(
         &mut self,
         write: impl FnOnce(&mut JournalWriter) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
         self.set_synchronous("NORMAL")?;
-        let written = write(self);
+        let result = write(self);
         if let Err(error) = self.set_synchronous("FULL") {
-            // A commit that does not wait for the disk must not pass for one that does.
+            // A commit must not be acknowledged before it is on the disk.
             self.broken_reason = Some(error.to_string());
-            return written.and(Err(error));
+            return result.and(Err(error));
         }
-        written
+        result
     }
 
-    fn set_synchronous(&self, how: &str) -> Result<(), JournalError> {
-        let set = self.connection.pragma_update(None, "synchronous", how);
-        set.map_err(|error| self.to_journal_error(error))
+    /// Sets SQLite's pragma `synchronous`.
+    fn set_synchronous(&self, mode: &str) -> Result<(), JournalError> {
+        let result = self.connection.pragma_update(None, "synchronous", mode);
+        result.map_err(|error| self.to_journal_error(error))
     }
 
     /// Runs `write`. If it fails because of a status table, drops that table and runs `write`
-    /// again, which creates it anew. If the same table fails again, it is not written until the
-    /// next start.
+    /// again, which recreates it. If the same table fails again, it is not written until the next
+    /// start.
     pub(super) fn write_with_repair<T>(
         &mut self,
         mut write: impl FnMut(&mut JournalWriter) -> Result<T, WriteError>,
     ) -> Result<T, JournalError> {
-        let mut repaired = HashSet::new();
+        let mut dropped_tables = HashSet::new();
         loop {
-            let failed = match write(self) {
-                Ok(done) => return Ok(done),
-                Err(failed) => failed,
+            let write_error = match write(self) {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
             };
-            // The transaction was rolled back, and with it the definitions it may have added.
+            // The transaction was rolled back, including definitions that it inserted.
             self.clear_definitions();
             self.status_tables.layouts.clear();
-            let (table, error) = match failed {
+            let (table, error) = match write_error {
                 WriteError::Sqlite(error) => return Err(self.to_journal_error(error)),
                 WriteError::Journal(error) => return Err(error),
-                WriteError::StatusTable(failed_table, error) => (failed_table, error),
+                WriteError::StatusTable(table, error) => (table, error),
             };
             let workflow = &table.workflow;
             let is_damaged = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
-            if repaired.insert(table.key()) && self.drop_status_table(&table, is_damaged)? {
+            if dropped_tables.insert(table.key()) && self.drop_status_table(&table, is_damaged)? {
                 tracing::warn!(
                     workflow,
                     %error,
@@ -256,18 +264,18 @@ impl JournalWriter {
         }
     }
 
-    /// Drops a status table; returns false if that fails because of the table itself.
+    /// Drops a status table. Returns false if the table itself prevents that.
     fn drop_status_table(
         &mut self,
         table: &StatusTable,
         is_damaged: bool,
     ) -> Result<bool, JournalError> {
-        let mut discard = || {
+        let mut drop_table = || {
             let transaction = self.connection.transaction()?;
             table.drop_if_exists(&transaction, is_damaged)?;
             transaction.commit()
         };
-        match discard() {
+        match drop_table() {
             Ok(()) => Ok(true),
             Err(error) if is_table_error(&error) => Ok(false),
             Err(error) => Err(self.to_journal_error(error)),
@@ -276,50 +284,52 @@ impl JournalWriter {
 
     /// Returns all jobs that take input, parents before their children, with their open effects.
     pub(super) fn recover(&mut self) -> Result<Vec<RecoveredJob>, JournalError> {
-        let (sender, families) = mpsc::channel();
-        // The receiver lives until all are found.
-        self.for_each_job_tree(&|family| drop(sender.send(family)))?;
+        let (sender, job_trees) = mpsc::channel();
+        // The receiver is still there, so sending cannot fail.
+        self.for_each_job_tree(&|job_tree| drop(sender.send(job_tree)))?;
         drop(sender);
-        let mut recovered: Vec<RecoveredJob> = families.into_iter().flatten().collect();
-        recovered.sort_unstable_by_key(|recovered| recovered.number);
-        Ok(recovered)
+        let mut jobs: Vec<RecoveredJob> = job_trees.into_iter().flatten().collect();
+        jobs.sort_unstable_by_key(|job| job.number);
+        Ok(jobs)
     }
 
-    /// Passes all jobs that take input to `each`, one job tree at a time. Each CPU core rebuilds a
-    /// part of them, over a connection of its own.
+    /// Calls `handler` with every job tree that takes input. Each CPU core rebuilds a part of the
+    /// job trees on a thread of its own.
     pub(super) fn for_each_job_tree(
         &mut self,
-        each: JobTreeHandler<'_>,
+        handler: JobTreeHandler<'_>,
     ) -> Result<(), JournalError> {
         self.project()?;
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let JobPartitions { mut jobs, definitions } =
             JobPartitions::from_rows(&self.rows(), cores)?;
-        let own = jobs.pop().expect("there is at least one part");
-        let (path, file, is_derived) = (&self.path, &*self.file, self.is_all_projected());
+        let first_part = jobs.pop().expect("there is at least one part");
+        let (path, file, is_projected) = (&self.path, &*self.file, self.is_all_projected());
         std::thread::scope(|scope| {
-            let part = |jobs: Vec<JobRow>| {
+            let spawn_part = |jobs: Vec<JobRow>| {
                 let definitions = definitions.clone();
                 scope.spawn(move || {
                     let connection =
                         open_read_only(path).map_err(|error| sqlite_error(file, &error))?;
-                    let rows = FileRows { connection: &connection, file, is_projected: is_derived };
-                    recover::recover_job_trees(&rows, jobs, definitions, each)
+                    let rows = FileRows { connection: &connection, file, is_projected };
+                    recover::recover_job_trees(&rows, jobs, definitions, handler)
                 })
             };
-            let others: Vec<_> = jobs.into_iter().map(part).collect();
-            recover::recover_job_trees(&self.rows(), own, definitions.clone(), each)?;
-            for other in others {
-                other.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+            let threads: Vec<_> = jobs.into_iter().map(spawn_part).collect();
+            recover::recover_job_trees(&self.rows(), first_part, definitions.clone(), handler)?;
+            for thread in threads {
+                thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;
             }
             Ok(())
         })
     }
 
+    /// Returns whether everything is projected and no confirms are pending.
     fn is_all_projected(&self) -> bool {
         self.unprojected.is_empty() && self.confirms.is_empty()
     }
 
+    /// Returns the rows of the file, read over the connection of the writer.
     fn rows(&self) -> FileRows<'_> {
         FileRows {
             connection: &self.connection,
@@ -328,13 +338,14 @@ impl JournalWriter {
         }
     }
 
-    /// Clears the cache of definitions, because a transaction that failed may have added some.
+    /// Clears the caches of definitions after a transaction that was rolled back: it may have
+    /// inserted some of them.
     pub(super) fn clear_definitions(&mut self) {
         self.definitions.clear();
         self.last_definition = None;
     }
 
-    /// Returns an error after an I/O error: then nothing is written any more.
+    /// Returns an error if nothing can be written any more, as after an I/O error.
     pub(super) fn check_not_broken(&self) -> Result<(), JournalError> {
         let broken = |what: &String| JournalError::Failed {
             file: self.file.to_string(),
@@ -344,6 +355,7 @@ impl JournalWriter {
         self.broken_reason.as_ref().map_or(Ok(()), |what| Err(broken(what)))
     }
 
+    /// Converts an error of a write. It records whether another program keeps the file locked.
     pub(super) fn to_journal_error(&self, error: rusqlite::Error) -> JournalError {
         if is_write_failure(&error) && self.reserve.is_disk_full() {
             return JournalError::Failed {
@@ -358,7 +370,7 @@ impl JournalWriter {
     }
 }
 
-/// Opens the file, with room for its `-shm` where SQLite does not see to that.
+/// Opens the file, and allocates the blocks of its `-shm` if SQLite does not do so itself.
 fn open_connection(
     path: &Path,
     options: &JournalOptions,
@@ -379,6 +391,7 @@ fn open_connection(
     Ok(connection)
 }
 
+/// Acquires the lock of the journal at `path`.
 fn acquire_lock(path: &Path, file: &str) -> Result<FileLock, JournalError> {
     let lock = files::sibling(path, ".lock");
     FileLock::acquire(&lock).map_err(|lock_error| match lock_error {
@@ -390,10 +403,11 @@ fn acquire_lock(path: &Path, file: &str) -> Result<FileLock, JournalError> {
 }
 
 impl Drop for JournalWriter {
-    /// Writes everything that is committed to the main file, so that it can be copied alone.
+    /// Projects what is committed, and truncates the `-wal` by a checkpoint, so that the main file
+    /// can be copied alone.
     fn drop(&mut self) {
         if self.is_lost {
-            // The name may lead to another program's file, whose -wal would be removed.
+            // Closing must not remove the -wal: the path may lead to another program's file.
             if let Err(error) = schema::set_keep_wal(&self.connection, true) {
                 tracing::error!(%error, "the journal may be written once more when it is closed");
             }
@@ -406,14 +420,14 @@ impl Drop for JournalWriter {
             tracing::warn!(
                 journal = &*self.file,
                 %error,
-                "what follows from the newest commits is derived at the next start"
+                "the newest commits are projected at the next start"
             );
         }
-        let written = self.write_or_use_reserve(WritePurpose::FreeSpace, |core| {
-            let whole = schema::checkpoint(&core.connection, schema::Checkpoint::TruncateOnClose);
-            whole.map_err(|error| core.to_journal_error(error))
+        let is_complete = self.write_or_use_reserve(WritePurpose::FreeSpace, |writer| {
+            schema::checkpoint(&writer.connection, schema::Checkpoint::TruncateOnClose)
+                .map_err(|error| writer.to_journal_error(error))
         });
-        match written {
+        match is_complete {
             Ok(true) => {}
             Ok(false) => tracing::warn!(
                 journal = &*self.file,
@@ -432,9 +446,9 @@ impl Drop for JournalWriter {
     }
 }
 
-/// Lets tests make a write or a commit fail: `full` as on a full disk, anything else as on a broken
-/// one.
-pub(super) fn fail_point(name: &'static str) -> rusqlite::Result<()> {
+/// Lets tests make a write or a commit fail: the action `full` as on a full disk, any other action
+/// as on a broken disk.
+pub(super) fn hit_fail_point(name: &'static str) -> rusqlite::Result<()> {
     let code = match faults::hit(name).as_deref() {
         None => return Ok(()),
         Some("full") => rusqlite::ffi::SQLITE_FULL,
