@@ -145,7 +145,7 @@ impl<'c> JobFollower<'c> {
                 Err(ClientError::Unreachable { error, .. }) => {
                     reconnect
                         .handle_failure(&error)
-                        .map_err(|error| self.client.unreachable(error))?;
+                        .map_err(|error| self.client.unreachable_error(error))?;
                     if let ControlFlow::Break(enough) =
                         report(&mut self, FollowEvent::Disconnected(&error))?
                     {

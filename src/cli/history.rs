@@ -43,11 +43,11 @@ struct EntriesResponse {
 }
 
 /// Runs `history ID [--at N]`.
-pub(super) fn history(
+pub(super) fn print_history(
     arguments: &HistoryArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let (client, is_json) = (Client::new(&arguments.client.reach)?, arguments.client.json);
+    let (client, is_json) = (Client::new(&arguments.client.target)?, arguments.client.json);
     let screen = Screen::for_stdout(arguments.times);
     let path = format!("/api/job/{}", arguments.record.id.resolve(&client)?);
     if let Some(at) = arguments.record.at {

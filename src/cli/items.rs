@@ -4,7 +4,7 @@ use super::arguments::{Format, ItemsArguments};
 use super::client::Client;
 use super::error::ClientError;
 use super::job::{ChildrenPage, children_table};
-use super::listing::{ListStyle, Listing};
+use super::list_printer::{ListStyle, Listing};
 use super::responses::{parse_list, parse_response};
 use super::table::{ColumnRole, Table};
 use super::text::Text;
@@ -44,17 +44,20 @@ struct ReasonResponse {
 }
 
 /// Runs `items ID STEP`.
-pub(super) fn items(arguments: &ItemsArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.list.reach)?;
-    let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
+pub(super) fn list_items(
+    arguments: &ItemsArguments,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let client = Client::new(&arguments.list.target)?;
+    let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
     let job = format!("/api/job/{}", arguments.id.resolve(&client)?);
     let step = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
     let counts = client.get(&format!("{job}/step/{step}/items"))?;
-    if form.is_for_people() {
+    if style.is_for_people() {
         print_counts(&parse_response(&counts)?, out)?;
     }
     if arguments.reasons {
-        return print_reasons(&client, &format!("{job}/step/{step}/items"), form, out);
+        return print_reasons(&client, &format!("{job}/step/{step}/items"), style, out);
     }
     let state = if arguments.failed { Some("failed".to_owned()) } else { arguments.state.clone() };
     let named = [("state", state), ("after", arguments.after.clone())];
@@ -69,9 +72,9 @@ pub(super) fn items(arguments: &ItemsArguments, out: &mut dyn Write) -> Result<(
     // Combines two responses: the counts and the list.
     let rest = body.trim_start().strip_prefix('{').unwrap_or("}");
     let both = format!("{{\"counts\":{counts},{rest}");
-    let body = if form.format == Format::Json { &both } else { &body };
-    Listing { body, entries, table, empty_text: "no such child jobs" }.print(form, out)?;
-    page.print_next_page_hint(form, out)?;
+    let body = if style.format == Format::Json { &both } else { &body };
+    Listing { body, entries, table, empty_text: "no such child jobs" }.print(style, out)?;
+    page.print_next_page_hint(style, out)?;
     Ok(())
 }
 
@@ -79,7 +82,7 @@ pub(super) fn items(arguments: &ItemsArguments, out: &mut dyn Write) -> Result<(
 fn print_reasons(
     client: &Client,
     path: &str,
-    form: ListStyle,
+    style: ListStyle,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let body = client.get(&format!("{path}?format=reasons"))?;
@@ -94,8 +97,8 @@ fn print_reasons(
         table.add_row([&**job, &item.to_string(), &count.to_string(), &**reason]);
     }
     let entries = parse_list(&body, "reasons")?;
-    Listing { body: &body, entries, table, empty_text: "no item has failed" }.print(form, out)?;
-    if response.failed_is_minimum && form.is_for_people() {
+    Listing { body: &body, entries, table, empty_text: "no item has failed" }.print(style, out)?;
+    if response.failed_is_minimum && style.is_for_people() {
         writeln!(out, "… only the first {} items that failed were looked at", response.failed)?;
     }
     Ok(())

@@ -4,7 +4,7 @@
 use super::arguments::{ChildrenArguments, Format, JobRef, ListArguments};
 use super::client::Client;
 use super::error::ClientError;
-use super::listing::{self, ListStyle, Listing};
+use super::list_printer::{self, ListStyle, Listing};
 use super::responses::{CompletedResponse, JobResponse, StepResponse, parse_list, parse_response};
 use super::screen::Screen;
 use super::table::{ColumnRole, Table};
@@ -33,10 +33,10 @@ impl ChildrenPage {
     /// Prints for people how to get further pages, if there are any.
     pub(super) fn print_next_page_hint(
         &self,
-        form: ListStyle,
+        style: ListStyle,
         out: &mut dyn Write,
     ) -> Result<(), ClientError> {
-        if let Some(next) = self.next.as_ref().filter(|_| form.is_for_people()) {
+        if let Some(next) = self.next.as_ref().filter(|_| style.is_for_people()) {
             writeln!(
                 out,
                 "… only {} are shown; --limit shows more, --after {next} the next",
@@ -59,25 +59,25 @@ pub(super) struct ChildResponse {
 }
 
 /// Runs `job ID`.
-pub(super) fn job(
+pub(super) fn show_job(
     id: &JobRef,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.reach)?;
-    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let client = Client::new(&arguments.target)?;
+    let style = ListStyle::from_arguments(arguments.format, arguments.times);
     let id = id.resolve(&client)?;
     let body = client.get(&format!("/api/job/{id}"))?;
     let job: JobResponse = parse_response(&body)?;
-    if form.is_for_people() {
-        print_header(&job, form.screen, out)?;
+    if style.is_for_people() {
+        print_header(&job, style.screen, out)?;
         writeln!(out)?;
     }
-    let steps_table = steps_table(&job, form.screen);
+    let steps_table = steps_table(&job, style.screen);
     let steps = parse_list(&body, "steps")?;
     Listing { body: &body, entries: steps, table: steps_table, empty_text: "no steps" }
-        .print(form, out)?;
-    if !form.is_for_people() {
+        .print(style, out)?;
+    if !style.is_for_people() {
         return Ok(());
     }
     let counts = job.steps.iter().filter_map(|step| step.children.as_ref());
@@ -85,7 +85,7 @@ pub(super) fn job(
         (started + children.started, failed + children.failed)
     });
     if started > 0 {
-        print_first_children(&client, id, failed > 0, form, out)?;
+        print_first_children(&client, id, failed > 0, style, out)?;
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ pub(super) fn print_job(
 ) -> Result<(), ClientError> {
     print_header(job, screen, out)?;
     writeln!(out)?;
-    listing::print_table(&steps_table(job, screen), screen, false, out)
+    list_printer::print_table(&steps_table(job, screen), screen, false, out)
 }
 
 fn steps_table(job: &JobResponse, screen: Screen) -> Table {
@@ -204,7 +204,7 @@ fn print_first_children(
     client: &Client,
     id: JobId,
     has_failed: bool,
-    form: ListStyle,
+    style: ListStyle,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let mut query = vec![("limit".to_owned(), CHILDREN_LISTED_MAX.to_string())];
@@ -217,10 +217,10 @@ fn print_first_children(
         return Ok(());
     }
     writeln!(out)?;
-    listing::print_table(
+    list_printer::print_table(
         &children_table(&page.children),
-        form.screen,
-        form.format == Format::Wide,
+        style.screen,
+        style.format == Format::Wide,
         out,
     )?;
     let all = format!("workflow-manager job {id} --children");
@@ -237,7 +237,7 @@ fn print_first_children(
 }
 
 /// Runs `job ID --children`.
-pub(super) fn children(
+pub(super) fn list_children(
     id: &JobRef,
     filter: &ChildrenArguments,
     arguments: &ListArguments,
@@ -249,14 +249,14 @@ pub(super) fn children(
     query.extend(
         named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
     );
-    let client = Client::new(&arguments.reach)?;
+    let client = Client::new(&arguments.target)?;
     let body = client.query(&format!("/api/job/{}/children", id.resolve(&client)?), &query)?;
-    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let style = ListStyle::from_arguments(arguments.format, arguments.times);
     let page: ChildrenPage = parse_response(&body)?;
     let (table, entries) = (children_table(&page.children), parse_list(&body, "children")?);
     Listing { body: &body, entries, table, empty_text: "no child jobs are found" }
-        .print(form, out)?;
-    page.print_next_page_hint(form, out)?;
+        .print(style, out)?;
+    page.print_next_page_hint(style, out)?;
     Ok(())
 }
 

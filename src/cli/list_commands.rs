@@ -3,7 +3,7 @@
 use super::arguments::ListArguments;
 use super::client::Client;
 use super::error::ClientError;
-use super::listing::{ListStyle, Listing};
+use super::list_printer::{ListStyle, Listing};
 use super::responses::{parse_list, parse_response};
 use super::table::{ColumnRole, Table};
 use super::text::Text;
@@ -45,14 +45,14 @@ struct JobsResponse {
 }
 
 /// Runs `jobs`.
-pub(super) fn jobs(
+pub(super) fn list_jobs(
     workflow: Option<&str>,
     interval: u64,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.reach)?;
-    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let client = Client::new(&arguments.target)?;
+    let style = ListStyle::from_arguments(arguments.format, arguments.times);
     let names = match workflow {
         Some(name) => vec![name.to_owned()],
         None => {
@@ -83,8 +83,8 @@ pub(super) fn jobs(
     }
     let nothing = format!("no jobs are running, none ended in the last {interval} minutes");
     let body = to_raw_json(&entries)?;
-    Listing { body: body.get(), entries, table, empty_text: &nothing }.print(form, out)?;
-    if is_truncated && form.is_for_people() {
+    Listing { body: body.get(), entries, table, empty_text: &nothing }.print(style, out)?;
+    if is_truncated && style.is_for_people() {
         writeln!(
             out,
             "… only the first {JOBS_PER_LIST_MAX} of each list are shown; the API pages through \
@@ -127,14 +127,14 @@ struct OldestResponse {
 }
 
 /// Runs `workflows`.
-pub(super) fn workflows(
+pub(super) fn list_workflows(
     stats: Option<DurationSetting>,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let mut query = vec![("all".to_owned(), "true".to_owned())];
     query.extend(stats.map(|span| ("stats".to_owned(), span.to_string())));
-    let body = Client::new(&arguments.reach)?.query("/api/workflows", &query)?;
+    let body = Client::new(&arguments.target)?.query("/api/workflows", &query)?;
     let mut columns = vec![("WORKFLOW", ColumnRole::Key), ("RUNNING", ColumnRole::Plain)];
     if stats.is_some() {
         columns.extend(
@@ -159,7 +159,7 @@ pub(super) fn workflows(
     }
     let nothing = "no workflow is loaded: name files with serve --workflows";
     Listing { body: &body, entries: parse_response(&body)?, table, empty_text: nothing }
-        .print(ListStyle::from_arguments(arguments.form, arguments.times), out)?;
+        .print(ListStyle::from_arguments(arguments.format, arguments.times), out)?;
     Ok(())
 }
 
@@ -251,13 +251,13 @@ impl std::fmt::Display for QueueUseResponse {
 }
 
 /// Runs `queues`.
-pub(super) fn queues(
+pub(super) fn list_queues(
     is_unattended: bool,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let body = Client::new(&arguments.reach)?.get("/api/queues")?;
-    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let body = Client::new(&arguments.target)?.get("/api/queues")?;
+    let style = ListStyle::from_arguments(arguments.format, arguments.times);
     let mut table = Table::new(&[
         ("QUEUE", ColumnRole::Key),
         ("VHOST", ColumnRole::Extra),
@@ -296,6 +296,6 @@ pub(super) fn queues(
     // A filtered list is printed, not the manager's own response.
     let filtered = to_raw_json(&json!({ "queues": entries }))?;
     let body = if is_unattended { filtered.get() } else { &body };
-    Listing { body, entries, table, empty_text: nothing }.print(form, out)?;
+    Listing { body, entries, table, empty_text: nothing }.print(style, out)?;
     Ok(())
 }

@@ -7,8 +7,8 @@ use super::arguments::{
 use super::client::Client;
 use super::confirm;
 use super::error::ClientError;
-use super::listing::{self, ListStyle, Listing};
-use super::phrases::format_count;
+use super::list_printer::{self, ListStyle, Listing};
+use super::plural::format_count;
 use super::responses::{parse_list, parse_response};
 use super::run::read_message;
 use super::screen::{Screen, print_json};
@@ -109,7 +109,7 @@ struct RefusalResponse {
 /// Runs `search`.
 pub(super) fn search(arguments: &SearchArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let SearchArguments { filter, id, ended_after, ended_before, parent, .. } = arguments;
-    let client = Client::new(&arguments.list.reach)?;
+    let client = Client::new(&arguments.list.target)?;
     let mut query = filter_query(filter);
     let parent = parent.as_ref().map(|parent| parent.resolve(&client)).transpose()?;
     let named = [
@@ -123,11 +123,11 @@ pub(super) fn search(arguments: &SearchArguments, out: &mut dyn Write) -> Result
     ];
     query.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
     let body = client.query("/api/jobs/search", &query)?;
-    let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
+    let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
     let page: SearchResponse = parse_response(&body)?;
     let (table, entries) = (jobs_table(&page.jobs), parse_list(&body, "jobs")?);
-    Listing { body: &body, entries, table, empty_text: NO_JOBS }.print(form, out)?;
-    if !form.is_for_people() {
+    Listing { body: &body, entries, table, empty_text: NO_JOBS }.print(style, out)?;
+    if !style.is_for_people() {
         return Ok(());
     }
     if let Some(count) = page.count {
@@ -149,7 +149,7 @@ pub(super) fn operate(
     arguments: &OperateArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     if operation == "delete" && arguments.reason.is_some() {
         let text = "--reason: a deletion keeps none, for nothing is left that could tell it";
         return Err(ClientError::Usage(text.to_owned()));
@@ -270,7 +270,7 @@ pub(super) fn complete(
     arguments: &CompleteArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     let id = arguments.id.resolve(&client)?;
     let path = format!("/api/job/{id}/step/{}", encode(&arguments.step));
     let mut query = reason_query(arguments.reason.as_ref());
@@ -306,7 +306,7 @@ pub(super) fn redispatch(
         steps: usize,
         jobs: usize,
     }
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     let (path, mut query) = match (&arguments.id, &arguments.step, &arguments.queue) {
         (Some(id), Some(step), None) => {
             let id = id.resolve(&client)?;
@@ -347,7 +347,7 @@ pub(super) fn redispatch(
 }
 
 /// Runs `why ID`.
-pub(super) fn why(
+pub(super) fn explain_job(
     id: &JobRef,
     arguments: &ClientArguments,
     out: &mut dyn Write,
@@ -356,7 +356,7 @@ pub(super) fn why(
     struct WhyResponse {
         why: Text,
     }
-    let client = Client::new(&arguments.reach)?;
+    let client = Client::new(&arguments.target)?;
     let body = client.get(&format!("/api/job/{}/why", id.resolve(&client)?))?;
     if arguments.json {
         print_json(&body, out)?;
@@ -376,7 +376,7 @@ pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result
         unchanged: Vec<Text>,
         warnings: Vec<Text>,
     }
-    let body = Client::new(&arguments.reach)?.post("/api/reload", &[], "")?;
+    let body = Client::new(&arguments.target)?.post("/api/reload", &[], "")?;
     if arguments.json {
         print_json(&body, out)?;
         return Ok(());
@@ -432,7 +432,7 @@ fn print_jobs(jobs: &[JobMatchResponse], out: &mut dyn Write) -> Result<(), Clie
         writeln!(out, "{NO_JOBS}")?;
         return Ok(());
     }
-    listing::print_table(
+    list_printer::print_table(
         &jobs_table(jobs),
         Screen::for_stdout(TimeArguments::default()),
         false,

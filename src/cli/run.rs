@@ -16,7 +16,7 @@ const EXIT_INTERRUPTED: i32 = 130;
 
 /// Runs `run`. The exit code is 0 if the job completes, and 1 otherwise.
 pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     let message = read_message(&arguments.message)?;
     let query: Vec<(String, String)> =
         arguments.id.iter().map(|id| ("id".to_owned(), id.to_string())).collect();

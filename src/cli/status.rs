@@ -3,7 +3,7 @@
 use super::arguments::{Format, StatusArguments};
 use super::client::Client;
 use super::error::ClientError;
-use super::listing::{ListStyle, Listing};
+use super::list_printer::{ListStyle, Listing};
 use super::responses::{parse_list, parse_response};
 use super::screen::print_json;
 use super::table::{ColumnRole, Table};
@@ -43,8 +43,11 @@ struct StatusRowResponse {
 struct StepStatuses(Vec<(Text, Text)>);
 
 /// Runs `status WORKFLOW`.
-pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.list.reach)?;
+pub(super) fn list_statuses(
+    arguments: &StatusArguments,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let client = Client::new(&arguments.list.target)?;
     let (vhost, name) = arguments.workflow.rsplit_once('/').unwrap_or(("", &arguments.workflow));
     let path = format!("/api/status/{name}");
     let query = build_query(arguments, vhost, &client)?;
@@ -53,14 +56,14 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
         return Ok(());
     }
     let body = client.query(&path, &query)?;
-    let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
-    if form.format == Format::Json {
+    let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
+    if style.format == Format::Json {
         print_json(&body, out)?;
         return Ok(());
     }
     let response: StatusResponse = parse_response(&body)?;
     let Some(first) = response.rows.first() else {
-        if form.is_for_people() {
+        if style.is_for_people() {
             writeln!(out, "no jobs of {} to show", arguments.workflow)?;
         }
         return Ok(());
@@ -70,8 +73,8 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
     let fixed_cells = |row: &'_ StatusRowResponse| {
         [row.job.to_string(), row.state.to_string(), row.updated.to_string()]
     };
-    let space = form.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
-    let step_columns = if arguments.columns.is_empty() && form.format != Format::Table {
+    let space = style.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
+    let step_columns = if arguments.columns.is_empty() && style.format != Format::Table {
         (0..steps.len()).collect()
     } else if arguments.columns.is_empty() {
         let cells: Vec<Vec<&str>> = response
@@ -84,7 +87,7 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
                 response
                     .rows
                     .iter()
-                    .map(|row| width_of(&form.screen.format_time(&fixed_cells(row)[at])))
+                    .map(|row| width_of(&style.screen.format_time(&fixed_cells(row)[at])))
                     .fold(width_of(fixed_titles[at]), usize::max)
                     + GAP
             })
@@ -106,8 +109,8 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
         table.add_row(fixed_cells(row).into_iter().chain(step_columns.iter().map(status)));
     }
     let entries = parse_list(&body, "rows")?;
-    Listing { body: &body, entries, table, empty_text: "no jobs" }.print(form, out)?;
-    if !form.is_for_people() {
+    Listing { body: &body, entries, table, empty_text: "no jobs" }.print(style, out)?;
+    if !style.is_for_people() {
         return Ok(());
     }
     print_omissions(arguments, &response, (step_columns.len(), steps.len()), out)?;

@@ -3,7 +3,7 @@
 use super::arguments::StepArguments;
 use super::client::Client;
 use super::error::ClientError;
-use super::listing;
+use super::list_printer;
 use super::responses::parse_response;
 use super::screen::{Screen, escape_json, print_json};
 use super::table::{ColumnRole, Table};
@@ -49,8 +49,8 @@ struct AttemptResponse {
 }
 
 /// Runs `step ID STEP`.
-pub(super) fn step(arguments: &StepArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+pub(super) fn show_step(arguments: &StepArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+    let client = Client::new(&arguments.client.target)?;
     let id = arguments.id.resolve(&client)?;
     let name = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
     let path = format!("/api/job/{id}/step/{name}");
@@ -143,7 +143,7 @@ fn print_step(
     if step.attempts_omitted > 0 {
         writeln!(out, "… {} older attempts are left out", step.attempts_omitted)?;
     }
-    listing::print_table(&attempts_table(&step.attempts), screen, false, out)
+    list_printer::print_table(&attempts_table(&step.attempts), screen, false, out)
 }
 
 fn attempts_table(attempts: &[AttemptResponse]) -> Table {

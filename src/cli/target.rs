@@ -1,7 +1,7 @@
 //! Which manager to call: that of a flag, of the environment, of a context, or the one on this
 //! machine.
 
-use super::arguments::{ReachArguments, address};
+use super::arguments::{TargetArguments, parse_address};
 use super::contexts::{Contexts, ManagerContext};
 use super::error::ClientError;
 use daemon::settings::check_client_variable;
@@ -44,7 +44,9 @@ impl fmt::Display for TargetSource {
 impl ManagerTarget {
     /// Flags take precedence over the environment, and the environment over the current context.
     /// `--context` is a flag. The token of a context is sent to the address of that context only.
-    pub(super) fn from_arguments(arguments: &ReachArguments) -> Result<ManagerTarget, ClientError> {
+    pub(super) fn from_arguments(
+        arguments: &TargetArguments,
+    ) -> Result<ManagerTarget, ClientError> {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         for stray in names.filter_map(|name| check_client_variable(&name)) {
             print(&format!("workflow-manager: warning: {stray}"));
@@ -53,7 +55,7 @@ impl ManagerTarget {
     }
 
     fn resolve(
-        arguments: &ReachArguments,
+        arguments: &TargetArguments,
         variable: &dyn Fn(&str) -> Option<String>,
         contexts: impl FnOnce() -> Result<Contexts, ClientError>,
     ) -> Result<ManagerTarget, ClientError> {
@@ -109,7 +111,7 @@ impl ManagerTarget {
 }
 
 fn find_context(
-    arguments: &ReachArguments,
+    arguments: &TargetArguments,
     name_variable: Option<String>,
     contexts: impl FnOnce() -> Result<Contexts, ClientError>,
 ) -> Result<Option<ManagerContext>, ClientError> {
@@ -121,7 +123,7 @@ fn find_context(
 }
 
 fn check_address(server: &str) -> Result<String, ClientError> {
-    address(server).map_err(ClientError::Usage)
+    parse_address(server).map_err(ClientError::Usage)
 }
 
 #[cfg(test)]
@@ -136,7 +138,7 @@ mod tests {
     }
 
     /// Returns the address, the token, and the sources of both.
-    fn resolve(arguments: &ReachArguments, set: &[(&str, &str)]) -> Result<[String; 4], String> {
+    fn resolve(arguments: &TargetArguments, set: &[(&str, &str)]) -> Result<[String; 4], String> {
         let variable = |name: &str| {
             let found = set.iter().find(|(key, _)| *key == name);
             found.map(|(_, value)| (*value).to_owned())
@@ -151,7 +153,7 @@ mod tests {
     fn a_flag_wins_over_the_environment_and_that_over_the_context() {
         let flags = |server: Option<&str>, token: Option<&str>, context: Option<&str>| {
             let own = |text: Option<&str>| text.map(str::to_owned);
-            ReachArguments { server: own(server), token: own(token), context: own(context) }
+            TargetArguments { server: own(server), token: own(token), context: own(context) }
         };
         let none = flags(None, None, None);
         let url = [("WORKFLOW_MANAGER_URL", "http://url"), ("WORKFLOW_MANAGER_TOKEN", "env")];
@@ -173,16 +175,16 @@ mod tests {
     fn the_token_of_a_context_goes_to_its_own_address_alone() {
         let server = Some("http://elsewhere".to_owned());
         let context = Some("home".to_owned());
-        let arguments = ReachArguments { server: server.clone(), token: None, context };
+        let arguments = TargetArguments { server: server.clone(), token: None, context };
         assert_eq!(resolve(&arguments, &[]).expect("reached")[..2], ["http://elsewhere", ""]);
-        let arguments = ReachArguments { server, ..ReachArguments::default() };
+        let arguments = TargetArguments { server, ..TargetArguments::default() };
         assert_eq!(resolve(&arguments, &[]).expect("reached")[..2], ["http://elsewhere", ""]);
     }
 
     #[test]
     fn an_unknown_context_is_refused_with_a_suggestion() {
         let context = Some("wrok".to_owned());
-        let arguments = ReachArguments { context, ..ReachArguments::default() };
+        let arguments = TargetArguments { context, ..TargetArguments::default() };
         let error = resolve(&arguments, &[]).expect_err("unknown");
         assert_eq!(error, "there is no context \"wrok\"; did you mean \"work\"?");
     }

@@ -16,7 +16,7 @@ struct FileOutcome {
 }
 
 /// Runs the tests of all files. Returns whether all have passed.
-pub(super) fn test(
+pub(super) fn run_test_files(
     files: &[PathBuf],
     verbose: bool,
     json: bool,

@@ -40,7 +40,7 @@ enum WaitStop {
 
 /// Runs `wait ID`.
 pub(super) fn wait(arguments: &WaitArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     let (id, awaited) = (arguments.id.resolve(&client)?, arguments.state);
     let begun = clock::timer_now();
     let is_timed_out = || arguments.timeout.is_some_and(|most| begun.elapsed() >= most.0);

@@ -50,7 +50,7 @@ pub(super) fn watch(
     arguments: &WatchArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     let screen = Screen::for_stdout(arguments.times);
     let mut printer =
         EventPrinter { is_json: arguments.client.json, is_disconnected: false, screen, out };
@@ -95,7 +95,9 @@ fn watch_all(
             Ok(StreamResponse::NoContent) => "it is over".to_owned(),
             Ok(StreamResponse::Refused(_, detail)) => return Err(ClientError::Refused(detail)),
             Err(ClientError::Unreachable { error, .. }) => {
-                reconnect.handle_failure(&error).map_err(|error| client.unreachable(error))?;
+                reconnect
+                    .handle_failure(&error)
+                    .map_err(|error| client.unreachable_error(error))?;
                 error
             }
             Err(error) => return Err(error),

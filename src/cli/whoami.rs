@@ -60,11 +60,11 @@ impl TokenResponse {
 }
 
 /// Runs `whoami`. The exit code is 1 if the manager does not accept the token.
-pub(super) fn whoami(
+pub(super) fn print_identity(
     arguments: &ClientArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let target = ManagerTarget::from_arguments(&arguments.reach)?;
+    let target = ManagerTarget::from_arguments(&arguments.target)?;
     let (server, server_source) = (target.display_address(), target.server_source.to_string());
     let has_token = !target.token.is_empty();
     let token_source = has_token.then(|| target.token_source.to_string());

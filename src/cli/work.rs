@@ -47,7 +47,7 @@ const INVALID_OUTPUTS_MAX: u32 = 5;
 pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
     let context = WorkContext {
         program: Program::find(&arguments.command)?,
-        client: Client::new(&arguments.reach)?,
+        client: Client::new(&arguments.target)?,
         lease: arguments.lease.0,
         is_quiet: arguments.quiet,
     };

@@ -39,7 +39,7 @@ use tokio::signal::unix::{SignalKind, signal};
 const EXIT_INTERRUPTED: u8 = 130;
 
 /// Runs `worker-test`. The exit code is 1 if the worker fails a case that it must pass.
-pub(super) fn worker_test(
+pub(super) fn run_worker_test(
     arguments: &WorkerTestArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
