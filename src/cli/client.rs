@@ -102,8 +102,8 @@ impl Client {
             Ok(response) if response.status().is_success() => response,
             result => return self.read_response(result).map(drop),
         };
-        // An error of reading and one of writing cannot be told apart here. It is reported as one of
-        // writing (a closed pipe), which is more common.
+        // An error of reading and one of writing cannot be told apart here. It is reported as one
+        // of writing (a closed pipe), which is more common.
         std::io::copy(&mut response.body_mut().as_reader(), out)?;
         Ok(())
     }
@@ -129,8 +129,8 @@ impl Client {
         self.read_response(self.with_token(self.agent.delete(self.url(path))).call())
     }
 
-    /// Opens a stream of events, which continues after the event with the id `last_event_id`. If the
-    /// id is empty, the stream begins with the next event.
+    /// Opens a stream of events, which continues after the event with the id `last_event_id`. If
+    /// the id is empty, the stream begins with the next event.
     pub(super) fn open_stream(
         &self,
         path: &str,
@@ -201,8 +201,8 @@ impl Client {
         self.try_read_response(self.send_post(path, query, body, timeout))
     }
 
-    /// Receives a message from a queue, with a timeout of the whole call. Returns `None` if there is
-    /// no message.
+    /// Receives a message from a queue, with a timeout of the whole call. Returns `None` if there
+    /// is no message.
     pub(super) fn receive(
         &self,
         path: &str,

@@ -1,5 +1,5 @@
-//! `check FILE… --against JOURNAL`: reports which of the jobs in a journal would have run differently
-//! under the definitions in workflow files, before a manager loads the files.
+//! `check FILE… --against JOURNAL`: reports which of the jobs in a journal would have run
+//! differently under the definitions in workflow files, before a manager loads the files.
 
 use super::check;
 use super::error::ClientError;

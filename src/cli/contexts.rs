@@ -74,8 +74,9 @@ impl ManagerContext {
         let to_usage_error = |problem: String| {
             let name = quote(&self.name);
             ClientError::Usage(format!(
-                "the token command of the context {name} {problem}; run it by itself, or name another \
-                 one: workflow-manager context add {} --replace --server … --token-command …",
+                "the token command of the context {name} {problem}; run it by itself, or name \
+                 another one: workflow-manager context add {} --replace --server … --token-command \
+                 …",
                 self.name
             ))
         };

@@ -1,4 +1,4 @@
-//! `items`: the states of a fan-out's items.
+//! `items`: prints how the items of a fan-out fare.
 
 use super::arguments::{Format, ItemsArguments};
 use super::client::Client;
@@ -12,6 +12,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::io::Write;
 
+/// How many items are in which state.
 #[derive(Deserialize)]
 struct CountsResponse {
     items: u64,
@@ -26,24 +27,28 @@ struct CountsResponse {
     tolerated: Option<u64>,
 }
 
+/// The items that failed, grouped by reason.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReasonsResponse {
+    /// How many failed items were grouped.
     failed: u64,
+    /// Whether more have failed.
     failed_is_minimum: bool,
     reasons: Vec<ReasonResponse>,
 }
 
-/// A reason, how many items failed for it, and the first of them.
+/// A group of items that failed for the same reason.
 #[derive(Deserialize)]
 struct ReasonResponse {
     reason: Text,
     count: u64,
+    /// The first item of the group, and its child job.
     item: u64,
     job: Text,
 }
 
-/// Runs `items ID STEP`.
+/// Runs `items ID STEP`: prints the counts, and the child jobs or the reasons of failures.
 pub(super) fn list_items(
     arguments: &ItemsArguments,
     out: &mut dyn Write,
@@ -60,19 +65,21 @@ pub(super) fn list_items(
         return print_reasons(&client, &format!("{job}/step/{step}/items"), style, out);
     }
     let state = if arguments.failed { Some("failed".to_owned()) } else { arguments.state.clone() };
-    let named = [("state", state), ("after", arguments.after.clone())];
+    let optional_parameters = [("state", state), ("after", arguments.after.clone())];
     let mut query = vec![
         ("step".to_owned(), arguments.step.clone()),
         ("limit".to_owned(), arguments.limit.to_string()),
     ];
-    query.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    query.extend(
+        optional_parameters.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))),
+    );
     let body = client.query(&format!("{job}/children"), &query)?;
     let page: ChildrenPage = parse_response(&body)?;
     let (table, entries) = (children_table(&page.children), parse_list(&body, "children")?);
-    // Combines two responses: the counts and the list.
-    let rest = body.trim_start().strip_prefix('{').unwrap_or("}");
-    let both = format!("{{\"counts\":{counts},{rest}");
-    let body = if style.format == Format::Json { &both } else { &body };
+    // JSON combines two responses: it adds the counts to the object of the list.
+    let list_members = body.trim_start().strip_prefix('{').unwrap_or("}");
+    let combined = format!("{{\"counts\":{counts},{list_members}");
+    let body = if style.format == Format::Json { &combined } else { &body };
     Listing { body, entries, table, empty_text: "no such child jobs" }.print(style, out)?;
     page.print_next_page_hint(style, out)?;
     Ok(())

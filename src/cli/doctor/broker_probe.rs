@@ -23,7 +23,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The result of probing a broker.
 #[derive(Debug)]
 pub(super) struct BrokerProbe {
-    /// Whether the user may declare, publish and consume. The error says in one sentence what failed.
+    /// Whether the user may declare, publish and consume. The error says in one sentence what
+    /// failed.
     pub(super) permissions: Result<(), String>,
     /// The queue that workers reply to.
     pub(super) reply_queue: QueueStatus,

@@ -147,8 +147,8 @@ fn check_journal(settings: &Settings, findings: &mut Vec<Finding>) -> Option<boo
     }
     if access(&folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
         let text = format!("this user may not write to the folder {}", folder.display());
-        let remedy = "run doctor as the user of the manager, or give the folder to this one: SQLite \
-                     makes files beside the journal";
+        let remedy = "run doctor as the user of the manager, or give the folder to this one: \
+                      SQLite makes files beside the journal";
         findings.push(Finding::error("journal", text, remedy));
     }
     check_disk(&folder, findings);
@@ -210,8 +210,8 @@ fn format_size(bytes: u64) -> String {
     unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{} {name}", bytes / unit))
 }
 
-/// Returns the id of the process that holds the lock of a journal. It is read from the kernel's list
-/// of locks: to acquire the lock, even briefly, could keep a manager from starting.
+/// Returns the id of the process that holds the lock of a journal. It is read from the kernel's
+/// list of locks: to acquire the lock, even briefly, could keep a manager from starting.
 fn find_lock_owner(file: &Path, locks: &str) -> Option<String> {
     let mut lock = fs::canonicalize(file).ok()?.into_os_string();
     lock.push(".lock");
