@@ -1,5 +1,5 @@
-//! A stub manager over HTTP: the queue API for one queue. A server passes requests to a lease
-//! queue, which leases the messages.
+//! A stub manager over HTTP: serves the queue API for one queue. The server forwards requests to a
+//! lease queue, which is a task of its own.
 
 mod lease_queue;
 mod server;
@@ -30,6 +30,7 @@ impl HttpStub {
         Ok(HttpStub { address, commands, queue_task })
     }
 
+    /// Returns the address of the server.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -38,8 +39,8 @@ impl HttpStub {
         self.send_command(QueueCommand::Put(message.clone()));
     }
 
-    pub(super) fn cut(&self, number: usize, at: CutTiming) {
-        self.send_command(QueueCommand::Cut(number, at));
+    pub(super) fn cut(&self, number: usize, timing: CutTiming) {
+        self.send_command(QueueCommand::Cut(number, timing));
     }
 
     pub(super) fn end_attempt(&self, number: usize) {
@@ -61,7 +62,7 @@ impl HttpStub {
 
     pub(super) async fn close(self) {
         self.send_command(QueueCommand::Close);
-        // A queue that panicked has ended, too.
+        // An error means that the task panicked, so it has ended, too.
         let _ = self.queue_task.await;
     }
 }

@@ -17,7 +17,7 @@ const CONNECTIONS_MAX: usize = 64;
 /// The size of a read buffer, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
-/// How long the broker may take to close its side after a cut.
+/// How long the frames that were forwarded before a cut may take to arrive at the broker.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The delay before `accept` is retried after an error, such as too many open files.
