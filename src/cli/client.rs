@@ -102,8 +102,8 @@ impl Client {
             Ok(response) if response.status().is_success() => response,
             result => return self.read_response(result).map(drop),
         };
-        // An error of reading and one of writing cannot be told apart here. It is reported as one
-        // of writing (a closed pipe), which is more common.
+        // A failed read cannot be distinguished from a failed write here. Both are reported as a
+        // failed write (a closed pipe), which is more common.
         std::io::copy(&mut response.body_mut().as_reader(), out)?;
         Ok(())
     }
@@ -125,6 +125,7 @@ impl Client {
         }
     }
 
+    /// Deletes a resource. A refusal is an error.
     pub(super) fn delete(&self, path: &str) -> Result<String, ClientError> {
         self.read_response(self.with_token(self.agent.delete(self.url(path))).call())
     }

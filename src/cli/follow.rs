@@ -308,6 +308,7 @@ pub(super) struct ReconnectPolicy {
 }
 
 impl ReconnectPolicy {
+    /// Makes a policy with a timeout. `has_answered` is whether the manager has answered before.
     pub(super) fn new(timeout: Duration, has_answered: bool) -> ReconnectPolicy {
         ReconnectPolicy { timeout, has_answered, unreachable_since: None, backoff: BACKOFF_MIN }
     }

@@ -178,7 +178,7 @@ fn format_elapsed(step: &StepResponse) -> String {
     }
 }
 
-/// Formats where the work of a step goes: its child jobs with their counts, or its queue.
+/// Formats the target of a step: its child jobs with their counts, or its queue.
 fn format_target(step: &StepResponse) -> String {
     match (&step.children, &step.queue) {
         (Some(children), _) => {

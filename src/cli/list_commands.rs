@@ -136,7 +136,7 @@ pub(super) fn list_workflows(
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let mut query = vec![("all".to_owned(), "true".to_owned())];
-    query.extend(stats.map(|span| ("stats".to_owned(), span.to_string())));
+    query.extend(stats.map(|period| ("stats".to_owned(), period.to_string())));
     let body = Client::new(&arguments.target)?.query("/api/workflows", &query)?;
     let mut columns = vec![("WORKFLOW", ColumnRole::Key), ("RUNNING", ColumnRole::Plain)];
     if stats.is_some() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How many events are buffered. Then a slow terminal causes back-pressure on the stream.
 const READ_AHEAD_MAX: usize = 64;
 
-/// The maximum size of a line, in bytes: far more than that of any event.
+/// The maximum size of a line, in bytes: far more than any event has.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// A server-sent event.

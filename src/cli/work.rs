@@ -219,7 +219,7 @@ impl Dispatcher<'_, '_> {
     /// Receives a message from the queue at `queue_index`, if there is one.
     fn receive(&mut self, wait: Duration) -> ApiResult<Option<WorkMessage>> {
         let (queue, vhost) = (&self.arguments.queues[self.queue_index], &self.arguments.vhost);
-        let format_duration = |span: Duration| humantime::format_duration(span).to_string();
+        let format_duration = |duration: Duration| humantime::format_duration(duration).to_string();
         let mut query = vec![
             ("wait".to_owned(), format_duration(wait)),
             ("lease".to_owned(), format_duration(self.context.lease)),

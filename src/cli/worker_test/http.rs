@@ -35,22 +35,27 @@ impl HttpStub {
         format!("http://{}", self.address)
     }
 
+    /// Enqueues a message.
     pub(super) fn send(&self, message: &TestMessage) {
         self.send_command(QueueCommand::Put(message.clone()));
     }
 
+    /// Cuts the worker's connection once, at this message.
     pub(super) fn cut(&self, number: usize, timing: CutTiming) {
         self.send_command(QueueCommand::Cut(number, timing));
     }
 
+    /// Ends the attempt of this message.
     pub(super) fn end_attempt(&self, number: usize) {
         self.send_command(QueueCommand::EndAttempt(number));
     }
 
+    /// Ends the attempt as soon as the message is leased.
     pub(super) fn cancel_when_leased(&self, number: usize) {
         self.send_command(QueueCommand::CancelWhenLeased(number));
     }
 
+    /// Removes all messages that are not settled.
     pub(super) fn clear(&self) {
         self.send_command(QueueCommand::Clear);
     }
@@ -60,6 +65,7 @@ impl HttpStub {
         let _ = self.commands.send(command);
     }
 
+    /// Stops the server and the lease queue.
     pub(super) async fn close(self) {
         self.send_command(QueueCommand::Close);
         // An error means that the task panicked, so it has ended, too.

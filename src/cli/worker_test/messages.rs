@@ -36,15 +36,18 @@ pub(super) struct TestMessage {
 }
 
 impl TestMessage {
+    /// Returns the correlation id: `<job>:<queue>`.
     pub(super) fn correlation_id(&self) -> String {
         format!("{}:{}", self.job, self.queue)
     }
 
+    /// Returns a W3C trace context that is derived from the job's id.
     pub(super) fn traceparent(&self) -> String {
         let id = self.job.to_string().replace('-', "");
         format!("00-{id}-{}-01", &id[..16])
     }
 
+    /// Returns the message id: the correlation id with the attempt.
     pub(super) fn id(&self) -> String {
         format!("{}:{}", self.correlation_id(), self.attempt)
     }

@@ -209,6 +209,7 @@ impl<'r> Replay<'r> {
             RecordedInput::Gathered(_) => is_running,
             RecordedInput::ChildEnded(index, _) => match &self.job.step(step).fan_out {
                 Some(fan_out) => fan_out.under_way().any(|running| running == *index),
+                // A step that is no fan-out ignores this input.
                 None => is_running,
             },
         }

@@ -191,13 +191,13 @@ impl<'de> Deserialize<'de> for ScriptDuration {
     }
 }
 
-/// Returns whether `whole` contains everything in `part`.
-fn contains(whole: &Value, part: &Value) -> bool {
-    match (whole, part) {
-        (Value::Object(whole), Value::Object(part)) => {
-            part.iter().all(|(key, part)| whole.get(key).is_some_and(|whole| contains(whole, part)))
+/// Returns whether `value` contains everything in `part`.
+fn contains(value: &Value, part: &Value) -> bool {
+    match (value, part) {
+        (Value::Object(value), Value::Object(part)) => {
+            part.iter().all(|(key, part)| value.get(key).is_some_and(|value| contains(value, part)))
         }
-        (whole, part) => whole == part,
+        (value, part) => value == part,
     }
 }
 

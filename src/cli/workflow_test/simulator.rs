@@ -101,8 +101,8 @@ impl<'t> Simulator<'t> {
 
     /// Runs until nothing more happens, or the test stops.
     pub(super) fn run(&mut self, id: JobId) -> Result<(), String> {
-        let until = self.test.until.map_or(Timestamp(i64::MAX), |span| {
-            Timestamp(START.0.saturating_add(to_nanoseconds(span.0)))
+        let until = self.test.until.map_or(Timestamp(i64::MAX), |duration| {
+            Timestamp(START.0.saturating_add(to_nanoseconds(duration.0)))
         });
         for _ in 0..EVENTS_MAX {
             self.run_effects();

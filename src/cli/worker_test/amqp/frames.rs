@@ -41,6 +41,7 @@ impl Frame {
         }
     }
 
+    /// Returns the channel number. It is 0 for a protocol header.
     pub(super) fn channel(&self) -> u16 {
         match self.raw.get(1..3) {
             Some([high, low]) if self.kind() != FrameKind::ProtocolHeader => {
@@ -73,6 +74,7 @@ pub(super) struct FrameParser {
 }
 
 impl FrameParser {
+    /// Adds bytes that have arrived.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }

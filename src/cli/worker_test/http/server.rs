@@ -65,11 +65,13 @@ pub(super) struct StubResponse {
 }
 
 impl StubResponse {
+    /// Makes a response with a JSON body.
     pub(super) fn json(body: &serde_json::Value) -> StubResponse {
         let headers = vec![("content-type", "application/json".to_owned())];
         StubResponse { status: 200, headers, body: body.to_string().into_bytes() }
     }
 
+    /// Makes a refusal, as problem details (RFC 9457).
     pub(super) fn problem(status: u16, detail: &str) -> StubResponse {
         let title = StatusCode::from_u16(status).ok().and_then(|code| code.canonical_reason());
         let body =
