@@ -298,7 +298,7 @@ fn build_event(job: &JobResponse, step: Option<&StepResponse>, state: &str) -> S
 
 /// Decides how long to reconnect to a manager that does not answer, with a growing backoff.
 pub(super) struct ReconnectPolicy {
-    /// How long the manager may not answer.
+    /// How long the manager may fail to answer.
     timeout: Duration,
     /// Whether the manager has answered before. An address that never answered is not retried.
     has_answered: bool,

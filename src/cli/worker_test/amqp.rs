@@ -173,7 +173,7 @@ impl AmqpStub {
         self.proxy.interventions().cut_at(message.correlation_id(), timing);
     }
 
-    /// Prevents that this message is requeued: the proxy turns a requeue into a rejection.
+    /// Prevents this message from being requeued: the proxy turns a requeue into a rejection.
     pub(super) fn prevent_requeue(&self, message: &TestMessage) {
         self.proxy.interventions().prevent_requeue(message.correlation_id());
     }

@@ -18,7 +18,6 @@ const CHANNELS_MAX: usize = 2048;
 const CHANNEL_ENTRIES_MAX: usize = 100_000;
 
 // The class and method ids of the followed methods.
-
 const CONSUME: [u8; 4] = [0, 60, 0, 20];
 const CONSUME_OK: [u8; 4] = [0, 60, 0, 21];
 const PUBLISH: [u8; 4] = [0, 60, 0, 40];
@@ -65,7 +64,7 @@ impl Interventions {
         *self.pending_cut.borrow_mut() = Some((correlation_id, timing));
     }
 
-    /// Prevents that a message is requeued.
+    /// Prevents a message from being requeued.
     pub(super) fn prevent_requeue(&self, correlation_id: String) {
         self.never_requeued.borrow_mut().insert(correlation_id);
     }
@@ -209,6 +208,7 @@ impl Conversation {
 }
 
 impl Channel {
+    /// Handles a method of the worker. Returns what the proxy does with its frame.
     fn handle_worker_method(
         &mut self,
         frame: &Frame,
@@ -294,6 +294,7 @@ impl Channel {
         FrameAction::Forward
     }
 
+    /// Handles a method of the broker.
     fn handle_broker_method(&mut self, frame: &Frame, log: &MessageLog) {
         let Some((method, fields)) = frame.payload().split_first_chunk::<4>() else { return };
         let mut fields = Fields(fields);
