@@ -507,7 +507,7 @@ fn format_duration(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }
 
-/// Returns whether the message was delivered, as a probe of the log.
+/// Returns `Some` once the message was delivered. It is a probe of the log.
 fn find_delivery(events: &[LoggedEvent]) -> Option<()> {
     let is_delivery = |logged: &LoggedEvent| matches!(logged.event, ObservedEvent::Delivered);
     events.iter().any(is_delivery).then_some(())

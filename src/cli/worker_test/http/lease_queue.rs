@@ -79,7 +79,7 @@ struct PendingReceive {
     responder: oneshot::Sender<StubResponse>,
 }
 
-/// The lease queue. It owns the server, and is the only one that changes its state.
+/// The lease queue. It owns the server, and restarts it to cut connections.
 pub(super) struct StubLeaseQueue {
     queue: String,
     log: EventLog,
