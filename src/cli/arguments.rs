@@ -1,10 +1,10 @@
 //! The arguments of the commands.
 
+mod common;
 mod contexts;
 mod job_ref;
 mod operate;
 mod parts;
-mod reach;
 mod tokens;
 mod work;
 mod worker_test;
@@ -15,6 +15,12 @@ use daemon::settings::{DurationSetting, Overrides};
 use engine::JobId;
 use std::path::PathBuf;
 
+pub(super) use common::parse_address;
+use common::parse_duration;
+pub(super) use common::{
+    ClientArguments, Format, FormatArguments, ListArguments, TargetArguments, TimeArguments,
+    TimeStyle,
+};
 pub(super) use contexts::{AddArguments, ContextCommand};
 pub(super) use job_ref::JobRef;
 pub(super) use operate::{
@@ -23,12 +29,6 @@ pub(super) use operate::{
 };
 pub(super) use parts::{
     AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments,
-};
-pub(super) use reach::address;
-use reach::span;
-pub(super) use reach::{
-    ClientArguments, Format, FormatArguments, ListArguments, ReachArguments, TimeArguments,
-    TimeStyle,
 };
 pub(super) use tokens::NewTokenArguments;
 #[cfg(test)]
@@ -191,7 +191,7 @@ pub(crate) enum ClientCommand {
     /// List the workflows, with the number of their running jobs
     Workflows {
         /// Also how their jobs fared of late: for so long, from 1m to 24h
-        #[arg(long, value_name = "DURATION", value_parser = span)]
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
         stats: Option<DurationSetting>,
         #[command(flatten)]
         list: ListArguments,
@@ -215,7 +215,7 @@ pub(crate) enum ClientCommand {
         #[arg(long)]
         live: bool,
         #[command(flatten)]
-        reach: ReachArguments,
+        target: TargetArguments,
     },
     /// Tell which manager is asked, and what the token allows
     Whoami {
@@ -241,7 +241,7 @@ pub struct ServeArguments {
     pub print_settings: bool,
 }
 
-/// Where the settings of a manager come from.
+/// Arguments that say where the settings of a manager come from.
 #[derive(Args, Debug)]
 pub struct SettingsArguments {
     /// Workflow files [setting workflows]
@@ -302,13 +302,13 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(crate) detach: bool,
     /// How long to wait for a manager that does not answer while the job is followed
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     pub(crate) reconnect_for: DurationSetting,
     #[command(flatten)]
     pub(crate) client: ClientArguments,
 }
 
-/// Which part of a record is shown.
+/// Arguments that select a part of a job's record.
 #[derive(Args, Debug)]
 pub(crate) struct RecordArguments {
     /// The job's, or child job's, id; of a job also its first digits
@@ -398,7 +398,7 @@ pub(crate) struct WatchArguments {
     #[arg(long, requires = "id")]
     pub(crate) no_children: bool,
     /// How long to wait for a manager that does not answer
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     pub(crate) reconnect_for: DurationSetting,
     #[command(flatten)]
     pub(crate) client: ClientArguments,

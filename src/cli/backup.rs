@@ -1,4 +1,4 @@
-//! `backup` and `restore`: copies of a journal's file.
+//! `backup` and `restore`: copies a journal's file, and restores a journal from a copy.
 
 use super::arguments::{BackupArguments, RestoreArguments};
 use super::error::ClientError;
@@ -13,38 +13,38 @@ const MIB: u64 = 1 << 20;
 pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let rate = NonZero::new(u64::from(arguments.rate) * MIB);
     let BackupArguments { db, target, vacuum, .. } = arguments;
-    let copied = journal::back_up(db, target, rate, *vacuum)?;
+    let summary = journal::back_up(db, target, rate, *vacuum)?;
     let subject = format!("{} is a copy of {}", arguments.target.display(), arguments.db.display());
-    print_summary(&subject, copied, arguments.json, out)
+    print_summary(&subject, summary, arguments.json, out)
 }
 
-/// Runs `restore BACKUP --db FILE` or `restore BACKUP --check`: restores a journal from a copy, or
-/// checks whether that is possible.
+/// Runs `restore BACKUP --db FILE`, which restores a journal from a copy, or `restore BACKUP
+/// --check`, which checks whether that is possible.
 pub(super) fn restore(
     arguments: &RestoreArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let backup = &arguments.backup;
-    let (copied, subject) = match &arguments.db {
+    let (summary, subject) = match &arguments.db {
         Some(db) => {
-            let copied = journal::restore(backup, db)?;
-            (copied, format!("{} is restored from {}", db.display(), backup.display()))
+            let summary = journal::restore(backup, db)?;
+            (summary, format!("{} is restored from {}", db.display(), backup.display()))
         }
         None => {
-            let copied = journal::inspect_backup(backup, &std::env::temp_dir())?;
-            (copied, format!("{} can be restored", backup.display()))
+            let summary = journal::inspect_backup(backup, &std::env::temp_dir())?;
+            (summary, format!("{} can be restored", backup.display()))
         }
     };
-    print_summary(&subject, copied, arguments.json, out)
+    print_summary(&subject, summary, arguments.json, out)
 }
 
 fn print_summary(
     subject: &str,
-    copied: BackupSummary,
+    summary: BackupSummary,
     is_json: bool,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let BackupSummary { bytes, open_jobs } = copied;
+    let BackupSummary { bytes, open_jobs } = summary;
     if is_json {
         writeln!(out, "{}", json!({ "bytes": bytes, "openJobs": open_jobs }))?;
     } else {

@@ -1,7 +1,7 @@
-//! `check`: validates workflow files, and prints the workflows or all errors.
+//! `check`: validates workflow files, and prints the workflows or all diagnostics.
 
 use super::check_json::print_json;
-use super::phrases::format_count;
+use super::plural::format_count;
 use daemon::load::{Diagnostic, LoadErrors, LoadedWorkflows, load_files_or_stdin};
 use daemon::settings::Settings;
 use engine::text::{escape, escape_lines};
@@ -38,57 +38,61 @@ pub fn check(
     Ok(loaded.is_ok())
 }
 
-/// Adds the advice to the warnings: a check reports everything.
+/// Merges the advice into the warnings, sorted by file and place.
 fn merge_advice(mut loaded: LoadedWorkflows) -> LoadedWorkflows {
     loaded.warnings.append(&mut loaded.advice);
-    // The sort is stable, so the files keep their order.
+    // Files keep their order.
     let files: Vec<String> = loaded.warnings.iter().map(|warning| warning.file.clone()).collect();
-    let file = |problem: &Diagnostic| files.iter().position(|file| *file == problem.file);
-    loaded.warnings.sort_by_cached_key(|problem| (file(problem), problem.line, problem.column));
+    let file_index =
+        |diagnostic: &Diagnostic| files.iter().position(|file| *file == diagnostic.file);
+    loaded.warnings.sort_by_cached_key(|diagnostic| {
+        (file_index(diagnostic), diagnostic.line, diagnostic.column)
+    });
     loaded
 }
 
-fn print_errors(errors: &LoadErrors, files: usize, out: &mut dyn Write) -> io::Result<()> {
+fn print_errors(errors: &LoadErrors, file_count: usize, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", escape_lines(&errors.to_string()))?;
-    let count = errors.0.len();
     writeln!(
         out,
         "\nnot valid: {} in {}",
-        format_count(count, "error"),
-        format_count(files, "file")
+        format_count(errors.0.len(), "error"),
+        format_count(file_count, "file")
     )
 }
 
 fn print_workflows(loaded: &LoadedWorkflows, out: &mut dyn Write) -> io::Result<()> {
-    let mut rest = loaded.definitions.as_slice();
-    let mut workflows = 0;
-    while let Some(first) = rest.first() {
+    let mut remaining = loaded.definitions.as_slice();
+    let mut workflow_count = 0;
+    while let Some(first) = remaining.first() {
         // A workflow in several virtual hosts is printed once.
-        let same =
-            rest.iter().take_while(|definition| differ_only_in_vhost(definition, first)).count();
-        let (group, remaining) = rest.split_at(same);
-        rest = remaining;
-        workflows += 1;
+        let group_size = remaining
+            .iter()
+            .take_while(|definition| differ_only_in_vhost(definition, first))
+            .count();
+        let (group, others) = remaining.split_at(group_size);
+        remaining = others;
+        workflow_count += 1;
         print_workflow(group, out)?;
     }
     for warning in &loaded.warnings {
         writeln!(out, "warning: {}", escape(&warning.to_string()))?;
     }
-    let blank = if loaded.warnings.is_empty() { "" } else { "\n" };
+    let blank_line = if loaded.warnings.is_empty() { "" } else { "\n" };
     writeln!(
         out,
-        "{blank}valid: {}, {}",
-        format_count(workflows, "workflow"),
+        "{blank_line}valid: {}, {}",
+        format_count(workflow_count, "workflow"),
         format_count(loaded.warnings.len(), "warning")
     )
 }
 
-fn differ_only_in_vhost(one: &Definition, other: &Definition) -> bool {
-    one.name == other.name
-        && one.deadline == other.deadline
-        && one.retention == other.retention
-        && one.queue == other.queue
-        && one.graphs == other.graphs
+fn differ_only_in_vhost(a: &Definition, b: &Definition) -> bool {
+    a.name == b.name
+        && a.deadline == b.deadline
+        && a.retention == b.retention
+        && a.queue == b.queue
+        && a.graphs == b.graphs
 }
 
 /// Prints one workflow in the virtual hosts of `definitions`, which differ in nothing else.
@@ -101,8 +105,8 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
         .collect();
     let location = match vhosts.as_slice() {
         [] => String::new(),
-        [one] => format!(" in the virtual host {}", escape(one)),
-        several => format!(" in the virtual hosts {}", escape(&several.join(", "))),
+        [vhost] => format!(" in the virtual host {}", escape(vhost)),
+        vhosts => format!(" in the virtual hosts {}", escape(&vhosts.join(", "))),
     };
     writeln!(out, "workflow {}{location}\n", definition.name)?;
     print_table(&step_rows(definition), out)?;
@@ -111,7 +115,7 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
     writeln!(
         out,
         "  result  of {}",
-        format_list(graph.last_steps().iter().map(|at| &*graph.step(*at).name))
+        format_list(graph.last_steps().iter().map(|index| &*graph.step(*index).name))
     )?;
     if let Some(deadline) = definition.deadline {
         writeln!(out, "  fails   when not done within {deadline}")?;
@@ -122,31 +126,33 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
     writeln!(out)
 }
 
-/// The columns of a step: its name, its dependencies, its target.
+/// The cells of a step: its name, its dependencies, its target.
 type Row = [String; 3];
 
 fn step_rows(definition: &Definition) -> Vec<Row> {
     let mut rows = vec![["step", "waits for", "goes to"].map(str::to_owned)];
     let mut builder = RowBuilder {
         definition,
-        is_open: vec![false; definition.graphs.len()],
+        is_enclosing: vec![false; definition.graphs.len()],
         is_printed: vec![false; definition.graphs.len()],
     };
     builder.add_graph(0, 0, &mut rows);
     rows
 }
 
-/// Builds the rows of all graphs. Each graph is printed once.
+/// Builds the rows of all graphs of a definition. Each graph has rows once.
 struct RowBuilder<'d> {
     definition: &'d Definition,
-    is_open: Vec<bool>,
+    /// By graph: whether it encloses the graph whose rows are built.
+    is_enclosing: Vec<bool>,
+    /// By graph: whether it has its rows.
     is_printed: Vec<bool>,
 }
 
 impl RowBuilder<'_> {
     fn add_graph(&mut self, index: GraphIndex, depth: usize, rows: &mut Vec<Row>) {
         let graph = &self.definition.graphs[usize::from(index)];
-        self.is_open[usize::from(index)] = true;
+        self.is_enclosing[usize::from(index)] = true;
         self.is_printed[usize::from(index)] = true;
         for step in topological_order(graph) {
             let name = format!("{}{}", "  ".repeat(depth), step.name);
@@ -160,7 +166,7 @@ impl RowBuilder<'_> {
                 self.add_graph(task, depth + 1, rows);
             }
         }
-        self.is_open[usize::from(index)] = false;
+        self.is_enclosing[usize::from(index)] = false;
     }
 
     fn format_target(&self, step: &Step) -> String {
@@ -187,7 +193,7 @@ impl RowBuilder<'_> {
 
     fn format_task(&self, index: usize) -> String {
         let task = &self.definition.graphs[index];
-        let reference = if self.is_open[index] {
+        let reference = if self.is_enclosing[index] {
             " (recursion: see above)"
         } else if self.is_printed[index] {
             " (see above)"
@@ -202,17 +208,21 @@ impl RowBuilder<'_> {
     }
 }
 
-/// Returns the optional keys of a step, in a few words each.
+/// Describes the optional keys of a step, in a few words each.
 fn format_options(step: &Step) -> Vec<String> {
     let mut options = Vec::new();
     options.extend(step.timeout.map(|timeout| format!("timeout {timeout}")));
-    options.extend(step.start_within.map(|within| format!("start within {within}")));
+    options.extend(step.start_within.map(|limit| format!("start within {limit}")));
     options.extend(step.retry.map(|retry| {
         format_count(usize::try_from(retry.attempts).unwrap_or(usize::MAX), "attempt")
     }));
-    options.extend(step.when.as_ref().map(|when| format!("when {}", join_lines(when.text()))));
     options.extend(
-        step.cancel_when.as_ref().map(|when| format!("cancelled when {}", join_lines(when.text()))),
+        step.when.as_ref().map(|condition| format!("when {}", join_lines(condition.text()))),
+    );
+    options.extend(
+        step.cancel_when
+            .as_ref()
+            .map(|condition| format!("cancelled when {}", join_lines(condition.text()))),
     );
     if step.on_failure == OnFailure::Continue {
         options.push("its failure does not fail the job".to_owned());
@@ -228,17 +238,17 @@ fn join_lines(text: &str) -> String {
 
 fn format_fan_out(keys: &FanOutKeys) -> String {
     let window =
-        keys.max_concurrency.map_or_else(String::new, |most| format!(", at most {most} at once"));
-    let tolerate = if keys.tolerate == Tolerate::default() {
+        keys.max_concurrency.map_or_else(String::new, |max| format!(", at most {max} at once"));
+    let tolerance = if keys.tolerate == Tolerate::default() {
         String::new()
     } else {
         format!(", {} may fail", keys.tolerate)
     };
-    format!(" for each of {} → {}{window}{tolerate}", keys.list_key, keys.item_key)
+    format!(" for each of {} → {}{window}{tolerance}", keys.list_key, keys.item_key)
 }
 
 fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
-    /// The widest cell that widens its column. A longer one only shifts the rest of its own row.
+    /// The maximum width of a column. A longer cell only shifts the rest of its own row.
     const WIDTH_MAX: usize = 48;
     let width = |column: usize| {
         rows.iter()
@@ -247,31 +257,33 @@ fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
             .max()
             .unwrap_or(0)
     };
-    let (first, second) = (width(0), width(1));
+    let (name_width, depends_width) = (width(0), width(1));
     for [name, waits_for, target] in rows {
-        writeln!(out, "  {name:first$}  {waits_for:second$}  {}", escape(target))?;
+        writeln!(out, "  {name:name_width$}  {waits_for:depends_width$}  {}", escape(target))?;
     }
     Ok(())
 }
 
-/// Returns the steps in an order in which they can run: as declared, but each after its
-/// dependencies.
+/// Sorts the steps topologically: each after its dependencies, and otherwise as declared.
 fn topological_order(graph: &Graph) -> Vec<&Step> {
-    let mut waiting: Vec<usize> =
+    let mut open_dependencies: Vec<usize> =
         graph.steps.iter().map(|step| step.step_dependencies().len()).collect();
-    let mut ready: BinaryHeap<Reverse<StepIndex>> =
-        graph.indices().filter(|at| waiting[at.as_usize()] == 0).map(Reverse).collect();
-    let mut ordered = Vec::with_capacity(graph.steps.len());
-    while let Some(Reverse(at)) = ready.pop() {
-        ordered.push(graph.step(at));
-        for next in graph.dependents(at) {
-            waiting[next.as_usize()] -= 1;
-            if waiting[next.as_usize()] == 0 {
-                ready.push(Reverse(*next));
+    let mut ready: BinaryHeap<Reverse<StepIndex>> = graph
+        .indices()
+        .filter(|index| open_dependencies[index.as_usize()] == 0)
+        .map(Reverse)
+        .collect();
+    let mut sorted = Vec::with_capacity(graph.steps.len());
+    while let Some(Reverse(index)) = ready.pop() {
+        sorted.push(graph.step(index));
+        for dependent in graph.dependents(index) {
+            open_dependencies[dependent.as_usize()] -= 1;
+            if open_dependencies[dependent.as_usize()] == 0 {
+                ready.push(Reverse(*dependent));
             }
         }
     }
-    ordered
+    sorted
 }
 
 fn format_list<'a>(names: impl Iterator<Item = &'a str>) -> String {

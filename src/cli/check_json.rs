@@ -1,4 +1,4 @@
-//! The output of `check --json`. Its keys are those of the workflow file.
+//! The output of `check --json`. Workflows have the same keys as in a workflow file.
 
 use daemon::load::{Diagnostic, LoadErrors, LoadedWorkflows};
 use daemon::view::DefinitionView;
@@ -13,7 +13,7 @@ struct CheckOutcome<'l> {
     errors: &'l [Diagnostic],
 }
 
-/// Prints the workflows of the files, or all errors.
+/// Prints the workflows of the files, or all errors, as one JSON object.
 pub(super) fn print_json(
     loaded: &Result<LoadedWorkflows, LoadErrors>,
     out: &mut dyn Write,

@@ -1,6 +1,6 @@
 //! The HTTP client of the command line.
 
-use super::arguments::ReachArguments;
+use super::arguments::TargetArguments;
 use super::error::ClientError;
 use super::target::ManagerTarget;
 use base::trust::Authorities;
@@ -11,7 +11,7 @@ use ureq::http::{HeaderMap, Response, StatusCode};
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder, ResponseExt};
 
-/// The text of the rustls error for an answer that is not TLS.
+/// The text of the rustls error for a response that is not TLS.
 const NOT_TLS_ERROR: &str = "InvalidContentType";
 
 /// A client of one manager's API.
@@ -20,10 +20,11 @@ pub(super) struct Client {
     target: ManagerTarget,
 }
 
-/// The response to a request for a stream of events.
+/// The response to a request for a stream of server-sent events.
 pub(super) enum StreamResponse {
+    /// The body of the stream.
     Stream(Box<dyn BufRead + Send>),
-    /// There are no events after the last one.
+    /// All events were received before, including the end of the job.
     NoContent,
     /// The manager refused the stream, with this status and reason.
     Refused(StatusCode, String),
@@ -35,52 +36,54 @@ pub(super) struct ReceivedMessage {
     pub(super) body: Vec<u8>,
 }
 
-/// The response, or the status and the reason of a refusal.
+/// The result of a call: the response, the status and the reason of a refusal, or an error.
 pub(super) type ApiResult<T> = Result<Result<T, (StatusCode, String)>, ClientError>;
 
-/// How long a call may take: responses wait for a commit.
+/// The timeout of a call. A response may have to wait for a commit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The largest response that is read, in bytes: a job with its steps' outputs.
 const RESPONSE_BYTES_MAX: u64 = 1 << 30;
 
 impl Client {
-    /// Makes a client of the manager that the arguments name.
+    /// Makes a client of the manager that the arguments select.
     ///
     /// # Errors
     ///
     /// Returns an error if the context cannot be used.
-    pub(super) fn new(arguments: &ReachArguments) -> Result<Client, ClientError> {
+    pub(super) fn new(arguments: &TargetArguments) -> Result<Client, ClientError> {
         ManagerTarget::from_arguments(arguments).map(Client::for_target)
     }
 
+    /// Makes a client of this manager.
     pub(super) fn for_target(target: ManagerTarget) -> Client {
-        let is_over_tls = target.display_address().starts_with("https");
-        let tls = if is_over_tls { Authorities::load_system() } else { Authorities::default() };
-        let tls = tls.agent_tls_config();
-        // The token must be sent to the manager only, whatever proxy the environment names.
+        let is_tls = target.display_address().starts_with("https");
+        let authorities = if is_tls { Authorities::load_system() } else { Authorities::default() };
+        // No proxy of the environment is used: the token must be sent to the manager only.
         let config = Agent::config_builder()
             .proxy(None)
-            .tls_config(tls)
+            .tls_config(authorities.agent_tls_config())
             .http_status_as_error(false)
             .timeout_global(Some(CALL_TIMEOUT))
             .build();
         Client { agent: config.into(), target }
     }
 
+    /// Gets a resource. A refusal is an error.
     pub(super) fn get(&self, path: &str) -> Result<String, ClientError> {
         self.query(path, &[])
     }
 
+    /// Gets a resource, with query parameters. A refusal is an error.
     pub(super) fn query(
         &self,
         path: &str,
         query: &[(String, String)],
     ) -> Result<String, ClientError> {
-        self.read_response(self.request(path, query).call())
+        self.read_response(self.build_get(path, query).call())
     }
 
-    /// Writes the response to `out` as it comes, without a limit of size or time.
+    /// Copies the response to `out` as it arrives, without a limit of size or time.
     pub(super) fn copy(
         &self,
         path: &str,
@@ -89,7 +92,7 @@ impl Client {
         out: &mut dyn Write,
     ) -> Result<(), ClientError> {
         let result = self
-            .request(path, query)
+            .build_get(path, query)
             .header("Accept", accept)
             .config()
             .timeout_global(None)
@@ -99,20 +102,21 @@ impl Client {
             Ok(response) if response.status().is_success() => response,
             result => return self.read_response(result).map(drop),
         };
-        // A broken response and a closed output cannot be told apart here; the broken response is
-        // rarer.
+        // A failed read cannot be distinguished from a failed write here. Both are reported as a
+        // failed write (a closed pipe), which is more common.
         std::io::copy(&mut response.body_mut().as_reader(), out)?;
         Ok(())
     }
 
-    fn request(&self, path: &str, query: &[(String, String)]) -> RequestBuilder<WithoutBody> {
-        self.with_token(self.agent.get(self.url(path)).query_pairs(pairs(query)))
+    fn build_get(&self, path: &str, query: &[(String, String)]) -> RequestBuilder<WithoutBody> {
+        self.with_token(self.agent.get(self.url(path)).query_pairs(as_pairs(query)))
     }
 
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.target.server)
     }
 
+    /// Adds the token to a request, if there is one.
     fn with_token<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
         if self.target.token.is_empty() {
             request
@@ -121,18 +125,24 @@ impl Client {
         }
     }
 
+    /// Deletes a resource. A refusal is an error.
     pub(super) fn delete(&self, path: &str) -> Result<String, ClientError> {
         self.read_response(self.with_token(self.agent.delete(self.url(path))).call())
     }
 
-    /// Opens a stream of events, after the event with the id `last` unless that is empty.
+    /// Opens a stream of events, which continues after the event with the id `last_event_id`. If
+    /// the id is empty, the stream begins with the next event.
     pub(super) fn open_stream(
         &self,
         path: &str,
-        last: &str,
+        last_event_id: &str,
     ) -> Result<StreamResponse, ClientError> {
-        let request = self.request(path, &[]).header("Accept", "text/event-stream");
-        let request = if last.is_empty() { request } else { request.header("Last-Event-ID", last) };
+        let request = self.build_get(path, &[]).header("Accept", "text/event-stream");
+        let request = if last_event_id.is_empty() {
+            request
+        } else {
+            request.header("Last-Event-ID", last_event_id)
+        };
         let request =
             request.config().timeout_global(None).timeout_recv_response(Some(CALL_TIMEOUT)).build();
         match request.call() {
@@ -142,33 +152,35 @@ impl Client {
             Ok(response) if response.status().is_success() => Ok(StreamResponse::Stream(Box::new(
                 BufReader::new(response.into_body().into_reader()),
             ))),
-            answer @ (Ok(_) | Err(_)) => Ok(match self.try_read_response(answer)? {
+            result @ (Ok(_) | Err(_)) => Ok(match self.try_read_response(result)? {
                 Ok(_) => StreamResponse::NoContent,
                 Err((status, detail)) => StreamResponse::Refused(status, detail),
             }),
         }
     }
 
-    /// Returns the response, or the status and the reason of a refusal.
+    /// Gets a resource. Returns the response, or the status and the reason of a refusal.
     pub(super) fn try_get(&self, path: &str) -> ApiResult<String> {
-        self.try_read_response(self.request(path, &[]).call())
+        self.try_read_response(self.build_get(path, &[]).call())
     }
 
-    /// Returns the header `Date` of the response.
+    /// Gets a resource, and returns the header `Date` of the response.
     pub(super) fn get_date(&self, path: &str) -> Result<Option<String>, ClientError> {
-        let answer = self.request(path, &[]).call();
-        let answer = answer.map_err(|error| self.unreachable(error.to_string()))?;
-        let date = answer.headers().get("Date").and_then(|date| date.to_str().ok());
+        let result = self.build_get(path, &[]).call();
+        let response = result.map_err(|error| self.unreachable_error(error.to_string()))?;
+        let date = response.headers().get("Date").and_then(|date| date.to_str().ok());
         Ok(date.map(str::to_owned))
     }
 
-    pub(super) fn unreachable(&self, mut error: String) -> ClientError {
+    /// Makes the error of a manager that cannot be reached.
+    pub(super) fn unreachable_error(&self, mut error: String) -> ClientError {
         if error.contains(NOT_TLS_ERROR) {
             error.push_str(" (it speaks no TLS there: http:// instead of https://)");
         }
         ClientError::Unreachable { server: self.target.display_address(), error }
     }
 
+    /// Posts a body. A refusal is an error.
     pub(super) fn post(
         &self,
         path: &str,
@@ -178,7 +190,8 @@ impl Client {
         self.read_response(self.send_post(path, query, body.as_bytes(), CALL_TIMEOUT))
     }
 
-    /// Posts bytes. The call may take as long as `timeout`.
+    /// Posts bytes, with a timeout of the whole call. Returns the response, or the status and the
+    /// reason of a refusal.
     pub(super) fn post_bytes(
         &self,
         path: &str,
@@ -189,7 +202,8 @@ impl Client {
         self.try_read_response(self.send_post(path, query, body, timeout))
     }
 
-    /// Receives a message, or `None` if there is none. The call may take as long as `timeout`.
+    /// Receives a message from a queue, with a timeout of the whole call. Returns `None` if there
+    /// is no message.
     pub(super) fn receive(
         &self,
         path: &str,
@@ -202,7 +216,7 @@ impl Client {
         };
         let headers = std::mem::take(response.headers_mut());
         let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec();
-        let body = body.map_err(|error| self.unreachable(error.to_string()))?;
+        let body = body.map_err(|error| self.unreachable_error(error.to_string()))?;
         Ok(Ok(Some(ReceivedMessage { headers, body })))
     }
 
@@ -216,7 +230,7 @@ impl Client {
         let request = self
             .agent
             .post(self.url(path))
-            .query_pairs(pairs(query))
+            .query_pairs(as_pairs(query))
             .header("Content-Type", "application/json");
         self.with_token(request).config().timeout_global(Some(timeout)).build().send(body)
     }
@@ -229,14 +243,14 @@ impl Client {
     }
 
     fn try_read_response(&self, result: Result<Response<Body>, ureq::Error>) -> ApiResult<String> {
-        let unreachable = |error: ureq::Error| self.unreachable(error.to_string());
-        let mut response = result.map_err(unreachable)?;
+        let to_error = |error: ureq::Error| self.unreachable_error(error.to_string());
+        let mut response = result.map_err(to_error)?;
         let text = response
             .body_mut()
             .with_config()
             .limit(RESPONSE_BYTES_MAX)
             .read_to_string()
-            .map_err(unreachable)?;
+            .map_err(to_error)?;
         if response.status().is_success() {
             return Ok(Ok(text));
         }
@@ -249,20 +263,24 @@ impl Client {
             ""
         };
         let detail = detail.unwrap_or(text);
-        // Diagnostics of files, and health checks, are printed one a line. Other refusals may
-        // contain input of anybody, so their line breaks are escaped.
+        // Diagnostics of files, and health checks, have one line each. Other refusals may contain
+        // untrusted input, so their line breaks are escaped.
         let path = response.get_uri().path();
-        let has_lines = match response.status() {
+        let is_multiline = match response.status() {
             StatusCode::UNPROCESSABLE_ENTITY => path.ends_with("/api/reload"),
             StatusCode::SERVICE_UNAVAILABLE => path.ends_with("/readyz"),
             _ => false,
         };
-        let detail =
-            if has_lines { escape_lines(detail.trim_end()) } else { escape(&detail).into_owned() };
+        let detail = if is_multiline {
+            escape_lines(detail.trim_end())
+        } else {
+            escape(&detail).into_owned()
+        };
         Ok(Err((response.status(), format!("{}: {detail}{hint}", response.status()))))
     }
 }
 
-fn pairs(query: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
+/// Borrows query parameters.
+fn as_pairs(query: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
     query.iter().map(|(key, value)| (key.as_str(), value.as_str()))
 }

@@ -1,5 +1,5 @@
-//! `check FILE… --against JOURNAL`: finds out before the files are loaded which of the jobs in a
-//! journal would go another way under them.
+//! `check FILE… --against JOURNAL`: reports which of the jobs in a journal would have run
+//! differently under the definitions in workflow files, before a manager loads the files.
 
 use super::check;
 use super::error::ClientError;
@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// How many jobs are printed for people. JSON lists more.
+/// How many affected jobs of each workflow are printed for people. JSON lists more.
 const JOBS_PRINTED_MAX: usize = 20;
 
-/// How many jobs of each workflow are listed in JSON.
+/// How many affected jobs of each workflow are listed in JSON.
 const JOBS_JSON_MAX: usize = 10_000;
 
 /// How many differences of one job are printed for people.
@@ -31,11 +31,12 @@ const DIFFERENCES_PRINTED_MAX: usize = 4;
 /// How many jobs are read at once.
 const PAGE_SIZE: u32 = 1_000;
 
+/// The comparison of workflow files with a journal, as JSON has it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Comparison {
     journal: String,
-    /// Whether a running job would differ.
+    /// Whether any running job would differ.
     affected: bool,
     workflows: Vec<WorkflowComparison>,
     not_in_files: Vec<MissingWorkflow>,
@@ -48,6 +49,7 @@ struct MissingWorkflow {
     running: i64,
 }
 
+/// A number of jobs, by whether they have ended.
 #[derive(Default, Serialize)]
 struct JobCount {
     running: usize,
@@ -56,8 +58,8 @@ struct JobCount {
 
 impl JobCount {
     fn add(&mut self, is_running: bool) {
-        let one = if is_running { &mut self.running } else { &mut self.ended };
-        *one += 1;
+        let counter = if is_running { &mut self.running } else { &mut self.ended };
+        *counter += 1;
     }
 
     fn total(&self) -> usize {
@@ -65,6 +67,7 @@ impl JobCount {
     }
 }
 
+/// The comparison of one workflow with its jobs in the journal.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct WorkflowComparison {
@@ -75,18 +78,18 @@ struct WorkflowComparison {
     same: JobCount,
     /// The jobs that would differ.
     affected: JobCount,
-    /// Each definition that differs from the one in the files.
+    /// The definitions of jobs that differ from the definition in the files.
     definitions: Vec<PreviousVersion>,
-    /// Steps that would get a column in the status table.
+    /// The steps that would get a column in the status table.
     new_columns: Vec<String>,
-    /// Columns that stay for the jobs that have them, and are empty for new jobs.
+    /// The columns of the status table that are kept for earlier jobs, and are empty for new ones.
     old_columns: Vec<String>,
     jobs: Vec<AffectedJob>,
     /// The number of affected jobs that are not in `jobs`.
     jobs_omitted: usize,
 }
 
-/// A previous version of a definition, with which jobs began.
+/// An earlier version of a definition, and the jobs that began under it.
 #[derive(Serialize)]
 struct PreviousVersion {
     #[serde(skip)]
@@ -95,6 +98,7 @@ struct PreviousVersion {
     changes: Vec<Change>,
 }
 
+/// A job that would differ.
 #[derive(Serialize)]
 struct AffectedJob {
     job: JobId,
@@ -102,8 +106,12 @@ struct AffectedJob {
     differences: Vec<Change>,
 }
 
-/// Validates workflow files and compares them with the jobs in a journal. The exit code is 1 if a
-/// file is not valid, or a running job would go another way.
+/// Validates workflow files, and compares them with the jobs in a journal. The exit code is 1 if a
+/// file is not valid, or a running job would differ.
+///
+/// # Errors
+///
+/// Returns an error if the journal cannot be read, or `out` cannot be written.
 pub fn check_against(
     files: &[PathBuf],
     settings: Option<&Settings>,
@@ -117,9 +125,9 @@ pub fn check_against(
     };
     let comparison = compare(&loaded.definitions, journal)?;
     if is_json {
-        let text = serde_json::to_string_pretty(&comparison)
+        let json = serde_json::to_string_pretty(&comparison)
             .map_err(|error| ClientError::Refused(error.to_string()))?;
-        writeln!(out, "{text}")?;
+        writeln!(out, "{json}")?;
     } else {
         print_comparison(&comparison, out)?;
     }
@@ -133,7 +141,8 @@ fn compare(definitions: &[Arc<Definition>], journal: &Path) -> Result<Comparison
         .iter()
         .map(|definition| compare_workflow(&reader, definition))
         .collect::<Result<Vec<_>, _>>()?;
-    let is_missing = |workflow: &str| definitions.iter().all(|known| known.full_name() != workflow);
+    let is_missing =
+        |workflow: &str| definitions.iter().all(|loaded| loaded.full_name() != workflow);
     let counts = reader.count_running_root_jobs()?.into_iter();
     let not_in_files = counts
         .filter(|(workflow, _)| is_missing(workflow))
@@ -154,18 +163,19 @@ fn compare_workflow(
     let full_name = definition.full_name();
     let mut comparison =
         WorkflowComparison { workflow: full_name.clone(), ..WorkflowComparison::default() };
-    // Running jobs come first, so that they are listed in any case. One may end meanwhile.
-    let mut seen = HashSet::new();
+    // Running jobs are read first, so that the limit of the list does not omit them. The second
+    // search finds all jobs; those that were compared are skipped.
+    let mut compared_jobs = HashSet::new();
     for states in [[JobState::Running, JobState::Paused].as_slice(), &[]] {
         let (workflow, states) = (Some(full_name.clone()), states.to_vec());
         let filter = JobFilter { workflow, states, ..JobFilter::default() };
-        let mut below = NEWEST_CURSOR;
+        let mut cursor = NEWEST_CURSOR;
         loop {
-            let page = reader.search(&filter, SearchOrder::NewestFirst, below, PAGE_SIZE)?;
-            for hit in &page {
-                below = hit.number;
-                if seen.insert(hit.number) {
-                    compare_job(reader, hit.number, definition, &mut comparison)?;
+            let page = reader.search(&filter, SearchOrder::NewestFirst, cursor, PAGE_SIZE)?;
+            for job in &page {
+                cursor = job.number;
+                if compared_jobs.insert(job.number) {
+                    compare_job(reader, job.number, definition, &mut comparison)?;
                 }
             }
             if page.len() < PAGE_SIZE as usize {
@@ -173,18 +183,18 @@ fn compare_workflow(
             }
         }
     }
-    let steps = |definition: &Definition| -> Vec<String> {
+    let step_names = |definition: &Definition| -> Vec<String> {
         definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
     };
-    let now = steps(definition);
+    let current_steps = step_names(definition);
     let previous_steps: BTreeSet<String> =
-        comparison.definitions.iter().flat_map(|version| steps(&version.definition)).collect();
+        comparison.definitions.iter().flat_map(|version| step_names(&version.definition)).collect();
     if !comparison.definitions.is_empty() {
         comparison.new_columns =
-            now.iter().filter(|step| !previous_steps.contains(*step)).cloned().collect();
+            current_steps.iter().filter(|step| !previous_steps.contains(*step)).cloned().collect();
     }
     comparison.old_columns =
-        previous_steps.into_iter().filter(|step| !now.contains(step)).collect();
+        previous_steps.into_iter().filter(|step| !current_steps.contains(step)).collect();
     Ok(comparison)
 }
 
@@ -265,12 +275,12 @@ fn print_workflow(workflow: &WorkflowComparison, out: &mut dyn Write) -> Result<
         kept.running
     )?;
     if kept.total() == same.total() {
-        let why = if kept.total() == 0 {
+        let summary = if kept.total() == 0 {
             "nothing to compare"
         } else {
             "all began under this definition"
         };
-        writeln!(out, "  {why}\n")?;
+        writeln!(out, "  {summary}\n")?;
         return Ok(());
     }
     for version in &workflow.definitions {
@@ -303,15 +313,15 @@ fn print_workflow(workflow: &WorkflowComparison, out: &mut dyn Write) -> Result<
         format_job_count(affected.total()),
         affected.running
     )?;
-    // Running jobs come first, then the newest ones.
+    // Running jobs are printed first, then the newest ones.
     let mut sorted: Vec<&AffectedJob> = workflow.jobs.iter().collect();
-    sorted.sort_by_key(|affected| affected.state.is_ended());
-    for affected in sorted.iter().take(JOBS_PRINTED_MAX) {
-        writeln!(out, "    {} {}", affected.job, affected.state.as_str())?;
-        for difference in affected.differences.iter().take(DIFFERENCES_PRINTED_MAX) {
+    sorted.sort_by_key(|job| job.state.is_ended());
+    for AffectedJob { job, state, differences } in sorted.into_iter().take(JOBS_PRINTED_MAX) {
+        writeln!(out, "    {job} {}", state.as_str())?;
+        for difference in differences.iter().take(DIFFERENCES_PRINTED_MAX) {
             writeln!(out, "      {}", render_change(difference))?;
         }
-        let more = affected.differences.len().saturating_sub(DIFFERENCES_PRINTED_MAX);
+        let more = differences.len().saturating_sub(DIFFERENCES_PRINTED_MAX);
         if more > 0 {
             writeln!(out, "      … and {more} more; --json tells them")?;
         }

@@ -1,18 +1,18 @@
-//! Asks for a confirmation before much is deleted.
+//! Asks a person to confirm a bulk operation that ends or deletes jobs.
 
 use super::error::ClientError;
 use std::io::{IsTerminal, Write, stderr, stdin};
 
-/// Returns whether a person can answer.
+/// Returns whether a person can answer: standard input and standard error are terminals.
 pub(super) fn is_interactive() -> bool {
     stdin().is_terminal() && stderr().is_terminal()
 }
 
-/// Asks a question. Any answer but yes counts as no.
+/// Asks a question on standard error. Any answer but `y` or `yes` counts as no.
 pub(super) fn confirm(question: &str) -> Result<bool, ClientError> {
-    let mut to = stderr();
-    write!(to, "{question} [y/N] ")?;
-    to.flush()?;
+    let mut prompt = stderr();
+    write!(prompt, "{question} [y/N] ")?;
+    prompt.flush()?;
     let mut answer = String::new();
     stdin().read_line(&mut answer)?;
     Ok(is_yes(&answer))

@@ -1,9 +1,9 @@
-//! Contexts: names for managers, with their addresses and tokens. They are stored in a file that
+//! `context`: names for managers, with their addresses and tokens. They are stored in a file that
 //! only the user may read. Tokens are never printed.
 
 use super::arguments::{AddArguments, ContextCommand, FormatArguments, TimeArguments};
 use super::error::ClientError;
-use super::listing::{ListStyle, Listing};
+use super::list_printer::{ListStyle, Listing};
 use super::table::{ColumnRole, Table};
 use daemon::service;
 use daemon::settings::files;
@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 /// The permission bits of everyone but the owner.
 const NOT_OWNER_MASK: u32 = 0o077;
 
-/// The largest file of contexts, in bytes.
+/// The maximum size of the file of contexts, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The content of the file of contexts.
@@ -34,7 +34,7 @@ pub(super) struct Contexts {
     contexts: Vec<ManagerContext>,
 }
 
-/// A text that the user has written into the file. It does not come from a manager.
+/// A text that the user has written into the file. It is trusted, unlike the text of a manager.
 type UserText = std::string::String;
 
 /// A named manager.
@@ -49,7 +49,7 @@ pub(super) struct ManagerContext {
     token_command: Option<SecretText>,
 }
 
-/// A text that is not shown in errors and logs.
+/// A text that is masked in `Debug` output.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 struct SecretText(UserText);
@@ -71,15 +71,16 @@ impl ManagerContext {
     }
 
     fn run_token_command(&self, command: &str) -> Result<String, ClientError> {
-        let to_usage_error = |why: String| {
+        let to_usage_error = |problem: String| {
             let name = quote(&self.name);
             ClientError::Usage(format!(
-                "the token command of the context {name} {why}; run it by itself, or name another \
-                 one: workflow-manager context add {} --replace --server … --token-command …",
+                "the token command of the context {name} {problem}; run it by itself, or name \
+                 another one: workflow-manager context add {} --replace --server … --token-command \
+                 …",
                 self.name
             ))
         };
-        // The error output of the command, such as a prompt for a passphrase, goes to the terminal.
+        // Standard error of the command is inherited, for a prompt such as that for a passphrase.
         let mut shell = Command::new("sh");
         service::clear_systemd_env(&mut shell);
         let output = shell
@@ -100,7 +101,7 @@ impl ManagerContext {
         }
     }
 
-    /// Returns whether the token comes from the file or a command, as one word.
+    /// Returns the source of the token as one word: `file`, `command` or `none`.
     pub(super) const fn token_source(&self) -> &'static str {
         match (&self.token, &self.token_command) {
             (Some(_), _) => "file",
@@ -112,30 +113,32 @@ impl ManagerContext {
 
 /// Returns the path of the file of contexts, or `None` without a home directory.
 pub(super) fn file_path() -> Option<PathBuf> {
-    let absolute = |name: &str| {
+    let absolute_path = |name: &str| {
         std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
     };
-    let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
+    let config = absolute_path("XDG_CONFIG_HOME")
+        .or_else(|| Some(absolute_path("HOME")?.join(".config")))?;
     Some(config.join("workflow-manager").join("contexts.json"))
 }
 
 impl Contexts {
-    /// Reads the file of contexts. Without a file there are none.
+    /// Reads the file of contexts. If the file is missing, there are no contexts.
     pub(super) fn read() -> Result<Contexts, ClientError> {
         file_path().map_or_else(|| Ok(Contexts::default()), |path| Contexts::read_from(&path))
     }
 
     fn read_from(path: &Path) -> Result<Contexts, ClientError> {
         let file = path.display();
-        let to_error =
-            |why: String| ClientError::Usage(format!("cannot read the contexts in {file}: {why}"));
-        let opened = match files::open_regular(path) {
-            Ok(opened) => opened,
+        let to_error = |reason: String| {
+            ClientError::Usage(format!("cannot read the contexts in {file}: {reason}"))
+        };
+        let regular_file = match files::open_regular(path) {
+            Ok(regular_file) => regular_file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contexts::default()),
             Err(error) => return Err(to_error(error.to_string())),
         };
-        let mode = opened.metadata().map_err(|error| to_error(error.to_string()))?.mode();
-        let text = files::read_text(opened, FILE_BYTES_MAX)
+        let mode = regular_file.metadata().map_err(|error| to_error(error.to_string()))?.mode();
+        let text = files::read_text(regular_file, FILE_BYTES_MAX)
             .map_err(|error| to_error(error.to_string()))?;
         if let Some(encoding) = find_byte_order_mark(text.as_bytes()) {
             return Err(to_error(format!(
@@ -160,26 +163,27 @@ impl Contexts {
         Ok(contexts)
     }
 
-    /// Returns the context of this name.
+    /// Returns the context of this name, or an error with a suggestion.
     pub(super) fn find(&self, name: &str) -> Result<&ManagerContext, ClientError> {
         self.contexts.iter().find(|context| context.name == name).ok_or_else(|| {
-            let hint = did_you_mean(name, self.contexts.iter().map(|context| &*context.name));
+            let suggestion = did_you_mean(name, self.contexts.iter().map(|context| &*context.name));
             let quoted = quote(name);
-            let all = if self.contexts.is_empty() {
+            let hint_to_list = if self.contexts.is_empty() {
                 "; there are none yet: workflow-manager context add NAME --server URL"
             } else {
                 "; workflow-manager context list shows all"
             };
-            let rest = if hint.is_empty() { all } else { &*hint };
-            ClientError::Usage(format!("there is no context {quoted}{rest}"))
+            let hint = if suggestion.is_empty() { hint_to_list } else { &*suggestion };
+            ClientError::Usage(format!("there is no context {quoted}{hint}"))
         })
     }
 
-    /// Returns the context in use.
+    /// Returns the context in use, if one is.
     pub(super) fn current(&self) -> Result<Option<&ManagerContext>, ClientError> {
         self.current.as_deref().map(|name| self.find(name)).transpose()
     }
 
+    /// Writes the file of contexts, and creates its folder if that is missing.
     fn write(&self) -> Result<(), ClientError> {
         let path = file_path().ok_or_else(|| {
             let text = "there is no place for contexts: set HOME or XDG_CONFIG_HOME";
@@ -190,38 +194,38 @@ impl Contexts {
         })
     }
 
-    /// Replaces the file as a whole, so that a crash leaves either the old file or the new one.
+    /// Replaces the file atomically.
     fn write_to(&self, path: &Path) -> io::Result<()> {
-        // A symbolic link to a file elsewhere stays one.
+        // If the path is a symbolic link, its target is replaced.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         if let Some(folder) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
-        let new = path.with_extension(format!("json.{}", std::process::id()));
-        let written = OpenOptions::new()
+        let temporary_path = path.with_extension(format!("json.{}", std::process::id()));
+        let result = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(&new)
+            .open(&temporary_path)
             .and_then(|mut file| {
                 serde_json::to_writer_pretty(&file, self)?;
                 file.write_all(b"\n")?;
                 file.sync_all()
             })
-            .and_then(|()| std::fs::rename(&new, &path));
-        if written.is_err() {
+            .and_then(|()| std::fs::rename(&temporary_path, &path));
+        if result.is_err() {
             // The partial file may contain a token.
-            let _ = std::fs::remove_file(&new);
+            let _ = std::fs::remove_file(&temporary_path);
         }
-        written
+        result
     }
 }
 
-/// Runs a command of `context`, which gives names to managers.
+/// Runs a command of `context`.
 pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<(), ClientError> {
     let mut contexts = Contexts::read()?;
     match command {
-        ContextCommand::Add(arguments) => add(&mut contexts, arguments, out)?,
+        ContextCommand::Add(arguments) => add_context(&mut contexts, arguments, out)?,
         ContextCommand::Use { name } => {
             if let Some(name) = name {
                 contexts.find(name)?;
@@ -237,24 +241,24 @@ pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<(), C
         ContextCommand::Remove { name } => {
             contexts.find(name)?;
             contexts.contexts.retain(|context| context.name != *name);
-            let was_used = contexts.current.take_if(|current| current == name).is_some();
+            let was_current = contexts.current.take_if(|current| current == name).is_some();
             contexts.write()?;
-            let hint = if was_used { "; no context is used now" } else { "" };
+            let hint = if was_current { "; no context is used now" } else { "" };
             writeln!(out, "the context {name} is removed{hint}")?;
         }
     }
     Ok(())
 }
 
-fn add(
+fn add_context(
     contexts: &mut Contexts,
     arguments: &AddArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let name = &arguments.name;
-    let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+    let is_valid_name = name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
-    if !is_name {
+    if !is_valid_name {
         return Err(ClientError::Usage(format!(
             "{} is no name of a context: expected letters, digits, ., _ and -",
             quote(name)
@@ -267,8 +271,8 @@ fn add(
                 .to_owned(),
         ));
     }
-    let at = contexts.contexts.iter().position(|context| context.name == *name);
-    if at.is_some() && !arguments.replace {
+    let index = contexts.contexts.iter().position(|context| context.name == *name);
+    if index.is_some() && !arguments.replace {
         return Err(ClientError::Usage(format!(
             "there is a context {} already: --replace replaces it",
             quote(name)
@@ -282,8 +286,8 @@ fn add(
         token_command: arguments.token_command.clone().map(SecretText),
     };
     let is_first = contexts.contexts.is_empty();
-    match at {
-        Some(at) => contexts.contexts[at] = context,
+    match index {
+        Some(index) => contexts.contexts[index] = context,
         None => contexts.contexts.push(context),
     }
     if is_first || arguments.use_it {
@@ -300,8 +304,7 @@ fn add(
     Ok(())
 }
 
-/// Returns the token of an argument: the argument itself, or for `-` the first line of standard
-/// input.
+/// Reads a token: the argument itself, or the first line of standard input if it is `-`.
 fn read_token(argument: &str) -> Result<String, ClientError> {
     let mut text = argument.to_owned();
     if argument == "-" {
@@ -334,20 +337,20 @@ fn print_contexts(
     let mut entries = Vec::new();
     for context in &contexts.contexts {
         let ManagerContext { name, server, .. } = context;
-        let is_used = contexts.current.as_ref() == Some(name);
+        let is_current = contexts.current.as_ref() == Some(name);
         table.add_row([
             name.as_str(),
-            if is_used { "*" } else { "" },
+            if is_current { "*" } else { "" },
             &*escape(server),
             context.token_source(),
         ]);
-        let entry = json!({ "name": name, "used": is_used, "server": server,
+        let entry = json!({ "name": name, "used": is_current, "server": server,
             "token": context.token_source() });
         entries.push(to_raw_value(&entry).map_err(|error| ClientError::Output(error.into()))?);
     }
     let body =
         serde_json::to_string(&entries).map_err(|error| ClientError::Output(error.into()))?;
-    let nothing = "there are no contexts yet: workflow-manager context add NAME --server URL";
-    let listing = Listing { body: &body, entries, table, empty_text: nothing };
+    let empty_text = "there are no contexts yet: workflow-manager context add NAME --server URL";
+    let listing = Listing { body: &body, entries, table, empty_text };
     listing.print(ListStyle::from_arguments(arguments, TimeArguments::default()), out)
 }

@@ -1,4 +1,4 @@
-//! `doctor`: finds what is wrong with an installation, and suggests what to do.
+//! `doctor`: checks an installation, and suggests a remedy for each problem.
 
 mod broker;
 mod broker_probe;
@@ -14,7 +14,7 @@ mod services;
 
 use super::arguments::{DoctorArguments, TimeArguments};
 use super::error::ClientError;
-use super::phrases::format_count;
+use super::plural::format_count;
 use super::screen::{Screen, print_json};
 use super::target::{ManagerTarget, TargetSource};
 use engine::text::escape;
@@ -25,7 +25,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs `doctor`. The exit code is 1 if any check finds an error.
-pub(super) fn doctor(
+pub(super) fn run_doctor(
     arguments: &DoctorArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
@@ -43,31 +43,31 @@ pub(super) fn doctor(
     let has_manager = match &target {
         Ok(target) => manager::inspect(target.clone(), is_journal_open, &mut findings)?,
         Err(error) => {
-            let to_do = "mend it; workflow-manager context list shows the contexts";
-            findings.push(Finding::error("context", error.to_string(), to_do));
+            let remedy = "mend it; workflow-manager context list shows the contexts";
+            findings.push(Finding::error("context", error.to_string(), remedy));
             false
         }
     };
-    if let Some(local) = &installation {
-        broker::inspect(local, has_manager, &mut findings);
-        services::inspect(local, &mut findings);
-        certificate::inspect(local, &mut findings);
+    if let Some(installation) = &installation {
+        broker::inspect(installation, has_manager, &mut findings);
+        services::inspect(installation, &mut findings);
+        certificate::inspect(installation, &mut findings);
         #[cfg(feature = "grpc")]
-        grpc::inspect(local, target.ok().as_ref(), &mut findings);
+        grpc::inspect(installation, target.ok().as_ref(), &mut findings);
         #[cfg(feature = "kafka")]
-        kafka::inspect(local, &mut findings);
+        kafka::inspect(installation, &mut findings);
     }
     print_findings(arguments.client.json, &findings, out)?;
-    let is_wrong = findings.iter().any(|finding| finding.severity == Severity::Error);
-    Ok(if is_wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let has_errors = findings.iter().any(|finding| finding.severity == Severity::Error);
+    Ok(if has_errors { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Returns the manager to check. Without arguments it is the manager of the settings.
+/// Returns the manager to check: the one that the arguments select, else the one of the settings.
 fn find_target(
     arguments: &DoctorArguments,
     installation: Option<&Installation>,
 ) -> Result<ManagerTarget, ClientError> {
-    let target = ManagerTarget::from_arguments(&arguments.client.reach)?;
+    let target = ManagerTarget::from_arguments(&arguments.client.target)?;
     let Some(Installation { settings, .. }) =
         installation.filter(|_| target.server_source == TargetSource::Default)
     else {
@@ -95,23 +95,23 @@ fn print_findings(
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     if is_json {
-        let entries = findings.iter().map(|Finding { severity: level, check: what, text, to_do }| {
-            json!({ "level": level.as_str(), "check": what, "text": text, "do": to_do })
+        let entries = findings.iter().map(|Finding { severity, check, text, remedy }| {
+            json!({ "level": severity.as_str(), "check": check, "text": text, "do": remedy })
         });
         print_json(&entries.collect::<serde_json::Value>().to_string(), out)?;
         return Ok(());
     }
     let screen = Screen::for_stdout(TimeArguments::default());
-    for Finding { severity: level, check: what, text, to_do } in findings {
-        let label = format!("{:<7}", level.as_str());
-        let coloured_label = screen.colour(&label, level.as_str());
-        writeln!(out, "{coloured_label}  {what:<9}  {}", escape(text))?;
-        if !to_do.is_empty() {
-            writeln!(out, "{:20}→ {}", "", escape(to_do))?;
+    for Finding { severity, check, text, remedy } in findings {
+        let label = format!("{:<7}", severity.as_str());
+        let coloured_label = screen.colour(&label, severity.as_str());
+        writeln!(out, "{coloured_label}  {check:<9}  {}", escape(text))?;
+        if !remedy.is_empty() {
+            writeln!(out, "{:20}→ {}", "", escape(remedy))?;
         }
     }
     let count =
-        |wanted: Severity| findings.iter().filter(|finding| finding.severity == wanted).count();
+        |severity: Severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
     writeln!(out, "\n{}, {}", format_count(errors, "error"), format_count(warnings, "warning"))?;
     Ok(())

@@ -1,5 +1,5 @@
-//! Follows a job by its stream of events. A stream that breaks is opened again. If there is none
-//! (too many streams), the light view of the job is polled instead.
+//! Follows a job by its stream of server-sent events, and reconnects when the stream breaks. If the
+//! manager refuses a stream, since it has too many, the light view of the job is polled instead.
 
 use super::client::{Client, StreamResponse};
 use super::error::ClientError;
@@ -16,57 +16,59 @@ use std::time::Duration;
 use tokio::time::Instant;
 use ureq::http::StatusCode;
 
-/// The bounds of the pause between two polls without a stream, and between two attempts to reach
-/// the manager.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// The bounds of the backoff between two polls without a stream, and between two attempts to
+/// reconnect.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
-/// How long the light view is polled before a stream that was refused is requested again.
-const POLL_FOR: Duration = Duration::from_secs(10);
+/// How long the light view is polled before a stream is requested again.
+const POLL_PERIOD: Duration = Duration::from_secs(10);
 
-/// A stream that is silent for this long may have lost the end of the job; the job is then polled.
+/// A stream without an event for this long may have missed the end of the job; the job is polled.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// What is reported to the one who follows a job.
+/// What a follower reports to its callback.
 pub(super) enum FollowEvent<'a> {
     /// An event of the job.
     Event(&'a ServerSentEvent),
-    /// The manager cannot be reached, for this reason. Further attempts follow.
+    /// The stream broke or the manager cannot be reached, for this reason. It is tried again.
     Disconnected(&'a str),
-    /// Nothing happened for the time that was requested.
+    /// There was no event for one tick.
     Idle,
 }
 
-/// Whether to go on following, as the callback decides.
+/// The decision of a callback: to continue, or to stop with a value.
 pub(super) type FollowResult<B> = Result<ControlFlow<B>, ClientError>;
 
-/// Follows one job.
+/// Follows one job until it has ended.
 pub(super) struct JobFollower<'c> {
     client: &'c Client,
     id: JobId,
     path: String,
-    /// How long to wait for a manager that does not answer.
+    /// For how long to reconnect to a manager that does not answer.
     reconnect_timeout: Duration,
     /// Whether the manager has answered before.
     has_answered: bool,
-    /// How often to report that nothing happens.
+    /// How long to wait for an event before `Idle` is reported.
     tick: Duration,
     /// The id of the newest event.
     last_event_id: String,
-    /// The last reported state, status and attempt of each step.
+    /// The last polled state, status and attempt of each step, by its name.
     steps: HashMap<String, (String, String, u32)>,
 }
 
-/// The outcome of one stream.
+/// The outcome of one stream, or of one period of polling.
 enum StreamOutcome<B> {
+    /// The job has ended.
     Ended(JobEnd),
-    /// The callback has stopped.
+    /// The callback stopped, with this value.
     Stopped(B),
-    /// It must be opened again, once the manager answers.
+    /// The stream must be opened again, for this reason.
     Reopen(String),
 }
 
 impl<'c> JobFollower<'c> {
+    /// Makes a follower. With `has_children` the events of child jobs are reported, too.
     pub(super) fn new(
         client: &'c Client,
         id: JobId,
@@ -86,12 +88,13 @@ impl<'c> JobFollower<'c> {
         }
     }
 
-    /// Makes this a follower of a job that the manager has just created.
+    /// Declares that the manager has just created the job. So it has answered before, and the
+    /// follower reconnects from the start.
     pub(super) fn for_new_job(self) -> JobFollower<'c> {
         JobFollower { has_answered: true, ..self }
     }
 
-    /// Reports also that nothing happens, this often.
+    /// Sets how long to wait for an event before `Idle` is reported.
     pub(super) fn with_tick(self, tick: Duration) -> JobFollower<'c> {
         JobFollower { tick, ..self }
     }
@@ -124,8 +127,8 @@ impl<'c> JobFollower<'c> {
                     reconnect.handle_close(opened);
                     outcome
                 }
-                // Everything was reported before, including the end.
-                Ok(StreamResponse::NoContent) => self.check_ended(),
+                // All events were reported before, including the end of the job.
+                Ok(StreamResponse::NoContent) => self.poll_end(),
                 Ok(StreamResponse::Refused(status, detail)) => {
                     self.poll_job(status, detail, &mut report)
                 }
@@ -133,23 +136,23 @@ impl<'c> JobFollower<'c> {
             };
             match outcome {
                 Ok(StreamOutcome::Ended(end)) => return Ok(ControlFlow::Continue(end)),
-                Ok(StreamOutcome::Stopped(enough)) => return Ok(ControlFlow::Break(enough)),
-                Ok(StreamOutcome::Reopen(why)) => {
-                    if let ControlFlow::Break(enough) =
-                        report(&mut self, FollowEvent::Disconnected(&why))?
+                Ok(StreamOutcome::Stopped(value)) => return Ok(ControlFlow::Break(value)),
+                Ok(StreamOutcome::Reopen(reason)) => {
+                    if let ControlFlow::Break(value) =
+                        report(&mut self, FollowEvent::Disconnected(&reason))?
                     {
-                        return Ok(ControlFlow::Break(enough));
+                        return Ok(ControlFlow::Break(value));
                     }
                     reconnect.wait();
                 }
                 Err(ClientError::Unreachable { error, .. }) => {
                     reconnect
                         .handle_failure(&error)
-                        .map_err(|error| self.client.unreachable(error))?;
-                    if let ControlFlow::Break(enough) =
+                        .map_err(|error| self.client.unreachable_error(error))?;
+                    if let ControlFlow::Break(value) =
                         report(&mut self, FollowEvent::Disconnected(&error))?
                     {
-                        return Ok(ControlFlow::Break(enough));
+                        return Ok(ControlFlow::Break(value));
                     }
                     reconnect.wait();
                 }
@@ -158,49 +161,51 @@ impl<'c> JobFollower<'c> {
         }
     }
 
+    /// Reports the events of a stream, until the job has ended, the callback stops, or the stream
+    /// breaks.
     fn read_stream<B>(
         &mut self,
         stream: &EventReader,
         report: &mut impl FnMut(&mut Self, FollowEvent<'_>) -> FollowResult<B>,
     ) -> Result<StreamOutcome<B>, ClientError> {
-        let mut last_event = clock::timer_now();
+        let mut last_event_at = clock::timer_now();
         loop {
             match stream.next(self.tick) {
-                StreamItem::Event(sent) => {
-                    last_event = clock::timer_now();
-                    if !sent.id.is_empty() {
-                        sent.id.clone_into(&mut self.last_event_id);
+                StreamItem::Event(event) => {
+                    last_event_at = clock::timer_now();
+                    if !event.id.is_empty() {
+                        event.id.clone_into(&mut self.last_event_id);
                     }
-                    if let ControlFlow::Break(enough) = report(self, FollowEvent::Event(&sent))? {
-                        return Ok(StreamOutcome::Stopped(enough));
+                    if let ControlFlow::Break(value) = report(self, FollowEvent::Event(&event))? {
+                        return Ok(StreamOutcome::Stopped(value));
                     }
-                    if let Some(end) = sent.job_end(self.id)? {
+                    if let Some(end) = event.job_end(self.id)? {
                         return Ok(StreamOutcome::Ended(end));
                     }
                     // The end may be among the events that were missed.
-                    if sent.name == "lagged"
-                        && let ended @ StreamOutcome::Ended(_) = self.check_ended()?
+                    if event.name == "lagged"
+                        && let ended @ StreamOutcome::Ended(_) = self.poll_end()?
                     {
                         return Ok(ended);
                     }
                 }
                 StreamItem::TimedOut => {
-                    if let ControlFlow::Break(enough) = report(self, FollowEvent::Idle)? {
-                        return Ok(StreamOutcome::Stopped(enough));
+                    if let ControlFlow::Break(value) = report(self, FollowEvent::Idle)? {
+                        return Ok(StreamOutcome::Stopped(value));
                     }
-                    if last_event.elapsed() >= SILENCE_MAX {
-                        last_event = clock::timer_now();
-                        if let ended @ StreamOutcome::Ended(_) = self.check_ended()? {
+                    if last_event_at.elapsed() >= SILENCE_MAX {
+                        last_event_at = clock::timer_now();
+                        if let ended @ StreamOutcome::Ended(_) = self.poll_end()? {
                             return Ok(ended);
                         }
                     }
                 }
-                StreamItem::Closed(why) => return Ok(StreamOutcome::Reopen(why)),
+                StreamItem::Closed(reason) => return Ok(StreamOutcome::Reopen(reason)),
             }
         }
     }
 
-    /// Polls the job for a while, if a stream may be available later.
+    /// Polls the job for `POLL_PERIOD`, if a stream may be available later.
     fn poll_job<B>(
         &mut self,
         status: StatusCode,
@@ -210,29 +215,30 @@ impl<'c> JobFollower<'c> {
         if !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS {
             return Err(ClientError::Refused(detail));
         }
-        let (begun, mut pause) = (clock::timer_now(), PAUSE_MIN);
+        let (polling_since, mut backoff) = (clock::timer_now(), BACKOFF_MIN);
         loop {
             let job = self.fetch_job()?;
-            for sent in self.changes_since_last_poll(&job) {
-                if let ControlFlow::Break(enough) = report(self, FollowEvent::Event(&sent))? {
-                    return Ok(StreamOutcome::Stopped(enough));
+            for event in self.take_changes(&job) {
+                if let ControlFlow::Break(value) = report(self, FollowEvent::Event(&event))? {
+                    return Ok(StreamOutcome::Stopped(value));
                 }
             }
             if job.is_ended() {
                 return Ok(StreamOutcome::Ended(JobEnd { state: job.state, reason: job.reason }));
             }
-            if let ControlFlow::Break(enough) = report(self, FollowEvent::Idle)? {
-                return Ok(StreamOutcome::Stopped(enough));
+            if let ControlFlow::Break(value) = report(self, FollowEvent::Idle)? {
+                return Ok(StreamOutcome::Stopped(value));
             }
-            if begun.elapsed() >= POLL_FOR {
+            if polling_since.elapsed() >= POLL_PERIOD {
                 return Ok(StreamOutcome::Reopen(detail));
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
+            std::thread::sleep(backoff);
+            backoff = (backoff * 2).min(BACKOFF_MAX);
         }
     }
 
-    fn check_ended<B>(&self) -> Result<StreamOutcome<B>, ClientError> {
+    /// Polls the job once: returns its end, or that the stream must be opened again.
+    fn poll_end<B>(&self) -> Result<StreamOutcome<B>, ClientError> {
         let job = self.fetch_job()?;
         Ok(if job.is_ended() {
             StreamOutcome::Ended(JobEnd { state: job.state, reason: job.reason })
@@ -246,14 +252,16 @@ impl<'c> JobFollower<'c> {
         parse_response(&self.client.get(&format!("/api/job/{}?view=light", self.id))?)
     }
 
-    /// Returns what has changed since the last poll, as events without an id.
-    fn changes_since_last_poll(&mut self, job: &JobResponse) -> Vec<ServerSentEvent> {
+    /// Stores the states of the steps. Returns what has changed since the last poll, as events
+    /// without an id.
+    fn take_changes(&mut self, job: &JobResponse) -> Vec<ServerSentEvent> {
         let mut changes = Vec::new();
         for step in &job.steps {
-            let now = (step.state.to_string(), step.status.to_string(), step.attempt);
-            let before = self.steps.insert(step.name.raw().to_owned(), now.clone());
-            let is_news = before.map_or(step.state != "waiting", |before| before != now);
-            if is_news {
+            let current = (step.state.to_string(), step.status.to_string(), step.attempt);
+            let previous = self.steps.insert(step.name.raw().to_owned(), current.clone());
+            let has_changed =
+                previous.map_or(step.state != "waiting", |previous| previous != current);
+            if has_changed {
                 changes.push(build_event(job, Some(step), &step.state));
             }
         }
@@ -264,6 +272,7 @@ impl<'c> JobFollower<'c> {
     }
 }
 
+/// Builds the event of a step or, without one, of the job, as a stream would have it.
 fn build_event(job: &JobResponse, step: Option<&StepResponse>, state: &str) -> ServerSentEvent {
     let subject = if step.is_some() { "step" } else { "job" };
     let time = step.map_or(job.ended.as_ref(), |step| {
@@ -282,36 +291,39 @@ fn build_event(job: &JobResponse, step: Option<&StepResponse>, state: &str) -> S
     });
     let time = time.unwrap_or(&job.created).raw();
     let name = format!("{subject}.{state}");
-    let kind = format!("workflow-manager.{name}");
-    let data = serde_json::json!({ "type": kind, "time": time, "data": data });
+    let event_type = format!("workflow-manager.{name}");
+    let data = serde_json::json!({ "type": event_type, "time": time, "data": data });
     ServerSentEvent { id: String::new(), name, data: data.to_string() }
 }
 
-/// The time since the manager has stopped answering, and the pause before the next attempt.
+/// Decides how long to reconnect to a manager that does not answer, with a growing backoff.
 pub(super) struct ReconnectPolicy {
+    /// How long the manager may fail to answer.
     timeout: Duration,
     /// Whether the manager has answered before. An address that never answered is not retried.
     has_answered: bool,
-    since: Option<Instant>,
-    pause: Duration,
+    /// Since when the manager has not answered. `None` if it answers.
+    unreachable_since: Option<Instant>,
+    backoff: Duration,
 }
 
 impl ReconnectPolicy {
+    /// Makes a policy with a timeout. `has_answered` is whether the manager has answered before.
     pub(super) fn new(timeout: Duration, has_answered: bool) -> ReconnectPolicy {
-        ReconnectPolicy { timeout, has_answered, since: None, pause: PAUSE_MIN }
+        ReconnectPolicy { timeout, has_answered, unreachable_since: None, backoff: BACKOFF_MIN }
     }
 
-    /// Notes that the manager does not answer, for this reason.
+    /// Handles an attempt that did not reach the manager.
     ///
     /// # Errors
     ///
-    /// Returns an error if it has not answered for too long.
+    /// Returns an error if the manager never answered, or has not answered for the timeout.
     pub(super) fn handle_failure(&mut self, error: &str) -> Result<(), String> {
         if !self.has_answered {
             return Err(error.to_owned());
         }
         let now = clock::timer_now();
-        let since = *self.since.get_or_insert(now);
+        let since = *self.unreachable_since.get_or_insert(now);
         if now.duration_since(since) < self.timeout {
             return Ok(());
         }
@@ -321,27 +333,29 @@ impl ReconnectPolicy {
         ))
     }
 
-    /// Notes that the manager answers: a stream is open from now on.
+    /// Handles the start of a stream: the manager answers. Returns the time.
     pub(super) fn handle_open(&mut self) -> Instant {
-        (self.since, self.has_answered) = (None, true);
+        (self.unreachable_since, self.has_answered) = (None, true);
         clock::timer_now()
     }
 
-    /// Notes that the stream has ended. The pause is not reset for a stream that ends at once.
+    /// Handles the end of a stream that was opened at this time. The backoff is not reset for a
+    /// stream that ends at once.
     pub(super) fn handle_close(&mut self, opened: Instant) {
-        if opened.elapsed() > PAUSE_MAX {
-            self.pause = PAUSE_MIN;
+        if opened.elapsed() > BACKOFF_MAX {
+            self.backoff = BACKOFF_MIN;
         }
     }
 
+    /// Waits for the backoff, and doubles it.
     pub(super) fn wait(&mut self) {
-        std::thread::sleep(self.pause);
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        std::thread::sleep(self.backoff);
+        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
     }
 }
 
-/// Prints something that is no result on standard error.
+/// Prints a notice, which is no part of the result, on standard error.
 pub(super) fn print_notice(text: &str) {
-    // With standard error closed, nobody can read it.
+    // Writing fails if standard error is closed; then nobody would read the notice.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -1,20 +1,24 @@
 //! `health`: whether a manager works, for health checks of containers and for scripts.
 
-use super::arguments::ReachArguments;
+use super::arguments::TargetArguments;
 use super::client::Client;
 use super::error::ClientError;
 use engine::text::escape_lines;
 use std::io::Write;
 
-/// Prints each check, and returns an error if one fails. With `live` it checks only whether the
-/// process answers.
-pub(super) fn health(
-    live: bool,
-    reach: &ReachArguments,
+/// Prints the health checks of a manager. With `is_live_only` it checks only whether the process
+/// answers.
+///
+/// # Errors
+///
+/// Returns an error if a check fails, or nobody answers.
+pub(super) fn print_health(
+    is_live_only: bool,
+    target: &TargetArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let path = if live { "/livez" } else { "/readyz?verbose" };
-    let text = Client::new(reach)?.get(path)?;
+    let path = if is_live_only { "/livez" } else { "/readyz?verbose" };
+    let text = Client::new(target)?.get(path)?;
     writeln!(out, "{}", escape_lines(text.trim_end()))?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! `history` and `replay`: the entries of a job, and the job as it was; from a manager, or from a
-//! journal's file.
+//! `history` and `replay`: print the entries of a job, or the job as it was after an entry.
+//! `history` gets them from a manager, `replay` from a journal's file.
 
 use super::arguments::{HistoryArguments, RecordArguments, ReplayArguments};
 use super::client::Client;
@@ -17,16 +17,20 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::io::Write;
 
-/// How many entries are requested at once.
+/// How many entries a page has at most.
 const PAGE_ENTRIES_MAX: u32 = 1_000;
 
-/// How many bytes of rows are read at once.
+/// How many bytes of rows are read at once from a journal.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 
-/// How much of an entry is printed without a terminal, in columns.
+/// The maximum width of a printed entry without a terminal, in columns.
 const LINE_COLUMNS_MAX: usize = 400;
 
-/// The fields that every entry has. The others depend on its kind.
+/// The keys of an entry that are not printed with their names.
+const COMMON_KEYS: [&str; 7] =
+    ["n", "at", "kind", "step", "payload", "payloadBytes", "payloadOmitted"];
+
+/// The fields of an entry that its kind does not define.
 #[derive(Deserialize)]
 struct EntryResponse {
     n: u64,
@@ -36,18 +40,20 @@ struct EntryResponse {
     payload: Option<Box<RawValue>>,
 }
 
+/// A page of entries.
 #[derive(Deserialize)]
 struct EntriesResponse {
     entries: Vec<Box<RawValue>>,
+    /// The entry after which the next page begins. `None` on the last page.
     next: Option<u64>,
 }
 
-/// Runs `history ID [--at N]`.
-pub(super) fn history(
+/// Runs `history ID [--at N]`: prints the entries of a job, or the job, from a manager.
+pub(super) fn print_history(
     arguments: &HistoryArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let (client, is_json) = (Client::new(&arguments.client.reach)?, arguments.client.json);
+    let (client, is_json) = (Client::new(&arguments.client.target)?, arguments.client.json);
     let screen = Screen::for_stdout(arguments.times);
     let path = format!("/api/job/{}", arguments.record.id.resolve(&client)?);
     if let Some(at) = arguments.record.at {
@@ -117,9 +123,9 @@ fn print_job(
 /// Prints entries, page by page.
 struct EntryPrinter<'o> {
     is_json: bool,
-    /// The entry after which the next page begins, or `None` after the last page.
+    /// The entry after which the next page begins. `None` after the last page.
     after: Option<u64>,
-    /// How many entries are still to be printed; `None` means all.
+    /// How many entries are still to be printed. `None` means all.
     remaining: Option<u64>,
     screen: Screen,
     out: &'o mut dyn Write,
@@ -141,19 +147,21 @@ impl<'o> EntryPrinter<'o> {
         }
     }
 
-    /// Returns after which entry the next page begins, and how many entries it may have.
+    /// Returns the entry after which the next page begins, and how many entries the page may have.
+    /// Returns `None` if nothing more is to be printed.
     fn next_page(&self) -> Option<(u64, u32)> {
         let limit = u32::try_from(self.remaining.unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
         self.after.filter(|_| limit > 0).map(|after| (after, limit.min(PAGE_ENTRIES_MAX)))
     }
 
+    /// Prints the entries of a page. The next page begins after the entry `next`.
     fn print_page<'a>(
         &mut self,
         entries: impl Iterator<Item = &'a str>,
         next: Option<u64>,
     ) -> Result<(), ClientError> {
         for entry in entries {
-            self.remaining = self.remaining.map(|left| left.saturating_sub(1));
+            self.remaining = self.remaining.map(|remaining| remaining.saturating_sub(1));
             if self.is_json {
                 print_json(entry, self.out)?;
             } else {
@@ -166,14 +174,13 @@ impl<'o> EntryPrinter<'o> {
     }
 }
 
-/// Renders an entry as one line: its number, its time, its kind, and its other fields.
+/// Renders an entry as one line: its number, its time, its kind, its step, and its other fields.
 fn render_entry(entry: &str, screen: Screen) -> Result<String, ClientError> {
     let EntryResponse { n, at, kind, step, payload } = parse_response(entry)?;
-    let rest: serde_json::Map<String, Value> = parse_response(entry)?;
-    let known = ["n", "at", "kind", "step", "payload", "payloadBytes", "payloadOmitted"];
-    let mut notes: Vec<String> = rest
+    let fields: serde_json::Map<String, Value> = parse_response(entry)?;
+    let mut notes: Vec<String> = fields
         .iter()
-        .filter(|(key, _)| !known.contains(&key.as_str()))
+        .filter(|(key, _)| !COMMON_KEYS.contains(&key.as_str()))
         .map(|(key, value)| {
             format!(
                 "{} {}",
@@ -182,14 +189,14 @@ fn render_entry(entry: &str, screen: Screen) -> Result<String, ClientError> {
             )
         })
         .collect();
-    match (payload, rest.get("payloadBytes")) {
+    match (payload, fields.get("payloadBytes")) {
         (Some(payload), _) => notes.push(escape(payload.get()).into_owned()),
         (None, Some(bytes)) => notes.push(format!("{bytes} bytes, not shown")),
         (None, None) => {}
     }
     let step = step.map_or_else(String::new, |step| format!(" {step}"));
-    let at = screen.format_time(&at);
-    Ok(format!("{n:>6}  {at}  {kind}{step}  {}", notes.join(", ")).trim_end().to_owned())
+    let time = screen.format_time(&at);
+    Ok(format!("{n:>6}  {time}  {kind}{step}  {}", notes.join(", ")).trim_end().to_owned())
 }
 
 fn render_value(value: &Value) -> String {
@@ -220,14 +227,14 @@ mod tests {
             r#""attempt":1,"reason":"no\nmoney","retryAt":"2026-01-01T00:00:01Z"}"#,
         );
         let screen = Screen::with_width(None);
-        let whole = render_entry(entry, screen).expect("an entry");
+        let rendered = render_entry(entry, screen).expect("an entry");
         assert_eq!(
-            whole,
+            rendered,
             "     7  2026-01-01T00:00:00Z  step.attempt-failed pay  attempt 1, reason no\\nmoney, \
              retry at 2026-01-01T00:00:01Z"
         );
-        assert_eq!(truncate(&whole, 60).chars().count(), 60);
-        assert_eq!(truncate(&whole, 500), whole);
+        assert_eq!(truncate(&rendered, 60).chars().count(), 60);
+        assert_eq!(truncate(&rendered, 500), rendered);
         let large =
             r#"{"n":1,"at":"t","kind":"job.created","payloadBytes":5000,"payloadOmitted":true}"#;
         assert!(

@@ -1,10 +1,10 @@
-//! `items`: the states of a fan-out's items.
+//! `items`: prints how the items of a fan-out fare.
 
 use super::arguments::{Format, ItemsArguments};
 use super::client::Client;
 use super::error::ClientError;
 use super::job::{ChildrenPage, children_table};
-use super::listing::{ListStyle, Listing};
+use super::list_printer::{ListStyle, Listing};
 use super::responses::{parse_list, parse_response};
 use super::table::{ColumnRole, Table};
 use super::text::Text;
@@ -12,6 +12,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::io::Write;
 
+/// How many items are in which state.
 #[derive(Deserialize)]
 struct CountsResponse {
     items: u64,
@@ -26,52 +27,61 @@ struct CountsResponse {
     tolerated: Option<u64>,
 }
 
+/// The items that failed, grouped by reason.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReasonsResponse {
+    /// How many failed items were grouped.
     failed: u64,
+    /// Whether more have failed.
     failed_is_minimum: bool,
     reasons: Vec<ReasonResponse>,
 }
 
-/// A reason, how many items failed for it, and the first of them.
+/// A group of items that failed for the same reason.
 #[derive(Deserialize)]
 struct ReasonResponse {
     reason: Text,
     count: u64,
+    /// The first item of the group, and its child job.
     item: u64,
     job: Text,
 }
 
-/// Runs `items ID STEP`.
-pub(super) fn items(arguments: &ItemsArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.list.reach)?;
-    let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
+/// Runs `items ID STEP`: prints the counts, and the child jobs or the reasons of failures.
+pub(super) fn list_items(
+    arguments: &ItemsArguments,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let client = Client::new(&arguments.list.target)?;
+    let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
     let job = format!("/api/job/{}", arguments.id.resolve(&client)?);
     let step = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
     let counts = client.get(&format!("{job}/step/{step}/items"))?;
-    if form.is_for_people() {
+    if style.is_for_people() {
         print_counts(&parse_response(&counts)?, out)?;
     }
     if arguments.reasons {
-        return print_reasons(&client, &format!("{job}/step/{step}/items"), form, out);
+        return print_reasons(&client, &format!("{job}/step/{step}/items"), style, out);
     }
     let state = if arguments.failed { Some("failed".to_owned()) } else { arguments.state.clone() };
-    let named = [("state", state), ("after", arguments.after.clone())];
+    let optional_parameters = [("state", state), ("after", arguments.after.clone())];
     let mut query = vec![
         ("step".to_owned(), arguments.step.clone()),
         ("limit".to_owned(), arguments.limit.to_string()),
     ];
-    query.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    query.extend(
+        optional_parameters.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))),
+    );
     let body = client.query(&format!("{job}/children"), &query)?;
     let page: ChildrenPage = parse_response(&body)?;
     let (table, entries) = (children_table(&page.children), parse_list(&body, "children")?);
-    // Combines two responses: the counts and the list.
-    let rest = body.trim_start().strip_prefix('{').unwrap_or("}");
-    let both = format!("{{\"counts\":{counts},{rest}");
-    let body = if form.format == Format::Json { &both } else { &body };
-    Listing { body, entries, table, empty_text: "no such child jobs" }.print(form, out)?;
-    page.print_next_page_hint(form, out)?;
+    // JSON combines two responses: it adds the counts to the object of the list.
+    let list_members = body.trim_start().strip_prefix('{').unwrap_or("}");
+    let combined = format!("{{\"counts\":{counts},{list_members}");
+    let body = if style.format == Format::Json { &combined } else { &body };
+    Listing { body, entries, table, empty_text: "no such child jobs" }.print(style, out)?;
+    page.print_next_page_hint(style, out)?;
     Ok(())
 }
 
@@ -79,7 +89,7 @@ pub(super) fn items(arguments: &ItemsArguments, out: &mut dyn Write) -> Result<(
 fn print_reasons(
     client: &Client,
     path: &str,
-    form: ListStyle,
+    style: ListStyle,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let body = client.get(&format!("{path}?format=reasons"))?;
@@ -94,8 +104,8 @@ fn print_reasons(
         table.add_row([&**job, &item.to_string(), &count.to_string(), &**reason]);
     }
     let entries = parse_list(&body, "reasons")?;
-    Listing { body: &body, entries, table, empty_text: "no item has failed" }.print(form, out)?;
-    if response.failed_is_minimum && form.is_for_people() {
+    Listing { body: &body, entries, table, empty_text: "no item has failed" }.print(style, out)?;
+    if response.failed_is_minimum && style.is_for_people() {
         writeln!(out, "… only the first {} items that failed were looked at", response.failed)?;
     }
     Ok(())

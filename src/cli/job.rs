@@ -1,10 +1,10 @@
-//! `job ID`: a job, its steps and its child jobs. Long texts are truncated, with a hint how to get
-//! them in full.
+//! `job ID`: prints a job, its steps and its child jobs. Long texts are truncated, with a hint how
+//! to get them in full.
 
 use super::arguments::{ChildrenArguments, Format, JobRef, ListArguments};
 use super::client::Client;
 use super::error::ClientError;
-use super::listing::{self, ListStyle, Listing};
+use super::list_printer::{self, ListStyle, Listing};
 use super::responses::{CompletedResponse, JobResponse, StepResponse, parse_list, parse_response};
 use super::screen::Screen;
 use super::table::{ColumnRole, Table};
@@ -14,29 +14,31 @@ use engine::{JobId, Millis};
 use serde::Deserialize;
 use std::io::Write;
 
-/// How much of a message or result is printed, in characters.
+/// The maximum length of a printed message, result or reason, in characters.
 const MESSAGE_CHARS_MAX: usize = 400;
 
-/// How much of a reason or note is printed in a table, in characters.
+/// The maximum length of a reason or note in a table, in characters.
 const NOTE_CHARS_MAX: usize = 300;
 
 /// How many child jobs are printed with their job.
 const CHILDREN_LISTED_MAX: u32 = 5;
 
+/// A page of the list of child jobs.
 #[derive(Deserialize)]
 pub(super) struct ChildrenPage {
     pub(super) children: Vec<ChildResponse>,
+    /// The cursor of the next page. `None` on the last page.
     pub(super) next: Option<Text>,
 }
 
 impl ChildrenPage {
-    /// Prints for people how to get further pages, if there are any.
+    /// Prints for people how to get the next page, if there is one.
     pub(super) fn print_next_page_hint(
         &self,
-        form: ListStyle,
+        style: ListStyle,
         out: &mut dyn Write,
     ) -> Result<(), ClientError> {
-        if let Some(next) = self.next.as_ref().filter(|_| form.is_for_people()) {
+        if let Some(next) = self.next.as_ref().filter(|_| style.is_for_people()) {
             writeln!(
                 out,
                 "… only {} are shown; --limit shows more, --after {next} the next",
@@ -47,6 +49,7 @@ impl ChildrenPage {
     }
 }
 
+/// A child job in a list.
 #[derive(Deserialize)]
 pub(super) struct ChildResponse {
     job: Text,
@@ -58,26 +61,26 @@ pub(super) struct ChildResponse {
     reason: Option<Text>,
 }
 
-/// Runs `job ID`.
-pub(super) fn job(
+/// Runs `job ID`: prints a job with its steps and its first child jobs.
+pub(super) fn show_job(
     id: &JobRef,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.reach)?;
-    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let client = Client::new(&arguments.target)?;
+    let style = ListStyle::from_arguments(arguments.format, arguments.times);
     let id = id.resolve(&client)?;
     let body = client.get(&format!("/api/job/{id}"))?;
     let job: JobResponse = parse_response(&body)?;
-    if form.is_for_people() {
-        print_header(&job, form.screen, out)?;
+    if style.is_for_people() {
+        print_header(&job, style.screen, out)?;
         writeln!(out)?;
     }
-    let steps_table = steps_table(&job, form.screen);
+    let steps_table = steps_table(&job, style.screen);
     let steps = parse_list(&body, "steps")?;
     Listing { body: &body, entries: steps, table: steps_table, empty_text: "no steps" }
-        .print(form, out)?;
-    if !form.is_for_people() {
+        .print(style, out)?;
+    if !style.is_for_people() {
         return Ok(());
     }
     let counts = job.steps.iter().filter_map(|step| step.children.as_ref());
@@ -85,7 +88,7 @@ pub(super) fn job(
         (started + children.started, failed + children.failed)
     });
     if started > 0 {
-        print_first_children(&client, id, failed > 0, form, out)?;
+        print_first_children(&client, id, failed > 0, style, out)?;
     }
     Ok(())
 }
@@ -98,9 +101,10 @@ pub(super) fn print_job(
 ) -> Result<(), ClientError> {
     print_header(job, screen, out)?;
     writeln!(out)?;
-    listing::print_table(&steps_table(job, screen), screen, false, out)
+    list_printer::print_table(&steps_table(job, screen), screen, false, out)
 }
 
+/// Makes a table with one row for each step.
 fn steps_table(job: &JobResponse, screen: Screen) -> Table {
     let mut table = Table::new(&[
         ("STEP", ColumnRole::Key),
@@ -140,17 +144,19 @@ fn print_header(job: &JobResponse, screen: Screen, out: &mut dyn Write) -> Resul
     }
     print_field("state", &screen.colour(&job.state, &job.state))?;
     print_field("created", &screen.format_time(&job.created))?;
-    let named = [("ended", &job.ended), ("deadline", &job.deadline)];
-    for (key, value) in named.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+    let optional_times = [("ended", &job.ended), ("deadline", &job.deadline)];
+    for (key, value) in
+        optional_times.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?)))
+    {
         print_field(key, &screen.format_time(value))?;
     }
     if let Some(reason) = &job.reason {
         print_field("reason", &truncate(reason, MESSAGE_CHARS_MAX))?;
     }
     for (key, name) in [("message", "__start__"), ("result", "__end__")] {
-        let of_name = |entry: &&CompletedResponse| entry.name == name;
+        let has_name = |entry: &&CompletedResponse| entry.name == name;
         if let Some(message) =
-            job.completed.iter().find(of_name).and_then(|entry| entry.message.as_ref())
+            job.completed.iter().find(has_name).and_then(|entry| entry.message.as_ref())
         {
             // JSON may contain control characters such as direction marks unescaped.
             print_field(key, &truncate(&escape(message.get()), MESSAGE_CHARS_MAX))?;
@@ -159,7 +165,8 @@ fn print_header(job: &JobResponse, screen: Screen, out: &mut dyn Write) -> Resul
     Ok(())
 }
 
-/// Formats the time since the first dispatch, and that of the last attempt if there were several.
+/// Formats the time since the first dispatch, and the time of the last attempt if there were
+/// several.
 fn format_elapsed(step: &StepResponse) -> String {
     let format_duration = |nanoseconds: u64| Millis(nanoseconds / 1_000_000).to_string();
     match (step.elapsed, step.attempt_elapsed) {
@@ -171,6 +178,7 @@ fn format_elapsed(step: &StepResponse) -> String {
     }
 }
 
+/// Formats the target of a step: its child jobs with their counts, or its queue.
 fn format_target(step: &StepResponse) -> String {
     match (&step.children, &step.queue) {
         (Some(children), _) => {
@@ -184,6 +192,7 @@ fn format_target(step: &StepResponse) -> String {
     }
 }
 
+/// Formats what else is known of a step: its next attempt, progress, message, reason and warning.
 fn format_note(step: &StepResponse, screen: Screen) -> String {
     let next_attempt =
         step.retry_at.as_ref().map(|at| format!("next attempt at {}", screen.format_time(at)));
@@ -191,7 +200,7 @@ fn format_note(step: &StepResponse, screen: Screen) -> String {
         .progress
         .as_ref()
         .and_then(serde_json::Value::as_f64)
-        .map(|share| format!("{:.0} %", share * 100.0));
+        .map(|fraction| format!("{:.0} %", fraction * 100.0));
     let texts =
         [&step.message, &step.reason, &step.warning].into_iter().flatten().map(|text| &**text);
     let notes: Vec<&str> =
@@ -204,7 +213,7 @@ fn print_first_children(
     client: &Client,
     id: JobId,
     has_failed: bool,
-    form: ListStyle,
+    style: ListStyle,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let mut query = vec![("limit".to_owned(), CHILDREN_LISTED_MAX.to_string())];
@@ -217,46 +226,48 @@ fn print_first_children(
         return Ok(());
     }
     writeln!(out)?;
-    listing::print_table(
+    list_printer::print_table(
         &children_table(&page.children),
-        form.screen,
-        form.format == Format::Wide,
+        style.screen,
+        style.format == Format::Wide,
         out,
     )?;
-    let all = format!("workflow-manager job {id} --children");
+    let command = format!("workflow-manager job {id} --children");
     match (has_failed, page.next) {
         (true, Some(_)) => writeln!(
             out,
-            "… only the first that failed are shown; {all} --failed shows more, {all} all"
+            "… only the first that failed are shown; {command} --failed shows more, {command} all"
         )?,
-        (true, None) => writeln!(out, "… only those that failed are shown; {all} shows all")?,
-        (false, Some(_)) => writeln!(out, "… only the first are shown; {all} shows more")?,
+        (true, None) => writeln!(out, "… only those that failed are shown; {command} shows all")?,
+        (false, Some(_)) => writeln!(out, "… only the first are shown; {command} shows more")?,
         (false, None) => {}
     }
     Ok(())
 }
 
-/// Runs `job ID --children`.
-pub(super) fn children(
+/// Runs `job ID --children`: prints a list of the child jobs.
+pub(super) fn list_children(
     id: &JobRef,
     filter: &ChildrenArguments,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let state = if filter.failed { Some("failed".to_owned()) } else { filter.state.clone() };
-    let named = [("state", &state), ("step", &filter.step), ("after", &filter.after)];
+    let optional_parameters = [("state", &state), ("step", &filter.step), ("after", &filter.after)];
     let mut query = vec![("limit".to_owned(), filter.limit.to_string())];
     query.extend(
-        named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
+        optional_parameters
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
     );
-    let client = Client::new(&arguments.reach)?;
+    let client = Client::new(&arguments.target)?;
     let body = client.query(&format!("/api/job/{}/children", id.resolve(&client)?), &query)?;
-    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let style = ListStyle::from_arguments(arguments.format, arguments.times);
     let page: ChildrenPage = parse_response(&body)?;
     let (table, entries) = (children_table(&page.children), parse_list(&body, "children")?);
     Listing { body: &body, entries, table, empty_text: "no child jobs are found" }
-        .print(form, out)?;
-    page.print_next_page_hint(form, out)?;
+        .print(style, out)?;
+    page.print_next_page_hint(style, out)?;
     Ok(())
 }
 
@@ -294,7 +305,7 @@ pub(super) fn children_table(children: &[ChildResponse]) -> Table {
 fn truncate(text: &str, characters_max: usize) -> String {
     match text.char_indices().nth(characters_max) {
         None => text.to_owned(),
-        Some((at, _)) => format!("{}… ({} bytes; --json shows all)", &text[..at], text.len()),
+        Some((end, _)) => format!("{}… ({} bytes; --json shows all)", &text[..end], text.len()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Finds the job of which only the beginning of the id is given.
+//! Resolves references to jobs, which may be prefixes of ids.
 
 use super::arguments::JobRef;
 use super::client::Client;
@@ -8,7 +8,7 @@ use super::text::Text;
 use engine::JobId;
 use serde::Deserialize;
 
-/// How many matching jobs are listed.
+/// How many jobs are listed if a prefix is ambiguous.
 const MATCHES_MAX: usize = 10;
 
 #[derive(Deserialize)]
@@ -28,40 +28,40 @@ impl JobRef {
     pub(super) fn resolve(&self, client: &Client) -> Result<JobId, ClientError> {
         let prefix = match self {
             JobRef::Full(id) => return Ok(*id),
-            JobRef::Prefix(beginning) => beginning,
+            JobRef::Prefix(prefix) => prefix,
         };
         let limit = MATCHES_MAX + 1;
         let query = [("id".to_owned(), prefix.clone()), ("limit".to_owned(), limit.to_string())];
         let MatchesResponse { jobs } = parse_response(&client.query("/api/jobs/search", &query)?)?;
-        let refused = |text: String| Err(ClientError::Refused(text));
+        let refuse = |text: String| Err(ClientError::Refused(text));
         match jobs.as_slice() {
-            [] => refused(format!(
+            [] => refuse(format!(
                 "no job's id begins with {prefix}; that of a child job is given whole"
             )),
-            [one] => one.job.raw().parse().map_err(|_| {
-                ClientError::Refused(format!("the manager answers with an odd id, {}", one.job))
+            [job] => job.job.raw().parse().map_err(|_| {
+                ClientError::Refused(format!("the manager answers with an odd id, {}", job.job))
             }),
-            several => {
-                let listed = several.len().min(MATCHES_MAX);
-                let more = if several.len() > listed { "more than " } else { "" };
-                let lines = several
+            jobs => {
+                let listed = jobs.len().min(MATCHES_MAX);
+                let more = if jobs.len() > listed { "more than " } else { "" };
+                let lines = jobs
                     .iter()
                     .take(listed)
-                    .map(|found| format!("\n  {}  {}  {}", found.job, found.workflow, found.state));
+                    .map(|job| format!("\n  {}  {}  {}", job.job, job.workflow, job.state));
                 let lines: String = lines.collect();
-                refused(format!(
+                refuse(format!(
                     "the ids of {more}{listed} jobs begin with {prefix}, give more digits:{lines}"
                 ))
             }
         }
     }
 
-    /// Returns the full id, where no manager can be asked.
+    /// Returns the full id. A prefix is an error: no manager is called to resolve it.
     pub(super) fn full_id(&self) -> Result<JobId, ClientError> {
         match self {
             JobRef::Full(id) => Ok(*id),
-            JobRef::Prefix(beginning) => Err(ClientError::Usage(format!(
-                "{beginning} is the beginning of an id, and no manager is asked: give the whole id"
+            JobRef::Prefix(prefix) => Err(ClientError::Usage(format!(
+                "{prefix} is the beginning of an id, and no manager is asked: give the whole id"
             ))),
         }
     }

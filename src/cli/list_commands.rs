@@ -1,9 +1,9 @@
-//! `jobs`, `workflows` and `queues`.
+//! `jobs`, `workflows` and `queues`: list what a manager has.
 
 use super::arguments::ListArguments;
 use super::client::Client;
 use super::error::ClientError;
-use super::listing::{ListStyle, Listing};
+use super::list_printer::{ListStyle, Listing};
 use super::responses::{parse_list, parse_response};
 use super::table::{ColumnRole, Table};
 use super::text::Text;
@@ -16,9 +16,10 @@ use serde_json::value::{RawValue, to_raw_value};
 use std::collections::HashMap;
 use std::io::Write;
 
-/// How many jobs of one workflow are listed.
+/// How many running, and how many ended, jobs of one workflow are listed.
 const JOBS_PER_LIST_MAX: u32 = 1_000;
 
+/// The name of a workflow.
 #[derive(Deserialize)]
 struct WorkflowResponse {
     vhost: String,
@@ -35,6 +36,7 @@ impl WorkflowResponse {
     }
 }
 
+/// The jobs of a workflow.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct JobsResponse {
@@ -44,21 +46,21 @@ struct JobsResponse {
     next: Option<Text>,
 }
 
-/// Runs `jobs`.
-pub(super) fn jobs(
+/// Runs `jobs`: lists the running jobs, and those that ended within `interval` minutes.
+pub(super) fn list_jobs(
     workflow: Option<&str>,
     interval: u64,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.reach)?;
-    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let client = Client::new(&arguments.target)?;
+    let style = ListStyle::from_arguments(arguments.format, arguments.times);
     let names = match workflow {
         Some(name) => vec![name.to_owned()],
         None => {
-            let all: Vec<WorkflowResponse> =
+            let workflows: Vec<WorkflowResponse> =
                 parse_response(&client.get("/api/workflows?all=true")?)?;
-            all.iter().map(WorkflowResponse::full_name).collect()
+            workflows.iter().map(WorkflowResponse::full_name).collect()
         }
     };
     let mut table = Table::new(&[
@@ -81,10 +83,10 @@ pub(super) fn jobs(
             table.add_row([&**id, &*escape(&name), &*state]);
         }
     }
-    let nothing = format!("no jobs are running, none ended in the last {interval} minutes");
+    let empty_text = format!("no jobs are running, none ended in the last {interval} minutes");
     let body = to_raw_json(&entries)?;
-    Listing { body: body.get(), entries, table, empty_text: &nothing }.print(form, out)?;
-    if is_truncated && form.is_for_people() {
+    Listing { body: body.get(), entries, table, empty_text: &empty_text }.print(style, out)?;
+    if is_truncated && style.is_for_people() {
         writeln!(
             out,
             "… only the first {JOBS_PER_LIST_MAX} of each list are shown; the API pages through \
@@ -98,6 +100,7 @@ fn to_raw_json(value: &impl serde::Serialize) -> Result<Box<RawValue>, ClientErr
     to_raw_value(value).map_err(|error| ClientError::Output(error.into()))
 }
 
+/// A workflow in a list.
 #[derive(Deserialize)]
 struct WorkflowRowResponse {
     #[serde(default)]
@@ -115,7 +118,7 @@ struct StatsResponse {
     created: u64,
     completed: u64,
     failed: u64,
-    /// In nanoseconds.
+    /// Percentiles of durations, in nanoseconds.
     p50: Option<u64>,
     p95: Option<u64>,
     oldest_running: Option<OldestResponse>,
@@ -126,15 +129,15 @@ struct OldestResponse {
     created: Text,
 }
 
-/// Runs `workflows`.
-pub(super) fn workflows(
+/// Runs `workflows`: lists the workflows, with the statistics of `stats` if that is given.
+pub(super) fn list_workflows(
     stats: Option<DurationSetting>,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let mut query = vec![("all".to_owned(), "true".to_owned())];
-    query.extend(stats.map(|span| ("stats".to_owned(), span.to_string())));
-    let body = Client::new(&arguments.reach)?.query("/api/workflows", &query)?;
+    query.extend(stats.map(|period| ("stats".to_owned(), period.to_string())));
+    let body = Client::new(&arguments.target)?.query("/api/workflows", &query)?;
     let mut columns = vec![("WORKFLOW", ColumnRole::Key), ("RUNNING", ColumnRole::Plain)];
     if stats.is_some() {
         columns.extend(
@@ -146,28 +149,29 @@ pub(super) fn workflows(
     columns.push(("NOTE", ColumnRole::Long));
     let mut table = Table::new(&columns);
     for row in parse_response::<Vec<WorkflowRowResponse>>(&body)? {
-        let WorkflowRowResponse { vhost, name, job_count, loaded, stats: measured } = row;
+        let WorkflowRowResponse { vhost, name, job_count, loaded, stats: row_stats } = row;
         let name = if vhost.is_empty() { name.to_string() } else { format!("{vhost}/{name}") };
         let mut cells = vec![name, job_count.to_string()];
         if stats.is_some() {
-            cells.extend(measured.map_or_else(Default::default, |fared| fared.cells()));
+            cells.extend(row_stats.map_or_else(Default::default, StatsResponse::into_cells));
         }
         let note =
             if loaded == Some(false) { "no longer in the files: it takes no new jobs" } else { "" };
         cells.push(note.to_owned());
         table.add_row(cells);
     }
-    let nothing = "no workflow is loaded: name files with serve --workflows";
-    Listing { body: &body, entries: parse_response(&body)?, table, empty_text: nothing }
-        .print(ListStyle::from_arguments(arguments.form, arguments.times), out)?;
+    let empty_text = "no workflow is loaded: name files with serve --workflows";
+    Listing { body: &body, entries: parse_response(&body)?, table, empty_text }
+        .print(ListStyle::from_arguments(arguments.format, arguments.times), out)?;
     Ok(())
 }
 
 impl StatsResponse {
-    /// Returns the cells of these columns, in order.
-    fn cells(self) -> [String; 6] {
+    /// Converts the statistics to the cells of a row, from `CREATED` to `OLDEST RUNNING`.
+    fn into_cells(self) -> [String; 6] {
         let format_duration = |nanoseconds: Option<u64>| {
-            nanoseconds.map_or_else(String::new, |took| Millis(took / 1_000_000).to_string())
+            nanoseconds
+                .map_or_else(String::new, |nanoseconds| Millis(nanoseconds / 1_000_000).to_string())
         };
         let oldest = self.oldest_running.map_or_else(String::new, |job| job.created.to_string());
         [
@@ -196,6 +200,7 @@ pub(super) struct QueueResponse {
     full: bool,
     #[serde(default)]
     missing: bool,
+    /// Why the state of the queue is unknown, if it is.
     pub(super) unknown: Option<Text>,
     #[serde(default)]
     no_longer_in_files: bool,
@@ -203,6 +208,7 @@ pub(super) struct QueueResponse {
     used_by: Vec<QueueUseResponse>,
 }
 
+/// A step whose messages go to a queue.
 #[derive(Deserialize)]
 struct QueueUseResponse {
     workflow: Text,
@@ -211,7 +217,7 @@ struct QueueUseResponse {
 }
 
 impl QueueResponse {
-    /// Returns the steps whose messages go to this queue.
+    /// Lists the steps whose messages go to this queue.
     pub(super) fn used_by(&self) -> String {
         self.used_by.iter().map(QueueUseResponse::to_string).collect::<Vec<_>>().join(", ")
     }
@@ -221,9 +227,10 @@ impl QueueResponse {
         self.missing || self.consumers == Some(0)
     }
 
+    /// Describes what an operator should know of the queue. The text is empty if there is nothing.
     fn note(&self) -> String {
-        let found = match (&self.unknown, self.missing) {
-            (Some(why), _) => format!("unknown: {why}"),
+        let state = match (&self.unknown, self.missing) {
+            (Some(reason), _) => format!("unknown: {reason}"),
             (None, true) => {
                 "does not exist yet: it is declared before a message is sent".to_owned()
             }
@@ -234,10 +241,10 @@ impl QueueResponse {
             }
         };
         if !self.no_longer_in_files {
-            return found;
+            return state;
         }
-        let unlisted = "no longer in the files: jobs under way use it";
-        if found.is_empty() { unlisted.to_owned() } else { format!("{found}; {unlisted}") }
+        let note = "no longer in the files: jobs under way use it";
+        if state.is_empty() { note.to_owned() } else { format!("{state}; {note}") }
     }
 }
 
@@ -250,14 +257,14 @@ impl std::fmt::Display for QueueUseResponse {
     }
 }
 
-/// Runs `queues`.
-pub(super) fn queues(
-    is_unattended: bool,
+/// Runs `queues`: lists the queues, or only those without a worker.
+pub(super) fn list_queues(
+    is_unattended_only: bool,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let body = Client::new(&arguments.reach)?.get("/api/queues")?;
-    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let body = Client::new(&arguments.target)?.get("/api/queues")?;
+    let style = ListStyle::from_arguments(arguments.format, arguments.times);
     let mut table = Table::new(&[
         ("QUEUE", ColumnRole::Key),
         ("VHOST", ColumnRole::Extra),
@@ -271,7 +278,7 @@ pub(super) fn queues(
     let mut entries = Vec::new();
     for entry in parse_list(&body, "queues")? {
         let queue: QueueResponse = parse_response(entry.get())?;
-        if is_unattended && !queue.has_no_consumers() {
+        if is_unattended_only && !queue.has_no_consumers() {
             continue;
         }
         let format_number =
@@ -288,14 +295,14 @@ pub(super) fn queues(
         ]);
         entries.push(entry);
     }
-    let nothing = if is_unattended {
+    let empty_text = if is_unattended_only {
         "every queue has a worker"
     } else {
         "the loaded workflows use no queues"
     };
-    // A filtered list is printed, not the manager's own response.
+    // JSON is filtered, too.
     let filtered = to_raw_json(&json!({ "queues": entries }))?;
-    let body = if is_unattended { filtered.get() } else { &body };
-    Listing { body, entries, table, empty_text: nothing }.print(form, out)?;
+    let body = if is_unattended_only { filtered.get() } else { &body };
+    Listing { body, entries, table, empty_text }.print(style, out)?;
     Ok(())
 }

@@ -18,9 +18,9 @@ mod items;
 mod job;
 mod job_lookup;
 mod list_commands;
-mod listing;
+mod list_printer;
 mod operate;
-mod phrases;
+mod plural;
 mod progress;
 mod responses;
 mod run;
@@ -56,11 +56,12 @@ pub use compare::check_against;
 pub use error::ClientError;
 pub use groups::command;
 
-/// Runs the command of these arguments. `serve` runs the manager.
+/// Runs the command that the arguments name. The command `serve` is run by the function `serve`.
 ///
 /// # Errors
 ///
-/// Returns an error if the command fails in another way than by its exit code.
+/// Returns an error if the command fails. A command that reports a negative result, such as a
+/// failed check, returns an exit code instead.
 pub fn run(
     arguments: Arguments,
     serve: impl FnOnce(&ServeArguments, &mut dyn Write) -> Result<ExitCode, ClientError>,
@@ -77,24 +78,24 @@ pub fn run(
         }
         Command::Schema => print_schema(out)?,
         Command::Test { files, verbose, json } => {
-            return Ok(to_exit_code(test::test(&files, verbose, json, out)?));
+            return Ok(to_exit_code(test::run_test_files(&files, verbose, json, out)?));
         }
         Command::Replay(arguments) => history::replay(&arguments, out)?,
         Command::Backup(arguments) => backup::back_up(&arguments, out)?,
         Command::Restore(arguments) => backup::restore(&arguments, out)?,
-        Command::Doctor(arguments) => return doctor::doctor(&arguments, out),
-        Command::WorkerTest(arguments) => return worker_test::worker_test(&arguments, out),
+        Command::Doctor(arguments) => return doctor::run_doctor(&arguments, out),
+        Command::WorkerTest(arguments) => return worker_test::run_worker_test(&arguments, out),
         Command::Context(command) => contexts::run(&command, out)?,
         Command::Token(command) => tokens::run(&command, out)?,
-        Command::Completions { shell } => shells::completions(shell, out)?,
-        Command::Man { directory } => shells::man(&directory, out)?,
+        Command::Completions { shell } => shells::print_completions(shell, out)?,
+        Command::Man { directory } => shells::write_manual_pages(&directory, out)?,
         Command::Client(command) => return run_client_command(command, out),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn to_exit_code(is_good: bool) -> ExitCode {
-    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+fn to_exit_code(is_success: bool) -> ExitCode {
+    if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Loads the settings for `check`, and prints their warnings.
@@ -125,23 +126,25 @@ fn run_client_command(
     match command {
         ClientCommand::Run(arguments) => run::run(&arguments, out)?,
         ClientCommand::Jobs { workflow, interval, list } => {
-            list_commands::jobs(workflow.as_deref(), interval, &list, out)?;
+            list_commands::list_jobs(workflow.as_deref(), interval, &list, out)?;
         }
         ClientCommand::Job { id, children, list } if children.children => {
-            job::children(&id, &children, &list, out)?;
+            job::list_children(&id, &children, &list, out)?;
         }
-        ClientCommand::Job { id, list, .. } => job::job(&id, &list, out)?,
-        ClientCommand::Step(arguments) => step::step(&arguments, out)?,
-        ClientCommand::Items(arguments) => items::items(&arguments, out)?,
-        ClientCommand::Workflows { stats, list } => list_commands::workflows(stats, &list, out)?,
+        ClientCommand::Job { id, list, .. } => job::show_job(&id, &list, out)?,
+        ClientCommand::Step(arguments) => step::show_step(&arguments, out)?,
+        ClientCommand::Items(arguments) => items::list_items(&arguments, out)?,
+        ClientCommand::Workflows { stats, list } => {
+            list_commands::list_workflows(stats, &list, out)?
+        }
         ClientCommand::Queues { unattended, list } => {
-            list_commands::queues(unattended, &list, out)?;
+            list_commands::list_queues(unattended, &list, out)?;
         }
         ClientCommand::Wait(arguments) => wait::wait(&arguments, out)?,
         ClientCommand::Work(arguments) => return work::work(&arguments),
-        ClientCommand::Health { live, reach } => health::health(live, &reach, out)?,
-        ClientCommand::Whoami { client } => return whoami::whoami(&client, out),
-        ClientCommand::Why { id, client } => operate::why(&id, &client, out)?,
+        ClientCommand::Health { live, target } => health::print_health(live, &target, out)?,
+        ClientCommand::Whoami { client } => return whoami::print_identity(&client, out),
+        ClientCommand::Why { id, client } => operate::explain_job(&id, &client, out)?,
         ClientCommand::Reload { client } => operate::reload(&client, out)?,
         ClientCommand::Search(arguments) => operate::search(&arguments, out)?,
         ClientCommand::Cancel(jobs) => return operate::operate("cancel", None, &jobs, out),
@@ -154,9 +157,9 @@ fn run_client_command(
         ClientCommand::Delete(jobs) => return operate::operate("delete", None, &jobs, out),
         ClientCommand::Redispatch(arguments) => operate::redispatch(&arguments, out)?,
         ClientCommand::Complete(arguments) => operate::complete(&arguments, out)?,
-        ClientCommand::History(arguments) => history::history(&arguments, out)?,
+        ClientCommand::History(arguments) => history::print_history(&arguments, out)?,
         ClientCommand::Watch(arguments) => return watch::watch(&arguments, out),
-        ClientCommand::Status(arguments) => status::status(&arguments, out)?,
+        ClientCommand::Status(arguments) => status::list_statuses(&arguments, out)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,5 @@
-//! Operations on one job, or on all jobs that match a filter.
+//! The commands that search for jobs, and operate on one job, on all jobs that match a filter, or
+//! on steps.
 
 use super::arguments::{
     ClientArguments, CompleteArguments, FilterArguments, JobRef, OperateArguments,
@@ -7,8 +8,8 @@ use super::arguments::{
 use super::client::Client;
 use super::confirm;
 use super::error::ClientError;
-use super::listing::{self, ListStyle, Listing};
-use super::phrases::format_count;
+use super::list_printer::{self, ListStyle, Listing};
+use super::plural::format_count;
 use super::responses::{parse_list, parse_response};
 use super::run::read_message;
 use super::screen::{Screen, print_json};
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 /// The text that is printed if no job matches.
 const NO_JOBS: &str = "no jobs are found";
 
+/// The response to an operation on a job.
 #[derive(Deserialize)]
 struct OperationResponse {
     id: Text,
@@ -49,14 +51,14 @@ struct StepStateResponse {
 }
 
 impl StepStateResponse {
-    /// Describes the state of the step.
+    /// Describes the state of the step in one sentence.
     fn describe(&self) -> String {
         let StepStateResponse { name, state, status, attempt, .. } = self;
         let reason = self.reason.as_deref().unwrap_or("no reason");
         match &self.retry_at {
-            Some(at) => format!(
+            Some(retry_at) => format!(
                 "attempt {attempt} of step {name} failed: {reason}; the next attempt follows at \
-                 {at}"
+                 {retry_at}"
             ),
             None if *state == "failed" => {
                 format!("step {name} failed at attempt {attempt}: {reason}")
@@ -66,6 +68,7 @@ impl StepStateResponse {
     }
 }
 
+/// A job that a search or filter has found.
 #[derive(Deserialize)]
 struct JobMatchResponse {
     job: Text,
@@ -76,16 +79,20 @@ struct JobMatchResponse {
     reason: Option<Text>,
 }
 
+/// A page of search results.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SearchResponse {
     jobs: Vec<JobMatchResponse>,
+    /// The cursor of the next page. `None` on the last page.
     next: Option<Text>,
+    /// How many jobs match in all, if that was requested.
     count: Option<u64>,
     #[serde(default)]
     count_is_minimum: bool,
 }
 
+/// The response to an operation on all jobs that match a filter.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct BulkResponse {
@@ -101,18 +108,19 @@ struct BulkResponse {
     next: Option<Text>,
 }
 
+/// Why a job refused an operation.
 #[derive(Deserialize)]
 struct RefusalResponse {
     reason: Text,
 }
 
-/// Runs `search`.
+/// Runs `search`: lists the jobs that match a filter.
 pub(super) fn search(arguments: &SearchArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let SearchArguments { filter, id, ended_after, ended_before, parent, .. } = arguments;
-    let client = Client::new(&arguments.list.reach)?;
+    let client = Client::new(&arguments.list.target)?;
     let mut query = filter_query(filter);
     let parent = parent.as_ref().map(|parent| parent.resolve(&client)).transpose()?;
-    let named = [
+    let optional_parameters = [
         ("id", id.clone()),
         ("endedAfter", ended_after.clone()),
         ("endedBefore", ended_before.clone()),
@@ -121,18 +129,20 @@ pub(super) fn search(arguments: &SearchArguments, out: &mut dyn Write) -> Result
         ("count", arguments.count.then(|| "true".to_owned())),
         ("cursor", arguments.cursor.clone()),
     ];
-    query.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    query.extend(
+        optional_parameters.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))),
+    );
     let body = client.query("/api/jobs/search", &query)?;
-    let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
+    let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
     let page: SearchResponse = parse_response(&body)?;
     let (table, entries) = (jobs_table(&page.jobs), parse_list(&body, "jobs")?);
-    Listing { body: &body, entries, table, empty_text: NO_JOBS }.print(form, out)?;
-    if !form.is_for_people() {
+    Listing { body: &body, entries, table, empty_text: NO_JOBS }.print(style, out)?;
+    if !style.is_for_people() {
         return Ok(());
     }
     if let Some(count) = page.count {
-        let least = if page.count_is_minimum { "at least " } else { "" };
-        writeln!(out, "{least}{count} in all")?;
+        let qualifier = if page.count_is_minimum { "at least " } else { "" };
+        writeln!(out, "{qualifier}{count} in all")?;
     }
     if let Some(next) = &page.next {
         let listed = page.jobs.len();
@@ -149,13 +159,13 @@ pub(super) fn operate(
     arguments: &OperateArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     if operation == "delete" && arguments.reason.is_some() {
         let text = "--reason: a deletion keeps none, for nothing is left that could tell it";
         return Err(ClientError::Usage(text.to_owned()));
     }
-    let named = [("step", step), ("reason", arguments.reason.as_deref())];
-    let parameters: Vec<(String, String)> = named
+    let optional_parameters = [("step", step), ("reason", arguments.reason.as_deref())];
+    let parameters: Vec<(String, String)> = optional_parameters
         .into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())))
         .collect();
@@ -184,12 +194,14 @@ pub(super) fn operate(
     if arguments.client.json {
         print_json(&body, out)?;
     } else {
-        let changed: OperationResponse = parse_response(&body)?;
-        writeln!(out, "job {} is {}", changed.id, changed.state)?;
+        let OperationResponse { id, state } = parse_response(&body)?;
+        writeln!(out, "job {id} is {state}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// Operates on all jobs that match the filter. A person is asked to confirm that jobs end or are
+/// deleted.
 fn operate_on_all(
     operation: &str,
     parameters: Vec<(String, String)>,
@@ -214,10 +226,10 @@ fn operate_on_all(
     query.extend(parameters);
     let body = client.post(&format!("/api/jobs/{operation}"), &query, "")?;
     let bulk: BulkResponse = parse_response(&body)?;
-    let code = if bulk.refused > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    let exit_code = if bulk.refused > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if arguments.client.json {
         print_json(&body, out)?;
-        return Ok(code);
+        return Ok(exit_code);
     }
     if arguments.dry_run {
         print_jobs(&bulk.jobs, out)?;
@@ -241,7 +253,7 @@ fn operate_on_all(
     if bulk.next.is_some() {
         writeln!(out, "… there are more: run it again, or with a higher --limit")?;
     }
-    Ok(code)
+    Ok(exit_code)
 }
 
 /// Returns whether an operation ends work or removes data. The other operations can be undone or
@@ -250,7 +262,7 @@ fn is_destructive(operation: &str) -> bool {
     matches!(operation, "cancel" | "delete")
 }
 
-/// Asks for a confirmation, with the number of jobs that match.
+/// Asks a person to confirm an operation, with the number of jobs that match.
 fn confirm_bulk(
     operation: &str,
     arguments: &OperateArguments,
@@ -265,12 +277,12 @@ fn confirm_bulk(
     confirm::confirm(&format!("{operation} {jobs}{more}?"))
 }
 
-/// Runs `complete`.
+/// Runs `complete`: completes, or fails, a running step by hand.
 pub(super) fn complete(
     arguments: &CompleteArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     let id = arguments.id.resolve(&client)?;
     let path = format!("/api/job/{id}/step/{}", encode(&arguments.step));
     let mut query = reason_query(arguments.reason.as_ref());
@@ -291,12 +303,12 @@ pub(super) fn complete(
     Ok(())
 }
 
-/// Returns the reason of an operation as a query parameter.
+/// Converts the reason of an operation to query parameters.
 fn reason_query(reason: Option<&String>) -> Vec<(String, String)> {
     reason.map(|reason| ("reason".to_owned(), reason.clone())).into_iter().collect()
 }
 
-/// Runs `redispatch`.
+/// Runs `redispatch`: sends the message of one step, or of all steps that wait on a queue, again.
 pub(super) fn redispatch(
     arguments: &RedispatchArguments,
     out: &mut dyn Write,
@@ -306,17 +318,19 @@ pub(super) fn redispatch(
         steps: usize,
         jobs: usize,
     }
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     let (path, mut query) = match (&arguments.id, &arguments.step, &arguments.queue) {
         (Some(id), Some(step), None) => {
             let id = id.resolve(&client)?;
             (format!("/api/job/{id}/step/{}/redispatch", encode(step)), Vec::new())
         }
         (None, None, Some(queue)) => {
-            let location = [("bus", &arguments.bus), ("vhost", &arguments.vhost)].into_iter();
-            let place = location.filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
-            let query =
-                place.chain([("dryRun".to_owned(), arguments.dry_run.to_string())]).collect();
+            let optional_parameters = [("bus", &arguments.bus), ("vhost", &arguments.vhost)];
+            let query = optional_parameters
+                .into_iter()
+                .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)))
+                .chain([("dryRun".to_owned(), arguments.dry_run.to_string())])
+                .collect();
             (format!("/api/queue/{}/redispatch", encode(queue)), query)
         }
         _ => {
@@ -346,8 +360,8 @@ pub(super) fn redispatch(
     Ok(())
 }
 
-/// Runs `why ID`.
-pub(super) fn why(
+/// Runs `why ID`: prints in one sentence why a job does not move.
+pub(super) fn explain_job(
     id: &JobRef,
     arguments: &ClientArguments,
     out: &mut dyn Write,
@@ -356,7 +370,7 @@ pub(super) fn why(
     struct WhyResponse {
         why: Text,
     }
-    let client = Client::new(&arguments.reach)?;
+    let client = Client::new(&arguments.target)?;
     let body = client.get(&format!("/api/job/{}/why", id.resolve(&client)?))?;
     if arguments.json {
         print_json(&body, out)?;
@@ -366,7 +380,7 @@ pub(super) fn why(
     Ok(())
 }
 
-/// Runs `reload`.
+/// Runs `reload`: makes the manager load its workflow files again.
 pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     #[derive(Deserialize)]
     struct ReloadResponse {
@@ -376,7 +390,7 @@ pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result
         unchanged: Vec<Text>,
         warnings: Vec<Text>,
     }
-    let body = Client::new(&arguments.reach)?.post("/api/reload", &[], "")?;
+    let body = Client::new(&arguments.target)?.post("/api/reload", &[], "")?;
     if arguments.json {
         print_json(&body, out)?;
         return Ok(());
@@ -402,27 +416,30 @@ pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result
     Ok(())
 }
 
+/// Converts a filter to query parameters.
 fn filter_query(filter: &FilterArguments) -> Vec<(String, String)> {
-    let mut pairs = vec![("limit".to_owned(), filter.limit.to_string())];
-    let named = [
+    let mut query = vec![("limit".to_owned(), filter.limit.to_string())];
+    let optional_parameters = [
         ("workflow", &filter.workflow),
         ("state", &filter.state),
         ("after", &filter.after),
         ("before", &filter.before),
     ];
-    pairs.extend(
-        named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
+    query.extend(
+        optional_parameters
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
     );
-    pairs.extend(
+    query.extend(
         filter
             .status
             .iter()
             .map(|filter| (format!("status.{}", filter.step), filter.status.clone())),
     );
-    pairs
+    query
 }
 
-/// Encodes a text for use in a path.
+/// Percent-encodes a segment of a path.
 fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
@@ -432,7 +449,7 @@ fn print_jobs(jobs: &[JobMatchResponse], out: &mut dyn Write) -> Result<(), Clie
         writeln!(out, "{NO_JOBS}")?;
         return Ok(());
     }
-    listing::print_table(
+    list_printer::print_table(
         &jobs_table(jobs),
         Screen::for_stdout(TimeArguments::default()),
         false,
@@ -440,6 +457,7 @@ fn print_jobs(jobs: &[JobMatchResponse], out: &mut dyn Write) -> Result<(), Clie
     )
 }
 
+/// Makes a table with one row for each job.
 fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
     let mut table = Table::new(&[
         ("JOB", ColumnRole::Key),
@@ -449,14 +467,14 @@ fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
         ("ENDED", ColumnRole::Time),
         ("REASON", ColumnRole::Long),
     ]);
-    for found in jobs {
+    for job in jobs {
         table.add_row([
-            &*found.job,
-            &*found.workflow,
-            &*found.state,
-            &*found.created,
-            found.ended.as_deref().unwrap_or_default(),
-            found.reason.as_deref().unwrap_or_default(),
+            &*job.job,
+            &*job.workflow,
+            &*job.state,
+            &*job.created,
+            job.ended.as_deref().unwrap_or_default(),
+            job.reason.as_deref().unwrap_or_default(),
         ]);
     }
     table

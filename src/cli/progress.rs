@@ -1,5 +1,5 @@
-//! The progress of a job: a bar with rate and remaining time. It is shown on a terminal only;
-//! elsewhere no request is made for it.
+//! The progress bar of a job, with rate and remaining time. It is shown on a terminal only. Without
+//! one, no request is made for it.
 
 use super::error::ClientError;
 use super::follow::{FollowEvent, JobFollower};
@@ -20,15 +20,16 @@ const RATE_WINDOW: Duration = Duration::from_secs(15);
 /// The progress bar of a job.
 pub(super) struct JobProgressBar {
     bar: ProgressBar,
-    /// Whether something has happened since the last update.
+    /// Whether there was an event since the last update.
     is_stale: bool,
-    /// Whether child jobs run, whose ends are not events of this job.
+    /// Whether child jobs run. Their events are not in the stream of this job.
     has_children: bool,
     last_update: Option<Instant>,
     rate: RateEstimator,
 }
 
 impl JobProgressBar {
+    /// Makes a bar, which is visible if standard error is a terminal.
     pub(super) fn new() -> JobProgressBar {
         let bar = ProgressBar::new(0);
         let template = "{spinner} {elapsed_precise} [{bar:30}] {pos}/{len} {wide_msg}";
@@ -44,7 +45,7 @@ impl JobProgressBar {
         }
     }
 
-    /// Returns whether there is a terminal to show it on.
+    /// Returns whether there is a terminal to show the bar on.
     pub(super) fn is_visible(&self) -> bool {
         !self.bar.is_hidden()
     }
@@ -54,11 +55,12 @@ impl JobProgressBar {
         self.bar.finish_and_clear();
     }
 
-    /// Calls `work`, which prints, while the bar is hidden.
-    pub(super) fn suspend<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.bar.suspend(work)
+    /// Calls `print` while the bar is hidden.
+    pub(super) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
     }
 
+    /// Updates the bar after an event, at most every `PROGRESS_INTERVAL`.
     pub(super) fn handle_event(
         &mut self,
         follower: &mut JobFollower<'_>,
@@ -70,13 +72,13 @@ impl JobProgressBar {
         match event {
             FollowEvent::Event(_) => self.is_stale = true,
             FollowEvent::Idle => self.bar.tick(),
-            FollowEvent::Disconnected(why) => {
-                self.bar.set_message(format!("connecting again: {why}"));
+            FollowEvent::Disconnected(reason) => {
+                self.bar.set_message(format!("connecting again: {reason}"));
                 self.is_stale = true;
                 return Ok(());
             }
         }
-        let is_due = self.last_update.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL);
+        let is_due = self.last_update.is_none_or(|time| time.elapsed() >= PROGRESS_INTERVAL);
         if !is_due || !(self.is_stale || self.has_children) {
             return Ok(());
         }
@@ -86,26 +88,27 @@ impl JobProgressBar {
         self.has_children =
             job.steps.iter().any(|step| step.state == "running" && step.children.is_some());
         self.last_update = Some(now);
-        let Progress { done, total: all, running } = Progress::from_job(&job);
+        let Progress { done, total, running } = Progress::from_job(&job);
         self.rate.record(now, done);
-        self.bar.set_length(all);
+        self.bar.set_length(total);
         self.bar.set_position(done);
-        let pace = if self.has_children {
-            self.rate.format_remaining(all.saturating_sub(done))
+        let rate = if self.has_children {
+            self.rate.format_remaining(total.saturating_sub(done))
         } else {
             None
         };
-        let message: Vec<String> = pace.into_iter().chain([running]).collect();
+        let message: Vec<String> = rate.into_iter().chain([running]).collect();
         self.bar.set_message(message.join("  "));
         Ok(())
     }
 }
 
-/// The number of steps and child jobs that have ended, that of all, and the names of those that
-/// run.
+/// The progress of a job, in steps and child jobs.
 struct Progress {
+    /// How many have ended.
     done: u64,
     total: u64,
+    /// The names of the running steps.
     running: String,
 }
 
@@ -130,25 +133,26 @@ impl Progress {
     }
 }
 
-/// A moving window of times with the number of steps and child jobs that were done.
+/// Estimates a rate from samples in a moving window: times, each with the number of steps and child
+/// jobs that had ended.
 #[derive(Default)]
 struct RateEstimator(VecDeque<(Instant, u64)>);
 
 impl RateEstimator {
     fn record(&mut self, now: Instant, done: u64) {
         self.0.push_back((now, done));
-        // The oldest sample is kept until the next one is as old as the window.
-        while self.0.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= RATE_WINDOW) {
+        // The oldest sample is removed once the next one is as old as the window.
+        while self.0.get(1).is_some_and(|(time, _)| now.duration_since(*time) >= RATE_WINDOW) {
             self.0.pop_front();
         }
     }
 
-    /// Returns how many are done each second, or `None` if that is unknown.
+    /// Returns how many end per second. `None` if that is unknown.
     fn per_second(&self) -> Option<f64> {
-        let ((first, before), (last, after)) = (self.0.front()?, self.0.back()?);
-        let seconds = last.duration_since(*first).as_secs_f64();
+        let ((start, done_before), (end, done_after)) = (self.0.front()?, self.0.back()?);
+        let seconds = end.duration_since(*start).as_secs_f64();
         #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
-        let done = after.saturating_sub(*before) as f64;
+        let done = done_after.saturating_sub(*done_before) as f64;
         (seconds > 0.0 && done > 0.0).then_some(done / seconds)
     }
 
@@ -157,8 +161,8 @@ impl RateEstimator {
         let rate = self.per_second()?;
         #[allow(clippy::cast_precision_loss, reason = "a time for people")]
         let seconds = remaining as f64 / rate;
-        let left = Duration::try_from_secs_f64(seconds.ceil()).ok()?;
-        Some(format!("{}, {} left", format_rate(rate), humantime::format_duration(left)))
+        let duration = Duration::try_from_secs_f64(seconds.ceil()).ok()?;
+        Some(format!("{}, {} left", format_rate(rate), humantime::format_duration(duration)))
     }
 }
 
@@ -166,15 +170,15 @@ fn format_rate(rate: f64) -> String {
     if rate >= 10.0 { format!("{rate:.0}/s") } else { format!("{rate:.1}/s") }
 }
 
-/// Summarizes a job with child jobs in one line. Returns `None` for a job without any.
+/// Summarizes an ended job with child jobs in one line. Returns `None` if no child job has ended.
 pub(super) fn summarize_children(job: &JobResponse) -> Option<String> {
     let children = job.steps.iter().filter_map(|step| step.children.as_ref());
     let (ended, failed) = children.fold((0, 0), |(ended, failed), children| {
         (ended + u64::from(children.ended), failed + u64::from(children.failed))
     });
-    let (from, to) =
+    let (created, end) =
         (times::parse_rfc3339(&job.created)?, times::parse_rfc3339(job.ended.as_ref()?)?);
-    let elapsed = Duration::from_nanos(u64::try_from(to.0.saturating_sub(from.0)).ok()?);
+    let elapsed = Duration::from_nanos(u64::try_from(end.0.saturating_sub(created.0)).ok()?);
     #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
     let rate = format_rate(ended as f64 / elapsed.as_secs_f64().max(0.001));
     let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
@@ -194,19 +198,19 @@ mod tests {
 
     #[test]
     fn the_rate_covers_the_last_seconds_and_gives_the_remaining_time() {
-        let begin = clock::timer_now();
-        let mut pace = RateEstimator::default();
-        pace.record(begin, 0);
-        assert_eq!(pace.format_remaining(100), None, "nothing is known yet");
-        pace.record(begin + Duration::from_secs(1), 0);
-        assert_eq!(pace.format_remaining(100), None, "nothing was done yet");
-        pace.record(begin + Duration::from_secs(10), 1_000);
-        assert_eq!(pace.format_remaining(12_345).as_deref(), Some("100/s, 2m 4s left"));
+        let start = clock::timer_now();
+        let mut rate = RateEstimator::default();
+        rate.record(start, 0);
+        assert_eq!(rate.format_remaining(100), None, "nothing is known yet");
+        rate.record(start + Duration::from_secs(1), 0);
+        assert_eq!(rate.format_remaining(100), None, "nothing was done yet");
+        rate.record(start + Duration::from_secs(10), 1_000);
+        assert_eq!(rate.format_remaining(12_345).as_deref(), Some("100/s, 2m 4s left"));
         // Old samples do not count.
-        pace.record(begin + Duration::from_secs(40), 1_060);
-        assert_eq!(pace.format_remaining(60).as_deref(), Some("2.0/s, 30s left"));
-        pace.record(begin + Duration::from_secs(41), 1_060);
-        assert!(pace.0.len() <= 3, "what is too old is forgotten");
+        rate.record(start + Duration::from_secs(40), 1_060);
+        assert_eq!(rate.format_remaining(60).as_deref(), Some("2.0/s, 30s left"));
+        rate.record(start + Duration::from_secs(41), 1_060);
+        assert!(rate.0.len() <= 3, "old samples are removed");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The parts of the manager's responses about jobs that the command line prints.
+//! The manager's responses about jobs, as far as the command line prints them.
 
 use super::error::ClientError;
 use super::text::Text;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
 
-/// A job, as far as the command line prints it.
+/// A job with its steps.
 #[derive(Deserialize)]
 pub(super) struct JobResponse {
     pub(super) uuid: Text,
@@ -24,11 +24,13 @@ pub(super) struct JobResponse {
 }
 
 impl JobResponse {
+    /// Returns whether the job is in a final state.
     pub(super) fn is_ended(&self) -> bool {
         self.state != "running" && self.state != "paused"
     }
 }
 
+/// The parent of a child job.
 #[derive(Deserialize)]
 pub(super) struct ParentResponse {
     pub(super) job: Text,
@@ -36,6 +38,7 @@ pub(super) struct ParentResponse {
     pub(super) item: u32,
 }
 
+/// An output of a job: of a step, or its message (`__start__`) or result (`__end__`).
 #[derive(Deserialize)]
 pub(super) struct CompletedResponse {
     pub(super) name: Text,
@@ -43,6 +46,7 @@ pub(super) struct CompletedResponse {
     pub(super) message: Option<Box<RawValue>>,
 }
 
+/// A step of a job.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StepResponse {
@@ -54,7 +58,9 @@ pub(super) struct StepResponse {
     pub(super) warning: Option<Text>,
     pub(super) status: Text,
     pub(super) retry_at: Option<Text>,
+    /// The time since the first dispatch, in nanoseconds.
     pub(super) elapsed: Option<u64>,
+    /// The time of the last attempt, in nanoseconds.
     pub(super) attempt_elapsed: Option<u64>,
     pub(super) attempt_start_time: Option<Text>,
     pub(super) end_time: Option<Text>,
@@ -63,6 +69,7 @@ pub(super) struct StepResponse {
     pub(super) children: Option<ChildCountsResponse>,
 }
 
+/// How many child jobs of a step are in which state.
 #[derive(Deserialize)]
 pub(super) struct ChildCountsResponse {
     pub(super) items: u32,
@@ -71,6 +78,7 @@ pub(super) struct ChildCountsResponse {
     pub(super) failed: u32,
 }
 
+/// Parses a response. An error suggests that the manager has another version.
 pub(super) fn parse_response<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ClientError> {
     serde_json::from_str(text).map_err(|error| {
         ClientError::Refused(format!(
@@ -80,8 +88,8 @@ pub(super) fn parse_response<T: serde::de::DeserializeOwned>(text: &str) -> Resu
     })
 }
 
-/// Returns the unparsed elements of the list that a response has under `key`.
+/// Parses the list that a response has under `key` into its unparsed elements.
 pub(super) fn parse_list(body: &str, key: &str) -> Result<Vec<Box<RawValue>>, ClientError> {
-    let mut all: HashMap<String, Box<RawValue>> = parse_response(body)?;
-    all.remove(key).map_or_else(|| Ok(Vec::new()), |list| parse_response(list.get()))
+    let mut fields: HashMap<String, Box<RawValue>> = parse_response(body)?;
+    fields.remove(key).map_or_else(|| Ok(Vec::new()), |list| parse_response(list.get()))
 }

@@ -1,4 +1,4 @@
-//! `run`: creates a job, follows it to its end, prints its result.
+//! `run`: creates a job, follows it until it has ended, and prints its result.
 
 use super::arguments::RunArguments;
 use super::client::Client;
@@ -11,21 +11,21 @@ use daemon::settings::files;
 use engine::JobId;
 use std::io::Write;
 
-/// The exit code after Ctrl-C, as in shells.
+/// The exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells.
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// Runs `run`. The exit code is 0 if the job completes, and 1 otherwise.
 pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     let message = read_message(&arguments.message)?;
     let query: Vec<(String, String)> =
         arguments.id.iter().map(|id| ("id".to_owned(), id.to_string())).collect();
-    let created =
+    let response =
         client.post(&format!("/api/workflow/{}", arguments.workflow), &query, &message)?;
-    let id = parse_created_id(&created)?;
+    let id = parse_created_id(&response)?;
     if arguments.detach {
         let id = id.to_string();
-        writeln!(out, "{}", if arguments.client.json { &created } else { &id })?;
+        writeln!(out, "{}", if arguments.client.json { &response } else { &id })?;
         return Ok(());
     }
     if !arguments.client.json {
@@ -67,11 +67,11 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<(), C
     Err(ClientError::Refused(format!("job {id} is {}: {reason}", end.state)))
 }
 
-/// Prints one line about the child jobs of a job. It replaces the progress bar where there is no
+/// Prints one line about the child jobs of a job, in place of the progress bar, which needs a
 /// terminal.
 fn print_children_summary(client: &Client, id: JobId) {
     let response = client.get(&format!("/api/job/{id}?view=light"));
-    // The line is no part of the result, so an error is ignored.
+    // The line is not part of the result, so an error is ignored.
     let line = response
         .and_then(|body| parse_response(&body))
         .ok()
@@ -81,6 +81,7 @@ fn print_children_summary(client: &Client, id: JobId) {
     }
 }
 
+/// Parses the id in the response to the creation of a job.
 fn parse_created_id(created: &str) -> Result<JobId, ClientError> {
     #[derive(serde::Deserialize)]
     struct Created {
@@ -93,24 +94,24 @@ fn still_running_hint(id: JobId) -> String {
     format!("job {id} goes on: workflow-manager watch {id}")
 }
 
-/// Handles Ctrl-C: it stops following the job, and leaves the job running.
+/// Handles Ctrl-C in the background: ends the process, and leaves the job running.
 fn exit_on_interrupt(id: JobId) {
     std::thread::spawn(move || {
-        let interrupted = actix_rt::System::new().block_on(tokio::signal::ctrl_c());
-        if interrupted.is_ok() {
+        let result = actix_rt::System::new().block_on(tokio::signal::ctrl_c());
+        if result.is_ok() {
             print_notice(&format!("\n{}", still_running_hint(id)));
             std::process::exit(EXIT_INTERRUPTED);
         }
     });
 }
 
-/// The largest message that is read from a file, in bytes: far more than a manager accepts.
+/// The maximum size of a message from a file, in bytes: far more than a manager accepts.
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
-/// Returns the message of an argument: JSON, `@FILE`, or `-` for standard input.
+/// Reads the message of an argument: JSON, `@FILE`, or `-` for standard input.
 pub(super) fn read_message(argument: &str) -> Result<String, ClientError> {
-    let to_usage_error = |what: &str, error: std::io::Error| {
-        ClientError::Usage(format!("--message: cannot read {what}: {error}"))
+    let to_usage_error = |source: &str, error: std::io::Error| {
+        ClientError::Usage(format!("--message: cannot read {source}: {error}"))
     };
     if argument == "-" {
         return files::read_text(std::io::stdin(), MESSAGE_BYTES_MAX)

@@ -1,4 +1,5 @@
-//! The terminal or file to which the output goes: its width, its colours, and the format of times.
+//! The terminal or file that the output is written to: its width, its colours, and the format of
+//! times.
 
 use super::arguments::{TimeArguments, TimeStyle};
 use base::clock;
@@ -9,23 +10,27 @@ use engine::text::escape;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write, stdout};
 
-/// Where the output goes, and how it is formatted.
+/// How output is formatted for a terminal or a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Screen {
-    /// The number of columns of a terminal, or `None` without a terminal.
+    /// The number of columns of the terminal. `None` without a terminal.
     pub(super) width: Option<usize>,
     has_colours: bool,
     time_format: TimeFormat,
+    /// The time that relative times refer to.
     now: Timestamp,
 }
 
+/// A format of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TimeFormat {
     /// Unchanged.
     Exact,
     /// Truncated to whole seconds.
     Seconds,
+    /// In the time zone of this machine.
     Local,
+    /// As a distance from now, such as `5m ago`.
     Relative,
 }
 
@@ -52,18 +57,18 @@ impl Screen {
         Screen { width: None, time_format, ..self }
     }
 
-    /// Formats a time.
+    /// Formats an RFC 3339 time. Any other text is returned unchanged.
     pub(super) fn format_time<'t>(&self, time: &'t str) -> Cow<'t, str> {
-        let Some(at) = times::parse_rfc3339(time) else { return Cow::Borrowed(time) };
+        let Some(timestamp) = times::parse_rfc3339(time) else { return Cow::Borrowed(time) };
         match self.time_format {
             TimeFormat::Exact => Cow::Borrowed(time),
             TimeFormat::Seconds => Cow::Owned(strip_fraction(time)),
-            TimeFormat::Local => format_local(at).map_or(Cow::Borrowed(time), Cow::Owned),
-            TimeFormat::Relative => Cow::Owned(format_relative(at, self.now)),
+            TimeFormat::Local => format_local(timestamp).map_or(Cow::Borrowed(time), Cow::Owned),
+            TimeFormat::Relative => Cow::Owned(format_relative(timestamp, self.now)),
         }
     }
 
-    /// Returns a text in the colour of this state.
+    /// Colours a text by a state.
     pub(super) fn colour<'t>(&self, text: &'t str, state: &str) -> Cow<'t, str> {
         match colour_code(state) {
             Some(code) if self.has_colours => Cow::Owned(format!("\u{1b}[{code}m{text}\u{1b}[0m")),
@@ -81,8 +86,8 @@ pub(super) fn print_json(json: &str, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// Escapes control characters in JSON as `\u001b`, which keeps its meaning: apart from blanks, they
-/// can only stand in strings.
+/// Escapes control characters in JSON as `\u001b`. The value stays the same: apart from whitespace,
+/// control characters occur only in strings.
 pub(super) fn escape_json(json: &str) -> Cow<'_, str> {
     let is_unsafe = |c: char| {
         !matches!(c, '\n' | '\t') && matches!(escape(c.encode_utf8(&mut [0; 4])), Cow::Owned(_))
@@ -90,15 +95,15 @@ pub(super) fn escape_json(json: &str) -> Cow<'_, str> {
     if !json.contains(is_unsafe) {
         return Cow::Borrowed(json);
     }
-    let mut escaped_json = String::with_capacity(json.len() + 16);
+    let mut escaped = String::with_capacity(json.len() + 16);
     for c in json.chars() {
         match c {
-            '\r' => escaped_json.push(' '),
-            c if is_unsafe(c) => escaped_json.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => escaped_json.push(c),
+            '\r' => escaped.push(' '),
+            c if is_unsafe(c) => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => escaped.push(c),
         }
     }
-    Cow::Owned(escaped_json)
+    Cow::Owned(escaped)
 }
 
 /// Returns whether to print colours (<https://no-color.org>, <https://bixense.com/clicolors>).
@@ -133,24 +138,24 @@ fn strip_fraction(time: &str) -> String {
     format!("{before}{}", fraction.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
-fn format_local(at: Timestamp) -> Option<String> {
-    let at = jiff::Timestamp::from_nanosecond(i128::from(at.0)).ok()?;
-    let there = at.to_zoned_datetime(jiff::tz::TimeZone::system());
-    Some(there.strftime("%Y-%m-%d %H:%M:%S").to_string())
+fn format_local(timestamp: Timestamp) -> Option<String> {
+    let instant = jiff::Timestamp::from_nanosecond(i128::from(timestamp.0)).ok()?;
+    let local_time = instant.to_zoned_datetime(jiff::tz::TimeZone::system());
+    Some(local_time.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 /// Formats a time as `5m ago` or `in 5m`, in the largest unit that is not 0.
-fn format_relative(at: Timestamp, now: Timestamp) -> String {
+fn format_relative(timestamp: Timestamp, now: Timestamp) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
-    let seconds = now.0.abs_diff(at.0) / 1_000_000_000;
-    let amount = UNITS
+    let seconds = now.0.abs_diff(timestamp.0) / 1_000_000_000;
+    let distance = UNITS
         .into_iter()
         .find(|(unit, _)| seconds >= *unit)
         .map(|(unit, letter)| format!("{}{letter}", seconds / unit));
-    match amount {
+    match distance {
         None => "now".to_owned(),
-        Some(span) if at.0 > now.0 => format!("in {span}"),
-        Some(span) => format!("{span} ago"),
+        Some(distance) if timestamp.0 > now.0 => format!("in {distance}"),
+        Some(distance) => format!("{distance} ago"),
     }
 }
 
@@ -168,10 +173,10 @@ mod tests {
 
     #[test]
     fn colours_are_for_terminals_unless_the_environment_overrides_it() {
-        let with = |is_terminal, set: &[(&str, &str)]| {
+        let with = |is_terminal, variables: &[(&str, &str)]| {
             wants_colours(is_terminal, |name| {
-                let found = set.iter().find(|(key, _)| *key == name);
-                found.map(|(_, value)| (*value).to_owned())
+                let entry = variables.iter().find(|(key, _)| *key == name);
+                entry.map(|(_, value)| (*value).to_owned())
             })
         };
         assert!(with(true, &[]) && !with(false, &[]));

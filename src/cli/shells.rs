@@ -10,8 +10,8 @@ use std::path::Path;
 /// The program's name on the command line.
 const PROGRAM: &str = "workflow-manager";
 
-/// Prints the completion script of a shell.
-pub(super) fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
+/// Runs `completions SHELL`: prints the completion script of a shell.
+pub(super) fn print_completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
     // The generator panics if it cannot write, so it writes to a buffer.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut groups::command(), PROGRAM, &mut script);
@@ -25,11 +25,11 @@ pub(super) fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes a manual page for the program and each of its commands.
-pub(super) fn man(directory: &Path, out: &mut dyn Write) -> Result<(), ClientError> {
-    let written = std::fs::create_dir_all(directory)
+/// Runs `man DIR`: writes a manual page for the program and each of its commands.
+pub(super) fn write_manual_pages(directory: &Path, out: &mut dyn Write) -> Result<(), ClientError> {
+    let result = std::fs::create_dir_all(directory)
         .and_then(|()| clap_mangen::generate_to(groups::command(), directory));
-    written.map_err(|error| {
+    result.map_err(|error| {
         let directory = directory.display();
         ClientError::Refused(format!(
             "cannot write manual pages to {directory}: {error}; name a directory that you may \

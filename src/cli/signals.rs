@@ -1,16 +1,16 @@
-//! Signals. All of those here terminate a process that does not handle them.
+//! The signals that the process handles. Without a handler, each of them terminates the process.
 
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals that ask for a regular stop: those of people and of service managers, of a machine that
-/// loses its power, and of the limit of CPU time.
+/// Signals that request a graceful stop, with their numbers on Linux: from a terminal or a service
+/// manager, at a power failure, and at the limit of CPU time.
 const STOP_SIGNALS: [(&str, i32); 5] =
     [("SIGTERM", 15), ("SIGINT", 2), ("SIGQUIT", 3), ("SIGXCPU", 24), ("SIGPWR", 30)];
 
-/// Signals without an effect. With SIGXFSZ handled, writing to a file that has reached its limit
+/// Signals that have no effect. While SIGXFSZ is handled, a write beyond the file-size limit
 /// returns an error.
 const IGNORED_SIGNALS: [(&str, i32); 8] = [
     ("SIGUSR1", 10),
@@ -23,30 +23,31 @@ const IGNORED_SIGNALS: [(&str, i32); 8] = [
     ("SIGIO", 29),
 ];
 
-/// The real-time signals. The C library uses the two before them.
-const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
+/// The numbers of the real-time signals. The C library reserves 32 and 33.
+const REAL_TIME_SIGNALS: std::ops::RangeInclusive<i32> = 34..=64;
 
+/// The signal that the terminal was closed.
 const HANG_UP: (&str, i32) = ("SIGHUP", 1);
 
 /// A set of signals that the process listens for.
 pub struct Signals(Vec<(String, Signal)>);
 
 impl Signals {
-    /// Listens for the signals that ask for a stop.
+    /// Listens for the signals that request a stop.
     ///
     /// # Errors
     ///
-    /// Returns an error if the system does not allow it.
+    /// Returns an error if a handler cannot be registered.
     pub fn for_stop() -> io::Result<Signals> {
         Signals::listen(STOP_SIGNALS.map(|(name, number)| (name.to_owned(), number)))
     }
 
-    /// Listens for the signals that ask for a stop, and for the end of the terminal. A process that
-    /// ignores the latter (`nohup`) goes on.
+    /// Listens for the signals that request a stop, and for SIGHUP unless the process was started
+    /// with it ignored (`nohup`).
     ///
     /// # Errors
     ///
-    /// Returns an error if the system does not allow it.
+    /// Returns an error if a handler cannot be registered.
     pub(crate) fn for_stop_at_terminal() -> io::Result<Signals> {
         let hang_up = Some(HANG_UP).filter(|(_, number)| !is_ignored(*number));
         Signals::listen(
@@ -54,13 +55,13 @@ impl Signals {
         )
     }
 
-    /// Listens for the signals without an effect, including real-time signals.
+    /// Listens for the signals that have no effect, including the real-time signals.
     ///
     /// # Errors
     ///
-    /// Returns an error if the system does not allow it.
+    /// Returns an error if a handler cannot be registered.
     pub fn for_ignored() -> io::Result<Signals> {
-        let real_time = REAL_TIME.map(|number| (format!("signal {number}"), number));
+        let real_time = REAL_TIME_SIGNALS.map(|number| (format!("signal {number}"), number));
         Signals::listen(
             IGNORED_SIGNALS
                 .map(|(name, number)| (name.to_owned(), number))

@@ -1,9 +1,9 @@
-//! `status`: the statuses of a workflow's jobs, as a table, as JSON, or as CSV.
+//! `status`: prints the statuses of a workflow's jobs.
 
 use super::arguments::{Format, StatusArguments};
 use super::client::Client;
 use super::error::ClientError;
-use super::listing::{ListStyle, Listing};
+use super::list_printer::{ListStyle, Listing};
 use super::responses::{parse_list, parse_response};
 use super::screen::print_json;
 use super::table::{ColumnRole, Table};
@@ -18,19 +18,22 @@ use std::iter::repeat;
 /// The width of a table without a terminal, in characters.
 const WIDTH_WITHOUT_TERMINAL: usize = 250;
 
-/// The least width for the columns of steps. On a narrow terminal, lines wrap rather than show no
-/// step.
+/// The minimum width for the columns of steps, in characters. On a narrow terminal, lines wrap
+/// rather than omit all steps.
 const STEPS_WIDTH_MIN: usize = 80;
 
-/// The number of blanks around a cell.
+/// The number of blanks between two columns.
 const GAP: usize = 2;
 
+/// A page of the status table.
 #[derive(Deserialize)]
 struct StatusResponse {
     rows: Vec<StatusRowResponse>,
+    /// The cursor of the next page. `None` on the last page.
     next: Option<Text>,
 }
 
+/// The statuses of one job.
 #[derive(Deserialize)]
 struct StatusRowResponse {
     job: Text,
@@ -39,12 +42,15 @@ struct StatusRowResponse {
     steps: StepStatuses,
 }
 
-/// Steps with their statuses, in the order of the response.
+/// The steps of a job with their statuses, in the order of the response.
 struct StepStatuses(Vec<(Text, Text)>);
 
-/// Runs `status WORKFLOW`.
-pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.list.reach)?;
+/// Runs `status WORKFLOW`: prints the statuses of its jobs.
+pub(super) fn list_statuses(
+    arguments: &StatusArguments,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let client = Client::new(&arguments.list.target)?;
     let (vhost, name) = arguments.workflow.rsplit_once('/').unwrap_or(("", &arguments.workflow));
     let path = format!("/api/status/{name}");
     let query = build_query(arguments, vhost, &client)?;
@@ -53,14 +59,14 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
         return Ok(());
     }
     let body = client.query(&path, &query)?;
-    let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
-    if form.format == Format::Json {
+    let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
+    if style.format == Format::Json {
         print_json(&body, out)?;
         return Ok(());
     }
     let response: StatusResponse = parse_response(&body)?;
     let Some(first) = response.rows.first() else {
-        if form.is_for_people() {
+        if style.is_for_people() {
             writeln!(out, "no jobs of {} to show", arguments.workflow)?;
         }
         return Ok(());
@@ -70,8 +76,8 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
     let fixed_cells = |row: &'_ StatusRowResponse| {
         [row.job.to_string(), row.state.to_string(), row.updated.to_string()]
     };
-    let space = form.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
-    let step_columns = if arguments.columns.is_empty() && form.format != Format::Table {
+    let width = style.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
+    let step_columns = if arguments.columns.is_empty() && style.format != Format::Table {
         (0..steps.len()).collect()
     } else if arguments.columns.is_empty() {
         let cells: Vec<Vec<&str>> = response
@@ -80,41 +86,41 @@ pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result
             .map(|row| row.steps.0.iter().map(|(_, status)| &**status).collect())
             .collect();
         let fixed_width: usize = (0..fixed_titles.len())
-            .map(|at| {
+            .map(|index| {
                 response
                     .rows
                     .iter()
-                    .map(|row| width_of(&form.screen.format_time(&fixed_cells(row)[at])))
-                    .fold(width_of(fixed_titles[at]), usize::max)
+                    .map(|row| width_of(&style.screen.format_time(&fixed_cells(row)[index])))
+                    .fold(width_of(fixed_titles[index]), usize::max)
                     + GAP
             })
             .sum();
-        choose_columns(&steps, &cells, space.saturating_sub(fixed_width).max(STEPS_WIDTH_MIN))
+        choose_columns(&steps, &cells, width.saturating_sub(fixed_width).max(STEPS_WIDTH_MIN))
     } else {
         arguments.columns.iter().map(|name| find_column(name, &steps)).collect::<Result<_, _>>()?
     };
     let roles = [ColumnRole::Key, ColumnRole::State, ColumnRole::Time]
         .into_iter()
         .chain(repeat(ColumnRole::Key));
-    let titles = fixed_titles.into_iter().chain(step_columns.iter().map(|at| steps[*at]));
+    let titles = fixed_titles.into_iter().chain(step_columns.iter().map(|index| steps[*index]));
     let columns: Vec<(&str, ColumnRole)> = titles.zip(roles).collect();
     let mut table = Table::new(&columns);
     for row in &response.rows {
-        let status = |at: &usize| {
-            row.steps.0.get(*at).map_or_else(String::new, |(_, status)| status.to_string())
+        let status = |index: &usize| {
+            row.steps.0.get(*index).map_or_else(String::new, |(_, status)| status.to_string())
         };
         table.add_row(fixed_cells(row).into_iter().chain(step_columns.iter().map(status)));
     }
     let entries = parse_list(&body, "rows")?;
-    Listing { body: &body, entries, table, empty_text: "no jobs" }.print(form, out)?;
-    if !form.is_for_people() {
+    Listing { body: &body, entries, table, empty_text: "no jobs" }.print(style, out)?;
+    if !style.is_for_people() {
         return Ok(());
     }
     print_omissions(arguments, &response, (step_columns.len(), steps.len()), out)?;
     Ok(())
 }
 
-/// Returns the parameters that the arguments ask for.
+/// Converts the arguments to query parameters.
 fn build_query(
     arguments: &StatusArguments,
     vhost: &str,
@@ -138,19 +144,19 @@ fn build_query(
     Ok(query)
 }
 
-/// Says which steps and rows are not shown, and how to see them.
+/// Prints which steps and rows are not shown, and how to see them.
 fn print_omissions(
     arguments: &StatusArguments,
     response: &StatusResponse,
-    (shown, all): (usize, usize),
+    (shown, total): (usize, usize),
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    if arguments.columns.is_empty() && shown < all {
-        let left = all - shown;
+    if arguments.columns.is_empty() && shown < total {
+        let omitted = total - shown;
         writeln!(
             out,
-            "… {left} of {all} steps are left out; --columns STEP,STEP chooses them, --csv and \
-             --json have all"
+            "… {omitted} of {total} steps are left out; --columns STEP,STEP chooses them, --csv \
+             and --json have all"
         )?;
     }
     if response.next.is_some() {
@@ -163,24 +169,25 @@ fn print_omissions(
     Ok(())
 }
 
-/// Chooses the columns to show if none were named: all of them, or, if there is no space, as many
-/// as fit of those in which any row has a status.
+/// Chooses the steps that get a column if none were named: all of them if they fit into the width,
+/// else as many as fit of those for which any row has a status.
 fn choose_columns(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
-    let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at).copied());
-    let width_at = |at: usize| cells(at).map(width_of).fold(width_of(steps[at]), usize::max) + GAP;
+    let cells = |index: usize| rows.iter().filter_map(move |row| row.get(index).copied());
+    let width_at =
+        |index: usize| cells(index).map(width_of).fold(width_of(steps[index]), usize::max) + GAP;
     if (0..steps.len()).map(width_at).sum::<usize>() <= width {
         return (0..steps.len()).collect();
     }
-    let filled = (0..steps.len()).filter(|at| cells(*at).any(|cell| !cell.is_empty()));
-    let mut used = 0;
-    let fits = |at: &usize| {
-        used += width_at(*at);
-        used <= width
+    let non_empty = (0..steps.len()).filter(|index| cells(*index).any(|cell| !cell.is_empty()));
+    let mut used_width = 0;
+    let fits = |index: &usize| {
+        used_width += width_at(*index);
+        used_width <= width
     };
-    filled.take_while(fits).collect()
+    non_empty.take_while(fits).collect()
 }
 
-/// Returns the index of the column of a step.
+/// Returns the index of a step, or an error with a suggestion.
 fn find_column(name: &str, steps: &[&str]) -> Result<usize, ClientError> {
     steps.iter().position(|step| *step == name).ok_or_else(|| {
         let hint = did_you_mean(name, steps.iter().copied());

@@ -1,9 +1,9 @@
-//! `step`: a step with its attempts, or its input or output byte for byte.
+//! `step`: prints a step with its attempts, or its input or output byte for byte.
 
 use super::arguments::StepArguments;
 use super::client::Client;
 use super::error::ClientError;
-use super::listing;
+use super::list_printer;
 use super::responses::parse_response;
 use super::screen::{Screen, escape_json, print_json};
 use super::table::{ColumnRole, Table};
@@ -14,6 +14,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::io::{IsTerminal, Write, stdout};
 
+/// A step with its attempts.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StepDetailResponse {
@@ -24,9 +25,11 @@ struct StepDetailResponse {
     queue: Option<Text>,
     reason: Option<Text>,
     warning: Option<Text>,
+    /// The beginning of a reply that was no JSON object.
     raw: Option<Text>,
     retry_at: Option<Text>,
     deadline: Option<Text>,
+    /// The time since the first dispatch, in nanoseconds.
     elapsed: Option<u64>,
     input_bytes: Option<u64>,
     output_bytes: Option<u64>,
@@ -36,6 +39,7 @@ struct StepDetailResponse {
     attempts_omitted: u64,
 }
 
+/// An attempt of a step.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AttemptResponse {
@@ -43,24 +47,26 @@ struct AttemptResponse {
     state: Text,
     start_time: Option<Text>,
     end_time: Option<Text>,
+    /// When the broker confirmed the message.
     confirmed: Option<Text>,
+    /// How often the message was sent again.
     redispatched: Option<u64>,
     reason: Option<Text>,
 }
 
-/// Runs `step ID STEP`.
-pub(super) fn step(arguments: &StepArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+/// Runs `step ID STEP`: prints the step, or what the flags select of it.
+pub(super) fn show_step(arguments: &StepArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+    let client = Client::new(&arguments.client.target)?;
     let id = arguments.id.resolve(&client)?;
     let name = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
     let path = format!("/api/job/{id}/step/{name}");
     if arguments.input || arguments.output {
-        let which = if arguments.input { "input" } else { "output" };
-        print_payload(&client, &format!("{path}/{which}"), out)?;
+        let payload = if arguments.input { "input" } else { "output" };
+        print_payload(&client, &format!("{path}/{payload}"), out)?;
         return Ok(());
     }
-    let at = arguments.at.map(|at| ("at".to_owned(), at.to_string()));
-    let body = client.query(&path, at.as_slice())?;
+    let query = arguments.at.map(|entry| ("at".to_owned(), entry.to_string()));
+    let body = client.query(&path, query.as_slice())?;
     if arguments.raw {
         return print_raw_reply(&parse_response(&body)?, out);
     }
@@ -85,6 +91,7 @@ fn print_payload(client: &Client, path: &str, out: &mut dyn Write) -> Result<(),
     Ok(())
 }
 
+/// Prints the beginning of a reply that was no JSON object, unchanged if there is no terminal.
 fn print_raw_reply(step: &StepDetailResponse, out: &mut dyn Write) -> Result<(), ClientError> {
     let Some(raw) = &step.raw else {
         return Err(ClientError::Refused(format!(
@@ -112,16 +119,17 @@ fn print_step(
     print_field("job", &id.to_string())?;
     print_field("step", &step.name)?;
     print_field("state", &screen.colour(&step.state, &step.state))?;
-    let took = step.elapsed.map(|elapsed| Text::new(&Millis(elapsed / 1_000_000).to_string()));
-    let named = [
+    let elapsed =
+        step.elapsed.map(|nanoseconds| Text::new(&Millis(nanoseconds / 1_000_000).to_string()));
+    let optional_fields = [
         ("status", Some(&step.status).filter(|status| !status.is_empty())),
         ("queue", step.queue.as_ref()),
-        ("elapsed", took.as_ref()),
+        ("elapsed", elapsed.as_ref()),
         ("reason", step.reason.as_ref()),
         ("warning", step.warning.as_ref()),
         ("reply", step.raw.as_ref()),
     ];
-    for (key, value) in named {
+    for (key, value) in optional_fields {
         if let Some(value) = value {
             print_field(key, value)?;
         }
@@ -143,9 +151,10 @@ fn print_step(
     if step.attempts_omitted > 0 {
         writeln!(out, "… {} older attempts are left out", step.attempts_omitted)?;
     }
-    listing::print_table(&attempts_table(&step.attempts), screen, false, out)
+    list_printer::print_table(&attempts_table(&step.attempts), screen, false, out)
 }
 
+/// Makes a table with one row for each attempt.
 fn attempts_table(attempts: &[AttemptResponse]) -> Table {
     let mut table = Table::new(&[
         ("ATTEMPT", ColumnRole::Key),
@@ -158,14 +167,14 @@ fn attempts_table(attempts: &[AttemptResponse]) -> Table {
     ]);
     for attempt in attempts {
         let text = |text: &Option<Text>| text.as_deref().unwrap_or_default().to_owned();
-        let redispatches = attempt.redispatched.filter(|times| *times > 0);
+        let redispatches = attempt.redispatched.filter(|count| *count > 0);
         table.add_row([
             attempt.attempt.to_string(),
             attempt.state.to_string(),
             text(&attempt.start_time),
             text(&attempt.end_time),
             text(&attempt.confirmed),
-            redispatches.map_or_else(String::new, |times| times.to_string()),
+            redispatches.map_or_else(String::new, |count| count.to_string()),
             text(&attempt.reason),
         ]);
     }

@@ -1,5 +1,5 @@
-//! A stream of server-sent events. It is read by a thread of its own, so that waiting for an event
-//! can have a timeout.
+//! Reads a stream of server-sent events. A thread of its own reads the body, so that to wait for an
+//! event can have a timeout.
 
 use super::error::ClientError;
 use super::text::Text;
@@ -9,17 +9,16 @@ use std::io::{BufRead, Read};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// How many events are read ahead. A slow terminal slows the stream down, and does not fill the
-/// memory.
+/// How many events are buffered. Then a slow terminal causes back-pressure on the stream.
 const READ_AHEAD_MAX: usize = 64;
 
-/// The longest line that is accepted, in bytes: far longer than that of any event.
+/// The maximum size of a line, in bytes: far more than any event has.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// A server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerSentEvent {
-    /// The id, or an empty text.
+    /// The id. Empty if the event has none.
     pub(super) id: String,
     /// The type, such as `step.completed`.
     pub(super) name: String,
@@ -27,7 +26,7 @@ pub(super) struct ServerSentEvent {
     pub(super) data: String,
 }
 
-/// The part of an event that says which job it is about.
+/// The part of an event's data that tells the end of a job.
 #[derive(Deserialize)]
 struct EventBody {
     data: EventJob,
@@ -50,14 +49,14 @@ pub(super) struct JobEnd {
 }
 
 impl ServerSentEvent {
-    /// Returns the end of this job, if that is the event.
+    /// Returns the end of this job, if the event is that.
     pub(super) fn job_end(&self, job: JobId) -> Result<Option<JobEnd>, ClientError> {
         if !matches!(&*self.name, "job.completed" | "job.failed" | "job.cancelled") {
             return Ok(None);
         }
         let EventBody { data } = super::responses::parse_response(&self.data)?;
-        let EventJob { job: ended, state, reason } = data;
-        Ok((ended == job).then_some(JobEnd { state, reason }))
+        let EventJob { job: ended_job, state, reason } = data;
+        Ok((ended_job == job).then_some(JobEnd { state, reason }))
     }
 }
 
@@ -67,7 +66,7 @@ pub(super) enum StreamItem {
     Event(ServerSentEvent),
     /// No event within the timeout.
     TimedOut,
-    /// The stream has ended or failed, for this reason.
+    /// The stream has ended or broken, for this reason.
     Closed(String),
 }
 
@@ -75,11 +74,12 @@ pub(super) enum StreamItem {
 pub(super) struct EventReader(Receiver<Result<ServerSentEvent, String>>);
 
 impl EventReader {
+    /// Starts a thread that reads the events of a body.
     pub(super) fn new(body: impl BufRead + Send + 'static) -> EventReader {
         let (sender, receiver) = sync_channel(READ_AHEAD_MAX);
         std::thread::spawn(move || {
             let mut events = EventParser(body);
-            // Sending fails if the stream was dropped.
+            // Sending fails once the reader was dropped.
             while let Some(event) = events.next() {
                 if sender.send(event).is_err() {
                     return;
@@ -89,9 +89,10 @@ impl EventReader {
         EventReader(receiver)
     }
 
+    /// Waits for the next event.
     pub(super) fn next(&self, timeout: Duration) -> StreamItem {
         match self.0.recv_timeout(timeout) {
-            Ok(Ok(sent)) => StreamItem::Event(sent),
+            Ok(Ok(event)) => StreamItem::Event(event),
             Ok(Err(error)) => StreamItem::Closed(error),
             Err(RecvTimeoutError::Timeout) => StreamItem::TimedOut,
             Err(RecvTimeoutError::Disconnected) => StreamItem::Closed("it is over".to_owned()),
@@ -99,12 +100,13 @@ impl EventReader {
     }
 }
 
-/// Parses the events of a body. An error is the last item.
+/// Parses the events of a body. Nothing follows an error.
 struct EventParser<R>(R);
 
 impl<R: BufRead> EventParser<R> {
+    /// Parses the next event. Returns `None` at the end of the body.
     fn next(&mut self) -> Option<Result<ServerSentEvent, String>> {
-        let mut sent = ServerSentEvent::default();
+        let mut event = ServerSentEvent::default();
         loop {
             let line = match self.read_line() {
                 Ok(Some(line)) => line,
@@ -112,29 +114,30 @@ impl<R: BufRead> EventParser<R> {
                 Err(error) => return Some(Err(error)),
             };
             match line.split_once(": ") {
-                Some(("id", id)) => id.clone_into(&mut sent.id),
-                Some(("event", name)) => name.clone_into(&mut sent.name),
-                Some(("data", data)) => data.clone_into(&mut sent.data),
+                Some(("id", id)) => id.clone_into(&mut event.id),
+                Some(("event", name)) => name.clone_into(&mut event.name),
+                Some(("data", data)) => data.clone_into(&mut event.data),
                 // A comment, or an unknown field.
                 Some(_) => {}
                 // An empty line ends an event.
-                None if !sent.data.is_empty() => return Some(Ok(sent)),
+                None if !event.data.is_empty() => return Some(Ok(event)),
                 None => {}
             }
         }
     }
 
+    /// Reads a line without its line break. Returns `None` at the end of the body.
     fn read_line(&mut self) -> Result<Option<String>, String> {
         let mut bytes = Vec::new();
         let mut limited = (&mut self.0).take(LINE_BYTES_MAX);
-        let read = limited.read_until(b'\n', &mut bytes).map_err(|error| error.to_string())?;
-        if read == 0 {
+        let length = limited.read_until(b'\n', &mut bytes).map_err(|error| error.to_string())?;
+        if length == 0 {
             return Ok(None);
         }
         if bytes.pop() != Some(b'\n') {
-            let is_long = bytes.len() as u64 + 1 >= LINE_BYTES_MAX;
-            let what = if is_long { "a line is too long" } else { "it broke off" };
-            return Err(what.to_owned());
+            let is_too_long = bytes.len() as u64 + 1 >= LINE_BYTES_MAX;
+            let error = if is_too_long { "a line is too long" } else { "it broke off" };
+            return Err(error.to_owned());
         }
         if bytes.last() == Some(&b'\r') {
             bytes.pop();

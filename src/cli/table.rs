@@ -1,5 +1,5 @@
-//! Tables that fit the width of the terminal. If there is not enough space, empty columns are
-//! removed, then long texts are truncated, then columns are omitted, but never the key columns.
+//! Tables that fit the width of the terminal. A table that is too wide loses its empty columns
+//! first. Then long texts are truncated, and then columns are omitted, but never the key columns.
 
 use super::screen::Screen;
 use std::fmt::Write;
@@ -8,37 +8,39 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// The number of blanks between two columns.
 const GAP: usize = 2;
 
-/// The least width to which a long text is truncated.
+/// The minimum width to which a long text is truncated.
 const LONG_WIDTH_MIN: usize = 16;
 
-/// What may happen to a column on a narrow terminal.
+/// How a column may be narrowed, and what its cells are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ColumnRole {
     /// It is always shown in full, since the row is useless without it.
     Key,
-    /// It is omitted if there is no space; the last one first.
+    /// It is omitted if the table is too wide, the last one first.
     Plain,
     /// Like `Plain`; its cells are times.
     Time,
     /// Like `Key`; its cells are states, which are coloured.
     State,
-    /// It is truncated if there is no space.
+    /// It is truncated if the table is too wide.
     Long,
     /// It is shown by `-o wide` and in formats for programs only.
     Extra,
 }
 
 impl ColumnRole {
+    /// Returns whether the cells are times.
     pub(super) const fn is_time(self) -> bool {
         matches!(self, ColumnRole::Time)
     }
 
+    /// Returns whether the column is omitted from a plain table.
     pub(super) const fn is_extra(self) -> bool {
         matches!(self, ColumnRole::Extra)
     }
 }
 
-/// Rows with a header. All texts are safe to print.
+/// A table with a header. All texts are safe to print.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     pub(super) columns: Vec<(String, ColumnRole)>,
@@ -73,24 +75,24 @@ impl Table {
             .iter()
             .enumerate()
             .filter(|(_, (_, role))| is_wide || !role.is_extra())
-            .map(|(at, (title, role))| {
-                let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width());
-                let widest = cells.max().unwrap_or(0);
-                let need = widest.max(title.width());
+            .map(|(index, (title, role))| {
+                let cells = rows.iter().filter_map(|row| row.get(index)).map(|cell| cell.width());
+                let cell_width = cells.max().unwrap_or(0);
+                let natural_width = cell_width.max(title.width());
                 Column {
-                    index: at,
+                    index,
                     role: *role,
-                    is_empty: widest == 0,
-                    natural_width: need,
-                    width: need,
+                    is_empty: cell_width == 0,
+                    natural_width,
+                    width: natural_width,
                 }
             })
             .collect();
         let mut omitted = Vec::new();
-        if let Some(space) = screen.width.filter(|_| !is_wide) {
-            omitted = fit_columns(&mut columns, space)
+        if let Some(width_max) = screen.width.filter(|_| !is_wide) {
+            omitted = fit_columns(&mut columns, width_max)
                 .into_iter()
-                .map(|at| self.columns[at].0.clone())
+                .map(|index| self.columns[index].0.clone())
                 .collect();
         }
         let mut text = String::new();
@@ -126,45 +128,49 @@ struct Column {
     role: ColumnRole,
     /// Whether no row has a text in this column.
     is_empty: bool,
-    /// The width of its widest cell.
+    /// The width of its widest cell or title.
     natural_width: usize,
+    /// The width that it is rendered with.
     width: usize,
 }
 
-/// Narrows the columns to this width. Returns the indices of the omitted columns.
-fn fit_columns(columns: &mut Vec<Column>, space: usize) -> Vec<usize> {
+/// Narrows and omits columns until the table is at most `width_max` wide, or has no more that may
+/// be omitted. Returns the indices of the omitted columns.
+fn fit_columns(columns: &mut Vec<Column>, width_max: usize) -> Vec<usize> {
     let mut omitted = Vec::new();
-    if total_width(columns) > space {
+    if total_width(columns) > width_max {
         // Empty columns are not reported as omitted.
         columns.retain(|column| !column.is_empty || column.role == ColumnRole::Key);
     }
     loop {
         columns.iter_mut().for_each(|column| column.width = column.natural_width);
-        while total_width(columns) > space {
+        while total_width(columns) > width_max {
             // The widest column is truncated first.
-            let longest = columns
+            let widest = columns
                 .iter_mut()
                 .filter(|column| column.role == ColumnRole::Long && column.width > LONG_WIDTH_MIN)
                 .max_by_key(|column| column.width);
-            let Some(longest) = longest else { break };
-            longest.width -= 1;
+            let Some(widest) = widest else { break };
+            widest.width -= 1;
         }
-        if total_width(columns) <= space {
+        if total_width(columns) <= width_max {
             break;
         }
-        let last = columns
+        let omitted_index = columns
             .iter()
             .rposition(|column| matches!(column.role, ColumnRole::Plain | ColumnRole::Time));
-        let Some(last) = last else { break };
-        omitted.insert(0, columns.remove(last).index);
+        let Some(omitted_index) = omitted_index else { break };
+        omitted.insert(0, columns.remove(omitted_index).index);
     }
     omitted
 }
 
+/// Returns the width of a row, with the blank at its start.
 fn total_width(columns: &[Column]) -> usize {
     columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(GAP) + 1
 }
 
+/// Appends a row to `text`, without blanks at its end.
 fn render_row(
     columns: &[Column],
     cells: &[String],
@@ -172,32 +178,33 @@ fn render_row(
     is_body: bool,
     text: &mut String,
 ) {
-    let begin = text.len();
+    let row_start = text.len();
     for column in columns {
-        let whole = cells.get(column.index).map_or("", String::as_str);
-        let truncated = truncate(whole, column.width);
+        let cell = cells.get(column.index).map_or("", String::as_str);
+        let truncated = truncate(cell, column.width);
         let blanks = column.width.saturating_sub(truncated.width());
-        let painted = if is_body && column.role == ColumnRole::State {
-            screen.colour(&truncated, whole)
+        let coloured = if is_body && column.role == ColumnRole::State {
+            screen.colour(&truncated, cell)
         } else {
             truncated.as_str().into()
         };
-        let gap = if text.len() == begin { 1 } else { GAP };
+        let gap = if text.len() == row_start { 1 } else { GAP };
         // Writing to a string cannot fail.
-        let _ = write!(text, "{:gap$}{painted}{:blanks$}", "", "");
+        let _ = write!(text, "{:gap$}{coloured}{:blanks$}", "", "");
     }
-    text.truncate(text.trim_end_matches(' ').len().max(begin));
+    text.truncate(text.trim_end_matches(' ').len().max(row_start));
 }
 
-/// Truncates a text to this many columns, with an ellipsis at the end.
+/// Truncates a text to `columns_max` columns, with an ellipsis at the end.
 pub(super) fn truncate(text: &str, columns_max: usize) -> String {
     if text.width() <= columns_max {
         return text.to_owned();
     }
-    let mut used = 1;
+    // The ellipsis takes one column.
+    let mut width = 1;
     let fits = |c: &char| {
-        used += c.width().unwrap_or(0);
-        used <= columns_max
+        width += c.width().unwrap_or(0);
+        width <= columns_max
     };
     text.chars().take_while(fits).chain(['…']).collect()
 }
@@ -225,14 +232,14 @@ mod tests {
         table
     }
 
-    fn render_lines(width: Option<usize>, is_whole: bool) -> (Vec<String>, Vec<String>) {
-        let rendered = jobs().render(&Screen::with_width(width), is_whole);
+    fn render_lines(width: Option<usize>, is_wide: bool) -> (Vec<String>, Vec<String>) {
+        let rendered = jobs().render(&Screen::with_width(width), is_wide);
         (rendered.text.lines().map(str::to_owned).collect(), rendered.omitted)
     }
 
     #[test]
     fn without_a_terminal_a_table_is_as_wide_as_its_cells() {
-        let (lines, left_out) = render_lines(None, false);
+        let (lines, omitted) = render_lines(None, false);
         assert_eq!(
             lines,
             [
@@ -241,25 +248,25 @@ mod tests {
                 " 2bc586fd  running  today      日本語",
             ]
         );
-        assert!(left_out.is_empty());
+        assert!(omitted.is_empty());
     }
 
     #[test]
     fn on_a_terminal_texts_are_truncated_then_columns_omitted_but_never_ids() {
-        let (cut, left_out) = render_lines(Some(50), false);
-        assert_eq!(cut[1], " c92f64c2  failed   yesterday  the worker reporte…");
-        assert!(cut.iter().all(|line| line.width() <= 50) && left_out.is_empty());
-        let (narrow, left_out) = render_lines(Some(40), false);
+        let (truncated, omitted) = render_lines(Some(50), false);
+        assert_eq!(truncated[1], " c92f64c2  failed   yesterday  the worker reporte…");
+        assert!(truncated.iter().all(|line| line.width() <= 50) && omitted.is_empty());
+        let (narrow, omitted) = render_lines(Some(40), false);
         assert_eq!(narrow[1], " c92f64c2  failed   the worker reported…");
-        assert_eq!(left_out, ["CREATED"]);
+        assert_eq!(omitted, ["CREATED"]);
         let mut table = jobs();
         table.rows.iter_mut().for_each(|row| row[3].clear());
         let rendered = table.render(&Screen::with_width(Some(30)), false);
         assert_eq!(rendered.text.lines().next(), Some(" JOB       STATE    CREATED"));
-        assert!(rendered.omitted.is_empty(), "what is empty is not missed");
+        assert!(rendered.omitted.is_empty(), "empty columns are not reported");
         let (narrowest, _) = render_lines(Some(10), false);
         assert!(narrowest[1].starts_with(" c92f64c2  failed   the worker repo…"));
-        let (whole, _) = render_lines(Some(10), true);
-        assert!(whole[1].ends_with("no pen  r"), "{whole:?}");
+        let (wide, _) = render_lines(Some(10), true);
+        assert!(wide[1].ends_with("no pen  r"), "{wide:?}");
     }
 }

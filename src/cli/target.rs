@@ -1,7 +1,7 @@
-//! Which manager to call: that of a flag, of the environment, of a context, or the one on this
+//! Selects the manager to call: by a flag, the environment or a context, else the one on this
 //! machine.
 
-use super::arguments::{ReachArguments, address};
+use super::arguments::{TargetArguments, parse_address};
 use super::contexts::{Contexts, ManagerContext};
 use super::error::ClientError;
 use daemon::settings::check_client_variable;
@@ -16,17 +16,20 @@ const DEFAULT_SERVER: &str = "http://127.0.0.1:8088";
 pub(super) struct ManagerTarget {
     /// The address, without a slash at the end.
     pub(super) server: String,
-    /// The token, or an empty text.
+    /// The token. Empty if there is none.
     pub(super) token: String,
     pub(super) server_source: TargetSource,
     pub(super) token_source: TargetSource,
 }
 
-/// Where a setting comes from.
+/// The source of an address or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TargetSource {
+    /// The flag, or the settings, with this name.
     Flag(&'static str),
+    /// The environment variable with this name.
     Environment(&'static str),
+    /// The context with this name.
     Context(String),
     Default,
 }
@@ -42,25 +45,28 @@ impl fmt::Display for TargetSource {
 }
 
 impl ManagerTarget {
-    /// Flags take precedence over the environment, and the environment over the current context.
-    /// `--context` is a flag. The token of a context is sent to the address of that context only.
-    pub(super) fn from_arguments(arguments: &ReachArguments) -> Result<ManagerTarget, ClientError> {
+    /// Resolves the address and the token. Flags, of which `--context` is one, take precedence over
+    /// the environment, and the environment over the current context. The token of a context is
+    /// sent to the address of that context only.
+    pub(super) fn from_arguments(
+        arguments: &TargetArguments,
+    ) -> Result<ManagerTarget, ClientError> {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        for stray in names.filter_map(|name| check_client_variable(&name)) {
-            print(&format!("workflow-manager: warning: {stray}"));
+        for warning in names.filter_map(|name| check_client_variable(&name)) {
+            print(&format!("workflow-manager: warning: {warning}"));
         }
         ManagerTarget::resolve(arguments, &|name| std::env::var(name).ok(), Contexts::read)
     }
 
     fn resolve(
-        arguments: &ReachArguments,
+        arguments: &TargetArguments,
         variable: &dyn Fn(&str) -> Option<String>,
-        contexts: impl FnOnce() -> Result<Contexts, ClientError>,
+        read_contexts: impl FnOnce() -> Result<Contexts, ClientError>,
     ) -> Result<ManagerTarget, ClientError> {
         let non_empty = |name: &'static str| variable(name).filter(|value| !value.is_empty());
         let server_variable =
             if arguments.context.is_some() { None } else { non_empty("WORKFLOW_MANAGER_URL") };
-        let given = match &arguments.server {
+        let explicit_server = match &arguments.server {
             Some(server) => Some((server.clone(), TargetSource::Flag("--server"))),
             None => server_variable
                 .map(|server| {
@@ -69,14 +75,14 @@ impl ManagerTarget {
                 })
                 .transpose()?,
         };
-        // With an explicit address no context is read, so a broken one does no harm.
-        let context = if given.is_some() && arguments.context.is_none() {
+        // With an explicit address no context is read, so a broken file of contexts does no harm.
+        let context = if explicit_server.is_some() && arguments.context.is_none() {
             None
         } else {
-            find_context(arguments, non_empty("WORKFLOW_MANAGER_CONTEXT"), contexts)?
+            find_context(arguments, non_empty("WORKFLOW_MANAGER_CONTEXT"), read_contexts)?
         };
-        let (server, server_source) = match (given, &context) {
-            (Some(named), _) => named,
+        let (server, server_source) = match (explicit_server, &context) {
+            (Some(explicit), _) => explicit,
             (None, Some(context)) => {
                 (check_address(&context.server)?, TargetSource::Context(context.name.clone()))
             }
@@ -96,7 +102,7 @@ impl ManagerTarget {
         Ok(ManagerTarget { server, token, server_source, token_source })
     }
 
-    /// Returns the address without its password.
+    /// Returns the address without its user and password, for people.
     pub(super) fn display_address(&self) -> String {
         match self.server.split_once("://") {
             Some((scheme, rest)) if rest.contains('@') => {
@@ -108,12 +114,13 @@ impl ManagerTarget {
     }
 }
 
+/// Finds the context of the flag or the environment variable, else the current one.
 fn find_context(
-    arguments: &ReachArguments,
+    arguments: &TargetArguments,
     name_variable: Option<String>,
-    contexts: impl FnOnce() -> Result<Contexts, ClientError>,
+    read_contexts: impl FnOnce() -> Result<Contexts, ClientError>,
 ) -> Result<Option<ManagerContext>, ClientError> {
-    let contexts = contexts()?;
+    let contexts = read_contexts()?;
     match arguments.context.clone().or(name_variable) {
         Some(name) => contexts.find(&name).cloned().map(Some),
         None => Ok(contexts.current()?.cloned()),
@@ -121,7 +128,7 @@ fn find_context(
 }
 
 fn check_address(server: &str) -> Result<String, ClientError> {
-    address(server).map_err(ClientError::Usage)
+    parse_address(server).map_err(ClientError::Usage)
 }
 
 #[cfg(test)]
@@ -136,22 +143,29 @@ mod tests {
     }
 
     /// Returns the address, the token, and the sources of both.
-    fn resolve(arguments: &ReachArguments, set: &[(&str, &str)]) -> Result<[String; 4], String> {
+    fn resolve(
+        arguments: &TargetArguments,
+        variables: &[(&str, &str)],
+    ) -> Result<[String; 4], String> {
         let variable = |name: &str| {
-            let found = set.iter().find(|(key, _)| *key == name);
-            found.map(|(_, value)| (*value).to_owned())
+            let entry = variables.iter().find(|(key, _)| *key == name);
+            entry.map(|(_, value)| (*value).to_owned())
         };
-        let reach = ManagerTarget::resolve(arguments, &variable, || Ok(contexts()));
+        let result = ManagerTarget::resolve(arguments, &variable, || Ok(contexts()));
         let ManagerTarget { server, token, server_source, token_source } =
-            reach.map_err(|error| error.to_string())?;
+            result.map_err(|error| error.to_string())?;
         Ok([server, token, server_source.to_string(), token_source.to_string()])
     }
 
     #[test]
     fn a_flag_wins_over_the_environment_and_that_over_the_context() {
         let flags = |server: Option<&str>, token: Option<&str>, context: Option<&str>| {
-            let own = |text: Option<&str>| text.map(str::to_owned);
-            ReachArguments { server: own(server), token: own(token), context: own(context) }
+            let to_owned = |text: Option<&str>| text.map(str::to_owned);
+            TargetArguments {
+                server: to_owned(server),
+                token: to_owned(token),
+                context: to_owned(context),
+            }
         };
         let none = flags(None, None, None);
         let url = [("WORKFLOW_MANAGER_URL", "http://url"), ("WORKFLOW_MANAGER_TOKEN", "env")];
@@ -173,16 +187,16 @@ mod tests {
     fn the_token_of_a_context_goes_to_its_own_address_alone() {
         let server = Some("http://elsewhere".to_owned());
         let context = Some("home".to_owned());
-        let arguments = ReachArguments { server: server.clone(), token: None, context };
-        assert_eq!(resolve(&arguments, &[]).expect("reached")[..2], ["http://elsewhere", ""]);
-        let arguments = ReachArguments { server, ..ReachArguments::default() };
-        assert_eq!(resolve(&arguments, &[]).expect("reached")[..2], ["http://elsewhere", ""]);
+        let arguments = TargetArguments { server: server.clone(), token: None, context };
+        assert_eq!(resolve(&arguments, &[]).expect("a target")[..2], ["http://elsewhere", ""]);
+        let arguments = TargetArguments { server, ..TargetArguments::default() };
+        assert_eq!(resolve(&arguments, &[]).expect("a target")[..2], ["http://elsewhere", ""]);
     }
 
     #[test]
     fn an_unknown_context_is_refused_with_a_suggestion() {
         let context = Some("wrok".to_owned());
-        let arguments = ReachArguments { context, ..ReachArguments::default() };
+        let arguments = TargetArguments { context, ..TargetArguments::default() };
         let error = resolve(&arguments, &[]).expect_err("unknown");
         assert_eq!(error, "there is no context \"wrok\"; did you mean \"work\"?");
     }

@@ -1,4 +1,4 @@
-//! `test`: runs tests of workflows, and prints their outcomes.
+//! `test`: runs the tests of workflows in test files, and prints their outcomes.
 
 use crate::workflow_test::{TestOutcome, run_tests};
 use engine::Millis;
@@ -7,19 +7,22 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 
+/// The outcome of one test file.
 #[derive(Serialize)]
 struct FileOutcome {
     file: String,
+    /// Why the tests cannot be run.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     tests: Vec<TestOutcome>,
 }
 
-/// Runs the tests of all files. Returns whether all have passed.
-pub(super) fn test(
+/// Runs `test FILE…`. Returns whether all tests have passed. With `verbose` what happened is
+/// printed for every test, otherwise for failed ones.
+pub(super) fn run_test_files(
     files: &[PathBuf],
     verbose: bool,
-    json: bool,
+    is_json: bool,
     out: &mut dyn Write,
 ) -> std::io::Result<bool> {
     let outcomes = files.iter().map(|path| {
@@ -33,7 +36,7 @@ pub(super) fn test(
     let all_passed = outcomes
         .iter()
         .all(|file| file.error.is_none() && file.tests.iter().all(|test| test.passed));
-    if json {
+    if is_json {
         writeln!(out, "{}", serde_json::json!({ "passed": all_passed, "files": outcomes }))?;
         return Ok(all_passed);
     }
@@ -45,10 +48,10 @@ pub(super) fn test(
             writeln!(out, "{}", escape_lines(error))?;
         }
         for test in &file.tests {
-            let took = Millis(test.took_ms);
+            let elapsed = Millis(test.took_ms);
             writeln!(
                 out,
-                "  {:<6}  {}  ({took})",
+                "  {:<6}  {}  ({elapsed})",
                 if test.passed { "ok" } else { "FAILED" },
                 escape(&test.name)
             )?;

@@ -1,4 +1,5 @@
-//! Text from a manager's responses, which may contain input of anybody.
+//! Text from a manager's responses. It may contain untrusted input, so it is escaped before it is
+//! printed.
 
 use engine::text::escape;
 use serde::{Deserialize, Deserializer};
@@ -6,8 +7,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-/// A text of a response that is safe to print: one line, with control characters escaped. The
-/// command line prints texts of responses only as this type (`tests/fast/floors.rs`).
+/// A text that is safe to print: one line, with control characters escaped. The command line prints
+/// texts of responses only as this type (`tests/fast/floors.rs`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
     printable: String,
@@ -16,9 +17,10 @@ pub(super) struct Text {
 }
 
 impl Text {
+    /// Makes a printable text, with control characters escaped.
     pub(super) fn new(text: &str) -> Text {
         match escape(text) {
-            Cow::Borrowed(same) => Text { printable: same.to_owned(), raw: None },
+            Cow::Borrowed(unchanged) => Text { printable: unchanged.to_owned(), raw: None },
             Cow::Owned(escaped) => Text { printable: escaped, raw: Some(text.to_owned()) },
         }
     }

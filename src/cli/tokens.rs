@@ -1,4 +1,4 @@
-//! `token`: makes tokens for the HTTP API. A token is printed once; the settings contain its hash.
+//! `token`: creates tokens for the HTTP API. A token is printed once; the settings have its hash.
 
 use super::arguments::{NewTokenArguments, TokenCommand};
 use super::error::ClientError;
@@ -12,13 +12,13 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 
-/// The longest token that is hashed, in bytes.
+/// The maximum length of a token that is hashed, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// The mode of a new file of tokens: only its owner may read it.
+/// The mode of a new file of tokens: only its owner may read and write it.
 const OWNER_ONLY: u32 = 0o600;
 
-/// Runs a command of `token`, which makes or hashes tokens.
+/// Runs a command of `token`.
 pub(super) fn run(command: &TokenCommand, out: &mut dyn Write) -> Result<(), ClientError> {
     match command {
         TokenCommand::New(arguments) => create_token(arguments, out)?,
@@ -27,6 +27,7 @@ pub(super) fn run(command: &TokenCommand, out: &mut dyn Write) -> Result<(), Cli
     Ok(())
 }
 
+/// Runs `token new`: creates a token, prints it, and adds or prints its entry for the settings.
 fn create_token(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let NewTokenArguments { name, scope, queues, file } = arguments;
     if !is_token_name(name) {
@@ -77,12 +78,12 @@ fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::File::open(folder.unwrap_or(Path::new("."))).map_err(to_file_error)?;
     folder.lock().map_err(to_file_error)?;
-    let (mut text, before, mode, owner) = if file.exists() {
-        let before = TokenSettings::read_file(file).map_err(to_usage_error)?;
+    let (mut text, existing_tokens, mode, owner) = if file.exists() {
+        let existing_tokens = TokenSettings::read_file(file).map_err(to_usage_error)?;
         let metadata = fs::metadata(file).map_err(to_file_error)?;
         let (mode, owner) =
             (metadata.permissions().mode() & 0o777, (metadata.uid(), metadata.gid()));
-        (fs::read_to_string(file).map_err(to_file_error)?, before, mode, Some(owner))
+        (fs::read_to_string(file).map_err(to_file_error)?, existing_tokens, mode, Some(owner))
     } else {
         (
             "# Tokens of workflow-manager: what each allows, and its hash.\ntokens:\n".to_owned(),
@@ -91,7 +92,7 @@ fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
             None,
         )
     };
-    if before.contains_key(name) {
+    if existing_tokens.contains_key(name) {
         return Err(to_usage_error(format!(
             "{} has a token {} already: remove it first, or choose another name",
             file.display(),
@@ -105,45 +106,48 @@ fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     let mut partial = file.as_os_str().to_owned();
     partial.push(".partial");
     let partial = Path::new(&partial);
-    // The partial file of a process that was killed. Only the holder of the lock can be here.
+    // Removes the partial file of a process that was killed. No other process uses it, since the
+    // folder is locked.
     let _ = fs::remove_file(partial);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(mode);
-    let written = options.open(partial).and_then(|mut open| {
-        let metadata = open.metadata()?;
+    let write_result = options.open(partial).and_then(|mut partial_file| {
+        let metadata = partial_file.metadata()?;
         if let Some((user, group)) =
             owner.filter(|owner| *owner != (metadata.uid(), metadata.gid()))
         {
             // The manager must still be able to read the file.
-            fchown(&open, Some(user), Some(group))?;
+            fchown(&partial_file, Some(user), Some(group))?;
         }
-        open.write_all(text.as_bytes())?;
-        open.sync_all()
+        partial_file.write_all(text.as_bytes())?;
+        partial_file.sync_all()
     });
-    // This failpoint simulates the end of the process.
+    // A failpoint can end the process here.
     let _ = faults::hit("token::written");
-    let added =
-        written.map_err(to_file_error).and_then(|()| match TokenSettings::read_file(partial) {
-            Ok(after) if after.len() == before.len() + 1 && after.contains_key(name) => {
-                fs::rename(partial, file).and_then(|()| folder.sync_all()).map_err(to_file_error)
-            }
-            Ok(_) | Err(_) => Err(to_usage_error(format!(
-                "{} is laid out so that no line can be added at its end: add this below tokens by \
+    let result = write_result.map_err(to_file_error).and_then(|()| match TokenSettings::read_file(
+        partial,
+    ) {
+        Ok(tokens) if tokens.len() == existing_tokens.len() + 1 && tokens.contains_key(name) => {
+            fs::rename(partial, file).and_then(|()| folder.sync_all()).map_err(to_file_error)
+        }
+        Ok(_) | Err(_) => Err(to_usage_error(format!(
+            "{} is laid out so that no line can be added at its end: add this below tokens by \
              hand:\n  {entry}",
-                file.display()
-            ))),
-        });
-    if added.is_err() {
+            file.display()
+        ))),
+    });
+    if result.is_err() {
         // Removing fails only if the file was not created.
         let _ = fs::remove_file(partial);
     }
-    added
+    result
 }
 
+/// Runs `token hash`: prints the hash of the token on standard input.
 fn print_hash(out: &mut dyn Write) -> Result<(), ClientError> {
     let mut text = String::new();
-    let read = io::stdin().take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text);
-    read.map_err(|error| ClientError::Usage(format!("standard input: {error}")))?;
+    let result = io::stdin().take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text);
+    result.map_err(|error| ClientError::Usage(format!("standard input: {error}")))?;
     let token = text.trim_end_matches(['\n', '\r']);
     if token.len() as u64 > TOKEN_BYTES_MAX || token.chars().count() < TOKEN_CHARS_MIN {
         return Err(ClientError::Usage(format!(

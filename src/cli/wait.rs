@@ -12,7 +12,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 
 impl AwaitedState {
-    /// Returns the name of the state, or `None` for any final state.
+    /// Returns the name of the state. `None` stands for any final state.
     const fn as_str(self) -> Option<&'static str> {
         match self {
             AwaitedState::Ended => None,
@@ -24,6 +24,7 @@ impl AwaitedState {
         }
     }
 
+    /// Returns whether a job in this state is in the awaited state.
     fn includes(self, state: &str) -> bool {
         match self.as_str() {
             Some(awaited) => awaited == state,
@@ -32,26 +33,27 @@ impl AwaitedState {
     }
 }
 
-/// Why waiting stopped before the end of the job.
+/// Why the wait stopped before the end of the job.
 enum WaitStop {
+    /// The job was in this state.
     Reached(String),
     TimedOut,
 }
 
 /// Runs `wait ID`.
 pub(super) fn wait(arguments: &WaitArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     let (id, awaited) = (arguments.id.resolve(&client)?, arguments.state);
-    let begun = clock::timer_now();
-    let is_timed_out = || arguments.timeout.is_some_and(|most| begun.elapsed() >= most.0);
+    let start = clock::timer_now();
+    let has_timed_out = || arguments.timeout.is_some_and(|timeout| start.elapsed() >= timeout.0);
     let mut has_polled = false;
     let mut last_state = String::new();
     let follower = JobFollower::new(&client, id, false, arguments.reconnect_for.0)
         .with_tick(PROGRESS_INTERVAL);
     let outcome = follower.follow_until(|follower, event| {
         match event {
-            FollowEvent::Event(sent) => {
-                let state = sent.name.strip_prefix("job.");
+            FollowEvent::Event(event) => {
+                let state = event.name.strip_prefix("job.");
                 if let Some(state) = state.filter(|state| awaited.includes(state)) {
                     return Ok(ControlFlow::Break(WaitStop::Reached(state.to_owned())));
                 }
@@ -67,7 +69,7 @@ pub(super) fn wait(arguments: &WaitArguments, out: &mut dyn Write) -> Result<(),
                 return Ok(ControlFlow::Break(WaitStop::Reached(last_state.clone())));
             }
         }
-        Ok(if is_timed_out() {
+        Ok(if has_timed_out() {
             ControlFlow::Break(WaitStop::TimedOut)
         } else {
             ControlFlow::Continue(())
@@ -79,26 +81,27 @@ pub(super) fn wait(arguments: &WaitArguments, out: &mut dyn Write) -> Result<(),
             print_state(arguments, id, &end.state, out)
         }
         ControlFlow::Continue(end) => {
-            let wanted = awaited.as_str().unwrap_or("ended");
-            let why = end.reason.map_or_else(String::new, |reason| format!(": {reason}"));
+            let awaited_name = awaited.as_str().unwrap_or("ended");
+            let reason = end.reason.map_or_else(String::new, |reason| format!(": {reason}"));
             Err(ClientError::Refused(format!(
-                "job {id} is {}, and will not be {wanted} by itself{why}",
+                "job {id} is {}, and will not be {awaited_name} by itself{reason}",
                 end.state
             )))
         }
         ControlFlow::Break(WaitStop::TimedOut) => {
-            let what = awaited.as_str().map_or_else(
+            let condition = awaited.as_str().map_or_else(
                 || "has not ended".to_owned(),
-                |wanted| format!("has not been {wanted}"),
+                |state| format!("has not been {state}"),
             );
-            let timeout = arguments.timeout.map_or_else(String::new, |most| most.to_string());
-            let seen = if last_state.is_empty() {
+            let timeout = arguments.timeout.map_or_else(String::new, |timeout| timeout.to_string());
+            let polled_state = if last_state.is_empty() {
                 String::new()
             } else {
                 format!(", it was {last_state}")
             };
             Err(ClientError::TimedOut(format!(
-                "job {id} {what} within {timeout}{seen}; workflow-manager why {id} tells more"
+                "job {id} {condition} within {timeout}{polled_state}; workflow-manager why {id} \
+                 tells more"
             )))
         }
     }

@@ -14,7 +14,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long to wait for an event. There is nothing else to do, so this is long.
+/// How long one call waits for an event. It only bounds the call, which is repeated.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// An event, as far as the command line prints it.
@@ -50,7 +50,7 @@ pub(super) fn watch(
     arguments: &WatchArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let client = Client::new(&arguments.client.reach)?;
+    let client = Client::new(&arguments.client.target)?;
     let screen = Screen::for_stdout(arguments.times);
     let mut printer =
         EventPrinter { is_json: arguments.client.json, is_disconnected: false, screen, out };
@@ -71,7 +71,7 @@ pub(super) fn watch(
     Ok(if end.state == "completed" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints all events, until the manager has not answered for too long.
+/// Prints the events of all jobs, until the manager has not answered for the timeout.
 fn watch_all(
     client: &Client,
     reconnect_timeout: Duration,
@@ -79,48 +79,52 @@ fn watch_all(
 ) -> Result<ExitCode, ClientError> {
     let mut reconnect = ReconnectPolicy::new(reconnect_timeout, false);
     loop {
-        let why = match client.open_stream("/api/events", "") {
+        let reason = match client.open_stream("/api/events", "") {
             Ok(StreamResponse::Stream(body)) => {
                 let (opened, stream) = (reconnect.handle_open(), EventReader::new(body));
-                let why = loop {
+                let reason = loop {
                     match stream.next(EVENT_TIMEOUT) {
-                        StreamItem::Event(sent) => printer.print(&FollowEvent::Event(&sent))?,
+                        StreamItem::Event(event) => printer.print(&FollowEvent::Event(&event))?,
                         StreamItem::TimedOut => {}
-                        StreamItem::Closed(why) => break why,
+                        StreamItem::Closed(reason) => break reason,
                     }
                 };
                 reconnect.handle_close(opened);
-                why
+                reason
             }
             Ok(StreamResponse::NoContent) => "it is over".to_owned(),
             Ok(StreamResponse::Refused(_, detail)) => return Err(ClientError::Refused(detail)),
             Err(ClientError::Unreachable { error, .. }) => {
-                reconnect.handle_failure(&error).map_err(|error| client.unreachable(error))?;
+                reconnect
+                    .handle_failure(&error)
+                    .map_err(|error| client.unreachable_error(error))?;
                 error
             }
             Err(error) => return Err(error),
         };
-        printer.print(&FollowEvent::Disconnected(&why))?;
+        printer.print(&FollowEvent::Disconnected(&reason))?;
         reconnect.wait();
     }
 }
 
+/// Prints events, one line each.
 struct EventPrinter<'o> {
     is_json: bool,
-    /// Whether it was reported that the stream is disconnected.
+    /// Whether the broken connection was reported.
     is_disconnected: bool,
     screen: Screen,
     out: &'o mut dyn Write,
 }
 
 impl EventPrinter<'_> {
-    fn print(&mut self, event: &FollowEvent<'_>) -> Result<(), ClientError> {
-        let sent = match event {
-            FollowEvent::Event(sent) => sent,
-            FollowEvent::Disconnected(why) => {
+    /// Prints an event, or once that the connection is broken.
+    fn print(&mut self, follow_event: &FollowEvent<'_>) -> Result<(), ClientError> {
+        let event = match follow_event {
+            FollowEvent::Event(event) => event,
+            FollowEvent::Disconnected(reason) => {
                 if !self.is_disconnected {
                     print_notice(&format!(
-                        "… the stream of events was cut ({why}); connecting again"
+                        "… the stream of events was cut ({reason}); connecting again"
                     ));
                 }
                 self.is_disconnected = true;
@@ -130,16 +134,18 @@ impl EventPrinter<'_> {
         };
         self.is_disconnected = false;
         if self.is_json {
-            print_json(&sent.data, self.out)?;
-        } else if sent.name == "lagged" {
-            let LaggedResponse { missed } = parse_response(&sent.data)?;
-            let why = "they come faster than they are read";
-            writeln!(self.out, "… {missed} events were missed: {why}")?;
+            print_json(&event.data, self.out)?;
+        } else if event.name == "lagged" {
+            let LaggedResponse { missed } = parse_response(&event.data)?;
+            writeln!(
+                self.out,
+                "… {missed} events were missed: they come faster than they are read"
+            )?;
         } else {
             writeln!(
                 self.out,
                 "{}",
-                render_event(&sent.name, parse_response(&sent.data)?, self.screen)
+                render_event(&event.name, parse_response(&event.data)?, self.screen)
             )?;
         }
         self.out.flush()?;
@@ -147,17 +153,18 @@ impl EventPrinter<'_> {
     }
 }
 
+/// Renders an event as one line.
 fn render_event(name: &str, event: EventResponse, screen: Screen) -> String {
     let EventResponse { time, data } = event;
-    let kind = Text::new(name.split_once('.').map_or(name, |(_, what)| what));
+    let change = Text::new(name.split_once('.').map_or(name, |(_, kind)| kind));
     let time = screen.format_time(&time);
     let mut line = format!("{time}  {}  {}", data.job, data.workflow);
     if let Some(task) = &data.task {
         line.push_str(&format!(" {task}"));
     }
     match &data.step {
-        Some(step) => line.push_str(&format!("  step {step} {}", screen.colour(&kind, &kind))),
-        None => line.push_str(&format!("  job {}", screen.colour(&kind, &kind))),
+        Some(step) => line.push_str(&format!("  step {step} {}", screen.colour(&change, &change))),
+        None => line.push_str(&format!("  job {}", screen.colour(&change, &change))),
     }
     let mut notes: Vec<String> =
         data.status.iter().filter(|status| !status.is_empty()).map(Text::to_string).collect();
@@ -166,7 +173,9 @@ fn render_event(name: &str, event: EventResponse, screen: Screen) -> String {
     );
     notes.extend(data.progress.map(|progress| format!("progress {progress}")));
     notes.extend(data.message.iter().chain(&data.reason).map(Text::to_string));
-    notes.extend(data.retry_at.map(|at| format!("next attempt at {}", screen.format_time(&at))));
+    notes.extend(
+        data.retry_at.map(|retry_at| format!("next attempt at {}", screen.format_time(&retry_at))),
+    );
     if !notes.is_empty() {
         line.push_str(&format!("  {}", notes.join(", ")));
     }

@@ -1,4 +1,4 @@
-//! `whoami`: which manager is used, and what the token allows.
+//! `whoami`: prints which manager is called, and what the token allows.
 
 use super::arguments::ClientArguments;
 use super::client::Client;
@@ -13,7 +13,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use ureq::http::StatusCode;
 
-/// The state of a manager, as far as the command line prints it.
+/// The version and the health of a manager.
 #[derive(Deserialize)]
 pub(super) struct ManagerResponse {
     pub(super) version: Text,
@@ -22,6 +22,7 @@ pub(super) struct ManagerResponse {
     pub(super) checks: Vec<CheckResponse>,
 }
 
+/// The result of a health check.
 #[derive(Deserialize)]
 pub(super) struct CheckResponse {
     pub(super) name: Text,
@@ -29,7 +30,7 @@ pub(super) struct CheckResponse {
     pub(super) detail: Text,
 }
 
-/// What the manager knows about a token.
+/// A token and its permissions, as the manager knows them.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TokenResponse {
@@ -41,6 +42,7 @@ struct TokenResponse {
 }
 
 impl TokenResponse {
+    /// Describes what the token allows, for people.
     fn describe_permissions(&self) -> String {
         if !self.asks_for_token {
             return "every call: this manager asks for no token".to_owned();
@@ -60,11 +62,11 @@ impl TokenResponse {
 }
 
 /// Runs `whoami`. The exit code is 1 if the manager does not accept the token.
-pub(super) fn whoami(
+pub(super) fn print_identity(
     arguments: &ClientArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let target = ManagerTarget::from_arguments(&arguments.reach)?;
+    let target = ManagerTarget::from_arguments(&arguments.target)?;
     let (server, server_source) = (target.display_address(), target.server_source.to_string());
     let has_token = !target.token.is_empty();
     let token_source = has_token.then(|| target.token_source.to_string());
@@ -72,7 +74,7 @@ pub(super) fn whoami(
     let response = client.try_get("/api/whoami")?;
     let token: Option<TokenResponse> =
         response.as_ref().ok().map(|body| parse_response(body)).transpose()?;
-    let allowed = match (&token, &response) {
+    let permissions = match (&token, &response) {
         (Some(token), _) => token.describe_permissions(),
         (None, Err((StatusCode::UNAUTHORIZED, _))) if has_token => {
             "nothing: the token is wrong".to_owned()
@@ -82,7 +84,7 @@ pub(super) fn whoami(
         }
         (None, _) => "unknown".to_owned(),
     };
-    // A token of a worker may not read this, so an error is ignored.
+    // The token of a worker may not read this, so a refusal is ignored.
     let manager = client.try_get("/api/manager")?.ok();
     let manager: Option<ManagerResponse> = manager.map(|body| parse_response(&body)).transpose()?;
     let name = token.as_ref().and_then(|token| token.name.as_ref()).map(ToString::to_string);
@@ -90,32 +92,35 @@ pub(super) fn whoami(
     if arguments.json {
         let output = json!({
             "server": server, "serverFrom": server_source, "tokenFrom": token_source,
-            "name": name, "allowed": allowed, "isAllowed": response.is_ok(), "version": version,
+            "name": name, "allowed": permissions, "isAllowed": response.is_ok(), "version": version,
             "ready": manager.as_ref().map(|manager| manager.ready),
             "clientVersion": env!("CARGO_PKG_VERSION"),
         });
         print_json(&output.to_string(), out)?;
     } else {
-        let own = env!("CARGO_PKG_VERSION");
+        let client_version = env!("CARGO_PKG_VERSION");
         let mut print_field = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
         print_field("manager", &format!("{server} ({server_source})"))?;
         print_field("token", token_source.as_deref().unwrap_or("none"))?;
         if let Some(name) = &name {
             print_field("name", name)?;
         }
-        print_field("allows", &allowed)?;
+        print_field("allows", &permissions)?;
         if let (Some(version), Some(manager)) = (&version, &manager) {
-            let differs = if version == own {
+            let mismatch = if version == client_version {
                 String::new()
             } else {
-                format!("; this command line is {own}")
+                format!("; this command line is {client_version}")
             };
-            print_field("version", &format!("{version}{differs}"))?;
-            let bad = manager.checks.iter().filter(|check| !check.ok);
-            let bad: Vec<String> =
-                bad.map(|check| format!("{}: {}", check.name, check.detail)).collect();
-            let ready =
-                if manager.ready { "yes".to_owned() } else { format!("no: {}", bad.join("; ")) };
+            print_field("version", &format!("{version}{mismatch}"))?;
+            let failed_checks = manager.checks.iter().filter(|check| !check.ok);
+            let details: Vec<String> =
+                failed_checks.map(|check| format!("{}: {}", check.name, check.detail)).collect();
+            let ready = if manager.ready {
+                "yes".to_owned()
+            } else {
+                format!("no: {}", details.join("; "))
+            };
             print_field("ready", &ready)?;
         }
     }

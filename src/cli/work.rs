@@ -1,5 +1,6 @@
-//! Implements `work`, which makes any program a worker. One thread, the dispatcher, receives
-//! messages. Each message in flight has a thread of its own, which sends events to the dispatcher.
+//! `work`: makes any program a worker of the embedded queues. One thread, the dispatcher, receives
+//! messages by long polls. Each message in flight has a task on a thread of its own, which sends
+//! events to the dispatcher.
 
 mod message;
 mod message_task;
@@ -25,29 +26,29 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
-/// How long a receive request waits at an empty queue. A request under way is not aborted, since a
-/// message might come with it; this is how long the worker may take to stop.
+/// The wait of a long poll if there is one queue. A poll in flight is not aborted, since its
+/// response may have a message, so a worker without messages takes up to this long to stop.
 const RECEIVE_WAIT: Duration = Duration::from_secs(2);
 
-/// The same, if there are several queues.
+/// The wait of a long poll if there are several queues.
 const RECEIVE_WAIT_OF_SEVERAL: Duration = Duration::from_secs(1);
 
-/// How much longer than its wait a receive request may take.
+/// How much longer than its wait a long poll may take.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The bounds of the pause between two attempts to receive.
+/// The bounds of the backoff after a failed poll, or after a program that could not be started.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// After so many outputs in a row that no step can have, or that its step cannot, the worker ends:
-/// the program is not one for this, and each message fails an attempt.
+/// How many invalid outputs in a row stop the worker: each of them fails an attempt, and the
+/// program is probably no worker.
 const INVALID_OUTPUTS_MAX: u32 = 5;
 
 /// Runs `work QUEUE… -- CMD`.
 pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
     let context = WorkContext {
         program: Program::find(&arguments.command)?,
-        client: Client::new(&arguments.reach)?,
+        client: Client::new(&arguments.target)?,
         lease: arguments.lease.0,
         is_quiet: arguments.quiet,
     };
@@ -82,11 +83,12 @@ pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
 /// A message in flight.
 struct InFlightMessage {
     event_sender: Sender<TaskEvent>,
-    /// The same message, if it was delivered again.
+    /// The latest redelivery of the message, if there was one.
     redelivered: Option<WorkMessage>,
 }
 
-/// Tells the dispatcher on drop that a message is no longer in flight, even if its thread panicked.
+/// Notifies the dispatcher on drop that a message is no longer in flight, even if its task
+/// panicked.
 struct CompletionGuard {
     id: String,
     outcome: TaskOutcome,
@@ -95,13 +97,14 @@ struct CompletionGuard {
 
 impl Drop for CompletionGuard {
     fn drop(&mut self) {
+        let id = std::mem::take(&mut self.id);
+        let outcome = std::mem::replace(&mut self.outcome, TaskOutcome::Unsettled);
         // Sending cannot fail: the dispatcher outlives the tasks.
-        let end = std::mem::replace(&mut self.outcome, TaskOutcome::Unsettled);
-        let _ = self.dispatcher.send(DispatcherEvent::TaskEnded(std::mem::take(&mut self.id), end));
+        let _ = self.dispatcher.send(DispatcherEvent::TaskEnded(id, outcome));
     }
 }
 
-/// Receives messages and starts a task for each.
+/// Receives messages, and starts a task for each.
 struct Dispatcher<'s, 'b> {
     scope: &'s Scope<'s, 'b>,
     context: &'b WorkContext,
@@ -110,7 +113,7 @@ struct Dispatcher<'s, 'b> {
     events: Receiver<DispatcherEvent>,
     /// The messages in flight, by their ids.
     in_flight: HashMap<String, InFlightMessage>,
-    /// The messages whose replies have not reached the manager yet.
+    /// The ids of the messages whose replies have not reached the manager yet.
     unsent_replies: HashSet<String>,
     /// The indices of the queues that the manager has confirmed to exist.
     known_queues: HashSet<usize>,
@@ -120,14 +123,17 @@ struct Dispatcher<'s, 'b> {
     invalid_outputs: u32,
     /// Whether the manager has answered before.
     has_connected: bool,
+    /// Whether no more messages are received, and the worker ends once nothing is in flight.
     is_stopping: bool,
+    /// Why the worker stops, unless a signal asked for it.
     failure: Option<ClientError>,
     backoff: Duration,
+    /// Whether the last error may be transient, and was reported.
     is_retrying: bool,
 }
 
 impl Dispatcher<'_, '_> {
-    /// Runs until the worker is asked to stop, or cannot go on, and nothing is in flight.
+    /// Runs until the worker is stopping, by a signal or a failure, and nothing is in flight.
     fn run(&mut self) {
         loop {
             while let Ok(event) = self.events.try_recv() {
@@ -136,10 +142,11 @@ impl Dispatcher<'_, '_> {
             if self.is_stopping && self.in_flight.is_empty() {
                 return;
             }
-            // Replies come first, so that what they settle is not delivered twice.
-            let is_busy = self.in_flight.len() >= self.arguments.jobs as usize;
-            if self.is_stopping || is_busy || !self.unsent_replies.is_empty() {
-                // The channel stays open, since the dispatcher holds a sender itself.
+            // Replies are sent before more messages are received, so that their messages are not
+            // delivered again.
+            let is_at_capacity = self.in_flight.len() >= self.arguments.jobs as usize;
+            if self.is_stopping || is_at_capacity || !self.unsent_replies.is_empty() {
+                // Receiving cannot fail: the dispatcher itself holds a sender.
                 if let Ok(event) = self.events.recv() {
                     self.handle_event(event);
                 }
@@ -153,12 +160,12 @@ impl Dispatcher<'_, '_> {
                         self.handle_message(message);
                     }
                 }
-                Ok(Err((status, why))) => {
-                    // A queue that existed before may come back with the next reload.
+                Ok(Err((status, detail))) => {
+                    // A queue that is gone after a reload may exist again after the next one.
                     if self.known_queues.contains(&self.queue_index) || status.is_server_error() {
-                        self.back_off(&why);
+                        self.back_off(&detail);
                     } else {
-                        self.fail(ClientError::Refused(why));
+                        self.fail(ClientError::Refused(detail));
                     }
                 }
                 Err(ClientError::Unreachable { server, error }) => {
@@ -169,6 +176,7 @@ impl Dispatcher<'_, '_> {
         }
     }
 
+    /// Handles a successful call: prints that the worker is connected, or connected again.
     fn handle_connected(&mut self) {
         let was_retrying = std::mem::take(&mut self.is_retrying);
         if std::mem::replace(&mut self.has_connected, true) {
@@ -187,54 +195,55 @@ impl Dispatcher<'_, '_> {
 
     /// Polls each queue in turn, and waits at the last one.
     fn poll_queues(&mut self) -> ApiResult<Option<WorkMessage>> {
-        let count = self.arguments.queues.len();
-        if count == 1 {
+        let queue_count = self.arguments.queues.len();
+        if queue_count == 1 {
             return self.receive(RECEIVE_WAIT);
         }
-        for _ in 0..count {
+        for _ in 0..queue_count {
             match self.receive(Duration::ZERO)? {
-                Ok(None) => self.queue_index = (self.queue_index + 1) % count,
+                Ok(None) => self.queue_index = (self.queue_index + 1) % queue_count,
                 Ok(Some(message)) => {
-                    self.queue_index = (self.queue_index + 1) % count;
+                    self.queue_index = (self.queue_index + 1) % queue_count;
                     return Ok(Ok(Some(message)));
                 }
-                Err(refused) => return Ok(Err(refused)),
+                Err(refusal) => return Ok(Err(refusal)),
             }
         }
-        let received = self.receive(RECEIVE_WAIT_OF_SEVERAL)?;
-        if received.is_ok() {
-            self.queue_index = (self.queue_index + 1) % count;
+        let result = self.receive(RECEIVE_WAIT_OF_SEVERAL)?;
+        if result.is_ok() {
+            self.queue_index = (self.queue_index + 1) % queue_count;
         }
-        Ok(received)
+        Ok(result)
     }
 
     /// Receives a message from the queue at `queue_index`, if there is one.
     fn receive(&mut self, wait: Duration) -> ApiResult<Option<WorkMessage>> {
         let (queue, vhost) = (&self.arguments.queues[self.queue_index], &self.arguments.vhost);
-        let format_span = |span: Duration| humantime::format_duration(span).to_string();
+        let format_duration = |duration: Duration| humantime::format_duration(duration).to_string();
         let mut query = vec![
-            ("wait".to_owned(), format_span(wait)),
-            ("lease".to_owned(), format_span(self.context.lease)),
+            ("wait".to_owned(), format_duration(wait)),
+            ("lease".to_owned(), format_duration(self.context.lease)),
         ];
         if !vhost.is_empty() {
             query.push(("vhost".to_owned(), vhost.clone()));
         }
         let path = format!("/api/queue/{}/receive", utf8_percent_encode(queue, NON_ALPHANUMERIC));
-        let response = match self.context.client.receive(&path, &query, wait + RESPONSE_TIMEOUT)? {
-            Ok(found) => found,
-            Err(refused) => return Ok(Err(refused)),
+        let received = match self.context.client.receive(&path, &query, wait + RESPONSE_TIMEOUT)? {
+            Ok(received) => received,
+            Err(refusal) => return Ok(Err(refusal)),
         };
         self.known_queues.insert(self.queue_index);
-        response.map(|received| WorkMessage::new(queue, vhost, received)).transpose().map(Ok)
+        received.map(|message| WorkMessage::new(queue, vhost, message)).transpose().map(Ok)
     }
 
+    /// Starts a task for a message, or renews the lease of the task that has the message already.
     fn handle_message(&mut self, message: WorkMessage) {
         while let Ok(event) = self.events.try_recv() {
             self.handle_event(event);
         }
         let id = message.id();
         if let Some(in_flight) = self.in_flight.get_mut(&id) {
-            // After a restart the manager delivers the message again. It is processed once.
+            // A restarted manager delivers the message again. The program is not run a second time.
             let _ =
                 in_flight.event_sender.send(TaskEvent::Redelivered(message.reply_to().to_owned()));
             in_flight.redelivered = Some(message);
@@ -243,10 +252,11 @@ impl Dispatcher<'_, '_> {
         }
     }
 
+    /// Starts the task of a message. A message that arrives while the worker stops is requeued.
     fn start_task(&mut self, id: String, message: WorkMessage) {
         if self.is_stopping {
-            if let Err(why) = message.requeue(&self.context.client, "0s") {
-                print(&format!("{}: not given back: {why}", message.describe()));
+            if let Err(error) = message.requeue(&self.context.client, "0s") {
+                print(&format!("{}: not given back: {error}", message.describe()));
             }
             return;
         }
@@ -274,18 +284,18 @@ impl Dispatcher<'_, '_> {
                     print("the manager does not take a reply; it is sent again until it does");
                 }
             }
-            DispatcherEvent::TaskEnded(id, end) => {
+            DispatcherEvent::TaskEnded(id, outcome) => {
                 self.unsent_replies.remove(&id);
                 let redelivered =
                     self.in_flight.remove(&id).and_then(|in_flight| in_flight.redelivered);
-                match end {
+                match outcome {
                     TaskOutcome::Unsettled => {
                         if let Some(message) = redelivered {
                             self.start_task(id, message);
                         }
                     }
                     TaskOutcome::Settled => self.invalid_outputs = 0,
-                    TaskOutcome::InvalidOutput(why) => self.handle_invalid_output(&why),
+                    TaskOutcome::InvalidOutput(reason) => self.handle_invalid_output(&reason),
                 }
             }
             DispatcherEvent::SpawnFailed(error) => self.handle_spawn_error(&error),
@@ -308,41 +318,41 @@ impl Dispatcher<'_, '_> {
     }
 
     fn handle_spawn_error(&mut self, error: &io::Error) {
-        let why = format!("cannot run {}: {error}", self.context.program.display_name());
+        let reason = format!("cannot run {}: {error}", self.context.program.display_name());
         if is_transient(error) {
-            self.back_off(&why);
+            self.back_off(&reason);
         } else {
-            self.fail(ClientError::Usage(why));
+            self.fail(ClientError::Usage(reason));
         }
     }
 
-    fn handle_invalid_output(&mut self, why: &str) {
+    fn handle_invalid_output(&mut self, reason: &str) {
         self.invalid_outputs += 1;
         if self.invalid_outputs >= INVALID_OUTPUTS_MAX {
             self.fail(ClientError::Refused(format!(
-                "{INVALID_OUTPUTS_MAX} times in a row {why}. No more messages are taken: each one \
-                 fails an attempt. {} must print one JSON object that the step can have, or \
+                "{INVALID_OUTPUTS_MAX} times in a row {reason}. No more messages are taken: each \
+                 one fails an attempt. {} must print one JSON object that the step can have, or \
                  nothing, on its standard output; what else it says belongs on its standard error",
                 self.context.program.display_name()
             )));
         }
     }
 
-    /// Stops the worker once nothing is in flight, with this error.
+    /// Makes the worker stop with this error once nothing is in flight.
     fn fail(&mut self, error: ClientError) {
         self.failure.get_or_insert(error);
         self.is_stopping = true;
     }
 
-    /// Waits for the backoff after an error that may be transient.
-    fn back_off(&mut self, why: &str) {
+    /// Waits for the backoff after an error that may be transient, and handles events meanwhile.
+    fn back_off(&mut self, reason: &str) {
         if !std::mem::replace(&mut self.is_retrying, true) {
-            print(&format!("{why}; it is tried again until it works"));
+            print(&format!("{reason}; it is tried again until it works"));
         }
-        let until = clock::timer_now() + self.backoff;
+        let retry_at = clock::timer_now() + self.backoff;
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
         while let Ok(event) =
-            self.events.recv_timeout(until.saturating_duration_since(clock::timer_now()))
+            self.events.recv_timeout(retry_at.saturating_duration_since(clock::timer_now()))
         {
             self.handle_event(event);
             if self.is_stopping {
@@ -352,6 +362,7 @@ impl Dispatcher<'_, '_> {
     }
 }
 
+/// Formats how many messages are in flight, as a part of a sentence.
 fn format_in_flight(messages: usize) -> String {
     match messages {
         1 => "the message is done that is".to_owned(),
@@ -359,18 +370,18 @@ fn format_in_flight(messages: usize) -> String {
     }
 }
 
-/// Forwards each signal to stop to the dispatcher, and prints that other signals have no effect.
+/// Forwards each stop signal to the dispatcher, and prints that other signals have no effect.
 fn forward_signals(dispatcher: Sender<DispatcherEvent>) -> Result<(), ClientError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut stops, mut void) = {
+    let (mut stop_signals, mut ignored_signals) = {
         let _entered = runtime.enter();
         (Signals::for_stop_at_terminal()?, Signals::for_ignored()?)
     };
     let listen = async move {
         loop {
             tokio::select! {
-                _ = stops.next() => {}
-                signal = void.next() => {
+                _ = stop_signals.next() => {}
+                signal = ignored_signals.next() => {
                     print(&format!("{signal} means nothing here: SIGTERM ends the worker"));
                     continue;
                 }

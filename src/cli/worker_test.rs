@@ -1,9 +1,9 @@
-//! Implements `worker-test`: plays the manager's side of the worker protocol to one worker, and
-//! checks whether the worker keeps the protocol. It needs no daemon.
+//! `worker-test`: checks whether a worker keeps the worker protocol. It is a stub of the manager,
+//! so it needs no daemon.
 //!
-//! A [`stub_transport`] hands messages to the worker over HTTP or AMQP. What the worker does is
-//! written to an [`event_log`]. The [`harness`] sends the messages of each of the [`cases`], and
-//! applies the [`checks`] to the log.
+//! A [`stub_transport`] delivers messages to the worker over HTTP or AMQP. What the worker does is
+//! logged to an [`event_log`]. The [`harness`] sends the messages of each of the [`cases`], and
+//! applies the [`checks`] to the log; [`passive_cases`] only read the log.
 
 mod amqp;
 mod cases;
@@ -13,6 +13,7 @@ mod event_log;
 mod harness;
 mod http;
 mod messages;
+mod passive_cases;
 mod process;
 mod report;
 mod stub_transport;
@@ -35,21 +36,21 @@ use std::process::ExitCode;
 use stub_transport::StubTransport;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The exit code when a signal ends the test, as in shells.
+/// The exit code when a signal ends the test: 128 plus the number of SIGINT, as in shells.
 const EXIT_INTERRUPTED: u8 = 130;
 
 /// Runs `worker-test`. The exit code is 1 if the worker fails a case that it must pass.
-pub(super) fn worker_test(
+pub(super) fn run_worker_test(
     arguments: &WorkerTestArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let messages =
         MessageFactory::new(&arguments.queue, &read_argument("--message", &arguments.message)?)?;
-    let expected = arguments.expect.as_deref().map(|expect| {
-        let text = read_argument("--expect", expect)?;
+    let parse_expected = |argument| {
+        let text = read_argument("--expect", argument)?;
         parse_object("--expect", &text)
-    });
-    let expected = expected.transpose()?;
+    };
+    let expected = arguments.expect.as_deref().map(parse_expected).transpose()?;
     let server = arguments.amqp_server.as_deref().filter(|server| !server.is_empty());
     let bus =
         arguments.bus.unwrap_or(if server.is_some() { TestedBus::Amqp } else { TestedBus::Http });
@@ -62,8 +63,8 @@ pub(super) fn worker_test(
                 (StubTransport::Http(http), "WORKFLOW_MANAGER_URL", url)
             }
             (TestedBus::Amqp, None) => {
-                let why = "name the broker with --amqp-server or AMQP_SERVER";
-                return Err(ClientError::Usage(why.to_owned()));
+                let text = "name the broker with --amqp-server or AMQP_SERVER";
+                return Err(ClientError::Usage(text.to_owned()));
             }
             (TestedBus::Amqp, Some(server)) => {
                 let amqp = AmqpStub::open(server, &arguments.queue, log.clone()).await?;
@@ -73,7 +74,7 @@ pub(super) fn worker_test(
         };
         let variables = ["WORKFLOW_MANAGER_URL", "WORKFLOW_MANAGER_TOKEN", "AMQP_SERVER"];
         let variables = variables.map(|name| (name, (name == variable).then(|| address.clone())));
-        let program = match arguments.command.as_slice() {
+        let process = match arguments.command.as_slice() {
             [] => {
                 let redacted = redact_password(&address);
                 print(&format!(
@@ -83,7 +84,7 @@ pub(super) fn worker_test(
                 None
             }
             command => match WorkerProcess::start(command, variables.to_vec()) {
-                Ok(program) => Some(program),
+                Ok(process) => Some(process),
                 Err(error) => {
                     stub.close().await;
                     return Err(error);
@@ -94,29 +95,29 @@ pub(super) fn worker_test(
             bus,
             stub,
             log,
-            program,
+            process,
             messages,
             expected,
             timeout: arguments.within.0,
             valid_messages: Vec::new(),
         };
         let mut report = Reporter::start(out, arguments.json, Case::for_bus(bus).len())?;
-        let ran = tokio::select! {
-            ran = harness.run(&mut report) => Some(ran),
+        let result = tokio::select! {
+            result = harness.run(&mut report) => Some(result),
             () = wait_for_signal() => None,
         };
         harness.close().await;
-        match ran {
+        match result {
             None => Ok(ExitCode::from(EXIT_INTERRUPTED)),
-            Some(ran) => {
-                ran?;
+            Some(result) => {
+                result?;
                 Ok(if report.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
         }
     })
 }
 
-/// Replaces the password of an address, so that it can be printed.
+/// Masks the password of an address, so that it can be printed.
 fn redact_password(address: &str) -> String {
     match address
         .split_once("://")
@@ -143,11 +144,11 @@ async fn wait_for_signal() {
     }
 }
 
-/// Returns the text of an argument, or the content of the file if the argument is `@FILE`.
-fn read_argument(what: &str, argument: &str) -> Result<String, ClientError> {
+/// Reads the argument of an option: the text itself, or the content of the file if it is `@FILE`.
+fn read_argument(option: &str, argument: &str) -> Result<String, ClientError> {
     match argument.strip_prefix('@') {
         Some(file) => files::read_file(file.as_ref(), MESSAGE_BYTES_MAX)
-            .map_err(|error| ClientError::Usage(format!("{what}: cannot read {file}: {error}"))),
+            .map_err(|error| ClientError::Usage(format!("{option}: cannot read {file}: {error}"))),
         None => Ok(argument.to_owned()),
     }
 }

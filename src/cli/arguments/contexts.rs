@@ -1,6 +1,6 @@
 //! `context`: names for managers.
 
-use super::reach::{FormatArguments, address};
+use super::common::{FormatArguments, parse_address};
 use clap::{Args, Subcommand};
 
 /// The commands of `context`.
@@ -31,7 +31,7 @@ pub(crate) struct AddArguments {
     /// Its name
     pub(crate) name: String,
     /// The manager's address
-    #[arg(long, value_name = "URL", value_parser = address)]
+    #[arg(long, value_name = "URL", value_parser = parse_address)]
     pub(crate) server: String,
     /// The manager's token; - reads it from standard input, so that it is in no list of processes
     #[arg(long, conflicts_with = "token_command")]

@@ -1,10 +1,10 @@
-//! The arguments that select jobs, steps and queues.
+//! Arguments of the commands that search for jobs, and of those that operate on jobs and steps.
 
+use super::common::{ClientArguments, ListArguments};
 use super::job_ref::JobRef;
-use super::reach::{ClientArguments, ListArguments};
 use clap::{Args, ValueEnum};
 
-/// Which jobs are meant.
+/// Arguments that filter jobs.
 #[derive(Args, Debug, Default)]
 pub(crate) struct FilterArguments {
     /// Only of this workflow: NAME or VHOST/NAME
@@ -58,7 +58,7 @@ pub(crate) struct SearchArguments {
     pub(crate) list: ListArguments,
 }
 
-/// In which order jobs are found.
+/// The order of the jobs that a search returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SearchOrder {
     /// The newest first

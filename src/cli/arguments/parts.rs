@@ -1,12 +1,12 @@
 //! The arguments of commands about parts of a job (its child jobs, a step, the items of a fan-out),
 //! and of `wait`.
 
+use super::common::{ClientArguments, ListArguments, TimeArguments, parse_duration};
 use super::job_ref::JobRef;
-use super::reach::{ClientArguments, ListArguments, TimeArguments, span};
 use clap::{Args, ValueEnum};
 use daemon::settings::DurationSetting;
 
-/// Which child jobs `job ID` lists.
+/// Arguments that select the child jobs that `job ID` lists.
 #[derive(Args, Debug)]
 pub(crate) struct ChildrenArguments {
     /// List its child jobs, by step and item
@@ -98,16 +98,16 @@ pub(crate) struct WaitArguments {
     #[arg(long = "for", value_name = "STATE", default_value = "ended")]
     pub(crate) state: AwaitedState,
     /// How long to wait, such as 30s or 5m [default: for ever]
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) timeout: Option<DurationSetting>,
     /// How long to wait for a manager that does not answer
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     pub(crate) reconnect_for: DurationSetting,
     #[command(flatten)]
     pub(crate) client: ClientArguments,
 }
 
-/// A state to wait for.
+/// A state that `wait` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AwaitedState {
     /// Completed, failed or cancelled

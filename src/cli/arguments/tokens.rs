@@ -30,7 +30,7 @@ pub(crate) struct NewTokenArguments {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// A scope, as the command line has it.
+/// A scope, as an argument.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ScopeArgument {
     Read,

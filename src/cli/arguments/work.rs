@@ -1,6 +1,6 @@
 //! Arguments of `work`.
 
-use super::reach::{ReachArguments, span};
+use super::common::{TargetArguments, parse_duration};
 use clap::Args;
 use daemon::settings::DurationSetting;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ pub(crate) struct WorkArguments {
     pub(crate) jobs: u32,
     /// After how long without a sign of life another worker gets the message; the lease is extended
     /// while the program runs
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub(crate) lease: DurationSetting,
     /// The virtual host of the queues
     #[arg(long, value_name = "VHOST", default_value = "")]
@@ -30,7 +30,7 @@ pub(crate) struct WorkArguments {
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
     #[command(flatten)]
-    pub(crate) reach: ReachArguments,
+    pub(crate) target: TargetArguments,
 }
 
 const WORK_HELP: &str = "\

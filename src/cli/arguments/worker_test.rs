@@ -1,6 +1,6 @@
 //! Arguments of `worker-test`.
 
-use super::reach::span;
+use super::common::parse_duration;
 use clap::{Args, ValueEnum};
 use daemon::settings::DurationSetting;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ pub(crate) struct WorkerTestArguments {
     #[arg(long, value_name = "JSON|@FILE")]
     pub(crate) expect: Option<String>,
     /// How long an answer may take; a worker whose connection was cut has twice that
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub(crate) within: DurationSetting,
     /// How the worker takes its messages [default: amqp if a broker is set, else http]
     #[arg(long, value_name = "BUS")]

@@ -1,4 +1,5 @@
-//! Checks of the broker: whether it can be reached, what it allows, and the state of its queues.
+//! Checks of the AMQP brokers: whether they can be reached, what they permit, and the state of the
+//! queues.
 
 use super::broker_probe::{BrokerProbe, probe_broker};
 use super::finding::Finding;
@@ -15,7 +16,7 @@ const REPLIES: &str = "replies";
 const POLICY: &str = "policy";
 const QUEUES: &str = "queues";
 
-/// Checks each broker, in each virtual host of the workflows. `has_manager` says whether a manager
+/// Checks each broker, in each virtual host of the workflows. `has_manager` is whether a manager
 /// answers.
 pub(super) fn inspect(installation: &Installation, has_manager: bool, findings: &mut Vec<Finding>) {
     let settings = &installation.settings;
@@ -36,13 +37,13 @@ pub(super) fn inspect(installation: &Installation, has_manager: bool, findings: 
             let location = format_location(settings, name, &vhost);
             match result {
                 Err(reason) => {
-                    let to_do = "see that it runs, and that the setting server has the right \
+                    let remedy = "see that it runs, and that the setting server has the right \
                                  address, user and password; the manager tries again by itself";
-                    findings.push(Finding::error(BROKER, format!("{reason}{location}"), to_do));
+                    findings.push(Finding::error(BROKER, format!("{reason}{location}"), remedy));
                 }
                 Ok(probe) => {
                     check_probe(section, &probe, &location, is_running, findings);
-                    // A running manager has already reported them.
+                    // The checks of a running manager report its queues.
                     if !(has_manager && is_running) {
                         findings.extend(check_consumers(&queues, &probe.queues, &location));
                     }
@@ -52,16 +53,16 @@ pub(super) fn inspect(installation: &Installation, has_manager: bool, findings: 
     }
 }
 
-/// Returns the queues that the workflows have on a bus, by virtual host. There is at least the
-/// virtual host of the bus's address.
+/// Returns the queues that the workflows have on a bus, by virtual host. If there are none, the map
+/// has the virtual host of the bus's address, which is the empty text.
 pub(super) fn queues_on_bus(
     installation: &Installation,
     bus: &str,
 ) -> BTreeMap<String, BTreeSet<Arc<str>>> {
-    let default = installation.settings.default_bus();
+    let default_bus = installation.settings.default_bus();
     let mut queues: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
     for definition in &installation.definitions {
-        if definition.bus.as_deref().unwrap_or(default) == bus {
+        if definition.bus.as_deref().unwrap_or(default_bus) == bus {
             queues.entry(definition.vhost.clone()).or_default();
         }
     }
@@ -93,9 +94,9 @@ fn check_probe(
     findings.push(match &probe.permissions {
         Ok(()) => Finding::ok(BROKER, format!("a message went through it{location}")),
         Err(reason) => {
-            let to_do = "give the user configure, write and read on the queues of the steps, the \
+            let remedy = "give the user configure, write and read on the queues of the steps, the \
                          reply queue and the default exchange: rabbitmqctl set_permissions";
-            Finding::error(BROKER, format!("{reason}{location}"), to_do)
+            Finding::error(BROKER, format!("{reason}{location}"), remedy)
         }
     });
     findings.push(check_reply_queue(section, &probe.reply_queue, location, is_running));
@@ -107,10 +108,10 @@ fn check_probe(
             quote(&section.reply_queue),
             policy.reply_drop_rules.join("; ")
         );
-        let to_do = "take the reply queue out of that policy, by its pattern; what was declared \
+        let remedy = "take the reply queue out of that policy, by its pattern; what was declared \
                      so has to be deleted while it is empty and no manager runs: each reply that \
                      is dropped leaves its step running until its timeout";
-        findings.push(Finding::warning(REPLIES, text, to_do));
+        findings.push(Finding::warning(REPLIES, text, remedy));
     }
     findings.push(check_policy(probe.policy.as_ref(), location));
 }
@@ -131,13 +132,13 @@ fn check_reply_queue(
         QueueStatus::Missing => {
             Finding::ok(REPLIES, format!("{name} is not there yet: a start declares it"))
         }
-        QueueStatus::Unknown(why) => Finding::error(
+        QueueStatus::Unknown(reason) => Finding::error(
             REPLIES,
-            format!("nothing is known of {name}: {why}"),
+            format!("nothing is known of {name}: {reason}"),
             "an exclusive queue of this name belongs to another program: stop that, or choose \
              another amqp.reply_queue",
         ),
-        // This does not happen: a broker's queue is no web service.
+        // Unreachable: a queue of a broker is not a web service.
         QueueStatus::Endpoint { .. } => Finding::ok(REPLIES, format!("{name} is a web service")),
         QueueStatus::Exists { consumers, messages, .. } => {
             let text = format!("{name}: {messages} messages wait, {consumers} take them");
@@ -174,9 +175,9 @@ fn check_policy(policy: Option<&Result<PolicyStatus, String>>, location: &str) -
             "set amqp.management, then the manager sets the policy itself; or set it by hand as in \
              docs/operations.md. Without it a rejected message is lost",
         ),
-        Some(Err(why)) => Finding::error(
+        Some(Err(reason)) => Finding::error(
             POLICY,
-            format!("the management API does not answer as it should{location}: {why}"),
+            format!("the management API does not answer as it should{location}: {reason}"),
             "see that amqp.management has the right address, and a user with the tag policymaker",
         ),
         Some(Ok(PolicyStatus { is_set: false, .. })) => Finding::warning(
@@ -184,14 +185,14 @@ fn check_policy(policy: Option<&Result<PolicyStatus, String>>, location: &str) -
             format!("the dead-letter policy is not set{location}"),
             "a manager sets it at its start; if one runs, its log says why it could not",
         ),
-        Some(Ok(PolicyStatus { overridden_queues: others, .. })) if others.is_empty() => {
+        Some(Ok(PolicyStatus { overridden_queues, .. })) if overridden_queues.is_empty() => {
             Finding::ok(POLICY, format!("dead letters come to the reply queue{location}"))
         }
-        Some(Ok(PolicyStatus { overridden_queues: others, .. })) => Finding::warning(
+        Some(Ok(PolicyStatus { overridden_queues, .. })) => Finding::warning(
             POLICY,
             format!(
                 "other policies send the dead letters of {} elsewhere{location}",
-                others.join(", ")
+                overridden_queues.join(", ")
             ),
             "give those policies the dead-letter-routing-key of the reply queue, or a lower \
              priority than -1",
@@ -201,12 +202,12 @@ fn check_policy(policy: Option<&Result<PolicyStatus, String>>, location: &str) -
 
 /// Returns a warning for each queue without a consumer.
 fn check_consumers(queues: &[Arc<str>], statuses: &[QueueStatus], location: &str) -> Vec<Finding> {
-    let waiting = queues.iter().zip(statuses).filter_map(|(queue, status)| match status {
+    let unattended = queues.iter().zip(statuses).filter_map(|(queue, status)| match status {
         QueueStatus::Exists { consumers: 0, messages, .. } => Some((queue, *messages)),
         QueueStatus::Missing => Some((queue, 0)),
         QueueStatus::Exists { .. } | QueueStatus::Unknown(_) | QueueStatus::Endpoint { .. } => None,
     });
-    let findings: Vec<Finding> = waiting
+    let findings: Vec<Finding> = unattended
         .map(|(queue, messages)| {
             Finding::warning(
                 QUEUES,

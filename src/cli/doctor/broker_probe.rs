@@ -17,13 +17,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the message may take to pass through its queue.
+/// How long the message may take to pass through the temporary queue.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of probing a broker.
 #[derive(Debug)]
 pub(super) struct BrokerProbe {
-    /// Whether the manager may declare, publish and consume; if not, why, in one sentence.
+    /// Whether the user may declare, publish and consume. The error says in one sentence what
+    /// failed.
     pub(super) permissions: Result<(), String>,
     /// The queue that workers reply to.
     pub(super) reply_queue: QueueStatus,
@@ -34,7 +35,10 @@ pub(super) struct BrokerProbe {
 }
 
 /// Probes the broker of `settings`, and `queues` on it.
-/// An error says in one sentence, without the password, why the broker cannot be reached.
+///
+/// # Errors
+///
+/// Returns an error if the broker cannot be reached: one sentence, without the password.
 pub(super) async fn probe_broker(
     settings: &AmqpSettings,
     queues: &[Arc<str>],
@@ -42,9 +46,11 @@ pub(super) async fn probe_broker(
     let address = BrokerAddress::parse(settings).map_err(|error| error.to_string())?;
     let connection = Rc::new(address.open("doctor").await?);
     let name = format!("{}.doctor", settings.reply_queue);
-    let may_work =
+    let permissions =
         match tokio::time::timeout(CHECK_TIMEOUT, check_permissions(&connection, &name)).await {
-            Ok(tried) => tried.map_err(|(what, error)| explain_failure(&address, what, &error)),
+            Ok(result) => {
+                result.map_err(|(action, error)| explain_failure(&address, action, &error))
+            }
             Err(_) => Err(format!(
                 "a message did not come through within {CHECK_TIMEOUT:?}: is the broker blocked \
              (memory or disk alarm)?"
@@ -52,8 +58,8 @@ pub(super) async fn probe_broker(
         };
     let declarer = QueueDeclarer::new(connection.clone());
     let reply_queue = queue_status(&address, declarer.check(&settings.reply_queue).await);
-    let found = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
-    let found = found.into_iter().map(|found| queue_status(&address, found)).collect();
+    let results = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
+    let statuses = results.into_iter().map(|result| queue_status(&address, result)).collect();
     drop(declarer);
     close_connection(&connection).await;
     let policy = match ManagementApi::from_settings(settings).map_err(|error| error.to_string())? {
@@ -64,16 +70,16 @@ pub(super) async fn probe_broker(
             Some(inspect_policy(management, address.vhost(), reply_queue, queues).await)
         }
     };
-    Ok(BrokerProbe { permissions: may_work, reply_queue, queues: found, policy })
+    Ok(BrokerProbe { permissions, reply_queue, queues: statuses, policy })
 }
 
-/// Sends a message to itself, through a queue that only this connection may use and that is deleted
-/// with it. An error comes with the action that failed.
+/// Declares an exclusive queue, and publishes a message to it, gets the message, and deletes the
+/// queue. An error comes with the action that failed.
 async fn check_permissions(
     connection: &Connection,
     queue: &str,
 ) -> Result<(), (&'static str, lapin::Error)> {
-    let during = |what: &'static str| move |error| (what, error);
+    let during = |action: &'static str| move |error| (action, error);
     let channel = connection.create_channel().await.map_err(during("open a channel"))?;
     let confirm = ConfirmSelectOptions::default();
     channel.confirm_select(confirm).await.map_err(during("ask for confirms"))?;
@@ -82,25 +88,25 @@ async fn check_permissions(
         auto_delete: true,
         ..QueueDeclareOptions::default()
     };
-    let declaring = channel.queue_declare(short_string(queue), options, FieldTable::default());
-    declaring.await.map_err(during("declare a queue (permission \"configure\")"))?;
+    let declare = channel.queue_declare(short_string(queue), options, FieldTable::default());
+    declare.await.map_err(during("declare a queue (permission \"configure\")"))?;
     let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
     let properties = BasicProperties::default();
-    let publish = "publish to the default exchange (permission \"write\")";
-    let published =
+    let action = "publish to the default exchange (permission \"write\")";
+    let publish =
         channel.basic_publish("".into(), short_string(queue), options, b"doctor", properties);
-    let confirmed = published.await.map_err(during(publish))?.await.map_err(during(publish))?;
-    debug_assert!(matches!(confirmed, Confirmation::Ack(None)), "{confirmed:?}");
-    let taking = channel.basic_get(short_string(queue), BasicGetOptions { no_ack: true });
-    taking.await.map_err(during("take from a queue (permission \"read\")"))?;
-    let deleting = channel.queue_delete(short_string(queue), QueueDeleteOptions::default());
-    deleting.await.map_err(during("delete a queue (permission \"configure\")"))?;
+    let confirmation = publish.await.map_err(during(action))?.await.map_err(during(action))?;
+    debug_assert!(matches!(confirmation, Confirmation::Ack(None)), "{confirmation:?}");
+    let get = channel.basic_get(short_string(queue), BasicGetOptions { no_ack: true });
+    get.await.map_err(during("take from a queue (permission \"read\")"))?;
+    let delete = channel.queue_delete(short_string(queue), QueueDeleteOptions::default());
+    delete.await.map_err(during("delete a queue (permission \"configure\")"))?;
     Ok(())
 }
 
-fn explain_failure(address: &BrokerAddress, what: &str, error: &lapin::Error) -> String {
+fn explain_failure(address: &BrokerAddress, action: &str, error: &lapin::Error) -> String {
     match channel_error(error) {
-        Some((_, broker_text)) => format!("it may not {what}: {broker_text}"),
-        None => format!("it could not {what}: {}", address.explain(error)),
+        Some((_, broker_text)) => format!("it may not {action}: {broker_text}"),
+        None => format!("it could not {action}: {}", address.explain(error)),
     }
 }

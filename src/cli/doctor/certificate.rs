@@ -1,4 +1,4 @@
-//! Checks of the API's certificate: whether it can be used, and for how long.
+//! Checks of the API's certificate: whether it can be loaded, and when it expires.
 
 use super::finding::Finding;
 use super::installation::Installation;
@@ -8,35 +8,38 @@ use daemon::access::{CertificateStore, EXPIRY_WARNING_S};
 
 const CERTIFICATE: &str = "tls";
 
+const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
+const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
+
 /// Checks the certificate of the settings, if there is one.
 pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) {
     let tls = &installation.settings.http.tls;
     if !tls.is_enabled() {
         return;
     }
-    let renew = "put a new certificate into the file: a running manager shows it within a minute";
+    let remedy = "put a new certificate into the file: a running manager shows it within a minute";
     let certificate = match CertificateStore::load(tls) {
         Ok(certificate) => certificate,
-        Err(why) => {
-            let to_do = "mend the files; a running manager shows the certificate of before on";
-            return findings.push(Finding::error(CERTIFICATE, why, to_do));
+        Err(error) => {
+            let remedy = "mend the files; a running manager shows the certificate of before on";
+            return findings.push(Finding::error(CERTIFICATE, error, remedy));
         }
     };
-    let Some(at) = certificate.current().not_after else {
+    let Some(not_after) = certificate.current().not_after else {
         let text = format!("{}: when it ends cannot be read", tls.certificate);
         return findings.push(Finding::ok(CERTIFICATE, text));
     };
-    let left_s = at.0.saturating_sub(clock::now().0) / 1_000_000_000;
-    let (end, days) = (times::format_rfc3339(at), left_s / (24 * 3600));
-    findings.push(match left_s {
+    let remaining_s = not_after.0.saturating_sub(clock::now().0) / NANOSECONDS_PER_SECOND;
+    let (expiry, days) = (times::format_rfc3339(not_after), remaining_s / SECONDS_PER_DAY);
+    findings.push(match remaining_s {
         ..0 => {
-            let text = format!("{} has ended at {end}: no client believes it", tls.certificate);
-            Finding::error(CERTIFICATE, text, renew)
+            let text = format!("{} has ended at {expiry}: no client believes it", tls.certificate);
+            Finding::error(CERTIFICATE, text, remedy)
         }
         0..EXPIRY_WARNING_S => {
-            let text = format!("{} ends in {days} days, at {end}", tls.certificate);
-            Finding::warning(CERTIFICATE, text, renew)
+            let text = format!("{} ends in {days} days, at {expiry}", tls.certificate);
+            Finding::warning(CERTIFICATE, text, remedy)
         }
-        _ => Finding::ok(CERTIFICATE, format!("{} is good until {end}", tls.certificate)),
+        _ => Finding::ok(CERTIFICATE, format!("{} is good until {expiry}", tls.certificate)),
     });
 }

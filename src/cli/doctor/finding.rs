@@ -1,13 +1,13 @@
-//! The findings of `doctor`.
+//! The findings of `doctor`: what a check found, and how to repair it.
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
-    /// All is well.
+    /// The check found nothing wrong.
     Ok,
-    /// It works, but may stop working, or does not work as intended.
+    /// Something may stop working, or does not work as intended.
     Warning,
-    /// It does not work.
+    /// Something does not work.
     Error,
 }
 
@@ -21,36 +21,36 @@ impl Severity {
     }
 }
 
-/// The result of a check, and what to do about it.
+/// A finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) severity: Severity,
     /// The name of the check, in one word.
     pub(crate) check: &'static str,
-    /// What was found.
+    /// What was found, as a sentence.
     pub(crate) text: String,
-    /// What to do. Empty if all is well.
-    pub(crate) to_do: String,
+    /// How to repair it. Empty if nothing is wrong.
+    pub(crate) remedy: String,
 }
 
 impl Finding {
     pub(crate) fn ok(check: &'static str, text: impl Into<String>) -> Finding {
-        Finding { severity: Severity::Ok, check, text: text.into(), to_do: String::new() }
+        Finding { severity: Severity::Ok, check, text: text.into(), remedy: String::new() }
     }
 
     pub(crate) fn warning(
         check: &'static str,
         text: impl Into<String>,
-        to_do: impl Into<String>,
+        remedy: impl Into<String>,
     ) -> Finding {
-        Finding { severity: Severity::Warning, check, text: text.into(), to_do: to_do.into() }
+        Finding { severity: Severity::Warning, check, text: text.into(), remedy: remedy.into() }
     }
 
     pub(crate) fn error(
         check: &'static str,
         text: impl Into<String>,
-        to_do: impl Into<String>,
+        remedy: impl Into<String>,
     ) -> Finding {
-        Finding { severity: Severity::Error, check, text: text.into(), to_do: to_do.into() }
+        Finding { severity: Severity::Error, check, text: text.into(), remedy: remedy.into() }
     }
 }

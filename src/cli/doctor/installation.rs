@@ -2,7 +2,7 @@
 
 use super::finding::Finding;
 use crate::arguments::SettingsArguments;
-use crate::phrases::format_count;
+use crate::plural::format_count;
 use base::trust::Authorities;
 use daemon::load;
 use daemon::settings::Settings;
@@ -15,18 +15,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The free space below which a warning is given, in bytes. Below a tenth of it there is an error.
-const FREE_BYTES_MIN: u64 = 1 << 30;
+/// Less free disk space than this, in bytes, is a warning.
+const FREE_BYTES_WARNING: u64 = 1 << 30;
 
-/// The permission bits of every user. Those of the group are left to the operator.
+/// Less free disk space than this, in bytes, is an error.
+const FREE_BYTES_ERROR: u64 = FREE_BYTES_WARNING / 10;
+
+/// The permission bits of others. Those of the group are up to the operator.
 const OTHERS_MASK: u32 = 0o007;
 
-/// The settings of an installation, and its workflows.
+/// A valid installation: its settings, and its workflows.
 pub(super) struct Installation {
     pub(super) settings: Settings,
     pub(super) authorities: Authorities,
     pub(super) definitions: Vec<Arc<Definition>>,
-    /// Whether a process has the journal open, or `None` if that is unknown.
+    /// Whether a process has the journal open. `None` if that is unknown.
     pub(super) is_journal_open: Option<bool>,
 }
 
@@ -34,42 +37,43 @@ impl Installation {
     /// Returns the steps that send over a bus, each with its definition.
     pub(super) fn steps_on_bus(&self, bus: &str) -> impl Iterator<Item = (&Definition, &Step)> {
         let default = self.settings.default_bus();
-        let all = self.definitions.iter().flat_map(|definition| {
+        let sending_steps = self.definitions.iter().flat_map(|definition| {
             definition.sending_steps().map(move |step| (&**definition, step))
         });
-        all.filter(move |(_, step)| step.bus.as_deref().unwrap_or(default) == bus)
+        sending_steps.filter(move |(_, step)| step.bus.as_deref().unwrap_or(default) == bus)
     }
 }
 
-/// Returns whether any settings of an installation are given here.
+/// Returns whether any setting is given by the arguments or the environment.
 pub(super) fn has_settings(arguments: &SettingsArguments) -> bool {
     let SettingsArguments { workflows, amqp_server, db, listen, config, insecure } = arguments;
-    let by_flag = !workflows.is_empty()
+    let has_flags = !workflows.is_empty()
         || *insecure
         || [amqp_server.is_some(), db.is_some(), listen.is_some(), config.is_some()]
             .contains(&true);
-    by_flag
+    has_flags
         || std::env::vars_os().any(|(name, _)| {
             let name = name.to_string_lossy();
             name == "AMQP_SERVER" || name.starts_with("WORKFLOW_MANAGER__")
         })
 }
 
-/// Checks the installation whose settings are given.
+/// Checks the settings, and the workflows and the journal of these settings. Returns `None` if the
+/// settings are not valid.
 pub(super) fn inspect(
     arguments: &SettingsArguments,
     findings: &mut Vec<Finding>,
 ) -> Option<Installation> {
-    let loaded = Settings::load(arguments.config.as_deref(), &arguments.overrides());
-    let loaded = loaded.map_err(|error| error.to_string()).and_then(|settings| {
+    let result = Settings::load(arguments.config.as_deref(), &arguments.overrides());
+    let result = result.map_err(|error| error.to_string()).and_then(|settings| {
         let authorities = settings.authorities()?;
         Ok((settings, authorities))
     });
-    let (settings, authorities) = match loaded {
-        Ok(loaded) => loaded,
+    let (settings, authorities) = match result {
+        Ok(settings_and_authorities) => settings_and_authorities,
         Err(error) => {
-            let to_do = "mend it; workflow-manager serve --print-settings shows what is in force";
-            findings.push(Finding::error("settings", error, to_do));
+            let remedy = "mend it; workflow-manager serve --print-settings shows what is in force";
+            findings.push(Finding::error("settings", error, remedy));
             return None;
         }
     };
@@ -79,8 +83,8 @@ pub(super) fn inspect(
     );
     findings.push(Finding::ok("settings", text));
     let definitions = check_workflows(&settings, findings);
-    let is_locked = check_journal(&settings, findings);
-    Some(Installation { settings, authorities, definitions, is_journal_open: is_locked })
+    let is_journal_open = check_journal(&settings, findings);
+    Some(Installation { settings, authorities, definitions, is_journal_open })
 }
 
 /// Returns the address by which a listener can be reached from this machine.
@@ -96,37 +100,38 @@ pub(super) fn to_loopback(mut listen: SocketAddr) -> SocketAddr {
 
 fn check_workflows(settings: &Settings, findings: &mut Vec<Finding>) -> Vec<Arc<Definition>> {
     if settings.workflows.is_empty() {
-        let to_do = "name files with --workflows or the setting workflows";
-        findings.push(Finding::warning("workflows", "no workflow file is named", to_do));
+        let remedy = "name files with --workflows or the setting workflows";
+        findings.push(Finding::warning("workflows", "no workflow file is named", remedy));
         return Vec::new();
     }
     match load::load_for_manager(&settings.workflows, settings) {
         Ok(loaded) => {
             let files = format_count(settings.workflows.len(), "file");
             let workflows = format_count(loaded.definitions.len(), "workflow");
-            let valid = format!("{workflows} in {files}, valid");
-            findings.push(Finding::ok("workflows", valid));
+            let summary = format!("{workflows} in {files}, valid");
+            findings.push(Finding::ok("workflows", summary));
             for warning in &loaded.warnings {
-                let to_do = "see workflow-manager check";
-                findings.push(Finding::warning("workflows", warning.to_string(), to_do));
+                let remedy = "see workflow-manager check";
+                findings.push(Finding::warning("workflows", warning.to_string(), remedy));
             }
             loaded.definitions
         }
         Err(errors) => {
             for error in &errors.0 {
-                let to_do = "mend the file; until then a start or reload fails";
-                findings.push(Finding::error("workflows", error.to_string(), to_do));
+                let remedy = "mend the file; until then a start or reload fails";
+                findings.push(Finding::error("workflows", error.to_string(), remedy));
             }
             Vec::new()
         }
     }
 }
 
-/// Checks the journal. Returns whether a process has it open, or `None` if that is unknown.
+/// Checks the journal and its disk. Returns whether a process has the journal open, or `None` if
+/// that is unknown.
 fn check_journal(settings: &Settings, findings: &mut Vec<Finding>) -> Option<bool> {
     if settings.is_in_memory() {
-        let to_do = "name a file with --db for jobs that outlive the manager";
-        findings.push(Finding::warning("journal", ":memory: keeps nothing", to_do));
+        let remedy = "name a file with --db for jobs that outlive the manager";
+        findings.push(Finding::warning("journal", ":memory: keeps nothing", remedy));
         return None;
     }
     let file = &settings.journal.file;
@@ -136,15 +141,15 @@ fn check_journal(settings: &Settings, findings: &mut Vec<Finding>) -> Option<boo
     };
     if let Err(error) = fs::read_dir(&folder) {
         let text = format!("the folder {} cannot be used: {error}", folder.display());
-        let to_do = "make it, and give it to the user that the manager runs as";
-        findings.push(Finding::error("journal", text, to_do));
+        let remedy = "make it, and give it to the user that the manager runs as";
+        findings.push(Finding::error("journal", text, remedy));
         return Some(false);
     }
     if access(&folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
         let text = format!("this user may not write to the folder {}", folder.display());
-        let to_do = "run doctor as the user of the manager, or give the folder to this one: SQLite \
-                     makes files beside the journal";
-        findings.push(Finding::error("journal", text, to_do));
+        let remedy = "run doctor as the user of the manager, or give the folder to this one: \
+                      SQLite makes files beside the journal";
+        findings.push(Finding::error("journal", text, remedy));
     }
     check_disk(&folder, findings);
     let Ok(metadata) = fs::metadata(file) else {
@@ -154,15 +159,15 @@ fn check_journal(settings: &Settings, findings: &mut Vec<Finding>) -> Option<boo
     };
     if access(file, Access::READ_OK | Access::WRITE_OK).is_err() {
         let text = format!("this user may not read and write {}", file.display());
-        let to_do = "run doctor as the user of the manager, or give the file to this one (chown)";
-        findings.push(Finding::error("journal", text, to_do));
+        let remedy = "run doctor as the user of the manager, or give the file to this one (chown)";
+        findings.push(Finding::error("journal", text, remedy));
         return Some(false);
     }
     let mode = metadata.mode() & 0o777;
     if mode & OTHERS_MASK != 0 {
         let text = format!("every user may read or write {} (mode {mode:o})", file.display());
-        let to_do = format!("chmod 600 {}: it has all messages of all jobs", file.display());
-        findings.push(Finding::warning("journal", text, to_do));
+        let remedy = format!("chmod 600 {}: it has all messages of all jobs", file.display());
+        findings.push(Finding::warning("journal", text, remedy));
     }
     match Reader::open(file) {
         Ok(_) => {
@@ -170,9 +175,9 @@ fn check_journal(settings: &Settings, findings: &mut Vec<Finding>) -> Option<boo
             findings.push(Finding::ok("journal", text));
         }
         Err(error) => {
-            let to_do = "name the right file with --db, or bring back a copy; docs/operations.md \
+            let remedy = "name the right file with --db, or bring back a copy; docs/operations.md \
                          tells how";
-            findings.push(Finding::error("journal", error.to_string(), to_do));
+            findings.push(Finding::error("journal", error.to_string(), remedy));
         }
     }
     let locks = fs::read_to_string("/proc/locks").ok()?;
@@ -189,11 +194,11 @@ fn check_disk(folder: &Path, findings: &mut Vec<Finding>) {
     let Ok(disk) = statvfs(folder) else { return };
     let (free, folder) = (disk.f_bavail.saturating_mul(disk.f_frsize), folder.display());
     let text = format!("{} are free in {folder}", format_size(free));
-    let to_do = "make room: with a full disk the manager takes no jobs and no replies";
-    findings.push(if free < FREE_BYTES_MIN / 10 {
-        Finding::error("disk", text, to_do)
-    } else if free < FREE_BYTES_MIN {
-        Finding::warning("disk", text, to_do)
+    let remedy = "make room: with a full disk the manager takes no jobs and no replies";
+    findings.push(if free < FREE_BYTES_ERROR {
+        Finding::error("disk", text, remedy)
+    } else if free < FREE_BYTES_WARNING {
+        Finding::warning("disk", text, remedy)
     } else {
         Finding::ok("disk", text)
     });
@@ -205,8 +210,8 @@ fn format_size(bytes: u64) -> String {
     unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{} {name}", bytes / unit))
 }
 
-/// Returns the process that holds the lock of a journal. It is read from the kernel's list: taking
-/// the lock, even for a moment, could keep a manager from starting.
+/// Returns the id of the process that holds the lock of a journal. It is read from the kernel's
+/// list of locks: to acquire the lock, even briefly, could keep a manager from starting.
 fn find_lock_owner(file: &Path, locks: &str) -> Option<String> {
     let mut lock = fs::canonicalize(file).ok()?.into_os_string();
     lock.push(".lock");
@@ -214,14 +219,15 @@ fn find_lock_owner(file: &Path, locks: &str) -> Option<String> {
     parse_lock_owner(locks, inode)
 }
 
-/// Parses lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF`.
+/// Finds the holder of the lock of a file in lines such as
+/// `1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF`.
 fn parse_lock_owner(locks: &str, inode: u64) -> Option<String> {
-    let end = format!(":{inode}");
+    let inode_suffix = format!(":{inode}");
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace();
         let is_flock = fields.nth(1)? == "FLOCK";
         let process = fields.nth(2)?;
-        let is_same_file = fields.next()?.ends_with(&end);
+        let is_same_file = fields.next()?.ends_with(&inode_suffix);
         (is_flock && is_same_file).then(|| process.to_owned())
     })
 }
@@ -237,7 +243,11 @@ mod tests {
                      2: -> FLOCK  ADVISORY  WRITE 13 08:01:78 0 EOF\n";
         assert_eq!(parse_lock_owner(locks, 77).as_deref(), Some("4711"));
         assert_eq!(parse_lock_owner(locks, 7), None);
-        assert_eq!(parse_lock_owner(locks, 78), None, "who waits for it does not hold it");
+        assert_eq!(
+            parse_lock_owner(locks, 78),
+            None,
+            "a process that waits for the lock does not hold it"
+        );
         assert_eq!(parse_lock_owner("nonsense", 1), None);
     }
 

@@ -12,34 +12,37 @@ use std::time::Duration;
 const BROKER: &str = "kafka";
 const TOPICS: &str = "topics";
 
-/// Checks the brokers of each Kafka bus, without changing anything.
+/// Checks the brokers and topics of each Kafka bus. Nothing is changed.
 pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) {
     let settings = &installation.settings;
     for name in settings.bus_kinds().into_keys() {
         let Some(section) = settings.kafka_bus(name) else { continue };
         let location = format_location(settings, name, "");
-        let wait_times = wait_times(installation, name);
-        match actix_rt::System::new().block_on(survey_topics(section, &wait_times)) {
+        let timeouts = longest_timeouts(installation, name);
+        match actix_rt::System::new().block_on(survey_topics(section, &timeouts)) {
             Err(reason) => {
-                let to_do = "see that they run, and that the settings servers and properties are \
+                let remedy = "see that they run, and that the settings servers and properties are \
                              right; the manager tries again by itself";
-                findings.push(Finding::error(BROKER, format!("{reason}{location}"), to_do));
+                findings.push(Finding::error(BROKER, format!("{reason}{location}"), remedy));
             }
             Ok(survey) => check_topics(&survey, &section.reply_topic, &location, findings),
         }
     }
 }
 
-/// Returns the queues that the workflows have on a bus, each with the longest time that a message
-/// waits there.
-fn wait_times(installation: &Installation, bus: &str) -> BTreeMap<Arc<str>, Option<Duration>> {
-    let mut waits: BTreeMap<Arc<str>, Option<Duration>> = BTreeMap::new();
+/// Returns the topics that the workflows use on a bus, each with the longest timeout of its steps.
+/// It is `None` if no step has a timeout.
+fn longest_timeouts(
+    installation: &Installation,
+    bus: &str,
+) -> BTreeMap<Arc<str>, Option<Duration>> {
+    let mut timeouts: BTreeMap<Arc<str>, Option<Duration>> = BTreeMap::new();
     for (_, step) in installation.steps_on_bus(bus) {
         let timeout = step.timeout.map(|timeout| Duration::from_millis(timeout.0));
-        let longest = waits.entry(step.queue.clone()).or_default();
+        let longest = timeouts.entry(step.queue.clone()).or_default();
         *longest = timeout.max(*longest);
     }
-    waits
+    timeouts
 }
 
 fn check_topics(
@@ -49,13 +52,13 @@ fn check_topics(
     findings: &mut Vec<Finding>,
 ) {
     findings.push(Finding::ok(BROKER, format!("the brokers answer{location}")));
-    for (topic, why) in &survey.problems {
-        let to_do = "mend the topic; the manager sends nothing there until then, and looks again \
+    for (topic, problem) in &survey.problems {
+        let remedy = "mend the topic; the manager sends nothing there until then, and looks again \
                      by itself";
         findings.push(Finding::error(
             TOPICS,
-            format!("topic {}: {why}{location}", quote(topic)),
-            to_do,
+            format!("topic {}: {problem}{location}", quote(topic)),
+            remedy,
         ));
     }
     let mut missing: Vec<&str> = survey.missing_queues.iter().map(|queue| &**queue).collect();

@@ -16,14 +16,16 @@ const MANAGER: &str = "manager";
 const CLOCK: &str = "clock";
 const QUEUES: &str = "queues";
 
-/// How many queues are listed.
+/// How many queues without a worker are listed.
 const QUEUES_LISTED_MAX: usize = 10;
 
-/// How far the clocks of two machines may differ, in seconds. The manager reports whole seconds.
+/// How far the clocks of two machines may differ, in seconds. `Date` has whole seconds.
 const CLOCK_SKEW_MAX_S: u64 = 3;
 
-/// Checks the manager. Returns whether it answers. `is_journal_open` says whether a process has the
-/// journal open.
+const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
+
+/// Checks the manager. Returns whether it answers. `is_journal_open` is whether a process has the
+/// journal of the settings open, or `None` if that is unknown.
 pub(super) fn inspect(
     target: ManagerTarget,
     is_journal_open: Option<bool>,
@@ -35,7 +37,7 @@ pub(super) fn inspect(
         Ok(date) => date,
         Err(ClientError::Unreachable { error, .. }) => {
             let text = format!("nobody answers at {server} ({source}): {error}");
-            let to_do = match is_journal_open {
+            let remedy = match is_journal_open {
                 Some(true) => {
                     "a process has the journal open: see its setting http.listen, and give its \
                      address with --server"
@@ -46,7 +48,7 @@ pub(super) fn inspect(
                          context"
                 }
             };
-            findings.push(Finding::error(MANAGER, text, to_do));
+            findings.push(Finding::error(MANAGER, text, remedy));
             return Ok(false);
         }
         Err(error) => return Err(error),
@@ -54,13 +56,13 @@ pub(super) fn inspect(
     let body = match client.try_get("/api/manager")? {
         Ok(body) => body,
         Err((status, detail)) => {
-            let to_do = match status {
+            let remedy = match status {
                 StatusCode::UNAUTHORIZED => "give the right token: workflow-manager whoami",
                 StatusCode::FORBIDDEN => "ask it under a name that http.hosts has",
                 StatusCode::NOT_FOUND => "is this a manager, and of the same version?",
                 _ => "see its log",
             };
-            findings.push(Finding::error(MANAGER, format!("{server}: {detail}"), to_do));
+            findings.push(Finding::error(MANAGER, format!("{server}: {detail}"), remedy));
             return Ok(true);
         }
     };
@@ -68,8 +70,8 @@ pub(super) fn inspect(
     if is_journal_open == Some(false) {
         let text = "it answers, but no process has the journal of these settings open: it is \
                     another manager";
-        let to_do = "give the address of the one that is meant with --server, or its settings";
-        findings.push(Finding::warning(MANAGER, text, to_do));
+        let remedy = "give the address of the one that is meant with --server, or its settings";
+        findings.push(Finding::warning(MANAGER, text, remedy));
     }
     findings.extend(date.and_then(|date| compare_clocks(&date)));
     if let Ok(body) = client.try_get("/api/queues")? {
@@ -84,18 +86,19 @@ fn check_manager(
     manager: &ManagerResponse,
     findings: &mut Vec<Finding>,
 ) {
-    let own = env!("CARGO_PKG_VERSION");
+    let client_version = env!("CARGO_PKG_VERSION");
     let text = format!("version {} answers at {server} ({source})", manager.version);
-    findings.push(if manager.version == own {
+    findings.push(if manager.version == client_version {
         Finding::ok(MANAGER, text)
     } else {
-        let to_do = format!("this command line is {own}: use the same version for both");
-        Finding::warning(MANAGER, text, to_do)
+        let remedy =
+            format!("this command line is {client_version}: use the same version for both");
+        Finding::warning(MANAGER, text, remedy)
     });
     for check in manager.checks.iter().filter(|check| !check.ok) {
         let text = format!("it is not ready: {}: {}", check.name, check.detail);
-        let to_do = "docs/operations.md, section readiness, tells what the check means";
-        findings.push(Finding::error(MANAGER, text, to_do));
+        let remedy = "docs/operations.md, section readiness, tells what the check means";
+        findings.push(Finding::error(MANAGER, text, remedy));
     }
     if manager.ready {
         findings.push(Finding::ok(MANAGER, "it is ready"));
@@ -104,30 +107,30 @@ fn check_manager(
 
 /// Compares the manager's clock with the local one, by the header `Date` of its response.
 fn compare_clocks(date: &str) -> Option<Finding> {
-    let there = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
-    let here = clock::now().0 / 1_000_000_000;
-    let skew = here.abs_diff(there);
-    Some(if skew <= CLOCK_SKEW_MAX_S {
+    let manager_s = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
+    let local_s = clock::now().0 / NANOSECONDS_PER_SECOND;
+    let skew_s = local_s.abs_diff(manager_s);
+    Some(if skew_s <= CLOCK_SKEW_MAX_S {
         Finding::ok(CLOCK, "that of the manager and that of this machine agree")
     } else {
-        let which = if there > here { "ahead of" } else { "behind" };
-        let to_do = "set both by NTP: deadlines, timeouts and retention go by the manager's clock";
-        let text = format!("that of the manager is {skew}s {which} that of this machine");
-        Finding::warning(CLOCK, text, to_do)
+        let direction = if manager_s > local_s { "ahead of" } else { "behind" };
+        let remedy = "set both by NTP: deadlines, timeouts and retention go by the manager's clock";
+        let text = format!("that of the manager is {skew_s}s {direction} that of this machine");
+        Finding::warning(CLOCK, text, remedy)
     })
 }
 
 fn check_queues(body: &str, findings: &mut Vec<Finding>) -> Result<(), ClientError> {
-    let (mut is_fine, mut unattended) = (true, 0);
+    let (mut has_findings, mut unattended) = (false, 0);
     for entry in parse_list(body, "queues")? {
         let queue: QueueResponse = parse_response(entry.get())?;
         let name = quote(&queue.queue);
-        if let Some(why) = &queue.unknown {
-            is_fine = false;
-            let text = format!("nothing is known of {name}: {why}");
+        if let Some(reason) = &queue.unknown {
+            has_findings = true;
+            let text = format!("nothing is known of {name}: {reason}");
             findings.push(Finding::error(QUEUES, text, "see that the broker is reachable"));
         } else if queue.has_no_consumers() {
-            is_fine = false;
+            has_findings = true;
             unattended += 1;
             if unattended > QUEUES_LISTED_MAX {
                 continue;
@@ -142,10 +145,10 @@ fn check_queues(body: &str, findings: &mut Vec<Finding>) -> Result<(), ClientErr
     }
     if unattended > QUEUES_LISTED_MAX {
         let text = format!("{} more have no worker", unattended - QUEUES_LISTED_MAX);
-        let to_do = "workflow-manager queues --unattended lists them";
-        findings.push(Finding::warning(QUEUES, text, to_do));
+        let remedy = "workflow-manager queues --unattended lists them";
+        findings.push(Finding::warning(QUEUES, text, remedy));
     }
-    if is_fine {
+    if !has_findings {
         findings.push(Finding::ok(QUEUES, "each has a worker"));
     }
     Ok(())

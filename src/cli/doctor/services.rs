@@ -16,16 +16,19 @@ use std::time::Duration;
 
 const SERVICES: &str = "services";
 
-/// How long a response may take.
+/// How long the response to a probe may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks each web service of the settings and of the workflows. Nothing is posted to them.
+/// Checks each web service of the settings and of the workflows. The probes are `OPTIONS` requests;
+/// nothing is posted.
 pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) {
     let settings = &installation.settings;
     for bus in settings.bus_kinds().into_keys() {
         let Some(endpoints) = settings.push_bus(bus) else { continue };
-        let mut urls: BTreeMap<String, String> =
-            endpoints.iter().map(|(name, named)| (name.clone(), named.url.0.clone())).collect();
+        let mut urls: BTreeMap<String, String> = endpoints
+            .iter()
+            .map(|(name, endpoint)| (name.clone(), endpoint.url.0.clone()))
+            .collect();
         for queue in
             queues_on_bus(installation, bus).into_values().flatten().filter(|queue| is_url(queue))
         {
@@ -34,11 +37,11 @@ pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) 
         if urls.is_empty() {
             continue;
         }
-        let key = BusKey { name: Arc::from(bus), vhost: Arc::from("") };
-        let client = match service_client(settings, key) {
+        let bus_key = BusKey { name: Arc::from(bus), vhost: Arc::from("") };
+        let client = match service_client(settings, bus_key) {
             Ok(client) => client,
-            Err(why) => {
-                findings.push(Finding::error(SERVICES, why, "mend the settings push and tls"));
+            Err(error) => {
+                findings.push(Finding::error(SERVICES, error, "mend the settings push and tls"));
                 continue;
             }
         };
@@ -51,10 +54,10 @@ pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) 
     }
 }
 
-/// Returns the host of an address. The rest is not printed, since it may contain a secret.
+/// Returns the host of a URL. Other parts may contain a secret, and are not printed.
 fn display_host(url: &str) -> String {
-    let host = parse_web_address(url).ok();
-    let host = host.as_ref().and_then(|url| url.host_str());
+    let parsed_url = parse_web_address(url).ok();
+    let host = parsed_url.as_ref().and_then(|url| url.host_str());
     host.unwrap_or("an address that cannot be read").to_owned()
 }
 
@@ -63,19 +66,19 @@ fn to_finding(name: &str, url: &str, result: Result<u16, ProbeError>, location: 
     let subject = format!("{name} at {host}{location}");
     match result {
         Ok(status) => Finding::ok(SERVICES, format!("{subject} answers ({status} to OPTIONS)")),
-        Err(ProbeError::Denied(why)) => Finding::error(
+        Err(ProbeError::Denied(reason)) => Finding::error(
             SERVICES,
-            format!("{subject} may not be called: {why}"),
+            format!("{subject} may not be called: {reason}"),
             "give it another address, or change push.networks",
         ),
-        Err(ProbeError::Untrusted(why)) => Finding::error(
+        Err(ProbeError::Untrusted(reason)) => Finding::error(
             SERVICES,
-            format!("{subject} has a certificate that is not believed: {why}"),
+            format!("{subject} has a certificate that is not believed: {reason}"),
             "name its authority in tls.authorities, or give it a certificate for its name",
         ),
-        Err(ProbeError::Unreachable(why)) => Finding::error(
+        Err(ProbeError::Unreachable(reason)) => Finding::error(
             SERVICES,
-            format!("{subject} cannot be reached: {why}"),
+            format!("{subject} cannot be reached: {reason}"),
             "see that the name is right and that it runs; messages wait until then",
         ),
         Err(ProbeError::TimedOut) => Finding::warning(

@@ -1,4 +1,4 @@
-//! A message that is leased to this worker, and the calls that settle or extend it.
+//! A message that is leased to this worker, and the calls that settle it or extend its lease.
 
 use super::super::client::{ApiResult, Client, ReceivedMessage};
 use super::super::error::ClientError;
@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 use ureq::http::HeaderMap;
 
-/// The environment variables of a program, and the headers that they have the values of. The names
-/// are part of the worker protocol.
+/// The environment variables of a program, each with the header whose value it has. The names are
+/// part of the worker protocol.
 const HEADER_VARIABLES: [(&str, &str); 10] = [
     ("WORKFLOW_CORRELATION_ID", "correlation-id"),
     ("WORKFLOW_MESSAGE_ID", "message-id"),
@@ -23,10 +23,10 @@ const HEADER_VARIABLES: [(&str, &str); 10] = [
     ("WORKFLOW_TRACESTATE", "tracestate"),
 ];
 
-/// How long a reply may take: the response comes after a commit.
+/// The timeout of a reply. Its response waits for a commit.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a call without a commit may take.
+/// The timeout of other calls.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A message that is leased to this worker.
@@ -41,6 +41,11 @@ pub(super) struct WorkMessage {
 }
 
 impl WorkMessage {
+    /// Makes a message from a response.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the path of the reply is missing, or is not a path.
     pub(super) fn new(
         queue: &str,
         vhost: &str,
@@ -48,7 +53,7 @@ impl WorkMessage {
     ) -> Result<WorkMessage, ClientError> {
         let ReceivedMessage { headers, body } = received;
         let reply_to = header_text(&headers, "reply-to").into_owned();
-        // A full address is refused: the token must be sent to the manager only.
+        // A URL is refused: the token must be sent to the manager only.
         if !reply_to.starts_with('/') {
             return Err(ClientError::Refused(format!(
                 "a message of queue {queue} came without the path of its reply (Reply-To): is \
@@ -64,6 +69,7 @@ impl WorkMessage {
         })
     }
 
+    /// Returns the message id.
     pub(super) fn id(&self) -> String {
         header_text(&self.headers, "message-id").into_owned()
     }
@@ -72,7 +78,7 @@ impl WorkMessage {
         &self.reply_to
     }
 
-    /// Notes that the same message was leased to this worker again.
+    /// Replaces the path of the reply after the same message was leased to this worker again.
     pub(super) fn update_lease(&mut self, reply_to: String) {
         self.reply_to = reply_to;
     }
@@ -88,7 +94,7 @@ impl WorkMessage {
         )
     }
 
-    /// Returns the environment variables of the program. Those without a value are removed.
+    /// Returns the environment variables of the program. Those that are `None` must be removed.
     pub(super) fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
         let read_header = |(name, header): &(&'static str, &str)| {
             let value = self.headers.get(*header);
@@ -137,7 +143,7 @@ impl WorkMessage {
         client.post_bytes(&self.call_path(action), &query, body, timeout)
     }
 
-    /// Returns the path of a call, which is next to that of the reply.
+    /// Returns the path of a call, which differs from the path of the reply in its last segment.
     fn call_path(&self, action: &str) -> String {
         let (path, query) = match self.reply_to.split_once('?') {
             Some((path, query)) => (path, format!("?{query}")),
@@ -165,12 +171,12 @@ mod tests {
     }
 
     #[test]
-    fn calls_have_paths_next_to_that_of_the_reply() {
+    fn calls_differ_from_the_reply_in_the_last_segment_of_the_path() {
         let path = "/api/queue/reply/message/4711%3Aa%3A1/2/";
         let plain = message(&format!("{path}reply")).unwrap();
         assert_eq!(plain.call_path("extend"), format!("{path}extend"));
-        let of_vhost = message(&format!("{path}reply?vhost=v")).unwrap();
-        assert_eq!(of_vhost.call_path("nack"), format!("{path}nack?vhost=v"));
+        let with_vhost = message(&format!("{path}reply?vhost=v")).unwrap();
+        assert_eq!(with_vhost.call_path("nack"), format!("{path}nack?vhost=v"));
     }
 
     #[test]
@@ -182,7 +188,7 @@ mod tests {
     #[test]
     fn variables_without_a_header_are_removed() {
         let variables = message("/r").unwrap().environment();
-        let value_of = |name| variables.iter().find(|(known, _)| *known == name).unwrap().1.clone();
+        let value_of = |name| variables.iter().find(|(key, _)| *key == name).unwrap().1.clone();
         assert_eq!(value_of("WORKFLOW_STEP"), Some("a:b".into()));
         assert_eq!(value_of("WORKFLOW_PRIORITY"), None);
     }

@@ -1,4 +1,4 @@
-//! The task of one message: runs the program, extends the lease meanwhile, and sends the reply
+//! The task of one message: runs the program, extends the lease meanwhile, and retries the reply
 //! until the manager has accepted it.
 
 use super::super::client::Client;
@@ -17,29 +17,29 @@ use std::time::Duration;
 use tokio::time::Instant;
 use ureq::http::StatusCode;
 
-/// The time between SIGTERM and SIGKILL.
+/// The grace period between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(10);
 
-/// The same, after the second signal to stop.
+/// The grace period after the second stop signal.
 const TERMINATION_GRACE_SHORT: Duration = Duration::from_secs(2);
 
-/// The lease is extended when this fraction of it has passed: one over this number.
+/// How often a lease is extended within its duration.
 const EXTENSIONS_PER_LEASE: u32 = 3;
 
-/// The longest pause before an extension that did not reach the manager is tried again.
+/// The maximum delay before a failed extension is retried.
 const EXTEND_RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// The bounds of the pause between two attempts to reply.
+/// The bounds of the backoff between two attempts to reply.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// How much of an invalid output is quoted, in bytes.
+/// The maximum length of the quoted beginning of an invalid output, in bytes.
 const QUOTED_BYTES_MAX: usize = 60;
 
-/// The delay of the redelivery if the program could not be started.
+/// The delay with which a message is requeued if the program could not be started.
 const SPAWN_FAILURE_DELAY: &str = "10s";
 
-/// What all tasks share.
+/// The context that all tasks share.
 pub(super) struct WorkContext {
     pub(super) client: Client,
     pub(super) program: Program,
@@ -49,9 +49,9 @@ pub(super) struct WorkContext {
 
 /// An event for the dispatcher.
 pub(super) enum DispatcherEvent {
-    /// A signal asks the worker to stop.
+    /// A stop signal was received.
     Stop,
-    /// The reply to the message with this id did not reach the manager yet.
+    /// The reply to the message with this id has not reached the manager yet.
     ReplyUnsent(String),
     /// The program cannot be started.
     SpawnFailed(io::Error),
@@ -63,8 +63,9 @@ pub(super) enum DispatcherEvent {
 pub(super) enum TaskOutcome {
     /// The message is not settled.
     Unsettled,
+    /// The message is settled by a result or an error.
     Settled,
-    /// The message is settled by an output that no step can have, for this reason.
+    /// The message is settled by an output that is not valid, for this reason.
     InvalidOutput(String),
 }
 
@@ -77,37 +78,38 @@ pub(super) struct MessageTask<'b> {
     pub(super) dispatcher: Sender<DispatcherEvent>,
 }
 
-/// Why a program was asked to end.
+/// Why a program was stopped.
 enum StopReason {
-    /// The manager no longer wants the reply.
+    /// The attempt is over, for this reason, and the manager does not want a reply.
     AttemptOver(String),
-    /// The output is too large. The reply says so.
+    /// The output is too large. The reply is an error that says so.
     OutputTooLarge,
+    /// The message is to be requeued.
     Requeued,
 }
 
-/// The manager's answer to a reply.
+/// The manager's response to a reply.
 #[derive(Deserialize)]
 struct ReplyResponse {
     taken: bool,
     reason: Option<Text>,
-    /// Why the attempt failed by the result. Managers up to 0.1.0 do not say it.
+    /// Why the result failed the attempt, if it did. Managers up to 0.1.0 do not report it.
     failed: Option<Text>,
 }
 
-/// What became of a reply that was sent.
+/// What became of a reply that the manager has received.
 #[derive(Default)]
-struct Outcome {
-    /// That it changed nothing, if so.
-    useless: String,
+struct ReplyOutcome {
+    /// A note that the reply changed nothing, for the log. Empty if it took effect.
+    note: String,
     /// Why the result failed the attempt, if it did.
-    failed: Option<String>,
+    failure: Option<String>,
 }
 
 impl MessageTask<'_> {
     /// Processes the message, and returns how that ended.
     pub(super) fn run(mut self) -> TaskOutcome {
-        let begun = clock::timer_now();
+        let start = clock::timer_now();
         let WorkContext { program, is_quiet, .. } = self.context;
         let input = std::mem::take(&mut self.message.body);
         let program = match program.start(self.message.environment(), input, &self.event_sender) {
@@ -119,16 +121,16 @@ impl MessageTask<'_> {
                 return TaskOutcome::Unsettled;
             }
         };
-        let stopped = self.wait_for_exit(&program);
-        if stopped.is_some() {
-            // Also ends the processes that it has started.
+        let stop_reason = self.wait_for_exit(&program);
+        if stop_reason.is_some() {
+            // Kills the processes that the program has started, too.
             program.kill();
         }
         let ended = program.wait_for_output();
-        let took = Millis::from_duration(begun.elapsed());
-        let result = match (stopped, ended) {
-            (Some(StopReason::AttemptOver(why)), _) => {
-                self.log(&format!("stopped after {took}: {why}"));
+        let elapsed = Millis::from_duration(start.elapsed());
+        let result = match (stop_reason, ended) {
+            (Some(StopReason::AttemptOver(reason)), _) => {
+                self.log(&format!("stopped after {elapsed}: {reason}"));
                 return TaskOutcome::Unsettled;
             }
             (Some(StopReason::Requeued), _) => {
@@ -140,43 +142,44 @@ impl MessageTask<'_> {
                 Err(format!("the end of the program is not known: {error}"))
             }
         };
-        // It is sent all the same: the manager keeps its beginning for the reader.
-        let mut wrong = result.as_ref().ok().and_then(|output| find_output_error(output));
-        let (is_settled, outcome) = match self.reply(&result) {
-            Ok(Outcome { useless, failed }) => {
-                // What the step asks of a result besides, the manager alone knows.
-                wrong = wrong.or(failed);
-                (true, useless)
+        // An invalid output is sent all the same: the manager keeps its beginning for diagnosis.
+        let mut output_error = result.as_ref().ok().and_then(|output| find_output_error(output));
+        let (is_settled, note) = match self.reply(&result) {
+            Ok(ReplyOutcome { note, failure }) => {
+                // Only the manager knows what else the step requires of a result.
+                output_error = output_error.or(failure);
+                (true, note)
             }
-            Err(unsettled) => (false, unsettled),
+            Err(note) => (false, note),
         };
         if !is_quiet || !is_settled {
-            let summary = match (&result, &wrong) {
+            let summary = match (&result, &output_error) {
                 (Ok(_), None) => "result".to_owned(),
-                (Ok(_), Some(wrong)) => format!("error: {wrong}"),
+                (Ok(_), Some(error)) => format!("error: {error}"),
                 (Err(error), _) => format!("error: {}", error.lines().next().unwrap_or_default()),
             };
-            self.log(&format!("took {took}, {summary}{outcome}"));
+            self.log(&format!("took {elapsed}, {summary}{note}"));
         }
-        match wrong {
+        match output_error {
             _ if !is_settled => TaskOutcome::Unsettled,
             None => TaskOutcome::Settled,
-            Some(wrong) => TaskOutcome::InvalidOutput(wrong),
+            Some(reason) => TaskOutcome::InvalidOutput(reason),
         }
     }
 
-    /// Waits until the program has ended. Returns why it was asked to end, if it was.
+    /// Waits until the program has ended, and extends the lease meanwhile. Returns why the program
+    /// was stopped, if it was.
     fn wait_for_exit(&mut self, program: &RunningProgram) -> Option<StopReason> {
         let interval = self.context.lease / EXTENSIONS_PER_LEASE;
         let mut extend_at = clock::timer_now() + interval;
         let mut kill_at: Option<Instant> = None;
-        let mut stopped = None;
+        let mut stop_reason = None;
         loop {
-            let until = kill_at.unwrap_or(extend_at);
-            let left = until.saturating_duration_since(clock::timer_now());
-            let reason = match self.events.recv_timeout(left) {
+            let next_timer = kill_at.unwrap_or(extend_at);
+            let timeout = next_timer.saturating_duration_since(clock::timer_now());
+            let reason = match self.events.recv_timeout(timeout) {
                 Ok(TaskEvent::ProgramEnded) | Err(RecvTimeoutError::Disconnected) => {
-                    return stopped;
+                    return stop_reason;
                 }
                 Ok(TaskEvent::Redelivered(reply_to)) => {
                     self.message.update_lease(reply_to);
@@ -185,7 +188,7 @@ impl MessageTask<'_> {
                 }
                 Ok(TaskEvent::OutputTooLarge) => StopReason::OutputTooLarge,
                 Ok(TaskEvent::Requeue) => StopReason::Requeued,
-                Err(RecvTimeoutError::Timeout) if stopped.is_some() => {
+                Err(RecvTimeoutError::Timeout) if stop_reason.is_some() => {
                     program.kill();
                     kill_at = Some(clock::timer_now() + TERMINATION_GRACE);
                     continue;
@@ -199,7 +202,7 @@ impl MessageTask<'_> {
                         extend_at = clock::timer_now() + interval.min(EXTEND_RETRY_MAX);
                         continue;
                     }
-                    Err(Some(gone)) => gone,
+                    Err(Some(reason)) => reason,
                 },
             };
             let grace = if matches!(reason, StopReason::Requeued) {
@@ -208,63 +211,69 @@ impl MessageTask<'_> {
                 TERMINATION_GRACE
             };
             kill_at = Some(clock::timer_now() + grace);
-            stopped.get_or_insert(reason);
+            stop_reason.get_or_insert(reason);
             program.terminate();
         }
     }
 
     /// Extends the lease.
     ///
-    /// Returns an error without a reason if the manager was not reached, and with a reason if it no
-    /// longer wants the reply.
+    /// # Errors
+    ///
+    /// Returns an error with a reason to stop if the attempt is over, and without one if the call
+    /// may be retried.
     fn extend(&self) -> Result<(), Option<StopReason>> {
         let lease = humantime::format_duration(self.context.lease).to_string();
         match self.message.extend(&self.context.client, &lease) {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err((StatusCode::GONE, why))) => Err(Some(StopReason::AttemptOver(why))),
+            Ok(Err((StatusCode::GONE, detail))) => Err(Some(StopReason::AttemptOver(detail))),
             Ok(Err(_)) | Err(_) => Err(None),
         }
     }
 
-    /// Replies until the manager has taken it; an error if it came to nothing.
-    fn reply(&self, result: &Result<Vec<u8>, String>) -> Result<Outcome, String> {
+    /// Sends the reply, and retries until the manager has received it.
+    ///
+    /// # Errors
+    ///
+    /// Returns a note for the log if the reply was refused, or the message was requeued instead.
+    fn reply(&self, result: &Result<Vec<u8>, String>) -> Result<ReplyOutcome, String> {
         let error_body =
-            |why: &str| json!({ "error": why, "retryable": true }).to_string().into_bytes();
+            |error: &str| json!({ "error": error, "retryable": true }).to_string().into_bytes();
         let (mut is_error, mut body) = match result {
             Ok(output) => (false, output.clone()),
-            Err(why) => (true, error_body(why)),
+            Err(error) => (true, error_body(error)),
         };
-        let mut pause = BACKOFF_MIN;
-        let mut refused = None;
+        let mut backoff = BACKOFF_MIN;
+        let mut refusal = None;
         loop {
             let error = match self.message.reply(&self.context.client, is_error, &body) {
-                Ok(Ok(answer)) => {
-                    let Outcome { useless, failed } = outcome(&answer);
-                    return Ok(Outcome { useless, failed: refused.or(failed) });
+                Ok(Ok(response)) => {
+                    let ReplyOutcome { note, failure } = parse_reply_outcome(&response);
+                    return Ok(ReplyOutcome { note, failure: refusal.or(failure) });
                 }
-                Ok(Err((StatusCode::PAYLOAD_TOO_LARGE, why))) if !is_error => {
-                    let why = format!("the manager refused it: {why}");
-                    (is_error, body) = (true, error_body(&why));
-                    refused = Some(why);
+                Ok(Err((StatusCode::PAYLOAD_TOO_LARGE, detail))) if !is_error => {
+                    let reason = format!("the manager refused it: {detail}");
+                    (is_error, body) = (true, error_body(&reason));
+                    refusal = Some(reason);
                     continue;
                 }
-                Ok(Err((status, why))) if !is_retryable(status) => {
-                    return Err(format!(", refused: {why}"));
+                Ok(Err((status, detail))) if !is_retryable(status) => {
+                    return Err(format!(", refused: {detail}"));
                 }
-                Ok(Err((_, why))) => why,
+                Ok(Err((_, detail))) => detail,
                 Err(error) => error.to_string(),
             };
-            // Sending fails only if the worker stops.
+            // Sending cannot fail: the dispatcher outlives the tasks.
             let _ = self.dispatcher.send(DispatcherEvent::ReplyUnsent(self.message.id()));
-            let until = clock::timer_now() + pause;
+            let retry_at = clock::timer_now() + backoff;
             loop {
-                let left = until.saturating_duration_since(clock::timer_now());
-                match self.events.recv_timeout(left) {
+                let timeout = retry_at.saturating_duration_since(clock::timer_now());
+                match self.events.recv_timeout(timeout) {
                     Ok(TaskEvent::Requeue) => {
                         self.requeue("0s");
                         return Err(format!(", not sent: {error}"));
                     }
-                    // The reply may go to any delivery of the message.
+                    // The reply may be sent to any delivery of the message.
                     Ok(
                         TaskEvent::Redelivered(_)
                         | TaskEvent::ProgramEnded
@@ -273,15 +282,16 @@ impl MessageTask<'_> {
                     Err(_) => break,
                 }
             }
-            pause = (pause * 2).min(BACKOFF_MAX);
+            backoff = (backoff * 2).min(BACKOFF_MAX);
         }
     }
 
     fn requeue(&self, delay: &str) {
         match self.message.requeue(&self.context.client, delay) {
             Ok(()) => self.log("given back"),
-            Err(why) => self
-                .log(&format!("not given back, another worker gets it when its lease ends: {why}")),
+            Err(error) => self.log(&format!(
+                "not given back, another worker gets it when its lease ends: {error}"
+            )),
         }
     }
 
@@ -290,18 +300,19 @@ impl MessageTask<'_> {
     }
 }
 
-/// Why an output can be no step's, if so: it is no JSON object. The manager judges by the same
-/// rules, and by those of the step.
+/// Returns why an output is not valid: it is no JSON object. The manager applies the same rules,
+/// and those of the step.
 fn find_output_error(output: &[u8]) -> Option<String> {
-    let why = Object::parse(output).err()?;
-    let text = String::from_utf8_lossy(&output[..output.len().min(QUOTED_BYTES_MAX)]);
-    let more = if output.len() > QUOTED_BYTES_MAX { "…" } else { "" };
+    let error = Object::parse(output).err()?;
+    let start = String::from_utf8_lossy(&output[..output.len().min(QUOTED_BYTES_MAX)]);
+    let ellipsis = if output.len() > QUOTED_BYTES_MAX { "…" } else { "" };
     Some(format!(
-        "the output is no JSON object: {why}; it begins with {}{more}",
-        quote_start(&text)
+        "the output is no JSON object: {error}; it begins with {}{ellipsis}",
+        quote_start(&start)
     ))
 }
 
+/// Quotes the start of an output, without half a character at its end.
 fn quote_start(text: &str) -> String {
     format!("\"{}\"", escape(text.trim_end_matches('\u{fffd}')))
 }
@@ -317,16 +328,16 @@ fn is_retryable(status: StatusCode) -> bool {
     status.is_server_error() || retryable.contains(&status)
 }
 
-/// What the manager says of a reply.
-fn outcome(answer: &str) -> Outcome {
-    match serde_json::from_str(answer) {
-        Ok(ReplyResponse { taken: false, reason, .. }) => Outcome {
-            useless: format!(", which changed nothing: {}", reason.unwrap_or_default()),
-            failed: None,
+/// Parses the response to a reply. An unknown response counts as a success.
+fn parse_reply_outcome(response: &str) -> ReplyOutcome {
+    match serde_json::from_str(response) {
+        Ok(ReplyResponse { taken: false, reason, .. }) => ReplyOutcome {
+            note: format!(", which changed nothing: {}", reason.unwrap_or_default()),
+            failure: None,
         },
         Ok(ReplyResponse { taken: true, failed, .. }) => {
-            Outcome { useless: String::new(), failed: failed.map(|why| why.to_string()) }
+            ReplyOutcome { note: String::new(), failure: failed.map(|reason| reason.to_string()) }
         }
-        Err(_) => Outcome::default(),
+        Err(_) => ReplyOutcome::default(),
     }
 }

@@ -1,5 +1,5 @@
-//! The program that does the work. Each message has a process with a process group of its own, so
-//! that signals of the terminal do not reach it, and signals of the worker reach its children too.
+//! The program that processes messages. Each message has a process with a process group of its own:
+//! signals of the terminal do not reach it, and signals of the worker reach its children, too.
 
 use super::super::error::ClientError;
 use super::tail::Tail;
@@ -17,14 +17,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The largest output of a program, in bytes: the manager's default (`limits.reply_bytes_max`).
+/// The maximum size of the output of a program, in bytes: the manager's default
+/// (`limits.reply_bytes_max`).
 pub(super) const OUTPUT_BYTES_MAX: usize = 16 << 20;
 
-/// How long to wait for the rest of the output after the program has ended, if a child keeps the
-/// pipe open.
+/// How long to wait for more output after the program has ended, if a child process keeps the pipe
+/// open.
 const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
-/// The longest line that is forwarded as a whole, in bytes.
+/// The maximum length of a line that is forwarded at once, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// An event for the task of a message.
@@ -33,7 +34,7 @@ pub(super) enum TaskEvent {
     ProgramEnded,
     /// The output is larger than allowed.
     OutputTooLarge,
-    /// The message was delivered to this worker again; the reply goes to this path.
+    /// The message was delivered to this worker again. The reply is sent to this path.
     Redelivered(String),
     /// The message is to be requeued.
     Requeue,
@@ -46,18 +47,18 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Finds the program of a command.
+    /// Finds the program of a command, by its path or in `PATH`.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no such program.
+    /// Returns an error if there is no executable file.
     pub(super) fn find(command: &[OsString]) -> Result<Program, ClientError> {
         let (name, arguments) = command
             .split_first()
             .ok_or_else(|| ClientError::Usage("name a program after --".to_owned()))?;
         let is_executable = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
         let name_text = escape(&name.to_string_lossy()).into_owned();
-        let why = if name.as_bytes().contains(&b'/') {
+        let problem = if name.as_bytes().contains(&b'/') {
             let path = Path::new(name);
             match (path.is_file(), is_executable(path)) {
                 (_, true) => None,
@@ -70,8 +71,8 @@ impl Program {
             });
             (!is_found).then_some("it is in no folder of PATH")
         };
-        match why {
-            Some(why) => Err(ClientError::Usage(format!("cannot run {name_text}: {why}"))),
+        match problem {
+            Some(problem) => Err(ClientError::Usage(format!("cannot run {name_text}: {problem}"))),
             None => Ok(Program { name: name.clone(), arguments: arguments.to_vec() }),
         }
     }
@@ -81,7 +82,7 @@ impl Program {
         escape(&self.name.to_string_lossy()).into_owned()
     }
 
-    /// Starts the program with an input. What happens to it is sent to `events`.
+    /// Starts the program with environment variables and an input. Its events are sent to `events`.
     pub(super) fn start(
         &self,
         variables: Vec<(&'static str, Option<OsString>)>,
@@ -112,7 +113,7 @@ impl Program {
     }
 }
 
-/// The chunks of standard output, and the end of standard error.
+/// The chunks of standard output, and the tail of standard error.
 type ProgramOutputs = (Receiver<Vec<u8>>, Receiver<Tail>);
 
 /// Starts the threads that write a program's input, read its outputs, and wait for its end.
@@ -148,7 +149,7 @@ fn spawn_thread(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().spawn(work).map(drop)
 }
 
-/// A program that runs.
+/// A running program.
 pub(super) struct RunningProgram {
     child: Child,
     pid: Pid,
@@ -159,8 +160,9 @@ pub(super) struct RunningProgram {
 /// A program that has ended.
 pub(super) struct EndedProgram {
     status: ExitStatus,
-    /// The output, or `None` if it was too large.
+    /// The output. `None` if it was too large.
     output: Option<Vec<u8>>,
+    /// The last lines of standard error.
     tail: String,
 }
 
@@ -175,14 +177,14 @@ impl RunningProgram {
         self.signal(Signal::KILL);
     }
 
-    /// Signals the process group. The process is not reaped before `wait_for_output`, so the id
-    /// cannot belong to another group.
+    /// Signals the process group. The process is not reaped before `wait_for_output`, so its id
+    /// cannot have been reused.
     fn signal(&self, signal: Signal) {
-        // Signalling fails if the group has ended.
+        // Signalling fails if the group has exited.
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// Waits for the rest of the output and the exit status.
+    /// Waits for the remaining output and the exit status.
     pub(super) fn wait_for_output(mut self) -> io::Result<EndedProgram> {
         let mut output = Some(Vec::new());
         loop {
@@ -212,22 +214,22 @@ impl EndedProgram {
             let is_empty = output.trim_ascii().is_empty();
             return Ok(if is_empty { Vec::new() } else { output });
         }
-        let how = match (self.status.code(), self.status.signal()) {
+        let exit_text = match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => format!("killed by signal {signal}"),
             (None, None) => self.status.to_string(),
         };
-        Err(if self.tail.is_empty() { how } else { format!("{how}: {}", self.tail) })
+        Err(if self.tail.is_empty() { exit_text } else { format!("{exit_text}: {}", self.tail) })
     }
 }
 
-/// Waits for the end of a process, and leaves its status for `wait`.
+/// Waits until a process has exited, and does not reap it.
 fn wait_for_exit(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
 }
 
-/// Sends the output in chunks, until it is larger than allowed.
+/// Sends the output in chunks. Stops once it is larger than `OUTPUT_BYTES_MAX`.
 fn forward_output(mut source: impl Read, chunks: &Sender<Vec<u8>>, events: &Sender<TaskEvent>) {
     let mut buffer = vec![0; LINE_BYTES_MAX];
     let mut total = 0;
@@ -237,26 +239,26 @@ fn forward_output(mut source: impl Read, chunks: &Sender<Vec<u8>>, events: &Send
             return;
         }
         if total > OUTPUT_BYTES_MAX {
-            // The pipe is closed by this, so the program cannot write more.
+            // To return closes the pipe, so the program cannot write more.
             drop(events.send(TaskEvent::OutputTooLarge));
             return;
         }
     }
 }
 
-/// Forwards standard error in whole lines, and returns its end.
+/// Forwards standard error in complete lines, and returns its tail.
 fn forward_stderr(mut source: impl Read) -> Tail {
     let (mut tail, mut line) = (Tail::default(), Vec::new());
     let mut buffer = vec![0; LINE_BYTES_MAX];
-    // With standard error closed, nobody can read it.
+    // Writing fails if standard error is closed; then nobody would read the lines.
     let write = |bytes: &[u8]| drop(stderr().write_all(bytes));
     while let Some(chunk) = read_chunk(&mut source, &mut buffer) {
         tail.add(chunk);
         line.extend_from_slice(chunk);
-        let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let whole = if line.len() > LINE_BYTES_MAX { line.len() } else { whole };
-        write(&line[..whole]);
-        line.drain(..whole);
+        let lines_end = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |index| index + 1);
+        let forwarded = if line.len() > LINE_BYTES_MAX { line.len() } else { lines_end };
+        write(&line[..forwarded]);
+        line.drain(..forwarded);
     }
     if !line.is_empty() {
         line.push(b'\n');
@@ -265,7 +267,7 @@ fn forward_stderr(mut source: impl Read) -> Tail {
     tail
 }
 
-/// Reads the next bytes. Returns `None` at the end.
+/// Reads the next bytes into the buffer. Returns `None` at the end, or after an error.
 pub(crate) fn read_chunk<'b>(source: &mut impl Read, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     loop {
         match source.read(buffer) {
@@ -277,8 +279,8 @@ pub(crate) fn read_chunk<'b>(source: &mut impl Read, buffer: &'b mut [u8]) -> Op
     }
 }
 
-/// Returns whether a program could not be started for lack of a resource that may be available
-/// later.
+/// Returns whether an error of starting a program is transient: a resource is exhausted, or the
+/// file is being written.
 pub(super) fn is_transient(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let transient = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::TXTBSY];
@@ -294,11 +296,11 @@ mod tests {
     fn a_missing_program_is_refused_with_a_reason() {
         let find = |name: &str| Program::find(&[name.into()]).map(drop);
         assert!(find("sh").is_ok() && find("/bin/sh").is_ok());
-        for (name, why) in
+        for (name, reason) in
             [("no-such-program", "PATH"), ("/etc/passwd", "chmod"), ("/no/such", "no such file")]
         {
             let error = find(name).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains(why), "{error}");
+            assert!(error.contains(name) && error.contains(reason), "{error}");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! The end of a program's standard error.
+//! The tail of a program's standard error, for the reason of a failed attempt.
 
 use engine::text::escape_lines;
 
-/// How much of it is kept, in bytes.
+/// The maximum size of the tail, in bytes.
 const TAIL_BYTES_MAX: usize = 2048;
 
-/// How many lines of it are rendered.
+/// The maximum number of rendered lines.
 const LINES_MAX: usize = 20;
 
-/// The longest rendered text, in bytes. Escaping makes a text longer.
+/// The maximum size of the rendered text, in bytes. Escaping makes a text longer.
 const RENDERED_BYTES_MAX: usize = 3072;
 
 /// The last bytes of a stream.
@@ -19,11 +19,12 @@ pub(super) struct Tail {
 }
 
 impl Tail {
+    /// Adds bytes, and drops the oldest ones beyond the maximum.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        let beyond = self.bytes.len().saturating_sub(TAIL_BYTES_MAX);
-        if beyond > 0 {
-            self.bytes.drain(..beyond);
+        let excess = self.bytes.len().saturating_sub(TAIL_BYTES_MAX);
+        if excess > 0 {
+            self.bytes.drain(..excess);
             self.is_truncated = true;
         }
     }
@@ -32,15 +33,15 @@ impl Tail {
     pub(super) fn render(&self) -> String {
         let text = String::from_utf8_lossy(&self.bytes);
         let lines: Vec<&str> = text.trim_end().lines().collect();
-        // The first line may be the end of a longer one.
-        let first = usize::from(self.is_truncated && lines.len() > 1);
-        let first = first.max(lines.len().saturating_sub(LINES_MAX));
-        let rendered = escape_lines(&lines[first..].join("\n"));
-        let mut from = rendered.len().saturating_sub(RENDERED_BYTES_MAX);
-        while !rendered.is_char_boundary(from) {
-            from += 1;
+        // If bytes were dropped, the first line may be incomplete.
+        let first_line = usize::from(self.is_truncated && lines.len() > 1);
+        let first_line = first_line.max(lines.len().saturating_sub(LINES_MAX));
+        let rendered = escape_lines(&lines[first_line..].join("\n"));
+        let mut start = rendered.len().saturating_sub(RENDERED_BYTES_MAX);
+        while !rendered.is_char_boundary(start) {
+            start += 1;
         }
-        rendered[from..].to_owned()
+        rendered[start..].to_owned()
     }
 }
 

@@ -1,7 +1,7 @@
-//! A stub manager over AMQP: the manager's side of the worker protocol over a real broker, for one
-//! worker that is tested. It sends messages, receives replies, and runs a proxy between the worker
-//! and the broker. The proxy observes in what order the worker publishes and acknowledges, and cuts
-//! its connection on demand.
+//! A stub manager over AMQP: the manager's side of the worker protocol over a real broker. It sends
+//! messages, receives replies, and runs a proxy between the worker under test and the broker. The
+//! proxy observes in what order the worker publishes and acknowledges, and cuts its connection on
+//! demand.
 
 mod conversation;
 mod frames;
@@ -35,21 +35,23 @@ use proxy::Proxy;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The longest name of the queue, in bytes: `message_id` is `<UUID>:<queue>:<attempt>`, and AMQP
-/// allows 255 bytes.
+/// The maximum length of the queue's name, in bytes: `message_id` is `<UUID>:<queue>:<attempt>`,
+/// and AMQP allows 255 bytes.
 const QUEUE_BYTES_MAX: usize = 255 - 36 - 3;
 
+/// The delivery mode of persistent messages.
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
-/// The most replies that are not acknowledged.
+/// The maximum number of unacknowledged replies.
 const PREFETCH: u16 = 100;
 
+/// The heartbeat of the connection to the broker.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// How long the broker may take to notice that connections were cut.
+/// How long the broker may take to notice that the worker's connections were closed.
 const CLEAR_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often that is checked.
+/// The interval at which the consumers are counted until then.
 const CLEAR_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A stub manager that uses one queue of a broker.
@@ -62,8 +64,8 @@ pub(super) struct AmqpStub {
     reply_queue: String,
     proxy: Proxy,
     log: MessageLog,
-    /// Whether the stub manager declared the queue.
-    is_queue_ours: bool,
+    /// Whether the stub manager has declared the queue, and so may delete it.
+    has_declared_queue: bool,
 }
 
 impl AmqpStub {
@@ -72,46 +74,47 @@ impl AmqpStub {
     ///
     /// # Errors
     ///
-    /// Says in one sentence why the worker cannot be tested with this broker and queue.
+    /// Returns an error if the worker cannot be tested with this broker and queue.
     pub(super) async fn open(
         server: &str,
         queue: &str,
         log: EventLog,
     ) -> Result<AmqpStub, ClientError> {
-        let refused = |why: &str| Err(ClientError::Refused(why.to_owned()));
+        let refuse = |reason: &str| Err(ClientError::Refused(reason.to_owned()));
         if queue.len() > QUEUE_BYTES_MAX {
-            let why = format!("the queue's name has more than {QUEUE_BYTES_MAX} bytes");
-            return Err(ClientError::Usage(why));
+            return Err(ClientError::Usage(format!(
+                "the queue's name has more than {QUEUE_BYTES_MAX} bytes"
+            )));
         }
         let authorities = Authorities::default();
         let address = BrokerAddress::parse_server(server, None, HEARTBEAT, &authorities)
             .map_err(|error| ClientError::Refused(error.to_string()))?;
         if address.is_tls() {
-            return refused(
+            return refuse(
                 "worker-test sees nothing through TLS: name a broker with amqp://, such as one on \
                  this machine",
             );
         }
-        let opened = address.open("worker-test").await;
-        let connection = Rc::new(opened.map_err(ClientError::Refused)?);
+        let result = address.open("worker-test").await;
+        let connection = Rc::new(result.map_err(ClientError::Refused)?);
         let queues = QueueDeclarer::new(connection.clone());
-        let is_queue_ours = match queue_status(&address, queues.check(queue).await) {
+        let has_declared_queue = match queue_status(&address, queues.check(queue).await) {
             QueueStatus::Missing => true,
             QueueStatus::Exists { messages: 0, consumers: 0, .. } => false,
             QueueStatus::Exists { messages, consumers, .. } => {
                 close_connection(&connection).await;
-                return refused(&format!(
+                return refuse(&format!(
                     "the queue has {messages} messages and {consumers} consumers: worker-test \
                      needs one that nobody else uses; take another queue or virtual host, and \
                      let the worker connect to the address that worker-test names"
                 ));
             }
-            QueueStatus::Unknown(why) => return refused(&why),
-            QueueStatus::Endpoint { .. } => return refused("it is no queue of a broker"),
+            QueueStatus::Unknown(reason) => return refuse(&reason),
+            QueueStatus::Endpoint { .. } => return refuse("it is no queue of a broker"),
         };
         let reply_queue = format!("workflow-manager-worker-test-{}", clock::new_id());
         let log = MessageLog::new(log);
-        let channel = reply_channel(&connection, &reply_queue, log.clone())
+        let channel = open_channel(&connection, &reply_queue, log.clone())
             .await
             .map_err(|error| ClientError::Refused(address.explain(&error)))?;
         let watched_queues =
@@ -129,7 +132,7 @@ impl AmqpStub {
             reply_queue,
             proxy,
             log,
-            is_queue_ours,
+            has_declared_queue,
         };
         stub.declare().await?;
         Ok(stub)
@@ -137,40 +140,40 @@ impl AmqpStub {
 
     /// Returns the address for the worker: `server` with the proxy's host and port.
     pub(super) fn address_for_worker(&self, server: &str) -> String {
-        let (scheme, rest) = server.split_once("://").unwrap_or(("amqp", server));
-        let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (scheme, after_scheme) = server.split_once("://").unwrap_or(("amqp", server));
+        let (authority, path) =
+            after_scheme.split_at(after_scheme.find(['/', '?', '#']).unwrap_or(after_scheme.len()));
         let user = authority.rsplit_once('@').map_or(String::new(), |(user, _)| format!("{user}@"));
-        format!("{scheme}://{user}127.0.0.1:{}{behind}", self.proxy.port())
+        format!("{scheme}://{user}127.0.0.1:{}{path}", self.proxy.port())
     }
 
     /// Sends a message as the manager does, and waits for the broker's confirm.
     pub(super) async fn send(&self, message: &TestMessage) -> Result<(), ClientError> {
         self.log.register(message.correlation_id(), message.number);
-        let publishing = self.channel.basic_publish(
+        let publish = self.channel.basic_publish(
             "".into(),
             self.queue_name(),
             BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() },
             &message.body,
             properties(message, &self.reply_queue),
         );
-        let confirm = publishing.await.map_err(|error| self.explain(&error))?;
-        let why = match confirm.await.map_err(|error| self.explain(&error))? {
+        let confirm = publish.await.map_err(|error| self.explain(&error))?;
+        let problem = match confirm.await.map_err(|error| self.explain(&error))? {
             Confirmation::Ack(None) => return Ok(()),
             Confirmation::Ack(Some(_)) => "the queue is missing",
             Confirmation::Nack(_) | Confirmation::NotRequested => {
                 "the broker did not take a message"
             }
         };
-        Err(ClientError::Refused(why.to_owned()))
+        Err(ClientError::Refused(problem.to_owned()))
     }
 
     /// Makes the proxy cut the worker's connection once, at this message.
-    pub(super) fn cut(&self, message: &TestMessage, at: CutTiming) {
-        self.proxy.interventions().cut_at(message.correlation_id(), at);
+    pub(super) fn cut(&self, message: &TestMessage, timing: CutTiming) {
+        self.proxy.interventions().cut_at(message.correlation_id(), timing);
     }
 
-    /// Keeps this message from being requeued from now on: the proxy turns a requeue into a
-    /// rejection.
+    /// Prevents this message from being requeued: the proxy turns a requeue into a rejection.
     pub(super) fn prevent_requeue(&self, message: &TestMessage) {
         self.proxy.interventions().prevent_requeue(message.correlation_id());
     }
@@ -178,14 +181,14 @@ impl AmqpStub {
     /// Removes the messages that wait in the queue or are in flight.
     pub(super) async fn clear(&self) -> Result<(), ClientError> {
         self.proxy.pause();
-        let until = clock::timer_now() + CLEAR_TIMEOUT;
-        // Messages in flight are in the queue again when their consumers are gone.
-        while self.has_consumers().await && clock::timer_now() < until {
+        let deadline = clock::timer_now() + CLEAR_TIMEOUT;
+        // The broker requeues messages in flight once their consumers are gone.
+        while self.has_consumers().await && clock::timer_now() < deadline {
             tokio::time::sleep(CLEAR_POLL_INTERVAL).await;
         }
         self.declare().await?;
-        let purging = self.channel.queue_purge(self.queue_name(), QueuePurgeOptions::default());
-        purging.await.map_err(|error| self.explain(&error))?;
+        let purge = self.channel.queue_purge(self.queue_name(), QueuePurgeOptions::default());
+        purge.await.map_err(|error| self.explain(&error))?;
         self.proxy.resume();
         Ok(())
     }
@@ -195,6 +198,7 @@ impl AmqpStub {
         matches!(self.inspect().await, QueueStatus::Exists { consumers: 1.., .. })
     }
 
+    /// Returns the status of the queue.
     async fn inspect(&self) -> QueueStatus {
         queue_status(&self.address, self.queues.check(&self.queue).await)
     }
@@ -204,30 +208,30 @@ impl AmqpStub {
         if self.inspect().await != QueueStatus::Missing {
             return Ok(());
         }
-        let found = self.queues.declare(&self.queue, QueueProperties::default()).await;
-        match queue_status(&self.address, found) {
-            QueueStatus::Unknown(why) => Err(ClientError::Refused(why)),
+        let result = self.queues.declare(&self.queue, QueueProperties::default()).await;
+        match queue_status(&self.address, result) {
+            QueueStatus::Unknown(reason) => Err(ClientError::Refused(reason)),
             QueueStatus::Exists { .. } | QueueStatus::Missing | QueueStatus::Endpoint { .. } => {
                 Ok(())
             }
         }
     }
 
-    /// Deletes the queue if that does no harm. Returns whether it did.
+    /// Deletes the queue if the stub manager has declared it. Returns whether it did.
     pub(super) async fn delete(&self) -> Result<bool, ClientError> {
-        if self.is_queue_ours {
-            let deleting =
+        if self.has_declared_queue {
+            let delete =
                 self.channel.queue_delete(self.queue_name(), QueueDeleteOptions::default());
-            deleting.await.map_err(|error| self.explain(&error))?;
+            delete.await.map_err(|error| self.explain(&error))?;
         }
-        Ok(self.is_queue_ours)
+        Ok(self.has_declared_queue)
     }
 
-    /// Closes all connections, and deletes what was declared: the queue if it is ours, and the
-    /// reply queue, which is exclusive to the connection.
+    /// Closes all connections, and deletes the queue if the stub manager has declared it. The
+    /// broker deletes the reply queue, which is exclusive to the connection.
     pub(super) async fn close(self) {
         self.proxy.pause();
-        // Without a connection nothing can be done about the queue.
+        // Deleting fails if the connection is lost; then the queue stays.
         let _ = self.delete().await;
         close_connection(&self.connection).await;
     }
@@ -241,8 +245,9 @@ impl AmqpStub {
     }
 }
 
-/// Opens a channel to publish on, which also consumes the replies from an exclusive queue.
-async fn reply_channel(
+/// Opens a channel with publisher confirms, declares the exclusive reply queue, and consumes from
+/// it.
+async fn open_channel(
     connection: &Connection,
     reply_queue: &str,
     log: MessageLog,
@@ -264,27 +269,31 @@ async fn reply_channel(
         while let Some(Ok(delivery)) = replies.next().await {
             let acker = delivery.acker.clone();
             log_reply(delivery, &log);
-            // The connection ends with the stub manager.
+            // Acknowledging fails once the stub manager has closed the connection.
             let _ = acker.ack(BasicAckOptions::default()).await;
         }
     });
     Ok(channel)
 }
 
+/// Logs a reply with its properties.
 fn log_reply(delivery: Delivery, log: &MessageLog) {
     let properties = &delivery.properties;
     let Some(correlation_id) = properties.correlation_id() else {
         return log.add_unexpected("a reply came without correlation_id");
     };
-    let kind = properties.kind().as_ref().map(ShortString::as_str);
+    let kind_name = properties.kind().as_ref().map(ShortString::as_str);
     let headers = properties.headers().as_ref();
     let attempt = headers.and_then(|headers| parse_number_header(headers, "attempt"));
     let reply = Reply {
-        kind: kind.map_or(ReplyKind::Result, ReplyKind::from_name),
+        kind: kind_name.map_or(ReplyKind::Result, ReplyKind::from_name),
         properties: Properties {
             attempt: attempt.map(i64::from),
             is_persistent: *properties.delivery_mode() == Some(DELIVERY_MODE_PERSISTENT),
-            content_type: properties.content_type().as_ref().map(|kind| Text::new(kind.as_str())),
+            content_type: properties
+                .content_type()
+                .as_ref()
+                .map(|content_type| Text::new(content_type.as_str())),
         },
         body: Bytes::from(delivery.data),
     };

@@ -1,24 +1,24 @@
-//! The cases, in the order in which they run, and the rule of the protocol behind each.
+//! The cases of the test in their order, each with the rule of the protocol that it checks.
 
 use super::super::arguments::TestedBus;
 use super::report::{CaseInfo, RequirementLevel};
 
 /// Defines an enum and the constant `ORDER`, which lists its variants in the order of declaration.
-macro_rules! in_order {
-    ($(#[$of_type:meta])* $visible:vis enum $name:ident {
-        $($(#[$of_value:meta])* $value:ident,)*
+macro_rules! ordered_enum {
+    ($(#[$enum_attribute:meta])* $visible:vis enum $name:ident {
+        $($(#[$variant_attribute:meta])* $variant:ident,)*
     }) => {
-        $(#[$of_type])*
+        $(#[$enum_attribute])*
         $visible enum $name {
-            $($(#[$of_value])* $value,)*
+            $($(#[$variant_attribute])* $variant,)*
         }
 
-        const ORDER: &[$name] = &[$($name::$value,)*];
+        const ORDER: &[$name] = &[$($name::$variant,)*];
     };
 }
 
-in_order! {
-    /// One thing that `worker-test` checks.
+ordered_enum! {
+    /// A case of the test: one rule of the protocol.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum Case {
         Answers,
@@ -64,7 +64,7 @@ const NO_ACK_RULE: &str = "dies before the ack hears nothing: the broker deliver
 impl Case {
     /// Returns the cases of a bus, in the order in which they run.
     pub(super) fn for_bus(bus: TestedBus) -> Vec<Case> {
-        let is_of = |case: &Case| match case {
+        let is_for_bus = |case: &Case| match case {
             NoReplyTo | Order | Confirms | Attempt | Persistent | ContentType | RedeclaresQueue => {
                 bus == TestedBus::Amqp
             }
@@ -72,7 +72,7 @@ impl Case {
             Answers | CutBeforeReply | CutAfterReply | NotJson | Array | Empty | Deep | Large
             | Headers | HundredMessages | RoundTrip | StopsOnSigterm => true,
         };
-        ORDER.iter().copied().filter(is_of).collect()
+        ORDER.iter().copied().filter(is_for_bus).collect()
     }
 
     /// Returns whether a failure of this case needs no recovery: the case only reads the log, or is
@@ -84,6 +84,7 @@ impl Case {
         )
     }
 
+    /// Returns the level, the name and the rule of the case over a bus.
     #[allow(clippy::too_many_lines, reason = "one list of cases")]
     pub(super) fn info(self, bus: TestedBus) -> CaseInfo {
         let is_amqp = bus == TestedBus::Amqp;
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_bus_has_its_cases_and_the_first_is_the_answer() {
+    fn each_bus_has_its_cases_of_which_the_first_is_the_answer() {
         for bus in [TestedBus::Amqp, TestedBus::Http] {
             let cases = Case::for_bus(bus);
             assert_eq!((cases[0], cases.last()), (Answers, Some(&StopsOnSigterm)));
@@ -209,14 +210,15 @@ mod tests {
     /// Returns a text without its Markdown.
     fn strip_markdown(text: &str) -> String {
         let parts: Vec<&str> = text.split("](").collect();
-        let behind = |part: &&str| part.split_once(')').map_or("", |(_, rest)| rest).to_owned();
-        let whole = parts[0].to_owned() + &parts[1..].iter().map(behind).collect::<String>();
-        let whole: String = whole.chars().filter(|c| !"`*|[".contains(*c)).collect();
-        whole.split_whitespace().collect::<Vec<_>>().join(" ")
+        let after_url = |part: &&str| part.split_once(')').map_or("", |(_, rest)| rest).to_owned();
+        let without_urls =
+            parts[0].to_owned() + &parts[1..].iter().map(after_url).collect::<String>();
+        let plain: String = without_urls.chars().filter(|c| !"`*|[".contains(*c)).collect();
+        plain.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     #[test]
-    fn each_case_rests_on_sentences_of_the_protocol() {
+    fn each_rule_quotes_the_worker_protocol() {
         let protocol = strip_markdown(include_str!("../../../docs/worker-protocol.md"));
         for bus in [TestedBus::Amqp, TestedBus::Http] {
             for case in Case::for_bus(bus) {

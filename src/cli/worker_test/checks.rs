@@ -1,4 +1,4 @@
-//! Checks of what a worker did with a message, from the events in the log.
+//! Checks of what a worker did with a message, by the events in the log.
 
 use super::event_log::{
     LoggedEvent, ObservedEvent, Reply, ReplyKind, find_reply, settling_replies,
@@ -6,64 +6,74 @@ use super::event_log::{
 use serde_json::Value;
 use std::time::Duration;
 
-/// A message that is delivered more often than this within a second is in a requeue loop.
+/// The maximum number of deliveries of a message within a second. With more it is in a requeue
+/// loop.
 const DELIVERIES_PER_SECOND_MAX: usize = 3;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How a message ended.
+/// How the worker finished a message.
 #[derive(Clone, Debug)]
 pub(super) enum MessageOutcome {
+    /// It was acknowledged, with this reply.
     Answered(Reply),
-    /// Rejected without requeue: the message does not come again.
+    /// It was rejected without requeue, so it is not delivered again.
     Refused,
+    /// It was acknowledged, and needs no reply.
     Acked,
-    /// Requeued again and again, with this many deliveries within a second.
+    /// It is requeued again and again, with this number of deliveries within a second.
     RequeueLoop(usize),
 }
 
-/// Returns how a message ended, if it has. With `is_one_way` no reply is expected.
-pub(super) fn find_outcome(seen: &[LoggedEvent], is_one_way: bool) -> Option<MessageOutcome> {
-    if let Some(count) = find_requeue_loop(seen) {
+/// Returns how a message was finished, if it was. With `is_one_way` it needs no reply.
+pub(super) fn find_outcome(events: &[LoggedEvent], is_one_way: bool) -> Option<MessageOutcome> {
+    if let Some(count) = find_requeue_loop(events) {
         return Some(MessageOutcome::RequeueLoop(count));
     }
-    let has = |wanted: fn(&ObservedEvent) -> bool| seen.iter().any(|seen| wanted(&seen.event));
-    let is_acked = has(|what| matches!(what, ObservedEvent::Acked | ObservedEvent::AutoAcked));
-    if let Some(reply) = find_reply(seen).filter(|_| is_acked) {
+    let has =
+        |matches: fn(&ObservedEvent) -> bool| events.iter().any(|logged| matches(&logged.event));
+    let is_acked = has(|event| matches!(event, ObservedEvent::Acked | ObservedEvent::AutoAcked));
+    if let Some(reply) = find_reply(events).filter(|_| is_acked) {
         return Some(MessageOutcome::Answered(reply.clone()));
     }
-    if has(|what| matches!(what, ObservedEvent::Nacked { requeue: false })) {
+    if has(|event| matches!(event, ObservedEvent::Nacked { requeue: false })) {
         return Some(MessageOutcome::Refused);
     }
     (is_acked && is_one_way).then_some(MessageOutcome::Acked)
 }
 
 /// Returns the highest number of deliveries within a second, if it is above the limit.
-pub(super) fn find_requeue_loop(seen: &[LoggedEvent]) -> Option<usize> {
-    let given: Vec<_> = seen
+pub(super) fn find_requeue_loop(events: &[LoggedEvent]) -> Option<usize> {
+    let delivery_times: Vec<_> = events
         .iter()
-        .filter(|seen| matches!(seen.event, ObservedEvent::Delivered))
-        .map(|seen| seen.at)
+        .filter(|logged| matches!(logged.event, ObservedEvent::Delivered))
+        .map(|logged| logged.time)
         .collect();
-    let within =
-        |from: usize| given[from..].iter().take_while(|at| **at < given[from] + SECOND).count();
-    let most = (0..given.len()).map(within).max()?;
-    (most > DELIVERIES_PER_SECOND_MAX).then_some(most)
+    let count_within_second = |first: usize| {
+        let end = delivery_times[first] + SECOND;
+        delivery_times[first..].iter().take_while(|time| **time < end).count()
+    };
+    let count = (0..delivery_times.len()).map(count_within_second).max()?;
+    (count > DELIVERIES_PER_SECOND_MAX).then_some(count)
 }
 
-/// Describes why a message has no outcome.
-pub(super) fn describe_missing(seen: &[LoggedEvent], timeout: &str) -> String {
-    let count =
-        |wanted: fn(&ObservedEvent) -> bool| seen.iter().filter(|seen| wanted(&seen.event)).count();
-    let given = count(|what| matches!(what, ObservedEvent::Delivered));
-    let requeued = count(|what| matches!(what, ObservedEvent::Nacked { requeue: true }));
-    let acked = count(|what| matches!(what, ObservedEvent::Acked | ObservedEvent::AutoAcked));
-    if given == 0 {
+/// Describes what a message lacks that has no outcome.
+pub(super) fn describe_missing(events: &[LoggedEvent], timeout: &str) -> String {
+    let count = |matches: fn(&ObservedEvent) -> bool| {
+        events.iter().filter(|logged| matches(&logged.event)).count()
+    };
+    let delivered = count(|event| matches!(event, ObservedEvent::Delivered));
+    let requeued = count(|event| matches!(event, ObservedEvent::Nacked { requeue: true }));
+    let acked = count(|event| matches!(event, ObservedEvent::Acked | ObservedEvent::AutoAcked));
+    if delivered == 0 {
         return format!("it did not take the message within {timeout}");
     }
-    let times =
-        if given == 1 { String::new() } else { format!("; it was delivered {given} times") };
-    if find_reply(seen).is_some() {
+    let times = if delivered == 1 {
+        String::new()
+    } else {
+        format!("; it was delivered {delivered} times")
+    };
+    if find_reply(events).is_some() {
         return format!("it replied, and did not acknowledge within {timeout}{times}");
     }
     if acked > 0 {
@@ -75,7 +85,7 @@ pub(super) fn describe_missing(seen: &[LoggedEvent], timeout: &str) -> String {
     format!("it took the message, and did not reply within {timeout}{times}")
 }
 
-/// Returns what is wrong with a result, or `None`.
+/// Returns what is wrong with a result, if anything is.
 pub(super) fn check_result(reply: &Reply) -> Option<String> {
     if reply.kind == ReplyKind::Error {
         return Some(format!("it answered with an error: {}", reply.render()));
@@ -101,19 +111,19 @@ pub(super) fn result_value(reply: &Reply) -> Value {
     }
 }
 
-/// Returns what differs between the results of one message, or `None`.
-pub(super) fn check_same_results(seen: &[LoggedEvent]) -> Option<String> {
-    let mut replies = settling_replies(seen);
+/// Returns how the results of one message differ, if they do.
+pub(super) fn check_same_results(events: &[LoggedEvent]) -> Option<String> {
+    let mut replies = settling_replies(events);
     let first = replies.next()?;
     let other = replies
         .find(|reply| reply.kind != first.kind || result_value(reply) != result_value(first))?;
     Some(format!("it answered first {}, then {}", first.render(), other.render()))
 }
 
-/// Returns how a message was acknowledged before its reply was sent, or `None`.
-pub(super) fn check_ack_after_reply(seen: &[LoggedEvent]) -> Option<&'static str> {
-    for seen in seen {
-        match seen.event {
+/// Returns how a message was acknowledged before its reply was sent, if it was.
+pub(super) fn check_ack_after_reply(events: &[LoggedEvent]) -> Option<&'static str> {
+    for logged in events {
+        match logged.event {
             ObservedEvent::Published | ObservedEvent::Replied(_) => return None,
             ObservedEvent::AutoAcked => {
                 return Some("it consumes with automatic acknowledgement (no_ack)");
@@ -133,11 +143,13 @@ pub(super) fn check_ack_after_reply(seen: &[LoggedEvent]) -> Option<&'static str
 }
 
 /// Returns whether the broker had confirmed the reply before the message was acknowledged.
-pub(super) fn is_confirmed_before_ack(seen: &[LoggedEvent]) -> bool {
-    let at = |wanted: fn(&ObservedEvent) -> bool| seen.iter().position(|seen| wanted(&seen.event));
-    let confirmed = at(|what| matches!(what, ObservedEvent::Confirmed));
-    let acked = at(|what| matches!(what, ObservedEvent::Acked | ObservedEvent::AutoAcked));
-    matches!((confirmed, acked), (Some(confirmed), Some(acked)) if confirmed < acked)
+pub(super) fn is_confirmed_before_ack(events: &[LoggedEvent]) -> bool {
+    let position = |matches: fn(&ObservedEvent) -> bool| {
+        events.iter().position(|logged| matches(&logged.event))
+    };
+    let confirm = position(|event| matches!(event, ObservedEvent::Confirmed));
+    let ack = position(|event| matches!(event, ObservedEvent::Acked | ObservedEvent::AutoAcked));
+    matches!((confirm, ack), (Some(confirm), Some(ack)) if confirm < ack)
 }
 
 #[cfg(test)]
@@ -153,30 +165,31 @@ mod tests {
     }
 
     fn log_events(events: &[(u64, ObservedEvent)]) -> Vec<LoggedEvent> {
-        let begun = clock::timer_now();
-        let seen = events.iter().map(|(ms, event)| LoggedEvent {
-            at: begun + Duration::from_millis(*ms),
+        let start = clock::timer_now();
+        let logged = events.iter().map(|(ms, event)| LoggedEvent {
+            time: start + Duration::from_millis(*ms),
             message_number: Some(0),
             event: event.clone(),
         });
-        seen.collect()
+        logged.collect()
     }
 
     #[test]
     fn four_deliveries_within_a_second_are_a_requeue_loop() {
-        let given = |times: &[u64]| {
+        let deliveries = |times: &[u64]| {
             log_events(&times.iter().map(|ms| (*ms, ObservedEvent::Delivered)).collect::<Vec<_>>())
         };
-        assert_eq!(find_requeue_loop(&given(&[0, 10, 20])), None);
-        assert_eq!(find_requeue_loop(&given(&[0, 500, 1000, 1500, 2000])), None);
-        assert_eq!(find_requeue_loop(&given(&[0, 5000, 5001, 5002, 5900])), Some(4));
+        assert_eq!(find_requeue_loop(&deliveries(&[0, 10, 20])), None);
+        assert_eq!(find_requeue_loop(&deliveries(&[0, 500, 1000, 1500, 2000])), None);
+        assert_eq!(find_requeue_loop(&deliveries(&[0, 5000, 5001, 5002, 5900])), Some(4));
     }
 
     #[test]
     fn an_outcome_is_a_reply_with_an_ack_or_a_refusal() {
-        let outcome_of = |events: &[ObservedEvent], is_mute| {
+        let outcome_of = |events: &[ObservedEvent], is_one_way| {
             let timed_events: Vec<_> = events.iter().map(|event| (0, event.clone())).collect();
-            find_outcome(&log_events(&timed_events), is_mute).map(|end| format!("{end:?}"))
+            find_outcome(&log_events(&timed_events), is_one_way)
+                .map(|outcome| format!("{outcome:?}"))
         };
         let result = reply(ReplyKind::Result, "{}");
         assert!(outcome_of(&[ObservedEvent::Delivered, result.clone()], false).is_none());
@@ -223,22 +236,36 @@ mod tests {
     #[test]
     fn the_order_of_reply_confirm_and_ack_is_checked() {
         let check_order = |events: &[ObservedEvent]| {
-            let seen = log_events(&events.iter().map(|what| (0, what.clone())).collect::<Vec<_>>());
-            (check_ack_after_reply(&seen).is_some(), is_confirmed_before_ack(&seen))
+            let logged =
+                log_events(&events.iter().map(|event| (0, event.clone())).collect::<Vec<_>>());
+            (check_ack_after_reply(&logged).is_some(), is_confirmed_before_ack(&logged))
         };
-        let (out, yes, ack) =
+        let (published, confirmed, acked) =
             (ObservedEvent::Published, ObservedEvent::Confirmed, ObservedEvent::Acked);
         assert_eq!(
-            check_order(&[ObservedEvent::Delivered, out.clone(), yes.clone(), ack.clone()]),
+            check_order(&[
+                ObservedEvent::Delivered,
+                published.clone(),
+                confirmed.clone(),
+                acked.clone()
+            ]),
             (false, true)
         );
         assert_eq!(
-            check_order(&[ObservedEvent::Delivered, out.clone(), ack.clone(), yes.clone()]),
+            check_order(&[
+                ObservedEvent::Delivered,
+                published.clone(),
+                acked.clone(),
+                confirmed.clone()
+            ]),
             (false, false)
         );
-        assert_eq!(check_order(&[ObservedEvent::Delivered, ack, out.clone(), yes]), (true, false));
         assert_eq!(
-            check_order(&[ObservedEvent::AutoAcked, ObservedEvent::Delivered, out]),
+            check_order(&[ObservedEvent::Delivered, acked, published.clone(), confirmed]),
+            (true, false)
+        );
+        assert_eq!(
+            check_order(&[ObservedEvent::AutoAcked, ObservedEvent::Delivered, published]),
             (true, false)
         );
     }

@@ -1,6 +1,6 @@
-//! The point at which a connection is cut.
+//! When the stub manager cuts a worker's connection.
 
-/// The point at which a connection is cut.
+/// The time at which the connection is cut, relative to the reply to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CutTiming {
     /// Before the reply arrives.

@@ -1,4 +1,4 @@
-//! The log of what a worker did, in order.
+//! The log of what a worker did, and of what was done to it.
 
 use base::clock;
 use bytes::Bytes;
@@ -11,16 +11,16 @@ use tokio::time::Instant;
 
 use super::super::text::Text;
 
-/// The maximum number of logged events, for a worker that never stops.
+/// The maximum number of logged events. Later events of a worker that never stops are dropped.
 const EVENTS_MAX: usize = 200_000;
 
 /// The maximum size of all logged replies, in bytes.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
-/// How much of a reply is printed, in bytes.
+/// The maximum length of a printed body, in bytes.
 const PRINTED_BYTES_MAX: usize = 240;
 
-/// The pause between two probes without an event: a process may have ended.
+/// The interval at which a probe is repeated without an event: the process may have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The type of a reply.
@@ -32,7 +32,7 @@ pub(super) enum ReplyKind {
 }
 
 impl ReplyKind {
-    /// Returns the kind of this name. Any unknown name counts as a result.
+    /// Returns the kind of this name. An unknown name counts as a result.
     pub(super) fn from_name(name: &str) -> ReplyKind {
         match name {
             "error" => ReplyKind::Error,
@@ -50,11 +50,12 @@ impl ReplyKind {
     }
 }
 
+/// A reply of the worker.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) kind: ReplyKind,
     pub(super) body: Bytes,
-    /// The properties that only AMQP has.
+    /// The properties over AMQP. Over HTTP they are the default.
     pub(super) properties: Properties,
 }
 
@@ -74,7 +75,7 @@ pub(super) struct Properties {
     pub(super) content_type: Option<Text>,
 }
 
-/// Renders a body for people, shortened.
+/// Renders a body for people, truncated.
 pub(super) fn render_body(body: &[u8]) -> Text {
     if body.is_empty() {
         return Text::new("(empty)");
@@ -82,39 +83,39 @@ pub(super) fn render_body(body: &[u8]) -> Text {
     Text::new(&truncate(&String::from_utf8_lossy(body), PRINTED_BYTES_MAX))
 }
 
-/// What a worker did, or what was done to it.
+/// An event: what the worker did, or what was done to it.
 #[derive(Clone, Debug)]
 pub(super) enum ObservedEvent {
-    /// The message was delivered to it.
+    /// The message was delivered.
     Delivered,
-    /// It published a reply; over AMQP only.
+    /// The worker published a reply. Over AMQP only.
     Published,
-    /// The broker confirmed the reply.
+    /// The broker confirmed the reply. Over AMQP only.
     Confirmed,
     /// The reply arrived.
     Replied(Reply),
+    /// The message was acknowledged.
     Acked,
-    /// It consumes with automatic acknowledgement.
+    /// The message was acknowledged by its delivery (auto-ack).
     AutoAcked,
-    Nacked {
-        requeue: bool,
-    },
-    /// It extended its lease.
+    /// The message was rejected.
+    Nacked { requeue: bool },
+    /// The worker extended its lease.
     LeaseExtended,
-    /// Its lease expired.
+    /// The lease of the worker expired.
     LeaseExpired,
     /// The connection was cut at this message.
     ConnectionCut,
-    /// A reply or call that belongs to no message.
+    /// A reply or call that belongs to no message, with a description.
     Unexpected(Text),
-    /// It asked for a message, or connected.
+    /// The worker polls or consumes the queue.
     Connected,
 }
 
 /// An event with its time, and the message that it is about.
 #[derive(Clone, Debug)]
 pub(super) struct LoggedEvent {
-    pub(super) at: Instant,
+    pub(super) time: Instant,
     /// The number of the message, if the event is about one.
     pub(super) message_number: Option<usize>,
     pub(super) event: ObservedEvent,
@@ -122,16 +123,20 @@ pub(super) struct LoggedEvent {
 
 /// The events of a worker, in order. Clones share one log.
 #[derive(Clone, Default)]
-pub(super) struct EventLog(Rc<Inner>);
+pub(super) struct EventLog(Rc<SharedLog>);
 
+/// The state that the clones of a log share.
 #[derive(Default)]
-struct Inner {
+struct SharedLog {
     events: RefCell<Vec<LoggedEvent>>,
+    /// The size of all logged replies, in bytes.
     body_bytes: Cell<usize>,
+    /// Notified after each event.
     changed: Notify,
 }
 
 impl EventLog {
+    /// Logs an event. The body of a reply is dropped once the logged replies are too large.
     pub(super) fn add(&self, message_number: Option<usize>, mut event: ObservedEvent) {
         if let ObservedEvent::Replied(reply) = &mut event {
             let bytes = self.0.body_bytes.get().saturating_add(reply.body.len());
@@ -141,48 +146,48 @@ impl EventLog {
                 self.0.body_bytes.set(bytes);
             }
         }
-        let mut seen = self.0.events.borrow_mut();
-        if seen.len() < EVENTS_MAX {
-            seen.push(LoggedEvent { at: clock::timer_now(), message_number, event });
+        let mut events = self.0.events.borrow_mut();
+        if events.len() < EVENTS_MAX {
+            events.push(LoggedEvent { time: clock::timer_now(), message_number, event });
         }
-        drop(seen);
+        drop(events);
         self.0.changed.notify_waiters();
     }
 
-    /// Calls `look` with all events.
+    /// Calls `inspect` with all events.
     pub(super) fn with_events<T>(&self, inspect: impl FnOnce(&[LoggedEvent]) -> T) -> T {
         inspect(&self.0.events.borrow())
     }
 
     /// Returns the events of one message.
     pub(super) fn events_of(&self, number: usize) -> Vec<LoggedEvent> {
-        self.with_events(|seen| {
-            seen.iter().filter(|seen| seen.message_number == Some(number)).cloned().collect()
+        self.with_events(|events| {
+            events.iter().filter(|event| event.message_number == Some(number)).cloned().collect()
         })
     }
 
-    /// Waits until `probe` finds something. Returns `None` if it does not within this time.
+    /// Waits until `probe` returns a value. Returns `None` after the timeout.
     pub(super) async fn wait_until<T>(
         &self,
         timeout: Duration,
         mut probe: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        let end = clock::timer_now() + timeout;
+        let deadline = clock::timer_now() + timeout;
         loop {
             let changed = self.0.changed.notified();
-            if let Some(found) = probe() {
-                return Some(found);
+            if let Some(value) = probe() {
+                return Some(value);
             }
             let now = clock::timer_now();
-            if now >= end {
+            if now >= deadline {
                 return None;
             }
             // A timeout is no error: the loop probes again.
-            let _ = tokio::time::timeout_at(end.min(now + POLL_INTERVAL), changed).await;
+            let _ = tokio::time::timeout_at(deadline.min(now + POLL_INTERVAL), changed).await;
         }
     }
 
-    /// Waits until `probe` finds something in the events of one message.
+    /// Waits until `probe` returns a value for the events of one message.
     pub(super) async fn wait_until_message<T>(
         &self,
         number: usize,
@@ -194,22 +199,27 @@ impl EventLog {
 }
 
 /// Returns the first reply that settles a message.
-pub(super) fn find_reply(seen: &[LoggedEvent]) -> Option<&Reply> {
-    settling_replies(seen).next()
+pub(super) fn find_reply(events: &[LoggedEvent]) -> Option<&Reply> {
+    settling_replies(events).next()
 }
 
-/// Returns all replies that settle a message, which excludes progress.
-pub(super) fn settling_replies(seen: &[LoggedEvent]) -> impl Iterator<Item = &Reply> {
-    seen.iter()
-        .filter_map(|seen| {
-            if let ObservedEvent::Replied(reply) = &seen.event { Some(reply) } else { None }
+/// Returns the replies that settle a message: all but progress.
+pub(super) fn settling_replies(events: &[LoggedEvent]) -> impl Iterator<Item = &Reply> {
+    events
+        .iter()
+        .filter_map(|logged| {
+            if let ObservedEvent::Replied(reply) = &logged.event { Some(reply) } else { None }
         })
         .filter(|reply| reply.kind != ReplyKind::Progress)
 }
 
 /// Returns the first reply or call that belongs to no message.
-pub(super) fn find_unexpected(seen: &[LoggedEvent]) -> Option<&Text> {
-    seen.iter().find_map(|seen| {
-        if let ObservedEvent::Unexpected(what) = &seen.event { Some(what) } else { None }
+pub(super) fn find_unexpected(events: &[LoggedEvent]) -> Option<&Text> {
+    events.iter().find_map(|logged| {
+        if let ObservedEvent::Unexpected(description) = &logged.event {
+            Some(description)
+        } else {
+            None
+        }
     })
 }

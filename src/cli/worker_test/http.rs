@@ -1,5 +1,5 @@
-//! A stub manager over HTTP: the queue API for one queue. A server passes requests to a lease
-//! queue, which leases the messages.
+//! A stub manager over HTTP: serves the queue API for one queue. The server forwards requests to a
+//! lease queue, which is a task of its own.
 
 mod lease_queue;
 mod server;
@@ -30,26 +30,32 @@ impl HttpStub {
         Ok(HttpStub { address, commands, queue_task })
     }
 
+    /// Returns the address of the server.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
+    /// Enqueues a message.
     pub(super) fn send(&self, message: &TestMessage) {
         self.send_command(QueueCommand::Put(message.clone()));
     }
 
-    pub(super) fn cut(&self, number: usize, at: CutTiming) {
-        self.send_command(QueueCommand::Cut(number, at));
+    /// Cuts the worker's connection once, at this message.
+    pub(super) fn cut(&self, number: usize, timing: CutTiming) {
+        self.send_command(QueueCommand::Cut(number, timing));
     }
 
+    /// Ends the attempt of this message.
     pub(super) fn end_attempt(&self, number: usize) {
         self.send_command(QueueCommand::EndAttempt(number));
     }
 
+    /// Ends the attempt as soon as the message is leased.
     pub(super) fn cancel_when_leased(&self, number: usize) {
         self.send_command(QueueCommand::CancelWhenLeased(number));
     }
 
+    /// Removes all messages that are not settled.
     pub(super) fn clear(&self) {
         self.send_command(QueueCommand::Clear);
     }
@@ -59,9 +65,10 @@ impl HttpStub {
         let _ = self.commands.send(command);
     }
 
+    /// Stops the server and the lease queue.
     pub(super) async fn close(self) {
         self.send_command(QueueCommand::Close);
-        // A queue that panicked has ended, too.
+        // An error means that the task panicked, so it has ended, too.
         let _ = self.queue_task.await;
     }
 }

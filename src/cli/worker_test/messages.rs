@@ -1,4 +1,4 @@
-//! The messages that are sent to a worker.
+//! The messages that the stub manager sends to the worker.
 
 use super::super::error::ClientError;
 use base::clock;
@@ -14,16 +14,17 @@ const NESTING_DEPTH: usize = 100;
 /// The size of the large message, in bytes.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// The values of the round-trip message besides its mark. Each must come back unchanged.
+/// The values of the round-trip message, besides its marker. The worker must return each unchanged.
 pub(super) const ROUND_TRIP_VALUES: [&str; 3] = ["9007199254740993", "0.10", "\\u0000"];
 
-/// The keys of the round-trip message, in order.
+/// The keys of the round-trip message, in order. The first one has the marker.
 pub(super) const ROUND_TRIP_KEYS: [&str; 4] =
     ["\"z-mark\"", "\"y-long\"", "\"b-decimal\"", "\"a-null\""];
 
 /// A message to a worker.
 #[derive(Clone, Debug)]
 pub(super) struct TestMessage {
+    /// The number of the message in the test, from 0.
     pub(super) number: usize,
     pub(super) job: JobId,
     pub(super) queue: String,
@@ -35,21 +36,24 @@ pub(super) struct TestMessage {
 }
 
 impl TestMessage {
+    /// Returns the correlation id: `<job>:<queue>`.
     pub(super) fn correlation_id(&self) -> String {
         format!("{}:{}", self.job, self.queue)
     }
 
+    /// Returns a W3C trace context that is derived from the job's id.
     pub(super) fn traceparent(&self) -> String {
         let id = self.job.to_string().replace('-', "");
         format!("00-{id}-{}-01", &id[..16])
     }
 
+    /// Returns the message id: the correlation id with the attempt.
     pub(super) fn id(&self) -> String {
         format!("{}:{}", self.correlation_id(), self.attempt)
     }
 }
 
-/// Returns the attempt of a message. It varies, so that a worker cannot guess it.
+/// Returns the attempt of a message. It varies, so that a worker must return it to be right.
 pub(super) fn attempt_of(number: usize) -> u32 {
     [1, 2, 3][number % 3]
 }
@@ -58,20 +62,21 @@ pub(super) fn attempt_of(number: usize) -> u32 {
 pub(super) struct MessageFactory {
     queue: String,
     valid_body: String,
+    /// How many messages were made.
     count: usize,
 }
 
 impl MessageFactory {
-    /// Makes a factory for a queue.
+    /// Makes a factory for a queue, with the body of a message that the worker is able to process.
     ///
     /// # Errors
     ///
-    /// The body `plain` is no JSON object.
-    pub(super) fn new(queue: &str, plain: &str) -> Result<MessageFactory, ClientError> {
-        parse_object("--message", plain)?;
+    /// Returns an error if the body is no JSON object.
+    pub(super) fn new(queue: &str, valid_body: &str) -> Result<MessageFactory, ClientError> {
+        parse_object("--message", valid_body)?;
         Ok(MessageFactory {
             queue: queue.to_owned(),
-            valid_body: plain.trim().to_owned(),
+            valid_body: valid_body.trim().to_owned(),
             count: 0,
         })
     }
@@ -98,21 +103,23 @@ impl MessageFactory {
 
     /// Makes a valid message with the additional field `worker-test`.
     fn with_extra_field(&mut self, value: &str) -> TestMessage {
-        let open = self.valid_body.strip_suffix('}').unwrap_or(&self.valid_body).trim_end();
-        let comma = if open.ends_with('{') { "" } else { "," };
-        self.with_body(format!("{open}{comma}\"worker-test\":{value}}}"))
+        let members = self.valid_body.strip_suffix('}').unwrap_or(&self.valid_body).trim_end();
+        let comma = if members.ends_with('{') { "" } else { "," };
+        self.with_body(format!("{members}{comma}\"worker-test\":{value}}}"))
     }
 
+    /// Makes a message that nests `NESTING_DEPTH` levels deep.
     pub(super) fn deep(&mut self) -> TestMessage {
         let levels = NESTING_DEPTH - 1;
         self.with_extra_field(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)))
     }
 
+    /// Makes a message that is larger than `LARGE_BYTES`.
     pub(super) fn large(&mut self) -> TestMessage {
         self.with_extra_field(&format!("\"{}\"", "x".repeat(LARGE_BYTES)))
     }
 
-    /// Makes the round-trip message. Returns it with its mark.
+    /// Makes the round-trip message. Returns it with its marker.
     pub(super) fn round_trip(&mut self) -> (TestMessage, String) {
         let marker = clock::new_id().to_string();
         let values = [
@@ -130,14 +137,14 @@ impl MessageFactory {
     }
 }
 
-/// Parses an argument that must be a JSON object.
-pub(super) fn parse_object(what: &str, text: &str) -> Result<Value, ClientError> {
+/// Parses the argument of an option as a JSON object.
+pub(super) fn parse_object(option: &str, text: &str) -> Result<Value, ClientError> {
     let value: Value = serde_json::from_str(text)
-        .map_err(|error| ClientError::Usage(format!("{what} is not JSON: {error}")))?;
+        .map_err(|error| ClientError::Usage(format!("{option} is not JSON: {error}")))?;
     if value.is_object() {
         Ok(value)
     } else {
-        Err(ClientError::Usage(format!("{what} must be a JSON object")))
+        Err(ClientError::Usage(format!("{option} must be a JSON object")))
     }
 }
 
@@ -151,13 +158,13 @@ mod tests {
         let text = |message: TestMessage| String::from_utf8(message.body).unwrap();
         assert_eq!(text(messages.valid()), "{\"a\": 1.0 }");
         assert!(text(messages.deep()).starts_with("{\"a\": 1.0,\"worker-test\":[[["));
-        let (digits, marker) = messages.round_trip();
-        let digits = text(digits);
+        let (message, marker) = messages.round_trip();
+        let round_trip = text(message);
         assert!(
-            ROUND_TRIP_VALUES.iter().chain(&ROUND_TRIP_KEYS).all(|part| digits.contains(part))
-                && digits.contains(&marker)
+            ROUND_TRIP_VALUES.iter().chain(&ROUND_TRIP_KEYS).all(|part| round_trip.contains(part))
+                && round_trip.contains(&marker)
         );
-        assert!(serde_json::from_str::<Value>(&digits).is_ok(), "{digits}");
+        assert!(serde_json::from_str::<Value>(&round_trip).is_ok(), "{round_trip}");
         let mut empty = MessageFactory::new("q", "{}").unwrap();
         let large = text(empty.large());
         assert!(large.len() > LARGE_BYTES && large.starts_with("{\"worker-test\":\"x"));

@@ -1,5 +1,5 @@
-//! The worker as a process. It has a process group of its own, so that signals reach its children
-//! too. Its output is forwarded to standard error, line by line and escaped.
+//! The process of the worker under test. It has a process group of its own, so that signals reach
+//! its children, too. Its output is forwarded to standard error, line by line and escaped.
 
 use super::super::error::ClientError;
 use crate::work::read_chunk;
@@ -14,25 +14,27 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// The time between SIGTERM and SIGKILL.
+/// The grace period between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 
-/// The pause between two checks whether the process has ended.
+/// The interval at which the process is polled until it has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The longest line that is printed as one, in bytes.
+/// The maximum length of a printed line, in bytes. A longer one is split.
 const LINE_BYTES_MAX: usize = 4096;
 
 /// The process of a worker. It is killed on drop.
 pub(super) struct WorkerProcess {
     command: Vec<OsString>,
-    /// Environment variables; those without a value are removed.
+    /// The environment variables to set, or to remove if the value is `None`.
     variables: Vec<(&'static str, Option<String>)>,
     child: Child,
+    /// The exit status, once the process was reaped.
     exit_status: Option<ExitStatus>,
 }
 
 impl WorkerProcess {
+    /// Starts the process.
     pub(super) fn start(
         command: &[OsString],
         variables: Vec<(&'static str, Option<String>)>,
@@ -69,24 +71,26 @@ impl WorkerProcess {
     /// Sends SIGTERM to the process, as a service manager does.
     pub(super) fn terminate(&self) {
         if self.exit_status.is_none() {
-            // The process id stays valid until the process is waited for.
+            // Signalling fails only if the process has ended. Its id is not reused before it is
+            // reaped.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
     }
 
-    /// Waits until the process ends. Returns how it ended, or `None` after this time.
+    /// Waits until the process has ended. Returns how it ended, or `None` after the timeout.
     pub(super) async fn wait_for_exit(&mut self, timeout: Duration) -> Option<String> {
-        let until = clock::timer_now() + timeout;
+        let deadline = clock::timer_now() + timeout;
         loop {
             match self.poll_exit() {
-                Some(how) => return Some(how),
-                None if clock::timer_now() >= until => return None,
+                Some(exit_text) => return Some(exit_text),
+                None if clock::timer_now() >= deadline => return None,
                 None => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
 
-    /// Sends SIGTERM to the process group, and waits for the end of the process.
+    /// Sends SIGTERM to the process group, and waits until the process has ended, at most for the
+    /// grace period.
     pub(super) async fn stop(&mut self) {
         if self.poll_exit().is_none() {
             // Signalling fails only if the process has ended.
@@ -95,9 +99,9 @@ impl WorkerProcess {
         }
     }
 
+    /// Kills the process group, and reaps the process.
     fn kill(&mut self) {
-        // The group may outlive its first process. The id of the group is not used again before the
-        // group has ended.
+        // The group may outlive its first process. Its id is not reused before the group has ended.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         if self.exit_status.is_none() {
             self.exit_status = self.child.wait().ok();
@@ -111,6 +115,7 @@ impl Drop for WorkerProcess {
     }
 }
 
+/// Spawns a process, and the threads that forward its output.
 fn spawn(
     command: &[OsString],
     variables: &[(&'static str, Option<String>)],
@@ -134,17 +139,17 @@ fn spawn(
     };
     let mut child = process.spawn().map_err(to_usage_error)?;
     let outputs = [
-        child.stdout.take().map(|from| Box::new(from) as Box<dyn Read + Send>),
-        child.stderr.take().map(|from| Box::new(from) as Box<dyn Read + Send>),
+        child.stdout.take().map(|stdout| Box::new(stdout) as Box<dyn Read + Send>),
+        child.stderr.take().map(|stderr| Box::new(stderr) as Box<dyn Read + Send>),
     ];
-    for from in outputs.into_iter().flatten() {
-        std::thread::Builder::new().spawn(move || forward_output(from))?;
+    for output in outputs.into_iter().flatten() {
+        std::thread::Builder::new().spawn(move || forward_output(output))?;
     }
     Ok(child)
 }
 
 /// Forwards the output of a process, line by line. A line that is too long is split.
-fn forward_output(mut from: Box<dyn Read + Send>) {
+fn forward_output(mut output: Box<dyn Read + Send>) {
     let (mut line, mut buffer) = (Vec::new(), [0; LINE_BYTES_MAX]);
     let print_line = |line: &[u8]| {
         print(&format!(
@@ -152,7 +157,7 @@ fn forward_output(mut from: Box<dyn Read + Send>) {
             truncate(&escape(&String::from_utf8_lossy(line)), LINE_BYTES_MAX)
         ))
     };
-    while let Some(chunk) = read_chunk(&mut from, &mut buffer) {
+    while let Some(chunk) = read_chunk(&mut output, &mut buffer) {
         for byte in chunk {
             if *byte == b'\n' || line.len() == LINE_BYTES_MAX {
                 print_line(&line);

@@ -1,15 +1,15 @@
-//! Prints the outcome of each case as soon as it is known: as lines of the Test Anything Protocol
-//! (TAP), or as one JSON object at the end.
+//! Prints the outcomes of the cases: each at once, in the Test Anything Protocol (TAP), or all as
+//! one JSON object at the end.
 
 use super::super::screen::print_json;
 use super::super::text::Text;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// How much a case counts.
+/// The requirement level of a rule, as in RFC 2119.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequirementLevel {
-    /// A worker that fails it loses steps, or keeps a broker busy.
+    /// A worker that violates the rule loses steps, or keeps a broker busy.
     Must,
     /// A recommendation.
     Should,
@@ -18,25 +18,25 @@ pub(super) enum RequirementLevel {
 /// The outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CaseOutcome {
-    /// With what the worker did.
+    /// The worker keeps the rule. The text is what it did.
     Passed(Text),
-    /// With what the worker did instead.
+    /// The worker violates the rule. The text is what it did instead.
     Failed(Text),
-    /// With the reason why it could not be checked.
+    /// The rule could not be checked, for this reason.
     Skipped(Text),
 }
 
 impl CaseOutcome {
-    pub(super) fn passed(seen: impl AsRef<str>) -> CaseOutcome {
-        CaseOutcome::Passed(Text::new(seen.as_ref()))
+    pub(super) fn passed(observation: impl AsRef<str>) -> CaseOutcome {
+        CaseOutcome::Passed(Text::new(observation.as_ref()))
     }
 
-    pub(super) fn failed(seen: impl AsRef<str>) -> CaseOutcome {
-        CaseOutcome::Failed(Text::new(seen.as_ref()))
+    pub(super) fn failed(observation: impl AsRef<str>) -> CaseOutcome {
+        CaseOutcome::Failed(Text::new(observation.as_ref()))
     }
 
-    pub(super) fn skipped(why: impl AsRef<str>) -> CaseOutcome {
-        CaseOutcome::Skipped(Text::new(why.as_ref()))
+    pub(super) fn skipped(reason: impl AsRef<str>) -> CaseOutcome {
+        CaseOutcome::Skipped(Text::new(reason.as_ref()))
     }
 }
 
@@ -44,7 +44,7 @@ impl CaseOutcome {
 pub(super) struct CaseInfo {
     pub(super) name: &'static str,
     pub(super) level: RequirementLevel,
-    /// The sentences of docs/worker-protocol.md that it rests on.
+    /// The sentences of docs/worker-protocol.md that the case checks.
     pub(super) rule: &'static str,
 }
 
@@ -54,13 +54,16 @@ pub(super) struct Reporter<'o> {
     is_json: bool,
     cases: Vec<Value>,
     passed: usize,
+    /// How many rules of level `Must` were violated.
     failed: usize,
+    /// How many rules of level `Should` were violated.
     advised: usize,
+    /// Why no further case can be checked.
     bail_reason: Option<Text>,
 }
 
 impl<'o> Reporter<'o> {
-    /// Starts a report about this many cases.
+    /// Starts the report of `count` cases.
     pub(super) fn start(
         out: &'o mut dyn Write,
         is_json: bool,
@@ -74,12 +77,15 @@ impl<'o> Reporter<'o> {
         Ok(Reporter { out, is_json, cases, passed: 0, failed: 0, advised: 0, bail_reason: None })
     }
 
+    /// Counts the outcome of a case, and prints it as TAP.
     pub(super) fn report_case(&mut self, info: &CaseInfo, outcome: &CaseOutcome) -> io::Result<()> {
-        let (status, seen) = match (outcome, info.level) {
-            (CaseOutcome::Passed(seen), _) => ("passed", seen),
-            (CaseOutcome::Failed(seen), RequirementLevel::Must) => ("failed", seen),
-            (CaseOutcome::Failed(seen), RequirementLevel::Should) => ("advised", seen),
-            (CaseOutcome::Skipped(why), _) => ("skipped", why),
+        let (status, observation) = match (outcome, info.level) {
+            (CaseOutcome::Passed(observation), _) => ("passed", observation),
+            (CaseOutcome::Failed(observation), RequirementLevel::Must) => ("failed", observation),
+            (CaseOutcome::Failed(observation), RequirementLevel::Should) => {
+                ("advised", observation)
+            }
+            (CaseOutcome::Skipped(reason), _) => ("skipped", reason),
         };
         match status {
             "passed" => self.passed += 1,
@@ -91,18 +97,18 @@ impl<'o> Reporter<'o> {
         let CaseInfo { name, rule, level } = info;
         let level = if *level == RequirementLevel::Must { "must" } else { "should" };
         self.cases.push(json!({
-            "number": number, "name": name, "level": level, "outcome": status, "seen": seen.raw(),
-            "rule": rule,
+            "number": number, "name": name, "level": level, "outcome": status,
+            "seen": observation.raw(), "rule": rule,
         }));
         if self.is_json {
             return Ok(());
         }
         match status {
-            "passed" => writeln!(self.out, "ok {number} - {name}\n#   seen: {seen}")?,
-            "skipped" => writeln!(self.out, "ok {number} - {name} # SKIP {seen}")?,
+            "passed" => writeln!(self.out, "ok {number} - {name}\n#   seen: {observation}")?,
+            "skipped" => writeln!(self.out, "ok {number} - {name} # SKIP {observation}")?,
             _ => {
                 let advice = if status == "advised" { " # advice" } else { "" };
-                writeln!(self.out, "not ok {number} - {name}{advice}\n#   seen: {seen}")?;
+                writeln!(self.out, "not ok {number} - {name}{advice}\n#   seen: {observation}")?;
                 writeln!(self.out, "#   docs/worker-protocol.md: {rule}")?;
             }
         }
@@ -110,22 +116,22 @@ impl<'o> Reporter<'o> {
     }
 
     /// Reports that no further case can be checked.
-    pub(super) fn bail_out(&mut self, why: &str) -> io::Result<()> {
-        let why = Text::new(why);
+    pub(super) fn bail_out(&mut self, reason: &str) -> io::Result<()> {
+        let reason = Text::new(reason);
         if !self.is_json {
-            writeln!(self.out, "Bail out! {why}")?;
+            writeln!(self.out, "Bail out! {reason}")?;
         }
-        self.bail_reason = Some(why);
+        self.bail_reason = Some(reason);
         Ok(())
     }
 
     /// Prints the summary. Returns whether the worker keeps the protocol.
     pub(super) fn finish(self) -> io::Result<bool> {
         let Reporter { out, passed, failed, advised, .. } = self;
-        let stopped = self.bail_reason.as_ref().map(Text::raw);
+        let bail_reason = self.bail_reason.as_ref().map(Text::raw);
         if self.is_json {
             let summary = json!({
-                "passed": passed, "failed": failed, "advised": advised, "stopped": stopped,
+                "passed": passed, "failed": failed, "advised": advised, "stopped": bail_reason,
                 "cases": self.cases,
             });
             print_json(&summary.to_string(), out)?;
@@ -133,7 +139,7 @@ impl<'o> Reporter<'o> {
             writeln!(out, "{passed} passed, {failed} failed, {advised} advised")?;
         }
         out.flush()?;
-        Ok(failed == 0 && stopped.is_none())
+        Ok(failed == 0 && bail_reason.is_none())
     }
 }
 
@@ -159,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn each_case_has_its_lines_and_no_text_of_a_worker_makes_another() {
+    fn each_case_has_its_lines_and_texts_of_a_worker_add_none() {
         let (text, is_compliant) = render(false);
         let lines: Vec<&str> = text.lines().collect();
         assert!(!is_compliant);

@@ -1,4 +1,4 @@
-//! The transport of the stub manager, which hands messages to the worker.
+//! The transports over which the stub manager delivers messages to the worker.
 
 use super::super::error::ClientError;
 use super::amqp::AmqpStub;
@@ -25,15 +25,15 @@ impl StubTransport {
     }
 
     /// Cuts the worker's connection once, at this message.
-    pub(super) fn cut(&self, message: &TestMessage, at: CutTiming) {
+    pub(super) fn cut(&self, message: &TestMessage, timing: CutTiming) {
         match self {
-            StubTransport::Http(http) => http.cut(message.number, at),
-            StubTransport::Amqp(amqp) => amqp.cut(message, at),
+            StubTransport::Http(http) => http.cut(message.number, timing),
+            StubTransport::Amqp(amqp) => amqp.cut(message, timing),
         }
     }
 
-    /// Ends the attempt of this message. Over HTTP the worker learns it when it extends its lease;
-    /// over AMQP the message is no longer requeued.
+    /// Ends the attempt of this message. Over HTTP the worker learns it when it extends its lease.
+    /// Over AMQP a requeue becomes a rejection.
     pub(super) fn end_attempt(&self, message: &TestMessage) {
         match self {
             StubTransport::Http(http) => http.end_attempt(message.number),
@@ -41,8 +41,8 @@ impl StubTransport {
         }
     }
 
-    /// Ends the attempt as soon as a worker has the message. It has no effect over AMQP, where a
-    /// worker cannot be told.
+    /// Ends the attempt as soon as the message is delivered. This has no effect over AMQP, where a
+    /// worker cannot learn it.
     pub(super) fn cancel_when_delivered(&self, message: &TestMessage) {
         match self {
             StubTransport::Http(http) => http.cancel_when_leased(message.number),
@@ -61,7 +61,7 @@ impl StubTransport {
         }
     }
 
-    /// Deletes the queue if there is one that may be deleted. Returns whether it did.
+    /// Deletes the queue if the stub manager has declared one. Returns whether it did.
     pub(super) async fn delete_queue(&self) -> Result<bool, ClientError> {
         match self {
             StubTransport::Http(_) => Ok(false),
@@ -69,7 +69,7 @@ impl StubTransport {
         }
     }
 
-    /// Returns whether the queue exists and has a consumer.
+    /// Returns whether the queue exists and has a consumer. Always true over HTTP.
     pub(super) async fn has_consumers(&self) -> bool {
         match self {
             StubTransport::Http(_) => true,
@@ -77,6 +77,7 @@ impl StubTransport {
         }
     }
 
+    /// Stops the stub manager.
     pub(super) async fn close(self) {
         match self {
             StubTransport::Http(http) => http.close().await,

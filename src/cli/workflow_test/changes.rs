@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The subject of a change.
+/// What a change is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
@@ -36,7 +36,7 @@ pub enum ChangeKind {
 /// One difference between two definitions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// The subject of the change.
+    /// What the change is about.
     pub kind: ChangeKind,
     /// The task to which the step belongs, or `None` for a step of the workflow itself.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,35 +48,36 @@ pub struct Change {
     pub text: String,
 }
 
-/// Maps the steps of an old graph to those of a new one.
+/// Maps the steps of an old graph to the matching steps of a new one.
 pub(super) struct StepMapping {
     new_by_old: HashMap<StepIndex, StepIndex>,
 }
 
 impl StepMapping {
-    /// Matches steps by name. An unmatched step counts as renamed if a new step does the same work
-    /// in the same place of the graph.
+    /// Matches steps by name. A removed step counts as renamed if a new step is of the same kind,
+    /// and has the same queue or the same place in the graph.
     pub(super) fn from_graphs(old: &Graph, new: &Graph) -> StepMapping {
         let mut new_by_old: HashMap<StepIndex, StepIndex> = old
             .indices()
-            .filter_map(|at| Some((at, new.find_index(&old.step(at).name)?)))
+            .filter_map(|index| Some((index, new.find_index(&old.step(index).name)?)))
             .collect();
-        let gone: Vec<StepIndex> =
-            old.indices().filter(|at| !new_by_old.contains_key(at)).collect();
-        for at in gone {
-            let is_renamed = |other: &StepIndex| {
-                let is_matched = new_by_old.values().any(|paired| paired == other);
-                let (one, two) = (old.step(at), new.step(*other));
-                let has_same_place = dependency_names(old, one) == dependency_names(new, two)
-                    && dependent_names(old, at) == dependent_names(new, *other);
+        let removed: Vec<StepIndex> =
+            old.indices().filter(|index| !new_by_old.contains_key(index)).collect();
+        for old_index in removed {
+            let is_renamed = |new_index: &StepIndex| {
+                let is_matched = new_by_old.values().any(|matched| matched == new_index);
+                let (old_step, new_step) = (old.step(old_index), new.step(*new_index));
+                let has_same_place = dependency_names(old, old_step)
+                    == dependency_names(new, new_step)
+                    && dependent_names(old, old_index) == dependent_names(new, *new_index);
                 !is_matched
-                    && old.find_index(&two.name).is_none()
-                    && one.task.is_some() == two.task.is_some()
-                    && one.external == two.external
-                    && (one.queue == two.queue || has_same_place)
+                    && old.find_index(&new_step.name).is_none()
+                    && old_step.task.is_some() == new_step.task.is_some()
+                    && old_step.external == new_step.external
+                    && (old_step.queue == new_step.queue || has_same_place)
             };
-            if let Some(other) = new.indices().find(is_renamed) {
-                new_by_old.insert(at, other);
+            if let Some(new_index) = new.indices().find(is_renamed) {
+                new_by_old.insert(old_index, new_index);
             }
         }
         StepMapping { new_by_old }
@@ -89,82 +90,93 @@ impl StepMapping {
 
     /// Returns whether a step of the new graph matches no step of the old one.
     pub(super) fn is_new(&self, new: StepIndex) -> bool {
-        !self.new_by_old.values().any(|paired| *paired == new)
+        !self.new_by_old.values().any(|matched| *matched == new)
     }
 }
 
-/// Returns all differences, those of the workflow's own steps first.
+/// Compares two definitions. Returns all differences, those of the workflow's own steps first.
 pub fn diff_definitions(old: &Definition, new: &Definition) -> Vec<Change> {
-    let mut found = Vec::new();
-    let span = |span: Option<Millis>| span.map_or("none".to_owned(), |span| span.to_string());
-    let mut compare_setting = |what: &str, one: Option<Millis>, two: Option<Millis>| {
-        if one != two {
-            let text = format!("{what} {} instead of {}", span(two), span(one));
-            found.push(Change { kind: ChangeKind::Option, task: None, step: None, text });
+    let mut changes = Vec::new();
+    let format_duration = |duration: Option<Millis>| {
+        duration.map_or("none".to_owned(), |duration| duration.to_string())
+    };
+    let mut compare_key = |key: &str, old_value: Option<Millis>, new_value: Option<Millis>| {
+        if old_value != new_value {
+            let text = format!(
+                "{key} {} instead of {}",
+                format_duration(new_value),
+                format_duration(old_value)
+            );
+            changes.push(Change { kind: ChangeKind::Option, task: None, step: None, text });
         }
     };
-    compare_setting("deadline", old.deadline, new.deadline);
-    compare_setting("retention", old.retention, new.retention);
-    for (at, graph) in old.graphs.iter().enumerate() {
-        let task = (at > 0).then(|| graph.name.clone());
-        let other = match at {
+    compare_key("deadline", old.deadline, new.deadline);
+    compare_key("retention", old.retention, new.retention);
+    for (index, graph) in old.graphs.iter().enumerate() {
+        // The first graph is the workflow itself, the others are its tasks.
+        let task = (index > 0).then(|| graph.name.clone());
+        let new_graph = match index {
             0 => Some(new.graph()),
             _ => new.graphs.iter().skip(1).find(|other| other.name == graph.name),
         };
-        match other {
-            Some(other) => diff_graphs(task.as_deref(), (old, graph), (new, other), &mut found),
+        match new_graph {
+            Some(new_graph) => {
+                diff_graphs(task.as_deref(), (old, graph), (new, new_graph), &mut changes)
+            }
             None => {
                 let text = format!("task {} is gone", graph.name);
-                found.push(Change { kind: ChangeKind::Task, task, step: None, text });
+                changes.push(Change { kind: ChangeKind::Task, task, step: None, text });
             }
         }
     }
-    let is_new = |graph: &&Graph| !old.graphs.iter().skip(1).any(|one| one.name == graph.name);
+    let is_new =
+        |graph: &&Graph| !old.graphs.iter().skip(1).any(|old_graph| old_graph.name == graph.name);
     for graph in new.graphs.iter().skip(1).filter(is_new) {
         let (task, text) = (Some(graph.name.clone()), format!("task {} is new", graph.name));
-        found.push(Change { kind: ChangeKind::Task, task, step: None, text });
+        changes.push(Change { kind: ChangeKind::Task, task, step: None, text });
     }
-    found
+    changes
 }
 
+/// Compares two graphs, and adds the differences to `changes`.
 fn diff_graphs(
     task: Option<&str>,
     (old_definition, old): (&Definition, &Graph),
     (new_definition, new): (&Definition, &Graph),
-    found: &mut Vec<Change>,
+    changes: &mut Vec<Change>,
 ) {
     let mapping = StepMapping::from_graphs(old, new);
     let task = task.map(str::to_owned);
     if old.fan_out != new.fan_out {
         let text = "its list, item key, maxConcurrency or tolerate differ".to_owned();
-        found.push(Change { kind: ChangeKind::Task, task: task.clone(), step: None, text });
+        changes.push(Change { kind: ChangeKind::Task, task: task.clone(), step: None, text });
     }
-    for at in old.indices() {
-        let step = old.step(at);
+    for index in old.indices() {
+        let step = old.step(index);
         let mut add_change = |kind, text| {
             let step = Some(step.name.to_string());
-            found.push(Change { kind, task: task.clone(), step, text });
+            changes.push(Change { kind, task: task.clone(), step, text });
         };
-        let Some(other) = mapping.find_new(at) else {
+        let Some(new_index) = mapping.find_new(index) else {
             add_change(ChangeKind::Gone, "is gone".to_owned());
             continue;
         };
-        let other = new.step(other);
-        if step.name != other.name {
-            add_change(ChangeKind::Renamed, format!("is called {} now", other.name));
+        let new_step = new.step(new_index);
+        if step.name != new_step.name {
+            add_change(ChangeKind::Renamed, format!("is called {} now", new_step.name));
         }
-        diff_steps((old_definition, old, step), (new_definition, new, other), &mut add_change);
+        diff_steps((old_definition, old, step), (new_definition, new, new_step), &mut add_change);
     }
-    for at in new.indices().filter(|at| mapping.is_new(*at)) {
-        let (kind, step) = (ChangeKind::New, Some(new.step(at).name.to_string()));
-        found.push(Change { kind, task: task.clone(), step, text: "is new".to_owned() });
+    for index in new.indices().filter(|index| mapping.is_new(*index)) {
+        let (kind, step) = (ChangeKind::New, Some(new.step(index).name.to_string()));
+        changes.push(Change { kind, task: task.clone(), step, text: "is new".to_owned() });
     }
 }
 
 /// A step with its graph and the definition of that graph.
 type StepInDefinition<'d> = (&'d Definition, &'d Graph, &'d Step);
 
-/// Reports the differences of one step, except for its name.
+/// Compares two steps, except for their names, and reports the differences.
 fn diff_steps(
     (old_definition, old_graph, old): StepInDefinition<'_>,
     (new_definition, new_graph, new): StepInDefinition<'_>,
@@ -176,37 +188,42 @@ fn diff_steps(
             format!("goes to queue {} instead of {}", new.queue, old.queue),
         );
     }
-    let (one, two) = (dependency_names(old_graph, old), dependency_names(new_graph, new));
-    if one != two {
-        let listed = |names: &[Arc<str>]| match names {
+    let old_names = dependency_names(old_graph, old);
+    let new_names = dependency_names(new_graph, new);
+    if old_names != new_names {
+        let format_names = |names: &[Arc<str>]| match names {
             [] => "nothing".to_owned(),
             names => names.join(", "),
         };
         add_change(
             ChangeKind::Depends,
-            format!("depends on {} instead of {}", listed(&two), listed(&one)),
+            format!(
+                "depends on {} instead of {}",
+                format_names(&new_names),
+                format_names(&old_names)
+            ),
         );
     }
-    let mut condition = |key: &str, one: &Option<Expression>, two: &Option<Expression>| {
+    let mut compare_conditions = |key: &str, old: &Option<Expression>, new: &Option<Expression>| {
         let text = |expression: &Option<Expression>| {
             expression.as_ref().map_or("none".to_owned(), |expression| expression.text().to_owned())
         };
-        if text(one) != text(two) {
+        if text(old) != text(new) {
             add_change(
                 ChangeKind::Condition,
-                format!("{key} is {} instead of {}", text(two), text(one)),
+                format!("{key} is {} instead of {}", text(new), text(old)),
             );
         }
     };
-    condition("when", &old.when, &new.when);
-    condition("cancelWhen", &old.cancel_when, &new.cancel_when);
-    let task = |definition: &Definition, step: &Step| {
+    compare_conditions("when", &old.when, &new.when);
+    compare_conditions("cancelWhen", &old.cancel_when, &new.cancel_when);
+    let task_name = |definition: &Definition, step: &Step| {
         let graph = step.task.and_then(|task| definition.graphs.get(usize::from(task)));
         graph.map_or("none".to_owned(), |graph| graph.name.clone())
     };
-    let (one, two) = (task(old_definition, old), task(new_definition, new));
-    if one != two {
-        add_change(ChangeKind::Task, format!("has the task {two} instead of {one}"));
+    let (old_task, new_task) = (task_name(old_definition, old), task_name(new_definition, new));
+    if old_task != new_task {
+        add_change(ChangeKind::Task, format!("has the task {new_task} instead of {old_task}"));
     }
     let options = [
         ("external", old.external != new.external),
@@ -228,18 +245,18 @@ fn diff_steps(
     }
 }
 
-/// Returns the names of the dependencies of a step.
+/// Returns the names of the dependencies of a step. The start of the graph is `__start__`.
 pub(super) fn dependency_names(graph: &Graph, step: &Step) -> Vec<Arc<str>> {
     step.depends
         .iter()
         .map(|dependency| match dependency {
             Dependency::Start => "__start__".into(),
-            Dependency::Step(on) => graph.step(*on).name.clone(),
+            Dependency::Step(index) => graph.step(*index).name.clone(),
         })
         .collect()
 }
 
 /// Returns the names of the steps that depend on a step.
 fn dependent_names(graph: &Graph, step: StepIndex) -> Vec<Arc<str>> {
-    graph.dependents(step).iter().map(|on| graph.step(*on).name.clone()).collect()
+    graph.dependents(step).iter().map(|index| graph.step(*index).name.clone()).collect()
 }

@@ -1,12 +1,12 @@
-//! Tests of workflows by their users: in virtual time, with scripted workers, without a broker or a
-//! journal (`workflow-manager test FILE`, docs/testing.md). The engine is the real one; a deadline
-//! of three days passes in milliseconds.
+//! Tests that users write for their workflows (`workflow-manager test FILE`, docs/testing.md). The
+//! engine is the real one. Time is virtual, workers are scripted, and there is no broker and no
+//! journal, so a deadline of three days passes in milliseconds.
 //!
 //! - `script`: the format of test files
 //! - `simulator`: jobs, scripted workers, and a clock that jumps from one event to the next
 //! - this file: runs the tests of a file, and compares the results with the expectations
 //! - `changes`: the differences between two definitions of a workflow
-//! - `replay`: what a recorded job would have done under another definition
+//! - `replay`: replays a recorded job under another definition
 
 mod changes;
 mod replay;
@@ -34,14 +34,14 @@ pub enum WorkflowTestError {
     #[error("{0}")]
     Files(#[from] LoadErrors),
     /// A test does not fit its workflow.
-    #[error("{file}: test {test:?}: {what}")]
+    #[error("{file}: test {test:?}: {problem}")]
     Test {
         /// The test file.
         file: String,
         /// The test's name.
         test: String,
-        /// The error, and what was expected.
-        what: String,
+        /// What is wrong, and what was expected.
+        problem: String,
     },
     /// The file has no tests.
     #[error("{0}: \"tests\" is empty, expected at least one test")]
@@ -53,11 +53,11 @@ pub enum WorkflowTestError {
 pub struct TestOutcome {
     /// The test's name.
     pub name: String,
-    /// Whether everything was as expected.
+    /// Whether the outcome of the job was as expected.
     pub passed: bool,
     /// The differences, one sentence each.
     pub differences: Vec<String>,
-    /// The virtual time that the test took, in milliseconds.
+    /// The virtual time from the creation of the job to the last event, in milliseconds.
     pub took_ms: u64,
     /// What happened, one line for each event, to explain a failure.
     pub story: Vec<String>,
@@ -86,10 +86,10 @@ fn run_test(
     definitions: &[Arc<Definition>],
     test: &TestCase,
 ) -> Result<TestOutcome, WorkflowTestError> {
-    let to_error = |what: String| WorkflowTestError::Test {
+    let to_error = |problem: String| WorkflowTestError::Test {
         file: file.to_owned(),
         test: test.name.clone(),
-        what,
+        problem,
     };
     let definition = find_definition(definitions, test.workflow.as_deref()).map_err(to_error)?;
     check_names(&definition, test).map_err(to_error)?;
@@ -109,30 +109,32 @@ fn run_test(
     })
 }
 
+/// Finds the definition of a full name. The name may be omitted if there is only one definition.
 fn find_definition(
     definitions: &[Arc<Definition>],
     name: Option<&str>,
 ) -> Result<Arc<Definition>, String> {
-    let known_names = || {
+    let all_names = || {
         definitions.iter().map(|definition| definition.full_name()).collect::<Vec<_>>().join(", ")
     };
     match (name, definitions) {
-        (None, [only]) => Ok(only.clone()),
-        (None, _) => Err(format!("name its workflow, one of {}", known_names())),
+        (None, [definition]) => Ok(definition.clone()),
+        (None, _) => Err(format!("name its workflow, one of {}", all_names())),
         (Some(name), _) => {
-            let found = definitions.iter().find(|definition| definition.full_name() == name);
-            found.cloned().ok_or_else(|| {
-                format!("there is no workflow {name:?}; there are {}", known_names())
-            })
+            let definition = definitions.iter().find(|definition| definition.full_name() == name);
+            definition
+                .cloned()
+                .ok_or_else(|| format!("there is no workflow {name:?}; there are {}", all_names()))
         }
     }
 }
 
-/// Checks that every step which a test scripts or expects exists.
+/// Checks that the state and the steps that a test names exist.
 fn check_names(definition: &Definition, test: &TestCase) -> Result<(), String> {
-    let all: Vec<&str> =
+    let all_steps: Vec<&str> =
         definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| &*step.name).collect();
-    let own: Vec<&str> = definition.graph().steps.iter().map(|step| &*step.name).collect();
+    let workflow_steps: Vec<&str> =
+        definition.graph().steps.iter().map(|step| &*step.name).collect();
     if let Some(state) =
         test.expect.state.as_deref().filter(|state| JobState::from_name(state).is_none())
     {
@@ -145,24 +147,31 @@ fn check_names(definition: &Definition, test: &TestCase) -> Result<(), String> {
         ));
     }
     let Expectation { states, statuses, attempts, inputs, .. } = &test.expect;
-    let in_any_graph = test.workers.keys().chain(inputs.keys()).map(|name| (name, &all));
-    let in_own_graph =
-        states.keys().chain(statuses.keys()).chain(attempts.keys()).map(|name| (name, &own));
-    match in_any_graph.chain(in_own_graph).find(|(name, known)| !known.contains(&name.as_str())) {
+    // Each name, with the steps that it may be.
+    let names_of_any_graph =
+        test.workers.keys().chain(inputs.keys()).map(|name| (name, &all_steps));
+    let names_of_workflow = states
+        .keys()
+        .chain(statuses.keys())
+        .chain(attempts.keys())
+        .map(|name| (name, &workflow_steps));
+    let mut names = names_of_any_graph.chain(names_of_workflow);
+    match names.find(|(name, steps)| !steps.contains(&name.as_str())) {
         None => Ok(()),
-        Some((name, known)) => {
-            let hint = did_you_mean(name, known.iter().copied());
-            Err(format!("there is no step {}{hint}; there are {}", quote(name), known.join(", ")))
+        Some((name, steps)) => {
+            let hint = did_you_mean(name, steps.iter().copied());
+            Err(format!("there is no step {}{hint}; there are {}", quote(name), steps.join(", ")))
         }
     }
 }
 
+/// Compares the outcome of a job with the expectation. Returns the differences, one sentence each.
 fn check_expectations(simulator: &Simulator, id: JobId, expect: &Expectation) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut differences = Vec::new();
     let Some(job) = simulator.job(id) else { return vec!["the job is gone".to_owned()] };
-    let mut compare = |what: String, expected: Value, actual: Value| {
+    let mut compare = |subject: String, expected: Value, actual: Value| {
         if expected != actual {
-            found.push(format!("{what}: expected {expected}, came to {actual}"));
+            differences.push(format!("{subject}: expected {expected}, came to {actual}"));
         }
     };
     if let Some(state) = &expect.state {
@@ -171,9 +180,8 @@ fn check_expectations(simulator: &Simulator, id: JobId, expect: &Expectation) ->
     if let Some(result) = &expect.result {
         compare("result".to_owned(), result.clone(), to_json(&job.result()));
     }
-    let step = |name: &str| job.graph().find_index(name);
     let step_value = |job: &Job, read: &dyn Fn(&Job, StepIndex) -> Value, name: &str| {
-        step(name).map_or(Value::Null, |index| read(job, index))
+        job.graph().find_index(name).map_or(Value::Null, |index| read(job, index))
     };
     for (name, state) in &expect.states {
         let actual = step_value(job, &|job, index| job.step_state(index).as_str().into(), name);
@@ -190,9 +198,9 @@ fn check_expectations(simulator: &Simulator, id: JobId, expect: &Expectation) ->
     for (name, inputs) in &expect.inputs {
         let mut actual: Vec<Value> = simulator.inputs(name).iter().map(to_json).collect();
         let mut expected = inputs.clone();
-        let order = |value: &Value| value.to_string();
-        actual.sort_by_key(order);
-        expected.sort_by_key(order);
+        // The order of inputs is not compared.
+        actual.sort_by_key(Value::to_string);
+        expected.sort_by_key(Value::to_string);
         compare(format!("inputs of step {name}"), expected.into(), actual.into());
     }
     if let Some(reason) = &expect.reason {
@@ -210,5 +218,5 @@ fn check_expectations(simulator: &Simulator, id: JobId, expect: &Expectation) ->
             Millis::from_duration(simulator.elapsed()).to_string().into(),
         );
     }
-    found
+    differences
 }

@@ -1,5 +1,5 @@
-//! Replays the record of a job under another definition, to find out what the job would have done:
-//! each recorded reply is applied at the time at which it came.
+//! Replays the record of a job under another definition, to find out what the job would have done.
+//! Each recorded reply is applied at the time at which it arrived.
 
 use super::changes::{Change, ChangeKind, StepMapping, dependency_names, diff_definitions};
 use engine::{
@@ -10,7 +10,7 @@ use engine::{
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The limits of a replay. Nothing is refused for its size, since it was accepted before.
+/// The limits of a replay. There are none: what was accepted once is accepted again.
 const LIMITS: Limits = Limits {
     step_message_bytes_max: usize::MAX,
     reply_bytes_max: usize::MAX,
@@ -19,40 +19,44 @@ const LIMITS: Limits = Limits {
     window_bytes: u64::MAX,
 };
 
-/// Returns what would differ for `job`, whose record this is, if it had begun under `new`. The list
-/// is empty if nothing would differ, and for a child job, whose start is up to its parent.
+/// Returns what would differ for `job`, whose record is given, if it had begun under `new`. The
+/// list is empty if nothing would differ, and for a child job.
 ///
-/// Timeouts are not compared: whether a worker would have been faster is unknown.
+/// Timeouts are not compared: it is unknown whether a worker would have been faster.
 pub fn differences_under(job: &Job, record: &[Recorded], new: &Arc<Definition>) -> Vec<Change> {
     if job.origin().parent.is_some() {
         // A child job runs a task, which `new` may not have.
         return Vec::new();
     }
-    // Both definitions are replayed, so that what a replay leaves out differs in neither.
+    // The record is replayed under both definitions, so what a replay omits is no difference.
     let before = Replay::run(job, record, job.definition());
     let after = Replay::run(job, record, new);
     compare(job, &before, &after)
 }
 
-/// A replay of a record to a new job.
+/// A replay of a record by a new job.
 struct Replay<'r> {
     job: Job,
+    /// From the recorded definition to the definition of `job`.
     mapping: StepMapping,
+    /// The time of the record that is replayed.
     now: Timestamp,
-    /// Inputs for steps that have not begun yet.
+    /// Inputs of steps that are not ready for them yet.
     pending: VecDeque<(StepIndex, RecordedInput<'r>)>,
 }
 
 /// A recorded input of a step.
 enum RecordedInput<'r> {
     Reply(Reply),
-    /// A child job ended: with this result, or with none if it failed.
+    /// The child job of an item ended: with this result, or with `None` if it failed.
     ChildEnded(u32, Option<Message>),
-    /// The output of a step whose child jobs may not have been started.
+    /// The output of a fan-out. It is the result of a step that is no fan-out in the new
+    /// definition.
     Gathered(&'r Message),
 }
 
 impl<'r> Replay<'r> {
+    /// Replays a record under a definition, and returns the job.
     fn run(recorded: &'r Job, record: &'r [Recorded], definition: &Arc<Definition>) -> Job {
         let origin = Origin { definition: definition.clone(), ..recorded.origin().clone() };
         let now = origin.created;
@@ -90,7 +94,8 @@ impl<'r> Replay<'r> {
             }
             JobEntry::Cancelled { reason, .. } => Operation::Cancel { reason: reason.clone() },
             JobEntry::Failed { expired: true, .. } => {
-                // The recorded deadline: what would have come before another one is unknown.
+                // The recorded deadline applies: what would have happened until another one is
+                // unknown.
                 let due = recorded.origin().created.max(self.now);
                 return self.apply_input(Input::Timer { due, unread: self.unread_replies() });
             }
@@ -104,9 +109,9 @@ impl<'r> Replay<'r> {
     }
 
     fn replay_step_entry(&mut self, recorded: &'r Job, step: StepIndex, entry: &'r StepEntry) {
-        // The failure of child jobs follows from their own records.
-        let has_task = recorded.graph().step(step).task.is_some();
-        let error = |reason: &str, retryable: bool| {
+        // A fan-out fails by the inputs of its child jobs.
+        let is_fan_out = recorded.graph().step(step).task.is_some();
+        let error_reply = |reason: &str, retryable: bool| {
             let body = serde_json::json!({ "error": reason, "retryable": retryable });
             Reply::Error(body.to_string().into())
         };
@@ -121,8 +126,8 @@ impl<'r> Replay<'r> {
                 .to_string()
                 .into(),
             ),
-            StepEntry::AttemptFailed { failure, .. } => error(&failure.reason, true),
-            StepEntry::Failed(failure) if !has_task => error(&failure.reason, false),
+            StepEntry::AttemptFailed { failure, .. } => error_reply(&failure.reason, true),
+            StepEntry::Failed(failure) if !is_fan_out => error_reply(&failure.reason, false),
             StepEntry::Failed(_)
             | StepEntry::Started { .. }
             | StepEntry::Confirmed
@@ -141,11 +146,11 @@ impl<'r> Replay<'r> {
                 let Some(new) = self.mapping.find_new(step) else { return };
                 let key = item_key(self.job.definition(), self.job.graph(), new);
                 let mut members: Vec<(u16, Arc<str>, Json)> = others.clone();
-                if let (Some((place, value)), Some(key)) = (item, key) {
-                    members.push((*place, key, value.clone()));
+                // The journal keeps the item apart from the other members of the result.
+                if let (Some((position, value)), Some(key)) = (item, key) {
+                    members.push((*position, key, value.clone()));
                 }
-                members.sort_by_key(|(place, ..)| *place);
-                // Puts together the result, which the journal keeps in parts.
+                members.sort_by_key(|(position, ..)| *position);
                 let result: Message =
                     members.into_iter().map(|(_, key, value)| (key, value)).collect();
                 self.enqueue(step, RecordedInput::ChildEnded(*index, Some(result)));
@@ -165,55 +170,61 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Queues an input for the matching step of the new definition. Drops it if that step is gone.
-    fn enqueue(&mut self, old: StepIndex, input: RecordedInput<'r>) {
-        if let Some(new) = self.mapping.find_new(old) {
-            self.pending.push_back((new, input));
+    /// Queues an input for the matching step of the new definition. Drops it if there is none.
+    fn enqueue(&mut self, old_step: StepIndex, input: RecordedInput<'r>) {
+        if let Some(new_step) = self.mapping.find_new(old_step) {
+            self.pending.push_back((new_step, input));
         }
     }
 
-    /// Delivers the pending inputs to the steps that run, until no other step starts by it. The
-    /// inputs of one step are delivered in order.
+    /// Delivers the pending inputs to the steps that are ready for them, until none is. The inputs
+    /// of one step are delivered in order.
     fn deliver_pending(&mut self) {
         loop {
-            let is_first = |at: usize, early: &VecDeque<(StepIndex, RecordedInput<'r>)>| {
-                !early.iter().take(at).any(|(step, _)| *step == early[at].0)
+            let is_first_of_step = |index: usize| {
+                let step = self.pending[index].0;
+                !self.pending.iter().take(index).any(|(earlier, _)| *earlier == step)
             };
-            let ready = (0..self.pending.len()).find(|at| {
-                is_first(*at, &self.pending)
-                    && self.can_deliver(self.pending[*at].0, &self.pending[*at].1)
+            let ready = (0..self.pending.len()).find(|index| {
+                let (step, input) = &self.pending[*index];
+                is_first_of_step(*index) && self.can_deliver(*step, input)
             });
-            let Some((step, input)) = ready.and_then(|at| self.pending.remove(at)) else { return };
+            let Some((step, input)) = ready.and_then(|index| self.pending.remove(index)) else {
+                return;
+            };
             if let Some(due) = self.job.step(step).retry_at() {
-                // By now the attempt that matches the recorded one has begun.
+                // The recorded attempt had begun by now, so the backoff is over.
                 self.apply_input(Input::Timer { due, unread: self.unread_replies() });
             }
             self.deliver_input(step, input);
         }
     }
 
+    /// Returns whether a step is ready for an input.
     fn can_deliver(&self, step: StepIndex, input: &RecordedInput<'_>) -> bool {
         let is_running = self.job.step_state(step) == StepState::Running;
         match input {
             RecordedInput::Reply(_) => is_running && self.job.graph().step(step).task.is_none(),
-            // Each of the two matters to one kind of step only; the other kind ignores it.
+            // A fan-out ignores this input.
             RecordedInput::Gathered(_) => is_running,
             RecordedInput::ChildEnded(index, _) => match &self.job.step(step).fan_out {
                 Some(fan_out) => fan_out.active_children().any(|active| active == *index),
+                // A step that is no fan-out ignores this input.
                 None => is_running,
             },
         }
     }
 
-    /// Reports replies that are never too late, so that no attempt times out by itself: the record
-    /// says which did.
+    /// Returns unread replies of all steps. So no attempt times out by a timer: the record says
+    /// which did.
     fn unread_replies(&self) -> UnreadReplies {
         self.job.graph().indices().map(|step| (step, Timestamp(i64::MAX))).collect()
     }
 
+    /// Applies an input to a step that is ready for it.
     fn deliver_input(&mut self, step: StepIndex, input: RecordedInput<'_>) {
         let definition = self.job.graph().step(step);
-        let (name, has_task) = (definition.name.to_string(), definition.task.is_some());
+        let (name, is_fan_out) = (definition.name.to_string(), definition.task.is_some());
         let reply = match input {
             RecordedInput::ChildEnded(index, result) => {
                 let Some(child) = self.job.child_id(step, index) else { return };
@@ -224,7 +235,7 @@ impl<'r> Replay<'r> {
                 let ended = ChildEnd { child, round: self.job.round(), outcome };
                 return self.apply_input(Input::ChildEnded { step, index, ended });
             }
-            RecordedInput::Gathered(_) if has_task => return,
+            RecordedInput::Gathered(_) if is_fan_out => return,
             RecordedInput::Gathered(output) => Reply::Result(output.to_text().into()),
             RecordedInput::Reply(reply) => reply,
         };
@@ -243,38 +254,39 @@ impl<'r> Replay<'r> {
     }
 }
 
+/// Returns the key of the item in the messages of a fan-out.
 fn item_key(definition: &Definition, graph: &Graph, step: StepIndex) -> Option<Arc<str>> {
     let task = graph.step(step).task?;
     Some(definition.graphs.get(usize::from(task))?.fan_out.as_ref()?.item_key.clone())
 }
 
-/// Returns the differences between the two replays that still matter to `job`.
+/// Compares the jobs of two replays. Returns the differences that still matter to `job`.
 fn compare(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
     let (old, new) = (before.graph(), after.graph());
     let mapping = StepMapping::from_graphs(old, new);
     let definition_changes = diff_definitions(before.definition(), after.definition());
-    let mut found = Vec::new();
-    for at in old.indices() {
-        let name = &*old.step(at).name;
+    let mut changes = Vec::new();
+    for old_index in old.indices() {
+        let name = &*old.step(old_index).name;
         let mut add_change = |kind, text| {
-            found.push(Change { kind, task: None, step: Some(name.to_owned()), text });
+            changes.push(Change { kind, task: None, step: Some(name.to_owned()), text });
         };
-        let old_state = before.step_state(at);
-        let Some(other) = mapping.find_new(at) else {
+        let old_state = before.step_state(old_index);
+        let Some(new_index) = mapping.find_new(old_index) else {
             add_change(
                 ChangeKind::Gone,
                 format!("is {} and would not be there", old_state.as_str()),
             );
             continue;
         };
-        let new_state = after.step_state(other);
+        let new_state = after.step_state(new_index);
         if old_state != new_state {
             add_change(
                 classify(old_state, new_state),
-                describe_state_change(old_state, new_state, after, other),
+                describe_state_change(old_state, new_state, after, new_index),
             );
-        } else if before.status(at) != after.status(other) {
-            let (old_status, new_status) = (before.status(at), after.status(other));
+        } else if before.status(old_index) != after.status(new_index) {
+            let (old_status, new_status) = (before.status(old_index), after.status(new_index));
             add_change(
                 ChangeKind::Status,
                 format!("has the status {old_status}, would have {new_status}"),
@@ -283,42 +295,46 @@ fn compare(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
         // What the definition says about a step matters until the step has ended.
         let is_open =
             !job.state().is_ended() && matches!(old_state, StepState::Waiting | StepState::Running);
-        let task =
-            old.step(at).task.and_then(|task| before.definition().graphs.get(usize::from(task)));
+        let task = old
+            .step(old_index)
+            .task
+            .and_then(|task| before.definition().graphs.get(usize::from(task)));
         for change in &definition_changes {
-            let is_own = change.task.is_none() && change.step.as_deref() == Some(name);
-            let is_of_children = change.task.is_some()
+            let is_about_step = change.task.is_none() && change.step.as_deref() == Some(name);
+            let is_about_task = change.task.is_some()
                 && task.is_some_and(|task| change.task.as_ref() == Some(&task.name));
-            if is_own && (is_open || change.kind == ChangeKind::Renamed) {
+            if is_about_step && (is_open || change.kind == ChangeKind::Renamed) {
                 add_change(change.kind, change.text.clone());
-            } else if is_of_children && is_open {
+            } else if is_about_task && is_open {
                 let subject =
                     change.step.as_ref().map_or(String::new(), |step| format!("step {step} "));
                 add_change(ChangeKind::Task, format!("its child jobs: {subject}{}", change.text));
             }
         }
     }
-    for at in new.indices().filter(|at| mapping.is_new(*at)) {
-        let (kind, step) = (ChangeKind::New, Some(new.step(at).name.to_string()));
-        let text = format!("is new and would be {}", after.step_state(at).as_str());
-        found.push(Change { kind, task: None, step, text });
+    for new_index in new.indices().filter(|index| mapping.is_new(*index)) {
+        let (kind, step) = (ChangeKind::New, Some(new.step(new_index).name.to_string()));
+        let text = format!("is new and would be {}", after.step_state(new_index).as_str());
+        changes.push(Change { kind, task: None, step, text });
     }
-    let about_job = |kind, text| Change { kind, task: None, step: None, text };
+    let job_change = |kind, text| Change { kind, task: None, step: None, text };
     if before.state() != after.state() {
         let (old_state, new_state) = (before.state().as_str(), after.state().as_str());
-        found.push(about_job(
+        changes.push(job_change(
             ChangeKind::State,
             format!("the job is {old_state}, would be {new_state}"),
         ));
     } else if before.state() == JobState::Completed && before.result() != after.result() {
-        found.push(about_job(ChangeKind::Result, "the job would have another result".to_owned()));
+        changes
+            .push(job_change(ChangeKind::Result, "the job would have another result".to_owned()));
     }
-    found
+    changes
 }
 
+/// Returns the kind of a change of a step's state.
 fn classify(old_state: StepState, new_state: StepState) -> ChangeKind {
-    let by_condition = [StepState::Skipped, StepState::Cancelled];
-    if by_condition.contains(&old_state) || by_condition.contains(&new_state) {
+    let states_of_conditions = [StepState::Skipped, StepState::Cancelled];
+    if states_of_conditions.contains(&old_state) || states_of_conditions.contains(&new_state) {
         ChangeKind::Condition
     } else {
         ChangeKind::State
@@ -334,17 +350,19 @@ fn describe_state_change(
     let (graph, old_name) = (after.graph(), old_state.as_str());
     match new_state {
         StepState::Waiting => {
-            let open = |name: &Arc<str>| {
-                let on = graph.find_index(name);
-                on.is_some_and(|on| {
-                    matches!(after.step_state(on), StepState::Waiting | StepState::Running)
+            let is_open = |name: &Arc<str>| {
+                graph.find_index(name).is_some_and(|index| {
+                    matches!(after.step_state(index), StepState::Waiting | StepState::Running)
                 })
             };
-            let waits: Vec<Arc<str>> =
-                dependency_names(graph, graph.step(step)).into_iter().filter(open).collect();
-            let waits =
-                if waits.is_empty() { String::new() } else { format!(" for {}", waits.join(", ")) };
-            format!("is {old_name}, would be waiting{waits}")
+            let open_dependencies: Vec<Arc<str>> =
+                dependency_names(graph, graph.step(step)).into_iter().filter(is_open).collect();
+            let waits_for = if open_dependencies.is_empty() {
+                String::new()
+            } else {
+                format!(" for {}", open_dependencies.join(", "))
+            };
+            format!("is {old_name}, would be waiting{waits_for}")
         }
         StepState::Skipped => {
             format!("is {old_name}, would be skipped: its condition comes to false")

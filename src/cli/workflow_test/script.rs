@@ -10,6 +10,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// A test file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TestFile {
@@ -25,25 +26,26 @@ pub(super) struct TestCase {
     pub(super) name: String,
     /// The workflow's full name. It may be omitted if there is only one workflow.
     pub(super) workflow: Option<String>,
-    #[serde(default = "empty")]
+    #[serde(default = "empty_object")]
     pub(super) message: Value,
-    /// What the worker of each step does, or the person for an external step; by step, in the
-    /// workflow and its tasks. Other workers reply with their input; other external steps wait.
+    /// What the worker of a step does, or the person for an external step, by the name of a step in
+    /// the workflow or a task. Workers without a script reply with their input. External steps
+    /// without a script wait.
     #[serde(default)]
     pub(super) workers: BTreeMap<String, WorkerScript>,
-    /// What users do meanwhile.
+    /// What users do while the job runs.
     #[serde(default)]
     pub(super) users: Vec<UserAction>,
-    /// When the test stops. Without it, the test stops when nothing more would happen.
+    /// The virtual time at which the test stops. Without it, the test stops after the last event.
     pub(super) until: Option<ScriptDuration>,
     pub(super) expect: Expectation,
 }
 
-fn empty() -> Value {
+fn empty_object() -> Value {
     Value::Object(serde_json::Map::new())
 }
 
-/// One action, or a list of which the first that fits is used.
+/// One action, or a list of which the first one that applies is used.
 #[derive(Debug)]
 pub(super) enum WorkerScript {
     Several(Vec<WorkerAction>),
@@ -75,57 +77,58 @@ impl<'de> Deserialize<'de> for WorkerScript {
 }
 
 impl WorkerScript {
-    /// Returns what a worker does with an attempt, if an action fits.
+    /// Returns the action that applies to an attempt, if one does.
     pub(super) fn find_action(&self, attempt: u32, input: &Value) -> Option<&WorkerAction> {
-        let fits = |act: &&WorkerAction| {
-            act.attempt.is_none_or(|number| number == attempt)
-                && act.when.as_ref().is_none_or(|part| contains(input, part))
+        let applies = |action: &&WorkerAction| {
+            action.attempt.is_none_or(|number| number == attempt)
+                && action.when.as_ref().is_none_or(|part| contains(input, part))
         };
         match self {
-            WorkerScript::One(act) => Some(act).filter(fits),
-            WorkerScript::Several(acts) => acts.iter().find(fits),
+            WorkerScript::One(action) => Some(action).filter(applies),
+            WorkerScript::Several(actions) => actions.iter().find(applies),
         }
     }
 }
 
-/// What a worker does with a step message. Without `result`, `error` and the like it replies with
-/// its input.
+/// What a worker does with a message. It replies with its input, unless `result`, `raw`, `error`,
+/// `silent` or `dead_letter` say otherwise.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct WorkerAction {
-    /// Applies to this attempt only.
+    /// The action applies to this attempt only.
     pub(super) attempt: Option<u32>,
-    /// Applies only to an input that has these keys with these values.
+    /// The action applies only to an input that has these keys with these values.
     #[serde(rename = "if")]
     pub(super) when: Option<Value>,
-    /// How long the message waits for a worker. If the attempt ends before that, no worker gets it.
+    /// How long the message waits for a worker. If the attempt ends before, no worker gets it.
     #[serde(default)]
     pub(super) starts_after: ScriptDuration,
-    /// How long the worker takes.
+    /// How long the worker takes to reply.
     #[serde(default)]
     pub(super) after: ScriptDuration,
-    /// Replies with this object.
+    /// The worker replies with this object.
     pub(super) result: Option<Value>,
-    /// Replies with these bytes.
+    /// The worker replies with this text, which need not be JSON.
     pub(super) raw: Option<String>,
-    /// Replies with an error.
+    /// The worker replies with this error.
     pub(super) error: Option<String>,
-    /// Whether another attempt may succeed.
+    /// Whether another attempt may succeed after the error. By default it may.
     pub(super) retryable: Option<bool>,
-    /// Never replies.
+    /// The worker never replies.
     #[serde(default)]
     pub(super) silent: bool,
     /// The broker dead-letters the message, for this reason.
     pub(super) dead_letter: Option<String>,
-    /// The progress messages that it sends before its reply.
+    /// The progress messages that the worker sends before its reply.
     #[serde(default)]
     pub(super) progress: Vec<ProgressMessage>,
 }
 
+/// A progress message of a worker.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProgressMessage {
-    /// How long after the worker has received the step message.
+    /// How long after the worker has received its message.
     pub(super) after: ScriptDuration,
     pub(super) status: Option<String>,
     pub(super) progress: Option<f64>,
@@ -159,7 +162,7 @@ pub(super) struct Expectation {
     pub(super) statuses: BTreeMap<String, String>,
     #[serde(default)]
     pub(super) attempts: BTreeMap<String, u32>,
-    /// By step, in the workflow and its tasks: all inputs, in any order.
+    /// All inputs of a step, in any order, by the name of a step in the workflow or a task.
     #[serde(default)]
     pub(super) inputs: BTreeMap<String, Vec<Value>>,
     /// The virtual time from the creation to the last event.
@@ -179,8 +182,8 @@ impl fmt::Display for ScriptDuration {
 impl<'de> Deserialize<'de> for ScriptDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ScriptDuration, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let parsed = humantime::parse_duration(&text).map(ScriptDuration);
-        parsed.map_err(|_| {
+        let result = humantime::parse_duration(&text).map(ScriptDuration);
+        result.map_err(|_| {
             D::Error::custom(format!(
                 "{text:?} is no duration; write for example 500ms, 30s, 5m, 2h, 3d"
             ))
@@ -188,13 +191,13 @@ impl<'de> Deserialize<'de> for ScriptDuration {
     }
 }
 
-/// Returns whether `whole` contains everything in `part`.
-fn contains(whole: &Value, part: &Value) -> bool {
-    match (whole, part) {
-        (Value::Object(whole), Value::Object(part)) => {
-            part.iter().all(|(key, part)| whole.get(key).is_some_and(|whole| contains(whole, part)))
+/// Returns whether `value` contains everything in `part`.
+fn contains(value: &Value, part: &Value) -> bool {
+    match (value, part) {
+        (Value::Object(value), Value::Object(part)) => {
+            part.iter().all(|(key, part)| value.get(key).is_some_and(|value| contains(value, part)))
         }
-        (whole, part) => whole == part,
+        (value, part) => value == part,
     }
 }
 

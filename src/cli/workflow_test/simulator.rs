@@ -1,4 +1,4 @@
-//! The simulator: jobs in a map, workers that follow a script, and a clock that jumps to the next
+//! The simulator: runs jobs with scripted workers, and a virtual clock that jumps from event to
 //! event.
 
 use super::script::{ProgressMessage, TestCase, UserAction, WorkerAction, WorkerScript, to_json};
@@ -16,48 +16,45 @@ use uuid::Uuid;
 /// The virtual time at which every test begins: 2026-01-01T00:00:00Z.
 const START: Timestamp = Timestamp(1_767_225_600_000_000_000);
 
-/// A test with more events than this is taken for an endless loop.
+/// The maximum number of events. A test with more is taken for an endless loop.
 const EVENTS_MAX: usize = 1_000_000;
 
-/// How many lines of the story are kept.
+/// The maximum number of lines of the story.
 const STORY_LINES_MAX: usize = 200;
 
 /// The id of the job under test.
 const JOB_ID: JobId = JobId(Uuid::from_u128(0x0a11_ce00_0000_4000_8000_0000_0000_0001));
 
-/// An event that is scheduled.
+/// A scheduled event.
 enum ScheduledEvent {
-    /// A worker, or a person, starts an attempt, and does this.
-    Start {
-        job: JobId,
-        step: StepIndex,
-        attempt: u32,
-        input: Message,
-        action: WorkerAction,
-    },
-    Reply {
-        job: JobId,
-        step: StepIndex,
-        name: Arc<str>,
-        attempt: u32,
-        reply: Reply,
-    },
+    /// A worker, or a person, starts an attempt, and does the action.
+    Start { job: JobId, step: StepIndex, attempt: u32, input: Message, action: WorkerAction },
+    /// A worker, or a person, replies.
+    Reply { job: JobId, step: StepIndex, name: Arc<str>, attempt: u32, reply: Reply },
+    /// A user operates on the job under test.
     User(UserAction),
+    /// The timer of a job is due.
     Timer(JobId, Timestamp),
 }
 
+/// A simulation of one test.
 pub(super) struct Simulator<'t> {
     test: &'t TestCase,
     jobs: HashMap<JobId, Job>,
+    /// The virtual time.
     now: Timestamp,
+    /// The time of the last event that changed a job.
     last_event: Timestamp,
-    /// Sorted by time, then by the order of scheduling.
+    /// The events, sorted by time, then by the order of scheduling.
     scheduled: BTreeMap<(Timestamp, u64), ScheduledEvent>,
     scheduled_count: u64,
+    /// The effects that are not carried out yet.
     effects: VecDeque<(JobId, Effect)>,
+    /// The inputs that were sent to workers, by step.
     inputs: HashMap<Arc<str>, Vec<Message>>,
     /// The ids of jobs that accept inputs.
     open_jobs: HashSet<JobId>,
+    /// What happened, one line for each event.
     pub(super) story: Vec<String>,
 }
 
@@ -91,6 +88,7 @@ impl<'t> Simulator<'t> {
         START.duration_until(self.last_event)
     }
 
+    /// Creates the job under test, and schedules what users do.
     pub(super) fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
         let id = JOB_ID;
         for action in &self.test.users {
@@ -103,20 +101,21 @@ impl<'t> Simulator<'t> {
 
     /// Runs until nothing more happens, or the test stops.
     pub(super) fn run(&mut self, id: JobId) -> Result<(), String> {
-        let until = self.test.until.map_or(Timestamp(i64::MAX), |span| {
-            Timestamp(START.0.saturating_add(to_nanoseconds(span.0)))
+        let until = self.test.until.map_or(Timestamp(i64::MAX), |duration| {
+            Timestamp(START.0.saturating_add(to_nanoseconds(duration.0)))
         });
         for _ in 0..EVENTS_MAX {
             self.run_effects();
-            let Some(next) = self.scheduled.first_entry().filter(|next| next.key().0 <= until)
+            let Some(next_event) =
+                self.scheduled.first_entry().filter(|next| next.key().0 <= until)
             else {
                 if until.0 < i64::MAX {
                     self.last_event = until;
                 }
                 return Ok(());
             };
-            let ((at, _), event) = next.remove_entry();
-            self.now = at;
+            let ((time, _), event) = next_event.remove_entry();
+            self.now = time;
             self.handle_event(id, event)?;
         }
         Err(format!(
@@ -170,16 +169,19 @@ impl<'t> Simulator<'t> {
         Ok(())
     }
 
+    /// Returns why an operation is refused, if it is.
     fn check_operation(&self, id: JobId, operation: &Operation) -> Option<OperationError> {
         self.jobs.get(&id)?.check_operation(operation, context(self.now).limits)
     }
 
+    /// Schedules an event after a duration from now.
     fn schedule(&mut self, after: Duration, event: ScheduledEvent) {
-        let at = Timestamp(self.now.0.saturating_add(to_nanoseconds(after)));
+        let time = Timestamp(self.now.0.saturating_add(to_nanoseconds(after)));
         self.scheduled_count += 1;
-        self.scheduled.insert((at, self.scheduled_count), event);
+        self.scheduled.insert((time, self.scheduled_count), event);
     }
 
+    /// Starts a job. If its id is taken, notifies the parent.
     fn start_job(&mut self, origin: Origin, message: Message) {
         let id = origin.id;
         if !self.open_jobs.insert(id) {
@@ -202,11 +204,12 @@ impl<'t> Simulator<'t> {
         }
     }
 
+    /// Schedules what follows from a decision: effects and timers.
     fn handle_decision(&mut self, id: JobId, decision: Decision) {
         self.last_event = self.now;
         for entry in &decision.recorded.entries {
             self.add_entry(id, entry);
-            // Nothing is sent for an external step, but the person sees that it runs.
+            // An external step has no effect, but the person sees that it runs.
             if let (Entry::Step(step, StepEntry::Started { attempt, .. }), Some(job)) =
                 (entry, self.jobs.get(&id))
                 && job.graph().step(*step).external
@@ -232,6 +235,7 @@ impl<'t> Simulator<'t> {
         }
     }
 
+    /// Carries out all effects, and those that follow from them.
     fn run_effects(&mut self) {
         while let Some((id, effect)) = self.effects.pop_front() {
             match effect {
@@ -254,21 +258,22 @@ impl<'t> Simulator<'t> {
         }
     }
 
-    /// Delivers a step message to its worker, or an external step to its person.
+    /// Dispatches an attempt to the worker of the step, or to the person of an external step.
     fn dispatch(&mut self, id: JobId, step: StepIndex, attempt: u32, input: Message) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let (name, external) =
+        let (name, is_external) =
             (job.graph().step(step).name.clone(), job.graph().step(step).external);
         let action = match self
             .test
             .workers
             .get(&*name)
-            .map(|acts: &WorkerScript| acts.find_action(attempt, &to_json(&input)))
+            .map(|script: &WorkerScript| script.find_action(attempt, &to_json(&input)))
         {
             Some(Some(action)) => action.clone(),
-            // No action fits, or nobody is scripted for an external step.
+            // No action of the script applies.
             Some(None) => WorkerAction { silent: true, ..WorkerAction::default() },
-            None => WorkerAction { silent: external, ..WorkerAction::default() },
+            // There is no script: a worker replies with its input, and a person does nothing.
+            None => WorkerAction { silent: is_external, ..WorkerAction::default() },
         };
         let after = action.starts_after.0;
         if after.is_zero() {
@@ -278,7 +283,8 @@ impl<'t> Simulator<'t> {
         }
     }
 
-    /// Hands the message of an attempt to its worker, unless the attempt is over.
+    /// Delivers the message of an attempt to the worker, unless the attempt is over, and schedules
+    /// its replies.
     fn start_work(
         &mut self,
         id: JobId,
@@ -330,13 +336,15 @@ impl<'t> Simulator<'t> {
         );
     }
 
+    /// Adds a line to the story.
     fn add_line(&mut self, text: String) {
         if self.story.len() < STORY_LINES_MAX {
-            let at = Millis::from_duration(START.duration_until(self.now));
-            self.story.push(format!("{at:>12}  {text}"));
+            let elapsed = Millis::from_duration(START.duration_until(self.now));
+            self.story.push(format!("{elapsed:>12}  {text}"));
         }
     }
 
+    /// Adds an entry of a job to the story.
     fn add_entry(&mut self, id: JobId, entry: &Entry) {
         let Some(job) = self.jobs.get(&id) else { return };
         let name = |step: &StepIndex| job.graph().step(*step).name.clone();
@@ -403,6 +411,7 @@ fn describe_fan_out_entry(name: &str, entry: &FanOutEntry) -> Option<String> {
     })
 }
 
+/// Parses the operation of a user.
 fn parse_operation(action: &UserAction) -> Result<Operation, String> {
     Ok(match (action.operation.as_str(), &action.step) {
         ("cancel", None) => Operation::Cancel { reason: "by a user".into() },
@@ -420,15 +429,17 @@ fn parse_operation(action: &UserAction) -> Result<Operation, String> {
     })
 }
 
+/// Renders the body of a progress message.
 fn progress_body(message: &ProgressMessage) -> String {
     let ProgressMessage { status, progress, message, .. } = message;
     serde_json::json!({ "status": status, "progress": progress, "message": message }).to_string()
 }
 
-fn to_nanoseconds(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
+fn to_nanoseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// Returns the context of a decision, with limits like those of a manager.
 fn context(now: Timestamp) -> Context<'static> {
     const LIMITS: Limits = Limits {
         step_message_bytes_max: 16 << 20,

@@ -1,6 +1,6 @@
-//! Follows what a worker and the broker exchange on one connection: which message was delivered,
-//! which reply was published and confirmed, what was acknowledged or rejected. Applies the test's
-//! interventions.
+//! Follows the AMQP methods that a worker and the broker exchange on one connection: deliveries,
+//! published and confirmed replies, acknowledgements and rejections. Applies the interventions of
+//! the test.
 
 use super::super::cut::CutTiming;
 use super::super::event_log::ObservedEvent;
@@ -11,12 +11,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-/// How many channels of a connection are followed: RabbitMQ's own default.
+/// The maximum number of followed channels of a connection: RabbitMQ's default for `channel_max`.
 const CHANNELS_MAX: usize = 2048;
 
-/// How many messages are followed on a channel.
-const FOLLOWED_MAX: usize = 100_000;
+/// The maximum number of entries in each collection of a channel.
+const CHANNEL_ENTRIES_MAX: usize = 100_000;
 
+// The class and method ids of the followed methods.
 const CONSUME: [u8; 4] = [0, 60, 0, 20];
 const CONSUME_OK: [u8; 4] = [0, 60, 0, 21];
 const PUBLISH: [u8; 4] = [0, 60, 0, 40];
@@ -29,33 +30,49 @@ const NACK: [u8; 4] = [0, 60, 0, 120];
 const CHANNEL_OPEN: [u8; 4] = [0, 20, 0, 10];
 const CONFIRM_SELECT: [u8; 4] = [0, 85, 0, 10];
 
-/// The queues that are followed.
+// The flags of methods, in their bit fields.
+const CONSUME_NO_ACK: u8 = 1 << 1;
+const CONSUME_NO_WAIT: u8 = 1 << 3;
+const GET_NO_ACK: u8 = 1;
+const ACK_MULTIPLE: u8 = 1;
+const NACK_MULTIPLE: u8 = 1;
+const NACK_REQUEUE: u8 = 1 << 1;
+const REJECT_REQUEUE: u8 = 1;
+
+/// The size of the reserved field at the start of a method, in bytes.
+const RESERVED_BYTES: usize = 2;
+
+/// The queues whose messages are followed.
 #[derive(Clone, Debug)]
 pub(super) struct WatchedQueues {
     pub(super) queue: String,
     pub(super) reply_queue: String,
 }
 
-/// What the proxy must do to messages, on any connection, by their correlation ids.
+/// What the proxy does to messages on any connection, by their correlation ids.
 #[derive(Default)]
 pub(super) struct Interventions {
+    /// Where to cut the connection, once.
     pending_cut: RefCell<Option<(String, CutTiming)>>,
+    /// The messages whose requeue becomes a rejection.
     never_requeued: RefCell<HashSet<String>>,
 }
 
 impl Interventions {
-    pub(super) fn cut_at(&self, correlation_id: String, at: CutTiming) {
-        *self.pending_cut.borrow_mut() = Some((correlation_id, at));
+    /// Schedules a cut of the connection at a message.
+    pub(super) fn cut_at(&self, correlation_id: String, timing: CutTiming) {
+        *self.pending_cut.borrow_mut() = Some((correlation_id, timing));
     }
 
+    /// Prevents a message from being requeued.
     pub(super) fn prevent_requeue(&self, correlation_id: String) {
         self.never_requeued.borrow_mut().insert(correlation_id);
     }
 
-    /// Returns whether the connection must be cut here. A cut happens once.
-    fn take_cut(&self, correlation_id: &str, at: CutTiming) -> bool {
-        let is_it = |cut: &mut (String, CutTiming)| cut.0 == correlation_id && cut.1 == at;
-        self.pending_cut.borrow_mut().take_if(is_it).is_some()
+    /// Takes the pending cut if it is due here, and returns whether it was.
+    fn take_cut(&self, correlation_id: &str, timing: CutTiming) -> bool {
+        let is_due = |cut: &mut (String, CutTiming)| cut.0 == correlation_id && cut.1 == timing;
+        self.pending_cut.borrow_mut().take_if(is_due).is_some()
     }
 
     fn is_requeue_prevented(&self, correlation_id: &str) -> bool {
@@ -63,17 +80,17 @@ impl Interventions {
     }
 }
 
-/// What happens to a frame.
+/// What the proxy does with a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FrameAction {
     Forward,
-    /// This frame is forwarded in its place.
+    /// It forwards this frame instead.
     Replace(Vec<u8>),
-    /// The connection is cut, and nothing more is forwarded.
+    /// It cuts the connection, and forwards nothing more.
     Cut,
 }
 
-/// Follows one connection.
+/// The state of one connection.
 pub(super) struct Conversation {
     queues: WatchedQueues,
     interventions: Rc<Interventions>,
@@ -81,22 +98,39 @@ pub(super) struct Conversation {
     channels: HashMap<u16, Channel>,
 }
 
+/// The state of one channel. Messages are known by their correlation ids.
 #[derive(Default)]
 struct Channel {
-    confirms: bool,
+    /// Whether publisher confirms are enabled.
+    has_confirms: bool,
     /// How many messages were published since confirms were enabled.
-    published: u64,
+    publish_count: u64,
+    /// The replies that the broker has not confirmed, by publish number.
     unconfirmed: BTreeMap<u64, String>,
+    /// The deliveries that are not settled, by delivery tag.
     in_flight: BTreeMap<u64, String>,
-    /// Consumes without a reply yet, each with whether it acknowledges automatically.
+    /// The consumes that the broker has not answered, in order: whether each has auto-ack.
     pending_consumes: VecDeque<bool>,
-    /// The tags of consumers with automatic acknowledgement.
+    /// The tags of the consumers with auto-ack.
     auto_ack_tags: HashSet<Vec<u8>>,
-    gets_auto_acked: bool,
-    /// A publish whose header follows: whether it goes to the reply queue.
-    publishing: Option<bool>,
-    /// A delivery whose header follows: its tag, and whether it is acknowledged automatically.
-    delivering: Option<(u64, bool)>,
+    /// Whether the last get has auto-ack.
+    is_get_auto_ack: bool,
+    /// The publish whose content header follows.
+    publishing: Option<Publish>,
+    /// The delivery whose content header follows.
+    delivering: Option<ChannelDelivery>,
+}
+
+/// A published message.
+struct Publish {
+    /// Whether it is sent to the reply queue.
+    is_reply: bool,
+}
+
+/// A message that the broker delivers.
+struct ChannelDelivery {
+    tag: u64,
+    is_auto_ack: bool,
 }
 
 impl Conversation {
@@ -108,6 +142,7 @@ impl Conversation {
         Conversation { queues, interventions, log, channels: HashMap::new() }
     }
 
+    /// Returns the state of a channel, or `None` if too many channels are followed.
     fn channel(&mut self, number: u16) -> Option<&mut Channel> {
         if self.channels.len() >= CHANNELS_MAX && !self.channels.contains_key(&number) {
             return None;
@@ -122,22 +157,23 @@ impl Conversation {
         let Some(channel) = self.channel(frame.channel()) else { return FrameAction::Forward };
         match frame.kind() {
             FrameKind::Header => {
-                let Some(is_reply) = channel.publishing.take() else { return FrameAction::Forward };
-                let text = |wanted| read_property(frame.payload(), wanted).unwrap_or_default();
+                let Some(Publish { is_reply }) = channel.publishing.take() else {
+                    return FrameAction::Forward;
+                };
+                let text = |property| read_property(frame.payload(), property).unwrap_or_default();
                 let correlation_id = text(Property::CorrelationId).into_owned();
-                let is_last = text(Property::Type) != "progress";
-                if is_reply && is_last && interventions.take_cut(&correlation_id, CutTiming::Reply)
-                {
+                let is_settling = is_reply && text(Property::Type) != "progress";
+                if is_settling && interventions.take_cut(&correlation_id, CutTiming::Reply) {
                     log.add(&correlation_id, ObservedEvent::ConnectionCut);
                     return FrameAction::Cut;
                 }
-                if channel.confirms {
-                    channel.published += 1;
-                    if is_reply && is_last && channel.unconfirmed.len() < FOLLOWED_MAX {
-                        channel.unconfirmed.insert(channel.published, correlation_id.clone());
+                if channel.has_confirms {
+                    channel.publish_count += 1;
+                    if is_settling && channel.unconfirmed.len() < CHANNEL_ENTRIES_MAX {
+                        channel.unconfirmed.insert(channel.publish_count, correlation_id.clone());
                     }
                 }
-                if is_reply && is_last {
+                if is_settling {
                     log.add(&correlation_id, ObservedEvent::Published);
                 }
                 FrameAction::Forward
@@ -153,13 +189,15 @@ impl Conversation {
         let Some(channel) = self.channel(frame.channel()) else { return };
         match frame.kind() {
             FrameKind::Header => {
-                let Some((tag, is_unseen)) = channel.delivering.take() else { return };
+                let Some(ChannelDelivery { tag, is_auto_ack }) = channel.delivering.take() else {
+                    return;
+                };
                 let correlation_id =
                     read_property(frame.payload(), Property::CorrelationId).unwrap_or_default();
                 log.add(&correlation_id, ObservedEvent::Delivered);
-                if is_unseen {
+                if is_auto_ack {
                     log.add(&correlation_id, ObservedEvent::AutoAcked);
-                } else if channel.in_flight.len() < FOLLOWED_MAX {
+                } else if channel.in_flight.len() < CHANNEL_ENTRIES_MAX {
                     channel.in_flight.insert(tag, correlation_id.into_owned());
                 }
             }
@@ -170,6 +208,7 @@ impl Conversation {
 }
 
 impl Channel {
+    /// Handles a method of the worker. Returns what the proxy does with its frame.
     fn handle_worker_method(
         &mut self,
         frame: &Frame,
@@ -183,23 +222,24 @@ impl Channel {
         let mut fields = Fields(fields);
         match *method {
             CHANNEL_OPEN => *self = Channel::default(),
-            CONFIRM_SELECT => self.confirms = true,
+            CONFIRM_SELECT => self.has_confirms = true,
             PUBLISH => {
-                // A reserved number, the exchange and the routing key.
-                fields.skip(2);
-                let is_default = fields.read_text().is_empty();
-                self.publishing =
-                    Some(is_default && fields.read_text() == queues.reply_queue.as_bytes());
+                fields.skip(RESERVED_BYTES);
+                let (exchange, routing_key) =
+                    (fields.read_short_string(), fields.read_short_string());
+                let is_reply = exchange.is_empty() && routing_key == queues.reply_queue.as_bytes();
+                self.publishing = Some(Publish { is_reply });
             }
             CONSUME => {
-                fields.skip(2);
-                let queue = fields.read_text();
-                let tag = fields.read_text().to_vec();
-                let bits = fields.read_byte();
-                let is_unseen = bits & 0b10 != 0;
-                if bits & 0b1000 == 0 && self.pending_consumes.len() < FOLLOWED_MAX {
-                    self.pending_consumes.push_back(is_unseen);
-                } else if is_unseen && self.auto_ack_tags.len() < FOLLOWED_MAX {
+                fields.skip(RESERVED_BYTES);
+                let queue = fields.read_short_string();
+                let tag = fields.read_short_string().to_vec();
+                let flags = fields.read_u8();
+                let is_auto_ack = flags & CONSUME_NO_ACK != 0;
+                let is_answered = flags & CONSUME_NO_WAIT == 0;
+                if is_answered && self.pending_consumes.len() < CHANNEL_ENTRIES_MAX {
+                    self.pending_consumes.push_back(is_auto_ack);
+                } else if is_auto_ack && self.auto_ack_tags.len() < CHANNEL_ENTRIES_MAX {
                     self.auto_ack_tags.insert(tag);
                 }
                 if queue == queues.queue.as_bytes() {
@@ -207,37 +247,44 @@ impl Channel {
                 }
             }
             GET => {
-                fields.skip(2);
-                if fields.read_text() == queues.queue.as_bytes() {
+                fields.skip(RESERVED_BYTES);
+                if fields.read_short_string() == queues.queue.as_bytes() {
                     log.add_connected();
                 }
-                self.gets_auto_acked = fields.read_byte() & 1 != 0;
+                self.is_get_auto_ack = fields.read_u8() & GET_NO_ACK != 0;
             }
             ACK => {
-                let settled = self.take_settled(fields.read_number(), fields.read_byte() & 1 != 0);
-                if let Some(correlation_id) =
-                    settled.iter().find(|of| interventions.take_cut(of, CutTiming::Ack))
-                {
+                let (tag, flags) = (fields.read_u64(), fields.read_u8());
+                let settled = take_tags(&mut self.in_flight, tag, flags & ACK_MULTIPLE != 0);
+                let cut_at = settled
+                    .iter()
+                    .find(|correlation_id| interventions.take_cut(correlation_id, CutTiming::Ack));
+                if let Some(correlation_id) = cut_at {
                     log.add(correlation_id, ObservedEvent::ConnectionCut);
                     return FrameAction::Cut;
                 }
-                settled.iter().for_each(|of| log.add(of, ObservedEvent::Acked));
+                for correlation_id in &settled {
+                    log.add(correlation_id, ObservedEvent::Acked);
+                }
             }
             REJECT | NACK => {
-                let (tag, bits) = (fields.read_number(), fields.read_byte());
-                let requeues = if *method == NACK { 0b10 } else { 1 };
-                let is_multiple = *method == NACK && bits & 1 != 0;
-                let settled = self.take_settled(tag, is_multiple);
+                let (tag, flags) = (fields.read_u64(), fields.read_u8());
+                let requeue_flag = if *method == NACK { NACK_REQUEUE } else { REJECT_REQUEUE };
+                let is_multiple = *method == NACK && flags & NACK_MULTIPLE != 0;
+                let settled = take_tags(&mut self.in_flight, tag, is_multiple);
                 let is_prevented = settled
                     .iter()
                     .any(|correlation_id| interventions.is_requeue_prevented(correlation_id));
-                let requeue = bits & requeues != 0 && !is_prevented;
-                settled.iter().for_each(|of| log.add(of, ObservedEvent::Nacked { requeue }));
-                if is_prevented && bits & requeues != 0 {
+                let asks_for_requeue = flags & requeue_flag != 0;
+                let requeue = asks_for_requeue && !is_prevented;
+                for correlation_id in &settled {
+                    log.add(correlation_id, ObservedEvent::Nacked { requeue });
+                }
+                if is_prevented && asks_for_requeue {
                     let mut raw = frame.raw.clone();
-                    // The byte of the flags precedes the end of the frame.
-                    if let [.., flags, _] = raw.as_mut_slice() {
-                        *flags &= !requeues;
+                    // The flags are the last byte before the end of the frame.
+                    if let [.., flags, _frame_end] = raw.as_mut_slice() {
+                        *flags &= !requeue_flag;
                     }
                     return FrameAction::Replace(raw);
                 }
@@ -247,72 +294,75 @@ impl Channel {
         FrameAction::Forward
     }
 
+    /// Handles a method of the broker.
     fn handle_broker_method(&mut self, frame: &Frame, log: &MessageLog) {
         let Some((method, fields)) = frame.payload().split_first_chunk::<4>() else { return };
         let mut fields = Fields(fields);
         match *method {
             CONSUME_OK => {
-                let is_unseen = self.pending_consumes.pop_front() == Some(true);
-                if is_unseen && self.auto_ack_tags.len() < FOLLOWED_MAX {
-                    self.auto_ack_tags.insert(fields.read_text().to_vec());
+                let is_auto_ack = self.pending_consumes.pop_front() == Some(true);
+                if is_auto_ack && self.auto_ack_tags.len() < CHANNEL_ENTRIES_MAX {
+                    self.auto_ack_tags.insert(fields.read_short_string().to_vec());
                 }
             }
             DELIVER => {
-                let is_unseen = self.auto_ack_tags.contains(fields.read_text());
-                self.delivering = Some((fields.read_number(), is_unseen));
+                let is_auto_ack = self.auto_ack_tags.contains(fields.read_short_string());
+                self.delivering = Some(ChannelDelivery { tag: fields.read_u64(), is_auto_ack });
             }
-            GET_OK => self.delivering = Some((fields.read_number(), self.gets_auto_acked)),
+            GET_OK => {
+                let (tag, is_auto_ack) = (fields.read_u64(), self.is_get_auto_ack);
+                self.delivering = Some(ChannelDelivery { tag, is_auto_ack });
+            }
             ACK => {
-                let (tag, is_multiple) = (fields.read_number(), fields.read_byte() & 1 != 0);
-                let confirmed = take_tags(&mut self.unconfirmed, tag, is_multiple);
-                confirmed.iter().for_each(|of| log.add(of, ObservedEvent::Confirmed));
+                let (tag, flags) = (fields.read_u64(), fields.read_u8());
+                let confirmed = take_tags(&mut self.unconfirmed, tag, flags & ACK_MULTIPLE != 0);
+                for correlation_id in &confirmed {
+                    log.add(correlation_id, ObservedEvent::Confirmed);
+                }
             }
             _ => {}
         }
     }
-
-    fn take_settled(&mut self, tag: u64, is_multiple: bool) -> Vec<String> {
-        take_tags(&mut self.in_flight, tag, is_multiple)
-    }
 }
 
-/// Removes what a tag stands for: one message, or all up to it; 0 with `is_multiple` is all.
-fn take_tags(from: &mut BTreeMap<u64, String>, tag: u64, is_multiple: bool) -> Vec<String> {
+/// Removes the message of a tag or, with `is_multiple`, all messages up to that tag; the tag 0 then
+/// stands for all. Returns the correlation ids.
+fn take_tags(messages: &mut BTreeMap<u64, String>, tag: u64, is_multiple: bool) -> Vec<String> {
     if !is_multiple {
-        return from.remove(&tag).into_iter().collect();
+        return messages.remove(&tag).into_iter().collect();
     }
-    let rest = match tag.checked_add(1) {
-        Some(next) if tag > 0 => from.split_off(&next),
+    let remaining = match tag.checked_add(1) {
+        Some(next_tag) if tag > 0 => messages.split_off(&next_tag),
         Some(_) | None => BTreeMap::new(),
     };
-    std::mem::replace(from, rest).into_values().collect()
+    std::mem::replace(messages, remaining).into_values().collect()
 }
 
-/// Reads the fields of a method from the front. Missing fields are empty, for the broker refuses
-/// such a method.
+/// Reads the fields of a method in order. The fields that a truncated method lacks are empty or 0:
+/// the broker refuses such a method.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
     fn take(&mut self, count: usize) -> &'a [u8] {
-        let (front, rest) = self.0.split_at(count.min(self.0.len()));
-        self.0 = rest;
-        front
+        let (bytes, remaining) = self.0.split_at(count.min(self.0.len()));
+        self.0 = remaining;
+        bytes
     }
 
     fn skip(&mut self, count: usize) {
         self.take(count);
     }
 
-    fn read_byte(&mut self) -> u8 {
+    fn read_u8(&mut self) -> u8 {
         self.take(1).first().copied().unwrap_or_default()
     }
 
-    fn read_number(&mut self) -> u64 {
+    fn read_u64(&mut self) -> u64 {
         self.take(8).iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
-    fn read_text(&mut self) -> &'a [u8] {
-        let length = usize::from(self.read_byte());
+    fn read_short_string(&mut self) -> &'a [u8] {
+        let length = usize::from(self.read_u8());
         self.take(length)
     }
 }
@@ -336,9 +386,9 @@ mod tests {
     }
 
     /// Builds a content header with only a correlation id.
-    fn header(of: &str) -> Frame {
+    fn header(correlation_id: &str) -> Frame {
         let flags = (1u16 << 10).to_be_bytes();
-        frame(2, &[&[0, 60][..], &[0; 10], &flags, &text(of)].concat())
+        frame(2, &[&[0, 60][..], &[0; 10], &flags, &text(correlation_id)].concat())
     }
 
     struct TestConversation {
@@ -370,9 +420,9 @@ mod tests {
             self.log.with_events(|events| events.iter().map(describe).collect())
         }
 
-        fn consume(&mut self, bits: u8) {
+        fn consume(&mut self, flags: u8) {
             self.conversation
-                .handle_worker_frame(&method(CONSUME, &[&[0, 0], &text("q"), &text(""), &[bits]]));
+                .handle_worker_frame(&method(CONSUME, &[&[0, 0], &text("q"), &text(""), &[flags]]));
             self.conversation.handle_broker_frame(&method(CONSUME_OK, &[&text("tag")]));
         }
 
@@ -392,9 +442,9 @@ mod tests {
             self.conversation.handle_worker_frame(&header(correlation_id))
         }
 
-        fn settle(&mut self, name: [u8; 4], tag: u8, bits: u8) -> FrameAction {
+        fn settle(&mut self, name: [u8; 4], tag: u8, flags: u8) -> FrameAction {
             self.conversation
-                .handle_worker_frame(&method(name, &[&[0, 0, 0, 0, 0, 0, 0, tag], &[bits]]))
+                .handle_worker_frame(&method(name, &[&[0, 0, 0, 0, 0, 0, 0, tag], &[flags]]))
         }
     }
 
@@ -433,39 +483,39 @@ mod tests {
     }
 
     #[test]
-    fn a_requeue_becomes_a_rejection_where_it_is_prevented() {
+    fn a_requeue_that_is_prevented_becomes_a_rejection() {
         let mut rig = new_conversation();
         rig.consume(0);
-        for (tag, name, bits, tamed) in [(1, NACK, 0b10, 0), (2, REJECT, 1, 0)] {
+        for (tag, name, flags) in [(1, NACK, NACK_REQUEUE), (2, REJECT, REJECT_REQUEUE)] {
             rig.deliver(tag, "a");
             rig.interventions.prevent_requeue("b".to_owned());
-            assert_eq!(rig.settle(name, tag, bits), FrameAction::Forward);
+            assert_eq!(rig.settle(name, tag, flags), FrameAction::Forward);
             rig.deliver(tag, "b");
-            let FrameAction::Replace(raw) = rig.settle(name, tag, bits) else {
-                panic!("not changed")
+            let FrameAction::Replace(raw) = rig.settle(name, tag, flags) else {
+                panic!("the frame is forwarded unchanged")
             };
-            assert_eq!(raw[raw.len() - 2], tamed);
+            assert_eq!(raw[raw.len() - 2], 0, "the flag is cleared");
         }
-        let nacks = rig.events().iter().filter(|what| what.contains("requeue: true")).count();
+        let nacks = rig.events().iter().filter(|event| event.contains("requeue: true")).count();
         assert_eq!(nacks, 2);
     }
 
     #[test]
     fn automatic_acknowledgement_is_reported() {
         let mut rig = new_conversation();
-        rig.consume(0b10);
+        rig.consume(CONSUME_NO_ACK);
         rig.deliver(1, "a");
         assert_eq!(rig.events()[1..], ["Delivered(a)", "AutoAcked(a)"]);
     }
 
     #[test]
-    fn half_a_method_breaks_nothing() {
+    fn truncated_methods_are_ignored() {
         let mut rig = new_conversation();
         for name in [CONSUME, PUBLISH, GET, ACK, NACK, REJECT] {
             for length in 0..6 {
-                let whole = method(name, &[&[0, 0, 200, 1, 2]]);
-                rig.conversation.handle_worker_frame(&frame(1, &whole.payload()[..length]));
-                rig.conversation.handle_broker_frame(&frame(1, &whole.payload()[..length]));
+                let complete = method(name, &[&[0, 0, 200, 1, 2]]);
+                rig.conversation.handle_worker_frame(&frame(1, &complete.payload()[..length]));
+                rig.conversation.handle_broker_frame(&frame(1, &complete.payload()[..length]));
             }
         }
     }

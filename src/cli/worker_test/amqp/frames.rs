@@ -1,16 +1,16 @@
-//! Parses frames from bytes that arrive in pieces of any size, in either direction.
+//! Parses the frames of AMQP 0-9-1 from a stream of bytes, in either direction.
 
-/// The type, channel and size of a frame.
-const HEAD_BYTES: usize = 7;
+/// The size of a frame's header, in bytes: its type, channel and payload size.
+const HEADER_BYTES: usize = 7;
 
 /// The byte after each payload.
-const END: u8 = 0xce;
+const FRAME_END: u8 = 0xce;
 
-/// The start of the protocol header, with which a client begins. Four bytes of the version follow.
+/// The start of the protocol header, which a client sends first. Four bytes of the version follow.
 const PROTOCOL_HEADER: &[u8; 4] = b"AMQP";
 const PROTOCOL_HEADER_BYTES: usize = 8;
 
-/// The largest frame, in bytes. RabbitMQ's default is an eighth of it.
+/// The maximum size of a frame, in bytes. RabbitMQ's default is an eighth of it.
 pub(super) const FRAME_BYTES_MAX: usize = 1 << 20;
 
 /// The kind of a frame.
@@ -41,6 +41,7 @@ impl Frame {
         }
     }
 
+    /// Returns the channel number. It is 0 for a protocol header.
     pub(super) fn channel(&self) -> u16 {
         match self.raw.get(1..3) {
             Some([high, low]) if self.kind() != FrameKind::ProtocolHeader => {
@@ -51,11 +52,11 @@ impl Frame {
     }
 
     pub(super) fn payload(&self) -> &[u8] {
-        self.raw.get(HEAD_BYTES..self.raw.len().saturating_sub(1)).unwrap_or_default()
+        self.raw.get(HEADER_BYTES..self.raw.len().saturating_sub(1)).unwrap_or_default()
     }
 }
 
-/// Why bytes are no frames.
+/// Why bytes cannot be parsed into frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
     #[error("a frame of {0} bytes; {FRAME_BYTES_MAX} are the most")]
@@ -64,28 +65,31 @@ pub(super) enum FrameError {
     NotAmqp,
 }
 
-/// Parses bytes into frames. It buffers what was fed, and at most one frame.
+/// Parses bytes into frames. It buffers the bytes that were fed and not parsed yet.
 #[derive(Debug, Default)]
 pub(super) struct FrameParser {
     bytes: Vec<u8>,
-    has_started: bool,
+    /// Whether a frame was parsed. Only the first one can be the protocol header.
+    has_parsed: bool,
 }
 
 impl FrameParser {
+    /// Adds bytes that have arrived.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the next frame, if it has arrived completely.
+    /// Parses the next frame. Returns `None` if it is not complete yet.
     pub(super) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
-        let is_greeting = !self.has_started && self.bytes.first() == Some(&PROTOCOL_HEADER[0]);
-        let size = if is_greeting {
+        let is_protocol_header =
+            !self.has_parsed && self.bytes.first() == Some(&PROTOCOL_HEADER[0]);
+        let size = if is_protocol_header {
             PROTOCOL_HEADER_BYTES
         } else {
-            let Some(head) = self.bytes.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
-            let [_, _, _, size @ ..] = head;
-            let size = u32::from_be_bytes(*size) as usize;
-            let size = size.saturating_add(HEAD_BYTES + 1);
+            let Some(header) = self.bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+            let [_, _, _, payload_size @ ..] = header;
+            let payload_size = u32::from_be_bytes(*payload_size) as usize;
+            let size = payload_size.saturating_add(HEADER_BYTES + 1);
             if size > FRAME_BYTES_MAX {
                 return Err(FrameError::TooLarge(size));
             }
@@ -94,12 +98,15 @@ impl FrameParser {
         if self.bytes.len() < size {
             return Ok(None);
         }
-        let rest = self.bytes.split_off(size);
-        let raw = std::mem::replace(&mut self.bytes, rest);
-        self.has_started = true;
-        let is_whole =
-            if is_greeting { raw.starts_with(PROTOCOL_HEADER) } else { raw.last() == Some(&END) };
-        if is_whole { Ok(Some(Frame { raw })) } else { Err(FrameError::NotAmqp) }
+        let remaining = self.bytes.split_off(size);
+        let raw = std::mem::replace(&mut self.bytes, remaining);
+        self.has_parsed = true;
+        let is_valid = if is_protocol_header {
+            raw.starts_with(PROTOCOL_HEADER)
+        } else {
+            raw.last() == Some(&FRAME_END)
+        };
+        if is_valid { Ok(Some(Frame { raw })) } else { Err(FrameError::NotAmqp) }
     }
 }
 
@@ -109,10 +116,10 @@ mod tests {
 
     fn frame(kind: u8, channel: u8, payload: &[u8]) -> Vec<u8> {
         let size = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        [&[kind, 0, channel][..], &size, payload, &[END]].concat()
+        [&[kind, 0, channel][..], &size, payload, &[FRAME_END]].concat()
     }
 
-    fn all(frames: &mut FrameParser) -> Vec<Frame> {
+    fn parse_all(frames: &mut FrameParser) -> Vec<Frame> {
         std::iter::from_fn(|| frames.next().unwrap()).collect()
     }
 
@@ -122,8 +129,8 @@ mod tests {
             b"AMQP\0\0\x09\x01".to_vec(),
             frame(1, 0, &[0, 10, 0, 11]),
             frame(2, 1, &[0, 60]),
-            // A body may hold what looks like the end, or like a greeting.
-            frame(3, 1, &[END, b'A', b'M', b'Q', b'P', END]),
+            // A body may contain the end of a frame, or the protocol header.
+            frame(3, 1, &[FRAME_END, b'A', b'M', b'Q', b'P', FRAME_END]),
             frame(8, 0, &[]),
         ];
         let stream = parts.concat();
@@ -134,38 +141,38 @@ mod tests {
             FrameKind::Body,
             FrameKind::Other,
         ];
-        for cut in 0..=stream.len() {
+        for split in 0..=stream.len() {
             let mut frames = FrameParser::default();
-            let mut found = Vec::new();
-            for piece in [&stream[..cut], &stream[cut..]] {
+            let mut parsed = Vec::new();
+            for piece in [&stream[..split], &stream[split..]] {
                 frames.feed(piece);
-                found.extend(all(&mut frames));
+                parsed.extend(parse_all(&mut frames));
             }
-            let raw: Vec<Vec<u8>> = found.iter().map(|frame| frame.raw.clone()).collect();
-            assert_eq!(raw, parts, "cut at {cut}");
-            let found_kinds: Vec<FrameKind> = found.iter().map(Frame::kind).collect();
+            let raw: Vec<Vec<u8>> = parsed.iter().map(|frame| frame.raw.clone()).collect();
+            assert_eq!(raw, parts, "split at {split}");
+            let found_kinds: Vec<FrameKind> = parsed.iter().map(Frame::kind).collect();
             assert_eq!(found_kinds, kinds);
-            assert_eq!((found[3].channel(), found[3].payload().len()), (1, 6));
+            assert_eq!((parsed[3].channel(), parsed[3].payload().len()), (1, 6));
             assert!(frames.bytes.is_empty());
         }
         let mut frames = FrameParser::default();
-        let mut found = 0;
+        let mut parsed = 0;
         for byte in &stream {
             frames.feed(&[*byte]);
-            found += all(&mut frames).len();
+            parsed += parse_all(&mut frames).len();
         }
-        assert_eq!(found, parts.len());
+        assert_eq!(parsed, parts.len());
     }
 
     #[test]
-    fn a_frame_that_is_too_large_is_rejected_by_its_head_alone() {
+    fn a_frame_that_is_too_large_is_rejected_by_its_header() {
         let mut frames = FrameParser::default();
         frames.feed(&[3, 0, 1]);
         assert_eq!(frames.next(), Ok(None));
         frames.feed(&u32::MAX.to_be_bytes());
         assert!(matches!(frames.next(), Err(FrameError::TooLarge(_))));
         assert!(frames.bytes.len() < 16);
-        let largest = u32::try_from(FRAME_BYTES_MAX - HEAD_BYTES - 1).unwrap();
+        let largest = u32::try_from(FRAME_BYTES_MAX - HEADER_BYTES - 1).unwrap();
         for (size, is_accepted) in [(largest, true), (largest + 1, false)] {
             let mut frames = FrameParser::default();
             frames.feed(&[3, 0, 1]);

@@ -1,4 +1,4 @@
-//! The log of a worker's events, for a transport that knows messages by their correlation ids.
+//! The event log of AMQP, which knows messages by their correlation ids.
 
 use super::super::event_log::{EventLog, ObservedEvent, Reply};
 use crate::text::Text;
@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// An event log, with the numbers of messages by correlation id. Clones share both.
+/// An event log, with the numbers of the messages by correlation id. Clones share both.
 #[derive(Clone, Default)]
 pub(super) struct MessageLog {
     log: EventLog,
@@ -19,17 +19,19 @@ impl MessageLog {
         MessageLog { log, ..MessageLog::default() }
     }
 
+    /// Registers a message of the test.
     pub(super) fn register(&self, correlation_id: String, number: usize) {
         self.numbers.borrow_mut().insert(correlation_id, number);
     }
 
-    /// Logs an event of a message. That of an unknown message is none of the test.
+    /// Logs an event of a message, unless the message is not one of the test.
     pub(super) fn add(&self, correlation_id: &str, event: ObservedEvent) {
         if let Some(number) = self.numbers.borrow().get(correlation_id) {
             self.log.add(Some(*number), event);
         }
     }
 
+    /// Logs a reply. A reply to an unknown message is logged as unexpected.
     pub(super) fn add_reply(&self, correlation_id: &str, reply: Reply) {
         if self.numbers.borrow().contains_key(correlation_id) {
             self.add(correlation_id, ObservedEvent::Replied(reply));
@@ -39,12 +41,13 @@ impl MessageLog {
         }
     }
 
+    /// Logs that a worker asks for messages.
     pub(super) fn add_connected(&self) {
         self.log.add(None, ObservedEvent::Connected);
     }
 
     /// Logs what no worker should do.
-    pub(super) fn add_unexpected(&self, what: &str) {
-        self.log.add(None, ObservedEvent::Unexpected(Text::new(what)));
+    pub(super) fn add_unexpected(&self, description: &str) {
+        self.log.add(None, ObservedEvent::Unexpected(Text::new(description)));
     }
 }

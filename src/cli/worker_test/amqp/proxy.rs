@@ -1,5 +1,5 @@
-//! The proxy between a worker and the broker: it forwards each frame once the conversation has
-//! handled it.
+//! The proxy between a worker and the broker. The conversation handles each frame before it is
+//! forwarded.
 
 use super::conversation::{Conversation, FrameAction, Interventions, WatchedQueues};
 use super::frames::{Frame, FrameError, FrameParser};
@@ -11,30 +11,32 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
-/// How many connections are open at once. More are refused.
+/// The maximum number of open connections. More are closed at once.
 const CONNECTIONS_MAX: usize = 64;
 
-/// How many bytes are read at once.
+/// The size of a read buffer, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
-/// How long what was forwarded before a cut may take to arrive at the broker.
+/// How long the frames that were forwarded before a cut may take to arrive at the broker.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The delay after a system error, such as too many open files.
+/// The delay before `accept` is retried after an error, such as too many open files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The state that the connections of a proxy share.
 struct ProxyState {
+    /// The host and port of the broker.
     broker: (String, u16),
     queues: WatchedQueues,
     interventions: Rc<Interventions>,
     log: MessageLog,
     open_connections: Cell<usize>,
     is_paused: watch::Sender<bool>,
+    /// Notified when all connections must be closed.
     hang_up: Notify,
 }
 
-/// Listens on loopback until it is dropped.
+/// A proxy on the loopback interface. It stops on drop.
 pub(super) struct Proxy {
     port: u16,
     state: Rc<ProxyState>,
@@ -42,6 +44,7 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
+    /// Listens on a free port.
     pub(super) async fn open(
         broker: (String, u16),
         queues: WatchedQueues,
@@ -58,8 +61,8 @@ impl Proxy {
             is_paused: watch::Sender::new(false),
             hang_up: Notify::new(),
         });
-        let listening = actix_rt::spawn(accept_connections(listener, state.clone()));
-        Ok(Proxy { port, state, task: listening })
+        let task = actix_rt::spawn(accept_connections(listener, state.clone()));
+        Ok(Proxy { port, state, task })
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -70,13 +73,14 @@ impl Proxy {
         &self.state.interventions
     }
 
-    /// Cuts all connections. New ones wait, for a client that is refused may not return for a long
-    /// time.
+    /// Closes all connections. New ones are accepted, but wait until `resume`: a client that is
+    /// refused may back off for a long time.
     pub(super) fn pause(&self) {
         self.state.is_paused.send_replace(true);
         self.state.hang_up.notify_waiters();
     }
 
+    /// Lets the waiting connections continue.
     pub(super) fn resume(&self) {
         self.state.is_paused.send_replace(false);
     }
@@ -102,7 +106,7 @@ async fn accept_connections(listener: TcpListener, state: Rc<ProxyState>) {
     }
 }
 
-/// Counts a connection until it is dropped.
+/// Decrements the number of open connections on drop.
 struct ConnectionGuard(Rc<ProxyState>);
 
 impl Drop for ConnectionGuard {
@@ -111,61 +115,63 @@ impl Drop for ConnectionGuard {
     }
 }
 
+/// Forwards frames between a worker and the broker, in both directions.
 async fn proxy_connection(worker: TcpStream, state: Rc<ProxyState>) {
     state.open_connections.set(state.open_connections.get() + 1);
-    let _counted = ConnectionGuard(state.clone());
-    let mut paused = state.is_paused.subscribe();
+    let _guard = ConnectionGuard(state.clone());
+    let mut pause_state = state.is_paused.subscribe();
     tokio::select! {
-        _ = paused.wait_for(|is_paused| !is_paused) => {}
+        _ = pause_state.wait_for(|is_paused| !is_paused) => {}
         () = state.hang_up.notified() => return,
     }
     let hang_up = state.hang_up.notified();
     let (host, port) = (state.broker.0.as_str(), state.broker.1);
     let Ok(broker) = TcpStream::connect((host, port)).await else { return };
-    // Small frames are awaited on both sides. Without this option that is slower.
+    // Each side waits for small frames, which Nagle's algorithm would delay.
     let _ = (worker.set_nodelay(true), broker.set_nodelay(true));
     let conversation =
         Conversation::new(state.queues.clone(), state.interventions.clone(), state.log.clone());
     let shared_conversation = RefCell::new(conversation);
     let is_cut = tokio::select! {
-        cut = forward_frames(&worker, &broker, |frame| {
+        result = forward_frames(&worker, &broker, |frame| {
             shared_conversation.borrow_mut().handle_worker_frame(frame)
         }) =>
-            was_cut(cut, &state),
-        cut = forward_frames(&broker, &worker, |frame| {
+            was_cut(result, &state),
+        result = forward_frames(&broker, &worker, |frame| {
             shared_conversation.borrow_mut().handle_broker_frame(frame);
             FrameAction::Forward
-        }) => was_cut(cut, &state),
+        }) => was_cut(result, &state),
         () = hang_up => false,
     };
     drop(worker);
     if is_cut {
-        // Closing a socket with unread bytes would discard what it has sent.
+        // To close a socket with unread bytes resets the connection, which discards the bytes that
+        // were sent.
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, drain(&broker)).await;
     }
 }
 
-/// Returns whether the connection was cut. Reports bytes that are no frame.
-fn was_cut(end: Result<bool, FrameError>, state: &ProxyState) -> bool {
-    match end {
+/// Returns whether the connection was cut. Logs bytes that are no frame.
+fn was_cut(result: Result<bool, FrameError>, state: &ProxyState) -> bool {
+    match result {
         Ok(is_cut) => is_cut,
-        Err(broken) => {
-            state.log.add_unexpected(&broken.to_string());
+        Err(error) => {
+            state.log.add_unexpected(&error.to_string());
             false
         }
     }
 }
 
-/// Forwards frames until the connection ends or is cut, and returns whether it was cut.
+/// Forwards frames until the connection is closed or cut. Returns whether it was cut.
 async fn forward_frames(
-    from: &TcpStream,
-    to: &TcpStream,
+    source: &TcpStream,
+    target: &TcpStream,
     mut handle_frame: impl FnMut(&Frame) -> FrameAction,
 ) -> Result<bool, FrameError> {
     let (mut frames, mut buffer) = (FrameParser::default(), vec![0; READ_BYTES]);
     let mut output = Vec::new();
     loop {
-        let count = match read(from, &mut buffer).await {
+        let count = match read(source, &mut buffer).await {
             Ok(0) | Err(_) => return Ok(false),
             Ok(count) => count,
         };
@@ -181,27 +187,27 @@ async fn forward_frames(
                 }
             }
         }
-        if write(to, &output).await.is_err() || is_cut {
+        if write(target, &output).await.is_err() || is_cut {
             return Ok(is_cut);
         }
         output.clear();
     }
 }
 
-async fn read(from: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+async fn read(source: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
-        from.readable().await?;
-        match from.try_read(buffer) {
+        source.readable().await?;
+        match source.try_read(buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            read => return read,
+            result => return result,
         }
     }
 }
 
-async fn write(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+async fn write(target: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        to.writable().await?;
-        match to.try_write(bytes) {
+        target.writable().await?;
+        match target.try_write(bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
@@ -210,7 +216,8 @@ async fn write(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-async fn drain(from: &TcpStream) {
+/// Reads and discards bytes until the connection is closed.
+async fn drain(source: &TcpStream) {
     let mut buffer = vec![0; READ_BYTES];
-    while matches!(read(from, &mut buffer).await, Ok(1..)) {}
+    while matches!(read(source, &mut buffer).await, Ok(1..)) {}
 }

@@ -1,6 +1,6 @@
-//! The lease queue of the stub manager: leases messages as a manager does, and logs what becomes of
-//! them. To cut a connection, the server is stopped without a response and started again on its
-//! port, as if a manager had been killed.
+//! The lease queue of the stub manager: leases messages as a manager does, and logs what the worker
+//! does with them. To cut a connection, it stops the server without a response and starts it again
+//! on the same port, as if a manager had been killed.
 
 use super::super::super::text::Text;
 use super::super::cut::CutTiming;
@@ -21,20 +21,28 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// The lease if a worker asks for none: a manager's default.
+/// The lease if a request does not say one: a manager's default.
 const LEASE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// How long binding the port again is tried.
+/// How long it is tried to bind the port again.
 const REBIND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the harness tells the lease queue to do.
+/// The delay between two attempts to bind the port again.
+const REBIND_DELAY: Duration = Duration::from_millis(20);
+
+/// A command of the harness. Messages are known by their numbers.
 pub(super) enum QueueCommand {
+    /// Enqueues a message.
     Put(TestMessage),
+    /// Cuts the connection once, at the message.
     Cut(usize, CutTiming),
+    /// Ends the attempt of the message.
     EndAttempt(usize),
-    /// Ends the attempt of the message as soon as a worker has it.
+    /// Ends the attempt of the message as soon as it is leased.
     CancelWhenLeased(usize),
+    /// Removes all messages that are not settled.
     Clear,
+    /// Stops the server and the queue.
     Close,
 }
 
@@ -45,26 +53,33 @@ enum MessageState {
     Waiting(Instant),
     /// It is leased until this time.
     Leased(Instant),
-    Done,
+    /// It is settled.
+    Settled,
+    /// Its attempt is over, and it is not settled.
     AttemptOver,
 }
 
+/// A message of the queue. It stays in the queue after it is settled.
 struct QueuedMessage {
     message: TestMessage,
     state: MessageState,
+    /// How often it was delivered: the number of its last delivery.
     delivery: u32,
+    /// The duration of its lease.
     lease: Duration,
 }
 
-/// A receive request of a worker that waits for messages.
+/// A long poll that waits for messages.
 struct PendingReceive {
-    until: Instant,
+    deadline: Instant,
     lease: Duration,
+    /// How many messages are received at most, as an array. `None` asks for one message as it is.
     max: Option<usize>,
     vhost: String,
     responder: oneshot::Sender<StubResponse>,
 }
 
+/// The lease queue. It owns the server, and restarts it to cut connections.
 pub(super) struct StubLeaseQueue {
     queue: String,
     log: EventLog,
@@ -72,7 +87,8 @@ pub(super) struct StubLeaseQueue {
     requests: mpsc::Sender<PendingRequest>,
     server: ServerHandle,
     entries: Vec<QueuedMessage>,
-    waiters: VecDeque<PendingReceive>,
+    long_polls: VecDeque<PendingReceive>,
+    /// Where to cut the connection, once.
     cut: Option<(usize, CutTiming)>,
     cancel_when_leased: Option<usize>,
 }
@@ -92,7 +108,7 @@ impl StubLeaseQueue {
             requests,
             server,
             entries: Vec::new(),
-            waiters: VecDeque::new(),
+            long_polls: VecDeque::new(),
             cut: None,
             cancel_when_leased: None,
         }
@@ -109,9 +125,9 @@ impl StubLeaseQueue {
             let next = self.next_timer();
             tokio::select! {
                 biased;
-                order = commands.recv() => match order {
+                command = commands.recv() => match command {
                     Some(QueueCommand::Put(message)) => self.enqueue(message),
-                    Some(QueueCommand::Cut(number, at)) => self.cut = Some((number, at)),
+                    Some(QueueCommand::Cut(number, timing)) => self.cut = Some((number, timing)),
                     Some(QueueCommand::EndAttempt(number)) => {
                         if let Some(entry) = self.find_message(number) {
                             entry.state = MessageState::AttemptOver;
@@ -122,7 +138,9 @@ impl StubLeaseQueue {
                     }
                     Some(QueueCommand::Clear) => {
                         (self.cut, self.cancel_when_leased) = (None, None);
-                        self.entries.iter_mut().for_each(|entry| entry.state = MessageState::Done);
+                        for entry in &mut self.entries {
+                            entry.state = MessageState::Settled;
+                        }
                     }
                     Some(QueueCommand::Close) | None => {
                         self.server.stop(false).await;
@@ -150,16 +168,17 @@ impl StubLeaseQueue {
         self.entries.iter_mut().find(|entry| entry.message.number == number)
     }
 
-    /// Returns the time of the next change that no command or request causes.
+    /// Returns when the next lease or long poll ends, or a message may be leased.
     fn next_timer(&self) -> Option<Instant> {
-        let of_entries = self.entries.iter().filter_map(|entry| match entry.state {
-            MessageState::Waiting(at) if !self.waiters.is_empty() => Some(at),
-            MessageState::Leased(at) => Some(at),
-            MessageState::Waiting(_) | MessageState::Done | MessageState::AttemptOver => None,
+        let entry_timers = self.entries.iter().filter_map(|entry| match entry.state {
+            MessageState::Waiting(time) if !self.long_polls.is_empty() => Some(time),
+            MessageState::Leased(time) => Some(time),
+            MessageState::Waiting(_) | MessageState::Settled | MessageState::AttemptOver => None,
         });
-        of_entries.chain(self.waiters.iter().map(|waiter| waiter.until)).min()
+        entry_timers.chain(self.long_polls.iter().map(|long_poll| long_poll.deadline)).min()
     }
 
+    /// Ends the leases and long polls whose time is over.
     fn handle_timers(&mut self) {
         let now = clock::timer_now();
         for entry in &mut self.entries {
@@ -168,60 +187,66 @@ impl StubLeaseQueue {
                 self.log.add(Some(entry.message.number), ObservedEvent::LeaseExpired);
             }
         }
-        let (over, waiting): (Vec<PendingReceive>, Vec<PendingReceive>) =
-            std::mem::take(&mut self.waiters).into_iter().partition(|one| one.until <= now);
-        self.waiters = waiting.into();
-        for waiter in over {
-            let answer = match waiter.max {
+        let (expired, waiting): (Vec<PendingReceive>, Vec<PendingReceive>) =
+            std::mem::take(&mut self.long_polls)
+                .into_iter()
+                .partition(|long_poll| long_poll.deadline <= now);
+        self.long_polls = waiting.into();
+        for long_poll in expired {
+            let response = match long_poll.max {
                 Some(_) => StubResponse::json(&json!([])),
                 None => StubResponse { status: 204, headers: Vec::new(), body: Vec::new() },
             };
-            // Sending fails if the worker has gone.
-            let _ = waiter.responder.send(answer);
+            // Sending fails if the worker has disconnected.
+            let _ = long_poll.responder.send(response);
         }
     }
 
-    /// Leases the messages that are ready to the workers that wait.
+    /// Leases the messages that are ready to the long polls, in order.
     fn lease_ready_messages(&mut self) {
-        self.waiters.retain(|waiter| !waiter.responder.is_closed());
+        self.long_polls.retain(|long_poll| !long_poll.responder.is_closed());
         loop {
             let now = clock::timer_now();
-            let message_max = self.waiters.front().map_or(0, |waiter| waiter.max.unwrap_or(1));
+            let message_max =
+                self.long_polls.front().map_or(0, |long_poll| long_poll.max.unwrap_or(1));
             let is_ready = |entry: &&mut QueuedMessage| match entry.state {
-                MessageState::Waiting(at) => at <= now,
-                MessageState::Leased(_) | MessageState::Done | MessageState::AttemptOver => false,
+                MessageState::Waiting(time) => time <= now,
+                MessageState::Leased(_) | MessageState::Settled | MessageState::AttemptOver => {
+                    false
+                }
             };
             let ready: Vec<&mut QueuedMessage> =
                 self.entries.iter_mut().filter(is_ready).take(message_max).collect();
             if ready.is_empty() {
                 return;
             }
-            let Some(waiter) = self.waiters.pop_front() else { return };
+            let Some(long_poll) = self.long_polls.pop_front() else { return };
             let mut leased = Vec::new();
             for entry in ready {
-                entry.lease = waiter.lease;
+                entry.lease = long_poll.lease;
                 entry.state = if self.cancel_when_leased == Some(entry.message.number) {
                     MessageState::AttemptOver
                 } else {
-                    MessageState::Leased(now + waiter.lease)
+                    MessageState::Leased(now + long_poll.lease)
                 };
                 entry.delivery += 1;
                 self.log.add(Some(entry.message.number), ObservedEvent::Delivered);
                 leased.push(&*entry);
             }
-            let answer = match waiter.max {
-                Some(_) => render_batch(&leased, &waiter.vhost),
-                None => render_message(leased[0], &waiter.vhost),
+            let response = match long_poll.max {
+                Some(_) => render_batch(&leased, &long_poll.vhost),
+                None => render_message(leased[0], &long_poll.vhost),
             };
-            let _ = waiter.responder.send(answer);
+            // Sending fails if the worker has disconnected.
+            let _ = long_poll.responder.send(response);
         }
     }
 
     /// Handles a request of a worker. Returns the responder if the response is to be lost.
     fn handle_request(&mut self, request: PendingRequest) -> Option<oneshot::Sender<StubResponse>> {
-        let PendingRequest { queue, delivery: delivery_key, call, responder: answer } = request;
+        let PendingRequest { queue, delivery: delivery_key, call, responder } = request;
         let respond = |response: StubResponse, responder: oneshot::Sender<StubResponse>| {
-            // Sending fails if the worker has gone.
+            // Sending fails if the worker has disconnected.
             let _ = responder.send(response);
             None
         };
@@ -231,66 +256,71 @@ impl StubLeaseQueue {
                 quote(&queue),
                 quote(&self.queue)
             );
-            return respond(StubResponse::problem(404, &detail), answer);
+            return respond(StubResponse::problem(404, &detail), responder);
         }
         let Some((id, delivery)) = delivery_key else {
             if let WorkerCall::Receive { wait, lease, max, vhost } = call {
                 self.log.add(None, ObservedEvent::Connected);
-                let (until, lease) = (clock::timer_now() + wait, lease.unwrap_or(LEASE_DEFAULT));
-                self.waiters.push_back(PendingReceive {
-                    until,
+                let deadline = clock::timer_now() + wait;
+                let lease = lease.unwrap_or(LEASE_DEFAULT);
+                self.long_polls.push_back(PendingReceive {
+                    deadline,
                     lease,
                     max,
                     vhost,
-                    responder: answer,
+                    responder,
                 });
             }
             return None;
         };
-        let Some(at) = self.entries.iter().position(|entry| entry.message.id() == id) else {
-            let stray = format!("a call about the message {}", shorten(&id));
-            self.log.add(None, ObservedEvent::Unexpected(Text::new(&stray)));
-            let reply_body = json!({ "taken": false, "reason": "unknown_job" });
-            return respond(StubResponse::json(&reply_body), answer);
+        let Some(index) = self.entries.iter().position(|entry| entry.message.id() == id) else {
+            let description = format!("a call about the message {}", shorten(&id));
+            self.log.add(None, ObservedEvent::Unexpected(Text::new(&description)));
+            let body = json!({ "taken": false, "reason": "unknown_job" });
+            return respond(StubResponse::json(&body), responder);
         };
-        let number = self.entries[at].message.number;
+        let number = self.entries[index].message.number;
         match call {
             WorkerCall::Receive { .. } => None,
             WorkerCall::Reply { kind, body } => {
-                self.handle_reply(at, ReplyKind::from_name(&kind), body, answer)
+                self.handle_reply(index, ReplyKind::from_name(&kind), body, responder)
             }
             WorkerCall::Extend { lease } => {
                 self.log.add(Some(number), ObservedEvent::LeaseExtended);
-                respond(extend_lease(&mut self.entries[at], delivery, lease), answer)
+                respond(extend_lease(&mut self.entries[index], delivery, lease), responder)
             }
             WorkerCall::Nack { requeue, delay } => {
-                let entry = &mut self.entries[at];
+                let entry = &mut self.entries[index];
                 if !matches!(entry.state, MessageState::Leased(_)) || entry.delivery != delivery {
                     let detail = "lease expired: this delivery is not yours any more";
-                    return respond(StubResponse::problem(410, detail), answer);
+                    return respond(StubResponse::problem(410, detail), responder);
                 }
                 entry.state = if requeue {
                     MessageState::Waiting(clock::timer_now() + delay)
                 } else {
-                    MessageState::Done
+                    MessageState::Settled
                 };
                 self.log.add(Some(number), ObservedEvent::Nacked { requeue });
-                respond(StubResponse::json(&json!({ "taken": true })), answer)
+                respond(StubResponse::json(&json!({ "taken": true })), responder)
             }
         }
     }
 
+    /// Handles a reply. Returns the responder if the response is to be lost.
     fn handle_reply(
         &mut self,
-        at: usize,
+        index: usize,
         kind: ReplyKind,
         body: bytes::Bytes,
         responder: oneshot::Sender<StubResponse>,
     ) -> Option<oneshot::Sender<StubResponse>> {
-        let entry = &mut self.entries[at];
+        let entry = &mut self.entries[index];
         let number = entry.message.number;
-        let settles = kind != ReplyKind::Progress;
-        let cut = self.cut.take_if(|(of, _)| settles && *of == number).map(|(_, at)| at);
+        let is_settling = kind != ReplyKind::Progress;
+        let cut = self
+            .cut
+            .take_if(|(cut_number, _)| is_settling && *cut_number == number)
+            .map(|(_, timing)| timing);
         if cut == Some(CutTiming::Reply) {
             self.log.add(Some(number), ObservedEvent::ConnectionCut);
             return Some(responder);
@@ -300,32 +330,33 @@ impl StubLeaseQueue {
             ObservedEvent::Replied(Reply { kind, body, properties: Properties::default() }),
         );
         let is_open = matches!(entry.state, MessageState::Waiting(_) | MessageState::Leased(_));
-        if !settles {
+        if !is_settling {
             if let MessageState::Leased(_) = entry.state {
                 entry.state = MessageState::Leased(clock::timer_now() + entry.lease);
             }
         } else if is_open {
-            entry.state = MessageState::Done;
+            entry.state = MessageState::Settled;
             self.log.add(Some(number), ObservedEvent::Acked);
         }
         if cut.is_some() {
             self.log.add(Some(number), ObservedEvent::ConnectionCut);
             return Some(responder);
         }
-        let outcome = if is_open {
+        let body = if is_open {
             json!({ "taken": true })
         } else {
             json!({ "taken": false, "reason": "duplicate" })
         };
-        let _ = responder.send(StubResponse::json(&outcome));
+        // Sending fails if the worker has disconnected.
+        let _ = responder.send(StubResponse::json(&body));
         None
     }
 
-    /// Stops the server with all connections, and starts it again. Leases are in memory, so all
-    /// leased messages wait again.
+    /// Stops the server with all connections, and starts it again. Leased messages wait again, as a
+    /// manager keeps leases in memory only.
     async fn restart(&mut self) {
         self.server.stop(false).await;
-        self.waiters.clear();
+        self.long_polls.clear();
         let now = clock::timer_now();
         for entry in &mut self.entries {
             if matches!(entry.state, MessageState::Leased(_)) {
@@ -340,7 +371,7 @@ impl StubLeaseQueue {
                     return;
                 }
                 Err(_) if clock::timer_now() < now + REBIND_TIMEOUT => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    tokio::time::sleep(REBIND_DELAY).await;
                 }
                 Err(error) => {
                     print(&format!("cannot listen at {} again: {error}", self.address));
@@ -351,18 +382,20 @@ impl StubLeaseQueue {
     }
 }
 
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
+/// Sleeps until a time, or for ever without one.
+async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
         None => std::future::pending().await,
     }
 }
 
+/// Extends the lease of a delivery. A message whose lease has ended is leased again.
 fn extend_lease(entry: &mut QueuedMessage, delivery: u32, lease: Option<Duration>) -> StubResponse {
     match entry.state {
-        MessageState::Done | MessageState::AttemptOver => {
-            let why = if entry.state == MessageState::Done { "settled" } else { "cancelled" };
-            let detail = format!("{why}: the attempt is over, stop working on it");
+        MessageState::Settled | MessageState::AttemptOver => {
+            let reason = if entry.state == MessageState::Settled { "settled" } else { "cancelled" };
+            let detail = format!("{reason}: the attempt is over, stop working on it");
             return StubResponse::problem(410, &detail);
         }
         MessageState::Leased(_) if entry.delivery != delivery => {
@@ -377,18 +410,20 @@ fn extend_lease(entry: &mut QueuedMessage, delivery: u32, lease: Option<Duration
     StubResponse::json(&json!({ "until": format_time_after(entry.lease) }))
 }
 
-fn format_time_after(span: Duration) -> String {
-    let nanoseconds = i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
+/// Formats the time after a duration from now.
+fn format_time_after(duration: Duration) -> String {
+    let nanoseconds = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
     format_rfc3339(Timestamp(clock::now().0.saturating_add(nanoseconds)))
 }
 
+/// Returns the path of the reply to a delivery.
 fn reply_to(entry: &QueuedMessage, vhost: &str) -> String {
-    let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     let vhost = match vhost {
         "" => String::new(),
-        vhost => format!("?vhost={}", encoded(vhost)),
+        vhost => format!("?vhost={}", encode(vhost)),
     };
-    let (queue, id) = (encoded(&entry.message.queue), encoded(&entry.message.id()));
+    let (queue, id) = (encode(&entry.message.queue), encode(&entry.message.id()));
     format!("/api/queue/{queue}/message/{id}/{}/reply{vhost}", entry.delivery)
 }
 
@@ -414,7 +449,7 @@ fn render_message(entry: &QueuedMessage, vhost: &str) -> StubResponse {
     StubResponse { status: 200, headers, body: message.body.clone() }
 }
 
-/// Renders an array of messages. A body that is not JSON becomes a JSON string.
+/// Renders an array of messages, with their bodies. A body that is not JSON becomes a JSON string.
 fn render_batch(entries: &[&QueuedMessage], vhost: &str) -> StubResponse {
     let views: Vec<String> = entries
         .iter()

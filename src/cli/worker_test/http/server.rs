@@ -1,4 +1,5 @@
-//! The HTTP server: parses the requests of workers, and passes them to the lease queue.
+//! The HTTP server of the stub manager: parses the requests of the worker, and forwards them to the
+//! lease queue.
 
 use actix_web::dev::ServerHandle;
 use actix_web::http::StatusCode;
@@ -14,19 +15,29 @@ use tokio::sync::{mpsc, oneshot};
 /// The maximum number of requests that wait for the lease queue.
 pub(super) const PENDING_REQUESTS_MAX: usize = 256;
 
-/// The largest reply, in bytes: a manager's default (`limits.reply_bytes_max`).
+/// The maximum size of a reply, in bytes: a manager's default (`limits.reply_bytes_max`).
 const BODY_BYTES_MAX: usize = 16 << 20;
 
+/// The maximum number of connections.
 const CONNECTIONS_MAX: usize = 256;
 
-/// How long the head of a request may take.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the headers of a request may take.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The wait of a long poll if the request does not say one.
+const WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// The maximum wait of a long poll.
 const WAIT_MAX: Duration = Duration::from_secs(50);
 
+/// The maximum number of messages in the response to a long poll.
+const MESSAGES_MAX: usize = 100;
+
+/// The minimum and the maximum lease.
 const LEASE_RANGE: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(12 * 60 * 60));
 
+/// The maximum delay of a requeued message.
 const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// A call of the queue API.
@@ -37,10 +48,10 @@ pub(super) enum WorkerCall {
     Nack { requeue: bool, delay: Duration },
 }
 
-/// A call, the delivery that it is about, and where the response goes.
+/// A call with the delivery that it is about, and the channel of the response.
 pub(super) struct PendingRequest {
     pub(super) queue: String,
-    /// The message's id and the number of its delivery.
+    /// The id of the message and the number of its delivery. `None` for a receive.
     pub(super) delivery: Option<(String, u32)>,
     pub(super) call: WorkerCall,
     pub(super) responder: oneshot::Sender<StubResponse>,
@@ -54,11 +65,13 @@ pub(super) struct StubResponse {
 }
 
 impl StubResponse {
+    /// Makes a response with a JSON body.
     pub(super) fn json(body: &serde_json::Value) -> StubResponse {
         let headers = vec![("content-type", "application/json".to_owned())];
         StubResponse { status: 200, headers, body: body.to_string().into_bytes() }
     }
 
+    /// Makes a refusal, as problem details (RFC 9457).
     pub(super) fn problem(status: u16, detail: &str) -> StubResponse {
         let title = StatusCode::from_u16(status).ok().and_then(|code| code.canonical_reason());
         let body =
@@ -77,7 +90,8 @@ impl StubResponse {
     }
 }
 
-/// Starts a server in the background. With port 0 the system chooses the port.
+/// Starts a server in the background, and returns its address. With port 0 the system chooses a
+/// port.
 pub(super) fn serve(
     listen: SocketAddr,
     requests: mpsc::Sender<PendingRequest>,
@@ -90,7 +104,7 @@ pub(super) fn serve(
             .route("/readyz", web::get().to(handle_probe))
             .route("/api/queue/{queue}/receive", web::post().to(handle_receive))
             .route(
-                "/api/queue/{queue}/message/{message}/{delivery}/{word}",
+                "/api/queue/{queue}/message/{message}/{delivery}/{action}",
                 web::post().to(handle_message_call),
             )
             .default_service(web::to(handle_unknown_path))
@@ -98,7 +112,7 @@ pub(super) fn serve(
     let server = HttpServer::new(app)
         .workers(1)
         .max_connections(CONNECTIONS_MAX)
-        .client_request_timeout(HEAD_TIMEOUT)
+        .client_request_timeout(HEADERS_TIMEOUT)
         .disable_signals()
         .bind(listen)?;
     let address = server.addrs().first().copied().unwrap_or(listen);
@@ -132,14 +146,15 @@ async fn handle_receive(
         let max = match max {
             None => None,
             Some(text) => match text.parse::<usize>() {
-                Ok(max) if (1..=100).contains(&max) => Some(max),
-                Ok(_) | Err(_) => return Err(format!("max is {text:?}, expected 1 to 100")),
+                Ok(max) if (1..=MESSAGES_MAX).contains(&max) => Some(max),
+                Ok(_) | Err(_) => {
+                    return Err(format!("max is {text:?}, expected 1 to {MESSAGES_MAX}"));
+                }
             },
         };
         Ok(WorkerCall::Receive {
-            wait: parse_span("wait", wait, (Duration::ZERO, WAIT_MAX))?
-                .unwrap_or(Duration::from_secs(30)),
-            lease: parse_span("lease", lease, LEASE_RANGE)?,
+            wait: parse_duration("wait", wait, (Duration::ZERO, WAIT_MAX))?.unwrap_or(WAIT_DEFAULT),
+            lease: parse_duration("lease", lease, LEASE_RANGE)?,
             max,
             vhost: vhost.unwrap_or_default(),
         })
@@ -166,12 +181,12 @@ async fn handle_message_call(
         }
         "extend" => {
             let [lease, _vhost] = parse_parameters(&query, ["lease", "vhost"])?;
-            Ok(WorkerCall::Extend { lease: parse_span("lease", lease, LEASE_RANGE)? })
+            Ok(WorkerCall::Extend { lease: parse_duration("lease", lease, LEASE_RANGE)? })
         }
         "nack" => {
             let [requeue, delay, _vhost] = parse_parameters(&query, ["requeue", "delay", "vhost"])?;
             let delay =
-                parse_span("delay", delay, (Duration::ZERO, DELAY_MAX))?.unwrap_or_default();
+                parse_duration("delay", delay, (Duration::ZERO, DELAY_MAX))?.unwrap_or_default();
             Ok(WorkerCall::Nack { requeue: requeue.as_deref() == Some("true"), delay })
         }
         other => Err(format!("there is no call {other:?} of a message")),
@@ -182,6 +197,7 @@ async fn handle_message_call(
     forward(&requests, queue, Some((message, delivery)), parse_call()).await
 }
 
+/// Forwards a call to the lease queue, and waits for the response.
 async fn forward(
     requests: &RequestSender,
     queue: String,
@@ -190,7 +206,7 @@ async fn forward(
 ) -> HttpResponse {
     let call = match call {
         Ok(call) => call,
-        Err(why) => return StubResponse::problem(400, &why).into_http_response(),
+        Err(detail) => return StubResponse::problem(400, &detail).into_http_response(),
     };
     let (responder, response) = oneshot::channel();
     let unavailable =
@@ -201,30 +217,31 @@ async fn forward(
     response.await.unwrap_or_else(|_| unavailable()).into_http_response()
 }
 
-/// Returns the parameters of these names. Any other parameter is refused, as by a manager.
+/// Parses the parameters of these names. Any other parameter is refused, as by a manager.
 fn parse_parameters<const N: usize>(
     query: &[(String, String)],
     names: [&str; N],
 ) -> Result<[Option<String>; N], String> {
-    let mut found = [const { None }; N];
+    let mut values = [const { None }; N];
     for (name, value) in query.iter().filter(|(name, _)| name != "_") {
-        let at = names.iter().position(|known| known == name);
-        let at = at.ok_or_else(|| format!("there is no parameter {name:?}"))?;
-        if found[at].replace(value.clone()).is_some() {
+        let index = names.iter().position(|expected| expected == name);
+        let index = index.ok_or_else(|| format!("there is no parameter {name:?}"))?;
+        if values[index].replace(value.clone()).is_some() {
             return Err(format!("the parameter {name:?} is given twice"));
         }
     }
-    Ok(found)
+    Ok(values)
 }
 
-fn parse_span(
+/// Parses a duration within a range.
+fn parse_duration(
     name: &str,
     text: Option<String>,
     (min, max): (Duration, Duration),
 ) -> Result<Option<Duration>, String> {
     let Some(text) = text else { return Ok(None) };
     match humantime::parse_duration(&text) {
-        Ok(span) if (min..=max).contains(&span) => Ok(Some(span)),
+        Ok(duration) if (min..=max).contains(&duration) => Ok(Some(duration)),
         Ok(_) | Err(_) => Err(format!(
             "{name} is {text:?}, expected a time from {} to {}",
             DurationSetting(min),

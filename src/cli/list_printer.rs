@@ -1,4 +1,4 @@
-//! Lists in the requested format.
+//! Prints lists in the requested format.
 
 use super::arguments::{Format, FormatArguments, TimeArguments};
 use super::error::ClientError;
@@ -9,9 +9,9 @@ use std::io::Write;
 
 /// A list, as the manager sent it and as a table.
 pub(super) struct Listing<'a> {
-    /// The response, for `-o json`.
+    /// The whole response, for `-o json`.
     pub(super) body: &'a str,
-    /// Its entries, for `-o jsonl`.
+    /// The unparsed entries of the response, for `-o jsonl`.
     pub(super) entries: Vec<Box<RawValue>>,
     /// The entries as rows, in the same order. The first column has the ids or names.
     pub(super) table: Table,
@@ -19,7 +19,7 @@ pub(super) struct Listing<'a> {
     pub(super) empty_text: &'a str,
 }
 
-/// How a list is printed.
+/// The format of a list, and the screen that it is printed for.
 #[derive(Clone, Copy)]
 pub(super) struct ListStyle {
     pub(super) format: Format,
@@ -28,8 +28,9 @@ pub(super) struct ListStyle {
 }
 
 impl ListStyle {
-    pub(super) fn from_arguments(form: FormatArguments, times: TimeArguments) -> ListStyle {
-        ListStyle { format: form.format(), screen: Screen::for_stdout(times), times }
+    /// Makes the style that the arguments ask for, for standard output.
+    pub(super) fn from_arguments(format: FormatArguments, times: TimeArguments) -> ListStyle {
+        ListStyle { format: format.format(), screen: Screen::for_stdout(times), times }
     }
 
     /// Returns whether the list is printed for people, with hints around it.
@@ -39,7 +40,7 @@ impl ListStyle {
 }
 
 impl Listing<'_> {
-    /// Prints the list.
+    /// Prints the list in the format of the style.
     pub(super) fn print(&self, style: ListStyle, out: &mut dyn Write) -> Result<(), ClientError> {
         match style.format {
             Format::Json => print_json(self.body, out)?,
@@ -67,10 +68,10 @@ impl Listing<'_> {
 
     fn print_csv(&self, style: ListStyle, out: &mut dyn Write) -> Result<(), ClientError> {
         let screen = style.screen.without_width(style.times);
-        let mut lines = csv::Writer::from_writer(out);
+        let mut writer = csv::Writer::from_writer(out);
         let to_error = |error: csv::Error| ClientError::Output(error.into());
-        let titles = self.table.columns.iter().map(|(title, _)| title.to_lowercase());
-        lines.write_record(titles).map_err(to_error)?;
+        let header = self.table.columns.iter().map(|(title, _)| title.to_lowercase());
+        writer.write_record(header).map_err(to_error)?;
         for row in &self.table.rows {
             let cells = row.iter().zip(&self.table.columns).map(|(cell, (_, role))| {
                 if role.is_time() {
@@ -79,14 +80,15 @@ impl Listing<'_> {
                     escape_formula(cell)
                 }
             });
-            lines.write_record(cells).map_err(to_error)?;
+            writer.write_record(cells).map_err(to_error)?;
         }
-        lines.flush()?;
+        writer.flush()?;
         Ok(())
     }
 }
 
-/// Prints a table for people, with a hint if columns are omitted.
+/// Prints a table for people, with a hint if columns are omitted. With `is_wide` (`-o wide`) all
+/// columns are printed.
 pub(super) fn print_table(
     table: &Table,
     screen: Screen,
@@ -102,8 +104,8 @@ pub(super) fn print_table(
     Ok(())
 }
 
-/// Escapes a cell that a spreadsheet would take for a formula, as the manager's own CSV does
-/// (docs/http-api.md).
+/// Prefixes a cell with an apostrophe if a spreadsheet would take it for a formula, against CSV
+/// injection. The manager's own CSV does the same (docs/http-api.md).
 fn escape_formula(cell: &str) -> String {
     const FORMULA_STARTS: [char; 11] =
         ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n'];
@@ -125,13 +127,13 @@ mod tests {
         let entries = serde_json::from_str(body).expect("entries");
         let listing = Listing { body, entries, table, empty_text: "none" };
         let printed = |format| {
-            let form = ListStyle {
+            let style = ListStyle {
                 format,
                 screen: Screen::with_width(None),
                 times: TimeArguments::default(),
             };
             let mut out = Vec::new();
-            listing.print(form, &mut out).expect("printed");
+            listing.print(style, &mut out).expect("a vector takes everything");
             String::from_utf8(out).expect("a text")
         };
         assert_eq!(printed(Format::Table), " NAME\n one\n two\n");

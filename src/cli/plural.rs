@@ -1,4 +1,4 @@
-//! Phrases that several commands print.
+//! Counts with their nouns, in the singular or the plural.
 
 /// Formats a count with its noun: `no jobs`, `1 job`, `2 jobs`.
 pub(super) fn format_count(count: usize, noun: &str) -> String {

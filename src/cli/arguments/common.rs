@@ -1,39 +1,40 @@
-//! The arguments that select a manager, and the format of what is printed.
+//! Arguments that several commands share: which manager to call, and how to print the output.
 
 use clap::{Args, ValueEnum};
 use daemon::settings::DurationSetting;
 use ureq::http::Uri;
 
-const WHICH_MANAGER: &str = "Which manager";
+/// The headings of these groups of options in the help text.
+const MANAGER_HEADING: &str = "Which manager";
 const OUTPUT_HEADING: &str = "How it is shown";
 
-/// Which manager is asked.
+/// Arguments that select the manager.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct ReachArguments {
+pub(crate) struct TargetArguments {
     /// The manager's address [env: WORKFLOW_MANAGER_URL] [default: that of the context, else
     /// http://127.0.0.1:8088]
-    #[arg(long, value_name = "URL", value_parser = address, help_heading = WHICH_MANAGER)]
+    #[arg(long, value_name = "URL", value_parser = parse_address, help_heading = MANAGER_HEADING)]
     pub(crate) server: Option<String>,
     /// The manager's token [env: WORKFLOW_MANAGER_TOKEN] [default: that of the context]
-    #[arg(long, help_heading = WHICH_MANAGER)]
+    #[arg(long, help_heading = MANAGER_HEADING)]
     pub(crate) token: Option<String>,
     /// The context that has the address and the token [env: WORKFLOW_MANAGER_CONTEXT] [default:
     /// the one chosen with `context use`]
-    #[arg(long, value_name = "NAME", help_heading = WHICH_MANAGER)]
+    #[arg(long, value_name = "NAME", help_heading = MANAGER_HEADING)]
     pub(crate) context: Option<String>,
 }
 
-/// Arguments of every command that asks a manager.
+/// Arguments of every command that calls a manager.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ClientArguments {
     #[command(flatten)]
-    pub(crate) reach: ReachArguments,
+    pub(crate) target: TargetArguments,
     /// Print JSON
     #[arg(long, help_heading = OUTPUT_HEADING)]
     pub(crate) json: bool,
 }
 
-/// How times are shown.
+/// The argument that selects the format of times.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct TimeArguments {
     /// How times are shown [default: utc; of whole seconds in a table on a terminal]
@@ -41,18 +42,18 @@ pub(crate) struct TimeArguments {
     pub(crate) time: Option<TimeStyle>,
 }
 
-/// Arguments of the commands that list what a manager has.
+/// Arguments of the commands that print a list.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ListArguments {
     #[command(flatten)]
-    pub(crate) reach: ReachArguments,
+    pub(crate) target: TargetArguments,
     #[command(flatten)]
-    pub(crate) form: FormatArguments,
+    pub(crate) format: FormatArguments,
     #[command(flatten)]
     pub(crate) times: TimeArguments,
 }
 
-/// The form of a list.
+/// Arguments that select the format of a list.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct FormatArguments {
     /// Print JSON: -o json
@@ -64,13 +65,13 @@ pub(crate) struct FormatArguments {
 }
 
 impl FormatArguments {
-    /// Returns the requested format.
+    /// Returns the requested format, which is a table by default.
     pub(crate) fn format(self) -> Format {
         if self.json { Format::Json } else { self.output.unwrap_or_default() }
     }
 }
 
-/// The form of a list.
+/// A format of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people: as wide as the terminal; what does not fit is cut or left out, and it says so
@@ -88,7 +89,7 @@ pub(crate) enum Format {
     Name,
 }
 
-/// How times are shown.
+/// A format of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TimeStyle {
     /// As the manager tells it: 2026-01-31T12:00:00.123456789Z
@@ -99,8 +100,8 @@ pub(crate) enum TimeStyle {
     Relative,
 }
 
-/// Parses the address of a manager: the argument `--server`.
-pub(crate) fn address(text: &str) -> Result<String, String> {
+/// Parses the address of a manager, as `--server` and contexts have it.
+pub(crate) fn parse_address(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
         && text.parse::<Uri>().is_ok();
@@ -111,8 +112,8 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a duration.
-pub(super) fn span(text: &str) -> Result<DurationSetting, String> {
+/// Parses a duration such as `500ms`.
+pub(super) fn parse_duration(text: &str) -> Result<DurationSetting, String> {
     let to_error = |error| format!("{error}; write for example 500ms, 30s or 5m");
     humantime::parse_duration(text).map(DurationSetting).map_err(to_error)
 }
