@@ -1,6 +1,6 @@
 //! Explains what a step waits for whose message an AMQP broker has confirmed.
 
-use super::why::WaitCause;
+use super::wait_cause::WaitCause;
 use super::why_text::{describe_all_busy, format_count};
 use crate::api::state::ApiState;
 use base::clock;

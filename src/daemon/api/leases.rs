@@ -23,6 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+pub use super::openapi::parameters::MESSAGES_MAX;
+pub use bus::lease_queue::LEASE_MAX;
+
 /// How long a worker waits for a message by default.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -32,16 +35,12 @@ pub const WAIT_MAX: Duration = Duration::from_secs(50);
 
 /// The shortest lease that a worker can ask for.
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
-pub use bus::lease_queue::LEASE_MAX;
 
 /// The longest delay before a message that was returned to its queue is leased again.
 pub const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Limits the name of a worker, in characters.
 const WORKER_CHARS_MAX: usize = 100;
-
-/// Limits the messages of one response.
-pub const MESSAGES_MAX: u32 = 100;
 
 /// Limits the bodies of one response, in bytes in total. The last message may exceed the limit.
 const MESSAGES_BYTES_MAX: usize = 4 << 20;

@@ -39,6 +39,7 @@ mod status;
 mod step;
 pub mod token;
 mod topic;
+mod wait_cause;
 mod why;
 mod why_text;
 mod worker;

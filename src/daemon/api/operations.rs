@@ -103,9 +103,6 @@ const CONCURRENT_JOBS_MAX: usize = 200;
 /// Limits the refusals that the response to a bulk operation lists.
 const REFUSALS_LISTED_MAX: usize = 100;
 
-/// Limits the reason for an operation, in characters.
-pub(super) const REASON_CHARS_MAX: u32 = 200;
-
 /// Carries out an operation on one job.
 async fn operate(
     api: web::Data<ApiState>,
@@ -140,9 +137,9 @@ pub(super) fn build_request(
 pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, Problem> {
     let Some(reason) = reason else { return Ok(None) };
     let chars = reason.chars().count();
-    if !(1..=REASON_CHARS_MAX as usize).contains(&chars) {
+    if !(1..=OPERATION_REASON_CHARS_MAX as usize).contains(&chars) {
         return Err(Problem::malformed(format!(
-            "reason has {chars} characters, expected 1 to {REASON_CHARS_MAX}: it is kept in the \
+            "reason has {chars} characters, expected 1 to {OPERATION_REASON_CHARS_MAX}: it is kept in the \
              job's record, for those who read it"
         )));
     }

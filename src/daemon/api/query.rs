@@ -1,5 +1,6 @@
 //! Parses query parameters: limits, cursors, times, states.
 
+use super::openapi::parameters::LIMIT_MAX;
 use super::problem::Problem;
 use actix_web::web;
 use base::clock;
@@ -7,9 +8,6 @@ use base::times;
 use engine::text::{find_nearest, quote};
 use engine::{JobState, Timestamp};
 use journal::JobNumber;
-
-/// The largest value of `?limit=`.
-pub(super) const LIMIT_MAX: u32 = 10_000;
 
 /// A parameter that every operation accepts and ignores. Clients vary its value to bypass caches.
 const CACHE_BUSTER: &str = "_";

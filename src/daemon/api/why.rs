@@ -7,6 +7,7 @@ use super::reads;
 use super::resolve::parse_job_id;
 use super::route::*;
 use super::topic::{MessageLocation, TopicStep};
+use super::wait_cause::WaitCause;
 use super::why_text::{
     describe_all_busy, describe_condition, describe_timeout, format_count, format_time_left,
 };
@@ -36,31 +37,6 @@ const DEPTH_MAX: usize = 8;
 
 /// Limits the child jobs of a step that are examined. The first ones by item are examined.
 const CHILDREN_MAX: u32 = 3;
-
-/// Why a job waits, the most specific cause first. If several steps run, the response names the
-/// first of their causes in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum WaitCause {
-    JournalFull,
-    Paused,
-    BrokerGone,
-    BrokerBlocked,
-    QueueFull,
-    Lost,
-    NoConsumer,
-    NotDelivered,
-    BackOff,
-    Person,
-    WindowFull,
-    AllBusy,
-    Sending,
-    Working,
-    Unknown,
-    Waiting,
-    Condition,
-    Ended,
-}
 
 /// Why a job does not progress.
 #[derive(Clone, Debug, Serialize, ToSchema)]

@@ -1,8 +1,5 @@
 //! Describes the parameters of operations. A path parameter means the same wherever it occurs.
 
-use crate::api::leases::MESSAGES_MAX;
-use crate::api::operations::REASON_CHARS_MAX;
-use crate::api::query::LIMIT_MAX;
 use ParameterFormat::*;
 use engine::JobState;
 use serde_json::{Value, json};
@@ -73,6 +70,15 @@ const fn header(
 
 /// The largest number that an entry could have: the journal stores it as a signed number.
 pub(in crate::api) const NUMBER_MAX: u64 = i64::MAX as u64;
+
+/// The largest number of rows of a page.
+pub(in crate::api) const LIMIT_MAX: u32 = 10_000;
+
+/// Limits the reason for an operation, in characters.
+pub(in crate::api) const OPERATION_REASON_CHARS_MAX: u32 = 200;
+
+/// Limits the messages of one response to a worker.
+pub const MESSAGES_MAX: u32 = 100;
 
 /// Matches the id of a message: `<job UUID>:<step name>:<attempt>`.
 const MESSAGE_ID_PATTERN: &str =
@@ -197,7 +203,7 @@ pub(in crate::api) const DRY_RUN: Parameter =
     query("dryRun", Flag, "Only report what would be done");
 pub(in crate::api) const REASON: Parameter = query(
     "reason",
-    ShortText(REASON_CHARS_MAX),
+    ShortText(OPERATION_REASON_CHARS_MAX),
     "The reason for the operation; the job's record keeps it",
 );
 pub(in crate::api) const EVENT_KIND: Parameter =
