@@ -86,6 +86,7 @@ mod armed {
         kind
     }
 
+    /// Carries out the action that `FAILPOINTS` configures for a point.
     fn configured_action(point: &'static str) -> Option<String> {
         fail::fail_point!(point, |kind: Option<String>| Some(kind.unwrap_or_default()));
         None

@@ -16,13 +16,13 @@ impl Serialize for Rfc3339Time {
 }
 
 /// Formats a time as RFC 3339 in UTC, with milliseconds. The texts sort in the order of the times.
-pub fn format_rfc3339(at: Timestamp) -> String {
-    format!("{:.3}", to_jiff(at))
+pub fn format_rfc3339(time: Timestamp) -> String {
+    format!("{:.3}", to_jiff(time))
 }
 
 /// Returns the whole seconds since 1970-01-01 UTC; 0 for an earlier time.
-pub fn unix_seconds(at: Timestamp) -> u64 {
-    Timestamp(0).duration_until(at).as_secs()
+pub fn unix_seconds(time: Timestamp) -> u64 {
+    Timestamp(0).duration_until(time).as_secs()
 }
 
 /// Parses RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without an
@@ -85,9 +85,9 @@ pub(crate) fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration>
     Some(Duration::from_nanos(u64::try_from(delay_ns).unwrap_or_default()))
 }
 
-fn to_jiff(at: Timestamp) -> jiff::Timestamp {
+fn to_jiff(time: Timestamp) -> jiff::Timestamp {
     // The addition cannot overflow: the library's range is far wider than an i64 of nanoseconds.
-    jiff::Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_nanos(at.0.max(0))
+    jiff::Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_nanos(time.0.max(0))
 }
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_time_is_formatted_with_all_its_digits() {
-        for (at, nanoseconds, milliseconds) in [
+        for (time_ns, nanoseconds, milliseconds) in [
             (i64::MIN, "1970-01-01T00:00:00.000000000Z", "1970-01-01T00:00:00.000Z"),
             (1, "1970-01-01T00:00:00.000000001Z", "1970-01-01T00:00:00.000Z"),
             (
@@ -117,9 +117,9 @@ mod tests {
             ),
             (i64::MAX, "2262-04-11T23:47:16.854775807Z", "2262-04-11T23:47:16.854Z"),
         ] {
-            let at = Timestamp(at);
-            assert_eq!(serde_json::json!(Rfc3339Time(at)), nanoseconds);
-            assert_eq!(format_rfc3339(at), milliseconds);
+            let time = Timestamp(time_ns);
+            assert_eq!(serde_json::json!(Rfc3339Time(time)), nanoseconds);
+            assert_eq!(format_rfc3339(time), milliseconds);
         }
     }
 
@@ -145,7 +145,7 @@ mod tests {
         {
             assert_eq!(parse_rfc3339(early), Some(Timestamp(0)), "{early}");
         }
-        let within = |text: &str| parse_rfc3339(text).map(|at| at.0 - noon.0);
+        let within = |text: &str| parse_rfc3339(text).map(|time| time.0 - noon.0);
         assert_eq!(within("2026-01-31T12:00:00.5Z"), Some(500_000_000));
         assert_eq!(within("2026-01-31T12:00:60.000000001Z"), Some(59_000_000_001));
         for late in ["2263-01-01T00:00:00Z", "9999-12-31T23:59:59.999999999-23:59"] {

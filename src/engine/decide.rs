@@ -106,6 +106,7 @@ impl Job {
         }
     }
 
+    /// Decides what the broker's confirm of a step message causes.
     fn decide_confirmed(
         &self,
         step: StepIndex,
@@ -122,6 +123,7 @@ impl Job {
         }
     }
 
+    /// Decides whether the delivery of a step message starts the timeout of its attempt.
     fn decide_begun(&self, step: StepIndex, attempt: u32) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
         if self.is_awaited(step) && run.attempt == attempt && run.is_waiting_for_start() {
@@ -131,6 +133,7 @@ impl Job {
         }
     }
 
+    /// Decides what a new or changed lease of a step message causes.
     fn decide_leased(
         &self,
         step: StepIndex,
@@ -162,6 +165,8 @@ impl Job {
 
     // ---- child jobs
 
+    /// Decides what the end of a child job causes: its result is gathered, or its failure may fail
+    /// the step.
     fn decide_child_ended(
         &self,
         step: StepIndex,

@@ -26,7 +26,7 @@ impl Job {
     /// Returns the events that are due at the time `due`. Attempts that began before their step's
     /// time in `unread` do not time out.
     pub(super) fn find_due(&self, due: Timestamp, unread: &UnreadReplies) -> Vec<Due> {
-        let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= due);
+        let is_due = |time: Option<Timestamp>| time.is_some_and(|time| time <= due);
         if is_due(self.deadline()) {
             return vec![Due::Deadline];
         }

@@ -187,12 +187,14 @@ impl Job {
         steps.flat_map(|step| self.order_children_of_step(step, instruction)).collect()
     }
 
+    /// Returns an order to every active child job of a step.
     fn order_children_of_step(&self, step: StepIndex, instruction: &Instruction) -> Vec<Effect> {
         self.active_children(step)
             .filter_map(|index| self.order_child(step, index, instruction.clone()))
             .collect()
     }
 
+    /// Returns an order to one child job, with its present round.
     fn order_child(&self, step: StepIndex, index: u32, instruction: Instruction) -> Option<Effect> {
         let round = self.step(step).fan_out.as_ref()?.round(index);
         let parent_item = ParentItem { job: self.origin.id, step, index };

@@ -22,16 +22,16 @@ impl Job {
         row.entries.iter().for_each(|entry| self.evolve(entry, row.at));
     }
 
-    /// Applies one entry, which was decided at the time `at`.
-    pub fn evolve(&mut self, entry: &Entry, at: Timestamp) {
+    /// Applies one entry, which was decided at `time`.
+    pub fn evolve(&mut self, entry: &Entry, time: Timestamp) {
         self.entry_count += 1;
         if entry.job_state().is_some() {
             self.state_entry = self.entry_count;
         }
         match entry {
-            Entry::Job(entry) => self.evolve_job(entry, at),
-            Entry::Step(step, entry) => self.evolve_step(*step, entry, at),
-            Entry::FanOut(step, entry) => self.evolve_fan_out(*step, entry, at),
+            Entry::Job(entry) => self.evolve_job(entry, time),
+            Entry::Step(step, entry) => self.evolve_step(*step, entry, time),
+            Entry::FanOut(step, entry) => self.evolve_fan_out(*step, entry, time),
             Entry::Caller(CallerEntry::Joined(caller)) => self.callers.join(caller),
             Entry::Caller(CallerEntry::Answered(caller)) => self.callers.mark_answered(*caller),
         }
@@ -40,7 +40,7 @@ impl Job {
         }
     }
 
-    fn evolve_job(&mut self, entry: &JobEntry, at: Timestamp) {
+    fn evolve_job(&mut self, entry: &JobEntry, time: Timestamp) {
         match entry {
             JobEntry::Created { message, deadline, trace, trace_state } => {
                 if let Some(message) = message {
@@ -51,34 +51,34 @@ impl Job {
                 let state = trace_state.clone();
                 self.origin.trace = trace.map(|parent| Arc::new(TraceContext { parent, state }));
             }
-            JobEntry::Completed => self.end(JobState::Completed, at, None),
+            JobEntry::Completed => self.end(JobState::Completed, time, None),
             JobEntry::Failed { reason, expired, step } => {
                 self.expired = *expired;
                 self.failed_step = *step;
-                self.end(JobState::Failed, at, Some(reason.clone()));
+                self.end(JobState::Failed, time, Some(reason.clone()));
             }
             JobEntry::Paused => self.state = JobState::Paused,
             JobEntry::Resumed => self.state = JobState::Running,
             JobEntry::Retried { round, deadline } => {
                 self.round = *round;
-                self.reopen(at, *deadline, &[]);
+                self.reopen(time, *deadline, &[]);
             }
             JobEntry::Rerun { step, deadline } => {
                 let rerun_steps = self.with_dependents(*step);
-                self.reopen(at, *deadline, &rerun_steps);
+                self.reopen(time, *deadline, &rerun_steps);
             }
             JobEntry::Cancelled { reason, .. } => {
-                self.end(JobState::Cancelled, at, Some(reason.clone()))
+                self.end(JobState::Cancelled, time, Some(reason.clone()))
             }
             JobEntry::ToldAgain | JobEntry::Asked { .. } => {}
         }
     }
 
-    fn evolve_step(&mut self, step: StepIndex, entry: &StepEntry, at: Timestamp) {
+    fn evolve_step(&mut self, step: StepIndex, entry: &StepEntry, time: Timestamp) {
         match entry {
             StepEntry::Started { attempt, deadline } => {
-                self.start(step, *attempt, at, *deadline);
-                self.mark_dispatched(step, at);
+                self.start(step, *attempt, time, *deadline);
+                self.mark_dispatched(step, time);
                 if deadline.is_none() {
                     self.wait_for_start(step);
                 }
@@ -86,21 +86,21 @@ impl Job {
             }
             StepEntry::Confirmed => {
                 self.steps[step.as_usize()].confirmed = true;
-                self.start_timeout(step, at);
+                self.start_timeout(step, time);
             }
             StepEntry::Leased(lease) => {
                 self.steps[step.as_usize()].lease = Some(Box::new(*lease));
                 match lease.delivery {
                     0 => self.wait_for_start(step),
-                    _ => self.start_timeout(step, at),
+                    _ => self.start_timeout(step, time),
                 }
             }
-            StepEntry::Begun => self.start_timeout(step, at),
+            StepEntry::Begun => self.start_timeout(step, time),
             StepEntry::Unconfirmed => {
-                self.mark_dispatched(step, at);
+                self.mark_dispatched(step, time);
                 self.wait_for_start(step);
             }
-            StepEntry::Completed(output) => self.complete(step, at, output.clone()),
+            StepEntry::Completed(output) => self.complete(step, time, output.clone()),
             StepEntry::Progressed { progress, deadline } => {
                 let run = &mut self.steps[step.as_usize()];
                 run.set_deadline(*deadline);
@@ -117,26 +117,26 @@ impl Job {
                 run.failure = Some(Box::new(failure.clone()));
                 run.timer = Some(StepTimer::Retry(*retry_at));
             }
-            StepEntry::Skipped => self.settle(step, StepState::Skipped, at),
-            StepEntry::Cancelled => self.settle(step, StepState::Cancelled, at),
-            StepEntry::Failed(failure) => self.settle_failed(step, at, failure),
+            StepEntry::Skipped => self.settle(step, StepState::Skipped, time),
+            StepEntry::Cancelled => self.settle(step, StepState::Cancelled, time),
+            StepEntry::Failed(failure) => self.settle_failed(step, time, failure),
         }
     }
 
-    fn evolve_fan_out(&mut self, step: StepIndex, entry: &FanOutEntry, at: Timestamp) {
+    fn evolve_fan_out(&mut self, step: StepIndex, entry: &FanOutEntry, time: Timestamp) {
         match entry {
             FanOutEntry::Started { warning, deadline, .. } => {
                 let input = self.step_input(step);
                 let reruns = self.steps[step.as_usize()].reruns;
                 let keys = self.task_keys(step).cloned();
                 let attempt = self.steps[step.as_usize()].attempt + 1;
-                let run = self.start(step, attempt, at, *deadline);
+                let run = self.start(step, attempt, time, *deadline);
                 run.warning = warning.clone();
                 run.fan_out = keys.map(|keys| Box::new(FanOut::new(keys, input, reruns)));
                 self.active_fan_outs.push(step);
             }
             FanOutEntry::Restarted { attempt, deadline } => {
-                self.start(step, *attempt, at, *deadline);
+                self.start(step, *attempt, time, *deadline);
                 self.update_fan_out(step, FanOut::mark_restarted);
                 if !self.active_fan_outs.contains(&step) {
                     self.active_fan_outs.push(step);
@@ -164,7 +164,7 @@ impl Job {
                 let output = fan_out.output();
                 self.value_bytes -= fan_out.gathered_bytes();
                 fan_out.free();
-                self.complete(step, at, output);
+                self.complete(step, time, output);
             }
         }
     }
@@ -177,21 +177,21 @@ impl Job {
     }
 
     /// Marks the step's message as dispatched by the entry that is being applied.
-    fn mark_dispatched(&mut self, step: StepIndex, at: Timestamp) {
+    fn mark_dispatched(&mut self, step: StepIndex, time: Timestamp) {
         let run = &mut self.steps[step.as_usize()];
         run.confirmed = false;
         run.lease = None;
         run.dispatch = self.entry_count;
-        run.sent = Some(at);
+        run.sent = Some(time);
     }
 
     /// Starts the timeout of the running attempt, unless it has started: workers can receive its
     /// message from now on.
-    fn start_timeout(&mut self, step: StepIndex, at: Timestamp) {
+    fn start_timeout(&mut self, step: StepIndex, time: Timestamp) {
         let timeout = self.graph().step(step).timeout;
         let run = &mut self.steps[step.as_usize()];
         if run.is_waiting_for_start() {
-            run.set_deadline(at.after(timeout));
+            run.set_deadline(time.after(timeout));
         }
     }
 
@@ -210,7 +210,7 @@ impl Job {
         &mut self,
         step: StepIndex,
         attempt: u32,
-        at: Timestamp,
+        time: Timestamp,
         deadline: Option<Timestamp>,
     ) -> &mut StepRun {
         self.remove_ready(step);
@@ -218,11 +218,12 @@ impl Job {
         run.state = StepState::Running;
         run.attempt = attempt;
         run.set_deadline(deadline);
-        run.started.get_or_insert(at);
-        run.attempt_started = Some(at);
+        run.started.get_or_insert(time);
+        run.attempt_started = Some(time);
         run
     }
 
+    /// Removes a step from the ready steps.
     fn remove_ready(&mut self, step: StepIndex) {
         if let Some(position) = self.ready.iter().position(|ready| *ready == step) {
             self.ready.remove(position);
@@ -230,7 +231,7 @@ impl Job {
     }
 
     /// Completes the step with its output.
-    fn complete(&mut self, step: StepIndex, at: Timestamp, output: Message) {
+    fn complete(&mut self, step: StepIndex, time: Timestamp, output: Message) {
         // Never an error: a reply whose status is not allowed was refused.
         let status = reported_status(self.graph().step(step), &output).unwrap_or(None);
         let run = &mut self.steps[step.as_usize()];
@@ -239,24 +240,25 @@ impl Job {
         run.output = Some(output);
         run.status = status;
         run.failure = None;
-        self.settle(step, StepState::Completed, at);
+        self.settle(step, StepState::Completed, time);
     }
 
-    fn settle_failed(&mut self, step: StepIndex, at: Timestamp, failure: &Failure) {
+    /// Fails the step.
+    fn settle_failed(&mut self, step: StepIndex, time: Timestamp, failure: &Failure) {
         let run = &mut self.steps[step.as_usize()];
         run.failure = Some(Box::new(failure.clone()));
-        run.started.get_or_insert(at);
-        self.settle(step, StepState::Failed, at);
+        run.started.get_or_insert(time);
+        self.settle(step, StepState::Failed, time);
     }
 
     /// Ends the step. If it counts as done, the steps that waited only for it become ready.
-    fn settle(&mut self, step: StepIndex, state: StepState, at: Timestamp) {
+    fn settle(&mut self, step: StepIndex, state: StepState, time: Timestamp) {
         self.remove_ready(step);
         self.active_fan_outs.retain(|other| *other != step);
         self.awaited_replies -= u32::from(self.is_awaited(step));
         let run = &mut self.steps[step.as_usize()];
         run.state = state;
-        run.ended = Some(at);
+        run.ended = Some(time);
         run.timer = None;
         if !self.is_done(step) {
             return;
@@ -273,16 +275,16 @@ impl Job {
     }
 
     /// Ends the job.
-    fn end(&mut self, state: JobState, at: Timestamp, reason: Option<Arc<str>>) {
+    fn end(&mut self, state: JobState, time: Timestamp, reason: Option<Arc<str>>) {
         self.state = state;
-        self.ended = Some(at);
+        self.ended = Some(time);
         self.reason = reason;
     }
 
     /// Reopens an ended job. The steps in `rerun_steps` start from the beginning. Failed steps, and
     /// running steps that the end of the job interrupted, start again and keep the results of their
     /// child jobs.
-    fn reopen(&mut self, at: Timestamp, deadline: Option<Timestamp>, rerun_steps: &[StepIndex]) {
+    fn reopen(&mut self, time: Timestamp, deadline: Option<Timestamp>, rerun_steps: &[StepIndex]) {
         let was_cut_off = self.expired || self.state == JobState::Cancelled;
         for step in self.graph().indices() {
             let has_children = self.steps[step.as_usize()].fan_out.is_some();
@@ -309,7 +311,7 @@ impl Job {
                 // Its timeout may have passed while the job had ended.
                 let definition = &self.origin.definition;
                 let graph = &definition.graphs[usize::from(self.origin.graph)];
-                run.set_deadline(at.after(graph.step(step).timeout));
+                run.set_deadline(time.after(graph.step(step).timeout));
             }
         }
         self.state = JobState::Running;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 /// The state of a fan-out step: its items, and the state and the result of each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FanOut {
+    /// What the task fans out over.
     keys: FanOutKeys,
     /// The input with which the step started.
     input: Message,
@@ -21,6 +22,7 @@ pub struct FanOut {
     elements: Option<Elements>,
     /// The state of each item; empty once the step has ended.
     slots: Vec<Slot>,
+    /// The number of elements of the list.
     item_count: u32,
     /// The index of the next item to start. Items start in order.
     next_index: u32,
@@ -259,6 +261,7 @@ impl FanOut {
         self.next_index - self.ended
     }
 
+    /// Returns whether the child job at `index` has started and not ended.
     pub(super) fn is_child_active(&self, index: u32) -> bool {
         matches!(self.slots.get(index as usize), Some(Slot::Active))
     }
@@ -282,6 +285,7 @@ impl FanOut {
         })
     }
 
+    /// Returns whether the child jobs of all items have ended.
     pub(super) fn is_all_ended(&self) -> bool {
         self.ended == self.items()
     }

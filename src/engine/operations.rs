@@ -158,6 +158,7 @@ impl Job {
         Ok([Entry::Job(request)].into_iter().chain(outcome).collect())
     }
 
+    /// Decides what an operation causes, unless it is refused.
     fn decide_operation(
         &self,
         operation: &Operation,

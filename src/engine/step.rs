@@ -79,7 +79,7 @@ impl StepRun {
     /// Returns when the running attempt times out.
     pub fn deadline(&self) -> Option<Timestamp> {
         match self.timer {
-            Some(StepTimer::Timeout(at)) => Some(at),
+            Some(StepTimer::Timeout(time)) => Some(time),
             Some(StepTimer::Start(_) | StepTimer::Retry(_)) | None => None,
         }
     }
@@ -92,7 +92,7 @@ impl StepRun {
     /// Returns when the running attempt fails if its timeout has not started by then.
     pub fn start_by(&self) -> Option<Timestamp> {
         match self.timer {
-            Some(StepTimer::Start(at)) => at,
+            Some(StepTimer::Start(time)) => time,
             Some(StepTimer::Timeout(_) | StepTimer::Retry(_)) | None => None,
         }
     }
@@ -100,7 +100,7 @@ impl StepRun {
     /// Returns when the next attempt is due, after one has failed.
     pub fn retry_at(&self) -> Option<Timestamp> {
         match self.timer {
-            Some(StepTimer::Retry(at)) => Some(at),
+            Some(StepTimer::Retry(time)) => Some(time),
             Some(StepTimer::Start(_) | StepTimer::Timeout(_)) | None => None,
         }
     }

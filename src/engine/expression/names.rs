@@ -197,6 +197,7 @@ struct Checker<'t> {
 }
 
 impl Checker<'_> {
+    /// Checks a node and its children, and collects their names.
     fn visit(&mut self, node: &IdedExpr) -> Result<(), ExpressionError> {
         if let Some((root, path, is_all)) = key_path(node)
             && VARIABLES.contains(&root)
@@ -301,6 +302,7 @@ impl Checker<'_> {
         }
     }
 
+    /// Checks that a variable exists.
     fn check_variable(&self, node: &IdedExpr, name: &str) -> Result<(), ExpressionError> {
         if self.is_loop_variable(name) || TYPES.contains(&name) {
             return Ok(());
@@ -337,6 +339,7 @@ impl Checker<'_> {
             .then(|| &self.source.text[start..end])
     }
 
+    /// Checks that a function exists, and that the call has its form and its number of arguments.
     fn check_function(&self, node: &IdedExpr, call: &CallExpr) -> Result<(), ExpressionError> {
         let name = call.func_name.as_str();
         if is_operator(name) {
