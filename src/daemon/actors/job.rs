@@ -435,7 +435,7 @@ fn report_failure(decision: &Decision, release: &mut [Outgoing]) {
     let Some(failure) = entry.failure() else { return };
     for outgoing in release {
         if let Outgoing::Ack(ack) = outgoing {
-            ack.failed(failure.reason.clone());
+            ack.set_failure(failure.reason.clone());
         }
     }
 }
