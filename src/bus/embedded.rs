@@ -204,7 +204,7 @@ impl Bus for EmbeddedBus {
         Box::pin(std::future::ready(queues.iter().map(inspect).collect()))
     }
 
-    /// Turns the messages that waited for a reloaded workflow into call_queues.
+    /// Turns the messages that waited for a reloaded workflow into calls.
     fn set_served(&mut self, served: ServedQueues) {
         self.call_queues = served.call_queues.into_iter().collect();
         for queue in self.call_queues.iter().filter(|queue| !self.workers.0.contains_key(&***queue))
