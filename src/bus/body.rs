@@ -4,38 +4,41 @@ use bytes::Bytes;
 use engine::Message;
 use std::fmt;
 
-/// The body of a message. A step's input becomes text only when it is sent: while it waits, it
-/// shares its values with their other owners.
+/// The body of a message. A step's input is encoded lazily, when it is sent: while the message
+/// waits, the input shares its values with their other owners, which saves memory.
 #[derive(Clone)]
 pub struct Body(BodyContent);
 
 #[derive(Clone)]
 enum BodyContent {
-    Ready(Bytes),
+    /// The bytes of the body.
+    Encoded(Bytes),
+    /// A step's input, to be encoded as JSON.
     Input(Message),
 }
 
 impl Body {
-    /// Creates the body of a message of kind [`crate::ERROR_KIND`]: `reason` in one sentence, and
-    /// whether another attempt may help.
+    /// Creates the body of a message of kind [`crate::ERROR_KIND`]. `reason` is one sentence;
+    /// `retryable` says whether another attempt may succeed.
     pub fn from_error(reason: &str, retryable: bool) -> Body {
         Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string())
             .into()
     }
 
-    /// Returns the bytes to be sent.
+    /// Returns the bytes to be sent. Each call encodes a step's input again.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
-            BodyContent::Ready(text) => text.clone(),
+            BodyContent::Encoded(bytes) => bytes.clone(),
             BodyContent::Input(message) => message.to_text().into(),
         }
     }
 
-    /// Returns the length in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks for it")]
+    /// Returns the number of bytes that [`Body::to_bytes`] returns, without encoding a step's
+    /// input.
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> usize {
         match &self.0 {
-            BodyContent::Ready(text) => text.len(),
+            BodyContent::Encoded(bytes) => bytes.len(),
             BodyContent::Input(message) => message.encoded_len(),
         }
     }
@@ -48,8 +51,8 @@ impl fmt::Debug for Body {
 }
 
 impl From<Bytes> for Body {
-    fn from(text: Bytes) -> Body {
-        Body(BodyContent::Ready(text))
+    fn from(bytes: Bytes) -> Body {
+        Body(BodyContent::Encoded(bytes))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Incoming messages, and how they are settled.
+//! Deliveries: incoming messages, and how they are settled.
 
 use crate::publication::Publication;
 use crate::rejection::Rejection;
@@ -17,8 +17,8 @@ pub struct Delivery {
     pub correlation_id: Option<String>,
     /// The property `type`: absent, `result`, `progress`, `error` or something unknown.
     pub kind: Option<String>,
-    /// The attempt, from the header `attempt`. A dead letter always has it; a reply has it if the
-    /// worker returns the header.
+    /// The number of the attempt, from the header `attempt`. A dead letter always has it; a reply
+    /// has it if the worker returns the header.
     pub attempt: Option<u32>,
     /// The property `message_id`; read on a workflow's queue, and for a dead letter.
     pub message_id: Option<String>,
@@ -39,7 +39,7 @@ pub struct Delivery {
     settlement: Settlement,
 }
 
-/// Why the broker dead-lettered a step message.
+/// The queue and the reason of a dead-lettered step message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
     /// The queue that the message was in.
@@ -58,40 +58,42 @@ impl DeadLetter {
 /// How a delivery is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Acknowledged: the broker may forget the message.
+    /// Acknowledges the message: the broker drops it.
     Ack,
-    /// The message goes back to its queue.
+    /// Returns the message to its queue.
     Requeue,
 }
 
-/// A verdict on the delivery `tag` of the connection `epoch`.
+/// A command to a bus to settle one delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettleCommand {
     /// The delivery tag, unique within its epoch.
     pub tag: u64,
-    /// The epoch of the connection. Commands for earlier connections of the consumer are void.
+    /// The epoch of the connection. A command with an earlier epoch than the consumer's is ignored.
     pub epoch: u64,
     /// How the delivery is settled.
     pub disposition: Disposition,
-    /// Why the engine rejected the reply, if an acknowledged reply changed nothing.
+    /// Why an acknowledged reply changed nothing; `None` if it changed something.
     pub rejection: Option<Rejection>,
-    /// Why the attempt failed by a result that is acknowledged.
+    /// Why the attempt failed, if an acknowledged result is one that its step cannot have.
     pub failed: Option<Arc<str>>,
 }
 
-/// Settles one delivery at its bus. Dropped unsettled (because its actor panicked) it requeues the
-/// message.
+/// Settles one delivery at its bus. If it is dropped unsettled, as when an actor panics, it
+/// requeues the message.
 pub struct Settlement {
     tag: u64,
     epoch: u64,
-    to: Option<mpsc::UnboundedSender<SettleCommand>>,
-    /// Releases the permit of a delivery that is not settled yet.
+    /// Where the command is sent; `None` once the delivery is settled, or if no broker waits for
+    /// that.
+    sender: Option<mpsc::UnboundedSender<SettleCommand>>,
+    /// Dropped when the delivery is settled.
     guard: Option<SettleGuard>,
     rejection: Option<Rejection>,
     failed: Option<Arc<str>>,
 }
 
-/// A value that is dropped when the delivery is settled, and releases what it holds.
+/// A value that releases a resource of the delivery, such as a permit, when it is dropped.
 type SettleGuard = Box<dyn Any + Send>;
 
 impl fmt::Debug for Settlement {
@@ -101,35 +103,36 @@ impl fmt::Debug for Settlement {
 }
 
 impl Settlement {
-    /// Creates the settlement of delivery `tag`; its command goes to `to`.
-    pub fn new(tag: u64, epoch: u64, to: mpsc::UnboundedSender<SettleCommand>) -> Settlement {
-        Settlement { tag, epoch, to: Some(to), guard: None, rejection: None, failed: None }
+    /// Creates the settlement of the delivery with this tag and epoch. Its command is sent to
+    /// `sender`.
+    pub fn new(tag: u64, epoch: u64, sender: mpsc::UnboundedSender<SettleCommand>) -> Settlement {
+        Settlement { tag, epoch, sender: Some(sender), guard: None, rejection: None, failed: None }
     }
 
     /// Adds a guard that is dropped when the delivery is settled.
     pub fn with_guard(self, guard: Option<impl Any + Send>) -> Settlement {
         // Fields cannot be moved out of a type that implements `Drop`.
         let mut settlement = self;
-        settlement.guard = guard.map(|hold| Box::new(hold) as SettleGuard);
+        settlement.guard = guard.map(|guard| Box::new(guard) as SettleGuard);
         settlement
     }
 
-    /// Creates the settlement of a delivery that no broker waits for: the bus itself reports it.
+    /// Creates the settlement of a delivery that the bus itself has created: it settles nothing.
     pub fn detached() -> Settlement {
-        Settlement { tag: 0, epoch: 0, to: None, guard: None, rejection: None, failed: None }
+        Settlement { tag: 0, epoch: 0, sender: None, guard: None, rejection: None, failed: None }
     }
 
     fn is_stale(&self) -> bool {
-        self.to.as_ref().is_some_and(mpsc::UnboundedSender::is_closed)
+        self.sender.as_ref().is_some_and(mpsc::UnboundedSender::is_closed)
     }
 
     fn settle(&mut self, disposition: Disposition) {
-        if let Some(to) = self.to.take() {
-            // The channel is closed if the connection is gone. The broker redelivers by itself
-            // then.
+        if let Some(sender) = self.sender.take() {
+            // The channel is closed after the connection is lost. Then the broker redelivers the
+            // message anyway.
             let Settlement { tag, epoch, rejection, .. } = *self;
             let failed = self.failed.take();
-            let _ = to.send(SettleCommand { tag, epoch, disposition, rejection, failed });
+            let _ = sender.send(SettleCommand { tag, epoch, disposition, rejection, failed });
         }
         self.guard = None;
     }
@@ -160,8 +163,9 @@ impl Delivery {
         }
     }
 
-    /// Acknowledges the delivery. Call this only after the commit of what followed from it, if
-    /// anything did: after a crash in between the broker must redeliver.
+    /// Acknowledges the delivery. This must be called only after the commit of what follows from
+    /// the delivery: if the process crashes before the commit, the broker must redeliver the
+    /// message.
     pub fn ack(mut self) {
         self.settlement.settle(Disposition::Ack);
     }
@@ -177,13 +181,13 @@ impl Delivery {
         self.settlement.is_stale()
     }
 
-    /// Drops the content and keeps only the right to settle the delivery.
+    /// Drops the content of the delivery, and keeps the right to settle it.
     pub fn into_acknowledger(self) -> Acknowledger {
         Acknowledger(self.settlement)
     }
 }
 
-/// The right to acknowledge one delivery. Dropped, it requeues the message.
+/// The right to acknowledge one delivery. If it is dropped, the message is requeued.
 #[derive(Debug)]
 pub struct Acknowledger(Settlement);
 
@@ -199,18 +203,18 @@ impl Acknowledger {
         self.0.settle(Disposition::Ack);
     }
 
-    /// Records why the reply changed nothing.
+    /// Sets why the reply changed nothing.
     pub fn set_rejection(&mut self, reason: Rejection) {
         self.0.rejection = Some(reason);
     }
 
-    /// Notes that the delivery is a result by which its attempt failed, for this reason.
-    pub fn failed(&mut self, why: Arc<str>) {
-        self.0.failed = Some(why);
+    /// Sets why the attempt failed, if the delivery is a result that its step cannot have.
+    pub fn set_failure(&mut self, reason: Arc<str>) {
+        self.0.failed = Some(reason);
     }
 
-    /// Whether the delivery has gone back to its queue, because its channel is closed: it comes
-    /// again.
+    /// Returns whether the delivery can no longer be settled, because its channel is closed. The
+    /// broker then redelivers the message.
     pub fn is_stale(&self) -> bool {
         self.0.is_stale()
     }

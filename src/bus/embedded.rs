@@ -1,11 +1,12 @@
 //! The embedded bus: queues in this process, in a [`LeaseQueue`].
 //!
-//! Its workers are Rust functions on threads, and programs elsewhere that receive messages over
-//! HTTP or gRPC. It has no broker and no durability of its own. It never confirms a worker's
-//! message, so after a restart every running step is dispatched again from the journal.
+//! Its workers are Rust functions on threads of this process, and other programs that receive
+//! messages over HTTP or gRPC. The bus has no broker and no durability of its own. It never
+//! confirms a worker's message, so after a restart every running step is dispatched again from the
+//! journal.
 //!
-//! A message to the queue of a workflow is a call, as over AMQP, unless a worker of the process
-//! serves that queue. The end of the called job is the reply.
+//! A message to the queue of a workflow is a call, as over AMQP, unless a worker of this process
+//! serves that queue. The outcome of the called job is the reply.
 
 use super::lease_queue::{LeasePolicy, LeaseQueue};
 use crate::delivery::{DeadLetter, Delivery, Disposition, SettleCommand, Settlement};
@@ -24,8 +25,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
-/// Why a worker failed. Anything that implements `Display` converts into it, so that `?` works in a
-/// worker.
+/// The error of a worker. Any value that implements `Display` converts into it, so that a worker
+/// can use `?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerError {
     /// The reason in one sentence.
@@ -38,67 +39,70 @@ impl<T: std::fmt::Display> From<T> for WorkerError {
     }
 }
 
-/// A worker: takes a message and returns the body of the reply. An error fails the attempt; a panic
-/// rejects the message.
+/// A worker: a function from a message to the body of its reply. An error fails the attempt; a
+/// panic rejects the message.
 pub type Worker = Arc<dyn Fn(&Publication) -> Result<Bytes, WorkerError> + Send + Sync>;
 
-/// Workers by queue, each with its number of threads.
+/// The workers of this process by queue, each with its number of threads.
 #[derive(Clone, Default)]
 pub struct Workers(HashMap<String, (Worker, usize)>);
 
 impl Workers {
-    /// Creates an empty set of workers: step messages wait.
+    /// Creates an empty set of workers.
     pub fn new() -> Workers {
         Workers::default()
     }
 
-    /// Adds a worker for `queue` on `threads` threads.
-    pub fn with_worker<F>(mut self, queue: &str, threads: usize, work: F) -> Workers
+    /// Adds a worker for a queue, which runs on this number of threads, at least one.
+    pub fn with_worker<F>(mut self, queue: &str, threads: usize, worker: F) -> Workers
     where
         F: Fn(&Publication) -> Result<Bytes, WorkerError> + Send + Sync + 'static,
     {
-        self.0.insert(queue.to_owned(), (Arc::new(work), threads.max(1)));
+        self.0.insert(queue.to_owned(), (Arc::new(worker), threads.max(1)));
         self
     }
 }
 
-/// What an embedded bus is created from.
+/// The parameters of an embedded bus.
 pub struct EmbeddedConfig {
     /// The key of the bus.
     pub key: BusKey,
     /// The workers of this process.
     pub workers: Workers,
-    /// How messages are leased to workers elsewhere.
+    /// How messages are leased to workers in other programs.
     pub policy: LeasePolicy,
-    /// The registry in which the bus enters its lease queue.
+    /// The registry to which the bus adds its lease queue.
     pub lease_queues: Arc<LeaseQueues>,
 }
 
-/// The queues of this process.
+/// The bus whose queues are in this process.
 pub struct EmbeddedBus {
-    /// The queues on which messages ask for jobs.
-    calls: HashSet<Arc<str>>,
+    /// The workflow queues, on which calls ask for jobs.
+    call_queues: HashSet<Arc<str>>,
     lease_queue: Arc<LeaseQueue>,
     /// The queues whose worker threads were started.
-    started: HashSet<Arc<str>>,
+    started_queues: HashSet<Arc<str>>,
     workers: Workers,
     replies: Arc<ReplyDelivery>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-/// Delivers the replies of worker threads, until they are settled.
+/// Delivers replies and calls, and keeps them until they are acknowledged.
 struct ReplyDelivery {
     sink: EventSink,
-    settle: mpsc::UnboundedSender<SettleCommand>,
+    /// The channel of the deliveries' settlements.
+    settlements: mpsc::UnboundedSender<SettleCommand>,
     unsettled: Mutex<UnsettledReplies>,
 }
 
+/// The deliveries that are not acknowledged, by tag.
 #[derive(Default)]
 struct UnsettledReplies {
-    next_tag: u64,
+    last_tag: u64,
     replies: HashMap<u64, EmbeddedReply>,
 }
 
+/// A message to this process: a reply, a dead letter, or a call.
 #[derive(Clone)]
 struct EmbeddedReply {
     correlation_id: Option<Arc<str>>,
@@ -106,7 +110,7 @@ struct EmbeddedReply {
     kind: Option<&'static str>,
     dead_letter: Option<DeadLetter>,
     body: Bytes,
-    /// Set if the message is a call, which asks for a job.
+    /// The headers of a call; `None`: the message is a reply or a dead letter.
     call: Option<CallHeaders>,
 }
 
@@ -120,14 +124,14 @@ struct CallHeaders {
 }
 
 impl EmbeddedBus {
-    /// Creates a bus with these workers and a lease queue, which it registers. The bus reports to
-    /// `sink`, and must be created on an arbiter.
+    /// Creates a bus, and adds its lease queue to the registry. The bus reports to `sink`. It must
+    /// be created on an arbiter, where it spawns tasks.
     pub fn new(config: EmbeddedConfig, served: ServedQueues, sink: EventSink) -> EmbeddedBus {
         let EmbeddedConfig { key, workers, policy, lease_queues } = config;
-        let (settle, settled) = mpsc::unbounded_channel();
+        let (settlements, commands) = mpsc::unbounded_channel();
         let lease_queue = Arc::new(LeaseQueue::new(policy, sink.clone()));
-        let replies = Arc::new(ReplyDelivery { sink, settle, unsettled: Mutex::default() });
-        actix_rt::spawn(run_settlements(settled, Arc::downgrade(&replies)));
+        let replies = Arc::new(ReplyDelivery { sink, settlements, unsettled: Mutex::default() });
+        actix_rt::spawn(run_settlements(commands, Arc::downgrade(&replies)));
         let dead_letters = replies.clone();
         actix_rt::spawn(LeaseQueue::run_lease_expiry(lease_queue.clone(), move |message| {
             dead_letters.deliver(dead_letter(message, "delivery_limit"));
@@ -135,29 +139,29 @@ impl EmbeddedBus {
         lease_queues.add(key, &lease_queue);
         (replies.sink)(BusEvent::State(BusState::Connected));
         EmbeddedBus {
-            calls: served.call_queues.into_iter().collect(),
+            call_queues: served.call_queues.into_iter().collect(),
             lease_queue,
-            started: HashSet::new(),
+            started_queues: HashSet::new(),
             workers,
             replies,
             threads: Vec::new(),
         }
     }
 
-    /// Starts the worker threads of a queue, once.
+    /// Starts the worker threads of a queue, unless they were started before.
     fn start_workers(&mut self, queue: &Arc<str>) {
-        if !self.started.insert(queue.clone()) {
+        if !self.started_queues.insert(queue.clone()) {
             return;
         }
-        if let Some((work, threads)) = self.workers.0.get(&**queue) {
+        if let Some((worker, threads)) = self.workers.0.get(&**queue) {
             self.lease_queue.set_thread_count(queue, *threads);
             for _ in 0..*threads {
                 let (queue, lease_queue) = (queue.clone(), self.lease_queue.clone());
-                let (replies, work) = (self.replies.clone(), work.clone());
+                let (replies, worker) = (self.replies.clone(), worker.clone());
                 self.threads.push(std::thread::spawn(move || {
                     while let Some(message) = lease_queue.take_blocking(&queue) {
                         replies.report_handed_over(&message);
-                        replies.deliver(run_worker(&message, &work));
+                        replies.deliver(run_worker(&message, &worker));
                     }
                 }));
             }
@@ -171,7 +175,7 @@ impl Bus for EmbeddedBus {
         match message.addressee {
             Addressee::Caller => return self.replies.answer_caller(message),
             Addressee::Worker
-                if self.calls.contains(&queue) && !self.workers.0.contains_key(&*queue) =>
+                if self.call_queues.contains(&queue) && !self.workers.0.contains_key(&*queue) =>
             {
                 self.replies.report_handed_over(&message);
                 return self.replies.deliver(call_from_publication(message));
@@ -182,8 +186,8 @@ impl Bus for EmbeddedBus {
         self.lease_queue.enqueue(message);
     }
 
-    /// Withdraws the message. Its worker is notified at once if it has a session, else when it
-    /// extends the lease.
+    /// Withdraws the message. A worker with a session is notified at once; another worker finds out
+    /// when it extends its lease.
     fn withdraw(&mut self, queue: &Arc<str>, id: &str, end: AttemptEnd) {
         self.lease_queue.withdraw(queue, id, end);
     }
@@ -202,8 +206,9 @@ impl Bus for EmbeddedBus {
 
     /// Turns the messages that waited for a reloaded workflow into calls.
     fn set_served(&mut self, served: ServedQueues) {
-        self.calls = served.call_queues.into_iter().collect();
-        for queue in self.calls.iter().filter(|queue| !self.workers.0.contains_key(&***queue)) {
+        self.call_queues = served.call_queues.into_iter().collect();
+        for queue in self.call_queues.iter().filter(|queue| !self.workers.0.contains_key(&***queue))
+        {
             let waiting = self.lease_queue.drain_waiting(queue);
             waiting
                 .into_iter()
@@ -226,6 +231,7 @@ impl Bus for EmbeddedBus {
     }
 }
 
+/// Creates the call of a workflow from a message to its queue.
 fn call_from_publication(message: Publication) -> EmbeddedReply {
     let (attempt, depth) = (message.number_header("attempt"), message.number_header("depth"));
     let text = |name| Header::find_text(&message.headers, name).map(|text| &**text);
@@ -237,7 +243,8 @@ fn call_from_publication(message: Publication) -> EmbeddedReply {
     EmbeddedReply { correlation_id, attempt, kind: None, dead_letter: None, body, call }
 }
 
-fn run_worker(message: &Publication, work: &Worker) -> EmbeddedReply {
+/// Runs a worker on a message, and returns its reply.
+fn run_worker(message: &Publication, worker: &Worker) -> EmbeddedReply {
     let reply = |body: Bytes| EmbeddedReply {
         correlation_id: message.correlation_id.clone(),
         attempt: message.number_header("attempt"),
@@ -246,7 +253,7 @@ fn run_worker(message: &Publication, work: &Worker) -> EmbeddedReply {
         body,
         call: None,
     };
-    match catch_unwind(AssertUnwindSafe(|| work(message))) {
+    match catch_unwind(AssertUnwindSafe(|| worker(message))) {
         Ok(Ok(body)) => reply(body),
         Ok(Err(error)) => {
             let body = serde_json::json!({ "error": error.reason }).to_string();
@@ -259,7 +266,7 @@ fn run_worker(message: &Publication, work: &Worker) -> EmbeddedReply {
     }
 }
 
-/// Creates the dead letter of a message that no worker could handle.
+/// Creates the dead letter of a message, for this reason.
 fn dead_letter(message: Publication, reason: &str) -> EmbeddedReply {
     EmbeddedReply {
         correlation_id: message.correlation_id.clone(),
@@ -272,10 +279,11 @@ fn dead_letter(message: Publication, reason: &str) -> EmbeddedReply {
 }
 
 impl ReplyDelivery {
-    /// Delivers an answer to its caller: a step of this process, or nobody.
-    fn answer_caller(&self, answer: Publication) {
-        let attempt = answer.number_header("attempt");
-        let Publication { address, correlation_id, kind, body, confirm_token, .. } = answer;
+    /// Delivers the reply of a called job to its caller, if that is a step of this process.
+    /// Otherwise the reply is unroutable.
+    fn answer_caller(&self, reply: Publication) {
+        let attempt = reply.number_header("attempt");
+        let Publication { address, correlation_id, kind, body, confirm_token, .. } = reply;
         if *address.queue != *REPLIES {
             return (self.sink)(BusEvent::Unroutable(confirm_token));
         }
@@ -291,35 +299,37 @@ impl ReplyDelivery {
         (self.sink)(BusEvent::Confirmed(confirm_token));
     }
 
-    /// Reports that a message was handed over.
+    /// Reports that a worker or a workflow has the message, without a lease.
     fn report_handed_over(&self, message: &Publication) {
         if let Some(confirm_token) = message.confirm_token.try_clone() {
             (self.sink)(BusEvent::HandedOver(confirm_token));
         }
     }
 
+    /// Delivers a message for the first time.
     fn deliver(&self, reply: EmbeddedReply) {
         let tag = {
             let mut unsettled = lock(&self.unsettled);
-            unsettled.next_tag += 1;
-            let tag = unsettled.next_tag;
+            unsettled.last_tag += 1;
+            let tag = unsettled.last_tag;
             unsettled.replies.insert(tag, reply.clone());
             tag
         };
         self.report_reply(tag, reply, false);
     }
 
-    fn report_reply(&self, tag: u64, reply: EmbeddedReply, redelivered: bool) {
+    /// Reports a message under this tag.
+    fn report_reply(&self, tag: u64, reply: EmbeddedReply, is_redelivered: bool) {
         let mut delivery = Delivery::new(
             reply.correlation_id.as_deref().map(str::to_owned),
             reply.body,
-            Settlement::new(tag, 0, self.settle.clone()),
+            Settlement::new(tag, 0, self.settlements.clone()),
         );
         delivery.kind = reply.kind.map(str::to_owned);
         delivery.attempt = reply.attempt;
         delivery.dead_letter = reply.dead_letter;
-        delivery.redelivered = redelivered;
-        // All of these come from this process.
+        delivery.redelivered = is_redelivered;
+        // This process has created the message.
         delivery.sender = Sender::Manager;
         (self.sink)(match reply.call {
             None => BusEvent::Reply(delivery),
@@ -334,12 +344,12 @@ impl ReplyDelivery {
     }
 }
 
-/// Forgets replies that were acknowledged, and delivers those that were requeued again.
+/// Settles deliveries: drops those that are acknowledged, and redelivers those that are requeued.
 async fn run_settlements(
-    mut settled: mpsc::UnboundedReceiver<SettleCommand>,
+    mut commands: mpsc::UnboundedReceiver<SettleCommand>,
     replies: std::sync::Weak<ReplyDelivery>,
 ) {
-    while let Some(command) = settled.recv().await {
+    while let Some(command) = commands.recv().await {
         let Some(reply_delivery) = replies.upgrade() else { return };
         match command.disposition {
             Disposition::Ack => {
@@ -355,6 +365,7 @@ async fn run_settlements(
     }
 }
 
+/// Locks a mutex, also after a panic of another thread.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Whether a bus can work.
+/// The state of a bus's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BusState {
-    /// Not connected yet, or between two connections; with the last error.
+    /// Not connected yet, or between two connections.
     Disconnected {
-        /// The reason in one line; empty before the first try.
+        /// The last error in one line; empty before the first attempt to connect.
         reason: String,
     },
-    /// It publishes and consumes.
+    /// Publishing and consuming.
     Connected,
-    /// Connected and publishing, but still reading the replies that were there when it connected.
+    /// Connected and publishing, but still reading the replies that arrived before it connected.
     CatchingUp,
     /// Connected, but some queues cannot be used as they are.
     QueuesUnusable {
@@ -27,13 +27,13 @@ pub enum BusState {
         /// What is wrong with them, in one line.
         reason: String,
     },
-    /// Connected, but the broker does not confirm the messages that it was sent. The network or the
-    /// broker may have stopped.
+    /// Connected, but the broker does not confirm messages. The network or the broker may have
+    /// stopped.
     Unresponsive {
-        /// How long it has confirmed nothing, at least.
+        /// The least time since the last confirm.
         elapsed: Duration,
     },
-    /// The broker blocks publishers (an alarm). Deliveries are still acknowledged.
+    /// The broker blocks publishers because of a resource alarm. Deliveries are still acknowledged.
     Blocked {
         /// The broker's reason.
         reason: String,
@@ -50,9 +50,9 @@ impl fmt::Display for BusState {
             BusState::Connected => f.write_str("connected"),
             BusState::CatchingUp => f.write_str("connected, reads the replies that lay there"),
             BusState::QueuesUnusable { reason, .. } => write!(f, "connected, but {reason}"),
-            BusState::Unresponsive { elapsed: span } => write!(
+            BusState::Unresponsive { elapsed } => write!(
                 f,
-                "connected, but the broker has confirmed nothing for {span:?} although messages \
+                "connected, but the broker has confirmed nothing for {elapsed:?} although messages \
                  wait for that: has the network stopped, or the broker?"
             ),
             BusState::Blocked { reason } => write!(f, "publishing blocked by the broker: {reason}"),
@@ -60,61 +60,61 @@ impl fmt::Display for BusState {
     }
 }
 
-/// What a bus reports to its actor.
+/// An event that a bus reports to its actor.
 #[derive(Debug)]
 pub enum BusEvent {
-    /// A message came in on the reply queue.
+    /// A message arrived on the reply queue.
     Reply(Delivery),
-    /// A call came in: a message on a workflow's queue, which asks for a job.
+    /// A call arrived: a message on a workflow's queue, which asks for a job.
     Call {
-        /// The queue.
+        /// The workflow's queue.
         queue: Arc<str>,
         /// The message.
         delivery: Delivery,
     },
     /// The broker has confirmed a publication.
     Confirmed(ConfirmToken),
-    /// A worker has leased a message, or its lease ends at another time than was reported before.
+    /// A worker has leased a message, or the end of its lease differs from the last report.
     Leased {
-        /// Another confirm token of the message.
+        /// A clone of the message's confirm token.
         confirm_token: ConfirmToken,
         /// The lease, counted from now.
         lease: RemainingLease,
     },
-    /// A message was handed over for good: to a worker or a workflow of this process, or in a call
-    /// of a web service (possibly one of several). It is not confirmed by that.
+    /// A message was handed over without a lease: to a worker or a workflow of this process, or to
+    /// a web service, whose call may be repeated. This does not confirm it.
     HandedOver(ConfirmToken),
     /// The queue that a caller named does not exist: nobody will ever read the message.
     Unroutable(ConfirmToken),
-    /// A message could not be read. It is off its queue.
+    /// A message could not be read, and was removed from its queue.
     Unreadable {
-        /// The queue that it came on.
+        /// The queue on which it arrived.
         queue: Arc<str>,
         /// What is wrong with it.
         reason: String,
-        /// Its property `correlation_id`, as far as it can be read.
+        /// Its property `correlation_id`, if that can be read.
         correlation_id: Option<String>,
-        /// The size of its body.
+        /// The size of its body, in bytes.
         bytes: usize,
         /// Whether it was quarantined; otherwise it was dropped.
         is_quarantined: bool,
     },
     /// The state changed.
     State(BusState),
-    /// A queue does not exist, so its messages are lost. Once `journaled` is answered or dropped,
-    /// the bus declares the queue and continues. By then all its running steps are journaled as
-    /// unconfirmed (docs/worker-protocol.md).
+    /// A queue does not exist, so its messages are lost. The receiver journals all running steps of
+    /// the queue as unconfirmed and answers `journaled`. The bus declares the queue once that is
+    /// answered or dropped (docs/worker-protocol.md).
     QueueMissing {
         /// The queue.
         queue: Arc<str>,
-        /// Answered after the commit.
+        /// Answered after the commit of the journal.
         journaled: oneshot::Sender<()>,
     },
-    /// All records before this offset of a topic are done. The offset is journaled, for the broker
-    /// does not store it.
+    /// All messages before this offset of a topic are processed. The offset is journaled, because
+    /// the broker does not store it.
     OffsetReached(TopicOffset),
-    /// The bus can never work, whatever is retried: another process consumes the reply queue. The
-    /// daemon stops.
+    /// The bus cannot work, and retries do not help, for this reason: another process consumes the
+    /// reply queue, or the bus panicked. The daemon stops.
     Fatal(String),
     /// A call of a web service has ended.
     EndpointCalled {
@@ -122,10 +122,10 @@ pub enum BusEvent {
         queue: Arc<str>,
         /// The outcome of the call.
         outcome: CallOutcome,
-        /// The time from its beginning to its end.
+        /// How long the call took.
         duration: Duration,
     },
-    /// Something about a single message that is only counted.
+    /// An event of a single message that is only counted.
     Notice(BusNotice),
 }
 
@@ -136,7 +136,7 @@ pub struct TopicOffset {
     pub topic: Arc<str>,
     /// The partition.
     pub partition: i32,
-    /// The offset of the first message that is not done.
+    /// The offset of the first message that is not processed.
     pub offset: i64,
 }
 
@@ -149,7 +149,7 @@ pub enum CallOutcome {
     Error,
     /// The service accepted the message and replies later.
     Deferred,
-    /// The service did not get the message, or returned it.
+    /// The service did not receive the message, or rejected it for now.
     NotDelivered,
 }
 
@@ -183,12 +183,14 @@ pub enum BusNotice {
 /// Receives the events of a bus. It may be called from any thread and never blocks.
 pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 
-/// Runs a task of a bus, and reports a panic of it: a bus that is half dead must not look alive.
+/// Runs a task of a bus. If it panics, reports [`BusEvent::Fatal`]: the other tasks of the bus
+/// would otherwise seem to work.
 pub async fn run_reporting_panic(sink: EventSink, run: impl Future<Output = ()>) {
     let _reporter = PanicReporter(sink);
     run.await;
 }
 
+/// Reports a panic when it is dropped by one.
 struct PanicReporter(EventSink);
 
 impl Drop for PanicReporter {

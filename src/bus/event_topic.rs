@@ -1,5 +1,5 @@
-//! The topic on which events are published for anyone who subscribes. Publishing is best effort:
-//! whatever happens to the topic, jobs go on.
+//! The topic on which events are published for subscribers. Publishing is best effort: jobs
+//! continue whatever happens to the topic.
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -17,16 +17,16 @@ pub struct EventMessage {
     pub content_type: &'static str,
     /// When the event happened, in seconds since 1970.
     pub timestamp_s: u64,
-    /// The event as text.
+    /// The encoded event.
     pub body: Bytes,
 }
 
-/// What became of published events.
+/// The outcome of publishing events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublishOutcome {
     /// The broker has confirmed one event.
     Published,
-    /// This many events were lost.
+    /// The given number of events was lost.
     Dropped(u64),
 }
 
@@ -35,10 +35,11 @@ pub type PublishOutcomeSink = Box<dyn Fn(PublishOutcome)>;
 
 /// A topic that events are published on.
 pub trait EventTopic {
-    /// Queues an event unless too many wait, and returns whether it did. Never blocks.
+    /// Queues an event and returns true, or returns false if too many events are queued. Never
+    /// blocks.
     fn publish(&self, message: EventMessage) -> bool;
 
-    /// Publishes the waiting events, if the broker is connected, and stops.
+    /// Publishes the queued events, if the broker is connected, and stops.
     fn close(self: Box<Self>) -> LocalBoxFuture<'static, ()>;
 }
 

@@ -1,5 +1,5 @@
-//! Settings of buses over Kafka. They are here because they are read and checked by builds without
-//! Kafka too.
+//! The settings of Kafka buses. They are in this crate because builds without Kafka also read and
+//! check them.
 
 use base::values::{DurationSetting, Names, check_at_least_one};
 use engine::text::quote;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The longest name of a topic that a broker accepts, in bytes.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// The most partitions with which a topic is created: each costs the brokers files and memory.
+/// The most partitions of a new topic: each costs the brokers files and memory.
 const PARTITIONS_MAX: i32 = 10_000;
 
 /// The smallest `message_bytes_max`: a step message has headers of several hundred bytes.
@@ -20,11 +20,11 @@ const MESSAGE_BYTES_MIN: usize = 4_096;
 /// The largest `message_bytes_max` that the client library can hold.
 const MESSAGE_BYTES_MAX: usize = 1_000_000_000;
 
-/// The placeholder for the topic in `group`.
+/// The placeholder for the topic in the setting `group`.
 const TOPIC_PLACEHOLDER: &str = "{topic}";
 
-/// The properties of the client library that may be set: those of the connection, of
-/// authentication, and of the size of requests. A name that ends with a dot is a prefix.
+/// The properties of the client library (librdkafka) that may be set: for the connection,
+/// authentication, and the size of requests. A name that ends with a dot is a prefix.
 const ALLOWED_PROPERTIES: [&str; 22] = [
     "api.version.",
     "batch.num.messages",
@@ -50,12 +50,14 @@ const ALLOWED_PROPERTIES: [&str; 22] = [
     "socket.",
 ];
 
-/// The prefix of further allowed properties, and those of them that could load a shared library.
+/// The prefix of the properties for TLS, which may be set too.
 const TLS_PREFIX: &str = "ssl.";
+
+/// The prefixes of properties that could load a shared library. They are refused.
 const CODE_LOADING_PREFIXES: [&str; 2] = ["ssl.engine.", "ssl.providers"];
 
-/// The properties that our guarantees depend on, or that follow from settings of this program, each
-/// with the setting to use instead, if there is one.
+/// The properties that the guarantees depend on, or that follow from settings of this program. Each
+/// has the setting to use instead; empty: there is none.
 const RESERVED_PROPERTIES: [(&str, &str); 28] = [
     ("acks", ""),
     ("allow.auto.create.topics", ""),
@@ -87,11 +89,11 @@ const RESERVED_PROPERTIES: [(&str, &str); 28] = [
     ("transactional.id", ""),
 ];
 
-/// Parts of the names of properties whose values are never shown.
+/// Parts of the names of properties whose values are masked.
 const SECRET_PARTS: [&str; 8] =
     ["assertion", "config", "jaas", "key", "password", "pem", "secret", "token"];
 
-/// The settings of section `kafka`, or a bus of this kind in section `buses`.
+/// The settings of section `kafka`, or of a bus of this kind in section `buses`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -115,26 +117,28 @@ pub struct KafkaSection {
     pub properties: Properties,
 }
 
-/// Properties of the client library by name, with dots. The values of those that may be secrets are
-/// never shown.
+/// Properties of the client library, by their names with dots. Values that may be secrets are
+/// masked when they are formatted or serialised.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Properties(pub BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for Properties {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let given = BTreeMap::<String, String>::deserialize(deserializer)?;
-        // The name of an environment variable has no dots; that of a property has no underscores.
-        let dotted = given.into_iter().map(|(name, value)| (name.replace('_', "."), value));
+        let properties = BTreeMap::<String, String>::deserialize(deserializer)?;
+        // Environment variables cannot have dots in their names, and properties have no
+        // underscores.
+        let dotted = properties.into_iter().map(|(name, value)| (name.replace('_', "."), value));
         Ok(Properties(dotted.collect()))
     }
 }
 
 impl Properties {
+    /// Returns the properties, with masked values where they may be secrets.
     fn masked(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_secret = |name: &str| SECRET_PARTS.iter().any(|part| name.contains(part));
         self.0.iter().map(move |(name, value)| {
-            let hides = is_secret(name) && !value.is_empty();
-            (name.as_str(), if hides { "***" } else { value.as_str() })
+            let is_masked = is_secret(name) && !value.is_empty();
+            (name.as_str(), if is_masked { "***" } else { value.as_str() })
         })
     }
 }
@@ -162,59 +166,63 @@ impl KafkaSection {
         self.group.replace(TOPIC_PLACEHOLDER, &self.topic(queue))
     }
 
-    /// Checks the section, which is at `place`.
+    /// Checks the section, which is at `path` in the settings file.
     ///
     /// # Errors
     ///
-    /// Returns which setting is wrong, and what was expected.
-    pub fn validate(&self, place: &str) -> Result<(), String> {
+    /// Returns an error that says which setting is wrong, and what was expected.
+    pub fn validate(&self, path: &str) -> Result<(), String> {
         for server in &self.servers.0 {
-            check_server(server).map_err(|why| format!("{place}.servers: {why}"))?;
+            check_server(server).map_err(|error| format!("{path}.servers: {error}"))?;
         }
-        check_topic(&self.reply_topic).map_err(|why| format!("{place}.reply_topic: {why}"))?;
+        check_topic(&self.reply_topic).map_err(|error| format!("{path}.reply_topic: {error}"))?;
         if !self.prefix.is_empty() {
-            check_topic(&self.prefix).map_err(|why| format!("{place}.prefix: {why}"))?;
+            check_topic(&self.prefix).map_err(|error| format!("{path}.prefix: {error}"))?;
         }
         if !self.group.contains(TOPIC_PLACEHOLDER) {
             return Err(format!(
-                "{place}.group is {}, expected a text with {TOPIC_PLACEHOLDER} in it, which \
+                "{path}.group is {}, expected a text with {TOPIC_PLACEHOLDER} in it, which \
                  stands for the topic: each topic has a group of its own",
                 quote(&self.group)
             ));
         }
         if !(1..=PARTITIONS_MAX).contains(&self.partitions) {
             return Err(format!(
-                "{place}.partitions is {}, expected 1 to {PARTITIONS_MAX}",
+                "{path}.partitions is {}, expected 1 to {PARTITIONS_MAX}",
                 self.partitions
             ));
         }
         if self.replication != -1 && !(1..=i32::from(i16::MAX)).contains(&self.replication) {
             return Err(format!(
-                "{place}.replication is {}, expected the number of copies of each partition, or -1 \
+                "{path}.replication is {}, expected the number of copies of each partition, or -1 \
                  for what the broker chooses",
                 self.replication
             ));
         }
         if !(MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&self.message_bytes_max) {
             return Err(format!(
-                "{place}.message_bytes_max is {}, expected {MESSAGE_BYTES_MIN} to \
+                "{path}.message_bytes_max is {}, expected {MESSAGE_BYTES_MIN} to \
                  {MESSAGE_BYTES_MAX}",
                 self.message_bytes_max
             ));
         }
         if self.reconnect_min.0 > self.reconnect_max.0 {
             return Err(format!(
-                "{place}.reconnect_min is {}, expected at most {place}.reconnect_max, which is {}",
+                "{path}.reconnect_min is {}, expected at most {path}.reconnect_max, which is {}",
                 self.reconnect_min, self.reconnect_max
             ));
         }
-        for (name, span) in [
+        for (name, duration) in [
             ("retention", self.retention),
             ("request_timeout", self.request_timeout),
             ("checked_every", self.checked_every),
         ] {
-            if span.0 < Duration::from_millis(1) || span.0.as_millis() > i32::MAX as u128 * 1_000 {
-                return Err(format!("{place}.{name} is {span}, expected some time, such as 10s"));
+            if duration.0 < Duration::from_millis(1)
+                || duration.0.as_millis() > i32::MAX as u128 * 1_000
+            {
+                return Err(format!(
+                    "{path}.{name} is {duration}, expected some time, such as 10s"
+                ));
             }
         }
         let numbers = [
@@ -223,17 +231,18 @@ impl KafkaSection {
             (".unconfirmed_max", self.unconfirmed_max),
             (".unconfirmed_bytes_max", self.unconfirmed_bytes_max),
         ];
-        check_at_least_one(place, &numbers)?;
+        check_at_least_one(path, &numbers)?;
         self.properties.0.keys().try_for_each(|name| {
-            check_property(name).map_err(|why| format!("{place}.properties: {why}"))
+            check_property(name).map_err(|error| format!("{path}.properties: {error}"))
         })
     }
 }
 
 /// Checks that a property of the client library may be set.
 fn check_property(name: &str) -> Result<(), String> {
-    let matches = |rule: &str| name == rule || (rule.ends_with('.') && name.starts_with(rule));
-    if let Some((_, setting)) = RESERVED_PROPERTIES.iter().find(|(rule, _)| matches(rule)) {
+    let matches =
+        |pattern: &str| name == pattern || (pattern.ends_with('.') && name.starts_with(pattern));
+    if let Some((_, setting)) = RESERVED_PROPERTIES.iter().find(|(pattern, _)| matches(pattern)) {
         let instead = if setting.is_empty() {
             "leave it out".to_owned()
         } else {
@@ -245,8 +254,8 @@ fn check_property(name: &str) -> Result<(), String> {
         ));
     }
     let is_allowed =
-        ALLOWED_PROPERTIES.iter().any(|rule| matches(rule)) || name.starts_with(TLS_PREFIX);
-    if is_allowed && !CODE_LOADING_PREFIXES.iter().any(|rule| name.starts_with(rule)) {
+        ALLOWED_PROPERTIES.iter().any(|pattern| matches(pattern)) || name.starts_with(TLS_PREFIX);
+    if is_allowed && !CODE_LOADING_PREFIXES.iter().any(|pattern| name.starts_with(pattern)) {
         return Ok(());
     }
     Err(format!(
@@ -256,9 +265,10 @@ fn check_property(name: &str) -> Result<(), String> {
     ))
 }
 
+/// Checks that the address of a broker is a host and a port.
 fn check_server(server: &str) -> Result<(), String> {
-    let port = server.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
-    match port {
+    let host_and_port = server.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+    match host_and_port {
         Some((host, Ok(1..))) if !host.is_empty() && !server.contains("://") => Ok(()),
         Some(_) | None => Err(format!(
             "{} is no address of a broker, expected host:port, such as kafka-1:9092; TLS is set by \
@@ -272,7 +282,7 @@ fn check_server(server: &str) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// Returns why it does not.
+/// Returns an error that says why it does not.
 pub fn check_topic(name: &str) -> Result<(), String> {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if name.is_empty() || name.len() > TOPIC_BYTES_MAX {
@@ -308,11 +318,13 @@ mod tests {
             "bootstrap.servers",
             "fetch.max.bytes",
         ] {
-            let why = check_property(name).expect_err(name);
-            assert!(why.contains("set by the manager itself"), "{why}");
+            let error = check_property(name).expect_err(name);
+            assert!(error.contains("set by the manager itself"), "{error}");
         }
         assert!(
-            check_property("bootstrap.servers").expect_err("own").contains("set servers instead")
+            check_property("bootstrap.servers")
+                .expect_err("the property is reserved")
+                .contains("set servers instead")
         );
         for name in [
             "plugin.library.paths",
@@ -322,8 +334,8 @@ mod tests {
             "",
             "x",
         ] {
-            let why = check_property(name).expect_err(name);
-            assert!(why.contains("none that can be set here"), "{why}");
+            let error = check_property(name).expect_err(name);
+            assert!(error.contains("none that can be set here"), "{error}");
         }
         for name in [
             "security.protocol",
@@ -352,8 +364,8 @@ mod tests {
             "sasl.oauthbearer.config",
             "sasl.oauthbearer.assertion.private.key.passphrase",
         ];
-        let with = |name: &str| (name.to_owned(), "hidden".to_owned());
-        let mut properties: BTreeMap<String, String> = secrets.map(with).into();
+        let with_secret = |name: &str| (name.to_owned(), "hidden".to_owned());
+        let mut properties: BTreeMap<String, String> = secrets.map(with_secret).into();
         properties.insert("security.protocol".into(), "SASL_SSL".into());
         let properties = Properties(properties);
         let rendered =

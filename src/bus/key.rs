@@ -1,14 +1,14 @@
-//! Which bus, and which queue of it.
+//! The keys of buses, and the addresses of queues.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Identifies a bus: its name in the settings, and the virtual host that it serves.
+/// The key of a bus. A bus of the settings has one key for each virtual host that it serves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BusKey {
-    /// The name.
+    /// The name of the bus in the settings.
     pub name: Arc<str>,
-    /// The virtual host; empty means the one of the broker's address.
+    /// The virtual host; empty: the virtual host in the broker's address.
     pub vhost: Arc<str>,
 }
 
@@ -17,7 +17,7 @@ pub struct BusKey {
 pub struct Address {
     /// The bus.
     pub bus: BusKey,
-    /// The queue.
+    /// The name of the queue.
     pub queue: Arc<str>,
 }
 

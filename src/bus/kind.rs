@@ -1,4 +1,4 @@
-//! The kinds of buses, and what each can do.
+//! The kinds of buses, and their capabilities.
 
 /// The reply queue of the embedded bus: every message in it is a reply.
 pub const EMBEDDED_REPLY_QUEUE: &str = "workflow-manager";
@@ -10,40 +10,41 @@ pub enum BusKind {
     Embedded,
     /// A broker that speaks AMQP 0-9-1.
     Amqp,
-    /// Web services, to which messages are pushed.
+    /// Web services, which are called with each message.
     Push,
     /// Brokers that speak Kafka's protocol.
     Kafka,
 }
 
-/// The capabilities of a kind of bus. They serve explanations: the loading and checking of files,
-/// `why`, and the documents. The engine never depends on them.
+/// The capabilities of a kind of bus. They are used to load and check workflow files, and in texts
+/// that explain the state of a job. The engine does not depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusCapabilities {
-    /// Whether a broker keeps the messages, and confirms them. A web service confirms only what it
-    /// accepts for later; the embedded bus confirms nothing.
+    /// Whether a broker stores and confirms the messages. A web service confirms only a message
+    /// that it defers; the embedded bus confirms none.
     pub has_broker: bool,
-    /// Whether a workflow takes calls there, on the queue `workflow.<name>`.
+    /// Whether a workflow can be called over it, on the queue `workflow.<name>`.
     pub has_calls: bool,
     /// Which messages are withdrawn when their attempts have ended.
     pub withdrawal: Withdrawal,
     /// Whether it has virtual hosts.
     pub has_vhosts: bool,
-    /// Whether workers get messages of a higher priority first, if the queue supports that.
+    /// Whether workers receive messages of a higher priority first, if the queue supports that.
     pub has_priorities: bool,
-    /// Whether nobody notices that a message was given up, so that a step needs a `timeout`.
+    /// Whether a step needs a `timeout`, because nothing reports that a worker has dropped its
+    /// message.
     pub needs_timeouts: bool,
 }
 
 /// Which messages a bus withdraws when their attempts have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
-    /// Messages that it has not sent: what a broker has is out of reach.
+    /// Messages that it has not sent to the broker.
     Unsent,
     /// Messages of attempts that ended without a reply. Before the bus leases a message that has
     /// waited, it checks whether the attempt was answered.
     Abandoned,
-    /// All, including those that were answered in another way.
+    /// All messages, including those of attempts that were answered in another way.
     All,
 }
 
@@ -51,7 +52,7 @@ impl BusKind {
     /// All kinds.
     pub const ALL: [BusKind; 4] = [BusKind::Embedded, BusKind::Amqp, BusKind::Push, BusKind::Kafka];
 
-    /// Returns what buses of this kind can do.
+    /// Returns the capabilities of buses of this kind.
     pub const fn capabilities(self) -> BusCapabilities {
         match self {
             BusKind::Embedded => BusCapabilities {
@@ -89,7 +90,8 @@ impl BusKind {
         }
     }
 
-    /// Returns the name of the kind, which is also the name of the bus that has its own section.
+    /// Returns the name of the kind. It is also the name of the bus with the section of this name
+    /// in the settings.
     pub const fn name(self) -> &'static str {
         match self {
             BusKind::Embedded => "embedded",

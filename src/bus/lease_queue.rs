@@ -1,9 +1,9 @@
-//! The lease queues of a bus in this process: the embedded bus has them, and so does the bus that
-//! calls web services.
+//! Lease queues: the queues in this process of the embedded bus and of push buses.
 //!
-//! A worker that takes a message has it until its lease ends. A message that is not settled by then
-//! is leased again. Threads of this process take messages for good. Any thread may use a
-//! [`LeaseQueue`].
+//! One [`LeaseQueue`] holds all named queues of one bus. A message is leased to a worker: it is in
+//! flight until the worker settles it or the lease ends. A message that is not settled by then is
+//! leased again. Threads of this process take messages without a lease. A [`LeaseQueue`] can be
+//! used from any thread.
 
 mod in_flight;
 mod leases;
@@ -38,13 +38,14 @@ use tokio::sync::Notify;
 /// The priority of a message without one: the lowest, as in RabbitMQ.
 const PRIORITY_DEFAULT: u8 = 0;
 
-/// How long a worker that asked for messages and got none is counted as present.
-const RECEIVER_SEEN_FOR: Duration = Duration::from_secs(60);
+/// How long a worker without a session is counted as a consumer after it last asked for a message.
+const RECEIVER_COUNTED_FOR: Duration = Duration::from_secs(60);
 
-/// All queues of one bus, whose messages are leased to workers.
+/// All named queues of one bus, with the leases of their messages. Methods that concern one queue
+/// take its name.
 pub struct LeaseQueue {
     state: Mutex<LeaseQueueState>,
-    /// Notified when another lease becomes the first to end, and when the lease queue closes.
+    /// Notified when the earliest end of a lease changes, and when the lease queue closes.
     next_end_changed: Notify,
     policy: LeasePolicy,
     sink: EventSink,
@@ -56,7 +57,7 @@ impl LeaseQueue {
         LeaseQueue { state: Mutex::default(), next_end_changed: Notify::new(), policy, sink }
     }
 
-    /// Puts a message into its queue. A message with a remaining lease stays in flight until that
+    /// Adds a message to its queue. A message with a remaining lease is in flight until the lease
     /// ends.
     pub(super) fn enqueue(&self, message: Publication) {
         let now = clock::timer_now();
@@ -73,11 +74,11 @@ impl LeaseQueue {
         match message.lease {
             // A message that was delivered too often becomes a dead letter at the next check of
             // leases.
-            Some(RemainingLease { remaining: left, delivery })
-                if !left.is_zero() || delivery >= self.policy.deliveries_max =>
+            Some(RemainingLease { remaining, delivery })
+                if !remaining.is_zero() || delivery >= self.policy.deliveries_max =>
             {
-                // The wall clock may have been set back.
-                let until = now + left.min(LEASE_MAX);
+                // The remaining time is too long if the wall clock was set back.
+                let until = now + remaining.min(LEASE_MAX);
                 let in_flight = InFlight {
                     deliveries,
                     reported_until: Some(until),
@@ -98,8 +99,8 @@ impl LeaseQueue {
         self.state().queue(queue).threads = threads;
     }
 
-    /// Takes the next message for good, and blocks until there is one. Returns `None` once the
-    /// lease queue is closed.
+    /// Takes the next message without a lease, and blocks until there is one. Returns `None` once
+    /// the lease queue is closed.
     pub(super) fn take_blocking(&self, queue: &Arc<str>) -> Option<Publication> {
         let mut state = self.state();
         loop {
@@ -107,16 +108,16 @@ impl LeaseQueue {
                 return None;
             }
             let queue = state.queue(queue);
-            if let Some((_, first)) = queue.take_first() {
-                return Some(first.message);
+            if let Some((_, waiting)) = queue.take_first() {
+                return Some(waiting.message);
             }
-            let arrived = queue.arrived.clone();
-            state = arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let thread_wakeup = queue.thread_wakeup.clone();
+            state = thread_wakeup.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Leases the next message of a queue, if there is one and the budget has room for it.
-    /// `acquired` is a permit that was acquired for this, with its size in bytes.
+    /// Leases the next message of a queue, if there is one and the budget has a permit for it. The
+    /// caller may have `acquired` a permit before, with its size in bytes.
     fn try_lease(
         &self,
         queue: &Arc<str>,
@@ -189,7 +190,7 @@ impl LeaseQueue {
         state.in_flight.contains_key(id) || state.queues.get(queue).is_some_and(is_waiting)
     }
 
-    /// Returns how many messages of a queue wait, and how many are in flight.
+    /// Returns the number of waiting messages of a queue, and the number of those in flight.
     pub(super) fn waiting_and_in_flight(&self, queue: &str) -> (usize, usize) {
         let state = self.state();
         state.queues.get(queue).map_or((0, 0), |queue| (queue.waiting.len(), queue.in_flight))
@@ -198,9 +199,9 @@ impl LeaseQueue {
     /// Returns the leases of a queue that end first, at most `limit`.
     pub fn leases(&self, queue: &str, limit: usize) -> Vec<LeaseStatus> {
         let state = self.state();
-        let of_queue = state.lease_ends.iter().filter_map(|(until, id)| {
+        let leases = state.lease_ends.iter().filter_map(|(until, id)| {
             let in_flight =
-                state.in_flight.get(id).filter(|candidate| *candidate.queue == *queue)?;
+                state.in_flight.get(id).filter(|in_flight| *in_flight.queue == *queue)?;
             Some(LeaseStatus {
                 id: id.clone(),
                 worker: in_flight.worker.clone(),
@@ -208,41 +209,42 @@ impl LeaseQueue {
                 until: *until,
             })
         });
-        of_queue.take(limit).collect()
+        leases.take(limit).collect()
     }
 
-    /// Removes an in-flight message so that it is not leased again: whoever has this delivery keeps
-    /// it for good.
+    /// Removes and returns the message that is in flight as this delivery. It is never leased
+    /// again.
     pub(super) fn take_in_flight(&self, id: &str, delivery: u32) -> Option<Publication> {
         let mut state = self.state();
         state.find_in_flight(id, delivery).ok()?;
         state.remove_in_flight(id).map(|in_flight| in_flight.message)
     }
 
-    /// Reports that the worker with this delivery starts on it. Used where leases are not reported.
+    /// Reports that the worker with this delivery starts to work on it. This is for buses that do
+    /// not report leases.
     pub(super) fn report_handed_over(&self, id: &str, delivery: u32) {
         let mut state = self.state();
         let in_flight = state.find_in_flight(id, delivery).ok();
         if let Some(confirm_token) =
-            in_flight.and_then(|leased| leased.message.confirm_token.try_clone())
+            in_flight.and_then(|in_flight| in_flight.message.confirm_token.try_clone())
         {
             (self.sink)(BusEvent::HandedOver(confirm_token));
         }
     }
 
-    /// Removes a message of a queue if it waits.
+    /// Removes a message of a queue if it is waiting.
     pub(super) fn remove_waiting(&self, queue: &str, id: &str) {
         self.state().remove_waiting(queue, id);
     }
 
-    /// Takes all waiting messages of a queue, for good.
+    /// Removes and returns all waiting messages of a queue.
     pub(super) fn drain_waiting(&self, queue: &str) -> Vec<Publication> {
         let mut state = self.state();
         let Some(queue) = state.queues.get_mut(queue) else { return Vec::new() };
         std::iter::from_fn(|| queue.take_first()).map(|(_, waiting)| waiting.message).collect()
     }
 
-    /// Returns the number of messages that wait or are in flight.
+    /// Returns the number of messages of all queues that are waiting or in flight.
     pub(super) fn unsettled(&self) -> usize {
         let state = self.state();
         state.queues.values().map(|queue| queue.waiting.len() + queue.in_flight).sum()
@@ -253,26 +255,29 @@ impl LeaseQueue {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let mut state = self.state();
         let queue = state.queue(queue);
-        let is_seen = queue.last_receive.is_some_and(|at| at.elapsed() < RECEIVER_SEEN_FOR);
+        let has_recent_receive =
+            queue.last_receive.is_some_and(|instant| instant.elapsed() < RECEIVER_COUNTED_FOR);
         let sessions = queue.sessions.load(Ordering::Relaxed);
-        let receivers = queue.receivers.load(Ordering::Relaxed).max(usize::from(is_seen));
+        let receivers =
+            queue.receivers.load(Ordering::Relaxed).max(usize::from(has_recent_receive));
         // A worker without a session has one message, or waits for one.
-        let others = receivers.max(queue.in_flight.saturating_sub(queue.in_flight_to_sessions));
+        let workers_without_session =
+            receivers.max(queue.in_flight.saturating_sub(queue.in_flight_to_sessions));
         QueueStatus::Exists {
             messages: count(queue.waiting.len()),
             unacknowledged: Some(queue.in_flight as u64),
-            consumers: count(queue.threads + sessions + others),
+            consumers: count(queue.threads + sessions + workers_without_session),
             is_full: false,
         }
     }
 
-    /// Closes the queues: nobody gets a message any more.
+    /// Closes the queues: no worker receives a message any more.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
         for queue in state.queues.values() {
-            queue.arrived.notify_all();
-            queue.message_arrived.notify_waiters();
+            queue.thread_wakeup.notify_all();
+            queue.receiver_wakeup.notify_waiters();
         }
         self.next_end_changed.notify_one();
     }

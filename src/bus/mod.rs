@@ -1,12 +1,12 @@
-//! Message buses: how messages leave and replies come in.
+//! Message buses: they send messages to workers and receive the replies.
 //!
-//! One trait, [`Bus`], has several implementations: `amqp` speaks AMQP 0-9-1 to RabbitMQ, `kafka`
-//! (a feature of the build) produces to topics and consumes one, [`embedded`] keeps the queues in
-//! this process, [`push`] calls web services.
+//! The trait [`Bus`] has several implementations: `amqp` speaks AMQP 0-9-1 to RabbitMQ, `kafka` (a
+//! feature of the build) produces to topics and consumes one, [`embedded`] keeps the queues in this
+//! process, [`push`] calls web services.
 //!
-//! A bus decides nothing and knows nothing of jobs and steps. It accepts publications until it is
-//! closed, keeps each until the broker has confirmed it, and then returns the publication's confirm
-//! token. It reports all that happens through one [`EventSink`].
+//! A bus knows nothing of jobs and steps, and makes no decisions about them. It accepts
+//! publications until it is closed, keeps each until the broker has confirmed it, and then returns
+//! the publication's confirm token. It reports all events through one [`EventSink`].
 
 mod body;
 mod confirm_token;

@@ -1,4 +1,4 @@
-//! Messages on their way to a queue.
+//! Publications: messages to be sent to a queue.
 
 use crate::body::Body;
 use crate::confirm_token::ConfirmToken;
@@ -13,10 +13,10 @@ pub const ERROR_KIND: &str = "error";
 /// Who reads a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressee {
-    /// A worker. Its queue is declared where it is missing, and its reply is awaited.
+    /// A worker, whose reply is awaited. Its queue is declared if it is missing.
     Worker,
-    /// Whoever asked for something. The queue belongs to the caller: if it does not exist, nobody
-    /// reads the message.
+    /// The caller of a job. The queue belongs to the caller: if it does not exist, the message is
+    /// unroutable.
     Caller,
 }
 
@@ -32,24 +32,24 @@ pub struct Header {
 /// The value of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderValue {
-    /// A text.
+    /// A string.
     Text(Arc<str>),
-    /// A whole number.
+    /// An integer.
     Number(i64),
 }
 
 impl Header {
-    /// Creates a header that holds a text.
+    /// Creates a header with a string.
     pub fn from_text(name: &'static str, text: impl Into<Arc<str>>) -> Header {
         Header { name, value: HeaderValue::Text(text.into()) }
     }
 
-    /// Creates a header that holds a number.
+    /// Creates a header with a number.
     pub fn from_number(name: &'static str, number: impl Into<i64>) -> Header {
         Header { name, value: HeaderValue::Number(number.into()) }
     }
 
-    /// Returns the value of the named header, if it is a text.
+    /// Returns the value of the named header, if it is a string.
     pub fn find_text<'h>(headers: &'h [Header], name: &str) -> Option<&'h Arc<str>> {
         match Header::find(headers, name)? {
             HeaderValue::Text(text) => Some(text),
@@ -57,7 +57,7 @@ impl Header {
         }
     }
 
-    /// Returns the value of the named header, if it is a whole number that fits `N`.
+    /// Returns the value of the named header, if it is a number that fits `N`.
     pub fn find_number<N: TryFrom<i64>>(headers: &[Header], name: &str) -> Option<N> {
         match Header::find(headers, name)? {
             HeaderValue::Number(number) => N::try_from(*number).ok(),
@@ -70,7 +70,7 @@ impl Header {
     }
 }
 
-/// A message on its way to a queue (docs/worker-protocol.md).
+/// A message to be sent to a queue (docs/worker-protocol.md).
 #[derive(Debug)]
 pub struct Publication {
     /// The destination.
@@ -79,7 +79,7 @@ pub struct Publication {
     pub addressee: Addressee,
     /// The message id. It stays the same when the message is sent again.
     pub id: String,
-    /// The correlation id: replies carry it, and a reply names the message that it answers.
+    /// The correlation id. A step message has its own, which its reply returns.
     pub correlation_id: Option<Arc<str>>,
     /// The property `type`.
     pub kind: Option<&'static str>,
@@ -91,42 +91,43 @@ pub struct Publication {
     pub headers: Vec<Header>,
     /// The body.
     pub body: Body,
-    /// The remaining lease, if a worker had leased the message before its job was rebuilt from the
+    /// The remaining lease, if a worker leased the message before the job was rebuilt from the
     /// journal (at a start, or after a panic).
     pub lease: Option<RemainingLease>,
-    /// Whether the broker must verify the sender (property `user-id`). A dead letter of the message
-    /// can then be told from a forged one.
+    /// Whether the broker must verify the sender (property `user-id`). This distinguishes a dead
+    /// letter of the message from a forged one.
     pub sets_user_id: bool,
-    /// How long the message is of use.
+    /// When the message expires.
     pub lifetime: Lifetime,
     /// Returned to the sender once the message is confirmed.
     pub confirm_token: ConfirmToken,
 }
 
-/// How long a message is of use to workers. A broker that does not report who has the message may
-/// drop it after that.
+/// When a message expires. A broker that does not report which worker has a message may drop it
+/// then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
-    /// The time to live from when the broker has the message; `None`: it does not expire.
+    /// The time to live, counted from when the broker receives the message; `None`: no limit.
     pub ttl: Option<Duration>,
-    /// The time by which a worker must have taken the message.
+    /// The time by which a worker must have received the message; `None`: no limit.
     pub take_by: Option<Instant>,
 }
 
 impl Lifetime {
-    /// Returns the time to live for a broker that gets the message now; `None`: it does not expire.
+    /// Returns the time to live for a broker that receives the message now; `None`: it does not
+    /// expire.
     pub fn remaining(self, now: Instant) -> Option<Duration> {
-        let until = self.take_by.map(|until| until.saturating_duration_since(now));
-        self.ttl.into_iter().chain(until).min()
+        let time_to_take = self.take_by.map(|take_by| take_by.saturating_duration_since(now));
+        self.ttl.into_iter().chain(time_to_take).min()
     }
 }
 
-/// The rest of a lease.
+/// A lease that a worker already has when the message is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemainingLease {
     /// The number of the delivery that the worker has, from 1.
     pub delivery: u32,
-    /// How long the lease still lasts.
+    /// The time until the lease ends.
     pub remaining: Duration,
 }
 

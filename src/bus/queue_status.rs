@@ -2,27 +2,27 @@
 
 use engine::Timestamp;
 
-/// What a bus knows of a queue at the moment.
+/// The current status of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueStatus {
     /// The queue exists.
     Exists {
-        /// Messages that wait in it, without those in flight.
+        /// The number of waiting messages, without those in flight.
         messages: u32,
-        /// Messages in flight some seconds ago; `None`: unknown.
+        /// The number of messages in flight, as of some seconds ago; `None`: unknown.
         unacknowledged: Option<u64>,
-        /// Workers that consume from it.
+        /// The number of workers that consume from it.
         consumers: u32,
         /// Whether the broker refused the last message because the queue is full.
         is_full: bool,
     },
-    /// The queue stands for a web service that is called.
+    /// The queue is that of an endpoint.
     Endpoint {
-        /// Messages that wait.
+        /// The number of waiting messages.
         waiting: usize,
-        /// Calls under way.
+        /// The number of messages whose calls are active.
         calls: usize,
-        /// Why nothing is delivered to it, if that is so.
+        /// Why no message can be delivered; `None`: the endpoint may be called.
         failure: Option<EndpointFailure>,
     },
     /// The queue does not exist.
@@ -31,20 +31,21 @@ pub enum QueueStatus {
     Unknown(String),
 }
 
-/// Why nothing is delivered to a web service.
+/// Why no message can be delivered to an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointFailure {
     /// The reason in one line.
     pub reason: String,
-    /// When it is called again; `None`: not until the settings change.
+    /// When the endpoint is called again; `None`: it has no settings, so it is never called.
     pub retry_at: Option<Timestamp>,
 }
 
-/// How many messages a queue holds.
+/// The number of messages of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueDepth {
-    /// The queue.
+    /// The name of the queue.
     pub queue: String,
-    /// Messages that waited or were in flight some seconds ago; `None`: unknown.
+    /// The number of messages that waited or were in flight, as of some seconds ago; `None`:
+    /// unknown.
     pub messages: Option<u64>,
 }

@@ -1,28 +1,28 @@
-//! Why an acknowledged reply changed nothing.
+//! The reasons why an acknowledged reply changed nothing.
 
 use engine::Rejected;
 
-/// Why a reply changed nothing. It is acknowledged all the same: sent again it would change nothing
-/// either.
+/// Why a reply changed nothing. The reply is acknowledged nevertheless, because a redelivery would
+/// change nothing either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// It has no correlation id.
     NoCorrelationId,
-    /// Its correlation id is none of a step.
+    /// Its correlation id is not that of an attempt.
     MalformedCorrelationId,
-    /// There is no such job under way.
+    /// The job does not exist, or takes no input.
     UnknownJob,
     /// The job rejected it.
     ByJob(Rejected),
 }
 
 impl Rejection {
-    /// Returns whether the attempt goes on: then the worker still has its message.
+    /// Returns whether the attempt continues, so that the worker keeps its message.
     pub fn keeps_attempt(self) -> bool {
         matches!(self, Rejection::ByJob(rejected) if rejected.keeps_attempt())
     }
 
-    /// Returns the reason as workers are told it, and as a metric label.
+    /// Returns the name of the reason, for workers and as a metric label.
     pub fn label(self) -> &'static str {
         match self {
             Rejection::NoCorrelationId => "no_correlation_id",

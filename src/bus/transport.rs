@@ -1,4 +1,4 @@
-//! What every bus can do.
+//! The interface of a bus.
 
 use crate::publication::Publication;
 use crate::queue_status::{QueueDepth, QueueStatus};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptEnd {
-    /// It got a reply, from whoever has the message or from another worker.
+    /// It was answered: by the worker that has the message, or by another one.
     Answered,
     /// It failed, most likely by its timeout: no worker should continue with it.
     Failed,
@@ -26,9 +26,9 @@ pub struct ServedQueues {
     pub worker_queues: Vec<Arc<str>>,
     /// The workflow queues, on which calls ask for jobs.
     pub call_queues: Vec<Arc<str>>,
-    /// The longest time that a step waits for a reply to a message, by worker queue.
+    /// The longest timeout of the steps of each worker queue.
     pub reply_timeouts: BTreeMap<Arc<str>, Duration>,
-    /// How missing queues are declared, as far as workflow files specify it.
+    /// How missing queues are declared, for queues of which a workflow file says so.
     pub declarations: BTreeMap<Arc<str>, QueueDeclaration>,
 }
 
@@ -38,10 +38,10 @@ pub trait Bus {
     /// blocks.
     fn publish(&mut self, message: Publication);
 
-    /// Withdraws the message of an attempt that has ended, where the bus can do that.
+    /// Withdraws the message of an attempt that has ended, if the bus can do that.
     fn withdraw(&mut self, _queue: &Arc<str>, _id: &str, _end: AttemptEnd) {}
 
-    /// Returns the number of messages that were accepted and are not confirmed.
+    /// Returns the number of accepted messages that are not confirmed.
     fn unconfirmed(&self) -> usize;
 
     /// Inspects queues without changing anything, and returns their statuses in the same order.
@@ -55,12 +55,12 @@ pub trait Bus {
     ///
     /// # Errors
     ///
-    /// The depths are unknown; the text says why.
+    /// Returns an error that says why the depths are unknown.
     fn poll_depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
         Box::pin(std::future::ready(Err("nobody counts the messages of this bus".to_owned())))
     }
 
-    /// Replaces the served queues after other workflows were loaded.
+    /// Replaces the served queues after a reload of workflows.
     fn set_served(&mut self, served: ServedQueues);
 
     /// Stops consuming, waits for confirms until the returned future is dropped, and closes the

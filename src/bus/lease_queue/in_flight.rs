@@ -1,4 +1,4 @@
-//! Messages in flight, and what is reported of their leases.
+//! Messages in flight, and the reports of their leases.
 
 use super::types::{LeaseRevocation, QueuePosition, RevocationSender, RevokeReason};
 use crate::event::BusEvent;
@@ -8,33 +8,35 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The least time between two reports of a shortened lease of one message.
+/// The least time between two reports of shorter leases of one message.
 const SHORTENED_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A message that a worker has.
+/// A message in flight.
 pub(super) struct InFlight {
     pub(super) queue: Arc<str>,
     pub(super) position: QueuePosition,
     pub(super) message: Publication,
-    /// The delivery number that the worker has.
+    /// The number of the delivery that the worker has.
     pub(super) delivery: u32,
-    /// How often it was delivered.
+    /// The number of deliveries so far. It may be higher than `delivery`, after an extension of an
+    /// earlier delivery.
     pub(super) deliveries: u32,
+    /// The length of the lease.
     pub(super) lease: Duration,
+    /// When the lease ends.
     pub(super) until: Instant,
-    /// The end of the lease that was last reported.
+    /// The end of the lease that was last reported; `None`: nothing was reported.
     pub(super) reported_until: Option<Instant>,
-    /// When an earlier end than before was reported last.
+    /// When a shorter lease was last reported; `None`: never.
     pub(super) shortened_at: Option<Instant>,
-    /// The worker that has it, by the name that it gave itself.
+    /// The name that the worker gave itself.
     pub(super) worker: Option<Arc<str>>,
-    /// Notified when the lease is revoked; only of a worker with a session.
+    /// Notified when the lease is revoked; `None` for a worker without a session.
     pub(super) revocations: Option<RevocationSender>,
 }
 
 impl InFlight {
-    /// Creates an in-flight message, of whose worker nothing more is known. Nothing is reported
-    /// yet.
+    /// Creates a message in flight to an unknown worker without a session. Nothing is reported yet.
     pub(super) fn new(
         message: Publication,
         position: QueuePosition,
@@ -57,40 +59,44 @@ impl InFlight {
         }
     }
 
-    /// Returns whether this session has leased it.
+    /// Returns whether this session has leased the message.
     pub(super) fn is_leased_to(&self, session: &RevocationSender) -> bool {
-        self.revocations.as_ref().is_some_and(|own| own.same_channel(session))
+        self.revocations.as_ref().is_some_and(|holder| holder.same_channel(session))
     }
 
-    /// Returns the event that reports this lease as ending at most `within` after its real end.
-    /// Returns `None` if the end reported last is still right (not before the real end, and at most
-    /// `within` after it), or if a shorter lease was reported a moment ago.
-    pub(super) fn next_report(&mut self, within: Duration) -> Option<BusEvent> {
-        let (last, now) = (self.until + within, clock::timer_now());
-        if self.reported_until.is_some_and(|reported| (self.until..=last).contains(&reported)) {
+    /// Records a report of the lease, and returns its event. The reported end is `slack` after the
+    /// real end. Returns `None` if the last reported end still holds (at or after the real end, and
+    /// at most `slack` after it), or if a shorter lease was reported less than
+    /// [`SHORTENED_REPORT_INTERVAL`] ago.
+    pub(super) fn record_report(&mut self, slack: Duration) -> Option<BusEvent> {
+        let (latest_end, now) = (self.until + slack, clock::timer_now());
+        let valid_ends = self.until..=latest_end;
+        if self.reported_until.is_some_and(|reported| valid_ends.contains(&reported)) {
             return None;
         }
-        // A lease that is shortened again and again is reported only now and then. That never gives
-        // the message to another worker too early.
-        let is_shorter = self.reported_until.is_some_and(|reported| reported > last);
+        // Skipping a report of a shorter lease is safe: after a restart the message is only leased
+        // again later than necessary.
+        let is_shorter = self.reported_until.is_some_and(|reported| reported > latest_end);
         if is_shorter
             && self
                 .shortened_at
-                .is_some_and(|at| now.duration_since(at) < SHORTENED_REPORT_INTERVAL)
+                .is_some_and(|instant| now.duration_since(instant) < SHORTENED_REPORT_INTERVAL)
         {
             return None;
         }
-        self.shortened_at = if is_shorter { Some(now) } else { self.shortened_at };
-        self.reported_until = Some(last);
-        let left = last.saturating_duration_since(now);
-        let lease = RemainingLease { delivery: self.delivery, remaining: left };
+        if is_shorter {
+            self.shortened_at = Some(now);
+        }
+        self.reported_until = Some(latest_end);
+        let remaining = latest_end.saturating_duration_since(now);
+        let lease = RemainingLease { delivery: self.delivery, remaining };
         Some(BusEvent::Leased { confirm_token: self.message.confirm_token.try_clone()?, lease })
     }
 
-    /// Notifies the session, if the worker has one, that it no longer has the message.
+    /// Notifies the worker, if it has a session, that it no longer has the message.
     pub(super) fn notify_revoked(&self, id: &str, reason: RevokeReason) {
         if let Some(session) = &self.revocations {
-            // The channel is closed if the session has ended.
+            // Sending fails if the session has ended.
             let _ =
                 session.send(LeaseRevocation { id: id.into(), delivery: self.delivery, reason });
         }

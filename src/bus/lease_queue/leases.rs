@@ -1,4 +1,4 @@
-//! Leases: how they begin, are extended, reported and end.
+//! The life of leases: they are granted, extended, reported, and expire.
 
 use super::LeaseQueue;
 use super::in_flight::InFlight;
@@ -10,20 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A lease is reported as longer than it is by the lease divided by this, so that not every
+/// A lease is reported as longer than it is, by its length divided by this, so that not every
 /// extension needs a report.
 const REPORT_SLACK_DIVISOR: u32 = 8;
 
 impl LeaseQueue {
-    /// Extends a lease to end after `lease` from now, and returns when it ends. A waiting message,
-    /// whose lease has ended or was lost by a restart, is leased again under the same delivery
-    /// number. With `session`, that session has the message from now on, and any other session that
-    /// had it is notified.
+    /// Extends a lease to end after the duration `lease` from now, and returns when it ends. `None`
+    /// extends it by its own length. A waiting message, whose lease has ended or was lost by a
+    /// restart, is leased again under the same delivery number. With `session`, the lease is
+    /// transferred to that session, and the session that had it before is notified.
     ///
     /// # Errors
     ///
-    /// This delivery is not in flight and the message does not wait; or threads serve its queue; or
-    /// no delivery can have this number.
+    /// Returns an error if another delivery of the message is in flight, if the message is neither
+    /// in flight nor waiting, if threads of this process serve its queue, or if no delivery can
+    /// have this number.
     pub fn extend(
         &self,
         queue: &Arc<str>,
@@ -35,15 +36,15 @@ impl LeaseQueue {
         let mut state = self.state();
         match self.set_lease(&mut state, id, delivery, lease) {
             Ok(until) => {
-                session
-                    .into_iter()
-                    .for_each(|new_session| state.transfer_to_session(id, new_session));
+                if let Some(session) = session {
+                    state.transfer_to_session(id, session);
+                }
                 return Ok(until);
             }
             Err(NotLeased::NotFound) => {}
             Err(NotLeased::ToAnother) => return Err(NotLeased::ToAnother),
         }
-        // The number comes from a client, and is counted on from here.
+        // The number comes from a client, and further deliveries count from it.
         if !(1..=self.policy.deliveries_max).contains(&delivery) {
             return Err(NotLeased::NotFound);
         }
@@ -61,27 +62,29 @@ impl LeaseQueue {
         Ok(until)
     }
 
-    /// Returns a message to its queue after the time `after`, when its lease ends. With `session`:
-    /// only if that session has leased it.
+    /// Returns a message to its queue after `delay`: its lease then ends. With `session`, only if
+    /// that session has leased it.
     ///
     /// # Errors
     ///
-    /// This delivery is not leased any more, or another session has it.
+    /// Returns an error if this delivery is not leased any more, or if another session has leased
+    /// it.
     pub fn requeue_after(
         &self,
         id: &str,
         delivery: u32,
-        after: Duration,
+        delay: Duration,
         session: Option<&RevocationSender>,
     ) -> Result<(), NotLeased> {
         let mut state = self.state();
-        state.find_in_flight_over(session, id, delivery)?;
-        self.set_lease(&mut state, id, delivery, Some(after)).map(drop)
+        state.find_in_flight_of_session(session, id, delivery)?;
+        self.set_lease(&mut state, id, delivery, Some(delay)).map(drop)
     }
 
-    /// Requeues the messages whose leases have ended, and gives those that were delivered too often
-    /// to `dead`. Returns when the next lease ends.
-    fn requeue_expired(&self, mut dead: impl FnMut(Publication)) -> Option<Instant> {
+    /// Requeues the messages whose leases have ended. Those that were delivered too often are
+    /// removed instead, and passed to `handle_dead_letter`. Returns when the next lease ends;
+    /// `None` if there is no lease.
+    fn requeue_expired(&self, mut handle_dead_letter: impl FnMut(Publication)) -> Option<Instant> {
         let now = clock::timer_now();
         let mut state = self.state();
         while let Some((until, _)) = state.lease_ends.first() {
@@ -93,7 +96,7 @@ impl LeaseQueue {
             in_flight.notify_revoked(&id, RevokeReason::LeaseEnded);
             let InFlight { message, deliveries, .. } = in_flight;
             if deliveries >= self.policy.deliveries_max {
-                dead(message);
+                handle_dead_letter(message);
                 continue;
             }
             let waiting = WaitingMessage { message, deliveries, since: now };
@@ -102,25 +105,24 @@ impl LeaseQueue {
         None
     }
 
-    /// Ends leases on time until the lease queue is closed. Messages that were delivered too often
-    /// go to `dead`.
+    /// Requeues messages when their leases end, until the lease queue is closed. Messages that were
+    /// delivered too often are passed to `handle_dead_letter`.
     pub(crate) async fn run_lease_expiry(
         lease_queue: Arc<LeaseQueue>,
-        mut dead: impl FnMut(Publication),
+        mut handle_dead_letter: impl FnMut(Publication),
     ) {
         while !lease_queue.state().is_closed {
-            let next = lease_queue.requeue_expired(&mut dead);
-            match next {
+            match lease_queue.requeue_expired(&mut handle_dead_letter) {
                 None => lease_queue.next_end_changed.notified().await,
-                Some(at) => tokio::select! {
+                Some(next_end) => tokio::select! {
                     () = lease_queue.next_end_changed.notified() => {}
-                    () = tokio::time::sleep_until(at) => {}
+                    () = tokio::time::sleep_until(next_end) => {}
                 },
             }
         }
     }
 
-    /// Puts a message in flight until its lease ends.
+    /// Adds a message in flight, reports its lease, and schedules its end.
     pub(super) fn insert_in_flight(&self, state: &mut LeaseQueueState, mut in_flight: InFlight) {
         let id: Arc<str> = in_flight.message.id.as_str().into();
         // A message with this id may be in flight already, if it was dispatched once more.
@@ -136,7 +138,8 @@ impl LeaseQueue {
         self.schedule_end(state, until, id);
     }
 
-    /// Sets the lease of a delivery to end after `lease` from now, and returns when it ends.
+    /// Sets the lease of a delivery to end after the duration `lease` from now, and returns when it
+    /// ends. `None` extends it by its own length.
     fn set_lease(
         &self,
         state: &mut LeaseQueueState,
@@ -145,28 +148,30 @@ impl LeaseQueue {
         lease: Option<Duration>,
     ) -> Result<Instant, NotLeased> {
         let in_flight = state.find_in_flight(id, delivery)?;
-        let (before, now) = (in_flight.until, clock::timer_now());
-        // Without an explicit time a lease never becomes shorter.
+        let (previous_end, now) = (in_flight.until, clock::timer_now());
         let until = match lease {
             Some(lease) => now + lease,
-            None => before.max(now + in_flight.lease),
+            // Without an explicit duration a lease never becomes shorter.
+            None => previous_end.max(now + in_flight.lease),
         };
-        let left = until.saturating_duration_since(now);
         in_flight.until = until;
-        self.report_lease(in_flight, left);
-        state.lease_ends.remove(&(before, id.into()));
+        self.report_lease(in_flight, until.saturating_duration_since(now));
+        state.lease_ends.remove(&(previous_end, id.into()));
         self.schedule_end(state, until, id.into());
         Ok(until)
     }
 
+    /// Reports the end of a lease of this length, if leases are reported and the last report does
+    /// not hold any more.
     fn report_lease(&self, in_flight: &mut InFlight, lease: Duration) {
         if self.policy.reports_leases
-            && let Some(event) = in_flight.next_report(lease / REPORT_SLACK_DIVISOR)
+            && let Some(event) = in_flight.record_report(lease / REPORT_SLACK_DIVISOR)
         {
             (self.sink)(event);
         }
     }
 
+    /// Schedules the end of a lease, and wakes the expiry task if it is the earliest.
     fn schedule_end(&self, state: &mut LeaseQueueState, until: Instant, id: Arc<str>) {
         state.lease_ends.insert((until, id));
         if state.lease_ends.first().is_some_and(|(first, _)| *first == until) {

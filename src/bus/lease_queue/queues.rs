@@ -1,4 +1,4 @@
-//! The state of a lease queue: the messages that wait, those that are in flight, and the workers.
+//! The state of a lease queue: its waiting messages, its messages in flight, and its workers.
 
 use super::in_flight::InFlight;
 use super::types::{NotLeased, QueuePosition, RevocationSender, RevokeReason};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The messages of all queues of a bus.
+/// The queues of a bus, with the messages in flight of all of them.
 #[derive(Default)]
 pub(super) struct LeaseQueueState {
     pub(super) queues: HashMap<Arc<str>, Queue>,
@@ -17,7 +17,7 @@ pub(super) struct LeaseQueueState {
     pub(super) in_flight: HashMap<Arc<str>, InFlight>,
     /// When each lease ends, with the id of its message.
     pub(super) lease_ends: BTreeSet<(Instant, Arc<str>)>,
-    /// Counts messages, to keep their order.
+    /// The number of messages that have arrived, which gives each its position.
     pub(super) arrivals: u64,
     pub(super) is_closed: bool,
 }
@@ -29,22 +29,22 @@ pub(super) struct Queue {
     /// The positions of waiting messages, by id. Not kept if threads of this process serve the
     /// queue.
     pub(super) positions: HashMap<Arc<str>, QueuePosition>,
-    /// How many of its messages are in flight.
+    /// The number of its messages in flight.
     pub(super) in_flight: usize,
-    /// How many threads of this process serve it.
+    /// The number of threads of this process that serve it.
     pub(super) threads: usize,
-    /// How many of the messages in flight are leased to sessions.
+    /// The number of its messages in flight that are leased to sessions.
     pub(super) in_flight_to_sessions: usize,
-    /// How many workers wait for a message now.
+    /// The number of workers without a session that wait for a message now.
     pub(super) receivers: Arc<AtomicUsize>,
-    /// How many workers with a session are there, whether they wait or not.
+    /// The number of workers with a session, whether they wait or not.
     pub(super) sessions: Arc<AtomicUsize>,
-    /// When a worker last asked for a message.
+    /// When a worker without a session last asked for a message.
     pub(super) last_receive: Option<Instant>,
-    /// Notified when a message arrives, for threads of this process (`arrived`) and for workers
-    /// elsewhere.
-    pub(super) arrived: Arc<Condvar>,
-    pub(super) message_arrived: Arc<Notify>,
+    /// Notifies threads of this process when a message arrives.
+    pub(super) thread_wakeup: Arc<Condvar>,
+    /// Notifies workers in other programs when a message arrives.
+    pub(super) receiver_wakeup: Arc<Notify>,
 }
 
 /// A message that waits in its queue.
@@ -52,14 +52,17 @@ pub(super) struct WaitingMessage {
     pub(super) message: Publication,
     /// How often it was leased.
     pub(super) deliveries: u32,
+    /// Since when it waits.
     pub(super) since: Instant,
 }
 
 impl LeaseQueueState {
+    /// Returns the queue with this name, and creates it if it does not exist.
     pub(super) fn queue(&mut self, name: &Arc<str>) -> &mut Queue {
         self.queues.entry(name.clone()).or_default()
     }
 
+    /// Returns the message that is in flight as this delivery.
     pub(super) fn find_in_flight(
         &mut self,
         id: &str,
@@ -72,16 +75,16 @@ impl LeaseQueueState {
         }
     }
 
-    /// Returns the message in flight as this delivery; with `revocations` only if that session has
-    /// it.
-    pub(super) fn find_in_flight_over(
+    /// Returns the message that is in flight as this delivery; with `session`, only if that session
+    /// has leased it.
+    pub(super) fn find_in_flight_of_session(
         &mut self,
-        revocations: Option<&RevocationSender>,
+        session: Option<&RevocationSender>,
         id: &str,
         delivery: u32,
     ) -> Result<&mut InFlight, NotLeased> {
         let in_flight = self.find_in_flight(id, delivery)?;
-        match revocations {
+        match session {
             Some(session) if !in_flight.is_leased_to(session) => Err(NotLeased::ToAnother),
             Some(_) | None => Ok(in_flight),
         }
@@ -90,7 +93,7 @@ impl LeaseQueueState {
     /// Transfers a lease to this session, and notifies the session that had it before.
     pub(super) fn transfer_to_session(&mut self, id: &str, session: &RevocationSender) {
         let Some(in_flight) =
-            self.in_flight.get_mut(id).filter(|candidate| !candidate.is_leased_to(session))
+            self.in_flight.get_mut(id).filter(|in_flight| !in_flight.is_leased_to(session))
         else {
             return;
         };
@@ -100,7 +103,7 @@ impl LeaseQueueState {
         self.queue(&queue).in_flight_to_sessions += usize::from(previous.is_none());
     }
 
-    /// Removes the message with this id if it waits in this queue.
+    /// Removes and returns the message with this id, if it waits in this queue.
     pub(super) fn remove_waiting(
         &mut self,
         queue: &str,
@@ -111,38 +114,42 @@ impl LeaseQueueState {
         queue.waiting.remove_entry(&position)
     }
 
+    /// Removes and returns the message with this id, if it is in flight.
     pub(super) fn remove_in_flight(&mut self, id: &str) -> Option<InFlight> {
         let in_flight = self.in_flight.remove(id)?;
         self.lease_ends.remove(&(in_flight.until, id.into()));
         let queue = self.queue(&in_flight.queue);
         queue.in_flight = queue.in_flight.saturating_sub(1);
-        let to_session = usize::from(in_flight.revocations.is_some());
-        queue.in_flight_to_sessions = queue.in_flight_to_sessions.saturating_sub(to_session);
+        if in_flight.revocations.is_some() {
+            queue.in_flight_to_sessions = queue.in_flight_to_sessions.saturating_sub(1);
+        }
         Some(in_flight)
     }
 }
 
 impl Queue {
+    /// Adds a waiting message, and wakes one worker.
     pub(super) fn insert(&mut self, position: QueuePosition, waiting: WaitingMessage) {
         if self.threads == 0 {
             self.positions.insert(waiting.message.id.as_str().into(), position);
         }
         self.waiting.insert(position, waiting);
-        self.arrived.notify_one();
-        self.message_arrived.notify_one();
+        self.thread_wakeup.notify_one();
+        self.receiver_wakeup.notify_one();
     }
 
-    /// Returns the size of the next message's body in bytes, at least 1.
+    /// Returns the size of the next message's body in bytes, at least 1; `None` if no message
+    /// waits.
     pub(super) fn next_bytes(&self) -> Option<usize> {
-        self.waiting.first_key_value().map(|(_, first)| first.message.body.len().max(1))
+        self.waiting.first_key_value().map(|(_, waiting)| waiting.message.body.len().max(1))
     }
 
     /// Removes and returns the next message.
     pub(super) fn take_first(&mut self) -> Option<(QueuePosition, WaitingMessage)> {
-        let (position, first) = self.waiting.pop_first()?;
+        let (position, waiting) = self.waiting.pop_first()?;
         if self.threads == 0 {
-            self.positions.remove(first.message.id.as_str());
+            self.positions.remove(waiting.message.id.as_str());
         }
-        Some((position, first))
+        Some((position, waiting))
     }
 }

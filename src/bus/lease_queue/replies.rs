@@ -1,4 +1,4 @@
-//! Replies and rejections from workers, and how they are settled.
+//! Handles replies and rejections of workers.
 
 use super::LeaseQueue;
 use super::types::{NotCommitted, NotLeased, ReplyOutcome, WorkerReply};
@@ -10,12 +10,12 @@ use engine::Sender;
 use tokio::sync::mpsc;
 
 impl LeaseQueue {
-    /// Takes a worker's reply; answered once what follows from it is committed. It needs no lease:
-    /// whoever replies first counts.
+    /// Delivers a worker's reply, and returns once what follows from it is committed. The worker
+    /// needs no lease: the first reply to a message counts.
     ///
     /// # Errors
     ///
-    /// It was not committed, and the worker should send it again.
+    /// Returns an error if it was not committed, so that the worker should send it again.
     pub async fn reply(&self, reply: WorkerReply) -> Result<ReplyOutcome, NotCommitted> {
         let WorkerReply {
             queue,
@@ -28,16 +28,16 @@ impl LeaseQueue {
             body,
             revocations,
         } = reply;
-        let committing = self.deliver(|settlement| {
+        let commit = self.deliver(|settlement| {
             let mut delivery = Delivery::new(correlation_id, body, settlement);
             delivery.kind = kind.map(str::to_owned);
             (delivery.attempt, delivery.sender) = (attempt, sender);
             delivery
         });
-        let mut outcome = committing.await?;
+        let mut outcome = commit.await?;
         match outcome.rejection {
             None if kind == Some("progress") => {
-                // Its worker has it in hand, unless another one was given it.
+                // Progress extends the lease, unless another worker has leased the message.
                 outcome.until = self.extend(&queue, &id, delivery, None, revocations.as_ref()).ok();
             }
             Some(rejection) if rejection.keeps_attempt() => {}
@@ -46,49 +46,49 @@ impl LeaseQueue {
         Ok(outcome)
     }
 
-    /// Rejects a message on behalf of its worker: its attempt fails. Returns as
-    /// [`LeaseQueue::reply`] does.
+    /// Rejects a message on behalf of its worker, so that its attempt fails. The inner result is
+    /// that of [`LeaseQueue::reply`].
     ///
     /// # Errors
     ///
-    /// This delivery is not leased any more; or the rejection was not committed.
+    /// Returns an error if this delivery is not leased any more. The inner error says that the
+    /// rejection was not committed.
     pub async fn reject(
         &self,
         id: &str,
         delivery: u32,
-        from: Sender,
+        sender: Sender,
     ) -> Result<Result<ReplyOutcome, NotCommitted>, NotLeased> {
-        let (correlation_id, attempt, dead) = {
+        let (correlation_id, attempt, dead_letter) = {
             let mut state = self.state();
             let message = &state.find_in_flight(id, delivery)?.message;
-            let dead = DeadLetter::from_publication(message, "rejected");
-            (message.correlation_id.clone(), message.number_header("attempt"), dead)
+            let dead_letter = DeadLetter::from_publication(message, "rejected");
+            (message.correlation_id.clone(), message.number_header("attempt"), dead_letter)
         };
-        let committing = self.deliver(|settlement| {
+        let commit = self.deliver(|settlement| {
             let correlation_id = correlation_id.as_deref().map(str::to_owned);
             let mut delivery = Delivery::new(correlation_id, Bytes::new(), settlement);
-            (delivery.attempt, delivery.sender) = (attempt, from);
-            delivery.dead_letter = Some(dead);
+            (delivery.attempt, delivery.sender) = (attempt, sender);
+            delivery.dead_letter = Some(dead_letter);
             delivery
         });
-        let outcome = committing.await;
-        let settles = |reply_outcome: &ReplyOutcome| {
-            !reply_outcome.rejection.is_some_and(Rejection::keeps_attempt)
-        };
-        if outcome.as_ref().is_ok_and(settles) {
+        let outcome = commit.await;
+        let ends_attempt =
+            |outcome: &ReplyOutcome| !outcome.rejection.is_some_and(Rejection::keeps_attempt);
+        if outcome.as_ref().is_ok_and(ends_attempt) {
             self.state().remove_in_flight(id);
         }
         Ok(outcome)
     }
 
-    /// Reports a delivery, and waits until it is settled.
+    /// Reports the delivery that `build_delivery` creates, and waits until it is settled.
     async fn deliver(
         &self,
-        delivery: impl FnOnce(Settlement) -> Delivery,
+        build_delivery: impl FnOnce(Settlement) -> Delivery,
     ) -> Result<ReplyOutcome, NotCommitted> {
-        let (to, mut settled) = mpsc::unbounded_channel();
-        (self.sink)(BusEvent::Reply(delivery(Settlement::new(0, 0, to))));
-        match settled.recv().await {
+        let (sender, mut commands) = mpsc::unbounded_channel();
+        (self.sink)(BusEvent::Reply(build_delivery(Settlement::new(0, 0, sender))));
+        match commands.recv().await {
             Some(SettleCommand { disposition: Disposition::Ack, rejection, failed, .. }) => {
                 Ok(ReplyOutcome { rejection, failed, until: None })
             }

@@ -1,5 +1,5 @@
-//! Workers with a session. Each is notified when a lease is revoked. When its session ends, it
-//! returns its messages at once.
+//! Sessions of workers, and the release of messages. A worker with a session is notified when a
+//! lease is revoked. When a session ends, its messages are released at once.
 
 use super::LeaseQueue;
 use super::in_flight::InFlight;
@@ -25,22 +25,23 @@ impl LeaseQueue {
             || state.queues.get(queue).is_some_and(is_waiting)
     }
 
-    /// Returns whether the lease queue is closed: nobody gets a message any more.
+    /// Returns whether the lease queue is closed: no worker receives a message any more.
     pub fn is_closed(&self) -> bool {
         self.state().is_closed
     }
 
     /// Returns whether this session has leased this delivery of a message.
     pub fn is_leased_to(&self, id: &str, delivery: u32, session: &RevocationSender) -> bool {
-        self.state().find_in_flight_over(Some(session), id, delivery).is_ok()
+        self.state().find_in_flight_of_session(Some(session), id, delivery).is_ok()
     }
 
-    /// Takes a message back from a worker that has not begun to work on it. It waits again, and the
-    /// delivery is not counted. With `session`: only if that session has leased it.
+    /// Requeues a message whose worker has not begun to work on it, without counting the delivery.
+    /// With `session`, only if that session has leased it.
     ///
     /// # Errors
     ///
-    /// This delivery is not leased any more, or another session has it.
+    /// Returns an error if this delivery is not leased any more, or if another session has leased
+    /// it.
     pub fn release(
         &self,
         id: &str,
@@ -48,11 +49,11 @@ impl LeaseQueue {
         session: Option<&RevocationSender>,
     ) -> Result<(), NotLeased> {
         let mut state = self.state();
-        state.find_in_flight_over(session, id, delivery)?;
+        state.find_in_flight_of_session(session, id, delivery)?;
         let Some(in_flight) = state.remove_in_flight(id) else { return Err(NotLeased::NotFound) };
         let InFlight { queue, position, message, deliveries, reported_until, .. } = in_flight;
         let deliveries = deliveries - 1;
-        // The message must also wait after a restart.
+        // After a restart the message must not be in flight: reports that its lease has ended.
         if let (Some(_), Some(confirm_token)) = (reported_until, message.confirm_token.try_clone())
         {
             let lease = RemainingLease { delivery: deliveries, remaining: Duration::ZERO };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-/// The longest lease.
+/// The longest lease that a worker can have.
 pub const LEASE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// How messages are leased.
@@ -23,10 +23,10 @@ pub const LEASE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 pub struct LeasePolicy {
     /// The length of a lease, unless the worker asks for another one.
     pub lease: Duration,
-    /// How often a message is delivered at most. After that its attempt fails, for the message may
-    /// be what kills its workers.
+    /// The most deliveries of a message. After that its attempt fails, because the message may be
+    /// what crashes its workers.
     pub deliveries_max: u32,
-    /// Whether leases are reported, so that they outlive the process.
+    /// Whether leases are reported and journaled, so that they survive a restart of the process.
     pub reports_leases: bool,
 }
 
@@ -43,16 +43,16 @@ pub struct LeaseStatus {
     pub until: Instant,
 }
 
-/// What a worker asks for when it receives a message.
+/// The options with which a worker receives a message.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiveOptions {
     /// The length of the lease; `None`: as the [`LeasePolicy`] sets it.
     pub lease: Option<Duration>,
     /// The name that the worker gives itself.
     pub worker: Option<Arc<str>>,
-    /// Notified when a lease is revoked; only of a worker with a session.
+    /// Notified when a lease is revoked; `None` for a worker without a session.
     pub revocations: Option<RevocationSender>,
-    /// The budget for messages on their way; `None`: the worker bounds them itself.
+    /// The budget for the bytes of messages that are being sent; `None`: the caller bounds them.
     pub budget: Option<MessageBudget>,
 }
 
@@ -77,7 +77,7 @@ pub struct LeasedMessage {
     pub until: Instant,
     /// How long the message waited in its queue.
     pub waited: Duration,
-    /// The permit for its bytes on their way.
+    /// The permit for its bytes while it is being sent; `None` if it was received without a budget.
     pub permit: Option<Permit>,
 }
 
@@ -92,7 +92,7 @@ pub struct WorkerReply {
     pub delivery: u32,
     /// The correlation id of the message that this replies to.
     pub correlation_id: Option<String>,
-    /// The attempt.
+    /// The number of the attempt; `None` if the worker did not return it.
     pub attempt: Option<u32>,
     /// `error` or `progress`; `None`: a result.
     pub kind: Option<&'static str>,
@@ -100,74 +100,79 @@ pub struct WorkerReply {
     pub sender: Sender,
     /// The body.
     pub body: Bytes,
-    /// Notified when the lease is revoked; only of a worker with a session. Progress from another
-    /// session than before transfers the lease to this one.
+    /// Notified when the lease is revoked; `None` for a worker without a session. Progress of a
+    /// session transfers the lease to it.
     pub revocations: Option<RevocationSender>,
 }
 
-/// Why a worker does not have the message.
+/// Why a worker does not have the lease of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotLeased {
-    /// Another delivery of it is leased.
+    /// Another delivery of the message is leased, or another session has leased this one.
     ToAnother,
-    /// It is not in flight: it is settled, or its lease has ended.
+    /// The message is not in flight: it is settled, or its lease has ended.
     NotFound,
 }
 
-/// The reply was not committed, and may be sent again.
+/// The error of a reply that was not committed, and may be sent again.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotCommitted;
 
-/// What became of a reply or a refusal.
+/// The outcome of a worker's reply or rejection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplyOutcome {
-    /// Why it changed nothing, if it did not.
+    /// Why it changed nothing; `None` if it changed something.
     pub rejection: Option<Rejection>,
-    /// Why the attempt failed, if a result was none that its step can have.
+    /// Why the attempt failed, if a result is one that its step cannot have.
     pub failed: Option<Arc<str>>,
-    /// When the lease of the message ends now, if progress has lengthened it.
+    /// When the lease ends, if progress has extended it.
     pub until: Option<Instant>,
 }
 
-/// Returns where the reply to a delivery goes, below the address of the API; `query` says which
-/// lease queue it is, as a key and its value.
+/// Returns the path of the API to which the reply to a delivery is posted. `query` is a parameter,
+/// as its key and value, that selects the bus.
 pub fn reply_path(queue: &str, id: &str, delivery: u32, query: Option<(&str, &str)>) -> String {
-    let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+    let percent_encode = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
     let query = match query {
         None => String::new(),
-        Some((key, value)) => format!("?{key}={}", encoded(value)),
+        Some((key, value)) => format!("?{key}={}", percent_encode(value)),
     };
-    format!("/api/queue/{}/message/{}/{delivery}/reply{query}", encoded(queue), encoded(id))
+    format!(
+        "/api/queue/{}/message/{}/{delivery}/reply{query}",
+        percent_encode(queue),
+        percent_encode(id)
+    )
 }
 
 /// Notifies a session of revoked leases. It holds at most one [`LeaseRevocation`] for each message
 /// leased to the session.
 pub type RevocationSender = UnboundedSender<LeaseRevocation>;
 
-/// A lease that ended although the worker has not settled it.
+/// A notification that a lease has ended although the worker has not settled the message.
 #[derive(Debug)]
 pub struct LeaseRevocation {
     /// The id of the message.
     pub id: Arc<str>,
     /// The number of the delivery.
     pub delivery: u32,
-    /// Why it ended.
+    /// Why the lease has ended.
     pub reason: RevokeReason,
 }
 
 /// Why a lease was revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RevokeReason {
-    /// The time of the lease is over.
+    /// The lease has expired, or another worker has the message.
     LeaseEnded,
     /// The attempt has ended.
     AttemptEnded(AttemptEnd),
 }
 
-/// Counts one worker until it is dropped.
+/// A guard that counts one worker until it is dropped.
 pub struct WorkerCountGuard(Arc<AtomicUsize>);
 
 impl WorkerCountGuard {
+    /// Increments the count, which the guard decrements when it is dropped.
     pub(super) fn new(count: &Arc<AtomicUsize>) -> WorkerCountGuard {
         count.fetch_add(1, Ordering::Relaxed);
         WorkerCountGuard(count.clone())
@@ -180,11 +185,12 @@ impl Drop for WorkerCountGuard {
     }
 }
 
-/// The result of one try to lease a message.
+/// The result of one attempt to lease a message.
 pub(super) enum LeaseResult {
     Leased(LeasedMessage),
-    /// A message of this many bytes waits, for which this budget has no room now. It is not leased.
+    /// A message waits, but this budget has no permit of this size in bytes for it now.
     OverBudget(ResourceBudget, usize),
+    /// No message waits.
     Empty,
 }
 

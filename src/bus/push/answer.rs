@@ -1,4 +1,4 @@
-//! Interprets the answer of a web service: one table, without I/O.
+//! Interprets the answers of web services, without I/O.
 
 use crate::body::Body;
 use crate::event::CallOutcome;
@@ -7,10 +7,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// The longest text of a service that is shown, in characters.
+/// The longest text of a service's answer that is part of a reason, in characters.
 const DETAIL_CHARS_MAX: usize = 500;
 
-/// An answer whose body was read completely.
+/// A complete answer of a web service.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// The status code.
@@ -26,25 +26,25 @@ pub(super) struct Answer {
 pub(super) enum CallResult {
     /// A reply like a worker's.
     Reply {
-        /// `error`; `None`: a result.
+        /// The kind `error`; `None`: a result.
         kind: Option<&'static str>,
-        /// Its body.
+        /// The body of the reply.
         body: Bytes,
     },
     /// The service accepted the message, and replies later.
     Deferred,
-    /// The service did not get the message, or returned it.
+    /// The service did not receive the message, or rejected it for now.
     NotDelivered {
-        /// Why.
+        /// The reason in one line.
         reason: String,
-        /// The pause that the service asked for.
+        /// The delay that the service asked for.
         retry_after: Option<Duration>,
     },
 }
 
 impl CallResult {
-    /// Creates the result of a failed attempt, with the reason and whether another attempt may
-    /// help.
+    /// Creates the result of a failed attempt. `retryable` says whether another attempt may
+    /// succeed.
     pub(super) fn from_failure(reason: &str, retryable: bool) -> CallResult {
         let body = Body::from_error(reason, retryable).to_bytes();
         CallResult::Reply { kind: Some(ERROR_KIND), body }
@@ -66,11 +66,11 @@ impl CallResult {
     }
 }
 
-/// Interprets an answer. `can_reply_later` says whether the service was told where a later reply
-/// goes.
+/// Interprets an answer. `can_reply_later` says whether the request had an address for a later
+/// reply.
 pub(super) fn interpret(answer: Answer, can_reply_later: bool) -> CallResult {
     let Answer { status, retry_after, body } = answer;
-    let text =
+    let describe_answer =
         || format!("the web service answered {}{}", status_text(status), error_detail(&body));
     match status {
         202 if can_reply_later => CallResult::Deferred,
@@ -81,18 +81,19 @@ pub(super) fn interpret(answer: Answer, can_reply_later: bool) -> CallResult {
         ),
         200..=299 => CallResult::Reply { kind: None, body },
         300..=399 => {
-            let why = format!("{}; redirects are never followed: name the new address", text());
-            CallResult::from_failure(&why, false)
+            let answer = describe_answer();
+            let reason = format!("{answer}; redirects are never followed: name the new address");
+            CallResult::from_failure(&reason, false)
         }
         400.. if is_error(&body) => CallResult::Reply { kind: Some(ERROR_KIND), body },
-        429 | 503 => CallResult::NotDelivered { reason: text(), retry_after },
-        400..=499 => CallResult::from_failure(&text(), false),
-        // A 1xx status never ends a call.
-        _ => CallResult::from_failure(&text(), true),
+        429 | 503 => CallResult::NotDelivered { reason: describe_answer(), retry_after },
+        400..=499 => CallResult::from_failure(&describe_answer(), false),
+        // Server errors. A 1xx status is never the last of an answer.
+        _ => CallResult::from_failure(&describe_answer(), true),
     }
 }
 
-/// Returns whether this is the body of a message of kind `error`.
+/// Returns whether this is the body of a reply of kind `error`.
 fn is_error(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Error {
@@ -104,7 +105,8 @@ fn is_error(body: &[u8]) -> bool {
     serde_json::from_slice::<Error>(body).is_ok()
 }
 
-/// Returns the text of a failure's body: of problem details, or of a text `error`.
+/// Returns the explanation in the body of a failure, after a colon: a string `detail` or `title`
+/// (problem details, RFC 9457) or `error`. Returns an empty string if there is none.
 fn error_detail(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Problem {
@@ -126,6 +128,7 @@ fn error_detail(body: &[u8]) -> String {
     format!(": {}", text.chars().filter(is_printable).take(DETAIL_CHARS_MAX).collect::<String>())
 }
 
+/// Returns a status code with its standard reason phrase.
 fn status_text(status: u16) -> String {
     let status = reqwest::StatusCode::from_u16(status).map(|status| status.to_string());
     status.unwrap_or_else(|_| "no status".to_owned())
@@ -142,14 +145,14 @@ mod tests {
     }
 
     /// Describes the result in a few words.
-    fn describe(outcome: CallResult) -> String {
-        match outcome {
+    fn describe(result: CallResult) -> String {
+        match result {
             CallResult::Reply { kind, body } => {
                 format!("{} {}", kind.unwrap_or("result"), String::from_utf8_lossy(&body))
             }
             CallResult::Deferred => "taken over".to_owned(),
-            CallResult::NotDelivered { reason: why, retry_after: pause } => {
-                format!("not delivered, {pause:?}: {why}")
+            CallResult::NotDelivered { reason, retry_after } => {
+                format!("not delivered, {retry_after:?}: {reason}")
             }
         }
     }
@@ -256,6 +259,7 @@ mod tests {
         assert!(text.starts_with("error") && text.contains("http.public_url"), "{text}");
         assert!(text.contains(r#""retryable":false"#), "{text}");
     }
+
     #[test]
     fn a_long_detail_is_truncated_to_one_line() {
         let long = format!(r#"{{"detail":"a\nb{}"}}"#, "x".repeat(10_000));

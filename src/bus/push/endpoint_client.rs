@@ -1,4 +1,4 @@
-//! Calls a web service: the message becomes a request, the answer a [`CallResult`].
+//! The HTTP client of web services: sends a message as a request, and reads the answer.
 
 use super::answer::{Answer, CallResult, interpret};
 use super::resolver::{AddressDenied, CheckedResolver};
@@ -12,7 +12,7 @@ use base::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, sign};
 use base::times;
 use base::trust::Authorities;
 use base::web_address::{ip_address, parse_web_address};
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue as Text};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue as HttpHeaderValue};
 use reqwest::{Client, Request, Response, Url};
 use std::error::Error;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use std::time::Duration;
 /// A web service that steps call.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// The address that each message is posted to.
+    /// The URL to which each message is posted.
     pub url: String,
     /// The most concurrent calls.
     pub concurrency: usize,
     /// How long a call may take.
     pub timeout: Duration,
-    /// Headers of each call, as names and values.
+    /// Additional headers of each call, as names and values.
     pub headers: Vec<(String, String)>,
-    /// The key of the signature; empty if calls are not signed.
+    /// The key of the signature; empty: calls are not signed.
     pub secret: String,
 }
 
@@ -40,13 +40,13 @@ pub struct EndpointClientSettings {
     pub key: BusKey,
     /// The certificate authorities that are trusted.
     pub authorities: Authorities,
-    /// The networks in which services may be.
+    /// The networks in which services are allowed.
     pub networks: Arc<Networks>,
-    /// How long connecting may take.
+    /// How long connecting to a service may take.
     pub connect_timeout: Duration,
     /// The largest answer, in bytes.
     pub reply_bytes_max: usize,
-    /// The address at which services reach the API; empty if they cannot reply later.
+    /// The base URL at which services reach the API; empty: services cannot reply later.
     pub public_url: String,
 }
 
@@ -57,22 +57,22 @@ pub struct EndpointClient {
 }
 
 impl EndpointClient {
-    /// Creates a client that resolves names as the system does.
+    /// Creates a client that uses the system's resolver.
     ///
     /// # Errors
     ///
-    /// The HTTP client cannot be created.
+    /// Returns an error if the HTTP client cannot be created.
     pub fn new(settings: EndpointClientSettings) -> Result<EndpointClient, String> {
-        let names = CheckedResolver::system(settings.networks.clone());
-        EndpointClient::with_resolver(names, settings)
+        let resolver = CheckedResolver::system(settings.networks.clone());
+        EndpointClient::with_resolver(resolver, settings)
     }
 
     fn with_resolver(
-        names: CheckedResolver,
+        resolver: CheckedResolver,
         settings: EndpointClientSettings,
     ) -> Result<EndpointClient, String> {
         let client = http_client::builder(&settings.authorities)
-            .dns_resolver(Arc::new(names))
+            .dns_resolver(Arc::new(resolver))
             .connect_timeout(settings.connect_timeout)
             .build();
         let client = client.map_err(|error| format!("no web service can be called: {error}"))?;
@@ -88,23 +88,23 @@ impl EndpointClient {
     ) -> CallResult {
         let request = match self.build_request(endpoint, queue, message) {
             Ok(request) => request,
-            Err(why) => return CallResult::from_failure(&why, false),
+            Err(reason) => return CallResult::from_failure(&reason, false),
         };
-        let result = async {
+        let call = async {
             match self.client.execute(request).await {
                 Err(error) => result_without_answer(error),
                 Ok(response) => match self.read_answer(response).await {
                     Ok(answer) => interpret(answer, !self.settings.public_url.is_empty()),
-                    Err(failed) => failed,
+                    Err(failure) => failure,
                 },
             }
         };
-        let result = tokio::time::timeout(endpoint.timeout, result).await;
+        let result = tokio::time::timeout(endpoint.timeout, call).await;
         result.unwrap_or_else(|_| {
-            let span = humantime::format_duration(endpoint.timeout);
+            let timeout = humantime::format_duration(endpoint.timeout);
             CallResult::from_failure(
                 &format!(
-                    "the web service did not answer within {span} (its timeout; for longer work \
+                    "the web service did not answer within {timeout} (its timeout; for longer work \
                      it can answer 202 and reply later)"
                 ),
                 true,
@@ -117,11 +117,11 @@ impl EndpointClient {
     ///
     /// # Errors
     ///
-    /// There is no answer within `timeout`.
+    /// Returns an error if there is no answer within `timeout`.
     pub async fn probe(&self, url: &str, timeout: Duration) -> Result<u16, ProbeError> {
         let url: Url = parse_web_address(url).map_err(ProbeError::Denied)?;
-        if let Some(why) = ip_address(&url).and_then(|at| self.settings.networks.refusal(at)) {
-            return Err(ProbeError::Denied(why));
+        if let Some(reason) = self.find_refusal(&url) {
+            return Err(ProbeError::Denied(reason));
         }
         let request = Request::new(reqwest::Method::OPTIONS, url);
         match tokio::time::timeout(timeout, self.client.execute(request)).await {
@@ -131,6 +131,13 @@ impl EndpointClient {
         }
     }
 
+    /// Returns why requests to a URL with an IP address are denied, if they are. Such an address is
+    /// not resolved, so the resolver does not check it.
+    fn find_refusal(&self, url: &Url) -> Option<String> {
+        ip_address(url).and_then(|address| self.settings.networks.refusal(address))
+    }
+
+    /// Builds the request of a message, or returns why that is impossible.
     fn build_request(
         &self,
         endpoint: &Endpoint,
@@ -138,10 +145,8 @@ impl EndpointClient {
         message: &LeasedMessage,
     ) -> Result<Request, String> {
         let url: Url = parse_web_address(&endpoint.url)?;
-        // A literal address is never resolved, so it is checked here.
-        let objection = ip_address(&url).and_then(|at| self.settings.networks.refusal(at));
-        if let Some(why) = objection {
-            return Err(why);
+        if let Some(reason) = self.find_refusal(&url) {
+            return Err(reason);
         }
         let body = message.body.to_bytes();
         let mut headers = RequestHeaders(HeaderMap::new());
@@ -179,25 +184,26 @@ impl EndpointClient {
         Ok(request)
     }
 
-    /// Reads an answer to its end, or to the largest size.
+    /// Reads an answer completely. Returns the result of a failed attempt if it is too large or
+    /// lost.
     async fn read_answer(&self, response: Response) -> Result<Answer, CallResult> {
-        let (status, pause) = (response.status().as_u16(), retry_after(response.headers()));
-        let max = self.settings.reply_bytes_max;
-        match read_body(response, max).await {
-            Ok(Some(body)) => Ok(Answer { status, retry_after: pause, body }),
+        let (status, retry_after) = (response.status().as_u16(), retry_after(response.headers()));
+        let bytes_max = self.settings.reply_bytes_max;
+        match read_body(response, bytes_max).await {
+            Ok(Some(body)) => Ok(Answer { status, retry_after, body }),
             Ok(None) => {
-                let why = format!(
-                    "the answer of the web service has more than {max} bytes (setting \
+                let reason = format!(
+                    "the answer of the web service has more than {bytes_max} bytes (setting \
                      limits.reply_bytes_max): pass large data by reference"
                 );
-                Err(CallResult::from_failure(&why, false))
+                Err(CallResult::from_failure(&reason, false))
             }
-            Err(error) => Err(answer_lost(&error)),
+            Err(error) => Err(result_of_lost_answer(&error)),
         }
     }
 }
 
-/// Why a web service has not answered a probe.
+/// Why a web service did not answer a probe.
 #[derive(Debug)]
 pub enum ProbeError {
     /// Requests to its address are denied.
@@ -212,46 +218,49 @@ pub enum ProbeError {
 
 impl ProbeError {
     fn from_error(error: &reqwest::Error) -> ProbeError {
-        if let Some(AddressDenied(why)) = causes(error).find_map(|cause| cause.downcast_ref()) {
-            return ProbeError::Denied(why.clone());
+        if let Some(AddressDenied(reason)) = causes(error).find_map(|cause| cause.downcast_ref()) {
+            return ProbeError::Denied(reason.clone());
         }
-        let is_certificate = causes(error).any(is_certificate_error);
-        match root_cause(error) {
-            why if is_certificate => ProbeError::Untrusted(why),
-            _ if error.is_timeout() && !error.is_connect() => ProbeError::TimedOut,
-            _ if error.is_timeout() => ProbeError::Unreachable("no connection in time".to_owned()),
-            why => ProbeError::Unreachable(why),
+        if causes(error).any(is_certificate_error) {
+            ProbeError::Untrusted(root_cause(error))
+        } else if !error.is_timeout() {
+            ProbeError::Unreachable(root_cause(error))
+        } else if error.is_connect() {
+            ProbeError::Unreachable("no connection in time".to_owned())
+        } else {
+            ProbeError::TimedOut
         }
     }
 }
 
-/// Returns whether an error is about the certificate of the other end. I/O errors may contain such
-/// an error.
+/// Returns whether an error concerns the certificate of the service, also if an I/O error wraps it.
 fn is_certificate_error(error: &(dyn Error + 'static)) -> bool {
     if let Some(error) = error.downcast_ref::<std::io::Error>() {
-        return error.get_ref().is_some_and(|inside| is_certificate_error(inside));
+        return error.get_ref().is_some_and(|inner| is_certificate_error(inner));
     }
     matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)))
 }
 
-/// Collects the headers of a request.
+/// The headers of a request.
 struct RequestHeaders(HeaderMap);
 
 impl RequestHeaders {
-    /// Sets a header. Errors do not contain its value, which may be a secret.
+    /// Sets a header. The error does not contain the value, which may be a secret.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let unusable = || format!("the header {name} of the call has a value that it cannot have");
-        let of_name = HeaderName::try_from(name).map_err(|_| unusable())?;
-        let value = Text::from_bytes(value.as_bytes()).map_err(|_| unusable())?;
-        self.0.insert(of_name, value);
+        let value_error =
+            || format!("the header {name} of the call has a value that it cannot have");
+        let name_key = HeaderName::try_from(name).map_err(|_| value_error())?;
+        let value = HttpHeaderValue::from_bytes(value.as_bytes()).map_err(|_| value_error())?;
+        self.0.insert(name_key, value);
         Ok(())
     }
 }
 
-/// Returns the result of a call without an answer. Without a connection nothing was delivered.
+/// Returns the result of a call without an answer. If no connection was made, the message was not
+/// delivered.
 fn result_without_answer(error: reqwest::Error) -> CallResult {
-    if let Some(AddressDenied(why)) = causes(&error).find_map(|cause| cause.downcast_ref()) {
-        return CallResult::from_failure(why, false);
+    if let Some(AddressDenied(reason)) = causes(&error).find_map(|cause| cause.downcast_ref()) {
+        return CallResult::from_failure(reason, false);
     }
     if error.is_connect() {
         return CallResult::not_delivered(if error.is_timeout() {
@@ -260,11 +269,11 @@ fn result_without_answer(error: reqwest::Error) -> CallResult {
             format!("no connection: {}", root_cause(&error))
         });
     }
-    answer_lost(&error)
+    result_of_lost_answer(&error)
 }
 
 /// Returns the result of a call whose answer was lost. The service may have done the work.
-fn answer_lost(error: &reqwest::Error) -> CallResult {
-    let why = root_cause(error);
-    CallResult::from_failure(&format!("the answer of the web service was lost: {why}"), true)
+fn result_of_lost_answer(error: &reqwest::Error) -> CallResult {
+    let reason = root_cause(error);
+    CallResult::from_failure(&format!("the answer of the web service was lost: {reason}"), true)
 }

@@ -1,5 +1,5 @@
-//! The queue of one endpoint: as many concurrent calls as it allows, while the other messages wait
-//! in the lease queue.
+//! Runs the calls of one endpoint, up to its limit of concurrent calls. Other messages wait in the
+//! lease queue.
 
 use super::answer::CallResult;
 use super::circuit_breaker::{BackoffSettings, CallKind, CircuitBreaker};
@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
-/// The lease of a message: until its call has ended, however long that takes.
+/// The lease of a message during its call: longer than any call.
 const LEASE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The delay before a reply that was not committed is sent again.
 const COMMIT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The state that the endpoint queues of a bus share.
+/// The state that all endpoint queues of a bus share.
 pub(super) struct PushState {
     pub(super) lease_queue: Arc<LeaseQueue>,
     pub(super) client: EndpointClient,
@@ -34,6 +34,7 @@ pub(super) struct PushState {
     pub(super) backoff: BackoffSettings,
     /// Bounds the concurrent calls of all endpoints.
     pub(super) call_permits: Semaphore,
+    /// Changes to true when the bus closes.
     pub(super) closing: watch::Sender<bool>,
 }
 
@@ -42,26 +43,29 @@ pub(super) struct EndpointQueue {
     queue: Arc<str>,
     endpoint: Endpoint,
     breaker: RefCell<CircuitBreaker>,
-    /// The open calls, by message id.
+    /// The handles to abort active calls, by message id.
     calls: RefCell<HashMap<Arc<str>, AbortHandle>>,
 }
 
-/// A call that has ended: its message, and its result unless it was aborted.
+/// A call that has ended: its message, its kind, and its result.
 type EndedCall = (LeasedMessage, CallKind, Result<DeliveryResult, Aborted>);
 
-/// Whether the message was delivered.
+/// Whether a call delivered its message.
 enum DeliveryResult {
+    /// The service received the message, and the outcome is reported.
     Delivered,
+    /// The service did not receive the message, or rejected it for now.
     NotDelivered { reason: String, retry_after: Option<Duration> },
 }
 
 impl EndpointQueue {
+    /// Creates a queue whose circuit breaker is closed.
     pub(super) fn new(queue: Arc<str>, endpoint: Endpoint) -> EndpointQueue {
         let (breaker, calls) = (RefCell::new(CircuitBreaker::Closed), RefCell::default());
         EndpointQueue { queue, endpoint, breaker, calls }
     }
 
-    /// Returns why nothing is delivered to the service, if that is so.
+    /// Returns why no message can be delivered to the service, if its circuit breaker is open.
     pub(super) fn failure(&self) -> Option<EndpointFailure> {
         self.breaker.borrow().failure()
     }
@@ -72,8 +76,7 @@ impl EndpointQueue {
         call.inspect(AbortHandle::abort).is_some()
     }
 
-    /// Calls the service for one message after another until the bus closes, then waits for the
-    /// open calls.
+    /// Calls the service with messages until the bus closes, then waits for active calls.
     pub(super) async fn run(self: Rc<EndpointQueue>, state: Rc<PushState>) {
         let mut calls: FuturesUnordered<LocalBoxFuture<'_, EndedCall>> = FuturesUnordered::new();
         loop {
@@ -93,26 +96,27 @@ impl EndpointQueue {
         }
     }
 
-    /// Receives the next message as soon as the service may be called; `None`: the bus closes.
+    /// Receives the next message, once the service may be called; `None`: the bus closes.
     async fn receive_next(&self, state: &PushState) -> Option<LeasedMessage> {
         let next_call_at = self.breaker.borrow().next_call_at();
         let mut closing = state.closing.subscribe();
-        let pause = async {
+        let wait_for_breaker = async {
             match next_call_at {
-                Some(at) => tokio::time::sleep_until(at).await,
-                // The probe ends first, and then this is called again.
+                Some(instant) => tokio::time::sleep_until(instant).await,
+                // When the probe ends, this future is dropped, and `run` calls the function again.
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            // An error means that the bus is gone.
+            // An error means that the bus was dropped.
             _ = closing.wait_for(|is_closing| *is_closing) => return None,
-            () = pause => {}
+            () = wait_for_breaker => {}
         }
         let options = ReceiveOptions { lease: Some(LEASE), ..ReceiveOptions::default() };
         state.lease_queue.receive(&self.queue, &options, clock::timer_now() + LEASE).await
     }
 
+    /// Starts the call of a message, so that it can be aborted.
     fn start_call<'l>(
         &'l self,
         message: LeasedMessage,
@@ -122,31 +126,31 @@ impl EndpointQueue {
         let (handle, registration) = AbortHandle::new_pair();
         self.calls.borrow_mut().insert(message.id.clone(), handle);
         Box::pin(async move {
-            let call = Abortable::new(self.call(&message, state), registration);
-            let ended = call.await;
-            (message, kind, ended)
+            let result = Abortable::new(self.call(&message, state), registration).await;
+            (message, kind, result)
         })
     }
 
+    /// Calls the service with a message, and reports the outcome.
     async fn call(&self, message: &LeasedMessage, state: &PushState) -> DeliveryResult {
-        let (outcome, duration) = {
-            // An error means that the bus is gone.
+        let (result, duration) = {
+            // The semaphore is never closed, so this does not fail.
             let _permit = state.call_permits.acquire().await;
             let started = clock::timer_now();
             state.lease_queue.report_handed_over(&message.id, message.delivery);
-            let outcome = state.client.call(&self.endpoint, &self.queue, message).await;
-            (outcome, started.elapsed())
+            let result = state.client.call(&self.endpoint, &self.queue, message).await;
+            (result, started.elapsed())
         };
-        let (queue, reported) = (self.queue.clone(), outcome.outcome());
-        (state.sink)(BusEvent::EndpointCalled { queue, outcome: reported, duration });
+        let (queue, outcome) = (self.queue.clone(), result.outcome());
+        (state.sink)(BusEvent::EndpointCalled { queue, outcome, duration });
         // The call can no longer be aborted.
         self.calls.borrow_mut().remove(&message.id);
-        match outcome {
-            CallResult::NotDelivered { reason: why, retry_after: pause } => {
-                return DeliveryResult::NotDelivered { reason: why, retry_after: pause };
+        match result {
+            CallResult::NotDelivered { reason, retry_after } => {
+                return DeliveryResult::NotDelivered { reason, retry_after };
             }
             CallResult::Deferred => {
-                // A reply may have arrived before the answer. Nothing is left to confirm then.
+                // If the later reply arrived before this answer, it has removed the message.
                 if let Some(message) =
                     state.lease_queue.take_in_flight(&message.id, message.delivery)
                 {
@@ -173,26 +177,27 @@ impl EndpointQueue {
         DeliveryResult::Delivered
     }
 
-    fn handle_ended_call(&self, (message, kind, ended): EndedCall, state: &PushState) {
-        match ended {
-            // Whoever aborted the call has removed it. A call with the same id may be open again.
+    /// Updates the circuit breaker, and requeues a message that was not delivered.
+    fn handle_ended_call(&self, (message, kind, result): EndedCall, state: &PushState) {
+        match result {
+            // `abort_call` has removed the handle. A new call with the same id may be active.
             Err(Aborted) => self.breaker.borrow_mut().record_abort(kind),
             Ok(DeliveryResult::Delivered) => {
                 if self.breaker.borrow_mut().record_delivery(kind) {
                     tracing::info!(queue = &*self.queue, "messages are delivered again");
                 }
             }
-            Ok(DeliveryResult::NotDelivered { reason: why, retry_after: pause }) => {
+            Ok(DeliveryResult::NotDelivered { reason, retry_after }) => {
                 (state.sink)(BusEvent::Notice(BusNotice::NotDelivered));
-                let logged_reason = why.clone();
-                if self.breaker.borrow_mut().record_failure(kind, why, pause, &state.backoff) {
+                let mut breaker = self.breaker.borrow_mut();
+                if breaker.record_failure(kind, reason.clone(), retry_after, &state.backoff) {
                     tracing::warn!(
                         queue = &*self.queue,
-                        why = logged_reason,
+                        why = reason,
                         "nothing can be delivered: messages wait"
                     );
                 }
-                // An error means that the message was withdrawn, or answered in another way.
+                // An error means that the message was withdrawn meanwhile.
                 let _ = state.lease_queue.requeue_after(
                     &message.id,
                     message.delivery,

@@ -1,17 +1,17 @@
-//! The push bus: web services that are called.
+//! The push bus: calls web services.
 //!
-//! A message waits in a [`LeaseQueue`] until its service may be called. The answer is the reply.
-//! The bus has no durability of its own: unanswered messages are dispatched again from the journal
-//! after a restart. The exception is a message that a service deferred (202), which is confirmed
-//! like a broker's message.
+//! A message waits in a [`LeaseQueue`] until its service may be called. The answer of the service
+//! is the reply. The bus has no durability of its own: after a restart, unanswered messages are
+//! dispatched again from the journal. The exception is a message that a service defers (202): it is
+//! confirmed like a message that a broker has stored.
 //!
 //! ```text
-//! answer           what an answer means: one table
-//! resolver         addresses, checked as connections are made
-//! endpoint_client  a message as a request, and the answer
-//! circuit_breaker  when a service may be called
+//! answer           interprets answers
+//! resolver         resolves names to allowed addresses only
+//! endpoint_client  sends a message as a request, and reads the answer
+//! circuit_breaker  decides when a service may be called
 //! section          the settings
-//! endpoint_queue   the messages of one service: calls at once, aborts, replies
+//! endpoint_queue   runs the calls of one service
 //! ```
 
 mod answer;
@@ -40,26 +40,26 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
-/// How long a waiting message is not sent after a service has reported progress on it. The service
-/// had deferred the message before a restart.
+/// The lease that progress gives to a waiting message. A service reports progress on a waiting
+/// message if it deferred the message before a restart.
 const PROGRESS_LEASE: Duration = Duration::from_secs(300);
 
-/// Finds the endpoint of a queue; `None`: there is none of that name.
+/// Finds the endpoint of a queue; `None`: no endpoint has that name.
 pub type EndpointLookup = Box<dyn Fn(&str) -> Option<Endpoint> + Send>;
 
-/// What a push bus is created from.
+/// The parameters of a push bus.
 pub struct PushConfig {
     /// The key of the bus.
     pub key: BusKey,
     /// The client that calls the services.
     pub client: EndpointClient,
-    /// The backoff while nothing can be delivered.
+    /// The backoff of the circuit breakers.
     pub backoff: BackoffSettings,
-    /// The most concurrent calls.
+    /// The most concurrent calls of all endpoints.
     pub calls_max: usize,
-    /// The services.
+    /// Finds the endpoints.
     pub endpoints: EndpointLookup,
-    /// The registry in which the bus enters its lease queue, for deferred replies.
+    /// The registry to which the bus adds its lease queue, for deferred replies.
     pub lease_queues: Arc<LeaseQueues>,
 }
 
@@ -67,17 +67,19 @@ pub struct PushConfig {
 pub struct PushBus {
     state: Rc<PushState>,
     endpoints: EndpointLookup,
-    /// The endpoint queues by name; `None`: no service has the name.
+    /// The endpoint queues by name; `None`: no endpoint has the name.
     endpoint_queues: HashMap<Arc<str>, Option<Rc<EndpointQueue>>>,
+    /// The tasks of the endpoint queues.
     tasks: Vec<actix_rt::task::JoinHandle<()>>,
 }
 
 impl PushBus {
-    /// Creates a bus that calls the services of `endpoints`. The bus reports to `sink`, and must be
-    /// created on an arbiter.
+    /// Creates a bus, and adds its lease queue to the registry. The bus reports to `sink`. It must
+    /// be created on an arbiter, where it spawns tasks.
     pub fn new(config: PushConfig, sink: EventSink) -> PushBus {
         let PushConfig { key, client, backoff, calls_max, endpoints, lease_queues } = config;
-        // A service may return a message as often as it likes: that uses up no attempt.
+        // The number of deliveries is unlimited: a service may reject a message for now any number
+        // of times within an attempt.
         let policy =
             LeasePolicy { lease: PROGRESS_LEASE, deliveries_max: u32::MAX, reports_leases: false };
         let lease_queue = Arc::new(LeaseQueue::new(policy, sink.clone()));
@@ -96,20 +98,21 @@ impl PushBus {
         PushBus { state: Rc::new(state), endpoints, endpoint_queues, tasks }
     }
 
-    /// Returns the queue of an endpoint, and starts to serve it.
-    fn endpoint_queue(&mut self, queue: &Arc<str>) -> Option<&Rc<EndpointQueue>> {
+    /// Returns the queue of an endpoint, and starts its task if it is new; `None`: no endpoint has
+    /// that name.
+    fn ensure_endpoint_queue(&mut self, queue: &Arc<str>) -> Option<&Rc<EndpointQueue>> {
         let PushBus { state, endpoints, endpoint_queues, tasks } = self;
         let entry = endpoint_queues.entry(queue.clone()).or_insert_with(|| {
-            let created = Rc::new(EndpointQueue::new(queue.clone(), endpoints(queue)?));
-            tasks.push(actix_rt::spawn(created.clone().run(state.clone())));
-            Some(created)
+            let endpoint_queue = Rc::new(EndpointQueue::new(queue.clone(), endpoints(queue)?));
+            tasks.push(actix_rt::spawn(endpoint_queue.clone().run(state.clone())));
+            Some(endpoint_queue)
         });
         entry.as_ref()
     }
 
     fn inspect_queue(&mut self, queue: &Arc<str>) -> QueueStatus {
         let (waiting, calls) = self.state.lease_queue.waiting_and_in_flight(queue);
-        let failure = match self.endpoint_queue(queue) {
+        let failure = match self.ensure_endpoint_queue(queue) {
             Some(endpoint) => endpoint.failure(),
             None => Some(EndpointFailure {
                 reason: "the settings have no web service of this name".to_owned(),
@@ -123,12 +126,12 @@ impl PushBus {
 impl Bus for PushBus {
     fn publish(&mut self, message: Publication) {
         match message.addressee {
-            // A caller cannot wait behind a web service.
+            // A web service cannot be a caller.
             Addressee::Caller => (self.state.sink)(BusEvent::Unroutable(message.confirm_token)),
             Addressee::Worker => {
                 let queue = message.address.queue.clone();
-                self.endpoint_queue(&queue);
-                // A message that is sent again while it is in flight here stays in flight.
+                self.ensure_endpoint_queue(&queue);
+                // Publishing is idempotent: a message that waits or is in flight stays so.
                 if !self.state.lease_queue.has_message(&queue, &message.id) {
                     self.state.lease_queue.enqueue(message);
                 }
@@ -136,8 +139,8 @@ impl Bus for PushBus {
         }
     }
 
-    /// Withdraws the message. If it was answered in another way, its call continues: the called
-    /// service may itself have sent that reply.
+    /// Withdraws the message. If its attempt was answered, an active call is not aborted: the
+    /// called service itself may have sent the reply.
     fn withdraw(&mut self, queue: &Arc<str>, id: &str, end: AttemptEnd) {
         if end == AttemptEnd::Answered {
             return self.state.lease_queue.remove_waiting(queue, id);
@@ -158,10 +161,11 @@ impl Bus for PushBus {
         Box::pin(std::future::ready(statuses))
     }
 
-    /// Does nothing: the queues are known by their messages.
+    /// Does nothing: endpoint queues are created by their messages.
     fn set_served(&mut self, _: ServedQueues) {}
 
-    /// Lets open calls end. Waiting messages are dispatched again at the next start.
+    /// Closes the queues, and waits for active calls. Waiting messages are dispatched again from
+    /// the journal at the next start.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         self.state.lease_queue.close();
         self.state.closing.send_replace(true);

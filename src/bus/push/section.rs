@@ -1,4 +1,4 @@
-//! Settings of buses that call web services.
+//! The settings of push buses.
 
 use base::networks::{Network, Networks};
 use base::values::{DurationSetting, Names, Secret, ServerAddress, check_at_least_one};
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Headers that every call has, or that belong to the connection.
+/// The headers that the manager sets in every call, or that belong to the connection. Settings
+/// cannot set them.
 const RESERVED_CALL_HEADERS: [&str; 19] = [
     "connection",
     "content-length",
@@ -63,11 +64,11 @@ pub struct PushBusSection {
     pub endpoints: BTreeMap<String, EndpointSettings>,
 }
 
-/// A web service. Settings that it lacks have the values of section `push`.
+/// The settings of a web service. Those that are absent have the values of section `push`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSettings {
-    /// The address to which each message is posted.
+    /// The URL to which each message is posted.
     pub url: ServerAddress,
     /// The most concurrent calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,34 +85,36 @@ pub struct EndpointSettings {
 }
 
 impl PushSection {
-    /// Returns the networks in which web services may be.
+    /// Parses the networks in which web services are allowed and denied.
     ///
     /// # Errors
     ///
     /// Returns an error if a setting is not a network.
     pub fn networks(&self) -> Result<Networks, String> {
-        let all = |key: &str, names: &Names| -> Result<Vec<Network>, String> {
+        let parse = |key: &str, names: &Names| -> Result<Vec<Network>, String> {
             let networks = names.0.iter().map(|text| text.parse());
-            networks.collect::<Result<_, _>>().map_err(|why| format!("push.networks.{key}: {why}"))
+            networks
+                .collect::<Result<_, _>>()
+                .map_err(|error| format!("push.networks.{key}: {error}"))
         };
         let NetworkSettings { allow, deny } = &self.networks;
-        Ok(Networks { allow: all("allow", allow)?, deny: all("deny", deny)? })
+        Ok(Networks { allow: parse("allow", allow)?, deny: parse("deny", deny)? })
     }
 
     /// Checks the section.
     ///
     /// # Errors
     ///
-    /// Returns which setting is wrong, and what was expected.
+    /// Returns an error that says which setting is wrong, and what was expected.
     pub fn validate(&self) -> Result<(), String> {
         self.networks()?;
         check_at_least_one("push.", &[("calls_max", self.calls_max)])?;
-        let spans = [
+        let durations = [
             ("connect_timeout", self.connect_timeout),
             ("retry_min", self.retry_min),
             ("retry_after_max", self.retry_after_max),
         ];
-        if let Some((name, _)) = spans.iter().find(|(_, span)| span.0.is_zero()) {
+        if let Some((name, _)) = durations.iter().find(|(_, duration)| duration.0.is_zero()) {
             return Err(format!("push.{name} is 0s, expected some time, such as 1s"));
         }
         if self.retry_max.0 < self.retry_min.0 {
@@ -123,16 +126,17 @@ impl PushSection {
         self.validate_call("push", self.concurrency, self.timeout)
     }
 
+    /// Checks the settings of a call, which are at `path` in the settings file.
     fn validate_call(
         &self,
-        place: &str,
+        path: &str,
         concurrency: usize,
         timeout: DurationSetting,
     ) -> Result<(), String> {
-        check_at_least_one(place, &[(".concurrency", concurrency)])?;
+        check_at_least_one(path, &[(".concurrency", concurrency)])?;
         if timeout.0 <= self.connect_timeout.0 {
             return Err(format!(
-                "{place}.timeout is {timeout}, expected more than push.connect_timeout, {}: a call \
+                "{path}.timeout is {timeout}, expected more than push.connect_timeout, {}: a call \
                  that has not connected by then was not delivered",
                 self.connect_timeout
             ));
@@ -142,7 +146,7 @@ impl PushSection {
 }
 
 impl EndpointSettings {
-    /// Returns the settings of a web service that a step names by its address.
+    /// Creates the settings of a web service that a step names by its URL.
     pub fn from_url(url: &str) -> EndpointSettings {
         EndpointSettings {
             url: ServerAddress(url.to_owned()),
@@ -163,40 +167,40 @@ impl EndpointSettings {
         self.timeout.unwrap_or(push.timeout).0
     }
 
-    /// Checks the settings, which are at `place`.
+    /// Checks the settings, which are at `path` in the settings file.
     ///
     /// # Errors
     ///
-    /// Returns which setting is wrong, and what was expected.
+    /// Returns an error that says which setting is wrong, and what was expected.
     pub fn validate(
         &self,
-        place: &str,
+        path: &str,
         push: &PushSection,
         networks: &Networks,
     ) -> Result<(), String> {
-        let url = parse_web_address(&self.url.0).map_err(|why| format!("{place}.url: {why}"))?;
-        if let Some(why) = ip_address(&url).and_then(|address| networks.refusal(address)) {
-            return Err(format!("{place}.url: {why}"));
+        let url = parse_web_address(&self.url.0).map_err(|error| format!("{path}.url: {error}"))?;
+        if let Some(reason) = ip_address(&url).and_then(|address| networks.refusal(address)) {
+            return Err(format!("{path}.url: {reason}"));
         }
-        push.validate_call(place, self.concurrency(push), self.timeout.unwrap_or(push.timeout))?;
+        push.validate_call(path, self.concurrency(push), self.timeout.unwrap_or(push.timeout))?;
         for (name, value) in &self.headers {
             let is_token =
                 |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             if name.is_empty() || !name.bytes().all(is_token) {
                 return Err(format!(
-                    "{place}.headers: {} is no name of a header, expected one such as \
+                    "{path}.headers: {} is no name of a header, expected one such as \
                      Authorization",
                     quote(name)
                 ));
             }
             if RESERVED_CALL_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
                 return Err(format!(
-                    "{place}.headers: the manager itself sets {name}, leave it out"
+                    "{path}.headers: the manager itself sets {name}, leave it out"
                 ));
             }
             if !value.0.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')) {
                 return Err(format!(
-                    "{place}.headers.{name} has a character that cannot stand in a header"
+                    "{path}.headers.{name} has a character that cannot stand in a header"
                 ));
             }
         }

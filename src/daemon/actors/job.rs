@@ -447,7 +447,7 @@ fn set_failure(decision: &Decision, outgoing: &mut [Outgoing]) {
     let Some(failure) = entry.failure() else { return };
     for outgoing in outgoing {
         if let Outgoing::Ack(ack) = outgoing {
-            ack.failed(failure.reason.clone());
+            ack.set_failure(failure.reason.clone());
         }
     }
 }
