@@ -257,7 +257,7 @@ pub async fn close(connection: &Connection) {
     .await;
 }
 
-/// Returns an error if the failpoint `name` is active. Tests break connections by that.
+/// Returns an error if the failpoint `name` is active. Tests use it to break connections.
 pub(super) fn fail_point(name: &'static str) -> lapin::Result<()> {
     match faults::hit(name) {
         None => Ok(()),

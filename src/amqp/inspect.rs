@@ -34,8 +34,8 @@ pub(super) async fn inspect(state: Rc<AmqpState>, queues: Vec<Arc<str>>) -> Vec<
     }
 }
 
-/// Converts the result of a check to the status of the queue, without what only the bus or the
-/// management API know.
+/// Converts the result of a check to the status of the queue. A check reports neither how many
+/// messages are unacknowledged nor whether the queue is full.
 pub fn queue_status(address: &BrokerAddress, check: QueueCheck) -> QueueStatus {
     match check {
         QueueCheck::Exists { consumers, messages } => {
@@ -50,6 +50,7 @@ pub fn queue_status(address: &BrokerAddress, check: QueueCheck) -> QueueStatus {
     }
 }
 
+/// Checks these queues over a connection of its own.
 async fn check_queues(state: &AmqpState, queues: &[Arc<str>]) -> Result<Vec<QueueCheck>, String> {
     let connection = Rc::new(state.address.open("inspecting").await?);
     let declarer = QueueDeclarer::new(connection.clone());

@@ -204,7 +204,7 @@ impl Bus for AmqpBus {
             // Dropping this future aborts the tasks.
             let Some(mut tasks) = tasks else { return };
             phase_sender.send_replace(ShutdownPhase::StopConsuming);
-            // An error means that the task panicked; it has ended in any case.
+            // An error means that the task panicked; it has ended either way.
             let _ = (&mut tasks.consumer).await;
             phase_sender.send_replace(ShutdownPhase::StopPublishing);
             let _ = (&mut tasks.publisher).await;

@@ -84,7 +84,7 @@ impl EventTopic for TopicExchange {
         Box::pin(async move {
             drop(event_sender);
             shutdown_sender.send_replace(true);
-            // An error means that the task panicked; it has ended in any case.
+            // An error means that the task panicked; it has ended either way.
             let _ = task.await;
         })
     }

@@ -87,7 +87,7 @@ impl ConsumerTask {
     /// Stops consuming, and waits until all deliveries are settled.
     async fn stop(mut self) {
         self.phase_sender.send_replace(ShutdownPhase::StopConsuming);
-        // An error means that the task panicked; it has ended in any case.
+        // An error means that the task panicked; it has ended either way.
         let _ = (&mut self.task).await;
     }
 }
@@ -103,7 +103,7 @@ impl WorkflowQueueConsumers {
     /// aborts the task.
     pub(super) async fn stop(mut self, is_graceful: bool) {
         if is_graceful {
-            // An error means that the task panicked; it has ended in any case.
+            // An error means that the task panicked; it has ended either way.
             let _ = (&mut self.0).await;
         }
     }

@@ -29,7 +29,7 @@ impl Publisher {
         connection.body_bytes_max = parse_size_limit(broker_text).or(connection.body_bytes_max);
         let body_bytes = |published: &PublishedMessage| published.body_bytes;
         let largest_bytes = connection.published.values().map(body_bytes).max().unwrap_or(0);
-        // The broker does not say which message it was. The largest is too large in any case.
+        // The broker does not say which message it was. The largest is too large either way.
         let is_suspect = |published: &PublishedMessage| {
             published.body_bytes == largest_bytes
                 || connection.body_bytes_max.is_some_and(|max| published.body_bytes > max)
