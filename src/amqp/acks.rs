@@ -1,35 +1,36 @@
-//! Decides which acks to send to the broker: as few as possible, by acknowledging whole prefixes of
-//! deliveries at once.
+//! Decides which acks to send to the broker. One ack covers several deliveries where possible.
 
 use bus::Disposition;
 use std::collections::BTreeMap;
 
-/// What to send to the broker about one delivery, or about a prefix of deliveries.
+/// An acknowledgement that is sent to the broker, by delivery tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acknowledgement {
     /// Acknowledges this delivery.
     Ack(u64),
-    /// Acknowledges this delivery and all before it.
+    /// Acknowledges this delivery and all earlier ones.
     AckUpTo(u64),
     /// Requeues this delivery.
     Requeue(u64),
 }
 
-/// The deliveries of one channel. Their tags count from 1 without gaps.
+/// The settlement of the deliveries of one channel. Their tags count from 1 without gaps.
 #[derive(Debug)]
 pub(super) struct AckWindow {
+    /// The tag of the last delivery.
     delivered: u64,
-    /// Every delivery up to this tag is settled at the broker.
+    /// Every delivery up to this tag is settled.
     settled_up_to: u64,
-    /// Deliveries that were settled after an unsettled one, each with whether its ack is still
+    /// The settled deliveries after the first unsettled one, by tag, each with whether its ack is
     /// pending.
     settled_early: BTreeMap<u64, bool>,
+    /// The number of pending acks in `settled_early`.
     pending_acks: usize,
     pending_acks_max: usize,
 }
 
 impl AckWindow {
-    /// Creates a window without deliveries. When more than `pending_acks_max` acks wait behind an
+    /// Creates a window without deliveries. If more than `pending_acks_max` acks wait behind an
     /// unsettled delivery, they are sent one by one.
     pub(super) fn new(pending_acks_max: usize) -> AckWindow {
         AckWindow {
@@ -41,11 +42,12 @@ impl AckWindow {
         }
     }
 
+    /// Adds the next delivery.
     pub(super) fn record_delivery(&mut self, tag: u64) {
         self.delivered = tag;
     }
 
-    /// Returns how many deliveries are not settled.
+    /// Returns the number of unsettled deliveries.
     pub(super) fn unsettled(&self) -> usize {
         usize::try_from(self.delivered - self.settled_up_to).unwrap_or(usize::MAX)
             - self.settled_early.len()
@@ -56,7 +58,8 @@ impl AckWindow {
         self.pending_acks > 0
     }
 
-    /// Settles a delivery. What must be sent at once is pushed to `answers`.
+    /// Settles a delivery. Pushes a requeue to `acknowledgements`; an ack waits for
+    /// [`AckWindow::flush`].
     pub(super) fn settle(
         &mut self,
         tag: u64,
@@ -75,23 +78,24 @@ impl AckWindow {
         }
     }
 
-    /// Ends a burst of settlements, and pushes what must be sent now to `answers`. With `all`, no
-    /// ack is held back.
-    pub(super) fn flush(&mut self, all: bool, acknowledgements: &mut Vec<Acknowledgement>) {
-        let mut acked = None;
-        while let Some(owed) = self.settled_early.remove(&(self.settled_up_to + 1)) {
+    /// Ends a burst of settlements: pushes the acks that are sent now to `acknowledgements`. With
+    /// `flush_all`, no ack stays pending.
+    pub(super) fn flush(&mut self, flush_all: bool, acknowledgements: &mut Vec<Acknowledgement>) {
+        let mut last_acked = None;
+        while let Some(is_pending) = self.settled_early.remove(&(self.settled_up_to + 1)) {
             self.settled_up_to += 1;
-            if owed {
+            if is_pending {
                 self.pending_acks -= 1;
-                // A requeued delivery must never be acknowledged: the broker no longer knows its
-                // tag and would close the channel.
-                acked = Some(self.settled_up_to);
+                // The tag must not be that of a requeued delivery: the broker no longer knows it,
+                // and would close the channel.
+                last_acked = Some(self.settled_up_to);
             }
         }
-        acknowledgements.extend(acked.map(Acknowledgement::AckUpTo));
-        if all || self.pending_acks > self.pending_acks_max {
-            for (tag, owed) in self.settled_early.iter_mut().filter(|(_, owed)| **owed) {
-                *owed = false;
+        acknowledgements.extend(last_acked.map(Acknowledgement::AckUpTo));
+        if flush_all || self.pending_acks > self.pending_acks_max {
+            for (tag, is_pending) in self.settled_early.iter_mut().filter(|(_, pending)| **pending)
+            {
+                *is_pending = false;
                 acknowledgements.push(Acknowledgement::Ack(*tag));
             }
             self.pending_acks = 0;
@@ -103,8 +107,8 @@ impl AckWindow {
 mod tests {
     use super::*;
 
-    fn window(delivered: u64, owed_max: usize) -> AckWindow {
-        let mut window = AckWindow::new(owed_max);
+    fn window(delivered: u64, pending_acks_max: usize) -> AckWindow {
+        let mut window = AckWindow::new(pending_acks_max);
         (1..=delivered).for_each(|tag| window.record_delivery(tag));
         window
     }
@@ -112,18 +116,18 @@ mod tests {
     fn settle(
         window: &mut AckWindow,
         dispositions: &[(u64, Disposition)],
-        all: bool,
+        flush_all: bool,
     ) -> Vec<Acknowledgement> {
-        let mut answers = Vec::new();
-        dispositions
-            .iter()
-            .for_each(|(tag, disposition)| window.settle(*tag, *disposition, &mut answers));
-        window.flush(all, &mut answers);
-        answers
+        let mut acknowledgements = Vec::new();
+        dispositions.iter().for_each(|(tag, disposition)| {
+            window.settle(*tag, *disposition, &mut acknowledgements)
+        });
+        window.flush(flush_all, &mut acknowledgements);
+        acknowledgements
     }
 
     #[test]
-    fn a_prefix_is_acknowledged_at_once() {
+    fn consecutive_deliveries_are_acknowledged_together() {
         let mut window = window(5, 10);
         assert_eq!(
             settle(
@@ -137,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn acks_behind_a_gap_wait_for_it_to_close() {
+    fn acks_behind_an_unsettled_delivery_wait_for_it() {
         let mut window = window(5, 10);
         assert_eq!(settle(&mut window, &[(2, Disposition::Ack), (4, Disposition::Ack)], false), []);
         assert!(window.has_pending_acks());
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_acks_behind_a_gap_go_out_one_by_one() {
+    fn too_many_waiting_acks_are_sent_one_by_one() {
         let mut window = window(5, 2);
         assert_eq!(
             settle(
@@ -185,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_all_acks_are_sent() {
+    fn a_full_flush_sends_all_acks() {
         let mut window = window(3, 10);
         assert_eq!(settle(&mut window, &[(3, Disposition::Ack)], true), [Acknowledgement::Ack(3)]);
         assert_eq!((window.unsettled(), window.has_pending_acks()), (2, false));

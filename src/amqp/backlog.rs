@@ -1,4 +1,4 @@
-//! The publications that wait, whichever connection there is.
+//! The publications that wait to be sent. They outlive connections.
 
 use super::publisher_connection::PendingPublication;
 use bus::Publication;
@@ -6,66 +6,70 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// A command of the bus's owner. Commands are applied in order.
+/// A command to the publisher. Commands are applied in order.
 pub(super) enum PublisherCommand {
     Publish(Box<Publication>),
-    /// Withdraws the message with this id, unless it was sent.
+    /// Withdraws the message with this id unless it was sent.
     Withdraw(String),
 }
 
-/// The publications that wait, and the queues that they go to.
+/// The publications that wait to be sent, and what is known of their queues.
 pub(super) struct Backlog {
+    /// Messages to send as soon as possible, in order.
     pub(super) waiting: VecDeque<PendingPublication>,
-    /// Messages whose queue is being checked.
+    /// Messages to a queue that is not known to exist, by queue.
     pub(super) parked: HashMap<Arc<str>, VecDeque<PendingPublication>>,
+    /// Messages to send again later, by time and a unique number.
     pub(super) delayed: BTreeMap<(Instant, u64), PendingPublication>,
     /// The queues to check after each reconnect.
     pub(super) known_queues: HashSet<Arc<str>>,
-    /// Queues that lost their messages, which is not reported to the manager yet.
+    /// Queues that lost their messages, and whose loss is not yet reported to the manager.
     pub(super) lost_queues: HashSet<Arc<str>>,
 }
 
 impl Backlog {
+    /// Creates an empty backlog that knows these queues.
     pub(super) fn new(queues: &[Arc<str>]) -> Backlog {
-        let queues = queues.iter().cloned().collect();
         Backlog {
             waiting: VecDeque::new(),
             parked: HashMap::new(),
             delayed: BTreeMap::new(),
-            known_queues: queues,
+            known_queues: queues.iter().cloned().collect(),
             lost_queues: HashSet::new(),
         }
     }
 
-    /// Applies commands. Passes the ids of withdrawn messages to `on_withdrawn`, for those may be
-    /// on their way. Returns how many waiting messages were removed.
+    /// Applies commands. Passes the ids of withdrawn messages to `on_withdrawn`, because some may
+    /// have been sent already. Returns how many messages were removed from the backlog.
     pub(super) fn apply(
         &mut self,
         commands: impl IntoIterator<Item = PublisherCommand>,
         mut on_withdrawn: impl FnMut(&HashSet<String>),
     ) -> usize {
-        let (mut withdrawn, mut removed) = (HashSet::new(), 0);
+        let mut withdrawn_ids = HashSet::new();
+        let mut removed = 0;
         for command in commands {
             match command {
-                PublisherCommand::Withdraw(id) => drop(withdrawn.insert(id)),
+                PublisherCommand::Withdraw(id) => drop(withdrawn_ids.insert(id)),
                 PublisherCommand::Publish(message) => {
-                    // A later message may have the id of a withdrawn one.
-                    if withdrawn.contains(&message.id) {
-                        on_withdrawn(&withdrawn);
-                        removed += self.remove(&withdrawn);
-                        withdrawn.clear();
+                    // A later message may reuse the id of a withdrawn one.
+                    if withdrawn_ids.contains(&message.id) {
+                        on_withdrawn(&withdrawn_ids);
+                        removed += self.remove(&withdrawn_ids);
+                        withdrawn_ids.clear();
                     }
                     self.waiting.push_back(PendingPublication::new(*message));
                 }
             }
         }
-        if !withdrawn.is_empty() {
-            on_withdrawn(&withdrawn);
-            removed += self.remove(&withdrawn);
+        if !withdrawn_ids.is_empty() {
+            on_withdrawn(&withdrawn_ids);
+            removed += self.remove(&withdrawn_ids);
         }
         removed
     }
 
+    /// Removes the messages with these ids. Returns how many there were.
     fn remove(&mut self, ids: &HashSet<String>) -> usize {
         let is_match = |pending: &PendingPublication| ids.contains(&pending.message.id);
         let mut removed = 0;

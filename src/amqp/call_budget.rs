@@ -1,31 +1,35 @@
-//! Bounds the bytes of unsettled calls in memory, for each workflow's queue.
+//! Bounds the bytes of unsettled calls in memory, for each workflow queue.
 //!
-//! The broker bounds only their number, and calls may wait long: for other jobs to end, or for
-//! memory. So the prefetch follows their size. A queue whose calls are too large together is
-//! consumed anew with a smaller prefetch, and the other calls wait in the broker. Once no call is
-//! unsettled, the queue is consumed with the whole prefetch again.
+//! The broker bounds only the number of unsettled calls, and a call may stay unsettled for long:
+//! until other jobs end, or until there is memory. So the prefetch adapts to the size of calls. If
+//! they exceed the budget, the queue is consumed again with a smaller prefetch, and the other
+//! calls wait in the broker. Once no call is unsettled, the full prefetch is restored.
 
 use base::budget::{Permit, ResourceBudget};
 
-/// The budget of one workflow queue's calls.
+/// The budget of the calls of one workflow queue.
 pub(super) struct CallBudget {
     budget: ResourceBudget,
     bytes_max: usize,
+    /// The full prefetch.
     prefetch_max: u16,
+    /// The current prefetch.
     prefetch: u16,
-    largest: usize,
+    /// The size of the largest call since the prefetch was restored, in bytes, at least 1.
+    largest_bytes: usize,
 }
 
-/// Whether a delivered call is admitted.
+/// The result of admitting a delivered call.
 #[derive(Debug)]
 pub(super) enum CallAdmission {
-    /// There is room for it, or it is the only one.
+    /// It is admitted; without a permit if the budget is exhausted.
     Admitted(Option<Permit>),
-    /// It is requeued with the others, for the prefetch is too large for them.
+    /// The unsettled calls exceed the budget, so the prefetch was reduced. All are requeued.
     PrefetchTooLarge,
 }
 
 impl CallBudget {
+    /// Creates a budget of `bytes_max` bytes, with the full prefetch.
     pub(super) fn new(bytes_max: usize, prefetch_max: u16) -> CallBudget {
         let prefetch_max = prefetch_max.max(1);
         CallBudget {
@@ -33,7 +37,7 @@ impl CallBudget {
             bytes_max,
             prefetch_max,
             prefetch: prefetch_max,
-            largest: 1,
+            largest_bytes: 1,
         }
     }
 
@@ -47,22 +51,22 @@ impl CallBudget {
         self.prefetch < self.prefetch_max
     }
 
-    /// Restores the whole prefetch. Call it when no call is unsettled.
+    /// Restores the full prefetch. Must be called only while no call is unsettled.
     pub(super) fn restore_prefetch(&mut self) {
         self.prefetch = self.prefetch_max;
-        self.largest = 1;
+        self.largest_bytes = 1;
     }
 
-    /// Admits a call that was delivered. With `is_alone`, no other call is unsettled.
+    /// Admits a delivered call of `bytes`, or reduces the prefetch. With `is_alone`, no other call
+    /// is unsettled, and the call is admitted even if the budget is exhausted.
     pub(super) fn admit(&mut self, bytes: usize, is_alone: bool) -> CallAdmission {
-        self.largest = self.largest.max(bytes);
+        self.largest_bytes = self.largest_bytes.max(bytes);
         match self.budget.try_acquire(bytes) {
             None if !is_alone => {
-                let that_fit = self.bytes_max / self.largest;
-                let fitting = u16::try_from(that_fit).unwrap_or(u16::MAX);
-                // The prefetch at least halves each time, for earlier calls may still use the
-                // budget.
-                self.prefetch = fitting.min(self.prefetch / 2).max(1);
+                let capacity = self.bytes_max / self.largest_bytes;
+                let capacity = u16::try_from(capacity).unwrap_or(u16::MAX);
+                // The prefetch is at least halved, because earlier calls may still use the budget.
+                self.prefetch = capacity.min(self.prefetch / 2).max(1);
                 CallAdmission::PrefetchTooLarge
             }
             permit => CallAdmission::Admitted(permit),
@@ -75,30 +79,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_large_calls_reduce_the_prefetch_to_what_fits() {
-        let mut calls = CallBudget::new(100 << 10, 2_000);
-        let first = calls.admit(40 << 10, true);
-        let second = calls.admit(40 << 10, false);
+    fn large_calls_reduce_the_prefetch_to_what_fits_the_budget() {
+        let mut budget = CallBudget::new(100 << 10, 2_000);
+        let first = budget.admit(40 << 10, true);
+        let second = budget.admit(40 << 10, false);
         assert!(matches!(
             (&first, &second),
             (CallAdmission::Admitted(Some(_)), CallAdmission::Admitted(Some(_)))
         ));
-        assert!(matches!(calls.admit(40 << 10, false), CallAdmission::PrefetchTooLarge));
-        assert!(calls.is_reduced());
-        assert_eq!(calls.prefetch(), 2);
+        assert!(matches!(budget.admit(40 << 10, false), CallAdmission::PrefetchTooLarge));
+        assert!(budget.is_reduced());
+        assert_eq!(budget.prefetch(), 2);
         drop((first, second));
-        let alone = calls.admit(200 << 10, true);
-        assert!(matches!(alone, CallAdmission::Admitted(Some(_))), "alone");
-        assert!(matches!(calls.admit(200 << 10, false), CallAdmission::PrefetchTooLarge));
-        assert_eq!(calls.prefetch(), 1);
+        let alone = budget.admit(200 << 10, true);
+        assert!(matches!(alone, CallAdmission::Admitted(Some(_))), "a single call");
+        assert!(matches!(budget.admit(200 << 10, false), CallAdmission::PrefetchTooLarge));
+        assert_eq!(budget.prefetch(), 1);
         drop(alone);
-        let whole = calls.admit(100 << 10, true);
+        let filling = budget.admit(100 << 10, true);
         assert!(
-            matches!(calls.admit(1, true), CallAdmission::Admitted(None)),
-            "alone, whoever has the room"
+            matches!(budget.admit(1, true), CallAdmission::Admitted(None)),
+            "a single call is admitted even if the budget is exhausted"
         );
-        drop(whole);
-        calls.restore_prefetch();
-        assert_eq!((calls.prefetch(), calls.is_reduced()), (2_000, false));
+        drop(filling);
+        budget.restore_prefetch();
+        assert_eq!((budget.prefetch(), budget.is_reduced()), (2_000, false));
     }
 }

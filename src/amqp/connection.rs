@@ -1,5 +1,5 @@
-//! The broker's address: opens connections to it, and explains errors of connections in plain
-//! words.
+//! The broker's address: opens connections to it, and explains connection errors in plain words.
+//! Also the backoff between reconnects, and the reason that is logged once.
 
 use super::credentials::{STRAY_AT, has_stray_at, mask_credentials};
 use super::settings::{AmqpError, AmqpSettings};
@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long opening a connection may take, unless the address sets `?connection_timeout=` (in ms).
-const OPEN_SECONDS_MAX: u64 = 10;
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the orderly closing of a connection may take.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
+/// How long closing a connection may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The longest name of a virtual host that AMQP can carry, in bytes.
+/// The longest name of a virtual host in AMQP, in bytes.
 const VHOST_BYTES_MAX: usize = 255;
 
 /// The virtual host of an address without one.
@@ -37,6 +37,10 @@ pub struct BrokerAddress {
 
 impl BrokerAddress {
     /// Parses the address in the settings, and checks the name of the reply queue.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if either is invalid.
     pub fn parse(settings: &AmqpSettings) -> Result<BrokerAddress, AmqpError> {
         let AmqpSettings { server, vhost, reply_queue, heartbeat, authorities, .. } = settings;
         let address =
@@ -48,35 +52,40 @@ impl BrokerAddress {
     }
 
     /// Parses an address. `vhost` replaces the virtual host in it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the address is invalid.
     pub fn parse_server(
         server: &str,
         vhost: Option<&str>,
         heartbeat: Duration,
         authorities: &Authorities,
     ) -> Result<BrokerAddress, AmqpError> {
-        let refused = |why: &str| {
-            Err(AmqpError::Address { address: mask_credentials(server), why: why.to_owned() })
+        let reject = |reason: &str| {
+            let address = mask_credentials(server);
+            Err(AmqpError::Address { address, reason: reason.to_owned() })
         };
         match server.split_once("://") {
-            Some(("amqp" | "amqps", rest)) if !rest.is_empty() => {}
-            Some(("amqp" | "amqps", _)) => return refused("the host is missing"),
-            Some(_) => return refused("it does not begin with amqp:// or amqps://"),
-            None => return refused("there is no :// in it"),
+            Some(("amqp" | "amqps", address)) if !address.is_empty() => {}
+            Some(("amqp" | "amqps", _)) => return reject("the host is missing"),
+            Some(_) => return reject("it does not begin with amqp:// or amqps://"),
+            None => return reject("there is no :// in it"),
         }
         if has_stray_at(server) {
-            return refused(STRAY_AT);
+            return reject(STRAY_AT);
         }
-        // With :// in place, lapin's error texts repeat nothing of the address.
+        // Once :// is present, lapin's errors quote no part of the address.
         let mut uri = match server.parse::<AMQPUri>() {
             Ok(uri) => uri,
-            Err(why) => return refused(&why),
+            Err(reason) => return reject(&reason),
         };
         if let Some(host) = ipv6_host(server) {
-            // lapin parses such an address as one without a host, and would connect to localhost.
+            // lapin finds no host in such an address, and would connect to localhost.
             uri.authority.host = host.to_owned();
         }
         if uri.vhost.is_empty() {
-            // The address ends with /. Most clients take that for the default virtual host, and one
+            // The address ends with /. Most clients then use the default virtual host, and one
             // named "" hardly ever exists.
             uri.vhost = DEFAULT_VHOST.to_owned();
         }
@@ -84,14 +93,14 @@ impl BrokerAddress {
             uri.vhost = vhost.to_owned();
         }
         if uri.vhost.len() > VHOST_BYTES_MAX {
-            return refused("its virtual host has more than 255 bytes");
+            return reject("its virtual host has more than 255 bytes");
         }
         let heartbeat_s = heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
         uri.query.heartbeat.get_or_insert(u16::try_from(heartbeat_s).unwrap_or(u16::MAX));
         Ok(BrokerAddress { uri, tls: Arc::new(authorities.client_config()) })
     }
 
-    /// Returns the broker's user that the manager logs in as.
+    /// Returns the user as which the manager logs in.
     pub(super) fn user(&self) -> &str {
         &self.uri.authority.userinfo.username
     }
@@ -101,11 +110,11 @@ impl BrokerAddress {
         &self.uri.vhost
     }
 
-    /// Opens a connection. `role` names it in the broker's lists.
+    /// Opens a connection. The broker lists it under the name `role`.
     ///
     /// # Errors
     ///
-    /// A sentence for the user says why it could not be opened.
+    /// Returns the reason, as a sentence for the user, if the connection cannot be opened.
     pub async fn open(&self, role: &str) -> Result<Connection, String> {
         self.open_with_hooks(role, ConnectionHooks::default()).await
     }
@@ -120,9 +129,7 @@ impl BrokerAddress {
             .with_connection_name(format!("workflow-manager: {role}").into())
             .with_client_property("product".into(), "workflow-manager".into())
             .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
-        let allowed = Duration::from_millis(
-            self.uri.query.connection_timeout.unwrap_or(OPEN_SECONDS_MAX * 1000),
-        );
+        let timeout = self.uri.query.connection_timeout.map_or(OPEN_TIMEOUT, Duration::from_millis);
         fail_point("amqp::connect").map_err(|error| self.explain(&error))?;
         let opening = Box::pin(filtered_stream::connect(
             self.uri.clone(),
@@ -130,34 +137,34 @@ impl BrokerAddress {
             self.tls.clone(),
             hooks,
         ));
-        match tokio::time::timeout(allowed, opening).await {
-            Ok(opened) => opened.map_err(|error| self.explain(&error)),
-            Err(_) => Err(format!("{} did not answer within {allowed:?}", self.authority())),
+        match tokio::time::timeout(timeout, opening).await {
+            Ok(result) => result.map_err(|error| self.explain(&error)),
+            Err(_) => Err(format!("{} did not answer within {timeout:?}", self.authority())),
         }
     }
 
-    /// Explains an error of a connection, in one sentence.
+    /// Explains a connection error to the user, in one sentence.
     #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
     pub fn explain(&self, error: &lapin::Error) -> String {
         match error.kind() {
-            ErrorKind::IOError(why) if why.kind() == io::ErrorKind::ConnectionRefused => {
+            ErrorKind::IOError(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 format!("no broker listens at {} (connection refused)", self.authority())
             }
-            ErrorKind::IOError(why) if why.kind() == io::ErrorKind::ConnectionAborted => {
+            ErrorKind::IOError(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
                 format!(
                     "{} closed the connection without a word: is it a RabbitMQ, and is amqp or \
                      amqps right?",
                     self.authority()
                 )
             }
-            ErrorKind::IOError(why) if why.to_string().contains("InvalidContentType") => {
+            ErrorKind::IOError(error) if error.to_string().contains("InvalidContentType") => {
                 format!(
-                    "{} answers, and not with TLS ({why}): is it amqp instead of amqps, or \
+                    "{} answers, and not with TLS ({error}): is it amqp instead of amqps, or \
                      another port (with TLS 5671)?",
                     self.authority()
                 )
             }
-            ErrorKind::IOError(why) => format!("no connection to {}: {why}", self.authority()),
+            ErrorKind::IOError(error) => format!("no connection to {}: {error}", self.authority()),
             ErrorKind::ParsingError(_) => {
                 format!(
                     "{} answers, and not in AMQP 0-9-1: is it a RabbitMQ, and is this its AMQP \
@@ -165,7 +172,7 @@ impl BrokerAddress {
                     self.authority()
                 )
             }
-            ErrorKind::ProtocolError(why) => self.explain_protocol_error(why),
+            ErrorKind::ProtocolError(error) => self.explain_protocol_error(error),
             ErrorKind::MissingHeartbeatError => {
                 format!("{} has been silent for two heartbeats", self.authority())
             }
@@ -173,11 +180,12 @@ impl BrokerAddress {
         }
     }
 
-    #[allow(clippy::wildcard_enum_match_arm, reason = "the other codes need no words of their own")]
-    fn explain_protocol_error(&self, why: &lapin::protocol::AMQPError) -> String {
-        let (text, vhost, user) =
-            (why.get_message(), &self.uri.vhost, &self.uri.authority.userinfo.username);
-        match why.kind() {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the other codes need no explanation")]
+    fn explain_protocol_error(&self, error: &lapin::protocol::AMQPError) -> String {
+        let (text, vhost, user) = (error.get_message(), self.vhost(), self.user());
+        match error.kind() {
+            // "Login was refused" or "login refused", and of the user guest "can only connect via
+            // localhost".
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
                 if text.as_str().contains("ogin") || text.as_str().contains("can only connect") =>
             {
@@ -213,6 +221,7 @@ impl BrokerAddress {
         self.uri.scheme == AMQPScheme::AMQPS
     }
 
+    /// Returns the host and the port, for messages.
     fn authority(&self) -> String {
         format!("{}:{}", self.uri.authority.host, self.uri.authority.port)
     }
@@ -225,27 +234,30 @@ impl fmt::Display for BrokerAddress {
             "{}://{}/{}",
             self.uri.scheme,
             self.authority(),
-            if self.uri.vhost == "/" { "" } else { &self.uri.vhost }
+            if self.uri.vhost == DEFAULT_VHOST { "" } else { &self.uri.vhost }
         )
     }
 }
 
+/// Returns the host of the address if it is an IPv6 address in brackets.
 fn ipv6_host(server: &str) -> Option<&str> {
-    let (_, rest) = server.split_once("://")?;
-    let authority = rest.split(['/', '?', '#']).next()?;
+    let (_, address) = server.split_once("://")?;
+    let authority = address.split(['/', '?', '#']).next()?;
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     Some(host.strip_prefix('[')?.split_once(']')?.0)
 }
 
-/// Closes the connection in order, but does not wait long for a broker that does not answer.
+/// Closes the connection gracefully. Gives up after a short timeout.
 pub async fn close(connection: &Connection) {
     // An error means that it is closed already.
-    let _ =
-        tokio::time::timeout(CLOSE_MAX, connection.close(200, "closed by workflow-manager".into()))
-            .await;
+    let _ = tokio::time::timeout(
+        CLOSE_TIMEOUT,
+        connection.close(200, "closed by workflow-manager".into()),
+    )
+    .await;
 }
 
-/// Lets tests break a connection.
+/// Returns an error if the failpoint `name` is active. Tests use it to break connections.
 pub(super) fn fail_point(name: &'static str) -> lapin::Result<()> {
     match faults::hit(name) {
         None => Ok(()),
@@ -253,44 +265,45 @@ pub(super) fn fail_point(name: &'static str) -> lapin::Result<()> {
     }
 }
 
-/// Returns the code and text with which the broker closed a channel, if the error means that.
+/// Returns the code and text with which the broker closed a channel; `None` for other errors.
 #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
 pub fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str)> {
     match error.kind() {
-        ErrorKind::ProtocolError(why) => match why.kind() {
-            AMQPErrorKind::Soft(code) => Some((code.clone(), why.get_message().as_str())),
+        ErrorKind::ProtocolError(error) => match error.kind() {
+            AMQPErrorKind::Soft(code) => Some((code.clone(), error.get_message().as_str())),
             AMQPErrorKind::Hard(_) => None,
         },
         _ => None,
     }
 }
 
-/// The last reason that was logged, so that it is not logged again at each attempt.
+/// The last reason that was logged. It is not logged again on each retry.
 #[derive(Default)]
 pub(super) struct LastReason(Option<String>);
 
 impl LastReason {
-    /// Returns whether this reason is new, and remembers it.
+    /// Remembers this reason. Returns whether it differs from the last one.
     pub(super) fn record_if_new(&mut self, reason: &str) -> bool {
-        let is_news = !self.is_last(reason);
-        if is_news {
+        let is_new = !self.is_last(reason);
+        if is_new {
             self.0 = Some(reason.to_owned());
         }
-        is_news
+        is_new
     }
 
+    /// Returns whether this reason is the last one.
     pub(super) fn is_last(&self, reason: &str) -> bool {
         self.0.as_deref() == Some(reason)
     }
 }
 
-/// Converts a duration to the whole milliseconds that are logged.
+/// Converts a duration to whole milliseconds, for the log.
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The backoff between reconnects: each delay is twice the last, with jitter so that many managers
-/// do not return at once.
+/// The exponential backoff between reconnects. The jitter keeps many managers from reconnecting at
+/// the same time.
 pub(super) struct ReconnectBackoff {
     builder: ExponentialBuilder,
     delays: ExponentialBackoff,
@@ -298,9 +311,10 @@ pub(super) struct ReconnectBackoff {
 }
 
 impl ReconnectBackoff {
+    /// Creates a backoff whose delays grow from `min` to `max`.
     pub(super) fn new(min: Duration, max: Duration) -> ReconnectBackoff {
         let max = max.max(min);
-        // The jitter may double a pause: the doubling stops at half of the cap to keep it.
+        // The jitter may double a delay, so the delay without jitter is capped at half of `max`.
         let builder = ExponentialBuilder::new()
             .with_min_delay(min)
             .with_max_delay((max / 2).max(min))
@@ -309,16 +323,19 @@ impl ReconnectBackoff {
         ReconnectBackoff { builder, delays: builder.build(), max }
     }
 
+    /// Returns the delay before the next attempt, and doubles the one after it.
     pub(super) fn next_delay(&mut self) -> Duration {
-        self.delays.next().map_or(self.max, |pause| pause.min(self.max))
+        self.delays.next().map_or(self.max, |delay| delay.min(self.max))
     }
 
+    /// Starts again with the shortest delay.
     pub(super) fn reset(&mut self) {
         self.delays = self.builder.build();
     }
 }
 
-/// Parses the limit from the broker's text "message size … is larger than configured max size …".
+/// Parses the limit at the end of the broker's text "message size … is larger than configured max
+/// size …".
 pub(super) fn parse_size_limit(text: &str) -> Option<usize> {
     text.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
 }
@@ -400,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_new_once_until_another_comes() {
+    fn a_repeated_reason_is_new_only_after_another_one() {
         let mut last = LastReason::default();
         let is_new =
             ["refused", "refused", "gone", "refused"].map(|reason| last.record_if_new(reason));
@@ -421,18 +438,18 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_from_min_to_max() {
+    fn delays_grow_from_min_to_max() {
         let (min, max) = (Duration::from_secs(1), Duration::from_secs(30));
-        let mut pauses = ReconnectBackoff::new(min, max);
-        let first = pauses.next_delay();
+        let mut backoff = ReconnectBackoff::new(min, max);
+        let first = backoff.next_delay();
         assert!(first >= min && first <= 2 * min, "{first:?}");
-        let later: Vec<Duration> = (0..20).map(|_| pauses.next_delay()).collect();
+        let later: Vec<Duration> = (0..20).map(|_| backoff.next_delay()).collect();
         assert!(
-            later.iter().all(|pause| *pause >= min && *pause <= max) && later[19] >= max / 2,
+            later.iter().all(|delay| *delay >= min && *delay <= max) && later[19] >= max / 2,
             "{later:?}"
         );
-        pauses.reset();
-        assert!(pauses.next_delay() <= 2 * min);
+        backoff.reset();
+        assert!(backoff.next_delay() <= 2 * min);
     }
 
     #[test]

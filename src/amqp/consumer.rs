@@ -23,14 +23,17 @@ use tokio::sync::watch;
 /// How long the first connection of a process waits until another consumer is gone. The broker may
 /// not have noticed yet that the previous process was killed.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(5);
-const PREDECESSOR_PAUSE: Duration = Duration::from_millis(250);
 
-/// The interval at which the delivery budget is checked for room.
+/// The longest delay between two checks for another consumer.
+const PREDECESSOR_RETRY_DELAY: Duration = Duration::from_millis(250);
+
+/// The interval at which the delivery budget is checked for capacity.
 const BUDGET_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The tag of the consumer of the reply queue.
 const CONSUMER_TAG: &str = "workflow-manager";
 
-/// Consumes over any number of connections, until the bus is closed.
+/// Consumes the reply queue and the workflow queues, and reconnects, until the bus is closed.
 pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<ShutdownPhase>) {
     let mut backoff =
         ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
@@ -39,22 +42,22 @@ pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<Shutdo
         state: state.clone(),
     };
     loop {
-        let opened = tokio::select! {
+        let result = tokio::select! {
             biased;
             () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
-            opened = Box::pin(consumer.open_within_budget()) => opened,
+            result = Box::pin(consumer.open_within_budget()) => result,
         };
-        let end = match opened {
-            Ok(opened) => {
-                let since = clock::timer_now();
+        let end = match result {
+            Ok(open_consumer) => {
+                let connected_at = clock::timer_now();
                 tracing::info!(
                     server = %state.address,
                     queue = state.settings.reply_queue,
                     "consuming replies"
                 );
                 state.state_reporter.set_up(Side::Consumer);
-                let end = consumer.consume(opened, &mut phases).await;
-                if since.elapsed() >= state.settings.reconnect_min {
+                let end = consumer.consume(open_consumer, &mut phases).await;
+                if connected_at.elapsed() >= state.settings.reconnect_min {
                     backoff.reset();
                 }
                 end
@@ -74,11 +77,11 @@ pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<Shutdo
                 return;
             }
             ConsumerEnd::Lost(reason) => {
-                let pause = backoff.next_delay();
-                state.report_down(Side::Consumer, &reason, pause);
+                let delay = backoff.next_delay();
+                state.report_down(Side::Consumer, &reason, delay);
                 tokio::select! {
                     () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
-                    () = tokio::time::sleep(pause) => {}
+                    () = tokio::time::sleep(delay) => {}
                 }
             }
         }
@@ -86,20 +89,23 @@ pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<Shutdo
     state.state_reporter.set_down(Side::Consumer, "closed");
 }
 
+/// Why a connection stopped consuming, or never started.
 enum ConsumerEnd {
     /// The bus is closed.
     Closed,
-    /// The connection is lost; another attempt may help.
+    /// The connection is lost, for this reason. Another attempt may succeed.
     Lost(String),
-    /// No further attempt by this process would help.
+    /// No further attempt of this process can succeed, for this reason.
     Fatal(String),
 }
 
+/// The consuming side of the bus.
 struct Consumer {
     state: Rc<AmqpState>,
     reply_consumer: QueueConsumer,
 }
 
+/// A connection that consumes the reply queue.
 struct OpenConsumer {
     connection: Rc<Connection>,
     flow: Arc<DeliveryFlow>,
@@ -107,16 +113,16 @@ struct OpenConsumer {
     deliveries: lapin::Consumer,
 }
 
-/// Why a connection could not consume.
+/// Why the reply queue could not be consumed.
 enum OpenError {
-    /// Another process consumes; how that was noticed.
+    /// Another process consumes it; with the evidence.
     InUse(String),
     Other(String),
 }
 
 impl Consumer {
-    /// Opens a connection once deliveries of an earlier one leave room in the budget. Those that
-    /// are not settled yet are redelivered on the new connection.
+    /// Opens a connection once the budget has capacity again. Deliveries of an earlier connection
+    /// that are still unsettled then are redelivered on the new one.
     async fn open_within_budget(&self) -> Result<OpenConsumer, ConsumerEnd> {
         while !self.state.delivery_budget.has_capacity() {
             tokio::time::sleep(BUDGET_POLL_INTERVAL).await;
@@ -124,6 +130,7 @@ impl Consumer {
         self.open().await
     }
 
+    /// Opens a connection. On the first one, waits a short time for a previous process to end.
     async fn open(&self) -> Result<OpenConsumer, ConsumerEnd> {
         let flow = DeliveryFlow::new(&self.state.delivery_budget);
         let opening = self.state.address.open_with_hooks(
@@ -131,26 +138,26 @@ impl Consumer {
             ConnectionHooks { flow: Some(flow.clone()), ..ConnectionHooks::default() },
         );
         let connection = Rc::new(opening.await.map_err(ConsumerEnd::Lost)?);
-        let in_use_until = clock::timer_now() + PREDECESSOR_TIMEOUT;
-        // The jitter matters: of two processes that gave way to each other, one comes first the
-        // next time.
-        let mut backoff = ReconnectBackoff::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
+        let in_use_deadline = clock::timer_now() + PREDECESSOR_TIMEOUT;
+        // The jitter breaks the tie between two processes that backed off for each other.
+        let mut backoff =
+            ReconnectBackoff::new(PREDECESSOR_RETRY_DELAY / 2, PREDECESSOR_RETRY_DELAY);
         loop {
             match self.try_consume(&connection, &flow).await {
-                Ok(session) => return Ok(session),
+                Ok(open_consumer) => return Ok(open_consumer),
                 Err(OpenError::Other(reason)) => return Err(ConsumerEnd::Lost(reason)),
-                Err(OpenError::InUse(how)) => {
+                Err(OpenError::InUse(evidence)) => {
                     let queue = &self.state.settings.reply_queue;
                     let reason = format!(
-                        "another process consumes the reply queue \"{queue}\" of {} ({how}); stop \
-                         it, or give this process a reply queue of its own with the setting \
+                        "another process consumes the reply queue \"{queue}\" of {} ({evidence}); \
+                         stop it, or give this process a reply queue of its own with the setting \
                          amqp.reply_queue",
                         self.state.address
                     );
                     if self.reply_consumer.has_consumed() || self.state.settings.is_added_later {
                         return Err(ConsumerEnd::Lost(reason));
                     }
-                    if clock::timer_now() >= in_use_until {
+                    if clock::timer_now() >= in_use_deadline {
                         return Err(ConsumerEnd::Fatal(reason));
                     }
                     tokio::time::sleep(backoff.next_delay()).await;
@@ -159,6 +166,7 @@ impl Consumer {
         }
     }
 
+    /// Starts to consume the reply queue, unless another process does.
     async fn try_consume(
         &self,
         connection: &Rc<Connection>,
@@ -166,7 +174,8 @@ impl Consumer {
     ) -> Result<OpenConsumer, OpenError> {
         let settings = &self.state.settings;
         let queue = settings.reply_queue.as_str();
-        let lost = |error: lapin::Error| OpenError::Other(self.state.address.explain(&error));
+        let to_open_error =
+            |error: lapin::Error| OpenError::Other(self.state.address.explain(&error));
         let queues = QueueDeclarer::new(connection.clone());
         match queues.ensure_reply_queue(settings).await {
             QueueCheck::Exists { consumers: 0, .. } => {}
@@ -188,13 +197,16 @@ impl Consumer {
                     "the broker refuses the reply queue \"{queue}\": {broker_text}"
                 )));
             }
-            QueueCheck::Lost(error) => return Err(lost(error)),
+            QueueCheck::Lost(error) => return Err(to_open_error(error)),
         }
-        // A queue with a single active consumer allows no exclusive consumer. Only the count of
-        // consumers can tell there.
+        // A queue with a single active consumer allows no exclusive consumer. There, only the
+        // number of consumers shows whether another process consumes it.
         for exclusive in [true, false] {
-            let channel = connection.create_channel().await.map_err(lost)?;
-            channel.basic_qos(settings.prefetch, BasicQosOptions::default()).await.map_err(lost)?;
+            let channel = connection.create_channel().await.map_err(to_open_error)?;
+            channel
+                .basic_qos(settings.prefetch, BasicQosOptions::default())
+                .await
+                .map_err(to_open_error)?;
             flow.set_channel(channel.id());
             let options = BasicConsumeOptions { exclusive, ..BasicConsumeOptions::default() };
             match channel
@@ -206,12 +218,12 @@ impl Consumer {
                 )
                 .await
             {
-                // Two processes may have found the queue free at the same time. Both give way then.
+                // Two processes may have found the queue unused at once. Both back off then.
                 Ok(deliveries) => match queues.check(queue).await {
                     QueueCheck::Exists { consumers, .. } if consumers > 1 => {
                         return Err(OpenError::InUse(format!("consumers: {consumers}")));
                     }
-                    QueueCheck::Lost(error) => return Err(lost(error)),
+                    QueueCheck::Lost(error) => return Err(to_open_error(error)),
                     QueueCheck::Exists { .. }
                     | QueueCheck::Missing
                     | QueueCheck::Exclusive
@@ -231,7 +243,7 @@ impl Consumer {
                         return Err(OpenError::InUse(broker_text.to_owned()));
                     }
                     Some((AMQPSoftError::ACCESSREFUSED, _)) if exclusive => {}
-                    _ => return Err(lost(error)),
+                    _ => return Err(to_open_error(error)),
                 },
             }
         }
@@ -240,22 +252,23 @@ impl Consumer {
         )))
     }
 
+    /// Consumes until the bus is closed or the connection is lost.
     async fn consume(
         &mut self,
-        session: OpenConsumer,
+        open_consumer: OpenConsumer,
         phases: &mut watch::Receiver<ShutdownPhase>,
     ) -> ConsumerEnd {
-        let OpenConsumer { connection, flow, channel, deliveries } = session;
+        let OpenConsumer { connection, flow, channel, deliveries } = open_consumer;
         let workflow_queues = workflow_queues::start(&self.state, &connection, phases);
-        let policy = actix_rt::spawn(policy::maintain(self.state.clone()));
-        let declarations = actix_rt::spawn(inspect::remember_all_properties(self.state.clone()));
-        let ended = self.reply_consumer.serve(&channel, deliveries, Some(&flow), phases).await;
-        policy.abort();
-        declarations.abort();
-        workflow_queues.stop(matches!(ended, ConsumeEnd::Closed)).await;
-        // The connection is closed even if only the channel failed.
+        let policy_task = actix_rt::spawn(policy::maintain(self.state.clone()));
+        let properties_task = actix_rt::spawn(inspect::remember_all_properties(self.state.clone()));
+        let end = self.reply_consumer.serve(&channel, deliveries, Some(&flow), phases).await;
+        policy_task.abort();
+        properties_task.abort();
+        workflow_queues.stop(matches!(end, ConsumeEnd::Closed)).await;
+        // If only the channel failed, the connection is still open.
         connection::close(&connection).await;
-        match ended {
+        match end {
             ConsumeEnd::Closed => ConsumerEnd::Closed,
             // Only call queues change their prefetch.
             ConsumeEnd::PrefetchChanged | ConsumeEnd::Cancelled => ConsumerEnd::Lost(

@@ -1,47 +1,58 @@
-//! Paces deliveries: they are taken at once while they are few, and in bursts under load. A burst
-//! wakes each thread that handles it once; single deliveries wake it each time.
+//! Paces deliveries: handles them immediately while they are few, and in bursts under load. A burst
+//! wakes each thread that handles it once, instead of once for each delivery.
 
 use base::clock;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long deliveries are counted before the load is judged.
+/// How long deliveries are counted before the load is determined.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// More than one delivery in this time counts as load.
+/// An average of one delivery or more in this interval counts as load.
 const LOAD_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Decides when the next burst of deliveries is handled.
 pub(super) struct DeliveryPacer {
+    /// The delay between two bursts under load.
     linger: Duration,
-    since: Instant,
+    /// When the current measurement started.
+    measured_since: Instant,
+    /// The number of deliveries since then.
     count: u32,
     is_loaded: bool,
-    next: Option<Instant>,
+    /// When the next delivery may be handled; `None` for immediately.
+    next_at: Option<Instant>,
 }
 
 impl DeliveryPacer {
-    /// Creates a pacer. Under load each burst waits for `linger` after the one before.
+    /// Creates a pacer. Under load, each burst is delayed by `linger` after the previous one.
     pub(super) fn new(linger: Duration) -> DeliveryPacer {
-        DeliveryPacer { linger, since: clock::timer_now(), count: 0, is_loaded: false, next: None }
+        DeliveryPacer {
+            linger,
+            measured_since: clock::timer_now(),
+            count: 0,
+            is_loaded: false,
+            next_at: None,
+        }
     }
 
-    /// Records that `count` deliveries were taken. With `is_all`, no more were there; otherwise
-    /// there may be more, which need not wait.
+    /// Records that `count` deliveries were handled. With `is_last`, no further delivery was ready;
+    /// otherwise the next ones are handled immediately.
     pub(super) fn record(&mut self, count: u32, is_last: bool) {
         let now = clock::timer_now();
         self.count = self.count.saturating_add(count);
-        let span = now - self.since;
-        if span >= MEASURE_INTERVAL {
-            self.is_loaded = LOAD_INTERVAL * self.count >= span;
-            (self.since, self.count) = (now, 0);
+        let elapsed = now - self.measured_since;
+        if elapsed >= MEASURE_INTERVAL {
+            self.is_loaded = LOAD_INTERVAL * self.count >= elapsed;
+            (self.measured_since, self.count) = (now, 0);
         }
-        self.next = (self.is_loaded && is_last).then(|| now + self.linger);
+        self.next_at = (self.is_loaded && is_last).then(|| now + self.linger);
     }
 
-    /// Waits until deliveries may be taken.
+    /// Waits until the next delivery may be handled.
     pub(super) async fn wait(&self) {
-        if let Some(next) = self.next {
-            tokio::time::sleep_until(next).await;
+        if let Some(next_at) = self.next_at {
+            tokio::time::sleep_until(next_at).await;
         }
     }
 }
@@ -54,38 +65,38 @@ mod tests {
 
     const LINGER: Duration = Duration::from_millis(5);
 
-    fn paused(test: impl Future<Output = ()>) {
+    fn run_with_paused_clock(test: impl Future<Output = ()>) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_time().start_paused(true);
         runtime.build().expect("a runtime").block_on(test);
     }
 
     #[test]
-    fn few_deliveries_are_read_immediately() {
-        paused(async {
-            let mut pace = DeliveryPacer::new(LINGER);
+    fn few_deliveries_are_handled_immediately() {
+        run_with_paused_clock(async {
+            let mut pacer = DeliveryPacer::new(LINGER);
             for _ in 0..100 {
                 tokio::time::advance(2 * LOAD_INTERVAL).await;
-                pace.record(1, true);
-                assert!(pace.wait().now_or_never().is_some());
+                pacer.record(1, true);
+                assert!(pacer.wait().now_or_never().is_some());
             }
         });
     }
 
     #[test]
-    fn many_deliveries_are_read_in_bursts_until_there_are_few_again() {
-        paused(async {
-            let mut pace = DeliveryPacer::new(LINGER);
+    fn deliveries_are_handled_in_bursts_only_under_load() {
+        run_with_paused_clock(async {
+            let mut pacer = DeliveryPacer::new(LINGER);
             tokio::time::advance(MEASURE_INTERVAL).await;
-            pace.record(64, false);
-            assert!(pace.wait().now_or_never().is_some(), "more may be there");
-            pace.record(3, true);
-            assert!(pace.wait().now_or_never().is_none());
+            pacer.record(64, false);
+            assert!(pacer.wait().now_or_never().is_some(), "more may be ready");
+            pacer.record(3, true);
+            assert!(pacer.wait().now_or_never().is_none());
             tokio::time::advance(LINGER).await;
-            assert!(pace.wait().now_or_never().is_some());
+            assert!(pacer.wait().now_or_never().is_some());
             tokio::time::advance(MEASURE_INTERVAL).await;
-            pace.record(1, true);
-            assert!(pace.wait().now_or_never().is_some(), "few again");
+            pacer.record(1, true);
+            assert!(pacer.wait().now_or_never().is_some(), "few again");
         });
     }
 }

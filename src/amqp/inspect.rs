@@ -1,5 +1,5 @@
-//! Inspects queues over its own connection, because inspections are rare and must not disturb the
-//! bus. Adds what the management API, if there is one, knows of the queues.
+//! Inspects queues over a connection of its own, so that inspections do not disturb the bus. Adds
+//! what the management API reports, if it is configured.
 
 use super::connection::{BrokerAddress, close};
 use super::management::ListedQueue;
@@ -11,15 +11,16 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// Returns the status of each of these queues, in the same order.
 pub(super) async fn inspect(state: Rc<AmqpState>, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
     let (checks, unacknowledged) =
         tokio::join!(check_queues(&state, &queues), fetch_unacknowledged(&state, &queues));
     match checks {
         Err(reason) => vec![QueueStatus::Unknown(reason); queues.len()],
-        Ok(found) => found
+        Ok(checks) => checks
             .into_iter()
             .zip(&queues)
-            .map(|(found, queue)| match queue_status(&state.address, found) {
+            .map(|(check, queue)| match queue_status(&state.address, check) {
                 QueueStatus::Exists { messages, consumers, .. } => {
                     let unacknowledged = unacknowledged.get(&**queue).copied();
                     let is_full = state.full_queues.borrow().contains(queue);
@@ -33,9 +34,10 @@ pub(super) async fn inspect(state: Rc<AmqpState>, queues: Vec<Arc<str>>) -> Vec<
     }
 }
 
-/// Converts the check of a queue to its status, as far as the check knows it.
-pub fn queue_status(address: &BrokerAddress, found: QueueCheck) -> QueueStatus {
-    match found {
+/// Converts the result of a check to the status of the queue. A check reports neither how many
+/// messages are unacknowledged nor whether the queue is full.
+pub fn queue_status(address: &BrokerAddress, check: QueueCheck) -> QueueStatus {
+    match check {
         QueueCheck::Exists { consumers, messages } => {
             QueueStatus::Exists { messages, unacknowledged: None, consumers, is_full: false }
         }
@@ -48,30 +50,35 @@ pub fn queue_status(address: &BrokerAddress, found: QueueCheck) -> QueueStatus {
     }
 }
 
+/// Checks these queues over a connection of its own.
 async fn check_queues(state: &AmqpState, queues: &[Arc<str>]) -> Result<Vec<QueueCheck>, String> {
     let connection = Rc::new(state.address.open("inspecting").await?);
     let declarer = QueueDeclarer::new(connection.clone());
-    let found = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
+    let checks = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
     close(&connection).await;
-    Ok(found)
+    Ok(checks)
 }
 
-/// Returns the number of unacknowledged messages by queue. It is empty without the management API,
-/// or while that does not answer.
+/// Returns the number of unacknowledged messages by queue. The map is empty if the management API
+/// is not configured or fails.
 async fn fetch_unacknowledged(state: &AmqpState, queues: &[Arc<str>]) -> HashMap<String, u64> {
     let Some(management) = &state.management else { return HashMap::new() };
     let vhost = state.address.vhost();
-    let listed = match queues {
-        [queue] => management.find_queue(vhost, queue).await.map(|found| vec![found]),
+    let result = match queues {
+        [queue] => management.find_queue(vhost, queue).await.map(|listed| vec![listed]),
         _ => management.list_queues(vhost).await,
     };
-    let known = listed.unwrap_or_default();
-    state.remember_properties(&known);
-    let counted = |counts: ListedQueue| Some((counts.name, counts.messages_unacknowledged?));
-    known.into_iter().filter_map(counted).collect()
+    let listed = result.unwrap_or_default();
+    state.remember_properties(&listed);
+    let to_count = |queue: ListedQueue| Some((queue.name, queue.messages_unacknowledged?));
+    listed.into_iter().filter_map(to_count).collect()
 }
 
 /// Returns the depths of all queues of the virtual host.
+///
+/// # Errors
+///
+/// Returns an error if the management API is not configured or fails.
 pub(super) async fn fetch_depths(state: Rc<AmqpState>) -> Result<Vec<QueueDepth>, String> {
     let management =
         state.management.as_ref().ok_or("there is no management API (setting amqp.management)")?;
@@ -83,15 +90,15 @@ pub(super) async fn fetch_depths(state: Rc<AmqpState>) -> Result<Vec<QueueDepth>
         .collect())
 }
 
-/// Remembers how the queues of the virtual host are declared, if the management API reports it.
+/// Remembers the properties of all queues of the virtual host, if the management API reports them.
 pub(super) async fn remember_all_properties(state: Rc<AmqpState>) {
     let Some(management) = &state.management else { return };
     match management.list_queues(state.address.vhost()).await {
         Ok(listed) => state.remember_properties(&listed),
         Err(reason) => tracing::warn!(
             reason,
-            "the broker does not tell how its queues are declared: one that vanishes is declared \
-             as the workflow file or the settings say"
+            "the broker does not report how its queues are declared: a queue that disappears is \
+             declared as the workflow file or the settings say"
         ),
     }
 }

@@ -15,20 +15,28 @@ use std::time::Duration;
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest answer, in bytes.
-const ANSWER_BYTES_MAX: usize = 10 * 1024 * 1024;
+/// The largest body of a response, in bytes.
+const RESPONSE_BYTES_MAX: usize = 10 * 1024 * 1024;
 
-/// The management API of a broker.
+/// How many characters of an error response a message quotes.
+const ERROR_CHARS_MAX: usize = 200;
+
+/// A client of the management API.
 #[derive(Clone)]
 pub struct ManagementApi {
-    /// The base address, without credentials and without a slash at the end.
+    /// The base address, without credentials and trailing slash.
     base_url: String,
+    /// The value of the header `Authorization`.
     authorization: String,
     client: Client,
 }
 
 impl ManagementApi {
-    /// Creates the client of the API that the settings name, if they name one.
+    /// Creates a client for the address in the settings; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the address is invalid.
     pub fn from_settings(settings: &AmqpSettings) -> Result<Option<ManagementApi>, AmqpError> {
         let url = settings.management.as_str();
         if url.is_empty() {
@@ -40,25 +48,25 @@ impl ManagementApi {
 
     /// Parses `http://user:password@host:port`, or `https://`.
     fn parse(url: &str, authorities: &Authorities) -> Result<ManagementApi, AmqpError> {
-        let refused = |why: &str| AmqpError::Management {
+        let invalid = |reason: &str| AmqpError::Management {
             address: mask_credentials(url),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         };
-        let (scheme, rest) = match url.split_once("://") {
-            Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
-            Some(_) | None => return Err(refused("it does not begin with http:// or https://")),
+        let (scheme, address) = match url.split_once("://") {
+            Some((scheme @ ("http" | "https"), address)) => (scheme, address),
+            Some(_) | None => return Err(invalid("it does not begin with http:// or https://")),
         };
         if has_stray_at(url) {
-            return Err(refused(STRAY_AT));
+            return Err(invalid(STRAY_AT));
         }
-        let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host).trim_end_matches('/');
+        let host = address.rsplit_once('@').map_or(address, |(_, host)| host).trim_end_matches('/');
         if host.is_empty() {
-            return Err(refused("the host is missing"));
+            return Err(invalid("the host is missing"));
         }
-        // The credentials are written as in the address of the broker.
-        let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
+        // The credentials are encoded as in the address of the broker, so lapin can parse them.
+        let authority = address.split_once('/').map_or(address, |(authority, _)| authority);
         let uri: AMQPUri =
-            format!("amqp://{authority}").parse().map_err(|why: String| refused(&why))?;
+            format!("amqp://{authority}").parse().map_err(|reason: String| invalid(&reason))?;
         let user = uri.authority.userinfo;
         let credentials = base64::engine::general_purpose::STANDARD
             .encode(format!("{}:{}", user.username, user.password));
@@ -66,17 +74,22 @@ impl ManagementApi {
         Ok(ManagementApi {
             base_url: format!("{scheme}://{host}"),
             authorization: format!("Basic {credentials}"),
-            client: client.map_err(|error| refused(&error.to_string()))?,
+            client: client.map_err(|error| invalid(&error.to_string()))?,
         })
     }
 
+    /// Sends a request, and returns the body of the response.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no response, or its status is not a success.
     pub(super) async fn send_request(
         &self,
         method: Method,
         path: &str,
         body: Option<String>,
     ) -> Result<String, String> {
-        let what = format!("{method} {}{path}", self.base_url);
+        let request_line = format!("{method} {}{path}", self.base_url);
         let mut request = self
             .client
             .request(method, format!("{}{path}", self.base_url))
@@ -84,25 +97,26 @@ impl ManagementApi {
         if let Some(body) = body {
             request = request.header(CONTENT_TYPE, "application/json").body(body);
         }
-        let sent = async {
+        let response = async {
             let request = request.build().map_err(|error| http_client::root_cause(&error))?;
-            http_client::send(&self.client, request, REQUEST_TIMEOUT, ANSWER_BYTES_MAX).await
+            http_client::send(&self.client, request, REQUEST_TIMEOUT, RESPONSE_BYTES_MAX).await
         };
-        let answer = sent.await.map_err(|error| format!("{what}: {error}"))?;
-        let text = String::from_utf8_lossy(&answer.body?).into_owned();
-        if answer.status.is_success() {
-            return Ok(text);
+        let response = response.await.map_err(|error| format!("{request_line}: {error}"))?;
+        let body = String::from_utf8_lossy(&response.body?).into_owned();
+        if response.status.is_success() {
+            return Ok(body);
         }
-        Err(format!("{what}: {} {}", answer.status, text.chars().take(200).collect::<String>()))
+        let quoted: String = body.chars().take(ERROR_CHARS_MAX).collect();
+        Err(format!("{request_line}: {} {quoted}", response.status))
     }
 }
 
-/// A queue as the API lists it. The counts are some seconds old, and missing for a new queue or
-/// where the broker collects no statistics.
+/// A queue as the API lists it. The counts are some seconds old. They are missing for a new queue,
+/// or if the broker collects no statistics.
 #[derive(Deserialize)]
 pub(super) struct ListedQueue {
     pub(super) name: String,
-    /// Messages that wait or are in flight.
+    /// Ready and unacknowledged messages.
     #[serde(default)]
     pub(super) messages: Option<u64>,
     #[serde(default)]
@@ -112,7 +126,7 @@ pub(super) struct ListedQueue {
     pub(super) declaration: ListedDeclaration,
 }
 
-/// How a queue was declared, as far as the API reports it.
+/// The declaration of a queue, as far as the API reports it.
 #[derive(Default, Deserialize)]
 pub(super) struct ListedDeclaration {
     #[serde(default)]
@@ -125,7 +139,7 @@ pub(super) struct ListedDeclaration {
     pub(super) arguments: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// The columns that are requested of queues.
+/// The columns of queues that are requested: the fields of [`ListedQueue`].
 const COLUMNS: &str =
     "name,messages,messages_unacknowledged,durable,auto_delete,exclusive,arguments";
 
@@ -155,16 +169,16 @@ impl ManagementApi {
     }
 }
 
-/// Parses an answer on a thread that may block: the list of many queues takes its time, and this
-/// thread may be that of the router.
+/// Parses a response on a blocking thread: the list of queues may be large, and the caller may run
+/// on the router's thread.
 pub(super) async fn parse_json<T: serde::de::DeserializeOwned + Send + 'static>(
-    answer: String,
+    body: String,
 ) -> Result<T, String> {
-    let parse = move || serde_json::from_str(&answer).map_err(|error| error.to_string());
+    let parse = move || serde_json::from_str(&body).map_err(|error| error.to_string());
     actix_rt::task::spawn_blocking(parse).await.map_err(|error| error.to_string())?
 }
 
-/// Encodes a text as a segment of a path.
+/// Percent-encodes a text as one segment of a path.
 pub(super) fn encode_segment(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
@@ -175,21 +189,21 @@ mod tests {
 
     #[test]
     fn the_address_is_parsed_and_never_displayed_with_its_password() {
-        let read = ManagementApi::parse("http://me:p%40ss@host:15672/", &Authorities::default())
-            .map(|read| (read.base_url, read.authorization));
-        assert_eq!(read, Ok(("http://host:15672".to_owned(), "Basic bWU6cEBzcw==".to_owned())));
-        for wrong in [
+        let parsed = ManagementApi::parse("http://me:p%40ss@host:15672/", &Authorities::default())
+            .map(|api| (api.base_url, api.authorization));
+        assert_eq!(parsed, Ok(("http://host:15672".to_owned(), "Basic bWU6cEBzcw==".to_owned())));
+        for address in [
             "ftp://me:p-word@host",
             "me:p-word@host",
             "http://me:p-word@",
             "http://me:1/p-word@host",
             "http://",
         ] {
-            let refused = ManagementApi::parse(wrong, &Authorities::default())
-                .map(|read| read.base_url)
-                .expect_err(wrong)
+            let error = ManagementApi::parse(address, &Authorities::default())
+                .map(|api| api.base_url)
+                .expect_err(address)
                 .to_string();
-            assert!(!refused.contains("p-word"), "{refused}");
+            assert!(!error.contains("p-word"), "{error}");
         }
         assert_eq!(encode_segment("/a b"), "%2Fa%20b");
     }

@@ -1,10 +1,10 @@
 //! The bus over AMQP 0-9-1, for RabbitMQ. It is the only user of lapin.
 //!
-//! It runs three tasks, each with its own connection, so that a broker that blocks publishers
-//! cannot stop the acks. The `publisher` sends step messages and waits for confirms. The `consumer`
-//! takes deliveries and settles them. The `quarantine` moves away messages that cannot be read;
-//! [`wire`] makes sure that such a message costs no connection. Each task reconnects by itself,
-//! without end. They run on the arbiter on which [`Connector::connect`] was called.
+//! It runs three tasks. Each has its own connection, so that a broker that blocks publishers cannot
+//! block the acks. The `publisher` publishes step messages and waits for confirms. The `consumer`
+//! receives deliveries and settles them. The `quarantine` moves unreadable messages to a queue of
+//! their own; [`wire`] keeps such messages from breaking the connection. Each task reconnects
+//! indefinitely. All run on the arbiter on which [`Connector::connect`] was called.
 
 mod acks;
 mod backlog;
@@ -67,24 +67,28 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Validates the settings. It does not connect yet.
+    /// Validates the settings, without connecting.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an address or the name of the reply queue is invalid.
     pub fn new(settings: AmqpSettings) -> Result<Connector, AmqpError> {
         let address = BrokerAddress::parse(&settings)?;
         let management = ManagementApi::from_settings(&settings)?;
         Ok(Connector { settings, address, management })
     }
 
-    /// Starts to connect, without waiting for it, and reports to `sink`. Must be called on an
-    /// arbiter.
+    /// Starts to connect in the background. The bus reports its events to `sink`. Must be called on
+    /// an arbiter.
     pub fn connect(self, sink: EventSink) -> AmqpBus {
-        let (outbox, inbox) = mpsc::unbounded_channel();
+        let (command_sender, commands) = mpsc::unbounded_channel();
         let (recheck_sender, recheck_requests) = mpsc::unbounded_channel();
-        let (phase, phases) = watch::channel(ShutdownPhase::Open);
+        let (phase_sender, phases) = watch::channel(ShutdownPhase::Open);
         let unconfirmed = Rc::new(Cell::new(0));
-        let reporter = Rc::new(StateReporter::new(sink.clone()));
+        let state_reporter = Rc::new(StateReporter::new(sink.clone()));
         let active_queues =
             watch::channel(ActiveQueues::from_served(self.settings.served.clone())).0;
-        let (quarantine, to_quarantine) = mpsc::unbounded_channel();
+        let (quarantine_sender, quarantine_requests) = mpsc::unbounded_channel();
         let state = Rc::new(AmqpState {
             delivery_budget: DeliveryBudget::new(self.settings.replies_bytes_max),
             quarantine_budget: QuarantineBudget::new(self.settings.replies_bytes_max),
@@ -93,41 +97,51 @@ impl Connector {
             address: self.address,
             management: self.management,
             sink,
-            state_reporter: reporter,
+            state_reporter,
             active_queues,
             known_properties: KnownProperties::default(),
             full_queues: RefCell::default(),
-            quarantine,
+            quarantine_sender,
         });
         let publisher = run_reporting_panic(
             state.sink.clone(),
             publisher::run(
                 state.clone(),
-                (inbox, recheck_requests),
+                (commands, recheck_requests),
                 unconfirmed.clone(),
                 phases.clone(),
             ),
         );
         let consumer =
             run_reporting_panic(state.sink.clone(), consumer::run(state.clone(), phases));
-        let quarantining =
-            run_reporting_panic(state.sink.clone(), quarantine::run(state.clone(), to_quarantine));
+        let quarantine = run_reporting_panic(
+            state.sink.clone(),
+            quarantine::run(state.clone(), quarantine_requests),
+        );
         let tasks = BusTasks {
             consumer: actix_rt::spawn(consumer),
             publisher: actix_rt::spawn(publisher),
-            quarantine: actix_rt::spawn(quarantining),
+            quarantine: actix_rt::spawn(quarantine),
         };
-        AmqpBus { outbox, recheck_sender, unconfirmed, phase, tasks: Some(tasks), state }
+        AmqpBus {
+            command_sender,
+            recheck_sender,
+            unconfirmed,
+            phase_sender,
+            tasks: Some(tasks),
+            state,
+        }
     }
 }
 
-/// The bus over AMQP. If it is dropped without being closed, its tasks are aborted.
+/// The bus over AMQP. Dropping it aborts its tasks; [`Bus::close`] shuts them down gracefully.
 pub struct AmqpBus {
-    outbox: mpsc::UnboundedSender<PublisherCommand>,
-    /// Requests to check queues on which steps wait.
+    command_sender: mpsc::UnboundedSender<PublisherCommand>,
+    /// Sends requests to check queues on which steps wait.
     recheck_sender: mpsc::UnboundedSender<Vec<Arc<str>>>,
+    /// The number of messages that the broker has not confirmed yet, sent or not.
     unconfirmed: Rc<Cell<usize>>,
-    phase: watch::Sender<ShutdownPhase>,
+    phase_sender: watch::Sender<ShutdownPhase>,
     tasks: Option<BusTasks>,
     state: Rc<AmqpState>,
 }
@@ -139,20 +153,21 @@ impl Bus for AmqpBus {
         if message.addressee == Addressee::Worker
             && !active_queues.borrow().worker_queues.contains(&message.address.queue)
         {
-            // The message is of a job that continues after its definition was replaced.
+            // The message belongs to a job whose definition has been replaced.
             active_queues.send_modify(|active_queues| {
                 active_queues.worker_queues.insert(message.address.queue.clone());
             });
         }
-        // Sending fails only once the bus is closed. The message is journaled as unconfirmed then,
-        // and the next start sends it.
-        let _ = self.outbox.send(PublisherCommand::Publish(Box::new(message)));
+        // Sending fails only once the bus is closed. The journal has the message as unconfirmed
+        // then, and the next start sends it.
+        let _ = self.command_sender.send(PublisherCommand::Publish(Box::new(message)));
     }
 
-    /// Withdraws the message unless it is on its way to the broker.
+    /// Withdraws the message unless it was sent to the broker.
     fn withdraw(&mut self, _: &Arc<str>, id: &str, _: AttemptEnd) {
-        // What a closed bus has not sent, the next start does not send either.
-        let _ = self.outbox.send(PublisherCommand::Withdraw(id.to_owned()));
+        // Sending fails only once the bus is closed. The next start does not send the message: its
+        // attempt has ended.
+        let _ = self.command_sender.send(PublisherCommand::Withdraw(id.to_owned()));
     }
 
     fn unconfirmed(&self) -> usize {
@@ -173,7 +188,7 @@ impl Bus for AmqpBus {
     }
 
     fn set_served(&mut self, served: ServedQueues) {
-        // Running jobs, and jobs that are retried, still use the queues of earlier definitions.
+        // Running and retried jobs still use the worker queues of earlier definitions.
         self.state.active_queues.send_modify(|active_queues| {
             active_queues.worker_queues.extend(served.worker_queues);
             active_queues.call_queues = served.call_queues;
@@ -181,27 +196,27 @@ impl Bus for AmqpBus {
         });
     }
 
-    /// Waits until the open deliveries are settled, then publishes the messages that follow
-    /// from them. Does not wait for a broker that is not connected.
+    /// Waits until open deliveries are settled, then publishes the messages that result from them.
+    /// Does not wait for a broker that is disconnected.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
-        let (tasks, phase) = (self.tasks.take(), self.phase.clone());
+        let (tasks, phase_sender) = (self.tasks.take(), self.phase_sender.clone());
         Box::pin(async move {
-            // If the caller drops this future at its deadline, that also aborts the tasks.
-            let Some(mut bus_tasks) = tasks else { return };
-            phase.send_replace(ShutdownPhase::StopConsuming);
-            // An error means that the task panicked; it has ended in any case.
-            let _ = (&mut bus_tasks.consumer).await;
-            phase.send_replace(ShutdownPhase::StopPublishing);
-            let _ = (&mut bus_tasks.publisher).await;
+            // Dropping this future aborts the tasks.
+            let Some(mut tasks) = tasks else { return };
+            phase_sender.send_replace(ShutdownPhase::StopConsuming);
+            // An error means that the task panicked; it has ended either way.
+            let _ = (&mut tasks.consumer).await;
+            phase_sender.send_replace(ShutdownPhase::StopPublishing);
+            let _ = (&mut tasks.publisher).await;
         })
     }
 }
 
-/// The tasks of the bus; they are aborted on drop.
+/// The tasks of the bus. Dropping them aborts them.
 struct BusTasks {
     consumer: actix_rt::task::JoinHandle<()>,
     publisher: actix_rt::task::JoinHandle<()>,
-    /// Aborted with the others: what it has not quarantined is redelivered.
+    /// Has no graceful shutdown: messages that it has not quarantined are redelivered.
     quarantine: actix_rt::task::JoinHandle<()>,
 }
 

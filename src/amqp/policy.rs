@@ -1,6 +1,6 @@
-//! The dead-letter policy of the step queues, set through the broker's management API. A step
-//! message that is rejected, expires or is delivered too often then goes to the reply queue, and
-//! the manager learns of it (docs/operations.md).
+//! The dead-letter policy of the step queues, set through the broker's management API. With it, the
+//! broker moves step messages that are rejected, expire or exceed the delivery limit to the reply
+//! queue, where the manager handles them (docs/operations.md).
 
 use super::connection::{ReconnectBackoff, millis};
 use super::management::{ManagementApi, encode_segment, parse_json};
@@ -14,30 +14,31 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the broker may take to apply a policy to its queues.
+/// How long to wait until the broker has applied a policy to its queues.
 const APPLY_DELAY: Duration = Duration::from_secs(2);
 
-/// Below 0, the default priority of policies, so that a policy of the user takes precedence.
+/// The priority of the policy. It is below the default of 0, so that policies of users take
+/// precedence.
 const PRIORITY: i64 = -1;
 
-/// The longest pattern of one policy, in bytes. More queues need several policies.
+/// The approximate length of one pattern, in bytes. More queues need several policies.
 const PATTERN_BYTES_MAX: usize = 16 * 1024;
 
-/// How many queues with another policy the log names at most.
+/// The most queues with another policy that are reported by name.
 const QUEUES_LISTED_MAX: usize = 10;
 
-/// Sets the policy, and sets it again when queues are added by a reload or by the retry of a job
-/// whose definition was replaced.
+/// Sets the policy, and sets it again whenever a reload or the retry of an old job adds worker
+/// queues.
 pub(super) async fn maintain(state: Rc<AmqpState>) {
     let Some(management) = state.management.clone() else { return };
     let mut active_queues = state.active_queues.subscribe();
-    let mut set_for: Vec<Arc<str>> = Vec::new();
+    let mut last_queues: Vec<Arc<str>> = Vec::new();
     loop {
         let queues = active_queues.borrow_and_update().worker_queues.clone();
         let queues: Vec<Arc<str>> =
             queues.into_iter().filter(|queue| **queue != *state.settings.reply_queue).collect();
-        if queues != set_for && !queues.is_empty() {
-            set_for.clone_from(&queues);
+        if queues != last_queues && !queues.is_empty() {
+            last_queues.clone_from(&queues);
             let (vhost, reply_queue) =
                 (encode_segment(state.address.vhost()), state.settings.reply_queue.clone());
             let policy = Arc::new(DeadLetterPolicy {
@@ -59,15 +60,16 @@ pub(super) async fn maintain(state: Rc<AmqpState>) {
     }
 }
 
+/// Sets the policy, with retries, and logs which queues do not use it.
 async fn set_policy(
     policy: &Arc<DeadLetterPolicy>,
     policy_lock: &PolicyLock,
     mut backoff: ReconnectBackoff,
 ) {
     while let Err(reason) = policy.set_exclusively(policy_lock).await {
-        let pause = backoff.next_delay();
-        tracing::warn!(reason, retry_in_ms = millis(pause), "the dead-letter policy cannot be set");
-        tokio::time::sleep(pause).await;
+        let delay = backoff.next_delay();
+        tracing::warn!(reason, retry_in_ms = millis(delay), "the dead-letter policy cannot be set");
+        tokio::time::sleep(delay).await;
     }
     tracing::info!(
         policy = policy.reply_queue,
@@ -76,47 +78,55 @@ async fn set_policy(
     );
     tokio::time::sleep(APPLY_DELAY).await;
     match policy.find_overridden_queues().await {
-        Ok(others) if others.is_empty() => tracing::info!(
+        Ok(overridden) if overridden.is_empty() => tracing::info!(
             policy = policy.reply_queue,
             "no other policy keeps dead letters from the reply queue"
         ),
-        Ok(others) => tracing::warn!(
-            queues = others.len(),
-            first = others.join(" "),
+        Ok(overridden) => tracing::warn!(
+            queues = overridden.len(),
+            first = overridden.join(" "),
             "policies of a higher priority apply to these queues and send no dead letters to the \
              reply queue: a message that is rejected or expires there is lost"
         ),
         Err(reason) => {
-            tracing::warn!(reason, "cannot tell whether the dead-letter policy applies")
+            tracing::warn!(reason, "it is unknown whether the dead-letter policy applies")
         }
     }
 }
 
-/// The policy that is to be set.
+/// The dead-letter policy of a bus.
 struct DeadLetterPolicy {
     management: ManagementApi,
+    /// The virtual host, percent-encoded.
     vhost: String,
+    /// Where dead letters go. It is also the name of the policy.
     reply_queue: String,
+    /// The step queues.
     queues: Vec<Arc<str>>,
 }
 
 /// The status of the dead-letter policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyStatus {
-    /// Whether it is set.
+    /// Whether the policy is set.
     pub is_set: bool,
-    /// Queues with another policy, which sends their dead letters elsewhere.
+    /// Step queues whose dead letters do not go to the reply queue, because another policy applies.
     pub overridden_queues: Vec<String>,
-    /// Rules that may drop waiting replies, such as `message-ttl 60000, by the policy "short"`.
+    /// Rules by which the broker may drop replies, such as
+    /// `message-ttl 60000, by the policy "short"`.
     pub reply_drop_rules: Vec<String>,
 }
 
-/// The keys of policies by which the broker drops waiting messages, or the queue itself. The
-/// arguments of queues have the same keys, with the prefix `x-`.
+/// The keys of policies by which the broker drops messages, or a whole queue. The arguments of
+/// queues have the same keys, with the prefix `x-`.
 const DROP_KEYS: [&str; 5] =
     ["message-ttl", "max-length", "max-length-bytes", "expires", "delivery-limit"];
 
-/// Returns whether the policy is set, and which of `queues` have another one.
+/// Returns the status of the policy for these step queues.
+///
+/// # Errors
+///
+/// Returns an error if a request to the management API fails.
 pub async fn inspect_policy(
     management: ManagementApi,
     vhost: &str,
@@ -127,18 +137,19 @@ pub async fn inspect_policy(
     let policies: Vec<ListedPolicy> =
         policy.get_json(&format!("/api/policies/{}", policy.vhost)).await?;
     let is_set = policies.iter().any(|listed| listed.name == policy.reply_queue);
-    let drops_replies = policy.find_reply_drop_rules().await?;
+    let reply_drop_rules = policy.find_reply_drop_rules().await?;
     Ok(PolicyStatus {
         is_set,
         overridden_queues: policy.find_overridden_queues().await?,
-        reply_drop_rules: drops_replies,
+        reply_drop_rules,
     })
 }
 
+/// The policy and the arguments of a queue, as the API lists them.
 #[derive(Deserialize)]
 struct ListedQueuePolicy {
     name: String,
-    /// The name of the policy that applies to the queue.
+    /// The name of the policy that applies to the queue; `None` if there is none or it is unknown.
     #[serde(default)]
     policy: Option<String>,
     #[serde(default)]
@@ -152,6 +163,7 @@ struct ListedOperatorPolicy {
     operator_policy: Option<String>,
 }
 
+/// A policy, as the API lists it.
 #[derive(Deserialize)]
 struct ListedPolicy {
     name: String,
@@ -160,24 +172,27 @@ struct ListedPolicy {
 }
 
 impl DeadLetterPolicy {
+    /// Sets the policy while no queue is being declared.
     async fn set_exclusively(self: &Arc<Self>, policy_lock: &PolicyLock) -> Result<(), String> {
         let (guard, policy) = (policy_lock.lock_for_policy().await, self.clone());
-        // The request continues if nobody waits for it any more, and so must the lock.
-        let set = actix_rt::spawn(async move {
-            let _turn = guard;
+        // The broker handles the request even if this future is dropped. So the lock must be held
+        // until the request has ended.
+        let task = actix_rt::spawn(async move {
+            let _guard = guard;
             policy.set().await
         });
-        set.await.map_err(|error| error.to_string()).flatten()
+        task.await.map_err(|error| error.to_string()).flatten()
     }
 
+    /// Sets one policy for each pattern.
     async fn set(&self) -> Result<(), String> {
-        // The last pattern first: a new queue moves others to the next pattern, and none may be
-        // without a policy meanwhile.
-        for (at, pattern) in patterns(&self.queues).into_iter().enumerate().rev() {
-            let name = if at == 0 {
+        // A new queue may move others to the next pattern. The last pattern is set first, so that
+        // no queue is without a policy in between.
+        for (index, pattern) in build_patterns(&self.queues).into_iter().enumerate().rev() {
+            let name = if index == 0 {
                 self.reply_queue.clone()
             } else {
-                format!("{}.{at}", self.reply_queue)
+                format!("{}.{index}", self.reply_queue)
             };
             let policy = serde_json::json!({
                 "pattern": pattern,
@@ -194,8 +209,8 @@ impl DeadLetterPolicy {
         Ok(())
     }
 
-    /// Returns the rules that may drop replies waiting in the reply queue; none if the queue does
-    /// not exist.
+    /// Returns the rules by which the broker may drop replies. There are none if the reply queue
+    /// does not exist.
     async fn find_reply_drop_rules(&self) -> Result<Vec<String>, String> {
         let queues: Vec<ListedQueuePolicy> = self
             .get_json(&format!(
@@ -208,35 +223,35 @@ impl DeadLetterPolicy {
         };
         let policies: Vec<ListedPolicy> =
             self.get_json(&format!("/api/policies/{}", self.vhost)).await?;
-        // Only the statistics name the operator policy, and only some users may list these
+        // Only the statistics name the operator policy, and only some users may list operator
         // policies.
         let path = format!(
             "/api/queues/{}/{}?columns=operator_policy",
             self.vhost,
             encode_segment(&self.reply_queue)
         );
-        let by_operator = self
+        let operator_policy = self
             .get_json::<ListedOperatorPolicy>(&path)
             .await
             .ok()
-            .and_then(|of| of.operator_policy);
+            .and_then(|queue| queue.operator_policy);
         let path = format!("/api/operator-policies/{}", self.vhost);
-        let operators: Vec<ListedPolicy> = self.get_json(&path).await.unwrap_or_default();
-        let named = |kind, name: Option<&String>, policies: &'_ [ListedPolicy]| {
-            let found = policies.iter().find(|policy| Some(&policy.name) == name)?;
-            Some((kind, found.name.clone(), found.definition.clone()))
+        let operator_policies: Vec<ListedPolicy> = self.get_json(&path).await.unwrap_or_default();
+        let find_policy = |kind, name: Option<&String>, policies: &'_ [ListedPolicy]| {
+            let policy = policies.iter().find(|policy| Some(&policy.name) == name)?;
+            Some((kind, policy.name.clone(), policy.definition.clone()))
         };
         let policies = [
-            named("policy", queue.policy.as_ref(), &policies),
-            named("operator policy", by_operator.as_ref(), &operators),
+            find_policy("policy", queue.policy.as_ref(), &policies),
+            find_policy("operator policy", operator_policy.as_ref(), &operator_policies),
         ];
-        Ok(drop_rules(&queue.arguments, policies.into_iter().flatten()))
+        Ok(list_drop_rules(&queue.arguments, policies.into_iter().flatten()))
     }
 
-    /// Returns some of the step queues whose dead letters go elsewhere or nowhere, because of
-    /// another policy.
+    /// Returns the step queues whose dead letters do not go to the reply queue, because another
+    /// policy applies: at most [`QUEUES_LISTED_MAX`].
     async fn find_overridden_queues(&self) -> Result<Vec<String>, String> {
-        // With statistics, the names of the policies would be some seconds old.
+        // With statistics, the policies of the queues would be some seconds old.
         let queues: Vec<ListedQueuePolicy> = self
             .get_json(&format!(
                 "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
@@ -245,7 +260,7 @@ impl DeadLetterPolicy {
             .await?;
         let policies: Vec<ListedPolicy> =
             self.get_json(&format!("/api/policies/{}", self.vhost)).await?;
-        Ok(overridden_queues(&self.reply_queue, &self.queues, queues, &policies))
+        Ok(list_overridden_queues(&self.reply_queue, &self.queues, queues, &policies))
     }
 
     async fn get_json<T: serde::de::DeserializeOwned + Send + 'static>(
@@ -256,15 +271,15 @@ impl DeadLetterPolicy {
     }
 }
 
-/// Returns the rules that drop messages of a queue with these arguments and policies. Each policy
-/// comes with its kind and name.
-fn drop_rules(
+/// Returns the rules by which the broker drops messages of a queue with these arguments and
+/// policies. Each policy has its kind, name and definition.
+fn list_drop_rules(
     arguments: &serde_json::Value,
     policies: impl Iterator<Item = (&'static str, String, serde_json::Value)>,
 ) -> Vec<String> {
     let by_argument = DROP_KEYS.iter().filter_map(|key| {
         let key = format!("x-{key}");
-        // A negative limit means none.
+        // A limit of -1 means that there is none.
         let value = arguments.get(&key).filter(|value| value.as_i64() != Some(-1))?;
         Some(format!("{key} {value}, by its declaration"))
     });
@@ -277,38 +292,39 @@ fn drop_rules(
     by_policy.chain(by_argument).collect()
 }
 
-/// Returns the step queues with a known policy that does not send dead letters to the reply queue.
-fn overridden_queues(
+/// Returns the step queues with a known policy that does not send dead letters to the reply queue,
+/// at most [`QUEUES_LISTED_MAX`].
+fn list_overridden_queues(
     reply_queue: &str,
     step_queues: &[Arc<str>],
     listed: Vec<ListedQueuePolicy>,
     policies: &[ListedPolicy],
 ) -> Vec<String> {
-    let goes_elsewhere = |queue: &ListedQueuePolicy| {
+    let is_overridden = |queue: &ListedQueuePolicy| {
         let policy = queue
             .policy
             .as_ref()
             .and_then(|name| policies.iter().find(|policy| policy.name == *name));
         policy.is_some_and(|policy| {
-            let key = policy
+            let routing_key = policy
                 .definition
                 .get("dead-letter-routing-key")
                 .or_else(|| queue.arguments.get("x-dead-letter-routing-key"));
-            key.is_none_or(|key| *key != *reply_queue)
+            routing_key.is_none_or(|key| *key != *reply_queue)
         })
     };
     let step_queues: HashSet<&str> = step_queues.iter().map(|name| &**name).collect();
-    let ours = |queue: &ListedQueuePolicy| step_queues.contains(&*queue.name);
+    let is_step_queue = |queue: &ListedQueuePolicy| step_queues.contains(&*queue.name);
     listed
         .into_iter()
-        .filter(|queue| ours(queue) && goes_elsewhere(queue))
+        .filter(|queue| is_step_queue(queue) && is_overridden(queue))
         .map(|queue| queue.name)
         .take(QUEUES_LISTED_MAX)
         .collect()
 }
 
-/// Returns patterns that match exactly these names.
-fn patterns(queues: &[Arc<str>]) -> Vec<String> {
+/// Builds regular expressions that together match exactly these names.
+fn build_patterns(queues: &[Arc<str>]) -> Vec<String> {
     let mut patterns = Vec::new();
     let mut alternatives = String::new();
     for queue in queues {
@@ -334,10 +350,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_matches_the_names_alone() {
-        assert_eq!(patterns(&["price".into(), "a.b (c)".into()]), [r"^(price|a\.b\ \(c\))$"]);
-        let many: Vec<Arc<str>> = (0..10_000).map(|at| format!("queue-{at}").into()).collect();
-        let patterns = patterns(&many);
+    fn the_patterns_match_exactly_the_names() {
+        assert_eq!(build_patterns(&["price".into(), "a.b (c)".into()]), [r"^(price|a\.b\ \(c\))$"]);
+        let many: Vec<Arc<str>> =
+            (0..10_000).map(|index| format!("queue-{index}").into()).collect();
+        let patterns = build_patterns(&many);
         assert!(
             patterns.len() > 1
                 && patterns.iter().all(|pattern| {
@@ -347,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_queue_with_a_known_foreign_policy_is_reported() {
+    fn only_a_queue_with_another_known_policy_is_reported() {
         let listed = r#"[{"name":"mine","policy":"workflow-manager"},
             {"name":"theirs","policy":"other"},
             {"name":"none","policy":null},
@@ -359,7 +376,7 @@ mod tests {
              "definition":{"dead-letter-routing-key":"workflow-manager"}},
             {"name":"other","definition":{"max-length":10}}]"#;
         let steps = ["mine", "theirs", "none", "unknown", "by-argument"].map(Arc::from);
-        let reported = overridden_queues(
+        let reported = list_overridden_queues(
             "workflow-manager",
             &steps,
             serde_json::from_str(listed).expect("queues"),
@@ -369,25 +386,25 @@ mod tests {
     }
 
     #[test]
-    fn drop_rules_for_replies_are_reported_with_their_source() {
+    fn drop_rules_are_reported_with_their_source() {
         let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
         let short = json(r#"{"message-ttl":60000,"ha-mode":"all"}"#);
         let bound = json(r#"{"max-length":1000}"#);
-        let set = json(r#"{"x-expires":5000,"x-queue-type":"quorum","x-delivery-limit":-1}"#);
+        let arguments = json(r#"{"x-expires":5000,"x-queue-type":"quorum","x-delivery-limit":-1}"#);
         let policies =
             [("policy", "short".to_owned(), short), ("operator policy", "bound".to_owned(), bound)];
         assert_eq!(
-            drop_rules(&set, policies.into_iter()),
+            list_drop_rules(&arguments, policies.into_iter()),
             [
                 r#"message-ttl 60000, by the policy "short""#,
                 r#"max-length 1000, by the operator policy "bound""#,
                 "x-expires 5000, by its declaration",
             ]
         );
-        let good = json(r#"{"x-queue-type":"classic"}"#);
+        let harmless = json(r#"{"x-queue-type":"classic"}"#);
         let ours = ("policy", "ours".to_owned(), json(r#"{"dead-letter-exchange":""}"#));
-        assert!(drop_rules(&good, [ours].into_iter()).is_empty());
-        // An empty table may come as an empty list.
-        assert!(drop_rules(&json("[]"), std::iter::empty()).is_empty());
+        assert!(list_drop_rules(&harmless, [ours].into_iter()).is_empty());
+        // The API may list an empty table as an empty array.
+        assert!(list_drop_rules(&json("[]"), std::iter::empty()).is_empty());
     }
 }

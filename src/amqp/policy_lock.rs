@@ -1,25 +1,24 @@
-//! Keeps the declaration of queues and the setting of the dead-letter policy apart.
+//! Prevents a race between declaring queues and setting the dead-letter policy.
 //!
 //! When a queue is declared, RabbitMQ 3.10 looks up its policy twice: for the queue's process, then
-//! for the record of the queue. A policy that is set in between is in the record alone, and the
-//! broker has no reason to notify the process. The queue is then listed with the policy and sends
-//! no dead letters, until its policy changes.
+//! for the record of the queue. A policy that is set in between is in the record only, and the
+//! broker does not notify the process. The queue is then listed with the policy, but sends no dead
+//! letters until its policy changes.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
-/// Lets queues be declared concurrently, but never while a policy is set.
+/// Allows queues to be declared concurrently, but never while a policy is being set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PolicyLock(Arc<RwLock<()>>);
 
 impl PolicyLock {
-    /// Waits while a policy is set, and keeps others from setting one until the guard is dropped.
+    /// Waits until no policy is being set. No policy can be set until the guard is dropped.
     pub(super) async fn lock_for_declare(&self) -> OwnedRwLockReadGuard<()> {
         self.0.clone().read_owned().await
     }
 
-    /// Waits until no queue is being declared, and keeps others from declaring until the guard is
-    /// dropped.
+    /// Waits until no queue is being declared. No queue can be declared until the guard is dropped.
     pub(super) async fn lock_for_policy(&self) -> OwnedRwLockWriteGuard<()> {
         self.0.clone().write_owned().await
     }
@@ -33,8 +32,8 @@ mod tests {
     #[test]
     fn queues_are_declared_concurrently_and_not_while_a_policy_is_set() {
         let policy_lock = PolicyLock::default();
-        let declares = |turns: &PolicyLock| turns.lock_for_declare().now_or_never();
-        let (first, second) = (declares(&policy_lock), declares(&policy_lock));
+        let try_declare = || policy_lock.lock_for_declare().now_or_never();
+        let (first, second) = (try_declare(), try_declare());
         assert!(first.is_some() && second.is_some());
         assert!(
             policy_lock.lock_for_policy().now_or_never().is_none(),
@@ -42,8 +41,8 @@ mod tests {
         );
         drop((first, second));
         let policy = policy_lock.lock_for_policy().now_or_never();
-        assert!(policy.is_some() && declares(&policy_lock).is_none(), "a policy is being set");
+        assert!(policy.is_some() && try_declare().is_none(), "a policy is being set");
         drop(policy);
-        assert!(declares(&policy_lock).is_some());
+        assert!(try_declare().is_some());
     }
 }

@@ -1,46 +1,48 @@
 //! Publishes step messages, keeps each until the broker has confirmed it, and makes sure that the
 //! queues exist.
 //!
-//! The [`Backlog`] outlives connections; a [`PublisherConnection`] is one of them. A message is in
-//! exactly one place: waiting, parked, delayed, or published on a connection.
+//! The [`Backlog`] outlives each [`PublisherConnection`]. A message is in exactly one place:
+//! waiting, parked or delayed in the backlog, or published on the connection.
 
+mod channel_failures;
 mod queue_checks;
 
 use super::backlog::{Backlog, PublisherCommand};
-use super::connection::{
-    self, ReconnectBackoff, channel_error, fail_point, millis, parse_size_limit,
-};
+use super::connection::{ReconnectBackoff, channel_error, fail_point, millis};
 use super::publisher_connection::{
-    NumberedConfirm, PublishedMessage, PublisherConnection, QUEUE_RECHECK_DELAY, QueueState,
-    UNRESPONSIVE_AFTER, properties,
+    NumberedConfirm, PublishedMessage, PublisherConnection, QueueState, UNRESPONSIVE_AFTER,
+    build_properties,
 };
 use super::queues::QueueCheck;
 use super::state::{AmqpState, ShutdownPhase, Side, wait_for_phase};
 use base::clock;
-use bus::{Addressee, Body, BusEvent, BusNotice, ERROR_KIND};
+use bus::{Addressee, BusEvent, BusNotice};
 use futures_util::StreamExt;
 use lapin::Event;
-use lapin::protocol::AMQPSoftError;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// How many commands are taken from the inbox at once.
+/// The most commands that are received at once.
 const COMMANDS_PER_TURN: usize = 512;
 
-/// The backoff before a negatively confirmed message is sent again. It doubles with each nack, up
-/// to the longest pause before a reconnect.
+/// The delay before a nacked message is sent again. It doubles with each nack, up to the longest
+/// delay before a reconnect.
 const NACK_BACKOFF: Duration = Duration::from_millis(100);
 
-/// How often a message may close its channel before it is retried only rarely.
+/// How often the delay may double. It bounds the shift.
+const NACK_DOUBLINGS_MAX: u32 = 16;
+
+/// How often the broker may close a channel because of a message before the message is retried
+/// only with the longest delay.
 const CHANNEL_CLOSURES_MAX: u32 = 3;
 
-/// Publishes over any number of connections, until the bus is closed.
+/// Publishes, and reconnects, until the bus is closed.
 pub(super) async fn run(
     state: Rc<AmqpState>,
-    (inbox, recheck_requests): (
+    (commands, recheck_requests): (
         mpsc::UnboundedReceiver<PublisherCommand>,
         mpsc::UnboundedReceiver<Vec<Arc<str>>>,
     ),
@@ -52,50 +54,51 @@ pub(super) async fn run(
     let mut publisher = Publisher {
         backlog: Backlog::new(&state.settings.served.worker_queues),
         state: state.clone(),
-        inbox,
+        commands,
         recheck_requests,
         unconfirmed,
         last_number: 0,
     };
     loop {
-        let opened = tokio::select! {
+        let result = tokio::select! {
             biased;
             () = wait_for_phase(&mut phases, ShutdownPhase::StopPublishing) => break,
-            opened = Box::pin(PublisherConnection::open(&state)) => opened,
+            result = Box::pin(PublisherConnection::open(&state)) => result,
         };
-        let end = match opened {
-            Ok(mut link) => {
-                let since = clock::timer_now();
+        let end = match result {
+            Ok(mut connection) => {
+                let connected_at = clock::timer_now();
                 tracing::info!(
                     server = %state.address,
                     unconfirmed = publisher.unconfirmed.get(),
                     "publishing step messages"
                 );
                 state.state_reporter.set_up(Side::Publisher);
-                let end = Box::pin(publisher.serve(&mut link, &mut phases)).await;
-                publisher.requeue_unsettled(&mut link);
-                if since.elapsed() >= state.settings.reconnect_min {
+                let end = Box::pin(publisher.serve(&mut connection, &mut phases)).await;
+                publisher.requeue_unsettled(&mut connection);
+                if connected_at.elapsed() >= state.settings.reconnect_min {
                     backoff.reset();
                 }
                 if let PublishEnd::Lost(reason) = &end {
                     state.state_reporter.set_down(Side::Publisher, reason);
                 }
-                connection::close(&link.connection).await;
+                connection.close().await;
                 end
             }
             Err(reason) => PublishEnd::Lost(reason),
         };
         let PublishEnd::Lost(reason) = end else { break };
-        let pause = backoff.next_delay();
-        state.report_down(Side::Publisher, &reason, pause);
+        let delay = backoff.next_delay();
+        state.report_down(Side::Publisher, &reason, delay);
         tokio::select! {
             () = wait_for_phase(&mut phases, ShutdownPhase::StopPublishing) => break,
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(delay) => {}
         }
     }
     state.state_reporter.set_down(Side::Publisher, "closed");
 }
 
+/// Why publishing on a connection has ended.
 enum PublishEnd {
     /// The bus is closed.
     Closed,
@@ -103,18 +106,22 @@ enum PublishEnd {
     Lost(String),
 }
 
+/// The publishing side of the bus.
 struct Publisher {
     state: Rc<AmqpState>,
-    inbox: mpsc::UnboundedReceiver<PublisherCommand>,
-    /// Requests to check queues on which steps wait.
+    commands: mpsc::UnboundedReceiver<PublisherCommand>,
+    /// Receives requests to check queues on which steps wait.
     recheck_requests: mpsc::UnboundedReceiver<Vec<Arc<str>>>,
+    /// The number of messages that the broker has not confirmed yet, sent or not.
     unconfirmed: Rc<Cell<usize>>,
     backlog: Backlog,
+    /// The last number given to a published message or a scheduled check.
     last_number: u64,
 }
 
 /// What the publisher waits for while it is connected.
 enum PublisherEvent {
+    /// A message was confirmed, or its channel failed.
     Confirmed(NumberedConfirm),
     BarrierPassed(lapin::Result<()>),
     QueueChecked(Arc<str>, QueueCheck),
@@ -127,175 +134,193 @@ enum PublisherEvent {
 }
 
 impl Publisher {
+    /// Publishes until the bus is closed or the connection is lost.
     #[allow(clippy::too_many_lines, reason = "one select and one match over its events")]
     async fn serve(
         &mut self,
-        link: &mut PublisherConnection,
+        connection: &mut PublisherConnection,
         phases: &mut watch::Receiver<ShutdownPhase>,
     ) -> PublishEnd {
-        self.backlog.known_queues.iter().for_each(|queue| link.check_queue(queue));
-        let (mut command_batch, mut is_ending) = (Vec::with_capacity(COMMANDS_PER_TURN), false);
+        self.backlog.known_queues.iter().for_each(|queue| connection.check_queue(queue));
+        let (mut command_batch, mut is_closing) = (Vec::with_capacity(COMMANDS_PER_TURN), false);
         loop {
-            // Withdrawals that came meanwhile must take effect before messages go out.
-            let waiting = self.inbox.len();
+            // Withdrawals that have arrived must take effect before messages are sent.
+            let count = self.commands.len();
             let commands: Vec<PublisherCommand> =
-                (0..waiting).map_while(|_| self.inbox.try_recv().ok()).collect();
-            self.apply_commands(link, commands);
-            if let Err(reason) = self.publish_burst(link).await {
+                (0..count).map_while(|_| self.commands.try_recv().ok()).collect();
+            self.apply_commands(connection, commands);
+            if let Err(reason) = self.publish_burst(connection).await {
                 return PublishEnd::Lost(reason);
             }
-            if let Err(reason) = self.settle_unambiguous(link) {
+            if let Err(reason) = self.settle_unambiguous(connection) {
                 return PublishEnd::Lost(reason);
             }
-            // Messages that came back since the burst go out now, for no other event need follow.
-            if self.can_publish(link) {
+            // Messages that were returned since the burst are sent now: there may be no further
+            // event.
+            if self.can_publish(connection) {
                 continue;
             }
-            link.start_barrier();
-            if is_ending && self.is_drained(link) {
+            connection.start_barrier();
+            if is_closing && self.is_drained(connection) {
                 return PublishEnd::Closed;
             }
-            let due = link
+            let due = connection
                 .scheduled_checks
                 .keys()
                 .next()
                 .into_iter()
                 .chain(self.backlog.delayed.keys().next())
-                .map(|(at, _)| *at)
-                .chain(link.unresponsive_at())
+                .map(|(due, _)| *due)
+                .chain(connection.unresponsive_at())
                 .min();
             let event = tokio::select! {
-                Some(one) = link.pending_confirms.next() => PublisherEvent::Confirmed(one),
-                Some(passed) = link.barrier.next() => PublisherEvent::BarrierPassed(passed),
-                Some((queue, found)) = link.queue_checks.next() => {
-                    PublisherEvent::QueueChecked(queue, found)
+                Some(confirm) = connection.pending_confirms.next() => {
+                    PublisherEvent::Confirmed(confirm)
                 }
-                Some((of, (queue, found))) = link.queue_rechecks.next() => {
-                    PublisherEvent::QueueRechecked(of, queue, found)
+                Some(result) = connection.barrier.next() => PublisherEvent::BarrierPassed(result),
+                Some((queue, check)) = connection.queue_checks.next() => {
+                    PublisherEvent::QueueChecked(queue, check)
                 }
-                // Not before the last checks have ended: a slow broker gets no more of them.
-                Some(queues) = self.recheck_requests.recv(), if link.queue_rechecks.is_empty() => {
+                Some((generation, (queue, check))) = connection.queue_rechecks.next() => {
+                    PublisherEvent::QueueRechecked(generation, queue, check)
+                }
+                // Only after the previous checks have ended, so that a slow broker is not flooded.
+                Some(queues) = self.recheck_requests.recv(),
+                    if connection.queue_rechecks.is_empty() =>
+                {
                     PublisherEvent::RecheckRequested(queues)
                 }
-                event = link.events.next() => PublisherEvent::ConnectionEvent(event),
-                count = self.inbox.recv_many(&mut command_batch, COMMANDS_PER_TURN),
-                    if !is_ending || !self.inbox.is_closed() =>
+                event = connection.events.next() => PublisherEvent::ConnectionEvent(event),
+                count = self.commands.recv_many(&mut command_batch, COMMANDS_PER_TURN),
+                    if !is_closing || !self.commands.is_closed() =>
                 {
                     if count > 0 { PublisherEvent::CommandsReceived }
                     else { PublisherEvent::Closing }
                 }
                 () = tokio::time::sleep_until(due.unwrap_or_else(clock::timer_now)),
                     if due.is_some() => PublisherEvent::TimerDue,
-                () = wait_for_phase(phases, ShutdownPhase::StopPublishing), if !is_ending => {
+                () = wait_for_phase(phases, ShutdownPhase::StopPublishing), if !is_closing => {
                     PublisherEvent::Closing
                 }
             };
-            let handled = match event {
-                PublisherEvent::Confirmed(answered) => {
-                    self.handle_confirms(link, vec![answered]).await
+            let result = match event {
+                PublisherEvent::Confirmed(confirm) => {
+                    self.handle_confirms(connection, vec![confirm]).await
                 }
-                PublisherEvent::BarrierPassed(passed) => self.handle_barrier(link, passed).await,
-                PublisherEvent::QueueChecked(queue, found) => {
-                    self.handle_queue_check(link, queue, found)
+                PublisherEvent::BarrierPassed(result) => {
+                    self.handle_barrier(connection, result).await
                 }
-                PublisherEvent::QueueRechecked(of, queue, found) => {
-                    self.handle_queue_recheck(link, of, queue, &found);
+                PublisherEvent::QueueChecked(queue, check) => {
+                    self.handle_queue_check(connection, queue, check)
+                }
+                PublisherEvent::QueueRechecked(generation, queue, check) => {
+                    self.handle_queue_recheck(connection, generation, queue, &check);
                     Ok(())
                 }
                 PublisherEvent::RecheckRequested(queues) => {
-                    queues.iter().for_each(|queue| link.recheck_queue(queue));
+                    queues.iter().for_each(|queue| connection.recheck_queue(queue));
                     Ok(())
                 }
-                PublisherEvent::ConnectionEvent(event) => self.handle_connection_event(link, event),
+                PublisherEvent::ConnectionEvent(event) => {
+                    self.handle_connection_event(connection, event)
+                }
                 PublisherEvent::CommandsReceived => {
-                    self.apply_commands(link, command_batch.drain(..));
+                    self.apply_commands(connection, command_batch.drain(..));
                     Ok(())
                 }
                 PublisherEvent::TimerDue => {
-                    self.handle_timers(link);
+                    self.handle_timers(connection);
                     Ok(())
                 }
                 PublisherEvent::Closing => {
-                    is_ending = true;
+                    is_closing = true;
                     Ok(())
                 }
             };
-            if let Err(reason) = handled {
+            if let Err(reason) = result {
                 return PublishEnd::Lost(reason);
             }
         }
     }
 
+    /// Applies commands to the backlog and to the published messages.
     fn apply_commands(
         &mut self,
-        link: &mut PublisherConnection,
+        connection: &mut PublisherConnection,
         commands: impl IntoIterator<Item = PublisherCommand>,
     ) {
-        let removed = self.backlog.apply(commands, |withdrawn| link.mark_withdrawn(withdrawn));
+        let removed = self.backlog.apply(commands, |ids| connection.mark_withdrawn(ids));
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(removed));
     }
 
-    /// Publishes all that may go out now, in one write.
-    async fn publish_burst(&mut self, link: &mut PublisherConnection) -> Result<(), String> {
+    /// Publishes the waiting messages that the connection can take, in one write.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the connection is lost.
+    async fn publish_burst(&mut self, connection: &mut PublisherConnection) -> Result<(), String> {
         if self.backlog.waiting.is_empty() {
             return Ok(());
         }
-        let (burst, mut answers) = (link.burst(), Vec::new());
+        let (burst, mut confirms) = (connection.burst(), Vec::new());
         let burst_guard = burst.hold();
-        let published = self.publish_waiting(link);
-        // The library gets a message only when its future is polled for the first time.
-        link.drain_confirms(&mut answers);
+        let result = self.publish_waiting(connection);
+        // lapin receives a message only when its future is polled for the first time.
+        connection.drain_confirms(&mut confirms);
         drop(burst_guard);
-        published.map_err(|error| self.state.address.explain(&error))?;
-        self.handle_confirms(link, answers).await
+        result.map_err(|error| self.state.address.explain(&error))?;
+        self.handle_confirms(connection, confirms).await
     }
 
-    /// Settles the messages whose confirms need no barrier.
-    fn settle_unambiguous(&mut self, link: &mut PublisherConnection) -> Result<(), String> {
-        let confirms = link.take_unambiguous();
+    /// Settles the messages whose confirms can be trusted without a barrier.
+    fn settle_unambiguous(&mut self, connection: &mut PublisherConnection) -> Result<(), String> {
+        let confirms = connection.take_unambiguous_confirms();
         if !confirms.is_empty() {
             fail_point("amqp::confirm").map_err(|error| self.state.address.explain(&error))?;
         }
-        confirms.into_iter().for_each(|(id, is_ack)| self.settle(link, id, is_ack));
+        confirms.into_iter().for_each(|(number, is_ack)| self.settle(connection, number, is_ack));
         Ok(())
     }
 
-    /// Returns whether a message waits and the connection has room for it.
+    /// Returns whether a message waits and may be published now.
     ///
-    /// Messages that wait only for the barrier leave room for as many again, for the broker has
-    /// confirmed them. Nothing is given to a blocked connection, because lapin would keep it in
-    /// memory. The first message over the budget in bytes still goes out: a single message may be
-    /// larger than the budget.
-    fn can_publish(&self, link: &PublisherConnection) -> bool {
-        let flight_max = self.state.settings.unconfirmed_max;
+    /// Messages that wait only for the barrier are confirmed by the broker, so as many again may be
+    /// in flight. Nothing is published on a blocked connection, because lapin would buffer it. The
+    /// last message may exceed the limit in bytes, because a single one may be larger than the
+    /// limit.
+    fn can_publish(&self, connection: &PublisherConnection) -> bool {
+        let unconfirmed_max = self.state.settings.unconfirmed_max;
         !self.backlog.waiting.is_empty()
-            && !link.is_blocked
-            && link.pending_confirms.len() < flight_max
-            && link.published.len() < 2 * flight_max
-            && link.published_bytes < self.state.settings.unconfirmed_bytes_max
+            && !connection.is_blocked
+            && connection.pending_confirms.len() < unconfirmed_max
+            && connection.published.len() < 2 * unconfirmed_max
+            && connection.published_bytes < self.state.settings.unconfirmed_bytes_max
     }
 
-    /// Publishes the waiting messages for which the connection has room.
-    fn publish_waiting(&mut self, link: &mut PublisherConnection) -> lapin::Result<()> {
-        while self.can_publish(link) {
+    /// Publishes the waiting messages that may be published now, and parks those whose queue is not
+    /// known to exist.
+    fn publish_waiting(&mut self, connection: &mut PublisherConnection) -> lapin::Result<()> {
+        while self.can_publish(connection) {
             let Some(mut pending) = self.backlog.waiting.pop_front() else { break };
             let queue = &pending.message.address.queue;
-            // A caller's queue belongs to the caller: it is neither checked nor declared.
+            // The queue of a caller is its own: it is neither checked nor declared.
             let caller_queue =
                 (pending.message.addressee == Addressee::Caller).then_some(&QueueState::Exists(0));
-            match caller_queue.or_else(|| link.queue_states.get(queue)) {
+            match caller_queue.or_else(|| connection.queue_states.get(queue)) {
                 Some(QueueState::Exists(generation)) => {
                     if std::mem::take(&mut pending.is_resend) {
                         (self.state.sink)(BusEvent::Notice(BusNotice::Resent));
                     }
                     let needs_own_channel = pending.channel_closures > 0
-                        || link.body_bytes_max.is_some_and(|max| pending.message.body.len() > max);
+                        || connection
+                            .body_bytes_max
+                            .is_some_and(|max| pending.message.body.len() > max);
                     let generation = *generation;
                     self.last_number += 1;
                     let (reply_queue, user) =
                         (&self.state.settings.reply_queue, self.state.address.user());
-                    let properties = properties(&pending.message, reply_queue, user);
-                    link.publish(
+                    let properties = build_properties(&pending.message, reply_queue, user);
+                    connection.publish(
                         self.last_number,
                         pending,
                         generation,
@@ -304,10 +329,10 @@ impl Publisher {
                     );
                     fail_point("amqp::publish")?;
                 }
-                known => {
-                    if known.is_none() {
+                state => {
+                    if state.is_none() {
                         self.backlog.known_queues.insert(queue.clone());
-                        link.check_queue(queue);
+                        connection.check_queue(queue);
                     }
                     self.backlog.parked.entry(queue.clone()).or_default().push_back(pending);
                 }
@@ -316,93 +341,97 @@ impl Publisher {
         Ok(())
     }
 
-    /// Returns whether nothing is left that would end within a short wait.
-    fn is_drained(&self, link: &PublisherConnection) -> bool {
+    /// Returns whether nothing remains that is likely to be confirmed soon.
+    fn is_drained(&self, connection: &PublisherConnection) -> bool {
         let is_checking =
-            |queue: &Arc<str>| link.queue_states.get(queue) == Some(&QueueState::Checking);
-        self.inbox.is_empty()
-            && link.published.is_empty()
+            |queue: &Arc<str>| connection.queue_states.get(queue) == Some(&QueueState::Checking);
+        self.commands.is_empty()
+            && connection.published.is_empty()
             && self.backlog.waiting.is_empty()
             && !self.backlog.parked.keys().any(is_checking)
     }
 
     /// Handles these confirms and all others that are ready.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the connection is lost or useless.
     async fn handle_confirms(
         &mut self,
-        link: &mut PublisherConnection,
-        mut answers: Vec<NumberedConfirm>,
+        connection: &mut PublisherConnection,
+        mut confirms: Vec<NumberedConfirm>,
     ) -> Result<(), String> {
-        link.drain_confirms(&mut answers);
-        let mut closed = None;
-        for (id, answer) in answers {
-            match answer {
-                Ok(answer) => link.note_confirm(id, answer),
+        connection.drain_confirms(&mut confirms);
+        let mut shared_channel_error = None;
+        for (number, result) in confirms {
+            match result {
+                Ok(confirm) => connection.record_confirm(number, confirm),
                 Err(error)
-                    if link
+                    if connection
                         .published
-                        .get(&id)
+                        .get(&number)
                         .is_some_and(|published| published.has_own_channel) =>
                 {
-                    self.handle_own_channel_failure(link, id, &error)?
+                    self.handle_own_channel_failure(connection, number, &error)?
                 }
-                Err(error) => closed = Some(error),
+                Err(error) => shared_channel_error = Some(error),
             }
         }
-        match closed {
-            Some(error) => self.handle_channel_closed(link, error).await,
+        match shared_channel_error {
+            Some(error) => self.handle_channel_closed(connection, error).await,
             None => Ok(()),
         }
     }
 
+    /// Settles the confirms before the barrier, now that it has passed.
     async fn handle_barrier(
         &mut self,
-        link: &mut PublisherConnection,
-        passed: lapin::Result<()>,
+        connection: &mut PublisherConnection,
+        result: lapin::Result<()>,
     ) -> Result<(), String> {
-        if let Err(error) = passed {
-            return self.handle_channel_closed(link, error).await;
+        if let Err(error) = result {
+            return self.handle_channel_closed(connection, error).await;
         }
         fail_point("amqp::confirm").map_err(|error| self.state.address.explain(&error))?;
-        let settled = link.take_before_barrier();
-        // Confirms that were not taken yet may tell which messages were returned.
-        let mut answers = Vec::new();
-        link.drain_confirms(&mut answers);
-        let (notes, failures): (Vec<NumberedConfirm>, Vec<NumberedConfirm>) =
-            answers.into_iter().partition(|(_, answer)| answer.is_ok());
-        notes.into_iter().for_each(|(id, answer)| {
-            answer.into_iter().for_each(|answer| link.note_confirm(id, answer))
-        });
-        settled.into_iter().for_each(|(id, is_ack)| self.settle(link, id, is_ack));
-        self.handle_confirms(link, failures).await
+        let trusted = connection.take_confirms_before_barrier();
+        // The next confirms may carry the returns of these messages.
+        let mut confirms = Vec::new();
+        connection.drain_confirms(&mut confirms);
+        let mut failures = Vec::new();
+        for (number, result) in confirms {
+            match result {
+                Ok(confirm) => connection.record_confirm(number, confirm),
+                Err(error) => failures.push((number, Err(error))),
+            }
+        }
+        trusted.into_iter().for_each(|(number, is_ack)| self.settle(connection, number, is_ack));
+        self.handle_confirms(connection, failures).await
     }
 
-    fn settle(&mut self, link: &mut PublisherConnection, id: u64, is_ack: bool) {
-        let Some(PublishedMessage {
-            mut pending,
-            queue_generation: generation,
-            is_queue_lost: lost,
-            ..
-        }) = link.remove(id)
+    /// Settles a published message whose confirm can be trusted: reports it, or sends it again.
+    fn settle(&mut self, connection: &mut PublisherConnection, number: u64, is_ack: bool) {
+        let Some(PublishedMessage { mut pending, queue_generation, is_queue_lost, .. }) =
+            connection.remove(number)
         else {
             return;
         };
         let (message, queue) = (pending.message.id.as_str(), pending.message.address.queue.clone());
-        let was_returned = link.take_return(&pending.message);
-        if link.is_unresponsive {
-            link.is_unresponsive = false;
+        let was_returned = connection.take_return(&pending.message);
+        if connection.is_unresponsive {
+            connection.is_unresponsive = false;
             tracing::info!("the broker confirms messages again");
             self.state.state_reporter.set_unresponsive(None);
         }
-        if pending.is_withdrawn && (was_returned || lost || !is_ack) {
+        if pending.is_withdrawn && (was_returned || is_queue_lost || !is_ack) {
             self.decrement_unconfirmed();
         } else if was_returned && pending.message.addressee == Addressee::Caller {
             self.report_done(BusEvent::Unroutable(pending.message.confirm_token));
-        } else if was_returned || lost {
-            tracing::debug!(message, %queue, "returned or lost with its queue, sent again");
+        } else if was_returned || is_queue_lost {
+            tracing::debug!(message, %queue, "returned or lost with its queue: it is sent again");
             (self.state.sink)(BusEvent::Notice(BusNotice::Returned));
-            // A message published before its queue was found again says nothing new.
-            if link.is_current_generation(generation, &queue) {
-                link.check_queue(&queue);
+            // Otherwise the queue was checked or declared after the message was published.
+            if connection.is_current_generation(queue_generation, &queue) {
+                connection.check_queue(&queue);
                 self.backlog.lost_queues.insert(queue);
             }
             self.backlog.waiting.push_back(pending);
@@ -411,158 +440,52 @@ impl Publisher {
             self.report_done(BusEvent::Confirmed(pending.message.confirm_token));
         } else {
             (self.state.sink)(BusEvent::Notice(BusNotice::Nacked));
-            let pause = NACK_BACKOFF
-                .saturating_mul(1 << pending.nacks.min(16))
+            let delay = NACK_BACKOFF
+                .saturating_mul(1 << pending.nacks.min(NACK_DOUBLINGS_MAX))
                 .min(self.state.settings.reconnect_max);
             tracing::debug!(
                 message,
                 %queue,
-                retry_in_ms = millis(pause),
-                "the broker does not take it: its queue may be full"
+                retry_in_ms = millis(delay),
+                "the broker nacked it: its queue may be full"
             );
             pending.nacks += 1;
             self.state.full_queues.borrow_mut().insert(queue);
-            self.backlog.delayed.insert((clock::timer_now() + pause, id), pending);
+            self.backlog.delayed.insert((clock::timer_now() + delay, number), pending);
         }
     }
 
-    /// Reports a message that needs no further work: the broker has it, or it is for a caller whose
-    /// queue does not exist.
+    /// Reports that a message is done: the broker has confirmed it, or it cannot be routed.
     fn report_done(&self, event: BusEvent) {
         self.decrement_unconfirmed();
         (self.state.sink)(event);
     }
 
+    /// Counts one message less as unconfirmed.
     fn decrement_unconfirmed(&self) {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
     }
 
-    // ---- channels closed by the broker
-
-    /// Handles the closing of the shared channel. Only a message that is too large causes that; the
-    /// others go out again at once.
-    async fn handle_channel_closed(
-        &mut self,
-        link: &mut PublisherConnection,
-        error: lapin::Error,
-    ) -> Result<(), String> {
-        if !link.is_connected() {
-            return Err(self.state.address.explain(&error));
-        }
-        let error = link.closing_reason(error).await;
-        let Some((AMQPSoftError::PRECONDITIONFAILED, broker_text)) = channel_error(&error) else {
-            return Err(self.state.address.explain(&error));
-        };
-        link.body_bytes_max = parse_size_limit(broker_text).or(link.body_bytes_max);
-        let size = |published: &PublishedMessage| published.body_bytes;
-        let largest = link.published.values().map(size).max().unwrap_or(0);
-        // The broker names no size. Whichever message it was, the largest is too large as well.
-        let is_suspect = |published: &PublishedMessage| {
-            size(published) == largest
-                || link.body_bytes_max.is_some_and(|max| size(published) > max)
-        };
-        for published in link.published.values_mut().filter(|published| is_suspect(published)) {
-            published.pending.channel_closures += 1;
-        }
-        tracing::warn!(
-            reason = broker_text,
-            largest_bytes = largest,
-            "a step message closed its channel: such ones get channels of their own"
-        );
-        self.requeue_unsettled(link);
-        link.reopen_channel().await.map_err(|error| self.state.address.explain(&error))
-    }
-
-    /// Handles the failure of a message that was published on a channel of its own.
-    fn handle_own_channel_failure(
-        &mut self,
-        link: &mut PublisherConnection,
-        id: u64,
-        error: &lapin::Error,
-    ) -> Result<(), String> {
-        if !link.is_connected() {
-            return Err(self.state.address.explain(error));
-        }
-        let Some(PublishedMessage { mut pending, .. }) = link.remove(id) else {
-            return Ok(());
-        };
-        if pending.is_withdrawn {
-            self.decrement_unconfirmed();
-            return Ok(());
-        }
-        let (message, queue) = (pending.message.id.as_str(), &pending.message.address.queue);
-        let bytes = pending.message.body.len();
-        let mut pause =
-            if let Some((AMQPSoftError::PRECONDITIONFAILED, broker_text)) = channel_error(error) {
-                link.body_bytes_max = parse_size_limit(broker_text).or(link.body_bytes_max);
-                pending.channel_closures += 1;
-                if pending.channel_closures < CHANNEL_CLOSURES_MAX {
-                    NACK_BACKOFF
-                } else {
-                    self.state.settings.reconnect_max
-                }
-            } else {
-                tracing::warn!(message, %queue, %error, "a message could not be published");
-                QUEUE_RECHECK_DELAY
-            };
-        if pending.channel_closures == CHANNEL_CLOSURES_MAX {
-            tracing::error!(
-                message, %queue, bytes, bytes_max = link.body_bytes_max, %error,
-                retry_in_ms = millis(pause),
-                "the broker takes no message of this size: raise its max_message_size, or lower \
-                 limits.step_message_bytes_max"
-            );
-        }
-        if pending.message.addressee == Addressee::Caller
-            && pending.channel_closures >= CHANNEL_CLOSURES_MAX
-        {
-            // The caller must at least learn that the job has ended.
-            pending.message.kind = Some(ERROR_KIND);
-            pending.message.body = Body::from_error(
-                &format!(
-                    "the result has {bytes} bytes, more than the broker takes: pass large data by \
-                     reference"
-                ),
-                false,
-            );
-            pause = NACK_BACKOFF;
-        }
-        self.backlog.delayed.insert((clock::timer_now() + pause, id), pending);
-        Ok(())
-    }
-
-    /// Puts messages without a valid confirm in front of the waiting ones, to be sent again.
-    fn requeue_unsettled(&mut self, link: &mut PublisherConnection) {
-        for (mut pending, is_queue_gone) in link.take_unsettled().into_iter().rev() {
-            if is_queue_gone {
-                self.backlog.lost_queues.insert(pending.message.address.queue.clone());
-            }
-            if pending.is_withdrawn {
-                self.decrement_unconfirmed();
-                continue;
-            }
-            pending.is_resend = true;
-            self.backlog.waiting.push_front(pending);
-        }
-    }
-
-    // ---- the rest
-
+    /// Reports whether the broker blocks publishing.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the connection is lost.
     #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's events are non-exhaustive")]
     fn handle_connection_event(
         &mut self,
-        link: &mut PublisherConnection,
+        connection: &mut PublisherConnection,
         event: Option<Event>,
     ) -> Result<(), String> {
         match event {
             Some(Event::ConnectionBlocked(reason)) => {
                 tracing::warn!(reason, "the broker blocks publishing");
-                link.is_blocked = true;
+                connection.is_blocked = true;
                 self.state.state_reporter.set_blocked(Some(reason));
             }
             Some(Event::ConnectionUnblocked) => {
-                tracing::info!("the broker takes messages again");
-                link.is_blocked = false;
+                tracing::info!("the broker accepts messages again");
+                connection.is_blocked = false;
                 self.state.state_reporter.set_blocked(None);
             }
             // Errors of a channel are handled where the channel is used.
@@ -575,12 +498,13 @@ impl Publisher {
         Ok(())
     }
 
-    fn handle_timers(&mut self, link: &mut PublisherConnection) {
+    /// Handles what is due: an unresponsive broker, delayed messages, and scheduled checks.
+    fn handle_timers(&mut self, connection: &mut PublisherConnection) {
         let now = clock::timer_now();
-        if link.unresponsive_at().is_some_and(|at| at <= now) {
-            link.is_unresponsive = true;
+        if connection.unresponsive_at().is_some_and(|due| due <= now) {
+            connection.is_unresponsive = true;
             tracing::warn!(
-                unconfirmed = link.published.len(),
+                unconfirmed = connection.published.len(),
                 "the broker confirms nothing: has the network stopped, or the broker?"
             );
             self.state.state_reporter.set_unresponsive(Some(UNRESPONSIVE_AFTER));
@@ -591,10 +515,10 @@ impl Publisher {
             self.backlog.waiting.push_back(entry.remove());
         }
         while let Some(entry) =
-            link.scheduled_checks.first_entry().filter(|entry| entry.key().0 <= now)
+            connection.scheduled_checks.first_entry().filter(|entry| entry.key().0 <= now)
         {
             let queue = entry.remove();
-            link.check_queue(&queue);
+            connection.check_queue(&queue);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A connection for publishing: the messages published on it, their confirms, and the queues known
-//! to exist.
+//! A connection for publishing: the messages published on it, their confirms, and the state of
+//! their queues.
 
-use super::connection::channel_error;
+use super::connection::{self, channel_error};
 use super::policy_lock::PolicyLock;
 use super::queue_properties::QueueProperties;
 use super::queues::{CheckedQueue, QueueCheck, QueueDeclarer, short_string};
@@ -26,31 +26,35 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// How long to wait for the broker's reason for closing a channel.
+/// How long to wait for the reason for which the broker closed a channel.
 const CLOSE_REASON_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The delay before a queue is checked again whose state the broker could not tell.
+/// The delay before an unusable queue is checked again.
 pub(super) const QUEUE_RECHECK_DELAY: Duration = Duration::from_secs(5);
 
-/// How long a broker may confirm none of its unconfirmed messages before it counts as unresponsive.
+/// How long a broker may confirm nothing, while messages are unconfirmed, before it counts as
+/// unresponsive.
 pub(super) const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(10);
 
+/// The delivery mode of messages that the broker stores on disk.
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
 /// A publication that is not confirmed.
 pub(super) struct PendingPublication {
     pub(super) message: Publication,
-    /// It was published before, on a channel that is closed.
+    /// Whether it was published before, on a channel that was closed.
     pub(super) is_resend: bool,
-    /// How often the broker negatively confirmed it.
+    /// How often the broker nacked it.
     pub(super) nacks: u32,
-    /// How often it closed its channel. After the first time it gets a channel of its own.
+    /// How often the broker closed a channel because of it. From then on it is published on a
+    /// channel of its own.
     pub(super) channel_closures: u32,
-    /// It was withdrawn, and is not sent again.
+    /// Whether it was withdrawn. If so, it is not sent again.
     pub(super) is_withdrawn: bool,
 }
 
 impl PendingPublication {
+    /// Wraps a message that was never sent.
     pub(super) fn new(message: Publication) -> PendingPublication {
         PendingPublication {
             message,
@@ -67,57 +71,60 @@ pub(super) struct PublishedMessage {
     pub(super) pending: PendingPublication,
     /// The generation of its queue (see [`QueueState::Exists`]) when it was published.
     pub(super) queue_generation: u64,
-    /// Whether its queue was found missing since: its confirm is then worthless.
+    /// Whether its queue was found missing after it was published. Its confirm then proves nothing.
     pub(super) is_queue_lost: bool,
-    /// Whether it has a channel of its own.
+    /// Whether it was published on a channel of its own.
     pub(super) has_own_channel: bool,
-    /// The length of its body.
+    /// The length of its body, in bytes.
     pub(super) body_bytes: usize,
 }
 
-/// What is known of a queue on this connection.
+/// The state of a queue, as far as this connection knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueState {
     /// It is being checked or declared.
     Checking,
-    /// It exists. The generation counts how often a queue was found or declared.
+    /// It exists. The generation increases whenever any queue is found or declared.
     Exists(u64),
-    /// It cannot be used now, and is checked again later.
+    /// It cannot be used for now, and is checked again later.
     Unusable,
 }
 
-/// The confirm of the message with this number.
+/// The confirm of the published message with this number.
 pub(super) type NumberedConfirm = (u64, lapin::Result<Confirm>);
 
-/// The content of a confirm; see [`PublisherConnection::start_barrier`] for when it is valid.
+/// The content of a confirm; see [`PublisherConnection::start_barrier`] for when it can be trusted.
 pub(super) struct Confirm {
     is_ack: bool,
-    /// The id of a returned message, which need not be the one that is confirmed.
-    returned: Option<String>,
+    /// The id of a returned message, which may be another message than the confirmed one.
+    returned_id: Option<String>,
 }
 
 impl From<Confirmation> for Confirm {
     fn from(confirmation: Confirmation) -> Confirm {
         let is_ack = confirmation.is_ack();
-        let returned = confirmation.take_message().map(|message| {
+        let returned_id = confirmation.take_message().map(|message| {
             message.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default()
         });
-        Confirm { is_ack, returned }
+        Confirm { is_ack, returned_id }
     }
 }
 
 /// A connection for publishing.
 pub(super) struct PublisherConnection {
-    pub(super) connection: Rc<Connection>,
+    connection: Rc<Connection>,
+    /// The events that lapin reports of the connection.
     pub(super) events: BoxStream<'static, Event>,
+    /// Whether the broker blocks publishing.
     pub(super) is_blocked: bool,
-    /// Whether the broker is reported as unresponsive.
+    /// Whether the broker was reported as unresponsive.
     pub(super) is_unresponsive: bool,
-    /// When the broker confirmed last, or was given a message while it owed no confirm.
+    /// When the broker last confirmed a message, or was sent one while no confirm was pending.
     last_activity: Instant,
-    /// The largest body that does not close its channel; known once one has closed it.
+    /// The largest body that the broker accepts; `None` until it has closed a channel because of
+    /// one.
     pub(super) body_bytes_max: Option<usize>,
-    /// The published messages, in the order of publishing.
+    /// The published messages by number, in the order of publishing.
     pub(super) published: BTreeMap<u64, PublishedMessage>,
     /// The total length of their bodies.
     pub(super) published_bytes: usize,
@@ -129,27 +136,31 @@ pub(super) struct PublisherConnection {
     /// Repeated checks of queues that existed, each with the generation of its queue; see
     /// [`PublisherConnection::recheck_queue`].
     pub(super) queue_rechecks: FuturesUnordered<LocalBoxFuture<'static, (u64, CheckedQueue)>>,
+    /// Unusable queues to check again, by time and a unique number.
     pub(super) scheduled_checks: BTreeMap<(Instant, u64), Arc<str>>,
+    /// The channel that messages share unless they need one of their own.
     channel: Rc<Channel>,
     queues: Rc<QueueDeclarer>,
     policy_lock: PolicyLock,
+    /// The generation of the queue that was found or declared last.
     last_generation: u64,
-    /// Confirms that are valid after the next barrier, each with whether it is an ack.
-    noted_confirms: Vec<(u64, bool)>,
+    /// Confirms that cannot be trusted before the next barrier, each with whether it is an ack.
+    untrusted_confirms: Vec<(u64, bool)>,
+    /// Confirms that can be trusted once the current barrier has passed.
     confirms_before_barrier: Vec<(u64, bool)>,
-    /// How often each message id was returned and not dealt with yet.
+    /// How many returns of each message id have not been handled yet.
     unhandled_returns: HashMap<String, usize>,
-    /// How many returns were seen in confirms.
-    returns_seen: u64,
+    /// How many returns were attached to the confirms so far.
+    returns_received: u64,
     hooks: ConnectionHooks,
 }
 
 impl PublisherConnection {
-    /// Connects.
+    /// Connects, and makes sure that the reply queue exists.
     ///
     /// # Errors
     ///
-    /// A sentence for the user says why there is no connection.
+    /// Returns the reason, as a sentence for the user, if either fails.
     pub(super) async fn open(state: &AmqpState) -> Result<PublisherConnection, String> {
         let hooks = ConnectionHooks::default();
         let opening = state.address.open_with_hooks("step messages", hooks.clone());
@@ -159,8 +170,8 @@ impl PublisherConnection {
             .await
             .map_err(|error| state.address.explain(&error))?;
         let queues = QueueDeclarer::new(connection.clone());
-        // This must come before the first message: the broker silently drops a reply to a queue
-        // that does not exist.
+        // The reply queue must exist before the first message: the broker silently drops a reply
+        // to a missing queue.
         match queues.ensure_reply_queue(&state.settings).await {
             QueueCheck::Exists { .. } => {}
             QueueCheck::Lost(error) => return Err(state.address.explain(&error)),
@@ -195,19 +206,24 @@ impl PublisherConnection {
             queues,
             policy_lock: state.policy_lock.clone(),
             last_generation: 0,
-            noted_confirms: Vec::new(),
+            untrusted_confirms: Vec::new(),
             confirms_before_barrier: Vec::new(),
             unhandled_returns: HashMap::new(),
-            returns_seen: 0,
+            returns_received: 0,
             hooks,
             connection,
         })
     }
 
-    /// Opens a new channel in place of the one that the broker closed.
+    /// Replaces the shared channel after the broker has closed it.
     pub(super) async fn reopen_channel(&mut self) -> lapin::Result<()> {
         self.channel = Rc::new(open_confirm_channel(&self.connection).await?);
         Ok(())
+    }
+
+    /// Closes the connection gracefully.
+    pub(super) async fn close(&self) {
+        connection::close(&self.connection).await;
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -216,31 +232,32 @@ impl PublisherConnection {
 
     // ---- queues
 
-    /// Starts to check whether `queue` exists.
+    /// Starts to check whether `queue` exists, unless a check is running.
     pub(super) fn check_queue(&mut self, queue: &Arc<str>) {
         if self.queue_states.insert(queue.clone(), QueueState::Checking)
             != Some(QueueState::Checking)
         {
             let (queues, queue) = (self.queues.clone(), queue.clone());
             self.queue_checks.push(Box::pin(async move {
-                let found = queues.check(&queue).await;
-                (queue, found)
+                let check = queues.check(&queue).await;
+                (queue, check)
             }));
         }
     }
 
-    /// Starts to check whether a queue that existed still does. Nothing waits for the result.
+    /// Starts to check whether a queue that existed still exists. Its messages do not wait for the
+    /// result.
     pub(super) fn recheck_queue(&mut self, queue: &Arc<str>) {
         if let Some(QueueState::Exists(generation)) = self.queue_states.get(queue).copied() {
             let (queues, queue) = (self.queues.clone(), queue.clone());
             self.queue_rechecks.push(Box::pin(async move {
-                let found = queues.check(&queue).await;
-                (generation, (queue, found))
+                let check = queues.check(&queue).await;
+                (generation, (queue, check))
             }));
         }
     }
 
-    /// Declares `queue` as soon as `journaled` is answered or dropped.
+    /// Starts to declare `queue` once `journaled` has resolved.
     pub(super) fn declare_after(
         &mut self,
         queue: Arc<str>,
@@ -249,148 +266,149 @@ impl PublisherConnection {
     ) {
         let (queues, policy_lock) = (self.queues.clone(), self.policy_lock.clone());
         self.queue_checks.push(Box::pin(async move {
-            let found =
+            let check =
                 queues.declare_after(&queue, queue_properties, journaled, &policy_lock).await;
-            (queue, found)
+            (queue, check)
         }));
     }
 
+    /// Marks a queue as existing, with a new generation.
     pub(super) fn mark_queue_found(&mut self, queue: &Arc<str>) {
         self.last_generation += 1;
         self.queue_states.insert(queue.clone(), QueueState::Exists(self.last_generation));
     }
 
-    /// Returns whether `generation` is still the last that is known of `queue`.
+    /// Returns whether `queue` exists with this generation.
     pub(super) fn is_current_generation(&self, generation: u64, queue: &Arc<str>) -> bool {
         self.queue_states.get(queue) == Some(&QueueState::Exists(generation))
     }
 
     // ---- messages
 
-    /// Publishes a message with these [`properties`]; with `alone`, on a channel of its own.
+    /// Publishes a message under the number `number`, to a queue of this generation.
     pub(super) fn publish(
         &mut self,
-        id: u64,
+        number: u64,
         pending: PendingPublication,
         generation: u64,
         on_own_channel: bool,
         properties: BasicProperties,
     ) {
         let queue = short_string(&*pending.message.address.queue);
-        // The body is built here. lapin takes the text at once, and until the confirm only the
-        // source of the text is kept.
+        // The encoded body is dropped once lapin has taken it. Until the confirm, only its source
+        // is kept.
         let body = pending.message.body.to_bytes();
-        let bytes = body.len();
+        let body_bytes = body.len();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (channel, connection) = (self.channel.clone(), self.connection.clone());
         self.pending_confirms.push(if on_own_channel {
-            let answer = async move {
+            let confirm = async move {
                 let channel = open_confirm_channel(&connection).await?;
-                let sent =
+                let confirm =
                     channel.basic_publish("".into(), queue, options, &body, properties).await?;
                 drop(body);
-                sent.await
+                confirm.await
             };
-            Box::pin(answer.map(move |answer| (id, answer.map(Confirm::from))))
+            Box::pin(confirm.map(move |result| (number, result.map(Confirm::from))))
         } else {
-            let answer = async move {
-                let sent =
+            let confirm = async move {
+                let confirm =
                     channel.basic_publish("".into(), queue, options, &body, properties).await?;
                 drop(body);
-                sent.await
+                confirm.await
             };
-            Box::pin(answer.map(move |answer| (id, answer.map(Confirm::from))))
+            Box::pin(confirm.map(move |result| (number, result.map(Confirm::from))))
         });
-        self.published_bytes += bytes;
+        self.published_bytes += body_bytes;
         if self.published.is_empty() {
             self.last_activity = clock::timer_now();
         }
         self.published.insert(
-            id,
+            number,
             PublishedMessage {
                 pending,
                 queue_generation: generation,
                 is_queue_lost: false,
                 has_own_channel: on_own_channel,
-                body_bytes: bytes,
+                body_bytes,
             },
         );
     }
 
     /// Marks published messages with these ids as withdrawn, so that they are not sent again.
     pub(super) fn mark_withdrawn(&mut self, ids: &HashSet<String>) {
-        let is_match = |pending: &PendingPublication| ids.contains(&pending.message.id);
-        let published = self.published.values_mut().map(|published| &mut published.pending);
-        published
-            .filter(|pending| is_match(pending))
-            .for_each(|withdrawn| withdrawn.is_withdrawn = true);
+        let pending = self.published.values_mut().map(|published| &mut published.pending);
+        pending
+            .filter(|pending| ids.contains(&pending.message.id))
+            .for_each(|pending| pending.is_withdrawn = true);
     }
 
     /// Removes and returns the message that was published under this number.
-    pub(super) fn remove(&mut self, id: u64) -> Option<PublishedMessage> {
-        let published = self.published.remove(&id)?;
+    pub(super) fn remove(&mut self, number: u64) -> Option<PublishedMessage> {
+        let published = self.published.remove(&number)?;
         self.published_bytes = self.published_bytes.saturating_sub(published.body_bytes);
         Some(published)
     }
 
-    /// Collects every confirm that is ready. Unlike a single poll, which may give up early, this
-    /// stops only when nothing is ready; the barrier relies on that.
+    /// Collects all confirms that are ready. A single poll may return early. This polls until no
+    /// confirm is ready; the barrier relies on that.
     pub(super) fn drain_confirms(&mut self, confirms: &mut Vec<NumberedConfirm>) {
-        let woken = Arc::new(WakeFlag(AtomicBool::new(true)));
-        let waker = Waker::from(woken.clone());
+        let wake_flag = Arc::new(WakeFlag(AtomicBool::new(true)));
+        let waker = Waker::from(wake_flag.clone());
         let mut context = Context::from_waker(&waker);
-        while woken.0.swap(false, Ordering::AcqRel) {
-            while let Poll::Ready(Some(answer)) =
+        while wake_flag.0.swap(false, Ordering::AcqRel) {
+            while let Poll::Ready(Some(confirm)) =
                 Pin::new(&mut self.pending_confirms).poll_next(&mut context)
             {
-                confirms.push(answer);
+                confirms.push(confirm);
             }
         }
     }
 
-    /// Returns when the broker counts as unresponsive; `None`: it owes no confirm, or is reported
-    /// already.
+    /// Returns when the broker will count as unresponsive; `None` if no confirm is pending, or if
+    /// the broker blocks publishing or is reported as unresponsive already.
     pub(super) fn unresponsive_at(&self) -> Option<Instant> {
-        let is_owed_confirms =
+        let is_confirm_pending =
             !self.is_unresponsive && !self.is_blocked && !self.published.is_empty();
-        is_owed_confirms.then(|| self.last_activity + UNRESPONSIVE_AFTER)
+        is_confirm_pending.then(|| self.last_activity + UNRESPONSIVE_AFTER)
     }
 
-    /// Notes a confirm until it is valid.
-    pub(super) fn note_confirm(&mut self, id: u64, answer: Confirm) {
+    /// Records a confirm, and the return that is attached to it.
+    pub(super) fn record_confirm(&mut self, number: u64, confirm: Confirm) {
         self.last_activity = clock::timer_now();
-        self.noted_confirms.push((id, answer.is_ack));
-        if let Some(message_id) = answer.returned {
+        self.untrusted_confirms.push((number, confirm.is_ack));
+        if let Some(message_id) = confirm.returned_id {
             *self.unhandled_returns.entry(message_id).or_default() += 1;
-            self.returns_seen += 1;
+            self.returns_received += 1;
         }
     }
 
-    /// Returns the burst: while it is held, publications are buffered and then go out in one write.
+    /// Returns the burst of the connection. While it is held, publications are buffered. They are
+    /// then sent in one write.
     pub(super) fn burst(&self) -> Arc<Burst> {
         self.hooks.burst.clone()
     }
 
-    /// Returns the noted confirms if they are valid already, because every return that preceded
-    /// them is known. They need no barrier then.
-    pub(super) fn take_unambiguous(&mut self) -> Vec<(u64, bool)> {
-        if self.hooks.returns.load(Ordering::Acquire) == self.returns_seen {
-            std::mem::take(&mut self.noted_confirms)
+    /// Takes the recorded confirms if they can be trusted without a barrier: if all returns that
+    /// the broker has sent so far were received.
+    pub(super) fn take_unambiguous_confirms(&mut self) -> Vec<(u64, bool)> {
+        if self.hooks.returns.load(Ordering::Acquire) == self.returns_received {
+            std::mem::take(&mut self.untrusted_confirms)
         } else {
             Vec::new()
         }
     }
 
-    /// Starts a barrier that makes the noted confirms valid.
+    /// Starts a barrier after which the recorded confirms can be trusted, unless one is running.
     ///
-    /// It is needed when a message was returned and it is unknown which one; see
-    /// [`PublisherConnection::take_unambiguous`]. lapin attaches a returned message to whichever
-    /// confirm comes next, and it completes the confirms of one frame in any order, on a thread of
-    /// its own. So a confirm is valid only once that thread has provably finished with the frame:
-    /// when it has handled the reply to a later request.
+    /// It is needed if a message was returned and it is unknown which one; see
+    /// [`PublisherConnection::take_unambiguous_confirms`]. lapin attaches a returned message to
+    /// whichever confirm follows, and it completes the confirms of one frame in any order, on a
+    /// thread of its own. So a confirm can be trusted only once that thread has processed the whole
+    /// frame. The reply to a later request, `basic.qos`, proves that.
     pub(super) fn start_barrier(&mut self) {
-        if self.barrier.is_empty() && !self.noted_confirms.is_empty() {
-            self.confirms_before_barrier = std::mem::take(&mut self.noted_confirms);
+        if self.barrier.is_empty() && !self.untrusted_confirms.is_empty() {
+            self.confirms_before_barrier = std::mem::take(&mut self.untrusted_confirms);
             let channel = self.channel.clone();
             self.barrier.push(Box::pin(async move {
                 channel.basic_qos(0, BasicQosOptions::default()).await
@@ -398,51 +416,55 @@ impl PublisherConnection {
         }
     }
 
-    /// Returns the confirms that are valid now that the barrier has passed.
-    pub(super) fn take_before_barrier(&mut self) -> Vec<(u64, bool)> {
+    /// Takes the confirms that can be trusted now that the barrier has passed.
+    pub(super) fn take_confirms_before_barrier(&mut self) -> Vec<(u64, bool)> {
         std::mem::take(&mut self.confirms_before_barrier)
     }
 
-    /// Returns whether the message was returned. Each return is counted down, so ask once for each.
+    /// Takes one return of the message. Returns whether there was one.
     pub(super) fn take_return(&mut self, message: &Publication) -> bool {
         if self.unhandled_returns.is_empty() {
             return false;
         }
         match self.unhandled_returns.get_mut(&message.id) {
             Some(1) => self.unhandled_returns.remove(&message.id).is_some(),
-            Some(times) => {
-                *times -= 1;
+            Some(count) => {
+                *count -= 1;
                 true
             }
             None => false,
         }
     }
 
-    /// Removes and returns all messages without a valid confirm, in order, each with whether its
-    /// queue is known to be gone. The channel is abandoned.
+    /// Takes all messages without a trusted confirm, in order, each with whether its queue is known
+    /// to be missing. The channel is abandoned.
     pub(super) fn take_unsettled(&mut self) -> Vec<(PendingPublication, bool)> {
         self.pending_confirms = FuturesUnordered::new();
         self.barrier = FuturesUnordered::new();
-        self.noted_confirms.clear();
+        self.untrusted_confirms.clear();
         self.confirms_before_barrier.clear();
         self.published_bytes = 0;
         let published = std::mem::take(&mut self.published).into_values();
         let unsettled =
             published.map(|PublishedMessage { pending, queue_generation: generation, .. }| {
-                let is_gone = self.take_return(&pending.message)
+                let is_queue_missing = self.take_return(&pending.message)
                     && self.is_current_generation(generation, &pending.message.address.queue);
-                (pending, is_gone)
+                (pending, is_queue_missing)
             });
         let messages = unsettled.collect();
         self.unhandled_returns.clear();
         messages
     }
 
-    /// Returns why the broker closed the channel. Messages that were published just after that fail
-    /// without the reason.
-    pub(super) async fn closing_reason(&mut self, first: lapin::Error) -> lapin::Error {
-        let reason = async {
-            let mut error = first.clone();
+    /// Waits for the error that says why the broker closed the channel. Messages that were
+    /// published just after that may fail first, without the reason. Returns `first_error` if no
+    /// error has it.
+    pub(super) async fn wait_for_closing_error(
+        &mut self,
+        first_error: lapin::Error,
+    ) -> lapin::Error {
+        let closing_error = async {
+            let mut error = first_error.clone();
             while channel_error(&error).is_none() {
                 match self.pending_confirms.next().await {
                     Some((_, Err(next))) => error = next,
@@ -452,10 +474,11 @@ impl PublisherConnection {
             }
             error
         };
-        tokio::time::timeout(CLOSE_REASON_TIMEOUT, reason).await.unwrap_or(first)
+        tokio::time::timeout(CLOSE_REASON_TIMEOUT, closing_error).await.unwrap_or(first_error)
     }
 }
 
+/// Whether a waker was woken.
 struct WakeFlag(AtomicBool);
 
 impl Wake for WakeFlag {
@@ -464,22 +487,28 @@ impl Wake for WakeFlag {
     }
 }
 
+/// Opens a channel with publisher confirms.
 async fn open_confirm_channel(connection: &Connection) -> lapin::Result<Channel> {
     let channel = connection.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     Ok(channel)
 }
 
-/// Returns the property `expiration`, in milliseconds; `None`: the time is longer than the broker
+/// Formats the property `expiration`, in milliseconds; `None` if the time exceeds what the broker
 /// accepts.
-fn expiration(remaining: Duration) -> Option<ShortString> {
-    let left_ms = u32::try_from(remaining.as_millis()).ok()?;
-    // A message with the expiration 0 would be gone before a worker could have it.
-    Some(short_string(left_ms.max(1).to_string()))
+fn format_expiration(remaining: Duration) -> Option<ShortString> {
+    let remaining_ms = u32::try_from(remaining.as_millis()).ok()?;
+    // A message with the expiration 0 expires before any worker can receive it.
+    Some(short_string(remaining_ms.max(1).to_string()))
 }
 
-/// Returns the properties of a message (docs/worker-protocol.md); `user` is the manager's own.
-pub(super) fn properties(message: &Publication, reply_queue: &str, user: &str) -> BasicProperties {
+/// Builds the properties of a message (docs/worker-protocol.md). `user` is the user as which the
+/// manager logs in.
+pub(super) fn build_properties(
+    message: &Publication,
+    reply_queue: &str,
+    user: &str,
+) -> BasicProperties {
     let mut headers = FieldTable::default();
     for header in &message.headers {
         let value = match &header.value {
@@ -495,8 +524,8 @@ pub(super) fn properties(message: &Publication, reply_queue: &str, user: &str) -
         .with_app_id("workflow-manager".into())
         .with_timestamp(message.timestamp_s)
         .with_headers(headers);
-    if let Some(id) = &message.correlation_id {
-        properties = properties.with_correlation_id(short_string(&**id));
+    if let Some(correlation_id) = &message.correlation_id {
+        properties = properties.with_correlation_id(short_string(&**correlation_id));
     }
     if message.addressee == Addressee::Worker {
         properties = properties.with_reply_to(short_string(reply_queue));
@@ -510,8 +539,10 @@ pub(super) fn properties(message: &Publication, reply_queue: &str, user: &str) -
     if let Some(priority) = message.priority {
         properties = properties.with_priority(priority);
     }
-    if let Some(left) = message.lifetime.remaining(clock::timer_now()).and_then(expiration) {
-        properties = properties.with_expiration(left);
+    if let Some(expiration) =
+        message.lifetime.remaining(clock::timer_now()).and_then(format_expiration)
+    {
+        properties = properties.with_expiration(expiration);
     }
     properties
 }

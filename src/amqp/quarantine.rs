@@ -1,8 +1,8 @@
-//! Quarantines messages that cannot be read: it moves them to a queue of their own. Each leaves the
-//! queue that it came on only when the broker has confirmed the copy.
+//! Quarantines unreadable messages: moves them to a queue of their own. A message is acknowledged
+//! only after the broker has confirmed its copy.
 //!
-//! The quarantine has its own connection, opened when needed, so that a broker that blocks
-//! publishers cannot stop the acks.
+//! The quarantine has its own connection, so that a broker that blocks publishers cannot block the
+//! acks. It is opened on demand.
 
 use super::connection::{LastReason, ReconnectBackoff, channel_error, close, fail_point, millis};
 use super::queue_properties::QueueProperties;
@@ -22,56 +22,57 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How many messages are quarantined at once.
+/// The most messages that are quarantined at once.
 const BATCH_MAX: usize = 100;
 
 /// How long the connection stays open after the last message.
-const IDLE_MAX: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many messages the quarantine queue holds. The oldest are dropped first.
+/// The most messages in the quarantine queue. The oldest are dropped first.
 const QUARANTINED_MAX: i64 = 10_000;
 
-/// How many bytes of bodies the quarantine queue holds. The oldest are dropped first.
+/// The most bytes of bodies in the quarantine queue. The oldest are dropped first.
 const QUARANTINED_BYTES_MAX: i64 = 1 << 30;
 
-/// The header that names the queue that the message came on.
+/// The header that names the queue from which the message was taken.
 const QUEUE_HEADER: &str = "x-workflow-manager-queue";
 
+/// The delivery mode of messages that the broker stores on disk.
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
 /// Why messages were not quarantined.
 enum QuarantineError {
-    /// Another attempt may help.
+    /// Another attempt may succeed; with the reason.
     Lost(String),
-    /// The broker refuses them, for this reason of its own.
+    /// The broker refuses them; with the broker's reason.
     Refused(String),
 }
 
-/// Quarantines messages until the bus is gone.
+/// Quarantines messages until the bus is dropped.
 pub(super) async fn run(
     state: Rc<AmqpState>,
-    mut inbox: mpsc::UnboundedReceiver<QuarantineRequest>,
+    mut requests: mpsc::UnboundedReceiver<QuarantineRequest>,
 ) {
     let mut backoff =
         ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
     let (mut last_reason, mut batch) = (LastReason::default(), Vec::with_capacity(BATCH_MAX));
-    while inbox.recv_many(&mut batch, BATCH_MAX).await > 0 {
+    while requests.recv_many(&mut batch, BATCH_MAX).await > 0 {
         if state.settings.unreadable == UnreadableMessages::Drop {
             batch.drain(..).for_each(|request| report_and_ack(&state, request, false));
             state.quarantine_budget.requeue_deferred();
             continue;
         }
         while !batch.is_empty() {
-            match Box::pin(quarantine_batches(&state, &mut batch, &mut inbox)).await {
+            match Box::pin(quarantine_batches(&state, &mut batch, &mut requests)).await {
                 Ok(()) => {
                     backoff.reset();
                     last_reason = LastReason::default();
                 }
-                Err(QuarantineError::Refused(said)) => {
+                Err(QuarantineError::Refused(reason)) => {
                     let queue = quarantine_queue(&state.settings.reply_queue);
                     tracing::error!(
                         queue,
-                        said,
+                        reason,
                         messages = batch.len(),
                         "the broker does not let unreadable messages be put aside: they are dropped"
                     );
@@ -79,23 +80,23 @@ pub(super) async fn run(
                 }
                 Err(QuarantineError::Lost(reason)) => {
                     batch.retain(|request| !request.delivery.is_stale());
-                    let pause = backoff.next_delay();
+                    let delay = backoff.next_delay();
                     if last_reason.record_if_new(&reason) {
                         tracing::warn!(
                             reason,
                             messages = batch.len(),
-                            retry_in_ms = millis(pause),
+                            retry_in_ms = millis(delay),
                             "unreadable messages are not put aside"
                         );
                     } else {
                         tracing::debug!(
                             reason,
                             messages = batch.len(),
-                            retry_in_ms = millis(pause),
+                            retry_in_ms = millis(delay),
                             "unreadable messages are not put aside"
                         );
                     }
-                    tokio::time::sleep(pause).await;
+                    tokio::time::sleep(delay).await;
                 }
             }
         }
@@ -103,7 +104,7 @@ pub(super) async fn run(
     }
 }
 
-/// Reports a message, and acknowledges it.
+/// Reports an unreadable message, and acknowledges it.
 fn report_and_ack(state: &AmqpState, request: QuarantineRequest, is_quarantined: bool) {
     let QuarantineRequest { queue, unreadable: UnreadableContent { reason, original }, delivery } =
         request;
@@ -119,11 +120,16 @@ fn report_and_ack(state: &AmqpState, request: QuarantineRequest, is_quarantined:
     delivery.ack();
 }
 
-/// Opens a connection, quarantines this batch, and then what arrives soon after it.
+/// Opens a connection, and quarantines this batch and further messages until none has arrived for
+/// [`IDLE_TIMEOUT`].
+///
+/// # Errors
+///
+/// Returns an error if a batch could not be quarantined as a whole. `batch` keeps its messages.
 async fn quarantine_batches(
     state: &AmqpState,
     batch: &mut Vec<QuarantineRequest>,
-    inbox: &mut mpsc::UnboundedReceiver<QuarantineRequest>,
+    requests: &mut mpsc::UnboundedReceiver<QuarantineRequest>,
 ) -> Result<(), QuarantineError> {
     let connection =
         Rc::new(state.address.open("unreadable messages").await.map_err(QuarantineError::Lost)?);
@@ -133,8 +139,8 @@ async fn quarantine_batches(
         None => QuarantineError::Lost(state.address.explain(&error)),
     };
     let publishing = async {
-        declare(&QueueDeclarer::new(connection.clone()), &queue).await.map_err(
-            |found| match found {
+        ensure_queue(&QueueDeclarer::new(connection.clone()), &queue).await.map_err(|check| {
+            match check {
                 QueueCheck::Lost(error) => explain(error),
                 QueueCheck::Refused(broker_text) => QuarantineError::Refused(broker_text),
                 QueueCheck::Exclusive => QuarantineError::Refused(
@@ -143,27 +149,28 @@ async fn quarantine_batches(
                 QueueCheck::Exists { .. } | QueueCheck::Missing => {
                     QuarantineError::Lost(format!("the queue \"{queue}\" was deleted"))
                 }
-            },
-        )?;
+            }
+        })?;
         let channel = connection.create_channel().await.map_err(explain)?;
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(explain)?;
         let header_bytes_max = connection.configuration().frame_max() as usize / 2;
         loop {
-            // A stale message was requeued, and is delivered again.
+            // The broker has requeued stale messages.
             batch.retain(|request| !request.delivery.is_stale());
-            let sent =
+            let confirms =
                 batch.iter().map(|request| publish(&channel, &queue, request, header_bytes_max));
-            let acks = try_join_all(sent).await.map_err(explain)?;
+            let acks = try_join_all(confirms).await.map_err(explain)?;
             if !acks.iter().all(|is_ack| *is_ack) {
-                // The confirmed ones will be in quarantine twice, which is better than not at all.
+                // The acked ones are quarantined twice then, which is better than losing one.
                 return Err(QuarantineError::Lost(format!(
-                    "the broker did not take all messages for the queue \"{queue}\""
+                    "the broker did not accept all messages for the queue \"{queue}\""
                 )));
             }
             batch.drain(..).for_each(|request| report_and_ack(state, request, true));
             state.quarantine_budget.requeue_deferred();
-            // The time is over, or the inbox is closed: nothing more arrives for now.
-            let received = tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX)).await;
+            // The connection has been idle for too long, or the bus was dropped.
+            let received =
+                tokio::time::timeout(IDLE_TIMEOUT, requests.recv_many(batch, BATCH_MAX)).await;
             if matches!(received, Err(_) | Ok(0)) {
                 return Ok(());
             }
@@ -174,10 +181,13 @@ async fn quarantine_batches(
     result
 }
 
-/// Declares the quarantine queue if it is missing. An existing queue may have other arguments; its
-/// owner bounds it then.
-async fn declare(queues: &QueueDeclarer, queue: &str) -> Result<(), QueueCheck> {
-    let found = match queues.check(queue).await {
+/// Declares the quarantine queue if it is missing. An existing queue keeps its own limits.
+///
+/// # Errors
+///
+/// Returns the result of the check if the queue cannot be used.
+async fn ensure_queue(queues: &QueueDeclarer, queue: &str) -> Result<(), QueueCheck> {
+    let check = match queues.check(queue).await {
         QueueCheck::Missing => {
             let mut arguments = FieldTable::default();
             arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(QUARANTINED_MAX));
@@ -185,15 +195,15 @@ async fn declare(queues: &QueueDeclarer, queue: &str) -> Result<(), QueueCheck> 
                 .insert("x-max-length-bytes".into(), AMQPValue::LongLongInt(QUARANTINED_BYTES_MAX));
             queues.declare(queue, QueueProperties { arguments, ..QueueProperties::default() }).await
         }
-        found @ (QueueCheck::Exists { .. }
+        check @ (QueueCheck::Exists { .. }
         | QueueCheck::Exclusive
         | QueueCheck::Refused(_)
-        | QueueCheck::Lost(_)) => found,
+        | QueueCheck::Lost(_)) => check,
     };
-    if matches!(found, QueueCheck::Exists { .. }) { Ok(()) } else { Err(found) }
+    if matches!(check, QueueCheck::Exists { .. }) { Ok(()) } else { Err(check) }
 }
 
-/// Publishes a message, and returns whether the broker acked it.
+/// Publishes the copy of a message. Returns whether the broker acked it.
 async fn publish(
     channel: &Channel,
     queue: &str,
@@ -202,7 +212,7 @@ async fn publish(
 ) -> lapin::Result<bool> {
     fail_point("amqp::aside")?;
     let UnreadableContent { reason, original } = &request.unreadable;
-    // In base64 the header is a third longer, and its sender may have filled a whole frame with it.
+    // Base64 makes the header a third longer, and it may have filled a whole frame already.
     let original = STANDARD.encode(&original[..original.len().min(header_bytes_max)]);
     let mut headers = FieldTable::default();
     for (name, text) in [
@@ -221,6 +231,6 @@ async fn publish(
         .basic_publish("".into(), short_string(queue), options, &request.delivery.body, properties)
         .await?
         .await?;
-    // A returned message means that the queue was deleted.
+    // An ack with a returned message means that the queue was deleted.
     Ok(matches!(confirmation, Confirmation::Ack(None)))
 }

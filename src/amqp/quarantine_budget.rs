@@ -1,15 +1,15 @@
-//! The budget of unreadable messages, until they are quarantined.
+//! Bounds the bytes of unreadable messages that wait for quarantine.
 
 use base::budget::{Permit, ResourceBudget};
 use bus::Acknowledger;
 use std::cell::RefCell;
 
 /// The budget of the messages that wait for quarantine. It is separate from the budget of replies,
-/// which continue whatever happens to unreadable messages.
+/// so that unreadable messages cannot block replies.
 pub(super) struct QuarantineBudget {
     budget: ResourceBudget,
-    /// Messages for which there was no room. Their bodies are dropped, and they are requeued when
-    /// there is room.
+    /// Messages that did not fit into the budget. Their bodies are dropped, and they are requeued
+    /// once there is capacity.
     deferred: RefCell<Vec<Acknowledger>>,
 }
 
@@ -19,21 +19,22 @@ impl QuarantineBudget {
         QuarantineBudget { budget: ResourceBudget::for_bytes(bytes), deferred: RefCell::default() }
     }
 
-    /// Acquires a permit for a body, if there is room.
+    /// Acquires a permit for a body of `bytes`; `None` if the budget is exhausted.
     pub(super) fn try_acquire(&self, bytes: usize) -> Option<Permit> {
         self.budget.try_acquire(bytes)
     }
 
-    /// Keeps the right to settle a message for which there is no room.
-    pub(super) fn defer(&self, message: Acknowledger) {
+    /// Defers a message that does not fit into the budget.
+    pub(super) fn defer(&self, acknowledger: Acknowledger) {
         let mut deferred = self.deferred.borrow_mut();
+        // Before the list grows, it drops the messages of lost channels, which were requeued.
         if deferred.len() == deferred.capacity() {
-            deferred.retain(|message| !message.is_stale());
+            deferred.retain(|acknowledger| !acknowledger.is_stale());
         }
-        deferred.push(message);
+        deferred.push(acknowledger);
     }
 
-    /// Requeues the deferred messages, now that there is room.
+    /// Requeues the deferred messages. Dropping an [`Acknowledger`] requeues its message.
     pub(super) fn requeue_deferred(&self) {
         drop(self.deferred.take());
     }

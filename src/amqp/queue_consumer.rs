@@ -1,4 +1,4 @@
-//! Consumes one queue: passes its deliveries to the manager, and settles them at the broker.
+//! Consumes one queue: passes its deliveries to the manager, and settles them with the broker.
 
 use super::acks::{AckWindow, Acknowledgement};
 use super::call_budget::{CallAdmission, CallBudget};
@@ -18,23 +18,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// How long acks may wait behind a delivery that is not settled.
+/// The interval at which acks are sent that wait behind an unsettled delivery.
 const EARLY_ACK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long closing waits until deliveries are settled. Those that are not are redelivered.
+/// How long closing waits until deliveries are settled. Those still unsettled are redelivered.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often to check whether a queue can be consumed with its whole prefetch again.
+/// The interval at which a reduced prefetch is restored, if no delivery is unsettled.
 const PREFETCH_RESTORE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How many deliveries are taken before settlements are handled again.
+/// The most deliveries in a burst. Settlements are handled between bursts.
 const DELIVERIES_PER_TURN: u32 = 64;
 
-/// What a queue contains.
+/// What the messages of a queue are.
 pub(super) enum Source {
     /// Replies of workers.
     Replies,
-    /// Calls on this queue, with their budget.
+    /// Calls on this workflow queue, with their budget.
     Calls(Arc<str>, CallBudget),
 }
 
@@ -44,7 +44,7 @@ pub(super) struct QueueConsumer {
     source: Source,
     command_sender: mpsc::UnboundedSender<SettleCommand>,
     commands: mpsc::UnboundedReceiver<SettleCommand>,
-    /// Counts the channels on which it has consumed.
+    /// How many channels it has consumed on. Marks the deliveries of each channel.
     epoch: u64,
 }
 
@@ -52,20 +52,22 @@ pub(super) struct QueueConsumer {
 pub(super) enum ConsumeEnd {
     /// The bus is closed.
     Closed,
-    /// The broker ended the consumer: the queue was deleted or moved.
+    /// The broker cancelled the consumer: the queue was deleted or moved.
     Cancelled,
-    /// The queue must be consumed anew, with another prefetch.
+    /// The queue must be consumed again, with another prefetch.
     PrefetchChanged,
+    /// The channel or connection failed.
     Failed(lapin::Error),
 }
 
 impl QueueConsumer {
+    /// Creates a consumer that has no channel yet.
     pub(super) fn new(state: Rc<AmqpState>, source: Source) -> QueueConsumer {
         let (command_sender, commands) = mpsc::unbounded_channel();
         QueueConsumer { state, source, command_sender, commands, epoch: 0 }
     }
 
-    /// Returns the prefetch to consume with.
+    /// Returns the prefetch with which to consume the queue.
     pub(super) fn prefetch(&self) -> u16 {
         match &self.source {
             Source::Replies => self.state.settings.prefetch,
@@ -73,12 +75,13 @@ impl QueueConsumer {
         }
     }
 
-    /// Returns whether it has consumed before.
+    /// Returns whether it has consumed on any channel yet.
     pub(super) fn has_consumed(&self) -> bool {
         self.epoch > 0
     }
 
-    /// Consumes until the channel is useless. After that its deliveries are void.
+    /// Consumes on a channel until consuming ends. After that, its deliveries can no longer be
+    /// settled; the broker redelivers them.
     pub(super) async fn serve(
         &mut self,
         channel: &Channel,
@@ -87,9 +90,9 @@ impl QueueConsumer {
         phases: &mut watch::Receiver<ShutdownPhase>,
     ) -> ConsumeEnd {
         self.epoch += 1;
-        let ended = self.consume(channel, deliveries, flow, phases).await;
+        let end = self.consume(channel, deliveries, flow, phases).await;
         (self.command_sender, self.commands) = mpsc::unbounded_channel();
-        ended
+        end
     }
 
     async fn consume(
@@ -101,19 +104,18 @@ impl QueueConsumer {
     ) -> ConsumeEnd {
         let mut window = AckWindow::new(usize::from(self.state.settings.prefetch) / 4);
         let mut early_acks = tokio::time::interval(EARLY_ACK_INTERVAL);
-        let mut pace = DeliveryPacer::new(self.state.settings.linger);
+        let mut pacer = DeliveryPacer::new(self.state.settings.linger);
         let mut restore_interval = tokio::time::interval(PREFETCH_RESTORE_INTERVAL);
         restore_interval.reset();
         loop {
-            let sent = tokio::select! {
+            let result = tokio::select! {
                 () = wait_for_phase(phases, ShutdownPhase::StopConsuming) => {
                     self.drain(channel, &deliveries, &mut window).await;
                     return ConsumeEnd::Closed;
                 }
-                delivery = async { pace.wait().await; deliveries.next().await } => {
-                    let delivered =
-                        self.deliver_burst(delivery, &mut deliveries, flow, &mut window);
-                    delivered.map(|count| pace.record(count, count < DELIVERIES_PER_TURN))
+                delivery = async { pacer.wait().await; deliveries.next().await } => {
+                    self.deliver_burst(delivery, &mut deliveries, flow, &mut window)
+                        .map(|count| pacer.record(count, count < DELIVERIES_PER_TURN))
                 }
                 Some(command) = self.commands.recv() => {
                     self.settle(command, channel, &mut window).map_err(ConsumeEnd::Failed)
@@ -122,22 +124,21 @@ impl QueueConsumer {
                     self.restore_prefetch().map_or(Ok(()), Err)
                 }
                 _ = early_acks.tick(), if window.has_pending_acks() => {
-                    let mut answers = Vec::new();
-                    window.flush(true, &mut answers);
-                    send_acks(channel, &answers).map_err(ConsumeEnd::Failed)
+                    let mut acknowledgements = Vec::new();
+                    window.flush(true, &mut acknowledgements);
+                    send_acks(channel, &acknowledgements).map_err(ConsumeEnd::Failed)
                 }
             };
-            if let Err(ended) = sent {
-                if matches!(ended, ConsumeEnd::PrefetchChanged) {
+            if let Err(end) = result {
+                if matches!(end, ConsumeEnd::PrefetchChanged) {
                     self.flush_acks(channel, &mut window);
                 }
-                return ended;
+                return end;
             }
         }
     }
 
-    /// Ends consuming if the prefetch was reduced, so that the queue is consumed with the whole
-    /// prefetch again.
+    /// Restores a reduced prefetch. Returns why consuming must end then; `None` if nothing changed.
     fn restore_prefetch(&mut self) -> Option<ConsumeEnd> {
         let Source::Calls(_, budget) = &mut self.source else { return None };
         budget.is_reduced().then(|| {
@@ -146,16 +147,16 @@ impl QueueConsumer {
         })
     }
 
-    /// Sends all acks that the broker is owed.
+    /// Sends all pending acks.
     fn flush_acks(&mut self, channel: &Channel, window: &mut AckWindow) {
-        let mut answers = Vec::new();
-        window.flush(true, &mut answers);
+        let mut acknowledgements = Vec::new();
+        window.flush(true, &mut acknowledgements);
         // Deliveries whose acks are not sent are redelivered.
-        let _ = send_acks(channel, &answers);
+        let _ = send_acks(channel, &acknowledgements);
     }
 
-    /// Delivers this message and some of those that have arrived already. Returns how many they
-    /// were.
+    /// Delivers the first message and those that have arrived already, up to
+    /// [`DELIVERIES_PER_TURN`]. Returns their number.
     fn deliver_burst(
         &mut self,
         first: Option<lapin::Result<lapin::message::Delivery>>,
@@ -173,17 +174,17 @@ impl QueueConsumer {
                     self.deliver(delivery, flow, window)?;
                 }
             }
-            // A message that is taken from the stream must be delivered, so the last round takes
-            // none.
+            // A message taken from the stream must be delivered, so the last turn takes none.
             if count == DELIVERIES_PER_TURN {
                 break;
             }
-            let Some(following) = deliveries.next().now_or_never() else { return Ok(count) };
-            next = following;
+            let Some(delivery) = deliveries.next().now_or_never() else { return Ok(count) };
+            next = delivery;
         }
         Ok(DELIVERIES_PER_TURN)
     }
 
+    /// Passes an unreadable message to the quarantine, or defers it if it does not fit the budget.
     fn quarantine(
         &self,
         unreadable: UnreadableContent,
@@ -200,10 +201,12 @@ impl QueueConsumer {
         };
         let settlement = settlement.with_guard(Some(permit));
         let delivery = parse_reply(delivery, settlement, self.state.address.user());
-        // The receiver is gone only if the bus is. The delivery is requeued then.
-        let _ = self.state.quarantine.send(QuarantineRequest { queue, unreadable, delivery });
+        // Sending fails only if the bus was dropped. The delivery is requeued then.
+        let _ =
+            self.state.quarantine_sender.send(QuarantineRequest { queue, unreadable, delivery });
     }
 
+    /// Passes a delivery to the manager, or to the quarantine.
     fn deliver(
         &mut self,
         delivery: lapin::message::Delivery,
@@ -218,10 +221,10 @@ impl QueueConsumer {
             self.quarantine(unreadable, delivery, settlement);
             return Ok(());
         }
-        let manager = self.state.address.user();
+        let manager_user = self.state.address.user();
         let event = match &mut self.source {
             Source::Replies => {
-                BusEvent::Reply(parse_reply(delivery, settlement.with_guard(permit), manager))
+                BusEvent::Reply(parse_reply(delivery, settlement.with_guard(permit), manager_user))
             }
             Source::Calls(queue, budget) => {
                 let is_alone = window.unsettled() <= 1;
@@ -232,11 +235,12 @@ impl QueueConsumer {
                         %queue,
                         bytes = delivery.data.len(),
                         prefetch = budget.prefetch(),
-                        "calls wait that are large: the queue is consumed with a smaller prefetch"
+                        "the waiting calls are large: the queue is consumed with a smaller prefetch"
                     );
                     return Err(ConsumeEnd::PrefetchChanged);
                 };
-                let delivery = parse_call(delivery, settlement.with_guard(call_permit), manager);
+                let delivery =
+                    parse_call(delivery, settlement.with_guard(call_permit), manager_user);
                 BusEvent::Call { queue: queue.clone(), delivery }
             }
         };
@@ -244,27 +248,27 @@ impl QueueConsumer {
         Ok(())
     }
 
-    /// Applies this command and all others that are ready, then sends the acks.
+    /// Applies this command and all others that are ready, then sends the resulting acks.
     fn settle(
         &mut self,
         first: SettleCommand,
         channel: &Channel,
         window: &mut AckWindow,
     ) -> lapin::Result<()> {
-        let mut answers = Vec::new();
+        let mut acknowledgements = Vec::new();
         let mut next = Some(first);
         while let Some(command) = next {
-            // Deliveries of an earlier connection were requeued when that was lost.
+            // The broker has requeued the deliveries of earlier channels.
             if command.epoch == self.epoch {
-                window.settle(command.tag, command.disposition, &mut answers);
+                window.settle(command.tag, command.disposition, &mut acknowledgements);
             }
             next = self.commands.try_recv().ok();
         }
-        window.flush(false, &mut answers);
-        send_acks(channel, &answers)
+        window.flush(false, &mut acknowledgements);
+        send_acks(channel, &acknowledgements)
     }
 
-    /// Stops consuming, and waits a short time until the open deliveries are settled.
+    /// Stops consuming, and waits a short time until all deliveries are settled.
     async fn drain(
         &mut self,
         channel: &Channel,
@@ -283,26 +287,23 @@ impl QueueConsumer {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(
                 error = self.state.address.explain(&error),
-                "deliveries under way come again"
+                "unsettled deliveries are redelivered: the channel failed"
             ),
             Err(_) => tracing::warn!(
                 unsettled = window.unsettled(),
-                "deliveries without a verdict come again"
+                "deliveries that were not settled in time are redelivered"
             ),
         }
-        let mut answers = Vec::new();
-        window.flush(true, &mut answers);
-        // Deliveries whose acks are not sent are redelivered.
-        let _ = send_acks(channel, &answers);
+        self.flush_acks(channel, window);
     }
 }
 
-/// Hands acks to the library without waiting until they are written. Deliveries whose acks are
-/// never written are redelivered, and a closed channel is noticed where deliveries are taken.
-fn send_acks(channel: &Channel, answers: &[Acknowledgement]) -> lapin::Result<()> {
-    for answer in answers {
+/// Queues acks in lapin without waiting until they are written. Deliveries whose acks are not
+/// written are redelivered. A closed channel is noticed when deliveries are received.
+fn send_acks(channel: &Channel, acknowledgements: &[Acknowledgement]) -> lapin::Result<()> {
+    for acknowledgement in acknowledgements {
         fail_point("amqp::ack")?;
-        let sent = match answer {
+        let result = match acknowledgement {
             Acknowledgement::Ack(tag) => {
                 channel.basic_ack(*tag, BasicAckOptions { multiple: false }).now_or_never()
             }
@@ -313,7 +314,7 @@ fn send_acks(channel: &Channel, answers: &[Acknowledgement]) -> lapin::Result<()
                 .basic_nack(*tag, BasicNackOptions { multiple: false, requeue: true })
                 .now_or_never(),
         };
-        sent.unwrap_or(Ok(()))?;
+        result.unwrap_or(Ok(()))?;
     }
     Ok(())
 }

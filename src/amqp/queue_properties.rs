@@ -1,9 +1,9 @@
 //! The properties with which missing queues are declared: those in the workflow file, else those
 //! that the queue had before, else those in the settings of the bus.
 //!
-//! Whoever declares an existing queue must give the same properties, or the broker refuses (406).
-//! So a queue that its worker had declared, and that was deleted, is declared as it was: otherwise
-//! its worker could not return. Only the management API reports the properties of a queue.
+//! The broker rejects the declaration of an existing queue with other properties (406). So a queue
+//! that was deleted is declared with the properties that its worker had given it. Otherwise the
+//! worker could not declare it again. Only the management API reports the properties of a queue.
 
 use super::management::{ListedDeclaration, ListedQueue};
 use engine::{QUEUE_TYPE, QueueArgument, QueueDeclaration, QueueType};
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// The parameters of a queue's declaration besides its name.
+/// The properties with which a queue is declared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueProperties {
     pub(super) durable: bool,
@@ -33,18 +33,18 @@ impl Default for QueueProperties {
 pub(super) struct KnownProperties(RefCell<HashMap<String, QueueProperties>>);
 
 impl KnownProperties {
-    /// Records the properties of the served queues among these.
+    /// Records the properties of the listed queues for which `is_served` returns true.
     pub(super) fn record(&self, listed: &[ListedQueue], is_served: impl Fn(&str) -> bool) {
-        let mut seen = self.0.borrow_mut();
+        let mut properties_by_queue = self.0.borrow_mut();
         for queue in listed.iter().filter(|queue| is_served(&queue.name)) {
             if let Some(properties) = QueueProperties::from_listed(&queue.declaration) {
-                seen.insert(queue.name.clone(), properties);
+                properties_by_queue.insert(queue.name.clone(), properties);
             }
         }
     }
 
-    /// Returns the properties to declare a queue with: those in `declared` (by the workflow file),
-    /// else the known ones, else those in `default`.
+    /// Returns the properties to declare a queue with: those in `declared`, the declaration in the
+    /// workflow file, else the known ones, else those in `default`.
     pub(super) fn properties_for(
         &self,
         queue: &str,
@@ -52,7 +52,7 @@ impl KnownProperties {
         default: &QueueDeclaration,
     ) -> QueueProperties {
         let properties = match self.0.borrow().get(queue) {
-            Some(seen) => seen.clone(),
+            Some(known) => known.clone(),
             None => QueueProperties::default().overridden_by(default),
         };
         match declared {
@@ -63,8 +63,8 @@ impl KnownProperties {
 }
 
 impl QueueProperties {
-    /// Converts what the API lists. Returns `None` if that is incomplete, or if the queue is
-    /// exclusive to a connection.
+    /// Converts a listed declaration. Returns `None` if it is incomplete, or if the queue is
+    /// exclusive.
     fn from_listed(listed: &ListedDeclaration) -> Option<QueueProperties> {
         let ListedDeclaration { durable, auto_delete, exclusive, arguments } = listed;
         if *exclusive == Some(true) {
@@ -87,29 +87,29 @@ impl QueueProperties {
         })
     }
 
-    /// Returns these properties, with those of the workflow file in their place where it has some.
-    fn overridden_by(self, declared: &QueueDeclaration) -> QueueProperties {
-        let previous = self.arguments.inner().get(QUEUE_TYPE).cloned();
-        let kind = declared.kind.map(|kind| text(kind.name()));
-        let is_other = kind.as_ref().is_some_and(|kind| {
-            *kind != previous.clone().unwrap_or_else(|| text(QueueType::Classic.name()))
+    /// Overrides these properties by those that a declaration has.
+    fn overridden_by(self, declaration: &QueueDeclaration) -> QueueProperties {
+        let previous_kind = self.arguments.inner().get(QUEUE_TYPE).cloned();
+        let declared_kind = declaration.kind.map(|kind| long_string(kind.name()));
+        let is_kind_changed = declared_kind.as_ref().is_some_and(|kind| {
+            *kind != previous_kind.clone().unwrap_or_else(|| long_string(QueueType::Classic.name()))
         });
         let mut arguments = FieldTable::default();
-        match &declared.arguments {
+        match &declaration.arguments {
             Some(declared_arguments) => {
                 for (name, value) in declared_arguments {
-                    arguments.insert((&**name).into(), argument(value));
+                    arguments.insert((&**name).into(), to_amqp_value(value));
                 }
             }
-            // The arguments of one type may be wrong for another.
-            None if is_other => {}
+            // The arguments of one type may be invalid for another.
+            None if is_kind_changed => {}
             None => arguments = self.arguments,
         }
-        if let Some(kind) = kind.or(previous) {
+        if let Some(kind) = declared_kind.or(previous_kind) {
             arguments.insert(QUEUE_TYPE.into(), kind);
         }
-        match declared.kind {
-            // A quorum queue is always durable, and is never deleted with its last consumer.
+        match declaration.kind {
+            // A quorum queue is always durable and never auto-deleted.
             Some(QueueType::Quorum) => {
                 QueueProperties { durable: true, auto_delete: false, arguments }
             }
@@ -118,19 +118,19 @@ impl QueueProperties {
     }
 }
 
-fn text(text: &str) -> AMQPValue {
+fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(LongString::from(text))
 }
 
-fn argument(value: &QueueArgument) -> AMQPValue {
-    match value {
+fn to_amqp_value(argument: &QueueArgument) -> AMQPValue {
+    match argument {
         QueueArgument::Flag(flag) => AMQPValue::Boolean(*flag),
         QueueArgument::Number(number) => AMQPValue::LongLongInt(*number),
-        QueueArgument::Text(string) => text(string),
+        QueueArgument::Text(text) => long_string(text),
     }
 }
 
-/// The declarations in workflow files, by queue.
+/// The declarations in the workflow files, by queue.
 pub(super) type Declarations = BTreeMap<Arc<str>, QueueDeclaration>;
 
 #[cfg(test)]
@@ -152,15 +152,15 @@ mod tests {
     #[test]
     fn a_queue_is_declared_with_its_known_properties_unless_the_file_overrides_them() {
         let known = KnownProperties::default();
-        let bus = QueueDeclaration { kind: Some(QueueType::Classic), arguments: None };
-        let of = |queue: &str, declared_queue: Option<&QueueDeclaration>| {
-            known.properties_for(queue, declared_queue, &bus)
+        let default = QueueDeclaration { kind: Some(QueueType::Classic), arguments: None };
+        let properties_for = |queue: &str, declared: Option<&QueueDeclaration>| {
+            known.properties_for(queue, declared, &default)
         };
         let classic = QueueProperties {
-            arguments: table(&[("x-queue-type", text("classic"))]),
+            arguments: table(&[("x-queue-type", long_string("classic"))]),
             ..QueueProperties::default()
         };
-        assert_eq!(of("q", None), classic, "nobody knows more than the settings");
+        assert_eq!(properties_for("q", None), classic, "without a known queue the settings apply");
         let queues = listed(
             r#"[{"name":"q","durable":true,"auto_delete":false,"exclusive":false,
                  "arguments":{"x-queue-type":"quorum","x-delivery-limit":5}},
@@ -172,15 +172,15 @@ mod tests {
                 {"name":"another's","durable":true,"auto_delete":false,"arguments":{}}]"#,
         );
         known.record(&queues, |name| name != "another's");
-        assert_eq!(of("another's", None), classic);
-        let (quorum, five) = (text("quorum"), AMQPValue::LongLongInt(5));
-        let seen = table(&[("x-queue-type", quorum.clone()), ("x-delivery-limit", five)]);
+        assert_eq!(properties_for("another's", None), classic);
+        let (quorum, five) = (long_string("quorum"), AMQPValue::LongLongInt(5));
+        let arguments = table(&[("x-queue-type", quorum.clone()), ("x-delivery-limit", five)]);
         assert_eq!(
-            of("q", None),
-            QueueProperties { arguments: seen, ..QueueProperties::default() }
+            properties_for("q", None),
+            QueueProperties { arguments, ..QueueProperties::default() }
         );
         assert_eq!(
-            of("plain", None),
+            properties_for("plain", None),
             QueueProperties::default(),
             "its worker declares it without a type"
         );
@@ -189,19 +189,26 @@ mod tests {
             ("x-single-active-consumer", AMQPValue::Boolean(true)),
         ]);
         let brief = QueueProperties { durable: false, auto_delete: true, arguments: brief };
-        assert_eq!(of("brief", None), brief);
-        assert_eq!((of("own", None), of("old-api", None)), (classic.clone(), classic));
+        assert_eq!(properties_for("brief", None), brief);
+        assert_eq!(
+            (properties_for("own", None), properties_for("old-api", None)),
+            (classic.clone(), classic)
+        );
         let arguments = [("x-max-length".into(), QueueArgument::Number(9))].into();
         let declared = QueueDeclaration { kind: None, arguments: Some(arguments) };
         let nine = ("x-max-length", AMQPValue::LongLongInt(9));
         let merged = table(&[("x-queue-type", quorum.clone()), nine.clone()]);
         assert_eq!(
-            of("q", Some(&declared)),
+            properties_for("q", Some(&declared)),
             QueueProperties { arguments: merged, ..QueueProperties::default() }
         );
         let declared = QueueDeclaration { kind: Some(QueueType::Quorum), arguments: None };
-        let changed = of("brief", Some(&declared));
+        let changed = properties_for("brief", Some(&declared));
         assert!(changed.durable && !changed.auto_delete, "{changed:?}");
-        assert_eq!(changed.arguments, table(&[("x-queue-type", quorum)]), "of another type");
+        assert_eq!(
+            changed.arguments,
+            table(&[("x-queue-type", quorum)]),
+            "the arguments of the other type are dropped"
+        );
     }
 }

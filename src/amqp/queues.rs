@@ -1,5 +1,5 @@
-//! Checks whether queues exist, and declares them. It does so concurrently, on a few channels of
-//! its own, for checking a missing queue closes the channel.
+//! Checks whether queues exist, and declares them, concurrently. It uses channels of its own,
+//! because the broker closes a channel on which a missing queue is checked.
 
 use super::connection::channel_error;
 use super::policy_lock::PolicyLock;
@@ -15,24 +15,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, oneshot};
 
-/// How many queues are checked concurrently.
+/// The most queues that are checked concurrently, each on its own channel.
 const CHANNELS_MAX: usize = 16;
 
 /// The result of checking or declaring a queue.
 #[derive(Debug)]
 pub enum QueueCheck {
-    /// It exists, with whatever arguments.
+    /// It exists, whatever its properties are.
     Exists {
-        /// How many consumers it has.
+        /// The number of its consumers; 0 if its properties differ from the declared ones.
         consumers: u32,
-        /// How many messages wait in it.
+        /// The number of its ready messages; 0 if its properties differ from the declared ones.
         messages: u32,
     },
     /// It does not exist.
     Missing,
     /// It exists as an exclusive queue of another connection.
     Exclusive,
-    /// The broker cannot tell or does not allow it, for this reason of its own.
+    /// The broker refuses to check or declare it; with the broker's reason.
     Refused(String),
     /// The connection or channel was lost.
     Lost(lapin::Error),
@@ -65,8 +65,7 @@ impl QueueDeclarer {
         .await
     }
 
-    /// Declares `queue`. A queue that exists with other properties counts as existing: it is used
-    /// as it is.
+    /// Declares `queue`. A queue with other properties counts as existing, and is used as it is.
     pub async fn declare(&self, queue: &str, properties: QueueProperties) -> QueueCheck {
         let QueueProperties { durable, auto_delete, arguments } = properties;
         let options =
@@ -76,48 +75,48 @@ impl QueueDeclarer {
 
     /// Checks whether the reply queue exists, and declares it if it is missing.
     pub(super) async fn ensure_reply_queue(&self, settings: &AmqpSettings) -> QueueCheck {
-        let found = self.check(&settings.reply_queue).await;
-        if !matches!(found, QueueCheck::Missing) {
-            return found;
+        let check = self.check(&settings.reply_queue).await;
+        if !matches!(check, QueueCheck::Missing) {
+            return check;
         }
         tracing::info!(
             queue = settings.reply_queue,
             kind = ?settings.reply_queue_type,
             "declaring the reply queue"
         );
-        let durable =
+        let with_arguments =
             |arguments: FieldTable| QueueProperties { arguments, ..QueueProperties::default() };
-        let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+        let long_string = |text: &str| AMQPValue::LongString(LongString::from(text));
         let mut arguments = FieldTable::default();
         match settings.reply_queue_type {
             ReplyQueueType::Classic => {
-                arguments.insert("x-queue-type".into(), text("classic"));
-                self.declare(&settings.reply_queue, durable(arguments)).await
+                arguments.insert("x-queue-type".into(), long_string("classic"));
+                self.declare(&settings.reply_queue, with_arguments(arguments)).await
             }
             ReplyQueueType::Quorum => {
-                arguments.insert("x-queue-type".into(), text("quorum"));
+                arguments.insert("x-queue-type".into(), long_string("quorum"));
                 arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
                 let mut unlimited = arguments.clone();
                 unlimited.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
-                match self.declare(&settings.reply_queue, durable(unlimited)).await {
-                    // Brokers before 4.0 have no limit by default, and no value that means
+                match self.declare(&settings.reply_queue, with_arguments(unlimited)).await {
+                    // Brokers before 4.0 have no limit by default, and reject the value for
                     // "unlimited".
                     QueueCheck::Refused(broker_text)
                         if broker_text.contains("x-delivery-limit") =>
                     {
-                        self.declare(&settings.reply_queue, durable(arguments)).await
+                        self.declare(&settings.reply_queue, with_arguments(arguments)).await
                     }
-                    found @ (QueueCheck::Exists { .. }
+                    check @ (QueueCheck::Exists { .. }
                     | QueueCheck::Missing
                     | QueueCheck::Exclusive
                     | QueueCheck::Refused(_)
-                    | QueueCheck::Lost(_)) => found,
+                    | QueueCheck::Lost(_)) => check,
                 }
             }
         }
     }
 
-    /// Declares `queue` once `journaled` is answered or dropped and no policy is being set; see
+    /// Declares `queue` once `journaled` has resolved and no policy is being set; see
     /// [`QueueDeclarer::declare`].
     pub(super) async fn declare_after(
         &self,
@@ -126,56 +125,59 @@ impl QueueDeclarer {
         journaled: oneshot::Receiver<()>,
         policy_lock: &PolicyLock,
     ) -> QueueCheck {
-        // If the sender was dropped, there is nothing to wait for.
+        // An error means that the sender was dropped. There is nothing to wait for then.
         let _ = journaled.await;
         let _guard = policy_lock.lock_for_declare().await;
         self.declare(queue, properties).await
     }
 
+    /// Sends `queue.declare`, and converts the result.
     async fn send_declare(
         &self,
         queue: &str,
         options: QueueDeclareOptions,
         arguments: FieldTable,
     ) -> QueueCheck {
-        // Nobody closes the semaphore, so there is no error.
+        // The semaphore is never closed, so this does not fail.
         let _permit = self.permits.acquire().await;
         let channel = match self.acquire_channel().await {
             Ok(channel) => channel,
             Err(error) => return QueueCheck::Lost(error),
         };
         match channel.queue_declare(short_string(queue), options, arguments).await {
-            Ok(declared) => {
+            Ok(queue) => {
                 self.idle_channels.borrow_mut().push(channel);
                 QueueCheck::Exists {
-                    consumers: declared.consumer_count(),
-                    messages: declared.message_count(),
+                    consumers: queue.consumer_count(),
+                    messages: queue.message_count(),
                 }
             }
             Err(error) => check_from_error(&error, options.passive),
         }
     }
 
+    /// Returns an idle channel, or opens one.
     async fn acquire_channel(&self) -> lapin::Result<Channel> {
-        let idle =
+        let idle_channel =
             self.idle_channels.borrow_mut().pop().filter(|channel| channel.status().connected());
-        match idle {
+        match idle_channel {
             Some(channel) => Ok(channel),
             None => self.connection.create_channel().await,
         }
     }
 }
 
-#[allow(clippy::wildcard_enum_match_arm, reason = "whatever else the broker says is a refusal")]
-fn check_from_error(error: &lapin::Error, passive: bool) -> QueueCheck {
+/// Converts the error of a declaration. With `is_passive`, the queue was only checked.
+#[allow(clippy::wildcard_enum_match_arm, reason = "every other code is a refusal")]
+fn check_from_error(error: &lapin::Error, is_passive: bool) -> QueueCheck {
     match channel_error(error) {
-        // The home node of a queue may be down. Its messages are not lost then.
+        // The node that hosts the queue is down. The messages are not lost.
         Some((AMQPSoftError::NOTFOUND, broker_text)) if broker_text.contains("inaccessible") => {
             QueueCheck::Refused(broker_text.to_owned())
         }
-        Some((AMQPSoftError::NOTFOUND, _)) if passive => QueueCheck::Missing,
+        Some((AMQPSoftError::NOTFOUND, _)) if is_passive => QueueCheck::Missing,
         Some((AMQPSoftError::RESOURCELOCKED, _)) => QueueCheck::Exclusive,
-        // Only an existing queue can have other arguments.
+        // The queue exists with other properties. The error carries no counts.
         Some((AMQPSoftError::PRECONDITIONFAILED, broker_text))
             if broker_text.contains("inequivalent arg") =>
         {
@@ -186,15 +188,19 @@ fn check_from_error(error: &lapin::Error, passive: bool) -> QueueCheck {
     }
 }
 
-/// Converts to a short string of the protocol.
+/// Converts a text to a short string of AMQP.
+///
+/// # Panics
+///
+/// Panics if the text is longer than 255 bytes.
 #[allow(
     clippy::expect_used,
-    reason = "definitions and settings with longer names are not loaded, and an empty name would \
-              send a message elsewhere"
+    reason = "definitions and settings with longer names are not loaded, and a message to an \
+              empty name would go to another queue"
 )]
 pub fn short_string(text: impl Into<String>) -> ShortString {
     ShortString::try_new(text.into()).expect("a text of at most 255 bytes")
 }
 
-/// A queue by name, with the result of its check.
+/// The name of a queue, with the result of its check.
 pub(super) type CheckedQueue = (Arc<str>, QueueCheck);

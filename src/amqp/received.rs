@@ -4,30 +4,28 @@ use super::wire::{ORIGINAL_HEADER, REASON_HEADER};
 use bus::{DeadLetter, Delivery, Settlement};
 use bytes::Bytes;
 use engine::{Sender, TraceContext};
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Parses a message of the reply queue. `manager` is the manager's own user.
+/// Parses a message of the reply queue. `manager_user` is the user as which the manager logs in.
 pub(super) fn parse_reply(
     delivery: lapin::message::Delivery,
     settlement: Settlement,
-    manager: &str,
+    manager_user: &str,
 ) -> Delivery {
     let properties = &delivery.properties;
-    let text = |property: &Option<lapin::types::ShortString>| {
-        property.as_ref().map(|text| text.as_str().to_owned())
-    };
-    // The broker verifies this property: it refuses a message of one user in the name of another.
+    // The broker verifies this property: it rejects a message with the name of another user.
     let user = properties.user_id().as_ref().map(|user| user.as_str());
-    let (correlation_id, kind) = (text(properties.correlation_id()), text(properties.kind()));
+    let (correlation_id, kind) =
+        (text_property(properties.correlation_id()), text_property(properties.kind()));
     let dead_letter = properties.headers().as_ref().and_then(parse_dead_letter);
     let attempt =
         properties.headers().as_ref().and_then(|headers| parse_number_header(headers, "attempt"));
-    // A dead letter was sent by the manager. Without its headers it is recognised by its id.
-    let message_id = dead_letter.as_ref().and_then(|_| text(properties.message_id()));
-    let from = match (user, &dead_letter) {
-        (Some(user), Some(_)) if user == manager => Sender::Manager,
+    // The manager sent a dead letter itself. Without its headers it is recognised by its id.
+    let message_id = dead_letter.as_ref().and_then(|_| text_property(properties.message_id()));
+    let sender = match (user, &dead_letter) {
+        (Some(user), Some(_)) if user == manager_user => Sender::Manager,
         (Some(user), _) => Sender::User(user.into()),
         (None, _) => Sender::Unknown,
     };
@@ -37,55 +35,61 @@ pub(super) fn parse_reply(
     parsed.message_id = message_id;
     parsed.dead_letter = dead_letter;
     parsed.redelivered = delivery.redelivered;
-    parsed.sender = from;
+    parsed.sender = sender;
     parsed
 }
 
-/// Parses a message of a workflow's queue, with the properties that only a call has.
+/// Parses a message of a workflow queue, with the properties that only a call has.
 pub(super) fn parse_call(
     delivery: lapin::message::Delivery,
     settlement: Settlement,
-    manager: &str,
+    manager_user: &str,
 ) -> Delivery {
-    let text = |property: &Option<lapin::types::ShortString>| {
-        property.as_ref().map(|text| text.as_str().to_owned())
-    };
-    let (message_id, reply_to) =
-        (text(delivery.properties.message_id()), text(delivery.properties.reply_to()));
+    let (message_id, reply_to) = (
+        text_property(delivery.properties.message_id()),
+        text_property(delivery.properties.reply_to()),
+    );
     let headers = delivery.properties.headers().as_ref();
     let depth = headers.and_then(|headers| parse_number_header(headers, "depth"));
     let trace = headers.and_then(parse_trace);
-    // A depth beyond `u16` is deeper than any limit.
+    // A depth above `u16::MAX` exceeds every limit.
     let depth = depth.map(|depth| u16::try_from(depth).unwrap_or(u16::MAX));
-    let mut call = parse_reply(delivery, settlement, manager);
+    let mut call = parse_reply(delivery, settlement, manager_user);
     (call.message_id, call.reply_to) = (message_id, reply_to);
     (call.depth, call.trace) = (depth, trace);
     call
 }
 
-/// What is known of a message that cannot be read.
+/// Converts a property that is a short string.
+fn text_property(property: &Option<ShortString>) -> Option<String> {
+    property.as_ref().map(|text| text.as_str().to_owned())
+}
+
+/// What is known of an unreadable message.
 pub(super) struct UnreadableContent {
+    /// Why it is unreadable.
     pub(super) reason: String,
-    /// Its content header, as far as it was preserved.
+    /// Its original content header, which may be truncated.
     pub(super) original: Vec<u8>,
 }
 
-/// An unreadable message on its way to the quarantine queue.
+/// A request to quarantine an unreadable message.
 pub(super) struct QuarantineRequest {
+    /// The queue from which the message was taken.
     pub(super) queue: Arc<str>,
     pub(super) unreadable: UnreadableContent,
     pub(super) delivery: Delivery,
 }
 
-/// Sends unreadable messages to the quarantine task. They are not settled yet, so `amqp.prefetch`
-/// bounds their number; the quarantine budget bounds their bytes.
+/// Sends unreadable messages to the quarantine task. They are unsettled, so `amqp.prefetch` bounds
+/// their number; the quarantine budget bounds their bytes.
 pub(super) type QuarantineSender = mpsc::UnboundedSender<QuarantineRequest>;
 
-/// The longest reason in characters, for the sender may set the header to a long text.
+/// The longest reason, in characters. A sender may set the header to any text.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Returns what is known of this message if `wire` replaced its header.
-#[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is what `wire` sets")]
+/// Returns what is known of a message if it is unreadable: if `wire` has replaced its header.
+#[allow(clippy::wildcard_enum_match_arm, reason = "`wire` sets no other type of value")]
 pub(super) fn find_unreadable(delivery: &lapin::message::Delivery) -> Option<UnreadableContent> {
     let headers = delivery.properties.headers().as_ref()?.inner();
     let reason = match headers.get(REASON_HEADER)? {
@@ -101,7 +105,7 @@ pub(super) fn find_unreadable(delivery: &lapin::message::Delivery) -> Option<Unr
     Some(UnreadableContent { reason, original })
 }
 
-/// Parses the header `x-death`: a list, the latest death first.
+/// Parses the header `x-death`: a list of dead-letterings, the latest first.
 pub fn parse_dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     let AMQPValue::FieldArray(deaths) = headers.inner().get("x-death")? else { return None };
     let AMQPValue::FieldTable(latest) = deaths.as_slice().first()? else { return None };
@@ -116,11 +120,12 @@ pub fn parse_dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     Some(DeadLetter { queue: text("queue")?, reason: text("reason")? })
 }
 
-/// Parses the trace context that a message carries.
+/// Parses the trace context in the headers.
 fn parse_trace(headers: &FieldTable) -> Option<TraceContext> {
     TraceContext::parse(text_header(headers, "traceparent")?, text_header(headers, "tracestate"))
 }
 
+/// Returns a header that is a text.
 #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
 fn text_header<'h>(headers: &'h FieldTable, name: &str) -> Option<&'h str> {
     match headers.inner().get(name)? {
@@ -130,7 +135,7 @@ fn text_header<'h>(headers: &'h FieldTable, name: &str) -> Option<&'h str> {
     }
 }
 
-/// Parses a header that is a whole number of any type, or digits as text.
+/// Parses a header that is an integer of any type, or a text of digits.
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "no other type of value is a whole number or a text"
@@ -150,7 +155,7 @@ pub fn parse_number_header(headers: &FieldTable, name: &str) -> Option<u32> {
     }
 }
 
-/// Parses digits alone, without sign or space.
+/// Parses a text that consists of digits, without sign or spaces.
 fn parse_digits(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -158,7 +163,7 @@ fn parse_digits(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lapin::types::{LongString, ShortString};
+    use lapin::types::LongString;
 
     fn parse_attempt(value: AMQPValue) -> Option<u32> {
         let mut headers = FieldTable::default();

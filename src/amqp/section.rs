@@ -1,23 +1,30 @@
-//! Settings of AMQP buses.
+//! The section of the settings file for an AMQP bus.
 
 use base::values::{DurationSetting, ServerAddress, deserialize_choice};
 use engine::{QueueArguments, QueueDeclaration, QueueType, check_argument};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;
 
-/// The longest name of a reply queue, in bytes: with `.unreadable` appended it is the name of
-/// another queue, and AMQP allows 255.
-pub(crate) const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
+/// The suffix that turns the name of the reply queue into that of the quarantine queue.
+const QUARANTINE_SUFFIX: &str = ".unreadable";
 
-/// The shortest `lost_after`: by default a broker's statistics are up to 5 seconds old.
+/// The longest name of a queue in AMQP, in bytes.
+const QUEUE_BYTES_MAX: usize = 255;
+
+/// The longest name of a reply queue, in bytes. It leaves space for the suffix of the quarantine
+/// queue.
+pub(crate) const REPLY_QUEUE_BYTES_MAX: usize = QUEUE_BYTES_MAX - QUARANTINE_SUFFIX.len();
+
+/// The lower bound of `lost_after`. The broker's statistics must be updated within it; by default
+/// they are up to 5 seconds old.
 const LOST_AFTER_MIN: Duration = Duration::from_secs(3);
 
-/// Returns the name of the quarantine queue, for messages that cannot be read.
+/// Returns the name of the quarantine queue.
 pub fn quarantine_queue(reply_queue: &str) -> String {
-    format!("{reply_queue}.unreadable")
+    format!("{reply_queue}{QUARANTINE_SUFFIX}")
 }
 
-/// The settings of section `amqp`, or a bus of this kind in section `buses`.
+/// The section `amqp`, or the section of an AMQP bus in `buses`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -43,63 +50,61 @@ pub struct AmqpSection {
 }
 
 impl AmqpSection {
-    /// Returns whether a broker is configured.
+    /// Returns whether the section configures a broker.
     pub fn has_server(&self) -> bool {
         !self.server.0.is_empty()
     }
 
-    /// Returns how workers' queues are declared if nothing else is known about them.
+    /// Returns the default declaration of worker queues.
     pub fn declaration(&self) -> QueueDeclaration {
         let QueueTypeSetting(kind) = self.queue_type;
         let arguments = (!self.queue_arguments.is_empty()).then(|| self.queue_arguments.clone());
         QueueDeclaration { kind, arguments }
     }
 
-    /// Checks the section, which is at `place`.
+    /// Checks the section. `path` is its path in the settings, such as `amqp`.
     ///
     /// # Errors
     ///
-    /// Returns which setting is wrong, and what was expected.
-    pub fn validate(&self, place: &str) -> Result<(), String> {
+    /// Returns an error if a setting is invalid. It names the setting and the expected value.
+    pub fn validate(&self, path: &str) -> Result<(), String> {
         let AmqpSection { heartbeat, reconnect_min, reconnect_max, lost_after, .. } = self;
         if self.reply_queue.is_empty() || self.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
-            return Err(format!(
-                "{place}.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"
-            ));
+            return Err(format!("{path}.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"));
         }
         for (name, value) in &self.queue_arguments {
-            let key = format!("{place}.queue_type");
-            if let Some(objection) = check_argument(name, value, &key) {
-                return Err(format!("{place}.queue_arguments: {objection}"));
+            let key = format!("{path}.queue_type");
+            if let Some(error) = check_argument(name, value, &key) {
+                return Err(format!("{path}.queue_arguments: {error}"));
             }
         }
-        if let Some(contradiction) = self.declaration().check_consistency() {
-            return Err(format!("{place}.queue_arguments: {contradiction}"));
+        if let Some(error) = self.declaration().check_consistency() {
+            return Err(format!("{path}.queue_arguments: {error}"));
         }
         if heartbeat.0.subsec_nanos() > 0
             || !(1..=u64::from(u16::MAX)).contains(&heartbeat.0.as_secs())
         {
             return Err(format!(
-                "{place}.heartbeat is {heartbeat}, expected whole seconds, 1s to {}s",
+                "{path}.heartbeat is {heartbeat}, expected whole seconds, 1s to {}s",
                 u16::MAX
             ));
         }
         if reconnect_min.0 > reconnect_max.0 {
             return Err(format!(
-                "{place}.reconnect_min is {reconnect_min}, expected at most {place}.reconnect_max, \
+                "{path}.reconnect_min is {reconnect_min}, expected at most {path}.reconnect_max, \
                  which is {reconnect_max}"
             ));
         }
         if lost_after.0 < LOST_AFTER_MIN {
             return Err(format!(
-                "{place}.lost_after is {lost_after}, expected at least {}",
+                "{path}.lost_after is {lost_after}, expected at least {}",
                 DurationSetting(LOST_AFTER_MIN)
             ));
         }
         if self.redispatch_lost && self.management.0.is_empty() {
             return Err(format!(
-                "{place}.redispatch_lost needs the management API, which alone tells what a queue \
-                 holds: set {place}.management"
+                "{path}.redispatch_lost needs the management API, which alone reports what a \
+                 queue holds: set {path}.management"
             ));
         }
         for (name, value) in [
@@ -109,14 +114,14 @@ impl AmqpSection {
             ("unconfirmed_bytes_max", self.unconfirmed_bytes_max as u64),
         ] {
             if value == 0 {
-                return Err(format!("{place}.{name} is 0, expected at least 1"));
+                return Err(format!("{path}.{name} is 0, expected at least 1"));
             }
         }
         Ok(())
     }
 }
 
-/// The type of the workers' queues; `None` if it is not set.
+/// The type with which worker queues are declared; `None` if it is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueTypeSetting(pub Option<QueueType>);
 
@@ -151,7 +156,7 @@ pub enum ReplyQueueType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnreadableMessages {
-    /// They go to the queue `<amqp.reply_queue>.unreadable`.
+    /// They are moved to the quarantine queue, `<amqp.reply_queue>.unreadable`.
     Keep,
     /// They are dropped.
     Drop,

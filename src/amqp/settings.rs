@@ -1,4 +1,4 @@
-//! The settings of a bus over AMQP, and the errors in them that prevent any connection.
+//! The settings of an AMQP bus, and the errors for invalid ones.
 
 use super::credentials::mask_credentials;
 use crate::section::{AmqpSection, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
@@ -8,46 +8,47 @@ use engine::QueueDeclaration;
 use std::fmt;
 use std::time::Duration;
 
-/// The settings of a bus over AMQP.
+/// The settings of an AMQP bus.
 #[derive(Clone)]
 pub struct AmqpSettings {
     /// `amqp://user:password@host:port/vhost`, or `amqps://`.
     pub server: String,
-    /// A virtual host that replaces the one in the address.
+    /// The virtual host; `None` for the one in the address.
     pub vhost: Option<String>,
-    /// The broker's management API, `http://user:password@host:port`; empty if there is none.
+    /// The address of the broker's management API, `http://user:password@host:port`; empty if it is
+    /// not used.
     pub management: String,
     /// The queue that workers reply to.
     pub reply_queue: String,
-    /// The type with which the reply queue is declared if it does not exist yet.
+    /// The type with which the reply queue is declared if it does not exist.
     pub reply_queue_type: ReplyQueueType,
-    /// How worker queues are declared of which nothing else is known.
+    /// The default declaration of worker queues.
     pub declaration: QueueDeclaration,
     /// What happens to messages that cannot be read.
     pub unreadable: UnreadableMessages,
-    /// The most unsettled deliveries.
+    /// The most unsettled deliveries of one queue.
     pub prefetch: u16,
-    /// How long deliveries wait for more of them under load.
+    /// How long deliveries are batched under load.
     pub linger: Duration,
-    /// The most bytes of unsettled replies. One more reply is taken than fits.
+    /// The most bytes of unsettled replies. The last reply may exceed it.
     pub replies_bytes_max: usize,
-    /// The most published messages that are not confirmed.
+    /// The most unconfirmed messages.
     pub unconfirmed_max: usize,
-    /// The most bytes of the bodies of these. One more message is published than fits.
+    /// The most bytes in the bodies of unconfirmed messages. The last message may exceed it.
     pub unconfirmed_bytes_max: usize,
-    /// The pause before the first attempt to reconnect.
+    /// The delay before the first attempt to reconnect.
     pub reconnect_min: Duration,
-    /// The longest pause between two attempts.
+    /// The longest delay between two attempts.
     pub reconnect_max: Duration,
     /// The interval of heartbeats, in whole seconds.
     pub heartbeat: Duration,
-    /// The queues that the bus serves. After each reconnect it checks the worker queues, and those
-    /// published to.
+    /// The queues that the bus serves. After each reconnect it checks the worker queues among them,
+    /// and all others to which it has published.
     pub served: ServedQueues,
-    /// The certificate authorities that are trusted.
+    /// The trusted certificate authorities.
     pub authorities: Authorities,
-    /// Whether the process already ran without this bus. A reply queue with another consumer does
-    /// not stop the process then.
+    /// Whether the bus was added to a running process. If so, another consumer of the reply queue
+    /// does not stop the process.
     pub is_added_later: bool,
 }
 
@@ -57,8 +58,8 @@ impl AmqpSettings {
         AmqpSettings { authorities, ..self }
     }
 
-    /// Creates the settings of a bus from their section, for a virtual host; if empty, the one of
-    /// the address.
+    /// Creates the settings from their section. `vhost` replaces the virtual host of the address
+    /// unless it is empty.
     pub fn from_section(
         section: &AmqpSection,
         vhost: &str,
@@ -107,18 +108,17 @@ impl fmt::Debug for AmqpSettings {
             .field("reconnect_max", &self.reconnect_max)
             .field("heartbeat", &self.heartbeat)
             .field("served", &self.served)
-            .field("joins", &self.is_added_later)
+            .field("is_added_later", &self.is_added_later)
             .finish()
     }
 }
 
-/// Why these settings can never connect. The text begins with the name of the setting in its
-/// section.
+/// An invalid setting. The message begins with the name of the setting in its section.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AmqpError {
-    /// The broker's address.
+    /// The broker's address is invalid.
     #[error(
-        "server {address:?} is no address of a broker: {why}; expected \
+        "server {address:?} is no address of a broker: {reason}; expected \
          amqp://user:password@host:port/vhost or amqps://…, with the characters / ? # @ : of a \
          user name or password written %2F %3F %23 %40 %3A"
     )]
@@ -126,20 +126,20 @@ pub enum AmqpError {
         /// The address, without credentials.
         address: String,
         /// What is wrong with it.
-        why: String,
+        reason: String,
     },
-    /// The address of the management API.
+    /// The address of the management API is invalid.
     #[error(
-        "management {address:?} is no address of a management API: {why}; expected \
+        "management {address:?} is no address of a management API: {reason}; expected \
          http://user:password@host:15672"
     )]
     Management {
         /// The address, without credentials.
         address: String,
         /// What is wrong with it.
-        why: String,
+        reason: String,
     },
-    /// The reply queue's name.
+    /// The reply queue's name is too long or empty; with its length in bytes.
     #[error(
         "reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable \
          appended it names another queue"

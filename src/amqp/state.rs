@@ -1,5 +1,5 @@
-//! The state that the tasks of an AMQP bus share: the phase of its shutdown, the queues that it
-//! serves, and the connection state that it reports.
+//! The state that the tasks of an AMQP bus share: its shutdown phase, the queues that it serves,
+//! and the connection state that it reports.
 
 use super::connection::{BrokerAddress, LastReason, millis};
 use super::management::{ListedQueue, ManagementApi};
@@ -17,30 +17,35 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How far the shutdown of the bus has come.
+/// The phases of the shutdown of a bus, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ShutdownPhase {
+    /// The bus is not shutting down.
     Open,
+    /// No further deliveries are consumed. Unsettled ones are settled.
     StopConsuming,
+    /// What waits to be published is published, and then the bus is closed.
     StopPublishing,
 }
 
-/// Waits until the shutdown has come to the phase `wanted`, or the bus is gone.
+/// Waits until the shutdown has reached `phase`, or the bus was dropped.
 pub(super) async fn wait_for_phase(
     phases: &mut watch::Receiver<ShutdownPhase>,
-    wanted: ShutdownPhase,
+    phase: ShutdownPhase,
 ) {
-    let _ = phases.wait_for(|phase| *phase >= wanted).await;
+    // An error means that the bus was dropped.
+    let _ = phases.wait_for(|current| *current >= phase).await;
 }
 
-/// The queues that are served now.
+/// The queues that a bus serves now.
 #[derive(Clone, Debug)]
 pub(super) struct ActiveQueues {
-    /// Queues of workers: those of the loaded definitions, of earlier ones, and those published to
-    /// since.
+    /// The worker queues of the loaded definitions, of earlier ones, and those to which messages
+    /// were published since.
     pub(super) worker_queues: BTreeSet<Arc<str>>,
+    /// The workflow queues, on which calls arrive.
     pub(super) call_queues: Vec<Arc<str>>,
-    /// The declarations that workflow files specify.
+    /// The declarations in the workflow files.
     pub(super) declarations: Declarations,
 }
 
@@ -58,21 +63,21 @@ impl ActiveQueues {
 pub(super) struct AmqpState {
     pub(super) active_queues: watch::Sender<ActiveQueues>,
     pub(super) known_properties: KnownProperties,
-    /// Queues that are full: the broker nacked the last message to them.
+    /// The queues that count as full, because the broker nacked the last message to them.
     pub(super) full_queues: RefCell<HashSet<Arc<str>>>,
     pub(super) settings: AmqpSettings,
     pub(super) address: BrokerAddress,
     pub(super) management: Option<ManagementApi>,
     pub(super) sink: EventSink,
     pub(super) state_reporter: Rc<StateReporter>,
-    pub(super) quarantine: QuarantineSender,
+    pub(super) quarantine_sender: QuarantineSender,
     pub(super) quarantine_budget: QuarantineBudget,
     pub(super) policy_lock: PolicyLock,
     pub(super) delivery_budget: Arc<DeliveryBudget>,
 }
 
 impl AmqpState {
-    /// Returns how a queue is declared if it is missing.
+    /// Returns the properties with which a missing queue is declared.
     pub(super) fn properties_for(&self, queue: &str) -> QueueProperties {
         let active_queues = self.active_queues.borrow();
         self.known_properties.properties_for(
@@ -82,18 +87,20 @@ impl AmqpState {
         )
     }
 
-    /// Remembers how the served queues among these are declared at the broker.
+    /// Remembers the properties of the listed queues that the bus serves.
     pub(super) fn remember_properties(&self, listed: &[ListedQueue]) {
         let active_queues = self.active_queues.borrow();
-        let calls = |name: &str| active_queues.call_queues.iter().any(|queue| **queue == *name);
-        self.known_properties
-            .record(listed, |name| active_queues.worker_queues.contains(name) || calls(name));
+        let is_served = |name: &str| {
+            active_queues.worker_queues.contains(name)
+                || active_queues.call_queues.iter().any(|queue| **queue == *name)
+        };
+        self.known_properties.record(listed, is_served);
     }
 
-    /// Reports that a side is down and retries after `pause`. Logs each reason once.
-    pub(super) fn report_down(&self, side: Side, reason: &str, pause: Duration) {
-        let (server, retry_in_ms) = (&self.address, millis(pause));
-        if self.state_reporter.is_new_reason(side, reason) {
+    /// Reports that a side is down and reconnects after `delay`. Logs each reason once.
+    pub(super) fn report_down(&self, side: Side, reason: &str, delay: Duration) {
+        let (server, retry_in_ms) = (&self.address, millis(delay));
+        if self.state_reporter.record_if_new(side, reason) {
             tracing::warn!(
                 %server,
                 reason,
@@ -121,12 +128,15 @@ pub(super) struct StateReporter {
 }
 
 struct SideStates {
-    /// Why each side is down; `None`: it is up.
+    /// Why each [`Side`] is down; empty before its first attempt, `None` if it is up.
     down_reasons: [Option<String>; 2],
-    blocked: Option<String>,
-    /// How long the broker has confirmed nothing.
+    /// Why the broker blocks publishers; `None` if it does not.
+    blocked_reason: Option<String>,
+    /// How long the broker has confirmed nothing; `None` if it is responsive.
     unresponsive_for: Option<Duration>,
+    /// The last state that was reported.
     reported: BusState,
+    /// The last reason of each [`Side`] that was logged.
     last_reasons: [LastReason; 2],
 }
 
@@ -137,7 +147,7 @@ impl StateReporter {
             sink,
             sides: RefCell::new(SideStates {
                 down_reasons: [Some(String::new()), Some(String::new())],
-                blocked: None,
+                blocked_reason: None,
                 unresponsive_for: None,
                 reported,
                 last_reasons: Default::default(),
@@ -145,6 +155,7 @@ impl StateReporter {
         }
     }
 
+    /// Marks a side as connected.
     pub(super) fn set_up(&self, side: Side) {
         self.update(|sides| {
             sides.down_reasons[side as usize] = None;
@@ -152,45 +163,49 @@ impl StateReporter {
         });
     }
 
+    /// Marks a side as not connected.
     pub(super) fn set_down(&self, side: Side, reason: &str) {
         self.update(|sides| {
             sides.down_reasons[side as usize] = Some(reason.to_owned());
             if side == Side::Publisher {
-                sides.blocked = None;
+                sides.blocked_reason = None;
                 sides.unresponsive_for = None;
             }
         });
     }
 
-    /// Returns whether this reason is not logged yet. Both sides fail for the same reason, at each
-    /// attempt.
-    pub(super) fn is_new_reason(&self, side: Side, reason: &str) -> bool {
+    /// Records why a side is down. Returns whether the reason is new for both sides: usually both
+    /// fail for the same one.
+    pub(super) fn record_if_new(&self, side: Side, reason: &str) -> bool {
         let mut sides = self.sides.borrow_mut();
-        let is_known = sides.last_reasons.iter().any(|last| last.is_last(reason));
-        sides.last_reasons[side as usize].record_if_new(reason) && !is_known
+        let is_logged = sides.last_reasons.iter().any(|last| last.is_last(reason));
+        sides.last_reasons[side as usize].record_if_new(reason) && !is_logged
     }
 
+    /// Records whether the broker blocks publishers, and why.
     pub(super) fn set_blocked(&self, reason: Option<String>) {
-        self.update(|sides| sides.blocked = reason);
+        self.update(|sides| sides.blocked_reason = reason);
     }
 
+    /// Records for how long the broker has confirmed nothing; `None` if it is responsive.
     pub(super) fn set_unresponsive(&self, elapsed: Option<Duration>) {
         self.update(|sides| sides.unresponsive_for = elapsed);
     }
 
+    /// Applies a change, and reports the state of the bus if it differs from the last one.
     fn update(&self, change: impl FnOnce(&mut SideStates)) {
         let mut sides = self.sides.borrow_mut();
         change(&mut sides);
-        // A side that has not tried yet has no reason. The other's reason is reported then.
+        // A side before its first attempt has an empty reason. The other side's is reported then.
         let reasons = || sides.down_reasons.iter().flatten();
         let state = match (
             reasons().find(|reason| !reason.is_empty()).or_else(|| reasons().next()),
-            &sides.blocked,
+            &sides.blocked_reason,
             sides.unresponsive_for,
         ) {
             (Some(reason), ..) => BusState::Disconnected { reason: reason.clone() },
             (None, Some(reason), _) => BusState::Blocked { reason: reason.clone() },
-            (None, None, Some(span)) => BusState::Unresponsive { elapsed: span },
+            (None, None, Some(elapsed)) => BusState::Unresponsive { elapsed },
             (None, None, None) => BusState::Connected,
         };
         if state != sides.reported {
@@ -208,11 +223,11 @@ mod tests {
 
     #[test]
     fn the_state_is_connected_only_when_both_sides_are() {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let recorded = seen.clone();
+        let states = Arc::new(Mutex::new(Vec::new()));
+        let sink_states = states.clone();
         let sink: EventSink = Arc::new(move |event| {
-            if let (BusEvent::State(state), Ok(mut seen)) = (event, recorded.lock()) {
-                seen.push(state.to_string());
+            if let (BusEvent::State(state), Ok(mut states)) = (event, sink_states.lock()) {
+                states.push(state.to_string());
             }
         });
         let reporter = StateReporter::new(sink);
@@ -232,6 +247,6 @@ mod tests {
             "not connected: gone",
             "connected",
         ];
-        assert_eq!(*seen.lock().unwrap(), expected);
+        assert_eq!(*states.lock().unwrap(), expected);
     }
 }

@@ -1,9 +1,8 @@
-//! Publishes events on a topic exchange, over its own connection: whatever happens to that, step
-//! messages continue.
+//! Publishes events to a topic exchange, over a connection of its own, so that its failures do not
+//! affect step messages.
 //!
 //! Publishing is best effort. Events that are unconfirmed when the connection is lost are published
-//! again, in order. Events that arrive while the buffer is full are dropped, and so are those that
-//! still wait when the process ends.
+//! again, in order. Events are dropped while the buffer is full, and when the process ends.
 
 use super::connection::{self, BrokerAddress, LastReason, ReconnectBackoff, channel_error, millis};
 use super::queues::short_string;
@@ -18,9 +17,10 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ExchangeKind};
 use std::collections::BTreeMap;
 use tokio::sync::{mpsc, watch};
 
-/// The most events that are published and not confirmed.
+/// The most unconfirmed events.
 const UNCONFIRMED_MAX: usize = 1_000;
 
+/// The delivery mode of messages that the broker stores on disk.
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
 /// Validated settings of a topic exchange, ready to connect.
@@ -32,7 +32,11 @@ pub struct TopicConnector {
 }
 
 impl TopicConnector {
-    /// Validates the settings. It does not connect yet. At most `buffer_max` events wait.
+    /// Validates the settings, without connecting. At most `buffer_max` events are buffered.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the broker's address is invalid.
     pub fn new(
         settings: AmqpSettings,
         exchange: String,
@@ -43,43 +47,45 @@ impl TopicConnector {
         Ok(TopicConnector { address, backoff, exchange, buffer_max })
     }
 
-    /// Starts to connect, without waiting for it. Must be called on an arbiter.
+    /// Starts to connect in the background. Reports to `sink` the outcomes of events. Must be
+    /// called on an arbiter.
     pub fn connect(self, sink: PublishOutcomeSink) -> TopicExchange {
-        let (outbox, inbox) = mpsc::channel(self.buffer_max);
-        let (closing, is_closing) = watch::channel(false);
+        let (event_sender, events) = mpsc::channel(self.buffer_max);
+        let (shutdown_sender, shutdown) = watch::channel(false);
         let publisher = ExchangePublisher {
             address: self.address,
             backoff: self.backoff,
             exchange: self.exchange,
             sink,
-            inbox,
-            is_closing,
+            events,
+            shutdown,
             unconfirmed: BTreeMap::new(),
             last_number: 0,
         };
-        TopicExchange { outbox, closing, task: actix_rt::spawn(publisher.run()) }
+        TopicExchange { event_sender, shutdown_sender, task: actix_rt::spawn(publisher.run()) }
     }
 }
 
-/// A topic exchange.
+/// A topic exchange to which events are published.
 pub struct TopicExchange {
-    outbox: mpsc::Sender<EventMessage>,
-    closing: watch::Sender<bool>,
+    event_sender: mpsc::Sender<EventMessage>,
+    /// Sends `true` once the exchange is being closed.
+    shutdown_sender: watch::Sender<bool>,
     task: actix_rt::task::JoinHandle<()>,
 }
 
 impl EventTopic for TopicExchange {
     fn publish(&self, message: EventMessage) -> bool {
-        self.outbox.try_send(message).is_ok()
+        self.event_sender.try_send(message).is_ok()
     }
 
     fn close(self: Box<Self>) -> LocalBoxFuture<'static, ()> {
-        let TopicExchange { outbox, closing, task: publishing } = *self;
+        let TopicExchange { event_sender, shutdown_sender, task } = *self;
         Box::pin(async move {
-            drop(outbox);
-            closing.send_replace(true);
-            // An error means that the task panicked; it has ended in any case.
-            let _ = publishing.await;
+            drop(event_sender);
+            shutdown_sender.send_replace(true);
+            // An error means that the task panicked; it has ended either way.
+            let _ = task.await;
         })
     }
 }
@@ -90,27 +96,28 @@ struct ExchangePublisher {
     exchange: String,
     backoff: ReconnectBackoff,
     sink: PublishOutcomeSink,
-    inbox: mpsc::Receiver<EventMessage>,
-    is_closing: watch::Receiver<bool>,
-    /// Events published and not confirmed, in order.
+    events: mpsc::Receiver<EventMessage>,
+    shutdown: watch::Receiver<bool>,
+    /// Events that were published and are not confirmed, by number.
     unconfirmed: BTreeMap<u64, EventMessage>,
+    /// The number of the last event that was published.
     last_number: u64,
 }
 
-/// The confirm of a numbered event: whether the broker acked it.
+/// The confirm of the event with a number: whether the broker acked it.
 type PendingConfirm = LocalBoxFuture<'static, (u64, lapin::Result<bool>)>;
 
 impl ExchangePublisher {
     async fn run(mut self) {
         let mut last_reason = LastReason::default();
         loop {
-            let mut is_closing = self.is_closing.clone();
-            let opened = tokio::select! {
+            let mut shutdown = self.shutdown.clone();
+            let result = tokio::select! {
                 biased;
-                _ = is_closing.wait_for(|closing| *closing) => break,
-                opened = Box::pin(open(&self.address, &self.exchange)) => opened,
+                _ = shutdown.wait_for(|is_requested| *is_requested) => break,
+                result = Box::pin(open(&self.address, &self.exchange)) => result,
             };
-            let reason = match opened {
+            let reason = match result {
                 Ok((connection, channel)) => {
                     tracing::info!(
                         server = %self.address,
@@ -119,22 +126,22 @@ impl ExchangePublisher {
                     );
                     self.backoff.reset();
                     last_reason = LastReason::default();
-                    let served = Box::pin(self.serve(&channel)).await;
+                    let result = Box::pin(self.serve(&channel)).await;
                     connection::close(&connection).await;
-                    match served {
+                    match result {
                         Ok(()) => break,
                         Err(error) => self.address.explain(&error),
                     }
                 }
                 Err(reason) => reason,
             };
-            let pause = self.backoff.next_delay();
+            let delay = self.backoff.next_delay();
             if last_reason.record_if_new(&reason) {
                 tracing::warn!(
                     server = %self.address,
                     exchange = self.exchange,
                     reason,
-                    retry_in_ms = millis(pause),
+                    retry_in_ms = millis(delay),
                     "not publishing events"
                 );
             } else {
@@ -142,47 +149,51 @@ impl ExchangePublisher {
                     server = %self.address,
                     exchange = self.exchange,
                     reason,
-                    retry_in_ms = millis(pause),
+                    retry_in_ms = millis(delay),
                     "not publishing events"
                 );
             }
             tokio::select! {
-                _ = is_closing.wait_for(|closing| *closing) => break,
-                () = tokio::time::sleep(pause) => {}
+                _ = shutdown.wait_for(|is_requested| *is_requested) => break,
+                () = tokio::time::sleep(delay) => {}
             }
         }
-        let lost = self.unconfirmed.len() + self.inbox.len();
-        if lost > 0 {
-            tracing::warn!(events = lost, "events that were not published are lost");
-            (self.sink)(PublishOutcome::Dropped(lost as u64));
+        let lost_events = self.unconfirmed.len() + self.events.len();
+        if lost_events > 0 {
+            tracing::warn!(events = lost_events, "events that were not published are lost");
+            (self.sink)(PublishOutcome::Dropped(lost_events as u64));
         }
     }
 
-    /// Publishes until all events are confirmed after closing, or the connection is lost.
+    /// Publishes until the exchange is closed and all events are confirmed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the channel or connection is lost.
     async fn serve(&mut self, channel: &Channel) -> lapin::Result<()> {
         let mut confirms: FuturesUnordered<PendingConfirm> = FuturesUnordered::new();
-        for (number, message) in &self.unconfirmed {
-            confirms.push(self.publish(channel, *number, message));
+        for (number, event) in &self.unconfirmed {
+            confirms.push(self.publish(channel, *number, event));
         }
         let mut is_open = true;
         while is_open || !confirms.is_empty() {
             tokio::select! {
-                message = self.inbox.recv(),
-                    if is_open && confirms.len() < UNCONFIRMED_MAX => match message {
-                        Some(received) => {
+                event = self.events.recv(),
+                    if is_open && confirms.len() < UNCONFIRMED_MAX => match event {
+                        Some(event) => {
                             self.last_number += 1;
-                            confirms.push(self.publish(channel, self.last_number, &received));
-                            self.unconfirmed.insert(self.last_number, received);
+                            confirms.push(self.publish(channel, self.last_number, &event));
+                            self.unconfirmed.insert(self.last_number, event);
                         }
                         None => is_open = false,
                     },
-                Some((number, answer)) = confirms.next() => {
-                    // A nacked event is dropped: a second attempt would fare no better.
-                    let outcome =
-                        match answer? {
-                            true => PublishOutcome::Published,
-                            false => PublishOutcome::Dropped(1),
-                        };
+                Some((number, confirm)) = confirms.next() => {
+                    // A nacked event is dropped: a retry would most likely be nacked as well.
+                    let outcome = if confirm? {
+                        PublishOutcome::Published
+                    } else {
+                        PublishOutcome::Dropped(1)
+                    };
                     self.unconfirmed.remove(&number);
                     (self.sink)(outcome);
                 }
@@ -191,28 +202,29 @@ impl ExchangePublisher {
         Ok(())
     }
 
-    fn publish(&self, channel: &Channel, number: u64, message: &EventMessage) -> PendingConfirm {
+    /// Returns a future that publishes an event when it is polled, and resolves to its confirm.
+    fn publish(&self, channel: &Channel, number: u64, event: &EventMessage) -> PendingConfirm {
         let properties = BasicProperties::default()
-            .with_content_type(message.content_type.into())
+            .with_content_type(event.content_type.into())
             .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
-            .with_message_id(short_string(message.id.clone()))
-            .with_type(short_string(message.kind.clone()))
+            .with_message_id(short_string(event.id.clone()))
+            .with_type(short_string(event.kind.clone()))
             .with_app_id("workflow-manager".into())
-            .with_timestamp(message.timestamp_s);
+            .with_timestamp(event.timestamp_s);
         let (channel, exchange, key, body) = (
             channel.clone(),
             short_string(self.exchange.clone()),
-            short_string(message.key.clone()),
-            message.body.clone(),
+            short_string(event.key.clone()),
+            event.body.clone(),
         );
-        let confirmed = async move {
+        let confirm = async move {
             channel
                 .basic_publish(exchange, key, BasicPublishOptions::default(), &body, properties)
                 .await?
                 .await
         };
-        Box::pin(confirmed.map(move |answer| {
-            (number, answer.map(|confirmation: Confirmation| confirmation.is_ack()))
+        Box::pin(confirm.map(move |result| {
+            (number, result.map(|confirmation: Confirmation| confirmation.is_ack()))
         }))
     }
 }
@@ -221,10 +233,10 @@ impl ExchangePublisher {
 ///
 /// # Errors
 ///
-/// A sentence for the user says why that failed.
+/// Returns the reason, as a sentence for the user, if either fails.
 async fn open(address: &BrokerAddress, exchange: &str) -> Result<(Connection, Channel), String> {
     let connection = address.open("events").await?;
-    let prepared = async {
+    let channel = async {
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
@@ -238,7 +250,7 @@ async fn open(address: &BrokerAddress, exchange: &str) -> Result<(Connection, Ch
             .await?;
         Ok(channel)
     };
-    match prepared.await {
+    match channel.await {
         Ok(channel) => Ok((connection, channel)),
         Err(error) => {
             connection::close(&connection).await;

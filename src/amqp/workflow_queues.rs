@@ -1,5 +1,5 @@
-//! Consumes the queues of workflows, on which calls ask for jobs. Each has its own channel: a queue
-//! that cannot be consumed holds up neither the others nor the replies.
+//! Consumes the workflow queues, on which calls ask for jobs. Each has its own channel, so that a
+//! queue that cannot be consumed blocks neither the other queues nor the replies.
 
 use super::call_budget::CallBudget;
 use super::connection::{LastReason, channel_error, millis};
@@ -17,17 +17,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// The delay before a queue that cannot be consumed is tried again.
+/// The delay before the next attempt to consume a queue.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// The delay before a queue is consumed with another prefetch.
 const PREFETCH_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
-/// Consumes all workflow queues on one connection. Dropping it aborts that.
+/// The task that consumes all workflow queues on one connection. Dropping it aborts the task.
 pub(super) struct WorkflowQueueConsumers(actix_rt::task::JoinHandle<()>);
 
-/// Starts to consume the workflow queues. A reload may add queues; those of removed workflows are
-/// no longer consumed.
+/// Starts to consume the workflow queues. A reload may add queues, and remove those of removed
+/// workflows.
 pub(super) fn start(
     state: &Rc<AmqpState>,
     connection: &Rc<Connection>,
@@ -40,6 +40,7 @@ pub(super) fn start(
     )))
 }
 
+/// Runs one consumer for each workflow queue until the bus is closed.
 async fn run_consumers(
     state: Rc<AmqpState>,
     connection: Rc<Connection>,
@@ -50,27 +51,27 @@ async fn run_consumers(
     let mut consumers: BTreeMap<Arc<str>, ConsumerTask> = BTreeMap::new();
     loop {
         let queues = active_queues.borrow_and_update().call_queues.clone();
-        // What is sent to a workflow that is no longer loaded waits in its queue.
-        let (remaining, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        // Calls to a workflow that is no longer loaded wait in its queue.
+        let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
             consumers.into_iter().partition(|(queue, _)| queues.contains(queue));
-        consumers = remaining;
+        consumers = kept;
         join_all(removed.into_values().map(ConsumerTask::stop)).await;
         for queue in queues {
             let start = || {
-                let consumed = WorkflowQueueConsumer {
+                let consumer = WorkflowQueueConsumer {
                     state: state.clone(),
                     connection: connection.clone(),
                     queues: declarer.clone(),
                     queue: queue.clone(),
                 };
-                let (phase, phases) = watch::channel(ShutdownPhase::Open);
-                ConsumerTask { running: actix_rt::spawn(consumed.run(phases)), phase }
+                let (phase_sender, phases) = watch::channel(ShutdownPhase::Open);
+                ConsumerTask { task: actix_rt::spawn(consumer.run(phases)), phase_sender }
             };
             consumers.entry(queue.clone()).or_insert_with(start);
         }
         tokio::select! {
             () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
-            changed = active_queues.changed() => if changed.is_err() { break },
+            result = active_queues.changed() => if result.is_err() { break },
         }
     }
     join_all(consumers.into_values().map(ConsumerTask::stop)).await;
@@ -78,30 +79,31 @@ async fn run_consumers(
 
 /// The task that consumes one workflow queue. Dropping it aborts the task.
 struct ConsumerTask {
-    running: actix_rt::task::JoinHandle<()>,
-    phase: watch::Sender<ShutdownPhase>,
+    task: actix_rt::task::JoinHandle<()>,
+    phase_sender: watch::Sender<ShutdownPhase>,
 }
 
 impl ConsumerTask {
-    /// Stops consuming, and waits until open deliveries are settled.
+    /// Stops consuming, and waits until all deliveries are settled.
     async fn stop(mut self) {
-        self.phase.send_replace(ShutdownPhase::StopConsuming);
-        // An error means that the task panicked; it has ended in any case.
-        let _ = (&mut self.running).await;
+        self.phase_sender.send_replace(ShutdownPhase::StopConsuming);
+        // An error means that the task panicked; it has ended either way.
+        let _ = (&mut self.task).await;
     }
 }
 
 impl Drop for ConsumerTask {
     fn drop(&mut self) {
-        self.running.abort();
+        self.task.abort();
     }
 }
 
 impl WorkflowQueueConsumers {
-    /// Waits in an orderly shutdown until open deliveries are settled; otherwise aborts.
-    pub(super) async fn stop(mut self, is_orderly: bool) {
-        if is_orderly {
-            // An error means that the task panicked; it has ended in any case.
+    /// Stops the consumers. With `is_graceful`, waits until all deliveries are settled; otherwise
+    /// aborts the task.
+    pub(super) async fn stop(mut self, is_graceful: bool) {
+        if is_graceful {
+            // An error means that the task panicked; it has ended either way.
             let _ = (&mut self.0).await;
         }
     }
@@ -113,6 +115,7 @@ impl Drop for WorkflowQueueConsumers {
     }
 }
 
+/// Consumes one workflow queue.
 struct WorkflowQueueConsumer {
     state: Rc<AmqpState>,
     connection: Rc<Connection>,
@@ -121,6 +124,7 @@ struct WorkflowQueueConsumer {
 }
 
 impl WorkflowQueueConsumer {
+    /// Consumes over any number of channels, until it is stopped or the connection is lost.
     async fn run(self, mut phases: watch::Receiver<ShutdownPhase>) {
         let mut last_reason = LastReason::default();
         let settings = &self.state.settings;
@@ -128,22 +132,22 @@ impl WorkflowQueueConsumer {
         let mut consumer =
             QueueConsumer::new(self.state.clone(), Source::Calls(self.queue.clone(), budget));
         while self.connection.status().connected() {
-            let opened = tokio::select! {
+            let result = tokio::select! {
                 biased;
                 () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => return,
-                opened = self.open(consumer.prefetch()) => opened,
+                result = self.open(consumer.prefetch()) => result,
             };
-            let reason = match opened {
+            let reason = match result {
                 Ok((channel, deliveries)) => {
                     last_reason = LastReason::default();
-                    let ended = consumer.serve(&channel, deliveries, None, &mut phases).await;
-                    // Closing requeues what is not settled. An error means that the channel is
+                    let end = consumer.serve(&channel, deliveries, None, &mut phases).await;
+                    // Closing requeues unsettled deliveries. An error means that the channel is
                     // closed already.
                     let _ = channel.close(200, "closed by workflow-manager".into()).await;
-                    match ended {
+                    match end {
                         ConsumeEnd::Closed => return,
                         ConsumeEnd::PrefetchChanged => {
-                            // After this delay the requeued calls are no longer in memory.
+                            // Meanwhile the manager drops the requeued calls from memory.
                             tokio::select! {
                                 () = wait_for_phase(
                                     &mut phases,
@@ -162,7 +166,7 @@ impl WorkflowQueueConsumer {
                 Err(reason) => reason,
             };
             if !self.connection.status().connected() {
-                // The consumer of the replies reports the reason, and reconnects.
+                // The consumer of the replies reports the reason and reconnects.
                 return;
             }
             if last_reason.record_if_new(&reason) {
@@ -187,29 +191,36 @@ impl WorkflowQueueConsumer {
         }
     }
 
+    /// Starts to consume the queue on a channel of its own. Declares the queue if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason, as a sentence for the user, if the queue cannot be consumed.
     async fn open(&self, prefetch: u16) -> Result<(Channel, lapin::Consumer), String> {
         let explain = |error: lapin::Error| match channel_error(&error) {
             Some((_, broker_text)) => broker_text.to_owned(),
             None => self.state.address.explain(&error),
         };
-        let found = match self.queues.check(&self.queue).await {
+        let check = match self.queues.check(&self.queue).await {
             QueueCheck::Missing => {
-                // Steps may send to this queue as to a worker's queue. The messages that waited in
-                // it are lost.
-                let (journaled, answered) = oneshot::channel();
-                (self.state.sink)(BusEvent::QueueMissing { queue: self.queue.clone(), journaled });
+                // Steps may send to this queue as to a worker queue. The messages in it are lost.
+                let (journaled_sender, journaled) = oneshot::channel();
+                (self.state.sink)(BusEvent::QueueMissing {
+                    queue: self.queue.clone(),
+                    journaled: journaled_sender,
+                });
                 let queue_properties = self.state.properties_for(&self.queue);
                 let policy_lock = &self.state.policy_lock;
                 self.queues
-                    .declare_after(&self.queue, queue_properties, answered, policy_lock)
+                    .declare_after(&self.queue, queue_properties, journaled, policy_lock)
                     .await
             }
-            found @ (QueueCheck::Exists { .. }
+            check @ (QueueCheck::Exists { .. }
             | QueueCheck::Exclusive
             | QueueCheck::Refused(_)
-            | QueueCheck::Lost(_)) => found,
+            | QueueCheck::Lost(_)) => check,
         };
-        match found {
+        match check {
             QueueCheck::Exists { .. } | QueueCheck::Missing => {}
             QueueCheck::Exclusive => {
                 return Err("it is an exclusive queue of another connection".to_owned());
@@ -219,13 +230,13 @@ impl WorkflowQueueConsumer {
         }
         let channel = self.connection.create_channel().await.map_err(explain)?;
         channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(explain)?;
-        let consuming = channel.basic_consume(
+        let deliveries = channel.basic_consume(
             short_string(&*self.queue),
             "".into(),
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
-        let deliveries = consuming.await.map_err(explain)?;
+        let deliveries = deliveries.await.map_err(explain)?;
         tracing::debug!(queue = %self.queue, "consuming a workflow's queue");
         Ok((channel, deliveries))
     }

@@ -1,4 +1,4 @@
-//! What the publisher does with the state of queues: found, missing, or not usable for now.
+//! Handles the results of queue checks: sends parked messages, or declares a missing queue.
 
 use super::Publisher;
 use crate::connection::millis;
@@ -10,75 +10,93 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 impl Publisher {
+    /// Handles the check or the declaration of a queue.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the connection is lost.
     pub(super) fn handle_queue_check(
         &mut self,
-        link: &mut PublisherConnection,
+        connection: &mut PublisherConnection,
         queue: Arc<str>,
-        found: QueueCheck,
+        check: QueueCheck,
     ) -> Result<(), String> {
-        match found {
+        match check {
             QueueCheck::Exists { .. } | QueueCheck::Exclusive
                 if !self.backlog.lost_queues.contains(&queue) =>
             {
-                self.handle_queue_found(link, &queue)
+                self.handle_queue_found(connection, &queue)
             }
             QueueCheck::Exists { .. } | QueueCheck::Exclusive | QueueCheck::Missing => {
-                self.handle_queue_missing(link, queue)
+                self.handle_queue_missing(connection, queue)
             }
-            QueueCheck::Lost(error) if !link.is_connected() => {
+            QueueCheck::Lost(error) if !connection.is_connected() => {
                 return Err(self.state.address.explain(&error));
             }
-            QueueCheck::Lost(error) => self.schedule_queue_check(link, queue, &error.to_string()),
+            QueueCheck::Lost(error) => {
+                self.schedule_queue_check(connection, queue, &error.to_string())
+            }
             QueueCheck::Refused(broker_text) => {
-                self.schedule_queue_check(link, queue, &broker_text)
+                self.schedule_queue_check(connection, queue, &broker_text)
             }
         }
         Ok(())
     }
 
-    /// Handles the repeated check of a queue that existed as of `generation`. If anything newer is
-    /// known of the queue, that was handled already.
+    /// Handles the repeated check of a queue that existed as of `generation`. Ignores the result if
+    /// the queue has been checked or declared since.
     pub(super) fn handle_queue_recheck(
         &mut self,
-        link: &mut PublisherConnection,
+        connection: &mut PublisherConnection,
         generation: u64,
         queue: Arc<str>,
-        found: &QueueCheck,
+        check: &QueueCheck,
     ) {
-        if matches!(found, QueueCheck::Missing) && link.is_current_generation(generation, &queue) {
-            link.queue_states.insert(queue.clone(), QueueState::Checking);
-            self.handle_queue_missing(link, queue);
+        if matches!(check, QueueCheck::Missing)
+            && connection.is_current_generation(generation, &queue)
+        {
+            connection.queue_states.insert(queue.clone(), QueueState::Checking);
+            self.handle_queue_missing(connection, queue);
         }
     }
 
-    fn handle_queue_found(&mut self, link: &mut PublisherConnection, queue: &Arc<str>) {
-        link.mark_queue_found(queue);
+    /// Moves the messages that were parked for the queue to the front of the waiting ones.
+    fn handle_queue_found(&mut self, connection: &mut PublisherConnection, queue: &Arc<str>) {
+        connection.mark_queue_found(queue);
         let parked = self.backlog.parked.remove(queue).into_iter().flatten();
         parked.rev().for_each(|pending| self.backlog.waiting.push_front(pending));
     }
 
-    fn handle_queue_missing(&mut self, link: &mut PublisherConnection, queue: Arc<str>) {
+    /// Reports a missing queue, and declares it once that is journaled.
+    fn handle_queue_missing(&mut self, connection: &mut PublisherConnection, queue: Arc<str>) {
         self.backlog.lost_queues.remove(&queue);
-        // Unconfirmed messages that are on their way to the queue stay with this bus. A confirm
-        // that comes now is from the lost queue.
-        for published in link
+        // Unconfirmed messages to the queue stay with this bus. A confirm that arrives from now on
+        // is of the lost queue.
+        for published in connection
             .published
             .values_mut()
             .filter(|published| is_to_worker(&published.pending.message, &queue))
         {
             published.is_queue_lost = true;
         }
-        let (journaled, answered) = oneshot::channel();
-        tracing::debug!(%queue, "the queue is missing or was replaced: it is declared once its \
-                                 running steps are journaled as unconfirmed");
-        (self.state.sink)(BusEvent::QueueMissing { queue: queue.clone(), journaled });
+        let (journaled_sender, journaled) = oneshot::channel();
+        tracing::debug!(
+            %queue,
+            "the queue is missing or was replaced: it is declared once its running steps are \
+             journaled as unconfirmed"
+        );
+        (self.state.sink)(BusEvent::QueueMissing {
+            queue: queue.clone(),
+            journaled: journaled_sender,
+        });
         let queue_properties = self.state.properties_for(&queue);
-        link.declare_after(queue, queue_properties, answered);
+        connection.declare_after(queue, queue_properties, journaled);
     }
 
+    /// Marks the queue as unusable for now, and checks it again later.
     fn schedule_queue_check(
         &mut self,
-        link: &mut PublisherConnection,
+        connection: &mut PublisherConnection,
         queue: Arc<str>,
         reason: &str,
     ) {
@@ -88,13 +106,15 @@ impl Publisher {
             retry_in_ms = millis(QUEUE_RECHECK_DELAY),
             "the queue cannot be used"
         );
-        link.queue_states.insert(queue.clone(), QueueState::Unusable);
+        connection.queue_states.insert(queue.clone(), QueueState::Unusable);
         self.last_number += 1;
-        link.scheduled_checks
+        connection
+            .scheduled_checks
             .insert((clock::timer_now() + QUEUE_RECHECK_DELAY, self.last_number), queue);
     }
 }
 
+/// Returns whether the message is for a worker, by this queue.
 fn is_to_worker(message: &Publication, queue: &str) -> bool {
     message.addressee == Addressee::Worker && *message.address.queue == *queue
 }

@@ -1,15 +1,16 @@
 //! Bounds the bytes of unsettled replies in memory. The broker bounds only their number, by the
-//! prefetch. So the connection is not read while they are too large together; further replies then
-//! wait in the broker.
+//! prefetch. So the connection is not read while the budget is exhausted. The back-pressure keeps
+//! further replies in the broker.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The budget for the replies of a bus, over all its connections, which follow one another.
+/// The budget of the unsettled replies of a bus. It outlives the bus's connections.
 #[derive(Debug)]
 pub(crate) struct DeliveryBudget {
     bytes_max: usize,
+    /// The bytes of replies that were delivered to the manager and are not settled.
     used_bytes: AtomicUsize,
     waiting_readers: Mutex<Vec<Waker>>,
 }
@@ -23,29 +24,30 @@ impl DeliveryBudget {
         })
     }
 
-    /// Returns whether the unsettled replies of the manager leave room for more.
+    /// Returns whether the unsettled replies fit into the budget.
     pub(crate) fn has_capacity(&self) -> bool {
         self.used_bytes.load(Ordering::Acquire) <= self.bytes_max
     }
 
-    fn wake(&self) {
-        let waiting = std::mem::take(
+    fn wake_readers(&self) {
+        let wakers = std::mem::take(
             &mut *self.waiting_readers.lock().unwrap_or_else(PoisonError::into_inner),
         );
-        waiting.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
-/// The replies that arrive over one connection.
+/// Counts the replies that arrive over one connection, and blocks reading while the budget is
+/// exhausted.
 #[derive(Debug)]
 pub(crate) struct DeliveryFlow {
     budget: Arc<DeliveryBudget>,
-    /// The channel of the replies; 0 until it is open.
+    /// The channel that consumes the replies; 0 until it is open.
     channel: AtomicU16,
-    /// The bytes of complete bodies that were read and are still in the library.
-    library_bytes: AtomicUsize,
-    /// Whether a reply was read. Nothing is held up before, because the connection is still being
-    /// opened.
+    /// The bytes of complete bodies that lapin has read and not delivered yet.
+    buffered_bytes: AtomicUsize,
+    /// Whether a reply was read. Before that, reading is never blocked, because the connection is
+    /// still being opened.
     has_started: AtomicBool,
 }
 
@@ -54,25 +56,26 @@ impl DeliveryFlow {
         Arc::new(DeliveryFlow {
             budget: budget.clone(),
             channel: AtomicU16::new(0),
-            library_bytes: AtomicUsize::new(0),
+            buffered_bytes: AtomicUsize::new(0),
             has_started: AtomicBool::new(false),
         })
     }
 
-    /// Counts what arrives over this channel from now on.
+    /// Sets the channel whose bodies are counted from now on.
     pub(crate) fn set_channel(&self, channel: u16) {
         self.channel.store(channel, Ordering::Release);
     }
 
-    /// Counts a body of `bytes` as the manager's, which the library had until now.
+    /// Acquires a permit for a body of `bytes` that lapin has delivered.
     pub(crate) fn acquire(&self, bytes: usize) -> DeliveryPermit {
         self.budget.used_bytes.fetch_add(bytes, Ordering::AcqRel);
-        let left = |read: usize| Some(read.saturating_sub(bytes));
+        let subtract = |buffered: usize| Some(buffered.saturating_sub(bytes));
         // The update never fails, for the closure always returns `Some`.
-        let _ = self.library_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, left);
+        let _ = self.buffered_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, subtract);
         DeliveryPermit { budget: self.budget.clone(), bytes }
     }
 
+    /// Returns the channel whose bodies are counted; 0 for none.
     pub(super) fn channel(&self) -> u16 {
         self.channel.load(Ordering::Acquire)
     }
@@ -80,36 +83,36 @@ impl DeliveryFlow {
     /// Records that complete bodies of `bytes` were read.
     pub(super) fn record_read(&self, bytes: usize) {
         if bytes > 0 {
-            self.library_bytes.fetch_add(bytes, Ordering::AcqRel);
+            self.buffered_bytes.fetch_add(bytes, Ordering::AcqRel);
             self.has_started.store(true, Ordering::Release);
         }
     }
 
-    /// Returns ready when more may be read.
+    /// Returns `Ready` if the connection may be read. Otherwise wakes the task once it may.
     pub(super) fn poll_read_allowed(&self, context: &Context<'_>) -> Poll<()> {
         if self.can_read() {
             return Poll::Ready(());
         }
         {
-            let mut waiting =
+            let mut wakers =
                 self.budget.waiting_readers.lock().unwrap_or_else(PoisonError::into_inner);
-            if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-                waiting.push(context.waker().clone());
+            if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                wakers.push(context.waker().clone());
             }
         }
-        // Bytes that were released before the waker was registered would not wake it.
+        // A permit that was released before the waker was registered does not wake it.
         if self.can_read() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     fn can_read(&self) -> bool {
-        let read = self.library_bytes.load(Ordering::Acquire);
+        let buffered = self.buffered_bytes.load(Ordering::Acquire);
         !self.has_started.load(Ordering::Acquire)
-            || self.budget.used_bytes.load(Ordering::Acquire).saturating_add(read)
+            || self.budget.used_bytes.load(Ordering::Acquire).saturating_add(buffered)
                 <= self.budget.bytes_max
     }
 }
 
-/// A reply that the manager has not settled. Dropping it releases its bytes.
+/// The permit of a reply that the manager has not settled. Dropping it releases its bytes.
 #[derive(Debug)]
 pub(crate) struct DeliveryPermit {
     budget: Arc<DeliveryBudget>,
@@ -119,7 +122,7 @@ pub(crate) struct DeliveryPermit {
 impl Drop for DeliveryPermit {
     fn drop(&mut self) {
         self.budget.used_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
-        self.budget.wake();
+        self.budget.wake_readers();
     }
 }
 
@@ -128,18 +131,18 @@ mod tests {
     use super::*;
     use std::task::Wake;
 
-    struct Count(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Count {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
     #[test]
-    fn reading_stops_when_the_budget_is_used_up_and_resumes_when_it_is_not() {
-        let count = Arc::new(Count(AtomicUsize::new(0)));
-        let waker = Waker::from(count.clone());
+    fn reading_stops_while_the_budget_is_exhausted() {
+        let wakes = Arc::new(WakeCounter(AtomicUsize::new(0)));
+        let waker = Waker::from(wakes.clone());
         let context = Context::from_waker(&waker);
         let budget = DeliveryBudget::new(100);
         let flow = DeliveryFlow::new(&budget);
@@ -153,15 +156,15 @@ mod tests {
         let permits = [flow.acquire(60), flow.acquire(60)];
         assert!(
             flow.poll_read_allowed(&context).is_pending() && !budget.has_capacity(),
-            "the library's are the manager's now"
+            "delivered bodies stay in the budget"
         );
-        // Another connection of the same bus may be opened, but nothing more.
+        // Another connection of the same bus may be opened, but then it is not read.
         let next = DeliveryFlow::new(&budget);
         assert!(next.poll_read_allowed(&context).is_ready());
         next.record_read(1);
         assert!(next.poll_read_allowed(&context).is_pending());
         drop(permits);
-        assert_eq!(count.0.load(Ordering::SeqCst), 1, "once for both that wait, which are one");
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1, "both flows registered the same waker once");
         assert!(
             flow.poll_read_allowed(&context).is_ready()
                 && next.poll_read_allowed(&context).is_ready()

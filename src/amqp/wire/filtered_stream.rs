@@ -1,4 +1,4 @@
-//! Puts the frame filter into the library's connections: above TLS where there is TLS.
+//! Installs the frame filter in lapin's connections, above TLS if the connection uses TLS.
 
 use super::burst::Burst;
 use super::delivery_budget::DeliveryFlow;
@@ -23,26 +23,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-/// How many bytes are read at once.
-const READ_BYTES: usize = 64 * 1024;
+/// The size of the read buffer.
+const READ_BUFFER_BYTES: usize = 64 * 1024;
 
-/// The largest frame in bytes, unless the address sets `?frame_max=`: RabbitMQ's own default. The
-/// library reserves memory for 32 frames in each direction, so a broker without a limit would cost
-/// all memory.
+/// The largest frame in bytes, unless the address sets `?frame_max=`. It is RabbitMQ's default.
+/// lapin allocates buffers for 32 frames in each direction, so a broker without a limit would
+/// exhaust the memory.
 const FRAME_BYTES_MAX: u32 = 131_072;
 
-/// Connects a connection's traffic to the rest of the bus.
+/// Hooks into the traffic of one connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConnectionHooks {
-    /// Bounds how far the connection is read.
+    /// Blocks reading while the delivery budget is exhausted; `None` if the connection consumes no
+    /// replies.
     pub(crate) flow: Option<Arc<DeliveryFlow>>,
-    /// Blocks writing while a burst is handed over.
+    /// Blocks writing while a burst is queued.
     pub(crate) burst: Arc<Burst>,
-    /// How many messages the broker has returned, counted before the library receives them.
+    /// How many messages the broker has returned, counted before lapin receives them.
     pub(crate) returns: Arc<AtomicU64>,
 }
 
-/// Opens a connection whose input is filtered for the library.
+/// Opens a connection whose input is filtered before lapin parses it.
 pub(crate) async fn connect(
     mut uri: AMQPUri,
     properties: ConnectionProperties,
@@ -74,7 +75,7 @@ pub(crate) async fn connect(
     Connection::connector(uri, runtime, open, properties).await
 }
 
-/// The library's reactor: that of tokio, with filtered sockets.
+/// A reactor for lapin: tokio's, with filtered sockets.
 #[derive(Clone, Debug)]
 struct FilteringReactor {
     sockets: Tokio,
@@ -82,7 +83,7 @@ struct FilteringReactor {
     hooks: ConnectionHooks,
 }
 
-/// A socket, or TLS over one.
+/// A plain socket, or a TLS stream over one.
 type Socket = Box<dyn ReadWrite>;
 
 trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -95,7 +96,7 @@ impl FilteringReactor {
             stream,
             filter: FrameFilter::new(self.frame_bytes_max),
             hooks: self.hooks.clone(),
-            read: vec![0; READ_BYTES],
+            read_buffer: vec![0; READ_BUFFER_BYTES],
             filtered: Vec::new(),
             consumed: 0,
         }
@@ -130,14 +131,15 @@ impl Reactor for FilteringReactor {
     }
 }
 
-/// A stream whose reader gets what the frame filter passes.
+/// A stream whose input passes through the frame filter.
 struct FilteredStream<S> {
     stream: S,
     filter: FrameFilter,
     hooks: ConnectionHooks,
-    read: Vec<u8>,
+    read_buffer: Vec<u8>,
+    /// The output of the filter.
     filtered: Vec<u8>,
-    /// How much of the filtered bytes the reader has taken.
+    /// How many bytes of `filtered` were already passed to the reader.
     consumed: usize,
 }
 
@@ -155,22 +157,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for FilteredStream<S> {
                 ready!(flow.poll_read_allowed(context));
                 this.filter.set_counted_channel(flow.channel());
             }
-            let count = ready!(Pin::new(&mut this.stream).poll_read(context, &mut this.read))?;
+            let count =
+                ready!(Pin::new(&mut this.stream).poll_read(context, &mut this.read_buffer))?;
             if count == 0 {
                 return Poll::Ready(Ok(0));
             }
             this.filter
-                .filter(&this.read[..count], &mut this.filtered)
+                .filter(&this.read_buffer[..count], &mut this.filtered)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             this.hooks.returns.fetch_add(this.filter.take_returns(), Ordering::AcqRel);
-            let bodies = this.filter.take_body_bytes();
+            let body_bytes = this.filter.take_body_bytes();
             if let Some(flow) = &this.hooks.flow {
-                flow.record_read(bodies);
+                flow.record_read(body_bytes);
             }
         }
-        let passed = &this.filtered[this.consumed..];
-        let count = passed.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&passed[..count]);
+        let unread = &this.filtered[this.consumed..];
+        let count = unread.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&unread[..count]);
         this.consumed += count;
         Poll::Ready(Ok(count))
     }
@@ -193,8 +196,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FilteredStream<S> {
         Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, buffers)
     }
 
-    /// The library flushes before it takes frames to write, and only then. Waiting here therefore
-    /// lets it take a whole burst.
+    /// Waits for the end of a burst, then flushes. lapin flushes only before it takes queued frames
+    /// to write, so it takes the whole burst.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.hooks.burst.wait_for_end();
         Pin::new(&mut self.get_mut().stream).poll_flush(context)
@@ -215,8 +218,8 @@ mod tests {
     use lapin::types::{AMQPValue, FieldTable};
     use std::net::TcpListener;
 
-    /// The broker's script for a consuming client: the frames to send, each after how many frames
-    /// of the client.
+    /// Returns the broker's script for a consuming client: for each step, how many frames of the
+    /// client it awaits, and the bytes that it then sends.
     fn script() -> Vec<(usize, Vec<u8>)> {
         let method = |channel: u8, bytes: &[u8]| frame(1, channel, bytes);
         let start = [&[0, 10, 0, 10, 0, 9][..], &[0; 4], &long(b"PLAIN"), &long(b"en_US")].concat();
@@ -230,7 +233,7 @@ mod tests {
         let header = |properties: &[u8]| {
             frame(2, 1, &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2][..], properties].concat())
         };
-        // An array nested 3,000 deep.
+        // An array nested 3,000 levels deep.
         let deep = (0..3_000).fold(vec![b'V'], |inner, _| [&b"A"[..], &long(&inner)].concat());
         let bad = [&[0x20, 0][..], &long(&[&[1, b'k'][..], &deep].concat())].concat();
         let deliveries = [
@@ -262,8 +265,8 @@ mod tests {
     /// Serves one client by the script.
     fn serve(mut client: impl Read + Write) -> io::Result<()> {
         client.read_exact(&mut [0; 8])?;
-        for (frames, frames_to_send) in script() {
-            for _ in 0..frames {
+        for (frame_count, frames_to_send) in script() {
+            for _ in 0..frame_count {
                 let mut head = [0; 7];
                 client.read_exact(&mut head)?;
                 let size = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn unsupported_headers_cost_no_connection() {
+    async fn unsupported_headers_keep_the_connection_open() {
         let (port, broker) = broker(serve);
         consume(
             &format!("amqp://guest:guest@127.0.0.1:{port}"),
@@ -331,10 +334,10 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn unsupported_headers_cost_no_connection_over_tls() {
-        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])
+    async fn unsupported_headers_keep_the_connection_open_over_tls() {
+        let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])
             .expect("a certificate");
-        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der())
+        let key = rustls::pki_types::PrivateKeyDer::try_from(certified.signing_key.serialize_der())
             .expect("a key");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions = rustls::ServerConfig::builder_with_provider(provider)
@@ -342,14 +345,14 @@ mod tests {
             .expect("versions");
         let config = versions
             .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
+            .with_single_cert(vec![certified.cert.der().clone()], key)
             .expect("a configuration");
         let (port, broker) = broker(move |socket| {
             let session =
                 rustls::ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
             serve(rustls::StreamOwned::new(session, socket))
         });
-        let authorities = Authorities::from(vec![made.cert.der().clone()]);
+        let authorities = Authorities::from(vec![certified.cert.der().clone()]);
         let tls = Arc::new(authorities.client_config());
         consume(&format!("amqps://guest:guest@localhost:{port}"), tls).await;
         broker.join().expect("no panic").expect("both acknowledged");

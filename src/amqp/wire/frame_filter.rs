@@ -1,14 +1,14 @@
-//! Filters inbound frames, one by one, from bytes that arrive in pieces of any size.
+//! Filters inbound frames one by one. The input may arrive in pieces of any size.
 
-use super::header::{UnsupportedHeader, check_header, substitute};
+use super::header::{UnsupportedHeader, build_substitute, check_header};
 
-/// The type, channel and size of a frame.
+/// The length of the frame header: type, channel and size.
 const HEAD_BYTES: usize = 7;
 
-/// The byte after each payload.
+/// The length of the end marker after each payload.
 const END_BYTES: usize = 1;
 
-/// The smallest frame limit that AMQP allows.
+/// The smallest frame limit that AMQP allows, in bytes.
 const FRAME_BYTES_MIN: usize = 4_096;
 
 const METHOD: u8 = 1;
@@ -16,26 +16,26 @@ const CONTENT_HEADER: u8 = 2;
 const BODY: u8 = 3;
 const HEARTBEAT: u8 = 8;
 
-/// The class and method of `connection.tune`, in which the broker sets the largest frame.
+/// The class and method of `connection.tune`, by which the broker limits the size of frames.
 const TUNE: [u8; 4] = [0, 10, 0, 30];
 
 /// The class and method of `basic.return`, which precedes a returned message.
 const RETURN: [u8; 4] = [0, 60, 0, 50];
 
-/// A field of a method.
+/// An argument of a method.
 #[derive(Clone, Copy)]
 enum Field {
-    /// This many bytes, whose content does not matter here.
+    /// `n` bytes that are skipped.
     Bytes(usize),
-    /// A short text.
+    /// A short string.
     Text,
 }
 
 use Field::{Bytes, Text};
 
-/// The methods in which the broker sends short texts: names that clients chose, and sentences about
-/// them, which it cuts at 255 bytes even in the middle of a character. Each has its class and
-/// method, and its fields up to the last such text.
+/// The methods in which the broker sends short strings: names that clients chose, and messages
+/// about them. The broker cuts these at 255 bytes, even in the middle of a character. Each entry
+/// has the class and method, and the fields up to the last short string.
 const METHODS_WITH_TEXTS: [([u8; 4], &[Field]); 10] = [
     ([0, 10, 0, 50], &[Bytes(2), Text]), // connection.close: code, text
     ([0, 10, 0, 60], &[Text]),           // connection.blocked: reason
@@ -45,13 +45,14 @@ const METHODS_WITH_TEXTS: [([u8; 4], &[Field]); 10] = [
     ([0, 60, 0, 30], &[Text]),           // basic.cancel: tag
     ([0, 60, 0, 31], &[Text]),           // basic.cancel-ok: tag
     ([0, 60, 0, 50], &[Bytes(2), Text, Text, Text]), // basic.return: code, text, exchange, key
-    // basic.deliver: tag, number and redelivered, exchange, key
+    // basic.deliver: consumer tag, delivery tag and redelivered, exchange, key
     ([0, 60, 0, 60], &[Text, Bytes(9), Text, Text]),
-    // basic.get-ok: number and redelivered, exchange, key
+    // basic.get-ok: delivery tag and redelivered, exchange, key
     ([0, 60, 0, 71], &[Bytes(9), Text, Text]),
 ];
 
-/// A frame that is larger than agreed and no content header. That is the broker's error.
+/// The error for a frame that exceeds the negotiated limit and is no content header. The broker
+/// violates the protocol then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the broker sent a frame of {size} bytes; {max} were agreed")]
 pub struct FrameTooLarge {
@@ -59,31 +60,31 @@ pub struct FrameTooLarge {
     max: usize,
 }
 
-/// Passes frames on, and replaces those that the library cannot handle. It buffers at most one
-/// frame.
+/// Forwards frames, and replaces those that lapin cannot handle. It buffers at most one frame.
 #[derive(Debug)]
 pub struct FrameFilter {
     frame_bytes_max: usize,
     state: FilterState,
     bodies: BodyCounter,
-    /// How many messages the broker has returned.
+    /// How many messages the broker has returned since the last [`FrameFilter::take_returns`].
     returns: u64,
 }
 
-/// Counts the bodies that arrive over one channel.
+/// Counts the bytes of complete bodies that arrive over one channel.
 #[derive(Debug, Default)]
 struct BodyCounter {
     /// The channel; 0 for none.
     channel: u16,
-    /// The size of the body that is arriving, and how much of it is missing, in bytes.
+    /// The size of the current body, in bytes.
     size: u64,
+    /// The bytes of the current body that have not arrived yet.
     missing: u64,
-    /// The total size of the complete bodies.
+    /// The total size of the complete bodies, in bytes.
     completed: u64,
 }
 
 impl BodyCounter {
-    /// Begins a body by its content header. Its payload starts with class, weight and size.
+    /// Starts a body. The `payload` of its content header begins with class, weight and body size.
     fn begin_body(&mut self, channel: u16, payload: &[u8]) {
         if let Some(size) = payload.get(4..12).filter(|_| channel == self.channel) {
             self.size = size.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -91,6 +92,7 @@ impl BodyCounter {
         }
     }
 
+    /// Counts `bytes` of the current body.
     fn add_part(&mut self, channel: u16, bytes: usize) {
         if channel != self.channel || self.missing == 0 {
             return;
@@ -104,29 +106,30 @@ impl BodyCounter {
 
 #[derive(Debug)]
 enum FilterState {
-    /// Reading the head of a frame.
+    /// Reading the header of a frame; with the bytes of it that have arrived.
     Head(Vec<u8>),
-    /// This many bytes are left of a frame that is forwarded as it arrives.
+    /// Forwarding a frame as it arrives; with the number of its missing bytes.
     Forwarding(usize),
-    /// A frame that is checked as a whole.
+    /// Buffering a frame that is checked as a whole.
     Buffering(BufferedFrame),
-    /// The input has no frames. The library reports that.
+    /// The input is not AMQP. It is forwarded unchanged, and lapin reports the error.
     Foreign,
 }
 
 #[derive(Debug)]
 struct BufferedFrame {
     head: [u8; HEAD_BYTES],
-    /// The size in its head.
+    /// The size of the payload, as the frame header says.
     size: usize,
-    /// The payload, as far as it fits into a frame.
+    /// The payload that has arrived, cut at the largest frame.
     payload: Vec<u8>,
-    /// The missing bytes of the payload.
+    /// The bytes of the payload that have not arrived yet.
     missing: usize,
 }
 
 impl FrameFilter {
-    /// Creates a filter for frames of at most this many bytes, or fewer if the broker sets that.
+    /// Creates a filter for frames of at most `frame_bytes_max` bytes, or of the broker's limit if
+    /// that is lower.
     pub fn new(frame_bytes_max: usize) -> FrameFilter {
         FrameFilter {
             frame_bytes_max: frame_bytes_max.max(FRAME_BYTES_MIN),
@@ -136,22 +139,26 @@ impl FrameFilter {
         }
     }
 
-    /// Counts the bodies that arrive over this channel from now on; 0 for none.
+    /// Sets the channel whose bodies are counted from now on; 0 for none.
     pub(crate) fn set_counted_channel(&mut self, channel: u16) {
         self.bodies.channel = channel;
     }
 
-    /// Returns the total size of the bodies completed since the last call.
+    /// Returns the total size of the bodies completed since the last call, and resets it.
     pub(crate) fn take_body_bytes(&mut self) -> usize {
         usize::try_from(std::mem::take(&mut self.bodies.completed)).unwrap_or(usize::MAX)
     }
 
-    /// Returns how many messages the broker returned since the last call.
+    /// Returns how many messages the broker returned since the last call, and resets the count.
     pub(crate) fn take_returns(&mut self) -> u64 {
         std::mem::take(&mut self.returns)
     }
 
-    /// Filters bytes from the broker. What the library may read is appended to `output`.
+    /// Filters bytes from the broker, and appends to `output` what lapin may read.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a frame exceeds the negotiated limit and is no content header.
     pub fn filter(&mut self, mut input: &[u8], output: &mut Vec<u8>) -> Result<(), FrameTooLarge> {
         while let Some(first) = input.first() {
             let consumed = match &mut self.state {
@@ -169,11 +176,11 @@ impl FrameFilter {
                     }
                     consumed
                 }
-                FilterState::Forwarding(left) => {
-                    let consumed = input.len().min(*left);
+                FilterState::Forwarding(missing) => {
+                    let consumed = input.len().min(*missing);
                     output.extend(&input[..consumed]);
-                    *left -= consumed;
-                    if *left == 0 {
+                    *missing -= consumed;
+                    if *missing == 0 {
                         self.state = FilterState::Head(Vec::new());
                     }
                     consumed
@@ -211,6 +218,7 @@ impl FrameFilter {
         Ok(())
     }
 
+    /// Decides from the frame header `head` how its frame is handled.
     fn begin_frame(
         &mut self,
         head: [u8; HEAD_BYTES],
@@ -218,10 +226,11 @@ impl FrameFilter {
     ) -> Result<FilterState, FrameTooLarge> {
         let [kind, high, low, size @ ..] = head;
         let size = u32::from_be_bytes(size) as usize;
-        let whole = size.saturating_add(HEAD_BYTES + END_BYTES);
-        // The broker does not split content headers, and adds to those of dead letters.
-        if whole > self.frame_bytes_max && kind != CONTENT_HEADER {
-            return Err(FrameTooLarge { size: whole, max: self.frame_bytes_max });
+        let frame_bytes = size.saturating_add(HEAD_BYTES + END_BYTES);
+        // The broker does not split content headers, and it adds headers to dead letters. So a
+        // content header may exceed the limit.
+        if frame_bytes > self.frame_bytes_max && kind != CONTENT_HEADER {
+            return Err(FrameTooLarge { size: frame_bytes, max: self.frame_bytes_max });
         }
         if matches!(kind, METHOD | CONTENT_HEADER) {
             return Ok(FilterState::Buffering(BufferedFrame {
@@ -238,7 +247,7 @@ impl FrameFilter {
         Ok(FilterState::Forwarding(size + END_BYTES))
     }
 
-    /// Checks a buffered frame that is complete, and passes it on.
+    /// Checks a complete buffered frame, and forwards it or its substitute.
     fn end_frame(&mut self, frame: BufferedFrame, end: u8, output: &mut Vec<u8>) {
         let BufferedFrame { mut head, size, mut payload, .. } = frame;
         if head[0] == METHOD {
@@ -246,18 +255,19 @@ impl FrameFilter {
             replace_invalid_texts(&mut payload);
         } else {
             self.bodies.begin_body(u16::from_be_bytes([head[1], head[2]]), &payload);
-            let found = if payload.len() < size {
+            let result = if payload.len() < size {
                 Err(UnsupportedHeader::TooLarge(size))
             } else {
                 check_header(&payload)
             };
-            if let Some(other) =
-                found.err().and_then(|why| substitute(&payload, why, self.frame_bytes_max))
+            if let Some(substitute) = result
+                .err()
+                .and_then(|reason| build_substitute(&payload, reason, self.frame_bytes_max))
             {
-                // The substitute fits into a frame, whose size has four bytes.
-                head[3..]
-                    .copy_from_slice(&u32::try_from(other.len()).unwrap_or(u32::MAX).to_be_bytes());
-                payload = other;
+                // The substitute fits into a frame, so its size fits into four bytes.
+                let substitute_bytes = u32::try_from(substitute.len()).unwrap_or(u32::MAX);
+                head[3..].copy_from_slice(&substitute_bytes.to_be_bytes());
+                payload = substitute;
             }
         }
         output.extend(head);
@@ -265,9 +275,10 @@ impl FrameFilter {
         output.push(end);
     }
 
+    /// Counts a returned message, and adopts a lower frame limit of the broker.
     fn inspect_method(&mut self, method: &[u8]) {
         self.returns += u64::from(method.starts_with(&RETURN));
-        // The number of channels has two bytes.
+        // The limit follows the highest channel number, which has two bytes.
         let Some(bytes) = method.strip_prefix(&TUNE).and_then(|arguments| arguments.get(2..6))
         else {
             return;
@@ -280,26 +291,28 @@ impl FrameFilter {
     }
 }
 
-/// Replaces bytes in short texts that are not UTF-8: names of exchanges, routing keys and
-/// sentences, on which nothing here depends.
+/// Replaces the non-ASCII bytes of short strings that are not UTF-8 by `?`. The
+/// manager depends on none of these names and messages.
 fn replace_invalid_texts(method: &mut [u8]) {
-    let Some((kind, mut rest)) = method.split_at_mut_checked(4) else { return };
-    let Some((_, fields)) = METHODS_WITH_TEXTS.iter().find(|(of, _)| of == kind) else { return };
+    let Some((id, mut remaining)) = method.split_at_mut_checked(4) else { return };
+    let Some((_, fields)) = METHODS_WITH_TEXTS.iter().find(|(method_id, _)| method_id == id) else {
+        return;
+    };
     for field in *fields {
         let length = match field {
             Bytes(count) => *count,
             Text => {
-                let Some((length, text)) = rest.split_first_mut() else { return };
+                let Some((length, text)) = remaining.split_first_mut() else { return };
                 let length = usize::from(*length);
-                rest = text;
+                remaining = text;
                 length
             }
         };
-        let Some((value, behind)) = rest.split_at_mut_checked(length) else { return };
+        let Some((value, next)) = remaining.split_at_mut_checked(length) else { return };
         if matches!(field, Text) && std::str::from_utf8(value).is_err() {
             value.iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'?');
         }
-        rest = behind;
+        remaining = next;
     }
 }
 
@@ -323,13 +336,13 @@ mod tests {
     }
 
     #[test]
-    fn a_returned_message_is_counted_before_the_library_receives_it() {
+    fn a_returned_message_is_counted_before_lapin_receives_it() {
         let mut filter = FrameFilter::new(4096);
         // Code, text, exchange and key.
-        let back = frame(METHOD, &[0, 60, 0, 50, 1, 56, 0, 0, 0]);
-        let (most, end) = back.split_at(back.len() - 1);
-        assert!(filtered(&mut filter, most).is_empty() && filter.take_returns() == 0);
-        assert_eq!(filtered(&mut filter, end), back);
+        let returned = frame(METHOD, &[0, 60, 0, 50, 1, 56, 0, 0, 0]);
+        let (start, end) = returned.split_at(returned.len() - 1);
+        assert!(filtered(&mut filter, start).is_empty() && filter.take_returns() == 0);
+        assert_eq!(filtered(&mut filter, end), returned);
         assert_eq!((filter.take_returns(), filter.take_returns()), (1, 0));
     }
 
@@ -387,16 +400,16 @@ mod tests {
     }
 
     #[test]
-    fn the_bodies_of_one_channel_are_counted_when_they_are_whole() {
+    fn the_bodies_of_one_channel_are_counted_once_complete() {
         let mut header = header_with_type(b"");
         // The size of the body precedes the flags.
         header[7 + 11] = 6;
         let mut filter = FrameFilter::new(131_072);
         filtered(&mut filter, &[header.clone(), frame(BODY, b"abcdef")].concat());
-        assert_eq!(filter.take_body_bytes(), 0, "no channel is watched");
+        assert_eq!(filter.take_body_bytes(), 0, "no channel is counted");
         filter.set_counted_channel(1);
         filtered(&mut filter, &[header.clone(), frame(BODY, b"abc")].concat());
-        assert_eq!(filter.take_body_bytes(), 0, "half of it");
+        assert_eq!(filter.take_body_bytes(), 0, "the body is incomplete");
         filtered(
             &mut filter,
             &[frame(HEARTBEAT, b""), frame(BODY, b"def"), header.clone(), frame(BODY, b"abcdef")]
@@ -418,7 +431,7 @@ mod tests {
         let bad = header_with_type(b"ma\xf1ana");
         assert!(
             !contains(&passed, &bad) && contains(&passed, &bad[7..bad.len() - 1]),
-            "the original is a value"
+            "the original is the value of a header"
         );
         let good = [deliver(b"e", b"q"), header_with_type(b"error"), frame(BODY, b"def")].concat();
         assert!(passed.ends_with(&good));
@@ -441,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_names_are_made_readable() {
+    fn invalid_short_strings_are_replaced_by_valid_utf8() {
         assert_eq!(
             filtered(&mut FrameFilter::new(131_072), &deliver(b"\xff\xfe", b"a\xe9b")),
             deliver(b"??", b"a?b")
@@ -472,7 +485,7 @@ mod tests {
             filtered(&mut FrameFilter::new(131_072), &closed(&cut)),
             closed(&[&[b'x'; 254][..], b"?"].concat())
         );
-        // Rejecting a truncated method is left to the library.
+        // lapin rejects a truncated method.
         for length in 0..20 {
             let short = frame(
                 METHOD,
@@ -510,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn another_frame_that_is_too_large_is_an_error() {
+    fn a_frame_above_the_limit_is_an_error_unless_it_is_a_content_header() {
         let tune = |max: u32| {
             frame(METHOD, &[&[0, 10, 0, 30, 0, 0][..], &max.to_be_bytes(), &[0, 0]].concat())
         };
@@ -523,14 +536,14 @@ mod tests {
             let error = filter.filter(&frame(BODY, &vec![0; max - 7]), &mut Vec::new());
             assert_eq!(error, Err(FrameTooLarge { size: max + 1, max }), "{announced}");
         }
-        let endless =
+        let unlimited =
             FrameFilter::new(0).filter(&[METHOD, 0, 0, 0xff, 0xff, 0xff, 0xff], &mut Vec::new());
-        assert!(endless.is_err_and(|error| error.to_string().contains("4096")));
+        assert!(unlimited.is_err_and(|error| error.to_string().contains("4096")));
     }
 
     proptest! {
         #[test]
-        fn no_bytes_and_no_cut_matter(
+        fn the_output_does_not_depend_on_how_the_input_is_cut(
             bytes in proptest::collection::vec(any::<u8>(), 0..300),
             cut in 0usize..300,
             kind in 0u8..10

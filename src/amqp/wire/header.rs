@@ -1,64 +1,64 @@
-//! Checks content headers as bytes: whether the library can handle one, and which substitute
-//! replaces one that it cannot.
+//! Checks whether lapin can parse a content header, and builds the substitute for one that it
+//! cannot.
 
 use std::borrow::Cow;
 
 /// The deepest nesting of arrays and tables in a header. The broker's own `x-death` nests two deep.
 pub const NESTING_MAX: usize = 16;
 
-/// The most values of a header, counting those in arrays and tables. Each takes some fifty bytes in
-/// the library, and may be a single byte on the wire.
+/// The most values in the headers of a message, counting those in arrays and tables. A value takes
+/// about fifty bytes in lapin, and may take a single byte on the wire.
 pub const VALUES_MAX: usize = 4_096;
 
-/// The header that says why a message is unreadable. The message of a sender who sets it is
-/// quarantined.
+/// The header that says why a message is unreadable. A message whose sender sets it is quarantined
+/// as well.
 pub const REASON_HEADER: &str = "x-workflow-manager-unreadable";
 
-/// The header with the bytes of the unreadable header, as far as there is room.
+/// The header that holds the original content header, cut at half of the largest frame.
 pub const ORIGINAL_HEADER: &str = "x-workflow-manager-original-header";
 
-/// The class, weight and body size, which precede the property flags.
+/// The length of class, weight and body size, which precede the property flags.
 const FIXED_BYTES: usize = 12;
 
-/// The class of messages.
+/// The id of the class `basic`.
 const CLASS_BASIC: [u8; 2] = 60u16.to_be_bytes();
 
-/// The property flags of a header that has only the table of headers.
+/// The property flags of a content header whose only property is the table of headers.
 const FLAGS_HEADERS: u16 = 1 << 13;
 
-/// Why the library cannot handle a content header.
+/// Why lapin cannot handle a content header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnsupportedHeader {
-    /// A property that is a short text.
+    /// A property is a short string, and not UTF-8.
     #[error("the property {0} is not UTF-8")]
     InvalidText(Property),
-    /// The name of a header, at any depth.
+    /// The name of a header, at any depth, is not UTF-8.
     #[error("the name of a header is not UTF-8")]
     InvalidName,
-    /// More nesting than [`NESTING_MAX`].
+    /// Its values nest deeper than [`NESTING_MAX`].
     #[error("its headers nest more than {NESTING_MAX} deep")]
     TooDeep,
-    /// More values than [`VALUES_MAX`].
+    /// It has more than [`VALUES_MAX`] values.
     #[error("its headers have more than {VALUES_MAX} values")]
     TooManyValues,
-    /// A value of a type that AMQP 0-9-1 and RabbitMQ do not have.
+    /// A value has a type that neither AMQP 0-9-1 nor RabbitMQ defines.
     #[error("a header has a value of the unknown type {:?}", char::from(*.0))]
     UnknownType(u8),
-    /// A length that reaches beyond the end of what contains it.
+    /// A length exceeds what contains the value.
     #[error("its content header ends within a value")]
     Truncated,
-    /// Bytes after the last property.
+    /// Bytes follow the last property; with their number.
     #[error("its content header has {0} bytes too many")]
     TrailingBytes(usize),
-    /// Flags of properties that do not exist.
+    /// Its flags name properties that do not exist.
     #[error("its content header has unknown properties")]
     UnknownFlags,
-    /// The whole header is larger than a frame may be.
+    /// It is larger than a frame may be; with its size in bytes.
     #[error("its content header has {0} bytes, more than a frame may have")]
     TooLarge(usize),
 }
 
-/// The properties of a message, in the order of their flags, the highest first.
+/// A property of a message. The variants are in the order of their flags, highest bit first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "AMQP 0-9-1 names them")]
 pub enum Property {
@@ -144,8 +144,12 @@ impl std::fmt::Display for Property {
     }
 }
 
-/// Checks whether the library can handle the payload of this content header frame. A header of
-/// another class, or without the fixed part, is the broker's error: the library reports it.
+/// Checks whether lapin can handle the payload of a content header frame. A header of another
+/// class, or without the fixed part, passes: it is the broker's error, and lapin reports it.
+///
+/// # Errors
+///
+/// Returns the first reason why lapin cannot handle the header.
 pub fn check_header(payload: &[u8]) -> Result<(), UnsupportedHeader> {
     if !payload.starts_with(&CLASS_BASIC) {
         return Ok(());
@@ -163,33 +167,34 @@ pub fn check_header(payload: &[u8]) -> Result<(), UnsupportedHeader> {
     if reader.0.is_empty() { Ok(()) } else { Err(UnsupportedHeader::TrailingBytes(reader.0.len())) }
 }
 
-/// Reads one property of a header, as far as it is readable.
-pub fn read_property(payload: &[u8], wanted: Property) -> Option<Cow<'_, str>> {
+/// Reads one property of a content header. Returns `None` if the property is missing, or the
+/// header is damaged before its end.
+pub fn read_property(payload: &[u8], property: Property) -> Option<Cow<'_, str>> {
     let mut reader = Reader(payload.get(FIXED_BYTES..)?);
     let flags = reader.read_flags().ok()?;
-    for property in Property::ALL.into_iter().filter(|property| is_set(flags, *property)) {
-        let value = property.read_value(&mut reader).ok()?;
-        if property == wanted {
+    for present in Property::ALL.into_iter().filter(|property| is_set(flags, *property)) {
+        let value = present.read_value(&mut reader).ok()?;
+        if present == property {
             return Some(String::from_utf8_lossy(value));
         }
     }
     None
 }
 
-/// Builds the substitute for a content header: for a body of the same size, with the reason and the
-/// original in its headers. `payload` may be truncated; without the fixed part there is no
-/// substitute.
-pub(super) fn substitute(
+/// Builds the substitute for a content header. It announces a body of the same size, and carries
+/// the reason and the original in its headers. `payload` may be truncated. Returns `None` if it
+/// lacks the fixed part.
+pub(super) fn build_substitute(
     payload: &[u8],
     reason: UnsupportedHeader,
     frame_bytes_max: usize,
 ) -> Option<Vec<u8>> {
     let fixed = payload.get(..FIXED_BYTES)?;
     let original = &payload[..payload.len().min(frame_bytes_max / 2)];
-    let why = reason.to_string();
+    let reason = reason.to_string();
     let mut table = Vec::with_capacity(original.len() + 256);
     for (name, kind, value) in
-        [(REASON_HEADER, b'S', why.as_bytes()), (ORIGINAL_HEADER, b'x', original)]
+        [(REASON_HEADER, b'S', reason.as_bytes()), (ORIGINAL_HEADER, b'x', original)]
     {
         table.extend(u8::try_from(name.len()).ok()?.to_be_bytes());
         table.extend(name.as_bytes());
@@ -201,77 +206,82 @@ pub(super) fn substitute(
     Some([fixed, &FLAGS_HEADERS.to_be_bytes(), &length, &table].concat())
 }
 
+/// Returns whether `flags` has the bit of `property`.
 fn is_set(flags: u16, property: Property) -> bool {
     flags & (1 << (15 - property as u16)) != 0
 }
 
-/// A table or array of which the rest is to be read.
+/// A table or array that is being read.
 struct Container<'a> {
-    rest: Reader<'a>,
+    /// What has not been read yet.
+    reader: Reader<'a>,
+    /// Whether each value has a name, as in a table.
     has_names: bool,
 }
 
-/// Checks a table without recursion.
+/// Checks a table iteratively, so that deep nesting cannot overflow the stack.
 fn check_table(bytes: &[u8]) -> Result<(), UnsupportedHeader> {
-    let mut open = vec![Container { rest: Reader(bytes), has_names: true }];
+    let mut containers = vec![Container { reader: Reader(bytes), has_names: true }];
     let mut values = 0;
-    while let Some(container) = open.last_mut() {
-        if container.rest.0.is_empty() {
-            open.pop();
+    while let Some(container) = containers.last_mut() {
+        if container.reader.0.is_empty() {
+            containers.pop();
             continue;
         }
-        if container.has_names && std::str::from_utf8(container.rest.read_short()?).is_err() {
+        if container.has_names && std::str::from_utf8(container.reader.read_short()?).is_err() {
             return Err(UnsupportedHeader::InvalidName);
         }
         values += 1;
         if values > VALUES_MAX {
             return Err(UnsupportedHeader::TooManyValues);
         }
-        let kind = container.rest.take(1)?[0];
+        let kind = container.reader.take(1)?[0];
         let inner = match kind {
             b'V' => None,
-            b't' | b'b' | b'B' => container.rest.take(1).map(|_| None)?,
-            b's' | b'U' | b'u' => container.rest.take(2).map(|_| None)?,
-            b'I' | b'i' | b'f' => container.rest.take(4).map(|_| None)?,
-            b'D' => container.rest.take(5).map(|_| None)?,
-            b'L' | b'l' | b'd' | b'T' => container.rest.take(8).map(|_| None)?,
-            b'S' | b'x' => container.rest.read_long().map(|_| None)?,
-            b'A' | b'F' => Some(container.rest.read_long()?),
+            b't' | b'b' | b'B' => container.reader.take(1).map(|_| None)?,
+            b's' | b'U' | b'u' => container.reader.take(2).map(|_| None)?,
+            b'I' | b'i' | b'f' => container.reader.take(4).map(|_| None)?,
+            b'D' => container.reader.take(5).map(|_| None)?,
+            b'L' | b'l' | b'd' | b'T' => container.reader.take(8).map(|_| None)?,
+            b'S' | b'x' => container.reader.read_long().map(|_| None)?,
+            b'A' | b'F' => Some(container.reader.read_long()?),
             other => return Err(UnsupportedHeader::UnknownType(other)),
         };
         if let Some(bytes) = inner {
-            if open.len() == NESTING_MAX {
+            if containers.len() == NESTING_MAX {
                 return Err(UnsupportedHeader::TooDeep);
             }
-            open.push(Container { rest: Reader(bytes), has_names: kind == b'F' });
+            containers.push(Container { reader: Reader(bytes), has_names: kind == b'F' });
         }
     }
     Ok(())
 }
 
-/// Reads fields from the front of bytes.
+/// Reads fields from the front of a slice.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], UnsupportedHeader> {
-        let (front, rest) = self.0.split_at_checked(count).ok_or(UnsupportedHeader::Truncated)?;
-        self.0 = rest;
-        Ok(front)
+        let (field, remaining) =
+            self.0.split_at_checked(count).ok_or(UnsupportedHeader::Truncated)?;
+        self.0 = remaining;
+        Ok(field)
     }
 
     fn read_flags(&mut self) -> Result<u16, UnsupportedHeader> {
         let bytes = self.take(2)?;
         let flags = u16::from_be_bytes([bytes[0], bytes[1]]);
+        // No property uses the two lowest bits.
         if flags & 0b11 == 0 { Ok(flags) } else { Err(UnsupportedHeader::UnknownFlags) }
     }
 
-    /// Reads bytes that follow a length of one byte.
+    /// Reads a value that is preceded by its length in one byte.
     fn read_short(&mut self) -> Result<&'a [u8], UnsupportedHeader> {
         let length = self.take(1)?[0];
         self.take(usize::from(length))
     }
 
-    /// Reads bytes that follow a length of four bytes.
+    /// Reads a value that is preceded by its length in four bytes.
     fn read_long(&mut self) -> Result<&'a [u8], UnsupportedHeader> {
         let length = self.take(4)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
         self.take(length)
@@ -287,7 +297,7 @@ mod tests {
 
     const FRAME_BYTES_MAX: usize = 131_072;
 
-    /// Builds a payload of flags and the bytes of the properties.
+    /// Builds the payload of a content header from flags and encoded properties.
     fn payload(flags: u16, properties: &[u8]) -> Vec<u8> {
         [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7][..], &flags.to_be_bytes(), properties].concat()
     }
@@ -297,7 +307,7 @@ mod tests {
         payload(FLAGS_HEADERS, &[&length[..], table].concat())
     }
 
-    /// Builds a header `k` of this type, with these bytes.
+    /// Builds the payload for a header `k` of type `kind` with the encoded `value`.
     fn header(kind: u8, value: &[u8]) -> Vec<u8> {
         with_headers(&[&[1, b'k', kind][..], value].concat())
     }
@@ -318,30 +328,34 @@ mod tests {
         header(kind, &value)
     }
 
-    /// Returns whether the library parses it to its end.
+    /// Returns whether lapin parses the payload to its end.
     fn is_supported(payload: &[u8]) -> bool {
         parse_properties(&payload[FIXED_BYTES..]).is_ok_and(|(rest, _)| rest.is_empty())
     }
 
     fn checked(payload: &[u8]) -> Result<(), UnsupportedHeader> {
-        let found = check_header(payload);
-        let stand_in = substitute(
+        let result = check_header(payload);
+        let substitute = build_substitute(
             payload,
-            found.err().unwrap_or(UnsupportedHeader::Truncated),
+            result.err().unwrap_or(UnsupportedHeader::Truncated),
             FRAME_BYTES_MAX,
         )
-        .expect("a stand-in");
-        assert!(is_supported(&stand_in), "{found:?}");
-        assert_eq!(stand_in[..FIXED_BYTES], payload[..FIXED_BYTES], "the size of the body is kept");
-        assert!(stand_in.len() < FRAME_BYTES_MAX);
-        if found.is_ok() {
-            assert!(is_supported(payload), "borne: {payload:?}");
+        .expect("a substitute");
+        assert!(is_supported(&substitute), "{result:?}");
+        assert_eq!(
+            substitute[..FIXED_BYTES],
+            payload[..FIXED_BYTES],
+            "the size of the body is kept"
+        );
+        assert!(substitute.len() < FRAME_BYTES_MAX);
+        if result.is_ok() {
+            assert!(is_supported(payload), "lapin parses {payload:?}");
         }
-        found
+        result
     }
 
     #[test]
-    fn every_short_text_must_be_utf8() {
+    fn every_short_string_must_be_utf8() {
         for property in Property::ALL.into_iter().filter(|property| property.is_text()) {
             let flags = 1 << (15 - property as u16);
             assert_eq!(checked(&payload(flags, "\u{2}é".as_bytes())), Ok(()), "{property}");
@@ -350,7 +364,7 @@ mod tests {
             {
                 let bad = payload(flags, text);
                 assert_eq!(checked(&bad), Err(UnsupportedHeader::InvalidText(property)));
-                assert!(!is_supported(&bad), "the library bears it: {property}");
+                assert!(!is_supported(&bad), "lapin rejects it: {property}");
             }
             assert_eq!(checked(&payload(flags, &[5, b'a'])), Err(UnsupportedHeader::Truncated));
             assert_eq!(checked(&payload(flags, &[])), Err(UnsupportedHeader::Truncated));
@@ -358,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_value_types_of_the_library_are_accepted() {
+    fn exactly_the_value_types_that_lapin_parses_are_accepted() {
         let sizes = [
             (b't', 1),
             (b'b', 1),
@@ -415,7 +429,7 @@ mod tests {
         assert_eq!(
             checked(&header(b'S', &[0, 0, 0, 2, 0xff, 0xfe])),
             Ok(()),
-            "a long text is bytes"
+            "a long string need not be UTF-8"
         );
     }
 
@@ -436,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_is_found_without_recursion() {
+    fn deep_nesting_is_rejected_without_recursion() {
         for kind in [b'A', b'F'] {
             assert_eq!(checked(&nested(kind, NESTING_MAX - 1)), Ok(()));
             for times in [NESTING_MAX, 3_000, 20_000] {
@@ -470,7 +484,7 @@ mod tests {
         assert_eq!(checked(&payload(2, &[])), Err(UnsupportedHeader::UnknownFlags));
         assert_eq!(check_header(&payload(0, &[])[..13]), Err(UnsupportedHeader::Truncated));
         assert_eq!(
-            (check_header(&[]), substitute(&[0; 11], UnsupportedHeader::Truncated, 4096)),
+            (check_header(&[]), build_substitute(&[0; 11], UnsupportedHeader::Truncated, 4096)),
             (Ok(()), None)
         );
         assert_eq!(
@@ -483,10 +497,10 @@ mod tests {
     #[test]
     fn a_substitute_has_the_reason_and_the_original() {
         let bad = payload(1 << 5, &[1, 0xe9]);
-        let stand_in =
-            substitute(&bad, UnsupportedHeader::InvalidText(Property::Type), FRAME_BYTES_MAX)
-                .expect("a stand-in");
-        let (_, properties) = parse_properties(&stand_in[FIXED_BYTES..]).expect("readable");
+        let substitute =
+            build_substitute(&bad, UnsupportedHeader::InvalidText(Property::Type), FRAME_BYTES_MAX)
+                .expect("a substitute");
+        let (_, properties) = parse_properties(&substitute[FIXED_BYTES..]).expect("readable");
         let headers = properties.headers().clone().expect("headers");
         assert_eq!(
             headers.inner().get(REASON_HEADER),
@@ -508,7 +522,7 @@ mod tests {
     proptest! {
         /// Bytes that are rarely a header at all.
         #[test]
-        fn the_library_can_parse_whatever_passes_the_check(
+        fn lapin_parses_every_header_that_passes_the_check(
             flags: u16,
             bytes in proptest::collection::vec(any::<u8>(), 0..200)
         ) {
@@ -518,7 +532,7 @@ mod tests {
         /// Headers that are nearly valid.
         #[test]
         fn a_damaged_header_is_supported_or_rejected(
-            at in 0usize..200,
+            index in 0usize..200,
             byte: u8,
             cut in 0usize..40
         ) {
@@ -539,8 +553,8 @@ mod tests {
             let flags =
                 1 << 15 | FLAGS_HEADERS | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7 | 1 << 6 | 1 << 5;
             prop_assert_eq!(checked(&payload(flags, &bytes)), Ok(()));
-            let at = at % bytes.len();
-            bytes[at] = byte;
+            let index = index % bytes.len();
+            bytes[index] = byte;
             bytes.truncate(bytes.len() - cut.min(bytes.len()) * usize::from(byte & 1));
             let _ = checked(&payload(flags, &bytes));
         }

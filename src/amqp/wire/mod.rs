@@ -1,13 +1,12 @@
-//! Filters what the AMQP library reads from the socket, so that no message can cost more than
-//! itself, whatever its bytes are.
+//! Filters what lapin reads from the socket, so that a malformed message cannot break the
+//! connection.
 //!
-//! The library parses nested values by recursion. It gives up the connection at a short text that
-//! is not UTF-8, or at a frame that is too large. The broker passes both on, so the message would
-//! be delivered again on the next connection, without end. `frame_filter` therefore reads the input
-//! frame by frame, and replaces a header that the library cannot handle by a substitute (`header`)
-//! that carries the reason. `filtered_stream` puts the filter into the library's connections. It
-//! stops reading while the `delivery_budget` is used up, and stops writing while a `burst` is
-//! handed over.
+//! lapin parses nested values recursively. It closes the connection if a short string is not UTF-8
+//! or a frame is too large. The broker does not check either, so it would redeliver the message on
+//! every new connection. The `frame_filter` therefore parses the input frame by frame, and replaces
+//! a content header that lapin cannot handle by a substitute (`header`) that carries the reason.
+//! The `filtered_stream` installs the filter in lapin's connections. It stops reading while the
+//! `delivery_budget` is exhausted, and stops writing while a `burst` is queued.
 
 pub(super) mod burst;
 pub(crate) mod delivery_budget;

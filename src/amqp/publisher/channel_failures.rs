@@ -1,0 +1,129 @@
+//! Handles channels that the broker closed: only a message that is too large causes that.
+
+use super::{CHANNEL_CLOSURES_MAX, NACK_BACKOFF, Publisher};
+use crate::connection::{channel_error, millis, parse_size_limit};
+use crate::publisher_connection::{PublishedMessage, PublisherConnection, QUEUE_RECHECK_DELAY};
+use base::clock;
+use bus::{Addressee, Body, ERROR_KIND};
+use lapin::protocol::AMQPSoftError;
+
+impl Publisher {
+    /// Handles the closing of the shared channel. All its messages are sent again immediately, on a
+    /// new channel; the largest ones on channels of their own.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the connection is lost, or the channel was closed for another reason.
+    pub(super) async fn handle_channel_closed(
+        &mut self,
+        connection: &mut PublisherConnection,
+        error: lapin::Error,
+    ) -> Result<(), String> {
+        if !connection.is_connected() {
+            return Err(self.state.address.explain(&error));
+        }
+        let error = connection.wait_for_closing_error(error).await;
+        let Some((AMQPSoftError::PRECONDITIONFAILED, broker_text)) = channel_error(&error) else {
+            return Err(self.state.address.explain(&error));
+        };
+        connection.body_bytes_max = parse_size_limit(broker_text).or(connection.body_bytes_max);
+        let body_bytes = |published: &PublishedMessage| published.body_bytes;
+        let largest_bytes = connection.published.values().map(body_bytes).max().unwrap_or(0);
+        // The broker does not say which message it was. The largest is too large either way.
+        let is_suspect = |published: &PublishedMessage| {
+            published.body_bytes == largest_bytes
+                || connection.body_bytes_max.is_some_and(|max| published.body_bytes > max)
+        };
+        for published in connection.published.values_mut().filter(|published| is_suspect(published))
+        {
+            published.pending.channel_closures += 1;
+        }
+        tracing::warn!(
+            reason = broker_text,
+            largest_bytes,
+            "the broker closed a channel because a step message is too large: such messages are \
+             published on channels of their own"
+        );
+        self.requeue_unsettled(connection);
+        connection.reopen_channel().await.map_err(|error| self.state.address.explain(&error))
+    }
+
+    /// Handles the failure of a message on a channel of its own: delays it, and after repeated
+    /// closures replaces the body of a reply to a caller by an error.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the connection is lost.
+    pub(super) fn handle_own_channel_failure(
+        &mut self,
+        connection: &mut PublisherConnection,
+        number: u64,
+        error: &lapin::Error,
+    ) -> Result<(), String> {
+        if !connection.is_connected() {
+            return Err(self.state.address.explain(error));
+        }
+        let Some(PublishedMessage { mut pending, .. }) = connection.remove(number) else {
+            return Ok(());
+        };
+        if pending.is_withdrawn {
+            self.decrement_unconfirmed();
+            return Ok(());
+        }
+        let (message, queue) = (pending.message.id.as_str(), &pending.message.address.queue);
+        let bytes = pending.message.body.len();
+        let mut delay = if let Some((AMQPSoftError::PRECONDITIONFAILED, broker_text)) =
+            channel_error(error)
+        {
+            connection.body_bytes_max = parse_size_limit(broker_text).or(connection.body_bytes_max);
+            pending.channel_closures += 1;
+            if pending.channel_closures < CHANNEL_CLOSURES_MAX {
+                NACK_BACKOFF
+            } else {
+                self.state.settings.reconnect_max
+            }
+        } else {
+            tracing::warn!(message, %queue, %error, "a message could not be published");
+            QUEUE_RECHECK_DELAY
+        };
+        if pending.channel_closures == CHANNEL_CLOSURES_MAX {
+            tracing::error!(
+                message, %queue, bytes, bytes_max = connection.body_bytes_max, %error,
+                retry_in_ms = millis(delay),
+                "the broker takes no message of this size: raise its max_message_size, or lower \
+                 limits.step_message_bytes_max"
+            );
+        }
+        if pending.message.addressee == Addressee::Caller
+            && pending.channel_closures >= CHANNEL_CLOSURES_MAX
+        {
+            // The result is too large for the caller, but it must learn that the job has ended.
+            pending.message.kind = Some(ERROR_KIND);
+            pending.message.body = Body::from_error(
+                &format!(
+                    "the result has {bytes} bytes, more than the broker takes: pass large data by \
+                     reference"
+                ),
+                false,
+            );
+            delay = NACK_BACKOFF;
+        }
+        self.backlog.delayed.insert((clock::timer_now() + delay, number), pending);
+        Ok(())
+    }
+
+    /// Moves the messages without a trusted confirm to the front of the waiting ones.
+    pub(super) fn requeue_unsettled(&mut self, connection: &mut PublisherConnection) {
+        for (mut pending, is_queue_missing) in connection.take_unsettled().into_iter().rev() {
+            if is_queue_missing {
+                self.backlog.lost_queues.insert(pending.message.address.queue.clone());
+            }
+            if pending.is_withdrawn {
+                self.decrement_unconfirmed();
+                continue;
+            }
+            pending.is_resend = true;
+            self.backlog.waiting.push_front(pending);
+        }
+    }
+}
