@@ -1,5 +1,6 @@
-//! Tracks the outbound messages of a call. Each keeps its permit until its last byte was sent to
-//! the worker, not only until HTTP/2 has it, which buffers what the other end does not read.
+//! Tracks the outbound messages of a call. Each keeps its permit until its last byte has been sent
+//! to the worker. That HTTP/2 has taken it is not enough: HTTP/2 buffers what a worker does not
+//! read.
 
 use super::connection::Peer;
 use base::budget::Permit;
@@ -20,26 +21,27 @@ pub(super) struct OutboundTracker(Arc<OutboundState>);
 
 #[derive(Default)]
 struct OutboundState {
-    /// The permits of the messages in the chunk that is written next.
-    handed_over: Mutex<Vec<OutboundPermit>>,
-    /// How many messages were not sent yet.
+    /// The permits of the messages that tonic encodes into its next chunk.
+    next_chunk: Mutex<Vec<OutboundPermit>>,
+    /// How many messages have not been sent yet.
     pending: AtomicUsize,
-    /// How many messages were sent.
-    sent: AtomicUsize,
-    all_sent: Notify,
+    /// How many permits were released: their messages were sent, or dropped with the call.
+    released: AtomicUsize,
+    all_released: Notify,
 }
 
-/// The permit of a message until it was sent.
+/// The permit of a message until it has been sent.
 pub(super) struct OutboundPermit {
     state: Arc<OutboundState>,
+    /// Held until this is dropped.
     _permit: Permit,
 }
 
 impl Drop for OutboundPermit {
     fn drop(&mut self) {
-        self.state.sent.fetch_add(1, Ordering::Relaxed);
+        self.state.released.fetch_add(1, Ordering::Relaxed);
         if self.state.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.state.all_sent.notify_one();
+            self.state.all_released.notify_one();
         }
     }
 }
@@ -51,36 +53,38 @@ impl OutboundTracker {
         OutboundPermit { state: self.0.clone(), _permit: permit }
     }
 
-    /// Records that a message was handed over to be written.
-    pub(super) fn hand_over(&self, permit: OutboundPermit) {
-        self.0.handed_over.lock().unwrap_or_else(PoisonError::into_inner).push(permit);
+    /// Adds a message to the next chunk.
+    pub(super) fn add_to_next_chunk(&self, permit: OutboundPermit) {
+        self.0.next_chunk.lock().unwrap_or_else(PoisonError::into_inner).push(permit);
     }
 
-    /// Takes the permits of the messages that were handed over.
-    fn take_handed_over(&self) -> Vec<OutboundPermit> {
-        let mut written = self.0.handed_over.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *written)
+    /// Takes the permits of the messages in the next chunk.
+    fn take_next_chunk(&self) -> Vec<OutboundPermit> {
+        let mut permits = self.0.next_chunk.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *permits)
     }
 
-    /// Returns whether a message was not sent yet.
+    /// Returns whether a message has not been sent yet.
     pub(super) fn is_pending(&self) -> bool {
         self.0.pending.load(Ordering::Acquire) > 0
     }
 
-    /// Returns how many messages were sent.
-    pub(super) fn sent_count(&self) -> usize {
-        self.0.sent.load(Ordering::Relaxed)
+    /// Returns how many permits were released. A rising number shows that the worker reads.
+    pub(super) fn released_count(&self) -> usize {
+        self.0.released.load(Ordering::Relaxed)
     }
 
-    /// Waits until all messages were sent. Aborts the connection if none was sent for `timeout`.
+    /// Waits until all messages have been sent. Closes the connection if none was sent for
+    /// `timeout`.
     pub(super) async fn wait_until_sent(self, peer: Option<Peer>, timeout: Duration) {
         while self.is_pending() {
-            let sent_before = self.sent_count();
+            let released_before = self.released_count();
             tokio::select! {
-                () = self.0.all_sent.notified() => {}
+                () = self.0.all_released.notified() => {}
                 () = tokio::time::sleep(timeout) => {
                     if let Some(peer) = &peer
-                        && self.sent_count() == sent_before
+                        && self.released_count() == released_before
+                        // The last message may just have been sent.
                         && self.is_pending()
                     {
                         return peer.close();
@@ -97,7 +101,7 @@ impl OutboundTracker {
     }
 }
 
-/// The body of a response.
+/// A response body that ties the permits of messages to the chunks that contain them.
 struct OutboundBody {
     body: Body,
     tracker: OutboundTracker,
@@ -106,13 +110,14 @@ struct OutboundBody {
 /// Releases the permits of what is never written.
 impl Drop for OutboundBody {
     fn drop(&mut self) {
-        drop(self.tracker.take_handed_over());
+        drop(self.tracker.take_next_chunk());
     }
 }
 
 /// A chunk of whole messages, with their permits.
 struct OutboundChunk {
     bytes: Bytes,
+    /// Held until the chunk is dropped.
     _permits: Vec<OutboundPermit>,
 }
 
@@ -131,16 +136,13 @@ impl HttpBody for OutboundBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let next = ready!(Pin::new(&mut self.body).poll_frame(context));
-        // A chunk contains all messages that were handed over until now.
-        let permits = self.tracker.take_handed_over();
-        Poll::Ready(next.map(|frame| {
-            frame.map(|frame| match permits.is_empty() {
-                true => frame,
-                false => frame.map_data(|bytes| {
-                    Bytes::from_owner(OutboundChunk { bytes, _permits: permits })
-                }),
-            })
-        }))
+        // tonic encodes all messages that were added until now into one chunk.
+        let permits = self.tracker.take_next_chunk();
+        if permits.is_empty() {
+            return Poll::Ready(next);
+        }
+        let to_chunk = |bytes| Bytes::from_owner(OutboundChunk { bytes, _permits: permits });
+        Poll::Ready(next.map(|result| result.map(|frame| frame.map_data(to_chunk))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -87,7 +87,7 @@ impl WorkerService {
         let mut messages = leases::receive(&self.api, request).await?;
         let tracker = OutboundTracker::default();
         for permit in messages.iter_mut().filter_map(|message| message.permit.take()) {
-            tracker.hand_over(tracker.track(permit));
+            tracker.add_to_next_chunk(tracker.track(permit));
         }
         let messages =
             messages.iter().map(|message| to_step_message(&name, &vhost, message)).collect();

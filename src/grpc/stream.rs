@@ -69,7 +69,7 @@ pub(super) fn start(
             let item = outbound.recv().await?;
             let sent = item.map(|(message, permit)| {
                 if let Some(outbound_permit) = permit {
-                    tracker.hand_over(outbound_permit);
+                    tracker.add_to_next_chunk(outbound_permit);
                 }
                 message
             });
@@ -162,7 +162,7 @@ struct WorkerStream {
     /// Tracks what was not sent yet.
     tracker: OutboundTracker,
     /// How much of it was sent at the last look.
-    sent_count: usize,
+    released_count: usize,
     /// When the next message must have been sent, if the worker reads at all.
     read_deadline: Instant,
     /// When the stream stops receiving, unless leased messages were sent by then.
@@ -195,7 +195,7 @@ impl WorkerStream {
             actions: FuturesUnordered::new(),
             backlog: OutboundQueue::default(),
             tracker,
-            sent_count: 0,
+            released_count: 0,
             read_deadline: clock::timer_now(),
             stall_at: clock::timer_now(),
             is_closed: false,
@@ -250,8 +250,8 @@ impl WorkerStream {
                     Err(_) => return StreamEnd::Disconnected,
                 },
                 () = tokio::time::sleep_until(read_until), if is_sending => {
-                    let sent = self.tracker.sent_count();
-                    if sent != std::mem::replace(&mut self.sent_count, sent) {
+                    let released = self.tracker.released_count();
+                    if released != std::mem::replace(&mut self.released_count, released) {
                         self.read_deadline = self.next_read_deadline();
                         continue;
                     }

@@ -35,11 +35,11 @@ pub(super) enum Command {
     SetServed(ServedQueues),
 }
 
-/// How far the shutdown of the bus has come.
+/// The lifecycle of the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventLoopPhase {
-    Open,
-    /// No more replies are read; then no more messages are sent.
+    Running,
+    /// Replies are no longer read; once those that were read are settled, sending stops too.
     Stopping,
 }
 
@@ -52,7 +52,7 @@ enum BrokerState {
     Available,
 }
 
-/// A task about a topic that has completed.
+/// The result of a task about a topic.
 enum CompletedTask {
     /// The loss of a queue's messages is journaled.
     LossJournaled(Arc<str>),
@@ -83,9 +83,10 @@ pub(super) struct EventLoop {
     reply_timeouts: BTreeMap<Arc<str>, Duration>,
     /// Queues whose topics are created once their loss is journaled.
     missing_topics: BTreeSet<Arc<str>>,
-    /// How far topics were written that ended before that at the last check.
+    /// Topics that ended before their written offsets at the last check, with these offsets by
+    /// partition.
     suspected_losses: BTreeMap<Arc<str>, BTreeMap<i32, i64>>,
-    check: Option<LocalBoxFuture<'static, TopicChecks>>,
+    pending_check: Option<LocalBoxFuture<'static, TopicChecks>>,
     next_check_at: Instant,
     tasks: FuturesUnordered<LocalBoxFuture<'static, CompletedTask>>,
     /// Why the reply topic cannot be read.
@@ -121,7 +122,7 @@ impl EventLoop {
             reply_timeouts: served.reply_timeouts,
             missing_topics: BTreeSet::new(),
             suspected_losses: BTreeMap::new(),
-            check: None,
+            pending_check: None,
             next_check_at: clock::timer_now(),
             tasks: FuturesUnordered::new(),
             reply_topic_error: None,
@@ -136,14 +137,15 @@ impl EventLoop {
         mut commands: mpsc::UnboundedReceiver<Command>,
         mut phases: watch::Receiver<EventLoopPhase>,
     ) {
-        let (mut command_batch, mut reports) = (Vec::with_capacity(EVENTS_PER_TURN), Vec::new());
-        let mut closing: Option<Instant> = None;
+        let (mut command_batch, mut client_event_batch) =
+            (Vec::with_capacity(EVENTS_PER_TURN), Vec::new());
+        let mut settle_deadline: Option<Instant> = None;
         loop {
-            if let Err(why) = self.publisher.replace_producer_if_needed() {
-                return (self.sink)(BusEvent::Fatal(format!("no producer can be made: {why}")));
+            if let Err(error) = self.publisher.replace_producer_if_needed() {
+                return (self.sink)(BusEvent::Fatal(format!("no producer can be made: {error}")));
             }
-            // Without this condition the library would send what it has whenever the brokers are
-            // back.
+            // Otherwise the library would send its buffered messages, unchecked, as soon as the
+            // brokers are available again.
             if matches!(self.brokers, BrokerState::Available) {
                 self.publisher.send_waiting();
             }
@@ -151,15 +153,15 @@ impl EventLoop {
             self.publisher.report_offsets();
             self.report_state();
             self.start_check_if_needed();
-            if closing.is_some_and(|until| self.can_stop(until)) {
+            if settle_deadline.is_some_and(|deadline| self.can_stop(deadline)) {
                 break;
             }
-            // A time in the past is not waited for: the publisher is what is waited for then.
-            let settle_until = closing.filter(|until| *until > clock::timer_now());
-            let next_check = Some(self.next_check_at).filter(|_| self.check.is_none());
-            let due = [next_check, settle_until, self.publisher.next_timer()];
-            let due = due.into_iter().flatten().min();
-            let (reader, check) = (self.reader.next_event(), &mut self.check);
+            // Once the deadline has passed, the loop waits for the publisher alone.
+            let deadline = settle_deadline.filter(|deadline| *deadline > clock::timer_now());
+            let next_check = Some(self.next_check_at).filter(|_| self.pending_check.is_none());
+            let timers = [next_check, deadline, self.publisher.next_timer()];
+            let next_wakeup = timers.into_iter().flatten().min();
+            let (reader_event, check) = (self.reader.next_event(), &mut self.pending_check);
             tokio::select! {
                 count = commands.recv_many(&mut command_batch, EVENTS_PER_TURN),
                     if !commands.is_closed() =>
@@ -168,25 +170,25 @@ impl EventLoop {
                         command_batch.drain(..).for_each(|command| self.handle_command(command));
                     }
                 }
-                _ = self.client_events.recv_many(&mut reports, EVENTS_PER_TURN) => {
-                    reports.drain(..).for_each(|event| self.handle_client_event(event));
+                _ = self.client_events.recv_many(&mut client_event_batch, EVENTS_PER_TURN) => {
+                    client_event_batch.drain(..).for_each(|event| self.handle_client_event(event));
                 }
                 Some(command) = self.reader.commands.recv() => self.reader.settle(command),
-                event = reader, if closing.is_none() && self.reader.has_capacity() => {
+                event = reader_event, if settle_deadline.is_none() && self.reader.has_capacity() => {
                     self.handle_reader_event(event)
                 }
                 checks = async { check.as_mut().unwrap_or(&mut never()).await } => {
-                    self.check = None;
+                    self.pending_check = None;
                     self.handle_checks(checks);
                 }
-                Some(done) = self.tasks.next() => self.handle_task(done),
-                () = tokio::time::sleep_until(due.unwrap_or_else(clock::timer_now)),
-                    if due.is_some() =>
+                Some(task) = self.tasks.next() => self.handle_task(task),
+                () = tokio::time::sleep_until(next_wakeup.unwrap_or_else(clock::timer_now)),
+                    if next_wakeup.is_some() =>
                 {
                     self.publisher.handle_timers();
                 }
-                () = wait_for_shutdown(&mut phases), if closing.is_none() => {
-                    closing = Some(clock::timer_now() + SETTLE_TIMEOUT);
+                () = wait_for_shutdown(&mut phases), if settle_deadline.is_none() => {
+                    settle_deadline = Some(clock::timer_now() + SETTLE_TIMEOUT);
                 }
             }
         }
@@ -194,19 +196,19 @@ impl EventLoop {
         self.report_state();
     }
 
-    /// Returns whether nothing is left that would end within a short wait.
-    fn can_stop(&self, settle_until: Instant) -> bool {
+    /// Returns whether nothing is left that is worth waiting for: replies that may still be settled
+    /// before the deadline, and messages that available brokers may still confirm.
+    fn can_stop(&self, settle_deadline: Instant) -> bool {
         let unsettled = self.reader.unsettled();
-        if unsettled > 0 && clock::timer_now() < settle_until {
+        if unsettled > 0 && clock::timer_now() < settle_deadline {
             return false;
         }
-        // Unavailable brokers are not waited for.
-        let is_away = matches!(self.brokers, BrokerState::Unavailable { .. });
-        let ends = self.publisher.is_drained() || is_away;
-        if ends && unsettled > 0 {
-            tracing::warn!(unsettled, "replies without a verdict are read again");
+        let is_unavailable = matches!(self.brokers, BrokerState::Unavailable { .. });
+        let can_stop = self.publisher.is_drained() || is_unavailable;
+        if can_stop && unsettled > 0 {
+            tracing::warn!(unsettled, "unsettled replies will be read again");
         }
-        ends
+        can_stop
     }
 
     fn handle_command(&mut self, command: Command) {
@@ -217,9 +219,9 @@ impl EventLoop {
                 // Running jobs, and jobs that are retried, still use the queues of earlier
                 // definitions.
                 self.queues.extend(served.worker_queues);
-                for (queue, wait) in served.reply_timeouts {
+                for (queue, timeout) in served.reply_timeouts {
                     let longest = self.reply_timeouts.entry(queue).or_default();
-                    *longest = wait.max(*longest);
+                    *longest = timeout.max(*longest);
                 }
                 self.publisher.needs_topic_check = true;
             }
@@ -255,11 +257,11 @@ impl EventLoop {
             }
             ReaderEvent::PartitionEnd(partition) => self.reader.handle_partition_end(partition),
             ReaderEvent::TopicChanged(reason) => {
-                tracing::debug!(reason, "the reply topic is not as it was");
+                tracing::debug!(reason, "the reply topic has changed");
                 self.publisher.needs_topic_check = true;
             }
             ReaderEvent::Stopped(reason) => {
-                tracing::debug!(reason, "the library has stopped to read the reply topic");
+                tracing::debug!(reason, "the library has stopped reading the reply topic");
                 // After the next check, reading continues from where it was.
                 self.reader.pause();
                 let soon = clock::timer_now() + self.section.reconnect_min.0;
@@ -272,13 +274,13 @@ impl EventLoop {
     // ---- checks of topics
 
     fn start_check_if_needed(&mut self) {
-        let is_there = matches!(self.brokers, BrokerState::Available);
+        let is_available = matches!(self.brokers, BrokerState::Available);
         let is_due = clock::timer_now() >= self.next_check_at;
         // While the brokers are unavailable, the next check covers all topics.
-        let is_wanted =
-            is_due || (is_there && std::mem::take(&mut self.publisher.needs_topic_check));
-        if !is_wanted || self.check.is_some() {
-            self.publisher.needs_topic_check |= is_wanted && !is_due;
+        let must_check =
+            is_due || (is_available && std::mem::take(&mut self.publisher.needs_topic_check));
+        if !must_check || self.pending_check.is_some() {
+            self.publisher.needs_topic_check |= must_check && !is_due;
             return;
         }
         self.publisher.needs_topic_check = false;
@@ -292,12 +294,12 @@ impl EventLoop {
         for queue in queues.into_iter().filter(|queue| !self.publisher.is_topic_lost(queue)) {
             let (topic, written) =
                 (self.section.topic(&queue), self.publisher.written_offsets(&queue));
-            let ends_of = Some(written.keys().copied().collect());
-            queries.push(TopicQuery { topic, watermarks_of: ends_of });
+            let watermarks_of = Some(written.keys().copied().collect());
+            queries.push(TopicQuery { topic, watermarks_of });
             checked.push(CheckedTopic::Queue(queue, written));
         }
         let (cluster, timeout) = (self.cluster.clone(), self.section.request_timeout.0);
-        self.check = Some(Box::pin(async move {
+        self.pending_check = Some(Box::pin(async move {
             let statuses = cluster.inspect_topics(queries, timeout).await?;
             Ok((checked, statuses))
         }));
@@ -305,7 +307,7 @@ impl EventLoop {
 
     fn handle_checks(&mut self, checks: TopicChecks) {
         let (checked, statuses) = match checks {
-            Ok(inspected) => inspected,
+            Ok(checks) => checks,
             Err(reason) => {
                 let reason = match &self.last_error {
                     Some(last_error) => format!("{reason}: {last_error}"),
@@ -316,8 +318,8 @@ impl EventLoop {
                 return;
             }
         };
-        let was_away = matches!(self.brokers, BrokerState::Unavailable { .. });
-        if was_away {
+        let was_unavailable = matches!(self.brokers, BrokerState::Unavailable { .. });
+        if was_unavailable {
             tracing::info!(servers = self.section.servers.0.join(","), "connected to the brokers");
         }
         self.backoff = BrokerBackoff::from_section(&self.section);
@@ -326,7 +328,7 @@ impl EventLoop {
         self.publisher.handle_brokers_available();
         for (checked_topic, status) in checked.into_iter().zip(statuses) {
             match checked_topic {
-                CheckedTopic::Replies => self.handle_reply_topic(&status, was_away),
+                CheckedTopic::Replies => self.handle_reply_topic(&status, was_unavailable),
                 CheckedTopic::Queue(queue, written) => {
                     self.handle_queue_topic(&queue, &written, status)
                 }
@@ -334,15 +336,15 @@ impl EventLoop {
         }
     }
 
-    fn handle_reply_topic(&mut self, status: &TopicStatus, was_away: bool) {
+    fn handle_reply_topic(&mut self, status: &TopicStatus, was_unavailable: bool) {
         self.reply_topic_error = None;
-        let found = match status {
+        let is_recreated = match status {
             TopicStatus::Exists(topic) => {
-                let found = self.reader.handle_topic_found(topic);
-                if was_away {
+                let is_recreated = self.reader.handle_topic_found(topic);
+                if was_unavailable {
                     self.reader.start_catch_up(topic);
                 }
-                found
+                is_recreated
             }
             TopicStatus::Missing => {
                 self.create_topic(None);
@@ -350,7 +352,7 @@ impl EventLoop {
             }
             TopicStatus::Refused(reason) => Err(reason.clone()),
         };
-        match found {
+        match is_recreated {
             Ok(false) => {}
             Ok(true) => {
                 let queues: Vec<Arc<str>> =
@@ -377,18 +379,18 @@ impl EventLoop {
                 if self.publisher.is_topic_lost(queue) => {}
             TopicStatus::Refused(reason) => self.publisher.mark_topic_unusable(queue, reason),
             TopicStatus::Exists(topic) if self.has_shrunk(queue, written, &topic) => {
-                let TopicInfo { partitions, watermarks: ends, .. } = topic;
+                let TopicInfo { partitions, watermarks, .. } = topic;
                 tracing::warn!(
-                    %queue, ?written, partitions, ?ends,
-                    "a topic ends before what was written to it: it was made anew, and what \
+                    %queue, ?written, partitions, ?watermarks,
+                    "a topic ends before what was written to it: it was recreated, and what \
                      waited in it is lost"
                 );
                 self.report_loss(queue);
             }
             TopicStatus::Exists(topic) => {
-                let (name, wait) =
+                let (name, reply_timeout) =
                     (self.section.topic(queue), self.reply_timeouts.get(queue).copied());
-                match topic.retention.check_retention(&name, wait) {
+                match topic.retention.check_retention(&name, reply_timeout) {
                     Some(reason) => self.publisher.mark_topic_unusable(queue, reason),
                     None => self.publisher.mark_topic_ready(queue, topic.partitions),
                 }
@@ -408,8 +410,8 @@ impl EventLoop {
             self.suspected_losses.remove(queue);
             return false;
         }
-        let before = self.suspected_losses.insert(queue.clone(), written.clone());
-        before.is_some_and(|before| was_recreated(&before, found))
+        let suspected = self.suspected_losses.insert(queue.clone(), written.clone());
+        suspected.is_some_and(|written_before| was_recreated(&written_before, found))
     }
 
     /// Reports that the messages of a queue are lost: its steps must be sent again.
@@ -419,18 +421,18 @@ impl EventLoop {
         }
         self.publisher.mark_topic_lost(queue);
         self.suspected_losses.remove(queue);
-        let (journaled, answered) = oneshot::channel();
+        let (journaled, is_journaled) = oneshot::channel();
         (self.sink)(BusEvent::QueueMissing { queue: queue.clone(), journaled });
         let queue = queue.clone();
         self.tasks.push(Box::pin(async move {
             // An error means that the manager stops.
-            let _ = answered.await;
+            let _ = is_journaled.await;
             CompletedTask::LossJournaled(queue)
         }));
     }
 
-    fn handle_task(&mut self, done: CompletedTask) {
-        match done {
+    fn handle_task(&mut self, task: CompletedTask) {
+        match task {
             CompletedTask::LossJournaled(queue) if self.missing_topics.remove(&queue) => {
                 self.create_topic(Some(queue))
             }
@@ -438,16 +440,16 @@ impl EventLoop {
             CompletedTask::TopicCreated(Some(queue), Ok(())) => {
                 self.publisher.resume_after_loss(&queue)
             }
-            CompletedTask::TopicCreated(Some(queue), Err(why)) => {
+            CompletedTask::TopicCreated(Some(queue), Err(error)) => {
                 let topic = self.section.topic(&queue);
-                let reason = format!("the topic {topic} is missing and cannot be created: {why}");
+                let reason = format!("the topic {topic} is missing and cannot be created: {error}");
                 self.publisher.mark_topic_unusable(&queue, reason);
             }
             CompletedTask::TopicCreated(None, Ok(())) => self.publisher.needs_topic_check = true,
-            CompletedTask::TopicCreated(None, Err(why)) => {
+            CompletedTask::TopicCreated(None, Err(error)) => {
                 let topic = &self.section.reply_topic;
                 self.reply_topic_error = Some(format!(
-                    "the reply topic {topic} is missing and cannot be created: {why}"
+                    "the reply topic {topic} is missing and cannot be created: {error}"
                 ));
             }
         }
@@ -456,13 +458,13 @@ impl EventLoop {
     /// Creates the topic of a queue; `None`: the reply topic.
     fn create_topic(&mut self, queue: Option<Arc<str>>) {
         let (cluster, section) = (self.cluster.clone(), self.section.clone());
-        let (topic, wait) = match &queue {
+        let (topic, reply_timeout) = match &queue {
             Some(queue) => (section.topic(queue), self.reply_timeouts.get(queue).copied()),
             None => (section.reply_topic.clone(), None),
         };
         self.tasks.push(Box::pin(async move {
-            let created = cluster.create_topic(&section, &topic, wait).await;
-            CompletedTask::TopicCreated(queue, created)
+            let result = cluster.create_topic(&section, &topic, reply_timeout).await;
+            CompletedTask::TopicCreated(queue, result)
         }));
     }
 
@@ -470,7 +472,7 @@ impl EventLoop {
 
     fn mark_unavailable(&mut self, reason: String) {
         let is_new = match &self.brokers {
-            BrokerState::Unavailable { reason: known } => *known != reason,
+            BrokerState::Unavailable { reason: reported } => *reported != reason,
             BrokerState::Available => true,
         };
         let servers = self.section.servers.0.join(",");
@@ -505,7 +507,7 @@ impl EventLoop {
             (BrokerState::Available, None) => {}
         }
         if let Some(reason) = self.publisher.producer_error() {
-            let reason = format!("the brokers let no producer go on: {reason}");
+            let reason = format!("the brokers reject the producer: {reason}");
             return BusState::Disconnected { reason };
         }
         if !self.reader.has_caught_up() {

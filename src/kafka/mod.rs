@@ -91,7 +91,7 @@ impl KafkaBus {
     pub fn connect(connector: Connector, sink: EventSink) -> KafkaBus {
         let Connector { section, served, offsets } = connector;
         let (commands, inbox) = mpsc::unbounded_channel();
-        let (phase, phases) = watch::channel(EventLoopPhase::Open);
+        let (phase, phases) = watch::channel(EventLoopPhase::Running);
         let (unconfirmed, section) = (Rc::new(Cell::new(0)), Arc::new(section));
         let link =
             EventLoop::new(section.clone(), served, &offsets, (sink.clone(), unconfirmed.clone()));

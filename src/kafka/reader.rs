@@ -130,7 +130,7 @@ impl ReplyReader {
                         first = low,
                         end = high,
                         "replies are lost: the topic no longer has what was to be read next. \
-                         It was made anew, or did not keep replies for long enough"
+                         It was recreated, or did not keep replies for long enough"
                     );
                     (is_lost, is_news) = (true, true);
                     self.windows.insert(*partition, PartitionWindow::new(at, false));

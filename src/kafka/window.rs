@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(
             StartOffset::from_known(Some(10), 5, 9),
             StartOffset::AfterLoss(5),
-            "the topic was made anew"
+            "the topic was recreated"
         );
         assert_eq!(StartOffset::from_known(Some(1), 0, 0), StartOffset::AfterLoss(0));
     }
