@@ -121,7 +121,8 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
         }
         manager.until_closed(fan).await;
         assert_eq!(manager.job(fan).state(), JobState::Completed);
-        assert_eq!(manager.core().memory.used_bytes(), 0, "all is given back");
+        // The actor of the last job releases its share when it stops, a moment later.
+        until("all memory is released", || manager.core().memory.used_bytes() == 0).await;
         manager.stop().await;
     });
 }

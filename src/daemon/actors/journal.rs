@@ -148,7 +148,7 @@ impl JournalActor {
             }
             JournalInput::CreateStatusTables(definitions) => {
                 if !self.commit(ctx) {
-                    // The journal has to wait: the first job of each workflow will create its table.
+                    // The journal has to wait: the first job of each workflow creates its table.
                     return;
                 }
                 if let Err(error) = self.store.create_status_tables(

@@ -10,12 +10,13 @@ use super::row_format::{
     insert_notice, to_json, to_sql_number,
 };
 use super::status_table::WriteError;
-use super::writer::{JournalWriter, hit_fail_point};
+use super::unprojected::Unprojected;
+use super::writer::{JournalWriter, PartialDeletions, hit_fail_point};
 use crate::error::JournalError;
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
 use engine::{Definition, DefinitionHash, Recorded, Timestamp};
-use rusqlite::{Connection, OptionalExtension, Statement, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement, params};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -110,19 +111,12 @@ impl JournalWriter {
             let mut insert = transaction.prepare_cached(INSERT_ENTRY)?;
             let mut select_last_row_start =
                 transaction.prepare_cached("SELECT max(first) FROM places WHERE job = ?1")?;
-            let mut select_root =
-                transaction.prepare_cached("SELECT root FROM jobs WHERE number = ?1")?;
-            let mut job_exists =
-                |number: JobNumber, outcome: &AppendOutcome| -> rusqlite::Result<bool> {
-                    if outcome.new_jobs.contains_key(&number)
-                        || self.unprojected.new_job(number).is_some()
-                    {
-                        return Ok(true);
-                    }
-                    let root: Option<JobNumber> =
-                        select_root.query_row([number], |row| row.get(0)).optional()?;
-                    Ok(root.is_some_and(|root| !self.partial_deletions.contains_key(&root)))
-                };
+            let mut lookup = JobLookup {
+                select_root: transaction
+                    .prepare_cached("SELECT root FROM jobs WHERE number = ?1")?,
+                unprojected: &self.unprojected,
+                partial_deletions: &self.partial_deletions,
+            };
             for record in records {
                 hit_fail_point("journal::write")?;
                 let mut origin = None;
@@ -135,17 +129,17 @@ impl JournalWriter {
                         definition,
                     )?;
                     let is_orphan = match created.parent {
-                        Some(parent) => !job_exists(parent, &outcome)?,
+                        Some(parent) => !lookup.job_exists(parent, &outcome)?,
                         None => false,
                     };
-                    if !is_orphan && !job_exists(record.job, &outcome)? {
+                    if !is_orphan && !lookup.job_exists(record.job, &outcome)? {
                         let row = JobRow::new(record.job, created, definition_number);
                         origin = Some(format_origin(&row)?);
                         self.unprojected_ids.add(row.id);
                         outcome.new_jobs.insert(record.job, row);
                     }
                 }
-                if !job_exists(record.job, &outcome)? {
+                if !lookup.job_exists(record.job, &outcome)? {
                     outcome.deleted.insert(record.job);
                     outcome.row_seqs.push(None);
                     continue;
@@ -154,11 +148,8 @@ impl JournalWriter {
                     insert_notice(&transaction, notice)?;
                 }
                 let recorded = &record.recorded;
-                let cached_start = outcome.last_record_starts.get(&record.job).copied().or(self
-                    .confirms
-                    .last_entry_of(record.job)
-                    .max(self.unprojected.last_row_start(record.job)));
-                let last_start = match cached_start {
+                let pending = (&self.confirms, &self.unprojected);
+                let last_start = match outcome.last_record_start(record.job, pending) {
                     None if origin.is_none() => {
                         find_last_row_start(&mut select_last_row_start, record.job)?
                     }
@@ -185,7 +176,7 @@ impl JournalWriter {
                 outcome.row_seqs.push(Some(outcome.last_seq));
             }
             for other in others {
-                if !job_exists(*other, &outcome)? {
+                if !lookup.job_exists(*other, &outcome)? {
                     outcome.deleted.insert(*other);
                 }
             }
@@ -197,7 +188,37 @@ impl JournalWriter {
     }
 }
 
+/// Looks up whether jobs exist: in the journal, or created by this transaction.
+struct JobLookup<'a> {
+    select_root: CachedStatement<'a>,
+    unprojected: &'a Unprojected,
+    partial_deletions: &'a PartialDeletions,
+}
+
+impl JobLookup<'_> {
+    /// Returns whether a job exists. A job whose deletion has begun does not.
+    fn job_exists(&mut self, number: JobNumber, outcome: &AppendOutcome) -> rusqlite::Result<bool> {
+        if outcome.new_jobs.contains_key(&number) || self.unprojected.new_job(number).is_some() {
+            return Ok(true);
+        }
+        let root: Option<JobNumber> =
+            self.select_root.query_row([number], |row| row.get(0)).optional()?;
+        Ok(root.is_some_and(|root| !self.partial_deletions.contains_key(&root)))
+    }
+}
+
 impl AppendOutcome {
+    /// Returns the number of the first entry in the last record of a job, if the record is of this
+    /// transaction or not projected yet.
+    fn last_record_start(
+        &self,
+        job: JobNumber,
+        (confirms, unprojected): (&PendingConfirms, &Unprojected),
+    ) -> Option<u64> {
+        let started = self.last_record_starts.get(&job).copied();
+        started.or(confirms.last_entry_of(job).max(unprojected.last_row_start(job)))
+    }
+
     /// Takes the confirms that the next row of a job must contain, as JSON; `None` if there are
     /// none.
     fn take_confirms(
