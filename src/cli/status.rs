@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(choose_columns(&steps, &rows, 31), [0, 2, 3], "without the empty one");
         assert_eq!(choose_columns(&steps, &rows, 20), [0, 2]);
         assert!(choose_columns(&steps, &rows, 10).is_empty());
-        assert_eq!(find_column("ccc", &steps).expect("is there"), 2);
+        assert_eq!(find_column("ccc", &steps).expect("the step exists"), 2);
         assert!(
             find_column("cc", &steps)
                 .is_err_and(|error| error.to_string().contains("no step \"cc\"; did you mean"))

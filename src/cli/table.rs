@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_terminal_texts_are_truncated_then_columns_omitted_but_never_ids() {
+    fn on_a_terminal_texts_are_truncated_then_columns_are_omitted_but_never_ids() {
         let (truncated, omitted) = render_lines(Some(50), false);
         assert_eq!(truncated[1], " c92f64c2  failed   yesterday  the worker reporte…");
         assert!(truncated.iter().all(|line| line.width() <= 50) && omitted.is_empty());

@@ -175,52 +175,59 @@ mod tests {
     }
 
     #[test]
-    fn a_file_grows_by_tokens_that_only_its_owner_reads() {
+    fn tokens_are_added_to_a_file_that_only_its_owner_may_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("tokens.yaml");
         let mut out = Vec::new();
-        create_token(&arguments("one", &file), &mut out).expect("made");
-        let token = String::from_utf8(out).expect("text");
-        create_token(&arguments("two", &file), &mut Vec::new()).expect("added");
+        create_token(&arguments("one", &file), &mut out).expect("the token is created");
+        let token = String::from_utf8(out).expect("a text");
+        create_token(&arguments("two", &file), &mut Vec::new()).expect("the token is added");
         let tokens = TokenSettings::read_file(&file).expect("tokens");
         assert_eq!(tokens["one"].hash, hash_token(token.trim_end()));
         assert_eq!(tokens["two"].queues.0, ["price, and \"more\""]);
-        assert_eq!(fs::metadata(&file).expect("there").permissions().mode() & 0o777, OWNER_ONLY);
-        assert!(!fs::read_to_string(&file).expect("text").contains(token.trim_end()));
+        assert_eq!(
+            fs::metadata(&file).expect("the file exists").permissions().mode() & 0o777,
+            OWNER_ONLY
+        );
+        assert!(!fs::read_to_string(&file).expect("a text").contains(token.trim_end()));
 
         let error =
-            create_token(&arguments("one", &file), &mut Vec::new()).expect_err("a second one");
+            create_token(&arguments("one", &file), &mut Vec::new()).expect_err("the name is taken");
         assert!(error.to_string().contains("already"), "{error}");
-        let error = create_token(&arguments("a b", &file), &mut Vec::new()).expect_err("no name");
+        let error = create_token(&arguments("a b", &file), &mut Vec::new())
+            .expect_err("the name is not valid");
         assert!(error.to_string().contains("\"a b\""), "{error}");
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }
 
     #[test]
-    fn many_at_once_lose_no_token_and_a_link_stays_a_link() {
+    fn concurrent_additions_lose_no_token_and_keep_a_symbolic_link() {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, link) = (folder.path().join("tokens.yaml"), folder.path().join("link.yaml"));
-        create_token(&arguments("first", &file), &mut Vec::new()).expect("made");
-        std::os::unix::fs::symlink(&file, &link).expect("linked");
+        create_token(&arguments("first", &file), &mut Vec::new()).expect("the token is created");
+        std::os::unix::fs::symlink(&file, &link).expect("the link is created");
         std::thread::scope(|scope| {
             for number in 0..12 {
                 let arguments = arguments(&format!("token-{number}"), &link);
-                scope.spawn(move || create_token(&arguments, &mut Vec::new()).expect("added"));
+                scope.spawn(move || {
+                    create_token(&arguments, &mut Vec::new()).expect("the token is added")
+                });
             }
         });
         assert_eq!(TokenSettings::read_file(&file).expect("tokens").len(), 13);
-        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+        assert!(fs::symlink_metadata(&link).expect("the file exists").is_symlink());
     }
 
     #[test]
-    fn a_file_of_another_layout_stays_as_it_is() {
+    fn a_file_of_another_layout_is_not_changed() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("tokens.yaml");
         let text = "tokens: { a: { token: 'abcdefghijklmnop', scope: read } }\n";
-        fs::write(&file, text).expect("written");
-        let error = create_token(&arguments("b", &file), &mut Vec::new()).expect_err("not added");
+        fs::write(&file, text).expect("the file is written");
+        let error = create_token(&arguments("b", &file), &mut Vec::new())
+            .expect_err("the layout is not supported");
         assert!(error.to_string().contains("by hand"), "{error}");
-        assert_eq!(fs::read_to_string(&file).expect("text"), text);
+        assert_eq!(fs::read_to_string(&file).expect("a text"), text);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }
 }

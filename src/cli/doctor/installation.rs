@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_of_a_lock_is_read_from_the_list_of_the_kernel() {
+    fn the_holder_of_a_lock_is_found_in_the_kernels_list() {
         let locks = "1: POSIX  ADVISORY  WRITE 12 08:01:77 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 4711 08:01:77 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 13 08:01:78 0 EOF\n";

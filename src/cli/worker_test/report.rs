@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn each_case_has_its_lines_and_texts_of_a_worker_add_none() {
+    fn texts_of_a_worker_cannot_add_lines() {
         let (text, is_compliant) = render(false);
         let lines: Vec<&str> = text.lines().collect();
         assert!(!is_compliant);

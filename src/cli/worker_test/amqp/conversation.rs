@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn automatic_acknowledgement_is_reported() {
+    fn auto_ack_is_reported() {
         let mut rig = new_conversation();
         rig.consume(CONSUME_NO_ACK);
         rig.deliver(1, "a");
