@@ -1,7 +1,7 @@
 //! Child jobs under way are bounded over all fan-outs together, and none of these stands still.
 
 use support::manager::TestManager;
-use support::waits::within;
+use support::waits::{until, within};
 use workflow_manager::engine::{JobId, JobState, Operation, Reply};
 
 /// Each item waits for a person.

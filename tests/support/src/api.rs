@@ -60,7 +60,7 @@ pub struct Api {
 impl Api {
     /// Opens the API of a manager.
     pub async fn new(manager: &Manager) -> Api {
-        let state = ApiState::new(&manager);
+        let state = ApiState::new(manager);
         let service = Rc::new(init_service(api::app(state.clone())).await);
         let send = move |request: TestRequest| -> Pin<Box<dyn Future<Output = Answer>>> {
             let service = service.clone();
