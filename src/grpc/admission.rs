@@ -1,5 +1,5 @@
-//! Admits calls before anything of them is read: who calls, by which name, and how much the call
-//! may send.
+//! Admits calls before their bodies are read: checks the token, the host name (against DNS
+//! rebinding) and the headers of browsers, and limits the size of the body.
 
 use super::call_metrics;
 use super::connection::Peer;
@@ -21,14 +21,13 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::service::Routes;
 
-/// The name of the workers' service.
+/// The full name of the gRPC service of workers.
 pub(super) const SERVICE_NAME: &str = wire::workers_server::SERVICE_NAME;
 
 /// The method whose calls are streams.
 const STREAM_METHOD: &str = "Work";
 
-/// Headers by which a browser says whose page sends a request (see [`guard`]). Programs leave them
-/// out.
+/// Headers that browsers set to the origin of a request (see [`guard`]), and other programs do not.
 const BROWSER_HEADERS: [&str; 2] = ["origin", "sec-fetch-site"];
 
 /// Forwards admitted calls to the services, and rejects others.
@@ -40,7 +39,9 @@ pub(super) struct Admission {
 
 /// Why a call is rejected.
 enum Rejection {
+    /// The call is not allowed.
     Call(Problem),
+    /// The token is missing or invalid.
     Sender(AuthenticationFailure),
 }
 
@@ -49,8 +50,8 @@ impl Admission {
         Admission { routes, api }
     }
 
-    /// Checks the sender of a call. Calls of health and reflection reveal nothing of the manager's
-    /// work, so they need no token.
+    /// Authenticates the sender of a call. Returns `None` for calls of health and reflection: they
+    /// need no token, because they reveal nothing of the manager's work.
     fn authenticate(
         &self,
         request: &http::Request<Body>,
@@ -84,14 +85,13 @@ impl Admission {
         Ok(Some(caller))
     }
 
-    /// Checks the sender of a call, and registers the call on its connection.
+    /// Authenticates the sender of a call, and registers the call on its connection.
     fn admit(
         &self,
         request: &http::Request<Body>,
     ) -> Result<(Option<Authenticated>, Option<CallGuard>), Rejection> {
         let caller = self.authenticate(request)?;
         let peer = request.extensions().get::<Peer>();
-        // Calls without a caller are of health or reflection.
         let call_guard = peer.map(|peer| peer.begin_call(caller.is_none())).transpose();
         Ok((caller, call_guard.map_err(Rejection::Call)?))
     }
@@ -118,18 +118,18 @@ impl Service<http::Request<Body>> for Admission {
         let label = call_metrics::metric_label(method.as_deref());
         let (caller, call_guard) = match self.admit(&request) {
             Ok(admitted) => admitted,
-            Err(refused) => {
+            Err(rejection) => {
                 let path = request.uri().path().to_owned();
                 let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
                 let api = self.api.clone();
                 return Box::pin(async move {
-                    let problem = match refused {
+                    let problem = match rejection {
                         Rejection::Call(problem) => problem,
                         Rejection::Sender(failure) => failure.into_problem(&api, &path, peer).await,
                     };
                     tracing::debug!(path = quote(&path), %problem, "a call is refused");
-                    let answer = to_status(&problem).into_http();
-                    Ok(call_metrics::count_call(answer, label, &api, None))
+                    let response = to_status(&problem).into_http();
+                    Ok(call_metrics::count_call(response, label, &api, None))
                 });
             }
         };
@@ -147,14 +147,14 @@ impl Service<http::Request<Body>> for Admission {
             }
         };
         let request = http::Request::from_parts(parts, Body::new(body));
-        let (response, api) = (self.routes.call(request), self.api.clone());
+        let (response_future, api) = (self.routes.call(request), self.api.clone());
         Box::pin(async move {
-            let mut answer = response.await?;
-            // The permits of messages are released as the messages leave.
-            if let Some(tracker) = answer.extensions_mut().remove::<OutboundTracker>() {
-                answer = answer.map(|body| tracker.wrap_body(body));
+            let mut response = response_future.await?;
+            // The permits of messages are released as the messages are sent.
+            if let Some(tracker) = response.extensions_mut().remove::<OutboundTracker>() {
+                response = response.map(|body| tracker.wrap_body(body));
             }
-            Ok(call_metrics::count_call(answer, label, &api, call_guard))
+            Ok(call_metrics::count_call(response, label, &api, call_guard))
         })
     }
 }

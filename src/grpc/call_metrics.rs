@@ -1,4 +1,5 @@
-//! Counts calls when they end, by status code, which gRPC sends after the response.
+//! Counts calls by method and status code when they end. gRPC sends the code in the trailers, after
+//! the response.
 
 use bytes::Bytes;
 use daemon::api::connection_slots::CallGuard;
@@ -12,34 +13,34 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, Response};
 
-/// The methods that are counted by name. Callers choose the names of others.
+/// The methods that are counted by name. All others share one label, because callers choose their
+/// names.
 const METHODS: [&str; 5] = ["Work", "Receive", "Reply", "Extend", "Nack"];
 
-/// Returns the label by which a method is counted.
+/// Returns the metric label of a method.
 pub(super) fn metric_label(called: Option<&str>) -> &'static str {
-    let known = METHODS.into_iter().find(|method| Some(*method) == called);
-    known.unwrap_or("other")
+    METHODS.into_iter().find(|method| Some(*method) == called).unwrap_or("other")
 }
 
-/// Counts a call once its response has ended, or nobody waits for it any more. Until then it is
-/// open on its connection.
+/// Counts a call once its response has ended or was dropped. `call_guard` is held until then.
 pub(super) fn count_call(
-    answer: Response<Body>,
+    response: Response<Body>,
     method: &'static str,
     api: &Arc<ApiState>,
-    under_way: Option<CallGuard>,
+    call_guard: Option<CallGuard>,
 ) -> Response<Body> {
     let api = api.clone();
-    let mut call = CountedCall { method, api, is_recorded: false, _under_way: under_way };
-    // A response without a body has its code among the headers.
-    if let Some(code) = code_in(answer.headers()) {
+    let mut call = CountedCall { method, api, is_recorded: false, _guard: call_guard };
+    // A response without a body has its code in the headers.
+    if let Some(code) = find_code(response.headers()) {
         call.record(code);
-        return answer;
+        return response;
     }
-    answer.map(|body| Body::new(CountedBody { body, call }))
+    response.map(|body| Body::new(CountedBody { body, call }))
 }
 
-fn code_in(headers: &HeaderMap) -> Option<Code> {
+/// Finds the status code in headers or trailers.
+fn find_code(headers: &HeaderMap) -> Option<Code> {
     Status::from_header_map(headers).map(|status| status.code())
 }
 
@@ -48,10 +49,12 @@ struct CountedCall {
     method: &'static str,
     api: Arc<ApiState>,
     is_recorded: bool,
-    _under_way: Option<CallGuard>,
+    /// Registers the call on its connection until it is dropped.
+    _guard: Option<CallGuard>,
 }
 
 impl CountedCall {
+    /// Counts the call, unless it was counted before.
     fn record(&mut self, code: Code) {
         if !std::mem::replace(&mut self.is_recorded, true) {
             self.api.metrics.grpc_calls.with_label_values(&[self.method, code_name(code)]).inc();
@@ -65,7 +68,7 @@ impl Drop for CountedCall {
     }
 }
 
-/// Returns the name of a code in gRPC.
+/// Returns the name of a code in the gRPC specification.
 const fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
@@ -88,7 +91,7 @@ const fn code_name(code: Code) -> &'static str {
     }
 }
 
-/// The body of a response, after which its code follows.
+/// The body of a response, whose trailers have the code.
 struct CountedBody {
     body: Body,
     call: CountedCall,
@@ -105,7 +108,7 @@ impl HttpBody for CountedBody {
         let next = ready!(Pin::new(&mut self.body).poll_frame(context));
         match &next {
             Some(Ok(frame)) => {
-                if let Some(code) = frame.trailers_ref().and_then(code_in) {
+                if let Some(code) = frame.trailers_ref().and_then(find_code) {
                     self.call.record(code);
                 }
             }

@@ -1,4 +1,4 @@
-//! Limits connections: their number, and the time until one of their calls is admitted.
+//! Limits connections: their number, and the time until the first call of each is admitted.
 
 use daemon::access::CertificateStore;
 use daemon::api::connection_slots::{ConnectionSlot, ConnectionSlots, SlotGuard};
@@ -17,23 +17,25 @@ use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
-/// The delay after a connection could not be accepted, for example for lack of file descriptors.
+/// The delay before accepting is retried, for example when file descriptors are exhausted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// The slot of a connection, by which its calls know it.
+/// The slot of a connection, which its calls share.
 pub(super) type Peer = Arc<ConnectionSlot>;
 
 /// A connection of a client.
 pub(super) struct Connection {
     socket: Socket,
     slot: SlotGuard,
-    /// When it is closed unless a call was admitted by then. The TLS handshake has the same time.
+    /// Closes the connection if no call is admitted in time. The TLS handshake counts towards it.
+    /// `None` once a call was admitted.
     admission_timeout: Option<Pin<Box<Sleep>>>,
-    _accepted: OwnedSemaphorePermit,
+    /// Counts the connection until it is dropped.
+    _permit: OwnedSemaphorePermit,
 }
 
-/// Returns the accepted connections. Each has the time `timeout` until one of its calls must be
-/// admitted. When `connections_max` are open, further ones wait.
+/// Returns the accepted connections. One call of each must be admitted within `timeout`. While
+/// `connections_max` are open, no further one is accepted.
 pub(super) fn incoming(
     listener: TcpListener,
     certificate: Option<Arc<CertificateStore>>,
@@ -41,21 +43,21 @@ pub(super) fn incoming(
     slots: Arc<ConnectionSlots>,
     timeout: Duration,
 ) -> impl Stream<Item = Result<Connection, Infallible>> + use<> {
-    let accepted = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
+    let permits = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
     futures_util::stream::unfold(
-        (listener, accepted, slots, certificate),
-        move |(listener, accepted, slots, certificate)| async move {
+        (listener, permits, slots, certificate),
+        move |(listener, permits, slots, certificate)| async move {
             // The semaphore is never closed.
-            let permit = accepted.clone().acquire_owned().await.ok()?;
+            let permit = permits.clone().acquire_owned().await.ok()?;
             let (socket, slot) = loop {
                 match listener.accept().await {
                     Ok((socket, address)) => {
-                        if let Some(acquired) = slots.acquire_slot(address) {
-                            break (socket, acquired);
+                        if let Some(slot) = slots.acquire_slot(address) {
+                            break (socket, slot);
                         }
                     }
                     Err(error) => {
-                        tracing::debug!(%error, "a connection of gRPC was not accepted");
+                        tracing::debug!(%error, "a gRPC connection was not accepted");
                         tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     }
                 }
@@ -65,9 +67,9 @@ pub(super) fn incoming(
                 socket: Socket::accept(socket, tls.as_ref()),
                 slot,
                 admission_timeout: Some(Box::pin(tokio::time::sleep(timeout))),
-                _accepted: permit,
+                _permit: permit,
             };
-            Some((Ok(connection), (listener, accepted, slots, certificate)))
+            Some((Ok(connection), (listener, permits, slots, certificate)))
         },
     )
 }

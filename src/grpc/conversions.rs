@@ -1,4 +1,4 @@
-//! Converts the fields of `proto/workers.proto`, which unary calls and streams share.
+//! Converts the fields of `proto/workers.proto` that unary calls and streams share.
 
 use super::times::{lease_end, parse_duration, timestamp_from_seconds};
 use super::wire::{Kind, NackRequest, StepMessage, Taken};
@@ -10,46 +10,51 @@ use daemon::api::query::ReplyType;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a worker connects, for messages to it.
+/// How a worker is connected, as error messages and logs name it.
 pub(super) const TRANSPORT: &str = "over gRPC";
 
 /// The shortest and the longest lease.
 pub(super) const LEASE_BOUNDS: (Duration, Duration) = (LEASE_MIN, LEASE_MAX);
 
-/// Parses the name that a worker gives itself, if it does.
+/// Parses the name of a worker. An empty name means that it has none.
 pub(super) fn parse_optional_worker_name(worker: &str) -> Result<Option<Arc<str>>, Problem> {
     if worker.is_empty() { Ok(None) } else { parse_worker_name(worker).map(Some) }
 }
 
-pub(super) fn parse_kind(number: i32) -> Result<ReplyType, Problem> {
-    match Kind::try_from(number) {
+/// Parses the kind of a reply.
+pub(super) fn parse_kind(kind: i32) -> Result<ReplyType, Problem> {
+    match Kind::try_from(kind) {
         Ok(Kind::Result) => Ok(ReplyType::Result),
         Ok(Kind::Error) => Ok(ReplyType::Error),
         Ok(Kind::Progress) => Ok(ReplyType::Progress),
         Err(_) => Err(Problem::malformed(format!(
-            "kind is {number}, expected RESULT (0), ERROR (1) or PROGRESS (2)"
+            "kind is {kind}, expected RESULT (0), ERROR (1) or PROGRESS (2)"
         ))),
     }
 }
 
-/// Parses the delay of a requeue; `None`: the message is rejected.
+/// Parses the delay of a nack. Returns `None` if the message is not to be requeued.
 pub(super) fn parse_delay(request: &NackRequest) -> Result<Option<Duration>, Problem> {
-    let pause = parse_duration("delay", request.delay, (Duration::ZERO, DELAY_MAX))?;
-    match (request.requeue, pause) {
+    let delay = parse_duration("delay", request.delay, (Duration::ZERO, DELAY_MAX))?;
+    match (request.requeue, delay) {
         (false, Some(_)) => Err(Problem::malformed("delay needs requeue".to_owned())),
         (false, None) => Ok(None),
-        (true, pause) => Ok(Some(pause.unwrap_or(Duration::ZERO))),
+        (true, delay) => Ok(Some(delay.unwrap_or_default())),
     }
 }
 
-/// What became of a reply.
+/// Converts the outcome of a reply.
+///
+/// # Errors
+///
+/// Returns an error if the reply was not committed.
 pub(super) fn to_taken(
     receipt: String,
     outcome: Result<ReplyOutcome, NotCommitted>,
 ) -> Result<Taken, Problem> {
     match outcome {
         Ok(ReplyOutcome { rejection, .. }) => {
-            // The message has no field for nothing.
+            // The protocol says "no reason" by an empty text.
             let why_not = rejection.map_or("", Rejection::label).to_owned();
             Ok(Taken { receipt, changed: rejection.is_none(), why_not, detail: String::new() })
         }
@@ -59,11 +64,11 @@ pub(super) fn to_taken(
     }
 }
 
-/// Converts a leased message.
+/// Converts a leased message to the protocol.
 #[allow(clippy::expect_used, reason = "each message to a worker has these headers and this id")]
 pub(super) fn to_step_message(queue: &str, vhost: &str, message: &LeasedMessage) -> StepMessage {
-    let text = |name| Header::find_text(&message.headers, name).map(|text| text.to_string());
-    let required_text = |name| text(name).expect(name);
+    let find_text = |name| Header::find_text(&message.headers, name).map(|text| text.to_string());
+    let required_text = |name| find_text(name).expect(name);
     StepMessage {
         receipt: Receipt::format(queue, vhost, message),
         queue: queue.to_owned(),
@@ -75,7 +80,7 @@ pub(super) fn to_step_message(queue: &str, vhost: &str, message: &LeasedMessage)
         delivery: message.delivery,
         priority: message.priority.map(u32::from),
         traceparent: required_text("traceparent"),
-        tracestate: text("tracestate"),
+        tracestate: find_text("tracestate"),
         dispatched: Some(timestamp_from_seconds(message.timestamp_s)),
         lease_until: Some(lease_end(message.until)),
         body: message.body.to_bytes(),

@@ -1,8 +1,8 @@
-//! Reads the messages of a call before memory is allocated for them: each within its size and time
-//! limit, and all within the budget for bodies, as requests over HTTP.
+//! Limits the messages of a call before memory is allocated for them: the size and the time of
+//! each, and the bytes of all by the budget for bodies, as for requests over HTTP.
 //!
-//! A gRPC message is a flag, its length in four bytes, and that many bytes. A message on a stream
-//! that is too large is skipped: it costs only itself.
+//! A gRPC message is a flag, its length in four bytes, and its payload. On a stream, a message that
+//! is too large is skipped, and the stream continues.
 
 use super::status::to_status;
 use base::budget::{Permit, ResourceBudget, SMALL_BODY_BYTES_MAX};
@@ -20,7 +20,7 @@ use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 
-/// The bytes before a message: a flag and its length.
+/// The bytes before the payload of a message: a flag and its length.
 const HEAD_BYTES: usize = 5;
 
 /// How many bytes of a message that is too large are kept, to find its receipt.
@@ -36,14 +36,14 @@ pub(super) struct IncomingSignals {
 
 /// An event of a call's body that is no message.
 pub(super) enum IncomingEvent {
-    /// A message of so many bytes was too large and was skipped; its receipt, if that could be
-    /// read.
+    /// A message was too large and was skipped: its length in bytes, and its receipt, if that could
+    /// be parsed.
     TooLarge(usize, Option<String>),
     /// The stream was aborted instead of ended.
     Aborted,
 }
 
-/// Passes the signals of a call to its handler.
+/// Passes the signals of a call to its handler, as an extension of the request.
 #[derive(Clone)]
 pub(super) struct SignalsSlot(Arc<Mutex<Option<IncomingSignals>>>);
 
@@ -58,12 +58,13 @@ impl SignalsSlot {
     }
 }
 
-/// The body of a call.
+/// The body of a call, which forwards its messages within their limits.
 pub(super) struct IncomingBody {
     body: Body,
     api: Arc<ApiState>,
+    /// The largest message.
     bytes_max: usize,
-    /// Whether messages that are too large are skipped.
+    /// Whether messages that are too large are skipped; otherwise they end the call.
     skips_too_large: bool,
     permits: mpsc::UnboundedSender<Permit>,
     events: mpsc::UnboundedSender<IncomingEvent>,
@@ -72,6 +73,7 @@ pub(super) struct IncomingBody {
     state: IncomingState,
 }
 
+/// The parser's position in the body.
 enum IncomingState {
     /// Between two messages, or within the head of one.
     Head(BytesMut),
@@ -79,12 +81,12 @@ enum IncomingState {
     WaitingForPermit {
         head: Bytes,
         length: usize,
-        permit: BoxFuture<'static, Option<Permit>>,
+        acquire: BoxFuture<'static, Option<Permit>>,
         timeout: Pin<Box<Sleep>>,
     },
-    /// Within a message that has its permit.
+    /// Within a message that has its permit. `missing` bytes were not received yet.
     Message { missing: usize, permit: Permit, timeout: Pin<Box<Sleep>> },
-    /// Within a message that is skipped.
+    /// Within a message that is skipped. `prefix` is its start.
     Skipping { length: usize, missing: usize, prefix: BytesMut, timeout: Pin<Box<Sleep>> },
 }
 
@@ -123,7 +125,7 @@ impl IncomingBody {
         Box::pin(tokio::time::sleep(self.api.settings.http.body_timeout.0))
     }
 
-    /// Begins a message, and returns what can be forwarded of it now.
+    /// Starts a message. Returns the bytes of it that can be forwarded now.
     fn begin_message(&mut self, head: Bytes, length: usize) -> Result<Option<Bytes>, Status> {
         if length > self.bytes_max {
             if !self.skips_too_large {
@@ -141,12 +143,12 @@ impl IncomingBody {
             Some(permit) => Ok(Some(self.begin_payload(head, length, permit))),
             None => {
                 let api = self.api.clone();
-                let acquiring =
+                let acquire =
                     Box::pin(async move { body_budget(&api, length).acquire(length).await });
                 self.state = IncomingState::WaitingForPermit {
                     head,
                     length,
-                    permit: acquiring,
+                    acquire,
                     timeout: self.new_timeout(),
                 };
                 Ok(None)
@@ -154,8 +156,8 @@ impl IncomingBody {
         }
     }
 
-    /// Begins the payload of a message that has its permit, and returns what can be forwarded of it
-    /// now.
+    /// Starts the payload of a message that has its permit. Returns the bytes of the message that
+    /// can be forwarded now.
     fn begin_payload(&mut self, head: Bytes, length: usize, permit: Permit) -> Bytes {
         let available = self.unread.split_to(length.min(self.unread.len()));
         if available.len() == length {
@@ -167,19 +169,21 @@ impl IncomingBody {
         if available.is_empty() {
             return head;
         }
-        let mut passed = BytesMut::with_capacity(head.len() + available.len());
-        passed.extend_from_slice(&head);
-        passed.extend_from_slice(&available);
-        passed.freeze()
+        let mut chunk = BytesMut::with_capacity(head.len() + available.len());
+        chunk.extend_from_slice(&head);
+        chunk.extend_from_slice(&available);
+        chunk.freeze()
     }
 
+    /// Finishes a message, and passes its permit to the handler of the call.
     fn finish_message(&mut self, permit: Permit) {
         self.state = IncomingState::Head(BytesMut::new());
-        // An error means that the receiver of the messages is gone.
+        // An error means that the handler of the call has ended.
         let _ = self.permits.send(permit);
     }
 
-    /// Polls for bytes to forward among those received; `None`: more must be received first.
+    /// Polls for received bytes that can be forwarded. Returns `None` if more must be received
+    /// first.
     fn poll_forward(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             match std::mem::replace(&mut self.state, IncomingState::Head(BytesMut::new())) {
@@ -192,53 +196,46 @@ impl IncomingBody {
                     }
                     let head = head.freeze();
                     let length = (&head[1..]).get_u32() as usize;
-                    if let Some(passed) = self.begin_message(head, length)? {
-                        return Poll::Ready(Ok(Some(passed)));
+                    if let Some(chunk) = self.begin_message(head, length)? {
+                        return Poll::Ready(Ok(Some(chunk)));
                     }
                 }
-                IncomingState::WaitingForPermit {
-                    head,
-                    length,
-                    permit: mut acquiring,
-                    mut timeout,
-                } => {
-                    if let Poll::Ready(acquired) = acquiring.as_mut().poll(context) {
-                        let permit = acquired.ok_or_else(over_budget)?;
+                IncomingState::WaitingForPermit { head, length, mut acquire, mut timeout } => {
+                    if let Poll::Ready(permit) = acquire.as_mut().poll(context) {
+                        let permit = permit.ok_or_else(over_budget)?;
                         return Poll::Ready(Ok(Some(self.begin_payload(head, length, permit))));
                     }
-                    let is_late = timeout.as_mut().poll(context).is_ready();
-                    self.state = IncomingState::WaitingForPermit {
-                        head,
-                        length,
-                        permit: acquiring,
-                        timeout,
+                    let has_timed_out = timeout.as_mut().poll(context).is_ready();
+                    self.state = IncomingState::WaitingForPermit { head, length, acquire, timeout };
+                    return if has_timed_out {
+                        Poll::Ready(Err(over_budget()))
+                    } else {
+                        Poll::Pending
                     };
-                    return if is_late { Poll::Ready(Err(over_budget())) } else { Poll::Pending };
                 }
-                IncomingState::Message { missing: left, permit, timeout } => {
-                    let available = self.unread.split_to(left.min(self.unread.len()));
-                    if available.len() == left {
+                IncomingState::Message { missing, permit, timeout } => {
+                    let available = self.unread.split_to(missing.min(self.unread.len()));
+                    if available.len() == missing {
                         self.finish_message(permit);
                     } else {
                         self.state = IncomingState::Message {
-                            missing: left - available.len(),
+                            missing: missing - available.len(),
                             permit,
                             timeout,
                         };
                     }
                     return Poll::Ready(Ok((!available.is_empty()).then_some(available)));
                 }
-                IncomingState::Skipping { length, missing: left, mut prefix, timeout } => {
-                    let available = self.unread.split_to(left.min(self.unread.len()));
+                IncomingState::Skipping { length, missing, mut prefix, timeout } => {
+                    let available = self.unread.split_to(missing.min(self.unread.len()));
                     let capacity = PREFIX_BYTES_MAX - prefix.len();
                     prefix.extend_from_slice(&available[..capacity.min(available.len())]);
-                    if available.len() < left {
-                        let left = left - available.len();
-                        self.state =
-                            IncomingState::Skipping { length, missing: left, prefix, timeout };
+                    if available.len() < missing {
+                        let missing = missing - available.len();
+                        self.state = IncomingState::Skipping { length, missing, prefix, timeout };
                         return Poll::Ready(Ok(None));
                     }
-                    // An error means that the receiver of the messages is gone.
+                    // An error means that the handler of the call has ended.
                     let _ =
                         self.events.send(IncomingEvent::TooLarge(length, parse_receipt(&prefix)));
                 }
@@ -246,7 +243,7 @@ impl IncomingBody {
         }
     }
 
-    /// Polls whether a message takes too long.
+    /// Polls whether the current message has timed out.
     fn poll_timeout(&mut self, context: &mut Context<'_>) -> bool {
         match &mut self.state {
             IncomingState::Message { timeout, .. } | IncomingState::Skipping { timeout, .. } => {
@@ -266,30 +263,32 @@ fn body_budget(api: &ApiState, length: usize) -> &ResourceBudget {
     }
 }
 
+/// Builds the status of a call whose message found no capacity in the budget in time.
 fn over_budget() -> Status {
     Status::unavailable(
         "too many bytes of messages at once (setting http.bodies_bytes_max): send it again later",
     )
 }
 
-/// Parses the receipt of a message of which only the start is known, if it is a reply.
+/// Parses the receipt of a reply from the start of its message.
 fn parse_receipt(prefix: &[u8]) -> Option<String> {
+    // The field numbers in `proto/workers.proto`.
     const REPLY: u32 = 3;
     const RECEIPT: u32 = 1;
-    let mut rest = prefix;
-    let (field, kind) = decode_key(&mut rest).ok()?;
+    let mut input = prefix;
+    let (field, kind) = decode_key(&mut input).ok()?;
     if field != REPLY || kind != WireType::LengthDelimited {
         return None;
     }
-    decode_varint(&mut rest).ok()?;
+    decode_varint(&mut input).ok()?;
     loop {
-        match decode_key(&mut rest).ok()? {
+        match decode_key(&mut input).ok()? {
             (RECEIPT, WireType::LengthDelimited) => {
-                let length = usize::try_from(decode_varint(&mut rest).ok()?).ok()?;
-                return Some(std::str::from_utf8(rest.get(..length)?).ok()?.to_owned());
+                let length = usize::try_from(decode_varint(&mut input).ok()?).ok()?;
+                return Some(std::str::from_utf8(input.get(..length)?).ok()?.to_owned());
             }
-            (_, WireType::Varint) => drop(decode_varint(&mut rest).ok()?),
-            // The start ends within the body.
+            (_, WireType::Varint) => drop(decode_varint(&mut input).ok()?),
+            // Any other field is the body, which does not end within the prefix.
             _ => return None,
         }
     }
@@ -304,8 +303,8 @@ impl HttpBody for IncomingBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         loop {
-            if let Some(passed) = ready!(self.poll_forward(context))? {
-                return Poll::Ready(Some(Ok(Frame::data(passed))));
+            if let Some(chunk) = ready!(self.poll_forward(context))? {
+                return Poll::Ready(Some(Ok(Frame::data(chunk))));
             }
             let Poll::Ready(next) = Pin::new(&mut self.body).poll_frame(context) else {
                 if self.poll_timeout(context) {
@@ -322,7 +321,7 @@ impl HttpBody for IncomingBody {
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 Some(Err(error)) => {
-                    // An error means that the receiver of the messages is gone.
+                    // An error means that the handler of the call has ended.
                     let _ = self.events.send(IncomingEvent::Aborted);
                     return Poll::Ready(Some(Err(error)));
                 }
@@ -349,12 +348,12 @@ mod tests {
         };
         for kind in [0, 2] {
             let bytes = encode(reply(kind));
-            let read = parse_receipt(&bytes[..PREFIX_BYTES_MAX]);
-            assert_eq!(read.as_deref(), Some("/api/queue/a/message/b/1/reply"));
+            let receipt = parse_receipt(&bytes[..PREFIX_BYTES_MAX]);
+            assert_eq!(receipt.as_deref(), Some("/api/queue/a/message/b/1/reply"));
             for cut in 0..40 {
-                // A part of it, or all of it, but never a wrong receipt.
-                let read = parse_receipt(&bytes[..cut]);
-                assert!(read.is_none_or(|read| read.ends_with("/reply")), "{cut}");
+                // A receipt is parsed whole or not at all.
+                let receipt = parse_receipt(&bytes[..cut]);
+                assert!(receipt.is_none_or(|receipt| receipt.ends_with("/reply")), "{cut}");
             }
         }
         let extend = wire::ExtendRequest { receipt: "x".to_owned(), lease: None };

@@ -1,10 +1,9 @@
-//! Workers over gRPC: they use the lease queue of the embedded bus, as those of
-//! `daemon::api::worker` do over HTTP. What both share is in [`daemon::api::leases`]; the
-//! messages are defined in `proto/workers.proto`.
+//! The gRPC server for workers. It leases messages of the embedded bus, as `daemon::api::worker`
+//! does over HTTP. Both use [`daemon::api::leases`]. The protocol is `proto/workers.proto`.
 //!
-//! A call passes [`connection`] (how many there are, and how long they may stay unauthenticated),
-//! then [`admission`] (who may call, and how much a call may send), then [`service`] (a unary call)
-//! or [`stream`] (the session of a worker).
+//! A call passes [`connection`], which limits connections and the time until they authenticate,
+//! and [`admission`], which checks the caller and limits the body. Then [`service`] handles a unary
+//! call, and [`stream`] the session of a worker.
 
 mod admission;
 mod call_metrics;
@@ -40,23 +39,23 @@ use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use wire::workers_server::WorkersServer;
 
-/// How often readiness is polled for the health service.
+/// How often the health service is updated with the manager's readiness.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The most streams that a semaphore permit can cover at once.
+/// The upper limit of the setting `grpc.streams_max`: `stop` acquires all permits at once, as a
+/// `u32`.
 const STREAMS_MAX: usize = 1 << 28;
 
-/// How long the other end of a connection may take to say that it is there: as long as clients of
-/// gRPC wait by default.
+/// How long a client may take to acknowledge a keep-alive ping; the default of gRPC clients.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The largest metadata of a call, in bytes: as much as clients of gRPC take by default.
+/// The largest metadata of a call, in bytes; the default limit of gRPC clients.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
 
-/// How long the last answers may take to reach their clients once all streams have ended.
+/// How long the last responses may take to be sent once all streams have ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A running server, on a thread of its own.
+/// A running server, on its own thread.
 pub struct GrpcServer {
     /// The address on which it listens.
     pub address: SocketAddr,
@@ -67,12 +66,12 @@ pub struct GrpcServer {
     api: Arc<ApiState>,
 }
 
-/// Starts the server of the setting `grpc.listen`, if that is set. For port 0 the system chooses a
-/// port.
+/// Starts the server on the address of the setting `grpc.listen`, if it is set. For port 0 the
+/// system chooses a port.
 ///
 /// # Errors
 ///
-/// It cannot listen on that address.
+/// Returns an error if it cannot listen on that address.
 pub async fn start(api: Arc<ApiState>) -> io::Result<Option<GrpcServer>> {
     let Some(listen) = api.settings.grpc.listen else { return Ok(None) };
     let listener = std::net::TcpListener::bind(listen)?;
@@ -82,21 +81,23 @@ pub async fn start(api: Arc<ApiState>) -> io::Result<Option<GrpcServer>> {
     let (phase, phases) = watch::channel(ServerPhase::Serving);
     let (ended_sender, ended) = oneshot::channel();
     let arbiter = Arbiter::new();
-    let (run_handles, run_streams) = (api.clone(), streams.clone());
+    let server = run(api.clone(), listener, phases, streams.clone());
     arbiter.spawn(async move {
-        if let Err(error) = run(run_handles, listener, phases, run_streams).await {
+        if let Err(error) = server.await {
             tracing::error!(error, "the gRPC server ended");
         }
-        // The receiver may be gone.
+        // An error means that nobody waits for the end of the server.
         let _ = ended_sender.send(());
     });
     Ok(Some(GrpcServer { address, arbiter, phase, streams, ended, api }))
 }
 
+/// Returns how many streams may be open.
 fn streams_max(api: &ApiState) -> usize {
     api.settings.grpc.streams_max.min(STREAMS_MAX)
 }
 
+/// Runs the server until it is stopped.
 async fn run(
     api: Arc<ApiState>,
     listener: std::net::TcpListener,
@@ -108,7 +109,7 @@ async fn run(
     let settings = &api.settings;
     let (grpc, body_bytes_max) = (settings.grpc.clone(), settings.http.body_bytes_max);
     let (reporter, health) = tonic_health::server::health_reporter();
-    let described = |error: tonic_reflection::server::Error| error.to_string();
+    let to_text = |error: tonic_reflection::server::Error| error.to_string();
     let builder = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
@@ -118,14 +119,14 @@ async fn run(
     let workers = WorkersServer::new(service).max_decoding_message_size(body_bytes_max);
     let routes = Routes::new(workers)
         .add_service(health)
-        .add_service(builder().build_v1().map_err(described)?)
-        .add_service(builder().build_v1alpha().map_err(described)?)
+        .add_service(builder().build_v1().map_err(to_text)?)
+        .add_service(builder().build_v1alpha().map_err(to_text)?)
         .prepare();
     let certificate = api.access.certificate(&settings.http.tls)?;
     let (max, address_max) = (connections_max(settings), settings.http.address_connections_max);
     let slots = ConnectionSlots::new(&api, "grpc.connections_max", max, address_max);
     let health_reports = report_health(api.clone(), reporter, phases.clone());
-    let mut ending = phases;
+    let mut shutdown_phases = phases;
     let server = Server::builder()
         .http2_keepalive_interval(Some(grpc.keep_alive.0))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
@@ -137,17 +138,18 @@ async fn run(
             Admission::new(routes, api.clone()),
             connection::incoming(listener, certificate, max, slots, grpc.handshake_timeout.0),
             async move {
-                // An error means that the handle is gone, and nobody can stop the server any more.
-                let _ = ending.wait_for(|phase| *phase == ServerPhase::Stopping).await;
+                // An error means that the handle was dropped without stopping the server.
+                let _ = shutdown_phases.wait_for(|phase| *phase == ServerPhase::Stopping).await;
             },
         );
     tokio::select! {
-        served = server => served.map_err(|error| error.to_string()),
+        result = server => result.map_err(|error| error.to_string()),
         () = health_reports => Ok(()),
     }
 }
 
-/// Reports readiness to the health service. Returns a moment after all streams must have ended.
+/// Reports readiness to the health service until the server stops. Returns `CLOSE_TIMEOUT` after
+/// that.
 async fn report_health(
     api: Arc<ApiState>,
     reporter: tonic_health::server::HealthReporter,
@@ -156,7 +158,8 @@ async fn report_health(
     loop {
         let phase = *phases.borrow_and_update();
         let checks = api.manager.health().checks();
-        let is_ready = phase == ServerPhase::Serving && checks.iter().all(|(_, good, _)| *good);
+        let is_ready =
+            phase == ServerPhase::Serving && checks.iter().all(|(_, is_good, _)| *is_good);
         let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in ["", wire::workers_server::SERVICE_NAME] {
             reporter.set_service_status(name, status).await;
@@ -165,25 +168,25 @@ async fn report_health(
             return tokio::time::sleep(CLOSE_TIMEOUT).await;
         }
         tokio::select! {
-            changed = phases.changed() => if changed.is_err() { return },
+            result = phases.changed() => if result.is_err() { return },
             () = tokio::time::sleep(HEALTH_INTERVAL) => {}
         }
     }
 }
 
 impl GrpcServer {
-    /// Stops the server. Workers with a session are notified, and have the time `grpc.drain` to
-    /// send finished work.
+    /// Stops the server. Notifies workers with a session, which may reply for the time of the
+    /// setting `grpc.drain`.
     pub async fn stop(self) {
         let GrpcServer { arbiter, phase, streams, mut ended, api, .. } = self;
-        // Errors mean that the server has ended by itself.
+        // Errors mean that the server has already ended.
         let _ = phase.send(ServerPhase::Draining);
         let all_ended = streams.acquire_many(u32::try_from(streams_max(&api)).unwrap_or(u32::MAX));
         let _ = tokio::time::timeout(api.settings.grpc.drain.0, all_ended).await;
         let _ = phase.send(ServerPhase::Stopping);
         let _ = tokio::time::timeout(2 * CLOSE_TIMEOUT, &mut ended).await;
         arbiter.stop();
-        // The thread has nothing left to do; one that does not end is left behind.
+        // The thread has no work left. Joining it may block, so another thread does.
         let _ = actix_rt::task::spawn_blocking(move || arbiter.join()).await;
     }
 }

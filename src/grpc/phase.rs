@@ -1,11 +1,12 @@
-//! How far the shutdown of the server has come, for the server and its streams.
+//! The lifecycle of the gRPC server.
 
-/// How far the shutdown has come.
+/// The phase that the server is in. Its streams watch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerPhase {
+    /// Calls and streams are served.
     Serving,
-    /// No more messages are leased; workers may send finished work.
+    /// No more messages are leased; workers may still reply.
     Draining,
-    /// Streams end now.
+    /// All streams are closed.
     Stopping,
 }

@@ -1,5 +1,5 @@
-//! Probes whether workers can connect over gRPC. It calls the port as a worker would, and changes
-//! nothing.
+//! Probes whether workers can connect over gRPC. It calls the port as a worker does, without side
+//! effects.
 
 use super::admission::SERVICE_NAME;
 use bytes::{Buf, Bytes};
@@ -14,17 +14,17 @@ use tokio_rustls::TlsConnector;
 use tonic::codegen::http::{HeaderMap, Request, header};
 use tonic::{Code, Status};
 
-/// An empty message: a flag and the length 0.
+/// An encoded empty message: a flag and the length 0.
 const EMPTY_MESSAGE: &[u8] = &[0; 5];
 
-/// The health service's response "serving": field 1 is 1.
+/// The encoded response "serving" of the health service: field 1 is 1.
 const SERVING_RESPONSE: &[u8] = &[0x08, 0x01];
 
 /// The port to probe.
 pub struct ProbeTarget {
-    /// The address on which it listens.
+    /// The address to connect to.
     pub address: SocketAddr,
-    /// The client configuration for TLS; `None`: without TLS.
+    /// The client configuration for TLS; `None` to connect without TLS.
     pub tls: Option<ClientConfig>,
     /// The host name, as in the certificate.
     pub host: String,
@@ -35,19 +35,19 @@ pub struct ProbeTarget {
 /// The result of a probe.
 #[derive(Debug)]
 pub struct ProbeResult {
-    /// Whether the health service reports that the manager works.
+    /// Whether the health service reports that the manager is ready.
     pub is_serving: bool,
-    /// Whether the token was accepted; if not, why.
+    /// `Ok` if the token was accepted; otherwise the reason.
     pub admission: Result<(), String>,
 }
 
-/// Calls the health service of a port, and makes a worker's call that names no message.
+/// Calls the health service of a port, and a method of workers with an empty request.
 ///
 /// # Errors
 ///
-/// The other end does not speak gRPC, or its certificate is not trusted.
-pub async fn probe_port(port: ProbeTarget) -> Result<ProbeResult, String> {
-    let ProbeTarget { address, tls, host, token } = port;
+/// Returns an error if the port does not speak gRPC, or its certificate is not trusted.
+pub async fn probe_port(target: ProbeTarget) -> Result<ProbeResult, String> {
+    let ProbeTarget { address, tls, host, token } = target;
     let socket = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
     match tls {
         None => send_calls(socket, "http", &address.to_string(), &token).await,
@@ -64,38 +64,43 @@ pub async fn probe_port(port: ProbeTarget) -> Result<ProbeResult, String> {
     }
 }
 
+/// Sends both calls over a connection, and evaluates their responses.
 async fn send_calls(
     socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     scheme: &str,
     authority: &str,
     token: &str,
 ) -> Result<ProbeResult, String> {
-    let no_grpc = |error: h2::Error| format!("it does not speak gRPC: {error}");
-    let (mut sends, connection) = handshake(socket).await.map_err(no_grpc)?;
+    let to_reason = |error: h2::Error| format!("it does not speak gRPC: {error}");
+    let (mut send_request, connection) = handshake(socket).await.map_err(to_reason)?;
     // An error of the connection also ends the calls, which return it.
     let driver = actix_rt::spawn(async move { drop(connection.await) });
     let url = |method: &str| format!("{scheme}://{authority}/{method}");
     let responses = async {
         let health =
-            call_with_empty_message(&mut sends, &url("grpc.health.v1.Health/Check"), "").await?;
-        let worker =
-            call_with_empty_message(&mut sends, &url(&format!("{SERVICE_NAME}/Extend")), token)
+            call_with_empty_message(&mut send_request, &url("grpc.health.v1.Health/Check"), "")
                 .await?;
+        let worker = call_with_empty_message(
+            &mut send_request,
+            &url(&format!("{SERVICE_NAME}/Extend")),
+            token,
+        )
+        .await?;
         Ok::<_, h2::Error>((health, worker))
     };
-    let responses = responses.await.map_err(no_grpc);
+    let responses = responses.await.map_err(to_reason);
     driver.abort();
-    let ((status, message), (refused, _)) = responses?;
-    let is_serving = status.code() == Code::Ok && message.ends_with(SERVING_RESPONSE);
-    // The message does not exist, as an admitted caller is answered.
-    let is_refused = matches!(refused.code(), Code::Unauthenticated | Code::PermissionDenied);
-    let admitted = if is_refused { Err(refused.message().to_owned()) } else { Ok(()) };
-    Ok(ProbeResult { is_serving, admission: admitted })
+    let ((health_status, message), (worker_status, _)) = responses?;
+    let is_serving = health_status.code() == Code::Ok && message.ends_with(SERVING_RESPONSE);
+    // An admitted call fails too, but with another code: its request names no message.
+    let is_refused = matches!(worker_status.code(), Code::Unauthenticated | Code::PermissionDenied);
+    let admission = if is_refused { Err(worker_status.message().to_owned()) } else { Ok(()) };
+    Ok(ProbeResult { is_serving, admission })
 }
 
-/// Makes a call with an empty message, and returns its status and response.
+/// Makes a call with an empty message. Returns its status and response.
 async fn call_with_empty_message(
-    sends: &mut SendRequest<Bytes>,
+    send_request: &mut SendRequest<Bytes>,
     url: &str,
     token: &str,
 ) -> Result<(Status, Vec<u8>), h2::Error> {
@@ -106,19 +111,19 @@ async fn call_with_empty_message(
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
     }
     let request = request.body(()).map_err(|_| h2::Error::from(h2::Reason::INTERNAL_ERROR))?;
-    std::future::poll_fn(|context| sends.poll_ready(context)).await?;
-    let (answer, mut body) = sends.send_request(request, false)?;
-    body.send_data(Bytes::from_static(EMPTY_MESSAGE), true)?;
-    let answer = answer.await?;
-    let status = |headers: &HeaderMap| Status::from_header_map(headers);
-    let at_once = status(answer.headers());
-    let (mut body, mut message) = (answer.into_body(), Vec::new());
-    while let Some(part) = body.data().await {
-        let part = part?;
-        body.flow_control().release_capacity(part.remaining())?;
-        message.extend_from_slice(&part);
+    std::future::poll_fn(|context| send_request.poll_ready(context)).await?;
+    let (response, mut request_body) = send_request.send_request(request, false)?;
+    request_body.send_data(Bytes::from_static(EMPTY_MESSAGE), true)?;
+    let response = response.await?;
+    let find_status = |headers: &HeaderMap| Status::from_header_map(headers);
+    let header_status = find_status(response.headers());
+    let (mut body, mut message) = (response.into_body(), Vec::new());
+    while let Some(chunk) = body.data().await {
+        let chunk = chunk?;
+        body.flow_control().release_capacity(chunk.remaining())?;
+        message.extend_from_slice(&chunk);
     }
-    let trailing = body.trailers().await?;
-    let ended = at_once.or_else(|| trailing.as_ref().and_then(status));
-    Ok((ended.unwrap_or_else(|| Status::unknown("it told no status of gRPC")), message))
+    let trailers = body.trailers().await?;
+    let status = header_status.or_else(|| trailers.as_ref().and_then(find_status));
+    Ok((status.unwrap_or_else(|| Status::unknown("it told no status of gRPC")), message))
 }

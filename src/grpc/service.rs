@@ -1,4 +1,4 @@
-//! The unary calls of the service, and the start of streams.
+//! The gRPC service of workers: its unary calls, and the start of streams.
 
 use super::connection::Peer;
 use super::conversions::{
@@ -10,6 +10,7 @@ use super::outbound::OutboundTracker;
 use super::phase::ServerPhase;
 use super::status::to_status;
 use super::stream::{self, StreamStart};
+use super::stream_action::authorize_settlement;
 use super::times::{lease_end, parse_duration};
 use super::wire::workers_server::Workers;
 use super::wire::{
@@ -17,10 +18,7 @@ use super::wire::{
     Taken, ToWorker,
 };
 use bus::lease_queue::{LeaseQueue, ReceiveOptions};
-use daemon::api::leases::{
-    self, LeaseRequest, MESSAGES_MAX, Receipt, WAIT_DEFAULT, WAIT_MAX, embedded_bus,
-    find_lease_queue,
-};
+use daemon::api::leases::{self, LeaseRequest, MESSAGES_MAX, Receipt, WAIT_DEFAULT, WAIT_MAX};
 use daemon::api::problem::Problem;
 use daemon::api::state::ApiState;
 use daemon::api::token::Authenticated;
@@ -30,11 +28,11 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tonic::{Request, Response, Status, Streaming};
 
-/// The service of workers.
+/// The gRPC service of workers.
 pub(super) struct WorkerService {
     api: Arc<ApiState>,
     phases: watch::Receiver<ServerPhase>,
-    /// Permits for streams.
+    /// Limits the open streams to the setting `grpc.streams_max`.
     streams: Arc<Semaphore>,
 }
 
@@ -51,16 +49,14 @@ impl WorkerService {
     async fn find_message(
         &self,
         caller: &Authenticated,
-        text: &str,
+        receipt_text: &str,
     ) -> Result<(Receipt, Arc<LeaseQueue>), Problem> {
-        let receipt = Receipt::parse(text)?;
-        let lease_queue = find_lease_queue(&self.api, &receipt.vhost)?;
-        caller
-            .check_settle_access(&self.api, &embedded_bus(&self.api, &receipt.vhost), &receipt)
-            .await?;
+        let receipt = Receipt::parse(receipt_text)?;
+        let lease_queue = authorize_settlement(&self.api, caller, &receipt).await?;
         Ok((receipt, lease_queue))
     }
 
+    /// Leases messages of a queue. Returns them with the tracker that holds their permits.
     async fn receive_messages(
         &self,
         caller: &Authenticated,
@@ -117,10 +113,10 @@ impl WorkerService {
         caller: &Authenticated,
         request: ExtendRequest,
     ) -> Result<Lease, Problem> {
-        let lease = parse_duration("lease", request.lease, LEASE_BOUNDS)?;
+        let duration = parse_duration("lease", request.lease, LEASE_BOUNDS)?;
         let (receipt, _) = self.find_message(caller, &request.receipt).await?;
-        let lease = leases::extend_lease(&self.api, &receipt, lease, None).await?;
-        Ok(Lease { receipt: request.receipt, until: Some(lease_end(lease)) })
+        let end = leases::extend_lease(&self.api, &receipt, duration, None).await?;
+        Ok(Lease { receipt: request.receipt, until: Some(lease_end(end)) })
     }
 
     async fn handle_nack(
@@ -128,19 +124,19 @@ impl WorkerService {
         caller: &Authenticated,
         request: NackRequest,
     ) -> Result<Taken, Problem> {
-        let pause = parse_delay(&request)?;
+        let delay = parse_delay(&request)?;
         let (receipt, lease_queue) = self.find_message(caller, &request.receipt).await?;
         to_taken(
             request.receipt,
-            leases::nack(&lease_queue, &receipt, pause, caller.sender()).await?,
+            leases::nack(&lease_queue, &receipt, delay, caller.sender()).await?,
         )
     }
 }
 
-/// Returns the caller. The admission sets it on each call that it forwards.
+/// Returns the caller, which the admission sets on each call that it forwards.
 fn authenticated_caller<T>(request: &Request<T>) -> Result<Authenticated, Status> {
     let caller = request.extensions().get::<Authenticated>().cloned();
-    caller.ok_or_else(|| Status::internal("the call did not come through the gate"))
+    caller.ok_or_else(|| Status::internal("the call was not admitted"))
 }
 
 fn to_response<T>(result: Result<T, Problem>) -> Result<Response<T>, Status> {
@@ -163,8 +159,7 @@ impl Workers for WorkerService {
         };
         let caller = authenticated_caller(&request)?;
         let signals = request.extensions().get::<SignalsSlot>().and_then(SignalsSlot::take);
-        let signals =
-            signals.ok_or_else(|| Status::internal("the call did not come through the gate"))?;
+        let signals = signals.ok_or_else(|| Status::internal("the call was not admitted"))?;
         let tracker = OutboundTracker::default();
         let start = StreamStart {
             api: self.api.clone(),
@@ -175,9 +170,9 @@ impl Workers for WorkerService {
             tracker: tracker.clone(),
             peer: request.extensions().get::<Peer>().cloned(),
         };
-        let mut answer = Response::new(stream::start(start, request.into_inner()));
-        answer.extensions_mut().insert(tracker);
-        Ok(answer)
+        let mut response = Response::new(stream::start(start, request.into_inner()));
+        response.extensions_mut().insert(tracker);
+        Ok(response)
     }
 
     async fn receive(
@@ -188,15 +183,15 @@ impl Workers for WorkerService {
         let caller = authenticated_caller(&request)?;
         let peer = request.extensions().get::<Peer>().cloned();
         tokio::select! {
-            received = self.receive_messages(&caller, request.into_inner()) => {
-                let (answer, tracker) = received.map_err(|problem| to_status(&problem))?;
-                let mut answer = Response::new(answer);
+            result = self.receive_messages(&caller, request.into_inner()) => {
+                let (answer, tracker) = result.map_err(|problem| to_status(&problem))?;
+                let mut response = Response::new(answer);
                 if tracker.is_pending() {
-                    answer.extensions_mut().insert(tracker.clone());
+                    response.extensions_mut().insert(tracker.clone());
                     let timeout = self.api.settings.http.answer_timeout.0;
                     tokio::spawn(tracker.wait_until_sent(peer, timeout));
                 }
-                Ok(answer)
+                Ok(response)
             }
             _ = phases.wait_for(|phase| *phase != ServerPhase::Serving) => {
                 let reason = "the manager stops: ask again later".to_owned();
@@ -206,7 +201,7 @@ impl Workers for WorkerService {
     }
 
     async fn reply(&self, mut request: Request<ReplyRequest>) -> Result<Response<Taken>, Status> {
-        // The permit of the message is held until the response.
+        // Holds the permit of the request's message until the reply is handled.
         let _permit = request.extensions_mut().remove::<SignalsSlot>();
         let caller = authenticated_caller(&request)?;
         to_response(self.handle_reply(&caller, request.into_inner()).await)

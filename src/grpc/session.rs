@@ -1,4 +1,4 @@
-//! Opens the session of a worker: its Hello, and what follows from that.
+//! Opens the session of a worker from its Hello.
 
 use super::conversions::{LEASE_BOUNDS, TRANSPORT, parse_optional_worker_name};
 use super::times::parse_duration;
@@ -14,9 +14,9 @@ use daemon::api::token::Authenticated;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Returns the first message of a worker, which must be Hello.
-pub(super) fn expect_hello(first: Option<FromWorker>) -> Result<Hello, Problem> {
-    match first {
+/// Returns the Hello that the first message of a worker must be.
+pub(super) fn expect_hello(message: Option<FromWorker>) -> Result<Hello, Problem> {
+    match message {
         Some(FromWorker { say: Some(Say::Hello(hello)) }) => Ok(hello),
         Some(FromWorker { .. }) | None => {
             Err(Problem::malformed("the first thing a worker says is Hello".to_owned()))
@@ -30,30 +30,31 @@ pub(super) struct Session {
     pub(super) vhost: String,
     pub(super) lease_queue: Arc<LeaseQueue>,
     pub(super) options: ReceiveOptions,
-    /// Notified when a lease is revoked.
+    /// Receives the revocations of the session's leases. It also identifies the session to the
+    /// lease queue.
     pub(super) revocations: RevocationSender,
-    /// Counts the session as a worker of each queue.
+    /// Counts the session as a worker of each queue until they are dropped.
     _count_guards: Vec<WorkerCountGuard>,
 }
 
 impl Session {
-    /// Opens the session that a Hello asks for, with the receiver of its revoked leases.
+    /// Opens the session that a Hello requests. Returns it with the receiver of its revocations.
     pub(super) async fn open(
         api: &Arc<ApiState>,
         caller: &Authenticated,
         hello: Hello,
     ) -> Result<(Session, mpsc::UnboundedReceiver<LeaseRevocation>), Problem> {
-        let Hello { queues: mut names, worker, lease, vhost } = hello;
+        let Hello { queues: mut queue_names, worker, lease, vhost } = hello;
         let limit = api.settings.grpc.stream_queues_max;
-        if !(1..=limit).contains(&names.len()) {
+        if !(1..=limit).contains(&queue_names.len()) {
             return Err(Problem::malformed(format!(
                 "Hello has {} queues, expected 1 to {limit} (setting grpc.stream_queues_max)",
-                names.len()
+                queue_names.len()
             )));
         }
-        names.sort();
-        names.dedup();
-        let (revocations, revoked) = mpsc::unbounded_channel();
+        queue_names.sort();
+        queue_names.dedup();
+        let (revocations, revocation_receiver) = mpsc::unbounded_channel();
         let lease = parse_duration("lease", lease, LEASE_BOUNDS)?;
         let options = ReceiveOptions {
             lease,
@@ -62,7 +63,7 @@ impl Session {
             budget: Some(api.budgets.messages.clone()),
         };
         let mut queues = Vec::new();
-        for name in &names {
+        for name in &queue_names {
             caller.check_queue_access(name, &vhost)?;
             queues.push(leases::find_queue(api, name, &vhost, TRANSPORT).await?.0);
         }
@@ -77,7 +78,7 @@ impl Session {
                 revocations,
                 _count_guards: count_guards,
             },
-            revoked,
+            revocation_receiver,
         ))
     }
 }

@@ -1,43 +1,45 @@
-//! The messages of a session. When its stream ends, all of them are requeued at once.
+//! Keeps the messages of a session. When its stream ends, all of them return to their queues at
+//! once.
 
 use bus::lease_queue::{LeaseQueue, RevocationSender};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The messages that a session has, by id.
+/// The messages that are leased to a session, by id.
 #[derive(Default)]
 pub(super) struct SessionMessages {
     messages: HashMap<Arc<str>, SessionMessage>,
 }
 
-/// A message that a session has. Dropped, it is requeued at once, unless another session has
-/// adopted it.
+/// A message that is leased to a session. Dropping it returns it to its queue at once, unless it
+/// is settled or another session has adopted it.
 pub(super) struct SessionMessage {
     id: Arc<str>,
     delivery: u32,
     lease_queue: Arc<LeaseQueue>,
-    /// Identifies the session at the lease queue.
+    /// Identifies the session to the lease queue.
     revocations: RevocationSender,
-    /// The receipt by which the worker knows it.
+    /// The receipt that was sent to the worker.
     receipt: String,
     on_drop: DropAction,
 }
 
-/// What happens to a message when its session ends.
+/// What dropping a message does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DropAction {
-    /// It was not sent to the worker, or the worker ended the session in order: it waits again, and
-    /// the delivery is not counted.
+    /// Returns it to its queue, and does not count the delivery: it was not sent to the worker, or
+    /// the worker closed the stream itself.
     Release,
-    /// It may be what the worker died of: it counts as delivered, as when a lease ends.
+    /// Returns it to its queue, and counts the delivery, as when a lease expires: the worker may
+    /// have crashed because of it.
     Requeue,
-    /// It is settled, or the lease queue has it back already.
+    /// Nothing: it is settled, or its lease has ended already.
     Nothing,
 }
 
 impl SessionMessage {
-    /// Creates a message that is to be sent to a worker.
+    /// Creates a message that was not sent to the worker yet.
     pub(super) fn new(
         (id, delivery): (Arc<str>, u32),
         (lease_queue, revocations): (Arc<LeaseQueue>, RevocationSender),
@@ -59,7 +61,8 @@ impl SessionMessage {
         self
     }
 
-    /// Gives up a message that is settled, or back in the lease queue, and returns its receipt.
+    /// Makes dropping the message do nothing, because it is settled or its lease has ended. Returns
+    /// its receipt.
     pub(super) fn disarm(mut self) -> String {
         self.on_drop = DropAction::Nothing;
         std::mem::take(&mut self.receipt)
@@ -70,8 +73,8 @@ impl Drop for SessionMessage {
     fn drop(&mut self) {
         let SessionMessage { id, delivery, lease_queue, revocations, on_drop, .. } = self;
         let session = Some(&*revocations);
-        // Errors mean that its lease or its attempt has ended, or that the worker has it in another
-        // session.
+        // Errors mean that its lease or its attempt has ended, or that another session has adopted
+        // it.
         let _ = match on_drop {
             DropAction::Release => lease_queue.release(id, *delivery, session),
             DropAction::Requeue => {
@@ -83,12 +86,11 @@ impl Drop for SessionMessage {
 }
 
 impl SessionMessages {
-    /// Adds a message.
     pub(super) fn insert(&mut self, message: SessionMessage) {
         self.messages.insert(message.id.clone(), message);
     }
 
-    /// Puts a message back after the worker's request about it was rejected.
+    /// Puts a message back after a request of the worker to settle it was rejected.
     pub(super) fn restore(&mut self, message: SessionMessage) {
         if self.messages.contains_key(&message.id) {
             // The message was adopted meanwhile.
@@ -103,6 +105,7 @@ impl SessionMessages {
         self.has(id, delivery).then(|| self.messages.remove(id))?
     }
 
+    /// Returns whether the session has this delivery of a message.
     pub(super) fn has(&self, id: &str, delivery: u32) -> bool {
         self.messages.get(id).is_some_and(|message| message.delivery == delivery)
     }
@@ -114,7 +117,7 @@ impl SessionMessages {
         }
     }
 
-    /// Records that the worker ended the session in order: it has not died of any message.
+    /// Makes dropping any message release it, because the worker closed the stream itself.
     pub(super) fn release_on_drop(&mut self) {
         for message in self.messages.values_mut() {
             message.on_drop = DropAction::Release;

@@ -1,4 +1,4 @@
-//! Converts problems to statuses of gRPC.
+//! Converts problems to gRPC statuses.
 
 use actix_web::ResponseError;
 use actix_web::http::StatusCode;
@@ -6,7 +6,7 @@ use daemon::api::problem::Problem;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-/// The metadata key of an error's reason, as a word for programs.
+/// The metadata key of an error's machine-readable reason.
 const REASON_METADATA: &str = "reason";
 
 /// Converts a problem to a status.
@@ -29,7 +29,7 @@ pub(super) fn to_status(problem: &Problem) -> Status {
     Status::with_metadata(code, problem.detail(), metadata)
 }
 
-/// Returns why a worker's request is rejected, as a word for programs.
+/// Returns the machine-readable reason why a worker's request is rejected.
 pub(super) fn rejection_code(problem: &Problem) -> &'static str {
     match problem.status_code() {
         StatusCode::FORBIDDEN => "forbidden",

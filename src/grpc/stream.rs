@@ -1,5 +1,5 @@
-//! The stream of a worker: one stream is one session. Credit, messages, replies and revocations go
-//! over the stream; its end ends all of it.
+//! Serves the stream of a worker. One stream is one session: it carries credit, messages, replies
+//! and revocations. When the stream ends, its messages return to their queues.
 
 mod backlog;
 mod requests;
@@ -34,53 +34,55 @@ use tonic::{Status, Streaming};
 /// How long leased messages may take to be sent before the stream stops receiving more.
 const STALL_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// How long one wait for a message lasts before it is renewed.
+/// How long one receive waits for a message. After that, the stream starts another.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What a stream starts with.
+/// What a stream needs to start.
 pub(super) struct StreamStart {
     pub(super) api: Arc<ApiState>,
     pub(super) caller: Authenticated,
     pub(super) signals: IncomingSignals,
     pub(super) phases: watch::Receiver<ServerPhase>,
-    /// Its permit among the streams.
+    /// Counts the stream towards the setting `grpc.streams_max` until it is dropped.
     pub(super) permit: OwnedSemaphorePermit,
-    /// Tracks what is sent to the worker.
+    /// Tracks the step messages that have not been sent yet.
     pub(super) tracker: OutboundTracker,
-    /// The connection of the worker.
+    /// The worker's connection; `None` if it is unknown.
     pub(super) peer: Option<Peer>,
 }
 
-/// A message to the worker, with the permit of a step message; or the status that ends the stream.
+/// A message to the worker, with its permit if it is a step message; or the status that ends the
+/// stream.
 type OutboundItem = Result<(ToWorker, Option<OutboundPermit>), Status>;
 type OutboundSender = mpsc::Sender<OutboundItem>;
 
-/// Starts a stream, and returns the messages to its worker.
+/// Starts a stream. Returns the messages to its worker.
 pub(super) fn start(
     start: StreamStart,
-    from: Streaming<FromWorker>,
+    inbound: Streaming<FromWorker>,
 ) -> BoxStream<'static, Result<ToWorker, Status>> {
-    // With one place, what leaves the stream's own queue is sent at once.
+    // The channel has a capacity of one, so a message that leaves the backlog is sent at once.
     let (sender, receiver) = mpsc::channel::<OutboundItem>(1);
     let tracker = start.tracker.clone();
-    tokio::spawn(serve_worker(start, from, sender));
+    tokio::spawn(serve_worker(start, inbound, sender));
     let messages =
         futures_util::stream::unfold((receiver, tracker), |(mut outbound, tracker)| async move {
             let item = outbound.recv().await?;
-            let sent = item.map(|(message, permit)| {
+            let result = item.map(|(message, permit)| {
                 if let Some(outbound_permit) = permit {
                     tracker.add_to_next_chunk(outbound_permit);
                 }
                 message
             });
-            Some((sent, (outbound, tracker)))
+            Some((result, (outbound, tracker)))
         });
     messages.boxed()
 }
 
 /// How a stream ends.
 enum StreamEnd {
-    /// The worker has closed its half and everything is answered, or nothing is left at a shutdown.
+    /// The worker has closed its half and all its requests are answered, or a draining session has
+    /// no messages left.
     Done,
     /// The worker has disconnected.
     Disconnected,
@@ -88,45 +90,50 @@ enum StreamEnd {
     Error(Status),
 }
 
-async fn serve_worker(start: StreamStart, mut from: Streaming<FromWorker>, out: OutboundSender) {
+/// Opens the session of a stream and serves it until it ends.
+async fn serve_worker(
+    start: StreamStart,
+    mut inbound: Streaming<FromWorker>,
+    outbound: OutboundSender,
+) {
     let StreamStart { api, caller, mut signals, phases, permit, tracker, peer } = start;
     let handshake_timeout = api.settings.grpc.handshake_timeout;
     let answer_timeout = api.settings.http.answer_timeout;
     let hello = async {
-        match tokio::time::timeout(handshake_timeout.0, from.message()).await {
-            Ok(Ok(first)) => expect_hello(first).map_err(|problem| to_status(&problem)),
-            Ok(Err(broken)) => Err(broken),
+        match tokio::time::timeout(handshake_timeout.0, inbound.message()).await {
+            Ok(Ok(message)) => expect_hello(message).map_err(|problem| to_status(&problem)),
+            Ok(Err(status)) => Err(status),
             Err(_) => Err(Status::deadline_exceeded(format!(
                 "no Hello came within {handshake_timeout} (setting grpc.handshake_timeout)"
             ))),
         }
     };
-    let opened = match hello.await {
+    let session_result = match hello.await {
         Ok(hello) => {
             Session::open(&api, &caller, hello).await.map_err(|problem| to_status(&problem))
         }
-        Err(refused) => Err(refused),
+        Err(status) => Err(status),
     };
-    // The permit of the Hello is released.
+    // Releases the permit of the Hello.
     drop(signals.permits.try_recv());
-    let (session, revoked) = match opened {
+    let (session, revocations) = match session_result {
         Ok(parts) => parts,
-        Err(refused) => {
+        Err(status) => {
             // An error means that the worker has disconnected.
-            let _ = out.send(Err(refused)).await;
+            let _ = outbound.send(Err(status)).await;
             return;
         }
     };
     let worker = session.options.worker.as_deref().unwrap_or_default().to_owned();
-    let stream = WorkerStream::new(api, caller, session, out.clone(), tracker.clone());
-    let end = stream.run(from, signals, revoked, phases).await;
+    let stream = WorkerStream::new(api, caller, session, outbound.clone(), tracker.clone());
+    let end = stream.run(inbound, signals, revocations, phases).await;
     tracing::debug!(worker, how = end.as_str(), "a worker's stream has ended");
     drop(permit);
     if let StreamEnd::Error(status) = end {
         // Errors mean that the worker has disconnected, or does not read.
-        let _ = tokio::time::timeout(handshake_timeout.0, out.send(Err(status))).await;
+        let _ = tokio::time::timeout(handshake_timeout.0, outbound.send(Err(status))).await;
     }
-    drop(out);
+    drop(outbound);
     tracker.wait_until_sent(peer, answer_timeout.0).await;
 }
 
@@ -140,9 +147,11 @@ impl StreamEnd {
     }
 }
 
-/// A wait for a message of a queue; it returns no message once the lease queue is closed.
+/// A receive that waits for a message of a queue. It yields `None` when it times out, or when the
+/// lease queue is closed.
 type PendingReceive = BoxFuture<'static, (Arc<str>, Option<LeasedMessage>)>;
 
+/// The state of a stream.
 struct WorkerStream {
     api: Arc<ApiState>,
     caller: Authenticated,
@@ -150,28 +159,29 @@ struct WorkerStream {
     outbound: OutboundSender,
     /// How many more messages the worker wants.
     credit: u32,
-    /// A wait for each queue, while there is credit.
+    /// One receive for each queue, while the worker has credit.
     receives: FuturesUnordered<PendingReceive>,
     messages: SessionMessages,
-    /// Requests under way that settle a message. They complete even if the stream ends.
+    /// Active requests that settle a message. They complete even if the stream ends.
     settlements: FuturesUnordered<BoxFuture<'static, StreamAction>>,
-    /// Other requests under way, and checks by the stream itself. They end with the stream.
+    /// Other active requests, and the active check of attempts. They are cancelled when the stream
+    /// ends.
     actions: FuturesUnordered<BoxFuture<'static, StreamAction>>,
-    /// What waits to be sent to the worker.
+    /// The messages that wait to be sent to the worker.
     backlog: OutboundQueue,
-    /// Tracks what was not sent yet.
+    /// Tracks the step messages that have not been sent yet.
     tracker: OutboundTracker,
-    /// How much of it was sent at the last look.
+    /// How many permits the tracker had released when `read_deadline` was last checked.
     released_count: usize,
-    /// When the next message must have been sent, if the worker reads at all.
+    /// When the stream ends, unless the worker has read a message by then.
     read_deadline: Instant,
-    /// When the stream stops receiving, unless leased messages were sent by then.
-    stall_at: Instant,
+    /// When the stream stops receiving, unless the backlog has capacity by then.
+    stall_deadline: Instant,
     /// Whether the worker has closed its half.
     is_closed: bool,
     /// Whether the manager is shutting down: no more messages are leased.
     is_draining: bool,
-    /// Whether a check of attempts is under way.
+    /// Whether a check of attempts is active.
     is_checking: bool,
 }
 
@@ -197,7 +207,7 @@ impl WorkerStream {
             tracker,
             released_count: 0,
             read_deadline: clock::timer_now(),
-            stall_at: clock::timer_now(),
+            stall_deadline: clock::timer_now(),
             is_closed: false,
             is_draining: false,
             is_checking: false,
@@ -207,24 +217,25 @@ impl WorkerStream {
     /// Serves the worker until the stream ends.
     async fn run(
         mut self,
-        from: Streaming<FromWorker>,
+        inbound: Streaming<FromWorker>,
         signals: IncomingSignals,
-        revoked: mpsc::UnboundedReceiver<LeaseRevocation>,
+        revocations: mpsc::UnboundedReceiver<LeaseRevocation>,
         phases: watch::Receiver<ServerPhase>,
     ) -> StreamEnd {
-        let end = self.serve(from, signals, revoked, phases).await;
-        // The worker does not receive the results of these.
+        let end = self.serve(inbound, signals, revocations, phases).await;
+        // The worker does not receive the results of these settlements.
         let settlements = std::mem::take(&mut self.settlements);
         tokio::spawn(settlements.for_each(|_| std::future::ready(())));
         end
     }
 
+    /// Handles the events of the stream until one ends it.
     #[allow(clippy::too_many_lines, reason = "one select over what a stream waits for")]
     async fn serve(
         &mut self,
-        mut from: Streaming<FromWorker>,
+        mut inbound: Streaming<FromWorker>,
         mut signals: IncomingSignals,
-        mut revoked: mpsc::UnboundedReceiver<LeaseRevocation>,
+        mut revocations: mpsc::UnboundedReceiver<LeaseRevocation>,
         mut phases: watch::Receiver<ServerPhase>,
     ) -> StreamEnd {
         let requests_max = self.api.settings.grpc.credit_max as usize;
@@ -234,22 +245,23 @@ impl WorkerStream {
         let (api, caller) = (self.api.clone(), self.caller.clone());
         let mut token_revoked = std::pin::pin!(caller.wait_revoked(&api));
         loop {
-            if let Some(end) = self.find_end() {
+            if let Some(end) = self.finish_if_idle() {
                 return end;
             }
-            let (has_backlog, open) = (!self.backlog.is_empty(), self.outbound.clone());
-            let unanswered = self.settlements.len() + self.actions.len();
-            let can_read = !self.is_closed && unanswered + self.backlog.len() < requests_max;
-            let (can_lease, is_waiting) = (self.backlog.has_capacity(), !self.receives.is_empty());
+            let (has_backlog, sender) = (!self.backlog.is_empty(), self.outbound.clone());
+            let active_requests = self.settlements.len() + self.actions.len();
+            let can_read = !self.is_closed && active_requests + self.backlog.len() < requests_max;
+            let can_lease = self.backlog.has_capacity();
+            let is_receiving = !self.receives.is_empty();
             let is_sending = has_backlog || self.tracker.is_pending();
             // These are copied before the select, which borrows `self`.
-            let (read_until, stalls_at) = (self.read_deadline, self.stall_at);
+            let (read_deadline, stall_deadline) = (self.read_deadline, self.stall_deadline);
             tokio::select! {
-                permit = open.reserve(), if has_backlog => match permit {
+                permit = sender.reserve(), if has_backlog => match permit {
                     Ok(permit) => self.send_next(permit),
                     Err(_) => return StreamEnd::Disconnected,
                 },
-                () = tokio::time::sleep_until(read_until), if is_sending => {
+                () = tokio::time::sleep_until(read_deadline), if is_sending => {
                     let released = self.tracker.released_count();
                     if released != std::mem::replace(&mut self.released_count, released) {
                         self.read_deadline = self.next_read_deadline();
@@ -260,59 +272,60 @@ impl WorkerStream {
                         "nothing was read for {limit} (setting http.answer_timeout)"
                     )));
                 }
-                Some((queue, received)) = self.receives.next(), if can_lease && is_waiting =>
+                Some((queue, received)) = self.receives.next(), if can_lease && is_receiving => {
                     match received {
-                    Some(leased) => self.enqueue_message(queue, leased),
-                    None if self.session.lease_queue.is_closed() => {
-                        return StreamEnd::Error(server_stopping())
+                        Some(leased) => self.enqueue_message(queue, leased),
+                        None if self.session.lease_queue.is_closed() => {
+                            return StreamEnd::Error(server_stopping())
+                        }
+                        None => self.receive_from(queue),
                     }
-                    None => self.receive_from(queue),
-                },
-                // A wait that is not polled must neither be notified of messages nor keep permits:
-                // others could use them.
-                () = tokio::time::sleep_until(stalls_at), if !can_lease && is_waiting => {
+                }
+                // A receive that is not polled would hold notifications and permits that other
+                // workers could use.
+                () = tokio::time::sleep_until(stall_deadline), if !can_lease && is_receiving => {
                     self.receives.clear();
                 }
-                Some(answer) = self.settlements.next() => {
-                    if let Some(end) = self.apply(answer) {
+                Some(action) = self.settlements.next() => {
+                    if let Some(end) = self.apply(action) {
                         return end;
                     }
                 }
-                Some(answer) = self.actions.next() => {
-                    if let Some(end) = self.apply(answer) {
+                Some(action) = self.actions.next() => {
+                    if let Some(end) = self.apply(action) {
                         return end;
                     }
                 }
-                incoming = from.message(), if can_read => match incoming {
+                incoming = inbound.message(), if can_read => match incoming {
                     Ok(Some(FromWorker { say: request })) => {
-                        // Each message has its permit.
+                        // The permits arrive in the order of the messages.
                         let permit = signals.permits.try_recv().ok();
                         let problem = request.and_then(|say| self.handle_request(say, permit));
                         if let Some(problem) = problem {
                             return StreamEnd::Error(to_status(&problem));
                         }
                     }
-                    // A stream that was reset also looks like this.
+                    // A stream that was reset also yields `None`; its event tells them apart.
                     Ok(None) => match signals.events.try_recv() {
                         Ok(IncomingEvent::Aborted) => return StreamEnd::Disconnected,
-                        Ok(other) => self.handle_incoming_event(other),
+                        Ok(event) => self.handle_incoming_event(event),
                         Err(_) => self.close_inbound(),
                     },
-                    Err(broken) => return StreamEnd::Error(broken),
+                    Err(status) => return StreamEnd::Error(status),
                 },
-                Some(other) = signals.events.recv() => match other {
+                Some(event) = signals.events.recv() => match event {
                     IncomingEvent::Aborted => return StreamEnd::Disconnected,
-                    other => self.handle_incoming_event(other),
+                    IncomingEvent::TooLarge(..) => self.handle_incoming_event(event),
                 },
-                Some(ended) = revoked.recv() => self.handle_revocation(&ended),
+                Some(revocation) = revocations.recv() => self.handle_revocation(&revocation),
                 _ = check_interval.tick() => self.check_attempts(),
                 () = &mut token_revoked => {
-                    let reason = "the token is not good any more";
+                    let reason = "the token is no longer valid";
                     return StreamEnd::Error(Status::unauthenticated(reason));
                 }
-                changed = phases.changed() => {
+                result = phases.changed() => {
                     let phase = *phases.borrow_and_update();
-                    if changed.is_err() || phase == ServerPhase::Stopping {
+                    if result.is_err() || phase == ServerPhase::Stopping {
                         return StreamEnd::Error(server_stopping());
                     }
                     self.start_drain();
@@ -322,10 +335,11 @@ impl WorkerStream {
         }
     }
 
-    /// Returns how the stream ends, if nothing is left to do on it.
-    fn find_end(&mut self) -> Option<StreamEnd> {
-        let is_answered = self.settlements.is_empty() && self.actions.is_empty();
-        if !is_answered || !self.backlog.is_empty() {
+    /// Returns how the stream ends, if no work is left on it. If the worker closed its half, its
+    /// messages are released: it has not crashed because of any of them.
+    fn finish_if_idle(&mut self) -> Option<StreamEnd> {
+        let has_requests = !self.settlements.is_empty() || !self.actions.is_empty();
+        if has_requests || !self.backlog.is_empty() {
             return None;
         }
         if self.is_closed {
@@ -388,14 +402,15 @@ impl WorkerStream {
         );
     }
 
+    /// Enqueues a leased message for the worker, and receives another while there is credit.
     fn enqueue_message(&mut self, queue: Arc<str>, mut leased: LeasedMessage) {
-        let permit = leased.permit.take().map(|acquired| self.tracker.track(acquired));
+        let permit = leased.permit.take().map(|permit| self.tracker.track(permit));
         let message = to_step_message(&queue, &self.session.vhost, &leased);
         let (id, receipt) = (leased.id.clone(), message.receipt.clone());
         let lease_owner = (self.session.lease_queue.clone(), self.session.revocations.clone());
         self.messages.insert(SessionMessage::new((id, leased.delivery), lease_owner, receipt));
         let leased_ahead = Some(LeasedAhead { id: leased.id, bytes: message.body.len(), permit });
-        self.stall_at = clock::timer_now() + STALL_TIMEOUT;
+        self.stall_deadline = clock::timer_now() + STALL_TIMEOUT;
         self.enqueue_outbound(Outbound {
             message: ToWorkerMessage::Message(message),
             leased: leased_ahead,
@@ -408,6 +423,7 @@ impl WorkerStream {
         }
     }
 
+    /// Applies an action. Returns how the stream ends, if the action closes it.
     fn apply(&mut self, action: StreamAction) -> Option<StreamEnd> {
         match action {
             StreamAction::Send(message) => self.enqueue(message),
@@ -417,20 +433,20 @@ impl WorkerStream {
                 }
                 self.enqueue(ToWorkerMessage::Taken(rejection));
             }
-            StreamAction::Extended(receipt, text, confirmation) => {
-                self.adopt_message(&receipt, text);
+            StreamAction::Extended(receipt, receipt_text, confirmation) => {
+                self.adopt_message(&receipt, receipt_text);
                 self.enqueue(confirmation);
             }
-            StreamAction::Revoked(receipt, gone) => {
+            StreamAction::Revoked(receipt, notice) => {
                 self.messages.remove(&receipt.id, receipt.delivery).map(SessionMessage::disarm);
-                self.enqueue(ToWorkerMessage::Gone(gone));
+                self.enqueue(ToWorkerMessage::Gone(notice));
             }
-            StreamAction::AttemptsChecked(gone) => {
+            StreamAction::AttemptsChecked(ended_attempts) => {
                 self.is_checking = false;
-                for (receipt, gone) in gone {
+                for (receipt, notice) in ended_attempts {
                     if let Some(removed) = self.messages.remove(&receipt.id, receipt.delivery) {
                         removed.disarm();
-                        self.enqueue(ToWorkerMessage::Gone(gone));
+                        self.enqueue(ToWorkerMessage::Gone(notice));
                     }
                 }
             }
@@ -439,17 +455,17 @@ impl WorkerStream {
         None
     }
 
-    /// Adopts a message that the worker may have received before, for example in another session.
-    fn adopt_message(&mut self, receipt: &Receipt, text: String) {
+    /// Adopts a message that the worker has, for example from an earlier session.
+    fn adopt_message(&mut self, receipt: &Receipt, receipt_text: String) {
         let (id, delivery, revocations) =
             (receipt.id.as_str(), receipt.delivery, &self.session.revocations);
         let Ok(lease_queue) = find_lease_queue(&self.api, &receipt.vhost) else { return };
-        // Its lease may have ended again by now.
+        // Its lease may have ended meanwhile.
         if !self.messages.has(id, delivery) && lease_queue.is_leased_to(id, delivery, revocations) {
             let message = SessionMessage::new(
                 (id.into(), delivery),
                 (lease_queue, revocations.clone()),
-                text,
+                receipt_text,
             );
             self.messages.insert(message.into_delivered());
         }
@@ -457,9 +473,9 @@ impl WorkerStream {
 
     /// Handles the revocation of a lease by the lease queue.
     fn handle_revocation(&mut self, revocation: &LeaseRevocation) {
-        let LeaseRevocation { id, delivery, reason: why } = revocation;
+        let LeaseRevocation { id, delivery, reason } = revocation;
         let Some(message) = self.messages.remove(id, *delivery) else { return };
-        let reason = match why {
+        let reason_text = match reason {
             RevokeReason::LeaseEnded => "lease expired",
             RevokeReason::AttemptEnded(AttemptEnd::Answered) => "settled",
             RevokeReason::AttemptEnded(AttemptEnd::Cancelled) => "cancelled",
@@ -467,40 +483,42 @@ impl WorkerStream {
         };
         self.enqueue(ToWorkerMessage::Gone(Gone {
             receipt: message.disarm(),
-            reason: reason.to_owned(),
+            reason: reason_text.to_owned(),
         }));
     }
 
     /// Checks whether the attempts of the worker's messages have ended. The lease queue is notified
-    /// of most ends at once, but not of a reply by hand.
+    /// of most ends at once, but not of a reply that an operator gives.
     fn check_attempts(&mut self) {
         if self.is_checking || self.messages.is_empty() {
             return;
         }
         self.is_checking = true;
-        let (api, texts) = (self.api.clone(), self.messages.receipts());
+        let (api, receipt_texts) = (self.api.clone(), self.messages.receipts());
         self.actions.push(
             async move {
-                let mut gone = Vec::new();
-                for text in texts {
-                    let Ok(receipt) = Receipt::parse(&text) else { continue };
-                    if let Some(why) = find_attempt_end(&api, &receipt.id).await {
-                        gone.push((receipt, Gone { receipt: text, reason: why.to_owned() }));
+                let mut ended_attempts = Vec::new();
+                for receipt_text in receipt_texts {
+                    let Ok(receipt) = Receipt::parse(&receipt_text) else { continue };
+                    if let Some(reason) = find_attempt_end(&api, &receipt.id).await {
+                        let notice = Gone { receipt: receipt_text, reason: reason.to_owned() };
+                        ended_attempts.push((receipt, notice));
                     }
                 }
-                StreamAction::AttemptsChecked(gone)
+                StreamAction::AttemptsChecked(ended_attempts)
             }
             .boxed(),
         );
     }
 
-    /// Handles that the worker closed its half: it can reply to no more messages on this stream.
+    /// Stops receiving, because the worker closed its half and can send no more replies.
     fn close_inbound(&mut self) {
         self.is_closed = true;
         self.credit = 0;
         self.receives.clear();
     }
 
+    /// Stops receiving, and notifies the worker that the manager stops.
     fn start_drain(&mut self) {
         if !self.is_draining {
             self.is_draining = true;

@@ -1,4 +1,4 @@
-//! What a stream does in response to a worker's request.
+//! Decides what a stream does after a worker's request.
 
 use super::conversions::to_taken;
 use super::session_messages::SessionMessage;
@@ -6,7 +6,6 @@ use super::status::{rejection_code, to_status};
 use super::wire::to_worker::Say as ToWorkerMessage;
 use super::wire::{Gone, Taken};
 use bus::lease_queue::{LeaseQueue, NotCommitted, ReplyOutcome};
-
 use daemon::api::leases::{Receipt, embedded_bus, find_lease_queue};
 use daemon::api::problem::Problem;
 use daemon::api::state::ApiState;
@@ -14,17 +13,17 @@ use daemon::api::token::Authenticated;
 use std::sync::Arc;
 use tonic::{Code, Status};
 
-/// What a stream does in response to a worker's request.
+/// What a stream does after a worker's request, or after its check of attempts.
 pub(super) enum StreamAction {
     Send(ToWorkerMessage),
-    /// Reports that the request is rejected. The session keeps the message, if it had it.
+    /// Reports that the request is rejected. The session keeps its message.
     Rejected(Option<SessionMessage>, Taken),
-    /// Reports that a lease was extended, explicitly or by progress. The session has this message,
-    /// with this text of its receipt.
+    /// Confirms that a lease was extended, by request or by progress. The session adopts the
+    /// message with this receipt; the text is the receipt as the worker sent it.
     Extended(Receipt, String, ToWorkerMessage),
-    /// Reports that a message is no longer the worker's.
+    /// Reports that the worker no longer has a message.
     Revoked(Receipt, Gone),
-    /// Reports these messages whose attempts have ended.
+    /// Reports the messages whose attempts have ended.
     AttemptsChecked(Vec<(Receipt, Gone)>),
     /// Closes the stream.
     Close(Status),
@@ -41,12 +40,13 @@ pub(super) async fn authorize_settlement(
     Ok(lease_queue)
 }
 
+/// Builds the status of a stream that ends because the manager stops.
 pub(super) fn server_stopping() -> Status {
     Status::unavailable("the manager stops: connect again, and send what is not answered once more")
 }
 
-/// Returns the action after a reply was committed, or failed to be. If it failed, the message
-/// returns to its queue with the stream.
+/// Returns the action after the commit of a reply or a nack. If the commit failed, the stream is
+/// closed, and the message returns to its queue.
 pub(super) fn action_after_commit(
     receipt: String,
     outcome: Result<ReplyOutcome, NotCommitted>,
@@ -67,24 +67,26 @@ pub(super) fn action_after_commit(
     }
 }
 
-/// Returns the action after a request about a message that the worker does not have.
+/// Returns the action after a request failed. A problem with a reason means that the worker no
+/// longer has the message.
 pub(super) fn action_without_lease(
     receipt: Receipt,
-    text: String,
+    receipt_text: String,
     message: Option<SessionMessage>,
     problem: &Problem,
 ) -> StreamAction {
     match problem.reason() {
         Some(reason) => {
             message.map(SessionMessage::disarm);
-            StreamAction::Revoked(receipt, Gone { receipt: text, reason: reason.to_owned() })
+            let notice = Gone { receipt: receipt_text, reason: reason.to_owned() };
+            StreamAction::Revoked(receipt, notice)
         }
-        None => action_after_rejection(text, message, problem),
+        None => action_after_rejection(receipt_text, message, problem),
     }
 }
 
-/// Returns the action after a rejected request: the reason why repeating it is useless, or the end
-/// of the stream if the worker should retry later.
+/// Returns the action after a rejected request. If the worker should retry it later, the stream is
+/// closed.
 pub(super) fn action_after_rejection(
     receipt: String,
     message: Option<SessionMessage>,
@@ -97,7 +99,7 @@ pub(super) fn action_after_rejection(
     StreamAction::Rejected(message, rejection(receipt, problem))
 }
 
-/// Builds the answer that says why repeating a request is useless.
+/// Builds the answer to a request that the worker must not retry.
 pub(super) fn rejection(receipt: String, problem: &Problem) -> Taken {
     let why_not = rejection_code(problem).to_owned();
     Taken { receipt, changed: false, why_not, detail: problem.detail().to_owned() }

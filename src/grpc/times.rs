@@ -1,4 +1,4 @@
-//! Converts times and durations of protobuf.
+//! Converts times and durations from and to protobuf.
 
 use daemon::api::leases::{self, check_bounds};
 use daemon::api::problem::Problem;
@@ -6,9 +6,13 @@ use engine::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
 
-const NANOSECONDS: i64 = 1_000_000_000;
+const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
-/// Parses a duration within its bounds, if there is one.
+/// Parses an optional duration.
+///
+/// # Errors
+///
+/// Returns an error that names `key` if the duration is out of bounds.
 pub(super) fn parse_duration(
     key: &str,
     value: Option<prost_types::Duration>,
@@ -23,8 +27,11 @@ pub(super) fn parse_duration(
 
 /// Converts the end of a lease.
 pub(super) fn lease_end(end: Instant) -> prost_types::Timestamp {
-    let Timestamp(at) = leases::to_wall_clock(end).0;
-    let (seconds, nanos) = (at.div_euclid(NANOSECONDS), at.rem_euclid(NANOSECONDS) as i32);
+    let Timestamp(nanoseconds) = leases::to_wall_clock(end).0;
+    let (seconds, nanos) = (
+        nanoseconds.div_euclid(NANOSECONDS_PER_SECOND),
+        nanoseconds.rem_euclid(NANOSECONDS_PER_SECOND) as i32,
+    );
     prost_types::Timestamp { seconds, nanos }
 }
 

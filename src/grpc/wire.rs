@@ -1,4 +1,4 @@
-//! The code generated from `proto/workers.proto`; `tests/fast/grpc/generated.rs` checks that it is
+//! The code generated from `proto/workers.proto`. `tests/fast/grpc/generated.rs` checks that it is
 //! up to date.
 
 #[allow(clippy::all, missing_docs, reason = "generated")]
@@ -16,5 +16,5 @@ mod service;
 pub use messages::*;
 pub use service::workers_server;
 
-/// The descriptors of the file and of its imports, for reflection.
+/// The encoded descriptors of `proto/workers.proto` and its imports, for the reflection service.
 pub const DESCRIPTORS: &[u8] = include_bytes!("wire/workers.bin");

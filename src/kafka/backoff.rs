@@ -1,10 +1,10 @@
-//! The backoff while brokers do not answer, or refuse.
+//! The backoff between tries to reach the brokers, or to start a producer.
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use bus::KafkaSection;
 use std::time::Duration;
 
-/// Delays from the setting `reconnect_min`, doubled each time, up to `reconnect_max`.
+/// Exponential delays with jitter, from the setting `reconnect_min` to `reconnect_max`.
 pub(super) struct BrokerBackoff {
     delays: ExponentialBackoff,
     max: Duration,
@@ -21,7 +21,8 @@ impl BrokerBackoff {
         BrokerBackoff { delays: builder.build(), max }
     }
 
+    /// Returns the next delay, and advances the backoff.
     pub(super) fn next_delay(&mut self) -> Duration {
-        self.delays.next().map_or(self.max, |pause| pause.min(self.max))
+        self.delays.next().map_or(self.max, |delay| delay.min(self.max))
     }
 }

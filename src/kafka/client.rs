@@ -1,4 +1,4 @@
-//! The clients of the library: their properties, and the events of their threads.
+//! Configures the clients of the library, and forwards the events of their threads.
 
 use bus::KafkaSection;
 use rdkafka::client::ClientContext;
@@ -10,25 +10,25 @@ use rdkafka::producer::{BaseProducer, ProducerContext};
 use std::thread;
 use tokio::sync::mpsc;
 
-/// The most bytes of messages in one request. A larger message is sent alone.
+/// The size limit of a batch of messages in bytes. A larger message is sent alone.
 pub(super) const BATCH_BYTES: usize = 128 * 1024;
 
-/// How long the library waits for a missing topic that may be in creation.
+/// How long the library waits for a missing topic, which may just have been created.
 const TOPIC_WAIT_MS: u32 = 5_000;
 
-/// The longest time that the library lets an application not poll. The bus does not poll while
-/// there is no room, however long that takes.
+/// The longest time between two polls of a consumer. The bus does not poll while its limit of
+/// unsettled records is reached, however long that takes.
 const POLL_INTERVAL_MAX_MS: u32 = 86_400_000;
 
 /// An event from a thread of the library.
 pub(super) enum ClientEvent {
-    /// A message was written, in this partition at this offset, or failed.
+    /// A message was written, with its partition and offset, or failed.
     Delivered { number: usize, result: Result<(i32, i64), RDKafkaErrorCode> },
-    /// A producer was closed. It reports nothing more of the messages up to this number.
+    /// A producer was closed. No delivery report of a message up to the number `last` follows.
     ProducerClosed { last: usize },
     /// No broker can be reached.
     AllBrokersDown,
-    /// An error in the library's words. It does not say whether the client still works.
+    /// An error message of the library. It may be transient or permanent.
     Error(String),
 }
 
@@ -75,11 +75,11 @@ impl ProducerContext for EventContext {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
-        let outcome = match result {
+        let result = match result {
             Ok(record) => Ok((record.partition(), record.offset())),
             Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)),
         };
-        let _ = self.0.send(ClientEvent::Delivered { number, result: outcome });
+        let _ = self.0.send(ClientEvent::Delivered { number, result });
     }
 }
 
@@ -102,10 +102,12 @@ impl ClientConfigs<'_> {
         Ok(())
     }
 
+    /// Returns the properties of all clients. Properties of the settings come first, so they cannot
+    /// override those that the bus depends on.
     fn common_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
-        let is_debugged = self.0.properties.0.contains_key("debug");
-        config.set_log_level(if is_debugged {
+        let is_debug_enabled = self.0.properties.0.contains_key("debug");
+        config.set_log_level(if is_debug_enabled {
             RDKafkaLogLevel::Debug
         } else {
             RDKafkaLogLevel::Info
@@ -115,13 +117,13 @@ impl ClientConfigs<'_> {
             config.set(name, value);
         }
         config.set("bootstrap.servers", self.0.servers.0.join(","));
-        // The retention of a topic that a broker creates by itself would be the broker's default.
+        // A topic that a broker creates itself would have the broker's default retention.
         config.set("allow.auto.create.topics", "false");
         config
     }
 
-    /// Returns the properties of a producer. It keeps a message until all in-sync replicas have it,
-    /// however long that takes; no message is duplicated or skipped on the way.
+    /// Returns the properties of a producer. It retries until all in-sync replicas have a message,
+    /// without a timeout, and is idempotent: no retry duplicates or reorders messages.
     pub(super) fn producer_config(&self) -> ClientConfig {
         let mut config = self.common_config();
         config
@@ -139,9 +141,9 @@ impl ClientConfigs<'_> {
         config
     }
 
-    /// Returns the properties of a consumer. It reads what it is assigned and commits nothing, and
-    /// skips records of aborted transactions. The library needs the name of a group, which it does
-    /// not join.
+    /// Returns the properties of a consumer. It reads its assigned partitions, commits no offsets,
+    /// and skips records of aborted transactions. The library requires the name of a group, which
+    /// the consumer does not join.
     pub(super) fn consumer_config(&self, group: &str) -> ClientConfig {
         let kibibytes = (self.0.replies_bytes_max / 1024).clamp(1, 2_097_151).to_string();
         let mut config = self.common_config();
@@ -164,12 +166,12 @@ impl ClientConfigs<'_> {
     }
 }
 
-/// Explains an error of the library in plain words.
+/// Formats an error of the library for people.
 #[allow(clippy::wildcard_enum_match_arm, reason = "the library's errors are non-exhaustive")]
 pub(super) fn explain(error: &KafkaError) -> String {
     match error {
-        KafkaError::ClientConfig(_, why, name, _) => format!("the property {name}: {why}"),
-        KafkaError::ClientCreation(why) | KafkaError::AdminOpCreation(why) => why.clone(),
+        KafkaError::ClientConfig(_, reason, name, _) => format!("the property {name}: {reason}"),
+        KafkaError::ClientCreation(reason) | KafkaError::AdminOpCreation(reason) => reason.clone(),
         other => match other.rdkafka_error_code() {
             Some(code) => code.to_string(),
             None => other.to_string(),
@@ -177,7 +179,7 @@ pub(super) fn explain(error: &KafkaError) -> String {
     }
 }
 
-/// Closes a client on its own thread, because closing may wait for threads of the library.
+/// A client that is closed on its own thread, because closing it may block.
 pub(super) struct ClosedOnThread<T: Send + 'static>(Option<T>);
 
 impl<T: Send + 'static> ClosedOnThread<T> {
@@ -211,8 +213,7 @@ mod tests {
     use super::super::test_support;
     use super::*;
 
-    /// The tests with brokers do not show what these settings are for: most would pass without
-    /// them.
+    /// Most tests with brokers would pass without these properties.
     #[test]
     fn guarantees_are_configured_whatever_the_settings_say() {
         let mut section = test_support::section();
@@ -220,11 +221,11 @@ mod tests {
             section.properties.0.insert(name.to_owned(), "other".to_owned());
         }
         let configs = ClientConfigs::new(&section);
-        for (config, wanted) in [
+        for (config, expected) in [
             (configs.producer_config(), &PRODUCER[..]),
             (configs.consumer_config("g"), &CONSUMER[..]),
         ] {
-            for (name, value) in wanted {
+            for (name, value) in expected {
                 assert_eq!(config.get(name), Some(*value), "{name}");
             }
             assert_eq!(config.get("allow.auto.create.topics"), Some("false"));
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(ClientConfigs::new(&section).check(), Ok(()));
         section.properties.0.insert("sasl.mechanism".to_owned(), "GUESSING".to_owned());
         section.properties.0.insert("security.protocol".to_owned(), "SASL_SSL".to_owned());
-        let why = ClientConfigs::new(&section).check().expect_err("unknown");
-        assert!(why.contains("GUESSING") || why.contains("sasl"), "{why}");
+        let reason = ClientConfigs::new(&section).check().expect_err("an unknown mechanism");
+        assert!(reason.contains("GUESSING") || reason.contains("sasl"), "{reason}");
     }
 }

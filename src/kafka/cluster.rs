@@ -1,4 +1,4 @@
-//! Inspects topics, and creates them. Whatever waits for brokers runs on a thread that may block.
+//! Inspects and creates topics. Blocking calls of the library run on the blocking thread pool.
 
 use super::client::{ClientConfigs, ClosedOnThread, EventContext, explain};
 use super::topic::{TopicInfo, TopicRetention, TopicStatus, retention_for};
@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The partitions of the reply topic. It is read by one process, so one is enough.
+/// The number of partitions of the reply topic. One process reads it, so one suffices.
 const REPLY_TOPIC_PARTITIONS: i32 = 1;
 
 /// What to inspect of a topic.
 #[derive(Clone, Debug)]
 pub(super) struct TopicQuery {
     pub(super) topic: String,
-    /// The partitions whose watermarks are needed; `None`: all.
+    /// The partitions whose watermarks are needed; `None` for all.
     pub(super) watermarks_of: Option<Vec<i32>>,
 }
 
-/// Asks the brokers about topics, over its own client.
+/// Inspects and creates topics, over its own client.
 #[derive(Clone)]
 pub(super) struct TopicAdmin(Arc<ClosedOnThread<AdminClient<EventContext>>>);
 
@@ -36,7 +36,7 @@ impl TopicAdmin {
     ///
     /// # Errors
     ///
-    /// The brokers do not answer.
+    /// Returns an error if the brokers do not answer.
     pub(super) async fn inspect_topics(
         &self,
         queries: Vec<TopicQuery>,
@@ -44,26 +44,25 @@ impl TopicAdmin {
     ) -> Result<Vec<TopicStatus>, String> {
         let cluster = self.clone();
         let blocking_queries = queries.clone();
-        let inspected = actix_rt::task::spawn_blocking(move || {
+        let result = actix_rt::task::spawn_blocking(move || {
             let inspect = |query: &TopicQuery| cluster.inspect_topic(query, timeout);
             blocking_queries.iter().map(inspect).collect::<Result<Vec<_>, String>>()
         });
-        let mut statuses = inspected.await.map_err(|error| error.to_string())??;
-        let existing = queries.iter().zip(&mut statuses);
-        let there = existing.filter_map(|(query, status)| match status {
+        let mut statuses = result.await.map_err(|error| error.to_string())??;
+        let topics = queries.iter().zip(&mut statuses).filter_map(|(query, status)| match status {
             TopicStatus::Exists(topic) => Some((query.topic.as_str(), topic)),
             TopicStatus::Missing | TopicStatus::Refused(_) => None,
         });
-        self.load_retention(there.collect(), timeout).await;
+        self.load_retention(topics.collect(), timeout).await;
         Ok(statuses)
     }
 
     fn inspect_topic(&self, query: &TopicQuery, timeout: Duration) -> Result<TopicStatus, String> {
         let Some(admin) = self.0.get() else { return Err("the client has ended".to_owned()) };
         let (client, name) = (admin.inner(), query.topic.as_str());
-        let found = client.fetch_metadata(Some(name), timeout);
-        let found = found.map_err(|error| explain(&error))?;
-        let Some(topic) = found.topics().iter().find(|topic| topic.name() == name) else {
+        let metadata = client.fetch_metadata(Some(name), timeout);
+        let metadata = metadata.map_err(|error| explain(&error))?;
+        let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == name) else {
             return Ok(TopicStatus::Missing);
         };
         match topic.error().map(RDKafkaErrorCode::from) {
@@ -80,13 +79,13 @@ impl TopicAdmin {
             return Ok(TopicStatus::Missing);
         }
         let all = || (0..partitions).collect();
-        let mut ends = BTreeMap::new();
+        let mut watermarks = BTreeMap::new();
         for partition in query.watermarks_of.clone().unwrap_or_else(all) {
             if partition >= partitions {
                 continue;
             }
             match client.fetch_watermarks(name, partition, timeout) {
-                Ok(found) => drop(ends.insert(partition, found)),
+                Ok(low_and_high) => drop(watermarks.insert(partition, low_and_high)),
                 // The topic was deleted meanwhile.
                 Err(error) if is_missing_topic_error(&error) => return Ok(TopicStatus::Missing),
                 Err(error) => return Err(explain(&error)),
@@ -94,31 +93,31 @@ impl TopicAdmin {
         }
         Ok(TopicStatus::Exists(TopicInfo {
             partitions,
-            watermarks: ends,
+            watermarks,
             retention: TopicRetention::default(),
         }))
     }
 
-    /// Loads the retention of topics. Without permission for that it stays unknown.
+    /// Loads the retention of topics. It stays unknown if the brokers refuse the request.
     async fn load_retention(&self, mut topics: Vec<(&str, &mut TopicInfo)>, timeout: Duration) {
         let Some(admin) = self.0.get() else { return };
-        let wanted: Vec<ResourceSpecifier<'_>> =
+        let resources: Vec<ResourceSpecifier<'_>> =
             topics.iter().map(|(name, _)| ResourceSpecifier::Topic(name)).collect();
-        if wanted.is_empty() {
+        if resources.is_empty() {
             return;
         }
         let options = AdminOptions::new().request_timeout(Some(timeout));
-        let described = match admin.describe_configs(&wanted, &options).await {
-            Ok(described) => described,
+        let configs = match admin.describe_configs(&resources, &options).await {
+            Ok(configs) => configs,
             Err(error) => {
                 let error = explain(&error);
-                tracing::debug!(error, "the brokers do not tell how long topics keep messages");
+                tracing::debug!(error, "the brokers do not report the retention of topics");
                 return;
             }
         };
-        for ((_, topic), described) in topics.iter_mut().zip(described) {
-            let Ok(settings) = described else { continue };
-            let value = |name: &str| settings.get(name).and_then(|entry| entry.value.as_deref());
+        for ((_, topic), config) in topics.iter_mut().zip(configs) {
+            let Ok(config) = config else { continue };
+            let value = |name: &str| config.get(name).and_then(|entry| entry.value.as_deref());
             topic.retention =
                 TopicRetention::from_config(value("retention.ms"), value("cleanup.policy"));
         }
@@ -136,43 +135,35 @@ impl TopicAdmin {
             if topic == section.reply_topic { REPLY_TOPIC_PARTITIONS } else { section.partitions };
         let retention_ms =
             retention_for(section.retention.0, reply_timeout).as_millis().to_string();
-        let bytes = section.message_bytes_max.to_string();
+        let message_bytes = section.message_bytes_max.to_string();
         let replication = TopicReplication::Fixed(section.replication);
-        let mut new =
+        let mut new_topic =
             NewTopic::new(topic, partitions, replication).set("retention.ms", &retention_ms);
-        // Replies have their own limit, which names who sent too much.
+        // The manager limits replies itself, so that it can report which worker sent too much.
         if topic != section.reply_topic {
-            new = new.set("max.message.bytes", &bytes);
+            new_topic = new_topic.set("max.message.bytes", &message_bytes);
         }
         let Some(admin) = self.0.get() else { return Err("the client has ended".to_owned()) };
         let timeout = Some(section.request_timeout.0);
         let options = AdminOptions::new().request_timeout(timeout).operation_timeout(timeout);
-        let created = admin.create_topics([&new], &options).await;
-        let created = created.map_err(|error| explain(&error))?.pop();
-        match created {
+        let results = admin.create_topics([&new_topic], &options).await;
+        match results.map_err(|error| explain(&error))?.pop() {
             Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => Ok(()),
             Some(Err((_, code))) => Err(code.to_string()),
             Some(Ok(_)) | None => {
-                tracing::info!(
-                    topic,
-                    partitions,
-                    retention_ms = retention_ms,
-                    "a topic is created"
-                );
+                tracing::info!(topic, partitions, retention_ms, "a topic is created");
                 Ok(())
             }
         }
     }
 }
 
-/// Returns whether an error says that a topic, or a partition of it, does not exist.
-#[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
+/// Returns whether an error means that a topic, or a partition of it, does not exist.
 pub(super) fn is_missing_topic_error(error: &KafkaError) -> bool {
     error.rdkafka_error_code().is_some_and(is_missing_topic_code)
 }
 
-/// Returns whether a code says that a topic, or a partition of it, does not exist.
-#[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
+/// Returns whether a code means that a topic, or a partition of it, does not exist.
 pub(super) fn is_missing_topic_code(code: RDKafkaErrorCode) -> bool {
     matches!(
         code,
@@ -187,18 +178,18 @@ pub(super) fn is_missing_topic_code(code: RDKafkaErrorCode) -> bool {
 pub struct TopicSurvey {
     /// Whether the reply topic exists.
     pub has_reply_topic: bool,
-    /// Unusable topics, each with its name and the reason.
+    /// The unusable topics, each with the reason.
     pub problems: Vec<(String, String)>,
     /// The queues whose topics do not exist.
     pub missing_queues: Vec<Arc<str>>,
 }
 
-/// Inspects the topics of queues and the reply topic, without changing anything. `reply_timeouts`
-/// has the longest time that steps wait for a reply, by queue.
+/// Inspects the reply topic and the topics of queues, without side effects. `reply_timeouts` has
+/// the longest time that steps wait for a reply, by queue.
 ///
 /// # Errors
 ///
-/// The brokers do not answer.
+/// Returns an error if the brokers do not answer.
 pub async fn survey_topics(
     section: &KafkaSection,
     reply_timeouts: &BTreeMap<Arc<str>, Option<Duration>>,
@@ -214,20 +205,20 @@ pub async fn survey_topics(
     let mut survey =
         TopicSurvey { has_reply_topic: true, problems: Vec::new(), missing_queues: Vec::new() };
     match statuses.next() {
-        Some(TopicStatus::Refused(why)) => {
-            survey.problems.push((section.reply_topic.clone(), why));
+        Some(TopicStatus::Refused(reason)) => {
+            survey.problems.push((section.reply_topic.clone(), reason));
         }
         Some(TopicStatus::Exists(_)) => {}
         Some(TopicStatus::Missing) | None => survey.has_reply_topic = false,
     }
-    for ((queue, wait), status) in reply_timeouts.iter().zip(statuses) {
+    for ((queue, reply_timeout), status) in reply_timeouts.iter().zip(statuses) {
         let topic = section.topic(queue);
         match status {
             TopicStatus::Missing => survey.missing_queues.push(queue.clone()),
-            TopicStatus::Refused(why) => survey.problems.push((topic, why)),
-            TopicStatus::Exists(found) => {
-                let objection = found.retention.check_retention(&topic, *wait);
-                survey.problems.extend(objection.map(|why| (topic, why)));
+            TopicStatus::Refused(reason) => survey.problems.push((topic, reason)),
+            TopicStatus::Exists(info) => {
+                let problem = info.retention.check_retention(&topic, *reply_timeout);
+                survey.problems.extend(problem.map(|reason| (topic, reason)));
             }
         }
     }

@@ -174,7 +174,9 @@ impl EventLoop {
                     client_event_batch.drain(..).for_each(|event| self.handle_client_event(event));
                 }
                 Some(command) = self.reader.commands.recv() => self.reader.settle(command),
-                event = reader_event, if settle_deadline.is_none() && self.reader.has_capacity() => {
+                event = reader_event,
+                    if settle_deadline.is_none() && self.reader.has_capacity() =>
+                {
                     self.handle_reader_event(event)
                 }
                 checks = async { check.as_mut().unwrap_or(&mut never()).await } => {
@@ -523,7 +525,7 @@ impl EventLoop {
     }
 }
 
-/// Waits until the bus is to be closed, or is gone.
+/// Waits until the bus is being closed, or was dropped.
 async fn wait_for_shutdown(phases: &mut watch::Receiver<EventLoopPhase>) {
     let _ = phases.wait_for(|phase| *phase == EventLoopPhase::Stopping).await;
 }

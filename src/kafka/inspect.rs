@@ -1,5 +1,4 @@
-//! Inspects how far the workers of queues are behind: the committed offsets of their groups, and
-//! their members.
+//! Inspects the consumer groups of workers: their lag and their members.
 
 use super::client::{ClientConfigs, EventContext, explain};
 use super::cluster::is_missing_topic_code;
@@ -15,12 +14,12 @@ use std::sync::Arc;
 /// event loop.
 pub(super) async fn inspect(section: Arc<KafkaSection>, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
     let count = queues.len();
-    let inspected = actix_rt::task::spawn_blocking(move || {
+    let result = actix_rt::task::spawn_blocking(move || {
         let inspect =
             |queue: &Arc<str>| inspect_queue(&section, queue).unwrap_or_else(QueueStatus::Unknown);
         queues.iter().map(inspect).collect()
     });
-    inspected.await.unwrap_or_else(|error| vec![QueueStatus::Unknown(error.to_string()); count])
+    result.await.unwrap_or_else(|error| vec![QueueStatus::Unknown(error.to_string()); count])
 }
 
 fn inspect_queue(section: &KafkaSection, queue: &str) -> Result<QueueStatus, String> {
@@ -32,27 +31,27 @@ fn inspect_queue(section: &KafkaSection, queue: &str) -> Result<QueueStatus, Str
         .map_err(|error| explain(&error))?;
     let metadata = consumer.fetch_metadata(Some(&topic), timeout);
     let metadata = metadata.map_err(|error| explain(&error))?;
-    let found = metadata.topics().iter().find(|found| found.name() == topic);
-    let Some(found) = found else { return Ok(QueueStatus::Missing) };
-    match found.error().map(RDKafkaErrorCode::from) {
+    let topic_metadata = metadata.topics().iter().find(|metadata| metadata.name() == topic);
+    let Some(topic_metadata) = topic_metadata else { return Ok(QueueStatus::Missing) };
+    match topic_metadata.error().map(RDKafkaErrorCode::from) {
         Some(code) if is_missing_topic_code(code) => return Ok(QueueStatus::Missing),
         Some(RDKafkaErrorCode::NoError) | None => {}
         Some(code) => return Err(code.to_string()),
     }
-    let partitions = i32::try_from(found.partitions().len()).unwrap_or(i32::MAX);
+    let partitions = i32::try_from(topic_metadata.partitions().len()).unwrap_or(i32::MAX);
     let mut list = TopicPartitionList::new();
     for partition in 0..partitions {
         list.add_partition(&topic, partition);
     }
     let committed = consumer.committed_offsets(list, timeout).map_err(|error| explain(&error))?;
-    let mut behind = 0;
+    let mut lag = 0;
     for partition in 0..partitions {
-        let ends = consumer.fetch_watermarks(&topic, partition, timeout);
-        let (low, high) = ends.map_err(|error| explain(&error))?;
-        let at = committed.find_partition(&topic, partition).map(|found| found.offset());
-        let done = match at {
-            Some(Offset::Offset(at)) => at.clamp(low, high),
-            // Nothing was committed, so all messages wait.
+        let watermarks = consumer.fetch_watermarks(&topic, partition, timeout);
+        let (low, high) = watermarks.map_err(|error| explain(&error))?;
+        let offset = committed.find_partition(&topic, partition).map(|element| element.offset());
+        let committed_offset = match offset {
+            Some(Offset::Offset(offset)) => offset.clamp(low, high),
+            // No offset was committed, so all messages wait.
             Some(
                 Offset::Beginning
                 | Offset::End
@@ -62,14 +61,14 @@ fn inspect_queue(section: &KafkaSection, queue: &str) -> Result<QueueStatus, Str
             )
             | None => low,
         };
-        behind += high - done;
+        lag += high - committed_offset;
     }
     let groups = consumer.fetch_group_list(Some(&group), timeout);
     let groups = groups.map_err(|error| explain(&error))?;
-    let members = groups.groups().iter().find(|found| found.name() == group);
-    let consumers = members.map_or(0, |found| found.members().len());
+    let group_info = groups.groups().iter().find(|info| info.name() == group);
+    let consumers = group_info.map_or(0, |info| info.members().len());
     Ok(QueueStatus::Exists {
-        messages: u32::try_from(behind).unwrap_or(u32::MAX),
+        messages: u32::try_from(lag).unwrap_or(u32::MAX),
         unacknowledged: None,
         consumers: u32::try_from(consumers).unwrap_or(u32::MAX),
         is_full: false,

@@ -1,27 +1,27 @@
-//! The bus over Kafka. It is the only user of rdkafka. It produces to the topics of queues and
-//! consumes one topic of replies.
+//! The bus over Kafka. It produces to the topics of queues, and consumes the reply topic. No other
+//! crate uses rdkafka.
 //!
 //! Kafka does not store which records were acknowledged. So the bus is in no consumer group: it
 //! assigns itself the reply topic at offsets from the journal. The offset of a partition is that of
-//! its first unsettled record, so after a crash only the records from there on are read again.
-//! Replies that are read twice are duplicates.
+//! its first unsettled record. After a crash, the records from there on are read again, and those
+//! that were handled before are rejected as duplicates.
 //!
-//! The client library has its own threads. Delivery reports, errors and log lines come from them
-//! over a channel; records come by a stream that wakes the arbiter. Whatever waits for brokers
-//! (inspecting and creating topics, closing clients) runs on threads that may block.
+//! The client library has its own threads. They send delivery reports and errors over a channel;
+//! records arrive by a stream that wakes the arbiter. Calls that wait for brokers (inspecting and
+//! creating topics, closing clients) run on other threads, because they may block.
 //!
 //! ```text
 //! client        the properties of each client, and the events of its threads
 //! record        parses the records of the reply topic
-//! window        which records of a partition are not settled
-//! topic         what brokers report of a topic, and what follows from that
+//! window        tracks the unsettled records of a partition
+//! topic         the status of a topic, and the checks of it
 //! cluster       inspects and creates topics
-//! reader        records to deliveries, settlements to offsets
-//! publisher     step messages to records, reports to confirms
+//! reader        turns records into deliveries, and settlements into offsets
+//! publisher     turns step messages into records, and reports into confirms
 //! event_loop    the loop that owns a reader and a publisher
 //! backoff       the delays between tries
-//! inspect       how far workers are behind
-//! test_support  parts for tests, without brokers
+//! inspect       the lag and the members of the consumer groups of workers
+//! test_support  fixtures for tests without brokers
 //! ```
 
 mod backoff;
@@ -51,7 +51,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use cluster::{TopicSurvey, survey_topics};
 
-/// Validated settings, and the offsets from which the bus continues.
+/// Validated settings, and the journaled offsets at which the bus resumes.
 #[derive(Debug)]
 pub struct Connector {
     section: KafkaSection,
@@ -64,7 +64,7 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// The client library rejects its properties, for the reason in the text.
+    /// Returns an error if the client library rejects its properties.
     pub fn new(
         section: KafkaSection,
         served: ServedQueues,
@@ -86,33 +86,33 @@ pub struct KafkaBus {
 }
 
 impl KafkaBus {
-    /// Starts to connect, without waiting for it, and reports to `sink`. Must be called on an
+    /// Starts the bus, which connects in the background and reports to `sink`. Must be called on an
     /// arbiter.
     pub fn connect(connector: Connector, sink: EventSink) -> KafkaBus {
         let Connector { section, served, offsets } = connector;
         let (commands, inbox) = mpsc::unbounded_channel();
         let (phase, phases) = watch::channel(EventLoopPhase::Running);
         let (unconfirmed, section) = (Rc::new(Cell::new(0)), Arc::new(section));
-        let link =
+        let event_loop =
             EventLoop::new(section.clone(), served, &offsets, (sink.clone(), unconfirmed.clone()));
-        let run = match link {
-            Ok(link) => {
-                let run = link.run(inbox, phases);
+        let task = match event_loop {
+            Ok(event_loop) => {
+                let run = event_loop.run(inbox, phases);
                 Some(actix_rt::spawn(run_reporting_panic(sink.clone(), run)))
             }
-            Err(why) => {
-                sink(BusEvent::Fatal(format!("a bus over Kafka cannot be made: {why}")));
+            Err(reason) => {
+                sink(BusEvent::Fatal(format!("a bus over Kafka cannot be made: {reason}")));
                 None
             }
         };
-        KafkaBus { commands, phase, unconfirmed, section, sink, task: run }
+        KafkaBus { commands, phase, unconfirmed, section, sink, task }
     }
 }
 
 impl Bus for KafkaBus {
     fn publish(&mut self, message: Publication) {
         match message.addressee {
-            // There are no calls over Kafka, so no caller waits there.
+            // Jobs cannot be started over Kafka, so no caller waits there.
             Addressee::Caller => (self.sink)(BusEvent::Unroutable(message.confirm_token)),
             Addressee::Worker => {
                 self.unconfirmed.set(self.unconfirmed.get() + 1);
@@ -123,7 +123,7 @@ impl Bus for KafkaBus {
         }
     }
 
-    /// Withdraws the message unless the client library has it already.
+    /// Withdraws the message unless the client library already has it.
     fn withdraw(&mut self, _: &Arc<str>, id: &str, _: AttemptEnd) {
         let _ = self.commands.send(Command::Withdraw(id.to_owned()));
     }
@@ -141,17 +141,17 @@ impl Bus for KafkaBus {
         let _ = self.commands.send(Command::SetServed(served));
     }
 
-    /// Waits until the open replies are settled, then publishes the messages that follow from
-    /// them. Does not wait for brokers that are unavailable.
+    /// Waits until the replies that were read are settled, then publishes the messages that follow
+    /// from them. Does not wait for brokers that are unavailable.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
-        let (run, phase) = (self.task.take(), self.phase.clone());
+        let (task, phase) = (self.task.take(), self.phase.clone());
         Box::pin(async move {
-            // If the caller drops this future at its deadline, that also aborts the task.
-            let Some(run) = run else { return };
-            let mut run = AbortOnDrop(run);
+            let Some(task) = task else { return };
+            // Dropping this future, for example at the caller's deadline, aborts the task.
+            let mut task = AbortOnDrop(task);
             phase.send_replace(EventLoopPhase::Stopping);
             // An error means that the task panicked; it has ended in any case.
-            let _ = (&mut run.0).await;
+            let _ = (&mut task.0).await;
         })
     }
 }

@@ -1,5 +1,6 @@
-//! Produces step messages as records, and turns delivery reports into confirms. A message is in
-//! exactly one place: waiting, parked for its topic, delayed, or in the client library.
+//! Produces step messages as records, and turns delivery reports into confirms. An unconfirmed
+//! message is in exactly one state: waiting, parked until its topic is ready, delayed by a backoff,
+//! or in flight, in the client library.
 
 use super::backoff::BrokerBackoff;
 use super::client::{
@@ -28,11 +29,11 @@ use tokio::time::Instant;
 /// setting `reconnect_max`.
 const FAILURE_BACKOFF: Duration = Duration::from_millis(100);
 
-/// The most bytes that a record and its batch need besides key, headers and value.
+/// An upper bound of the bytes of a record and its batch besides key, headers and value.
 const RECORD_OVERHEAD_BYTES: usize = 128;
 
-/// How often a message that is no larger than a batch may fail as too large, for that may have been
-/// its batch.
+/// How often a message that is no larger than a batch may fail as too large. Its batch may have
+/// been too large instead.
 const TOO_LARGE_FAILURES_MAX: u32 = 3;
 
 /// A message that is not confirmed.
@@ -41,53 +42,56 @@ struct PendingRecord {
     /// Its size in bytes, with headers.
     bytes: usize,
     failures: u32,
-    /// How many failures were "too large".
+    /// How many of the failures were `MessageSizeTooLarge`.
     too_large_failures: u32,
-    /// It was sent to a topic that no longer exists.
+    /// Whether the topic that it was sent to was lost since.
     is_topic_lost: bool,
-    /// It was sent before.
     is_resend: bool,
-    /// It was withdrawn, and is not sent again.
+    /// Whether it was withdrawn, so that it must not be sent again.
     is_withdrawn: bool,
 }
 
-/// What the publisher knows of a queue's topic.
+/// The state of a queue's topic, as the last check found it.
 enum TopicState {
-    /// Unknown; it is being checked.
+    /// It must be checked, or its check is active.
     Unknown,
-    /// It exists. Messages are distributed round-robin over its partitions.
+    /// It exists. `next` is the next partition of the round-robin.
     Ready { partitions: i32, next: i32 },
     /// It cannot be used, for this reason.
     Unusable(String),
-    /// It was lost with its messages, and that is not journaled yet.
+    /// It was lost with its messages, and the loss is not journaled yet.
     Lost,
 }
 
-/// Sends step messages, over any number of connections.
+/// Sends step messages. It outlives the connections to the brokers.
 pub(super) struct KafkaPublisher {
     section: Arc<KafkaSection>,
     sink: EventSink,
     context: EventContext,
     unconfirmed: Rc<Cell<usize>>,
     producer: ClosedOnThread<ThreadedProducer<EventContext>>,
+    /// Messages that are sent as soon as the limits allow.
     waiting: VecDeque<PendingRecord>,
+    /// Messages of queues whose topic is not ready, by queue.
     parked: HashMap<Arc<str>, VecDeque<PendingRecord>>,
+    /// Failed messages, by the end of their backoff and a number that makes the key unique.
     delayed: BTreeMap<(Instant, usize), PendingRecord>,
+    /// Messages that the client library has, by number.
     in_flight: HashMap<usize, PendingRecord>,
     in_flight_bytes: usize,
     last_number: usize,
     topics: HashMap<Arc<str>, TopicState>,
-    /// The offset after the last written message, by queue and partition.
+    /// The offset after the last message that was written, by queue and partition.
     written_offsets: HashMap<Arc<str>, BTreeMap<i32, i64>>,
-    /// The offsets among these that were not reported yet.
+    /// The queues and partitions whose written offset was not reported yet.
     unreported_offsets: BTreeSet<(Arc<str>, i32)>,
     /// Whether topics must be checked.
     pub(super) needs_topic_check: bool,
     /// Whether the producer must be replaced.
     needs_new_producer: bool,
-    /// Why no producer works; `None`: the current one works, as far as is known.
+    /// The last fatal error of a producer; `None` once a producer works.
     producer_error: Option<String>,
-    /// When a failed producer is replaced, which is also how long the next one is given.
+    /// When a failed producer is replaced; `None` if it has not failed.
     replace_producer_at: Option<Instant>,
     backoff: BrokerBackoff,
 }
@@ -99,12 +103,12 @@ impl KafkaPublisher {
         (sink, unconfirmed): (EventSink, Rc<Cell<usize>>),
         context: EventContext,
     ) -> Result<KafkaPublisher, String> {
-        let mut written: HashMap<Arc<str>, BTreeMap<i32, i64>> = HashMap::new();
+        let mut written_offsets: HashMap<Arc<str>, BTreeMap<i32, i64>> = HashMap::new();
         for TopicOffset { topic, partition, offset } in offsets {
             if let Some(queue) = topic.strip_prefix(&*section.prefix)
                 && **topic != *section.reply_topic
             {
-                written.entry(queue.into()).or_default().insert(*partition, *offset);
+                written_offsets.entry(queue.into()).or_default().insert(*partition, *offset);
             }
         }
         let producer = ClosedOnThread::new(create_producer(&section, &context)?);
@@ -122,7 +126,7 @@ impl KafkaPublisher {
             in_flight_bytes: 0,
             last_number: 0,
             topics: HashMap::new(),
-            written_offsets: written,
+            written_offsets,
             unreported_offsets: BTreeSet::new(),
             needs_topic_check: false,
             needs_new_producer: false,
@@ -131,7 +135,7 @@ impl KafkaPublisher {
         })
     }
 
-    /// Enqueues a message to be published.
+    /// Enqueues a message to be published. A message that is too large fails its attempt.
     pub(super) fn enqueue(&mut self, message: Publication) {
         let bytes = message_size(&message, &self.section.reply_topic);
         if bytes > self.section.message_bytes_max {
@@ -155,8 +159,8 @@ impl KafkaPublisher {
         });
     }
 
-    /// Removes a message that the client library does not have. If it has the message, that is not
-    /// sent again.
+    /// Removes a message that is not in flight. One in flight is marked, so that it is not sent
+    /// again.
     pub(super) fn withdraw(&mut self, id: &str) {
         let is_match = |pending: &PendingRecord| pending.message.id == id;
         self.in_flight
@@ -166,17 +170,17 @@ impl KafkaPublisher {
         let queues = self.parked.values_mut().chain(std::iter::once(&mut self.waiting));
         let mut removed = 0;
         for queue in queues {
-            let before = queue.len();
-            queue.retain(|held| !is_match(held));
-            removed += before - queue.len();
+            let len_before = queue.len();
+            queue.retain(|pending| !is_match(pending));
+            removed += len_before - queue.len();
         }
-        let before = self.delayed.len();
+        let len_before = self.delayed.len();
         self.delayed.retain(|_, pending| !is_match(pending));
-        removed += before - self.delayed.len();
+        removed += len_before - self.delayed.len();
         (0..removed).for_each(|_| self.decrement_unconfirmed());
     }
 
-    /// Fails the attempt of a message that no broker will ever accept.
+    /// Fails the attempt of a message that the brokers will never accept.
     fn fail_attempt(&self, message: Publication, reason: &str) {
         self.decrement_unconfirmed();
         let body = Body::from_error(reason, false).to_bytes();
@@ -192,7 +196,7 @@ impl KafkaPublisher {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
     }
 
-    /// Hands waiting messages to the library, as far as there is room.
+    /// Hands waiting messages to the library until a limit of messages in flight is reached.
     pub(super) fn send_waiting(&mut self) {
         while self.in_flight.len() < self.section.unconfirmed_max
             && (self.in_flight.is_empty()
@@ -223,6 +227,7 @@ impl KafkaPublisher {
         }
     }
 
+    /// Holds a message until the topic of its queue is ready.
     fn park(&mut self, pending: PendingRecord) {
         self.parked.entry(pending.message.address.queue.clone()).or_default().push_back(pending);
     }
@@ -232,7 +237,7 @@ impl KafkaPublisher {
         self.topics.insert(queue, TopicState::Unknown);
     }
 
-    /// Hands a message to the library. Returns `false` if that has no room.
+    /// Hands a message to the library. Returns `false` if the library's queue is full.
     fn send(&mut self, mut pending: PendingRecord, partition: i32) -> bool {
         let Some(producer) = self.producer.get() else {
             self.waiting.push_front(pending);
@@ -250,8 +255,7 @@ impl KafkaPublisher {
             .timestamp(timestamp_ms)
             .headers(headers(message, &self.section.reply_topic));
         record.key = message.correlation_id.as_deref().map(str::as_bytes);
-        let sent = producer.send(record).map_err(|(error, _)| error);
-        match sent {
+        match producer.send(record).map_err(|(error, _)| error) {
             Ok(()) => {
                 if std::mem::take(&mut pending.is_resend) {
                     (self.sink)(BusEvent::Notice(BusNotice::Resent));
@@ -278,14 +282,14 @@ impl KafkaPublisher {
         }
     }
 
-    /// Removes a message that the library had.
+    /// Removes a message that the library no longer has.
     fn remove_in_flight(&mut self, number: usize) -> Option<PendingRecord> {
         let pending = self.in_flight.remove(&number)?;
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(pending.bytes);
         Some(pending)
     }
 
-    /// Handles the brokers' report on a message.
+    /// Handles the delivery report of a message: its partition and offset, or the error.
     pub(super) fn handle_delivery_report(
         &mut self,
         number: usize,
@@ -294,7 +298,7 @@ impl KafkaPublisher {
         let Some(mut pending) = self.remove_in_flight(number) else { return };
         let queue = pending.message.address.queue.clone();
         match result {
-            // A message that was sent to a lost topic is lost with it, or arrives twice.
+            // The message may be lost with the topic, so it is sent again: at least once.
             Ok(_) if std::mem::take(&mut pending.is_topic_lost) => {
                 (self.sink)(BusEvent::Notice(BusNotice::Returned));
                 self.requeue_first(pending);
@@ -316,17 +320,18 @@ impl KafkaPublisher {
         }
     }
 
-    /// Records that a message was written at this offset.
+    /// Records that a message was written at `offset`.
     fn record_written(&mut self, queue: Arc<str>, partition: i32, offset: i64) {
-        let next =
+        let next_offset =
             self.written_offsets.entry(queue.clone()).or_default().entry(partition).or_default();
-        // The offset of a message that was sent twice is not always reported.
-        if offset >= *next {
-            *next = offset + 1;
+        // The report of a message that was sent twice may lack its offset.
+        if offset >= *next_offset {
+            *next_offset = offset + 1;
             self.unreported_offsets.insert((queue, partition));
         }
     }
 
+    /// Sends a failed message again after a backoff, unless the error is permanent.
     #[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
     fn handle_failure(&mut self, mut pending: PendingRecord, code: RDKafkaErrorCode) {
         let (queue, bytes) = (pending.message.address.queue.clone(), pending.bytes);
@@ -363,92 +368,94 @@ impl KafkaPublisher {
             }
             _ => {
                 (self.sink)(BusEvent::Notice(BusNotice::Nacked));
-                let pause = FAILURE_BACKOFF
+                let delay = FAILURE_BACKOFF
                     .saturating_mul(1 << pending.failures.min(16))
                     .min(self.section.reconnect_max.0.max(FAILURE_BACKOFF));
                 tracing::debug!(
                     message = pending.message.id,
                     %queue,
                     %code,
-                    "a message was not taken"
+                    "the brokers did not accept a message"
                 );
                 self.last_number += 1;
-                self.delayed.insert((clock::timer_now() + pause, self.last_number), pending);
+                self.delayed.insert((clock::timer_now() + delay, self.last_number), pending);
             }
         }
     }
 
+    /// Makes a message that was sent before the next one to be sent.
     fn requeue_first(&mut self, mut pending: PendingRecord) {
         pending.is_resend = true;
         self.waiting.push_front(pending);
     }
 
-    /// Returns when a message is to be sent again, or the producer replaced.
+    /// Returns when the next backoff ends, of a message or of the producer.
     pub(super) fn next_timer(&self) -> Option<Instant> {
-        let delayed = self.delayed.keys().next().map(|(at, _)| *at);
+        let delayed = self.delayed.keys().next().map(|(resend_at, _)| *resend_at);
         delayed.into_iter().chain(self.replace_producer_at).min()
     }
 
+    /// Handles the backoffs that have ended.
     pub(super) fn handle_timers(&mut self) {
         let now = clock::timer_now();
-        self.needs_new_producer |= self.replace_producer_at.take_if(|at| *at <= now).is_some();
+        let is_replacement_due = self.replace_producer_at.take_if(|time| *time <= now).is_some();
+        self.needs_new_producer |= is_replacement_due;
         while let Some(entry) = self.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
             self.waiting.push_back(entry.remove());
         }
     }
 
-    /// Checks whether the producer has failed for good, because no error says so by itself.
+    /// Polls for a fatal error of the producer, because no event reports it as such.
     pub(super) fn check_producer(&mut self) {
         if self.replace_producer_at.is_some() || self.needs_new_producer {
             return;
         }
-        let fatal = self.producer.get().and_then(|producer| producer.client().fatal_error());
-        if let Some((_, reason)) = fatal {
+        let fatal_error = self.producer.get().and_then(|producer| producer.client().fatal_error());
+        if let Some((_, reason)) = fatal_error {
             if self.producer_error.as_ref() != Some(&reason) {
-                tracing::warn!(reason, "the producer cannot go on (logged once for each reason)");
+                tracing::warn!(reason, "the producer has failed (logged once for each reason)");
             }
             self.producer_error = Some(reason);
             self.replace_producer_at = Some(clock::timer_now() + self.backoff.next_delay());
         }
     }
 
-    /// Records that the brokers answered. If the current producer has had time to fail and has not,
-    /// it works.
+    /// Clears the producer's error once the brokers answer and the current producer has not failed.
     pub(super) fn handle_brokers_available(&mut self) {
-        let is_fatal = |producer: &ThreadedProducer<EventContext>| producer.client().fatal_error();
-        if self.replace_producer_at.is_none() && self.producer.get().and_then(is_fatal).is_none() {
+        let fatal_error = self.producer.get().and_then(|producer| producer.client().fatal_error());
+        if self.replace_producer_at.is_none() && fatal_error.is_none() {
             self.clear_producer_error();
         }
     }
 
     fn clear_producer_error(&mut self) {
         if self.producer_error.take().is_some() {
-            tracing::info!("the producer goes on");
+            tracing::info!("the producer works again");
             self.backoff = BrokerBackoff::from_section(&self.section);
         }
     }
 
-    /// Returns why no producer works, if that is so.
+    /// Returns the last fatal error of a producer, unless a producer works.
     pub(super) fn producer_error(&self) -> Option<&str> {
         self.producer_error.as_deref()
     }
 
-    /// Replaces a producer that has failed. The messages that the old one still has are reported as
-    /// failed, or are sent again when it is closed.
+    /// Replaces the producer if needed. The messages that the old one still has are reported as
+    /// failed, or are sent again once it is closed.
     pub(super) fn replace_producer_if_needed(&mut self) -> Result<(), String> {
         if std::mem::take(&mut self.needs_new_producer) {
-            tracing::info!("another producer takes the place of the one before");
-            let next = ClosedOnThread::new(create_producer(&self.section, &self.context)?);
+            tracing::info!("the producer is replaced by a new one");
+            let new_producer = ClosedOnThread::new(create_producer(&self.section, &self.context)?);
             let (last, EventContext(event_sender)) = (self.last_number, self.context.clone());
-            // Fails only once the loop has ended.
+            // Sending fails only once the event loop has ended.
             let on_closed = move || drop(event_sender.send(ClientEvent::ProducerClosed { last }));
-            std::mem::replace(&mut self.producer, next).close_on_thread(on_closed);
+            std::mem::replace(&mut self.producer, new_producer).close_on_thread(on_closed);
         }
         Ok(())
     }
 
-    /// Handles the end of a producer that had messages up to the number `last`. It waits half a
-    /// second for its reports; a message without one is sent again.
+    /// Handles the end of a producer whose last message has the number `last`. Closing it waits
+    /// for its reports, but not without limit: a message without a report is sent again.
     pub(super) fn handle_producer_closed(&mut self, last: usize) {
         let mut unreported: Vec<usize> =
             self.in_flight.keys().copied().filter(|number| *number <= last).collect();
@@ -460,14 +467,12 @@ impl KafkaPublisher {
         }
     }
 
-    // ---- topics
-
-    /// Returns the queues that were published to.
+    /// Returns the queues to which messages were published.
     pub(super) fn queues(&self) -> impl Iterator<Item = &Arc<str>> {
         self.topics.keys()
     }
 
-    /// Returns how far the topic of a queue was written, by partition.
+    /// Returns the offset after the last message that was written to a queue's topic, by partition.
     pub(super) fn written_offsets(&self, queue: &str) -> BTreeMap<i32, i64> {
         self.written_offsets.get(queue).cloned().unwrap_or_default()
     }
@@ -477,6 +482,7 @@ impl KafkaPublisher {
         matches!(self.topics.get(queue), Some(TopicState::Lost))
     }
 
+    /// Marks the topic of a queue as ready, and unparks its messages.
     pub(super) fn mark_topic_ready(&mut self, queue: &Arc<str>, partitions: i32) {
         let next = match self.topics.get(queue) {
             Some(TopicState::Ready { next, .. }) => *next,
@@ -488,54 +494,55 @@ impl KafkaPublisher {
         parked.rev().for_each(|pending| self.waiting.push_front(pending));
     }
 
+    /// Marks the topic of a queue as unusable, for this reason.
     pub(super) fn mark_topic_unusable(&mut self, queue: &Arc<str>, reason: String) {
         self.topics.insert(queue.clone(), TopicState::Unusable(reason));
     }
 
-    /// Returns the queues that cannot be used, and why.
+    /// Returns the queues whose topics cannot be used, with the reasons.
     pub(super) fn unusable_queues(&self) -> BTreeMap<Arc<str>, String> {
-        let unusable = self.topics.iter().filter_map(|(queue, state)| match state {
+        let queues = self.topics.iter().filter_map(|(queue, state)| match state {
             TopicState::Unusable(reason) => Some((queue.clone(), reason.clone())),
             TopicState::Unknown | TopicState::Ready { .. } | TopicState::Lost => None,
         });
-        unusable.collect()
+        queues.collect()
     }
 
-    /// Marks the topic of a queue as lost, with its messages and those on their way to it.
+    /// Marks the topic of a queue as lost, with its messages and those in flight to it.
     pub(super) fn mark_topic_lost(&mut self, queue: &Arc<str>) {
         self.topics.insert(queue.clone(), TopicState::Lost);
-        // Brokers that lost a topic may also have lost the producer's state. They would refuse all
-        // its messages then.
-        let written = self.written_offsets.get(queue).into_iter().flatten();
-        self.needs_new_producer |= written.into_iter().any(|(_, next)| *next > 0);
+        // Brokers that lost a topic may also have lost the state of the idempotent producer. Then
+        // they would refuse all its messages.
+        let mut offsets = self.written_offsets.get(queue).into_iter().flatten();
+        self.needs_new_producer |= offsets.any(|(_, next_offset)| *next_offset > 0);
         let in_flight =
             self.in_flight.values_mut().filter(|pending| pending.message.address.queue == *queue);
         in_flight.for_each(|pending| pending.is_topic_lost = true);
-        for (partition, next) in self.written_offsets.get_mut(queue).into_iter().flatten() {
-            *next = 0;
+        for (partition, next_offset) in self.written_offsets.get_mut(queue).into_iter().flatten() {
+            *next_offset = 0;
             self.unreported_offsets.insert((queue.clone(), *partition));
         }
     }
 
-    /// Resumes sending after the loss was journaled. Messages go to the topic as it is now.
+    /// Resumes sending to a queue after the loss of its topic was journaled.
     pub(super) fn resume_after_loss(&mut self, queue: &Arc<str>) {
         if self.is_topic_lost(queue) {
             self.request_topic_check(queue.clone());
         }
     }
 
-    /// Reports how far topics were written.
+    /// Reports the written offsets that have changed.
     pub(super) fn report_offsets(&mut self) {
         for (queue, partition) in std::mem::take(&mut self.unreported_offsets) {
             let offset =
-                self.written_offsets.get(&queue).and_then(|written| written.get(&partition));
+                self.written_offsets.get(&queue).and_then(|offsets| offsets.get(&partition));
             let Some(offset) = offset.copied() else { continue };
             let topic = self.section.topic(&queue).into();
             (self.sink)(BusEvent::OffsetReached(TopicOffset { topic, partition, offset }));
         }
     }
 
-    /// Returns whether nothing is left that would end within a short wait.
+    /// Returns whether no message is waiting or in flight. Others may take too long to wait for.
     pub(super) fn is_drained(&self) -> bool {
         self.in_flight.is_empty() && self.waiting.is_empty()
     }
@@ -549,25 +556,25 @@ fn create_producer(
     config.create_with_context(context.clone()).map_err(|error| explain(&error))
 }
 
-/// Returns the properties of a message as headers, under the names that they have on every bus.
+/// Returns the properties of a message as headers, with the same names as on every bus.
 fn properties<'m>(message: &'m Publication, reply_topic: &'m str) -> Vec<(&'m str, Bytes)> {
-    let text = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+    let to_bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
     let mut properties = vec![
-        ("message_id", text(&message.id)),
-        ("reply_to", text(reply_topic)),
+        ("message_id", to_bytes(&message.id)),
+        ("reply_to", to_bytes(reply_topic)),
         ("content_type", Bytes::from_static(b"application/json")),
         ("app_id", Bytes::from_static(b"workflow-manager")),
-        (SPRING_REPLY_TOPIC, text(reply_topic)),
+        (SPRING_REPLY_TOPIC, to_bytes(reply_topic)),
     ];
     if let Some(id) = &message.correlation_id {
-        properties.extend([("correlation_id", text(id)), (SPRING_CORRELATION, text(id))]);
+        properties.extend([("correlation_id", to_bytes(id)), (SPRING_CORRELATION, to_bytes(id))]);
     }
-    properties.extend(message.kind.map(|kind| ("type", text(kind))));
-    let priority = message.priority.map(|priority| ("priority", text(&priority.to_string())));
+    properties.extend(message.kind.map(|kind| ("type", to_bytes(kind))));
+    let priority = message.priority.map(|priority| ("priority", to_bytes(&priority.to_string())));
     properties.extend(priority);
     properties.extend(message.headers.iter().map(|header| match &header.value {
-        HeaderValue::Text(value) => (header.name, text(value)),
-        HeaderValue::Number(number) => (header.name, text(&number.to_string())),
+        HeaderValue::Text(value) => (header.name, to_bytes(value)),
+        HeaderValue::Number(number) => (header.name, to_bytes(&number.to_string())),
     }));
     properties
 }
@@ -578,12 +585,13 @@ fn headers(message: &Publication, reply_topic: &str) -> OwnedHeaders {
     })
 }
 
-/// Returns the size of a message with headers in bytes; never less than brokers count.
+/// Returns an upper bound of the size that brokers count for a message, in bytes.
 fn message_size(message: &Publication, reply_topic: &str) -> usize {
     let headers = properties(message, reply_topic);
-    let headers: usize = headers.iter().map(|(key, value)| key.len() + value.len() + 4).sum();
-    let key = message.correlation_id.as_deref().map_or(0, str::len);
-    message.body.len() + key + headers + RECORD_OVERHEAD_BYTES
+    let header_bytes: usize =
+        headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+    let key_bytes = message.correlation_id.as_deref().map_or(0, str::len);
+    message.body.len() + key_bytes + header_bytes + RECORD_OVERHEAD_BYTES
 }
 
 #[cfg(test)]

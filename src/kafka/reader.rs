@@ -1,4 +1,4 @@
-//! Reads the reply topic: records become deliveries, and settlements become offsets.
+//! Reads the reply topic. Turns records into deliveries, and settlements into offsets.
 
 use super::client::{ClientConfigs, ClosedOnThread, EventContext, explain};
 use super::cluster::is_missing_topic_error;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// How many records are taken before anything else is handled.
+/// How many records are read before the event loop handles other events.
 const RECORDS_PER_TURN: usize = 64;
 
 type Client = ClosedOnThread<StreamConsumer<EventContext>>;
@@ -28,9 +28,9 @@ pub(super) enum ReaderEvent {
     Records(Vec<ReplyRecord>),
     /// All records of this partition have been read.
     PartitionEnd(i32),
-    /// The topic has changed.
+    /// The topic, or a partition of it, no longer exists.
     TopicChanged(String),
-    /// The topic lacks the next record to be read, or a broker says so. The library stops reading.
+    /// The next offset is out of range, as a broker reports. The library stops reading.
     Stopped(String),
     /// Another error, after which the library retries by itself.
     Error(String),
@@ -43,7 +43,7 @@ struct UnsettledRecord {
     content: ReplyContent,
 }
 
-/// Reads the reply topic, over any number of connections.
+/// Reads the reply topic. It outlives the connections to the brokers.
 pub(super) struct ReplyReader {
     section: Arc<KafkaSection>,
     topic: Arc<str>,
@@ -53,18 +53,19 @@ pub(super) struct ReplyReader {
     windows: BTreeMap<i32, PartitionWindow>,
     /// Whether the consumer reads the partitions in `windows`.
     pub(super) is_assigned: bool,
-    /// How far partitions were read that ended before that at the last check.
+    /// Partitions that ended before the next offset to read at the last check, with that offset.
     suspected_losses: BTreeMap<i32, i64>,
-    /// The offsets in the journal at which reading continues, of partitions that were not seen yet.
+    /// The journaled offsets at which reading continues, of partitions that are not in `windows`.
     journaled_offsets: BTreeMap<i32, i64>,
+    /// The records that were delivered and are not settled, by tag.
     unsettled: HashMap<u64, UnsettledRecord>,
     unsettled_bytes: usize,
     last_tag: u64,
-    /// Counts how often the topic was recreated. Commands for records of earlier epochs are void.
+    /// Counts the losses of the topic. Commands for records of earlier epochs are ignored.
     epoch: u64,
     command_sender: mpsc::UnboundedSender<SettleCommand>,
     pub(super) commands: mpsc::UnboundedReceiver<SettleCommand>,
-    /// The ends that were seen when the bus connected, of partitions that are not settled up to
+    /// The high watermarks from when the bus connected, of partitions that are not settled up to
     /// them.
     catch_up_targets: BTreeMap<i32, i64>,
 }
@@ -102,68 +103,70 @@ impl ReplyReader {
         })
     }
 
-    /// Reads the existing topic from where reading stopped. Returns `true` if records are lost that
-    /// were to be read.
+    /// Reads the existing topic from where reading stopped. Returns `true` if unread records were
+    /// lost.
     pub(super) fn handle_topic_found(&mut self, topic: &TopicInfo) -> Result<bool, String> {
-        let (mut is_lost, mut is_news) = (false, !self.is_assigned);
+        let (mut is_lost, mut must_assign) = (false, !self.is_assigned);
         for (partition, (low, high)) in &topic.watermarks {
-            let known = match self.windows.get(partition) {
+            let next_offset = match self.windows.get(partition) {
                 Some(window) => Some(window.next()),
                 None => self.journaled_offsets.remove(partition),
             };
-            let is_doubtful = self.is_end_doubtful(*partition, known, *high);
-            let begin = match StartOffset::from_known(known, *low, *high) {
-                StartOffset::AfterLoss(at) if is_doubtful => StartOffset::At(known.unwrap_or(at)),
-                begin @ (StartOffset::At(_) | StartOffset::AfterLoss(_)) => begin,
-            };
-            match begin {
-                StartOffset::At(_) if self.windows.contains_key(partition) => {}
-                StartOffset::At(at) => {
-                    is_news = true;
-                    self.windows.insert(*partition, PartitionWindow::new(at, known.is_some()));
+            let is_doubtful = self.is_end_doubtful(*partition, next_offset, *high);
+            let start = match StartOffset::from_watermarks(next_offset, *low, *high) {
+                StartOffset::AfterLoss(low) if is_doubtful => {
+                    StartOffset::At(next_offset.unwrap_or(low))
                 }
-                StartOffset::AfterLoss(at) => {
+                start @ (StartOffset::At(_) | StartOffset::AfterLoss(_)) => start,
+            };
+            match start {
+                StartOffset::At(_) if self.windows.contains_key(partition) => {}
+                StartOffset::At(offset) => {
+                    must_assign = true;
+                    let window = PartitionWindow::new(offset, next_offset.is_some());
+                    self.windows.insert(*partition, window);
+                }
+                StartOffset::AfterLoss(offset) => {
                     tracing::warn!(
                         topic = &*self.topic,
                         partition,
-                        position = known,
+                        position = next_offset,
                         first = low,
                         end = high,
                         "replies are lost: the topic no longer has what was to be read next. \
                          It was recreated, or did not keep replies for long enough"
                     );
-                    (is_lost, is_news) = (true, true);
-                    self.windows.insert(*partition, PartitionWindow::new(at, false));
+                    (is_lost, must_assign) = (true, true);
+                    self.windows.insert(*partition, PartitionWindow::new(offset, false));
                 }
             }
         }
         if is_lost {
             self.void_unsettled();
-            // The client knows only the lost topic.
+            // The client has the lost topic in its cache.
             self.consumer = create_consumer(&self.section, &self.context)?;
         }
-        if is_news {
+        if must_assign {
             self.assign()?;
         }
         Ok(is_lost)
     }
 
-    /// Returns whether an end of a partition before what was read may be outdated. It counts if it
-    /// is still there at the next check.
-    fn is_end_doubtful(&mut self, partition: i32, known: Option<i64>, high: i64) -> bool {
-        let Some(known) = known.filter(|known| *known > high) else {
+    /// Returns whether a high watermark below the next offset to read may be outdated. It counts
+    /// only if the next check confirms it.
+    fn is_end_doubtful(&mut self, partition: i32, next_offset: Option<i64>, high: i64) -> bool {
+        let Some(next_offset) = next_offset.filter(|offset| *offset > high) else {
             self.suspected_losses.remove(&partition);
             return false;
         };
-        let before = self.suspected_losses.insert(partition, known);
-        before.is_none_or(|before| before <= high)
+        let suspected_offset = self.suspected_losses.insert(partition, next_offset);
+        suspected_offset.is_none_or(|offset| offset <= high)
     }
 
-    /// Handles a missing topic. Returns `true` if it had records that were to be read.
+    /// Handles a missing topic. Returns `true` if records may have been lost with it.
     pub(super) fn handle_topic_missing(&mut self) -> Result<bool, String> {
-        let has_moved = |offset: i64| offset > 0;
-        let is_lost = self.windows.values().any(|window| has_moved(window.next()))
-            || self.journaled_offsets.values().any(|known| has_moved(*known));
+        let is_lost = self.windows.values().any(|window| window.next() > 0)
+            || self.journaled_offsets.values().any(|offset| *offset > 0);
         self.windows.clear();
         self.journaled_offsets.clear();
         self.void_unsettled();
@@ -178,11 +181,11 @@ impl ReplyReader {
             && let Some(consumer) = self.consumer.get()
             && let Err(error) = consumer.unassign()
         {
-            tracing::debug!(%error, "the reply topic is not given up");
+            tracing::debug!(%error, "the reply topic cannot be unassigned");
         }
     }
 
-    /// Makes commands for the records read so far void.
+    /// Forgets the unsettled records, so that later commands for them are ignored.
     fn void_unsettled(&mut self) {
         self.epoch += 1;
         self.suspected_losses.clear();
@@ -190,13 +193,14 @@ impl ReplyReader {
         self.unsettled_bytes = 0;
     }
 
+    /// Assigns the partitions in `windows` to the consumer, at their next offsets.
     fn assign(&mut self) -> Result<(), String> {
         let Some(consumer) = self.consumer.get() else { return Ok(()) };
         let mut list = TopicPartitionList::new();
         for (partition, window) in &self.windows {
-            let at = Offset::Offset(window.next());
-            let added = list.add_partition_offset(&self.topic, *partition, at);
-            added.map_err(|error| explain(&error))?;
+            let offset = Offset::Offset(window.next());
+            list.add_partition_offset(&self.topic, *partition, offset)
+                .map_err(|error| explain(&error))?;
         }
         consumer.assign(&list).map_err(|error| explain(&error))?;
         self.is_assigned = true;
@@ -206,33 +210,33 @@ impl ReplyReader {
         Ok(())
     }
 
-    /// Starts to catch up: all that is in the topic now is read before a missing reply counts as
-    /// not sent.
+    /// Starts to catch up: all records in the topic are settled before the bus counts as connected.
     pub(super) fn start_catch_up(&mut self, topic: &TopicInfo) {
         self.catch_up_targets =
             topic.watermarks.iter().map(|(partition, (_, high))| (*partition, *high)).collect();
         self.update_catch_up();
     }
 
-    /// Returns whether catching up is done.
+    /// Returns whether all records from before the connection are settled.
     pub(super) fn has_caught_up(&self) -> bool {
         self.catch_up_targets.is_empty()
     }
 
+    /// Removes the targets that were reached.
     fn update_catch_up(&mut self) {
-        let ReplyReader { catch_up_targets: goals, windows, .. } = self;
-        goals.retain(|partition, goal| {
-            windows.get(partition).is_some_and(|window| window.settled_offset() < *goal)
+        let ReplyReader { catch_up_targets, windows, .. } = self;
+        catch_up_targets.retain(|partition, target| {
+            windows.get(partition).is_some_and(|window| window.settled_offset() < *target)
         });
     }
 
-    /// Returns whether there is room for more records.
+    /// Returns whether more records may be read, within the limits of unsettled ones.
     pub(super) fn has_capacity(&self) -> bool {
         self.unsettled.len() < self.section.prefetch
             && self.unsettled_bytes <= self.section.replies_bytes_max
     }
 
-    /// Waits for the next event of the consumer. Dropping the future loses nothing.
+    /// Waits for the next event of the consumer. Is cancel-safe.
     pub(super) fn next_event(&self) -> impl Future<Output = ReaderEvent> + use<> {
         let consumer = self.consumer.clone();
         async move {
@@ -242,7 +246,7 @@ impl ReplyReader {
                 Ok(record) => vec![record],
                 Err(error) => return event_from_error(&error),
             };
-            // An error that is taken here occurs again, or is the end of a partition.
+            // An error that is dropped here occurs again, or is the end of a partition.
             while records.len() < RECORDS_PER_TURN {
                 let Some(Ok(message)) = consumer.recv().now_or_never() else { break };
                 records.push(ReplyRecord::parse(&message));
@@ -251,7 +255,8 @@ impl ReplyReader {
         }
     }
 
-    /// Handles the end of a partition. The last offsets may belong to records that nobody reads.
+    /// Handles the end of a partition. Its last offsets may belong to control records, which are
+    /// never read, so the settled offset may not reach the target.
     pub(super) fn handle_partition_end(&mut self, partition: i32) {
         if self.windows.get(&partition).is_some_and(PartitionWindow::is_settled) {
             self.catch_up_targets.remove(&partition);
@@ -296,7 +301,7 @@ impl ReplyReader {
         (self.sink)(BusEvent::Reply(delivery));
     }
 
-    /// Applies this command and all others that are ready.
+    /// Applies a command and all others that have arrived.
     pub(super) fn settle(&mut self, first: SettleCommand) {
         let mut next = Some(first);
         while let Some(SettleCommand { tag, epoch, disposition, .. }) = next {
@@ -341,7 +346,7 @@ impl ReplyReader {
         }
     }
 
-    /// Returns how many records are not settled.
+    /// Returns the number of unsettled records.
     pub(super) fn unsettled(&self) -> usize {
         self.unsettled.len()
     }
@@ -381,8 +386,8 @@ mod tests {
         let (sink, events) = RecordedEvents::channel();
         let mut section = test_support::section();
         change(&mut section);
-        let known = [test_support::offset(TOPIC, start_offset)];
-        let reader = ReplyReader::new(Arc::new(section), &known, sink, test_support::context());
+        let offsets = [test_support::offset(TOPIC, start_offset)];
+        let reader = ReplyReader::new(Arc::new(section), &offsets, sink, test_support::context());
         (reader.expect("a client"), events)
     }
 
@@ -416,7 +421,7 @@ mod tests {
     }
 
     fn settle(reader: &mut ReplyReader) {
-        let command = reader.commands.try_recv().expect("a verdict");
+        let command = reader.commands.try_recv().expect("the reply is settled");
         reader.settle(command);
     }
 
@@ -426,9 +431,9 @@ mod tests {
         assert_eq!(
             reader.handle_topic_found(&topic(0, 9)),
             Ok(false),
-            "what a broker tells may be old"
+            "a watermark may be outdated"
         );
-        assert_eq!(reader.handle_topic_found(&topic(0, 10)), Ok(false), "and so it was");
+        assert_eq!(reader.handle_topic_found(&topic(0, 10)), Ok(false), "it was outdated");
         assert_eq!(reader.handle_topic_found(&topic(0, 9)), Ok(false));
         assert_eq!(reported(&mut reader, &mut events).1, [0; 0]);
         assert_eq!(reader.handle_topic_found(&topic(0, 9)), Ok(true));
@@ -457,7 +462,7 @@ mod tests {
         assert_eq!(
             (fresh.handle_topic_missing(), fresh.handle_topic_missing()),
             (Ok(true), Ok(false)),
-            "told once"
+            "a loss is reported once"
         );
     }
 
@@ -502,7 +507,7 @@ mod tests {
         reader.handle_topic_found(&topic(0, 2)).expect("read");
         reader.start_catch_up(&topic(0, 2));
         (0..2).for_each(|offset| deliver(&mut reader, offset));
-        assert!(!reader.has_caught_up(), "the replies have no verdict");
+        assert!(!reader.has_caught_up(), "the replies are not settled");
         reported(&mut reader, &mut events).0.into_iter().for_each(Delivery::ack);
         settle(&mut reader);
         assert!(reader.has_caught_up());

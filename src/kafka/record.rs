@@ -4,17 +4,17 @@ use bytes::Bytes;
 use rdkafka::message::{Headers, Message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The longest value of a header that is read, in bytes; the same as in AMQP.
+/// The longest header value that is read, in bytes; the same limit as for AMQP.
 const VALUE_BYTES_MAX: usize = 255;
 
-/// The most headers of a record.
+/// The most headers that a readable record may have.
 const HEADERS_MAX: usize = 200;
 
 /// Spring's header names for the correlation id and the reply topic.
 pub(super) const SPRING_CORRELATION: &str = "kafka_correlationId";
 pub(super) const SPRING_REPLY_TOPIC: &str = "kafka_replyTopic";
 
-/// A record, parsed.
+/// A parsed record of the reply topic.
 pub(super) struct ReplyRecord {
     pub(super) partition: i32,
     pub(super) offset: i64,
@@ -34,6 +34,7 @@ pub(super) struct ReplyContent {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UnreadableRecord {
     pub(super) reason: String,
+    /// The size of its payload.
     pub(super) bytes: usize,
 }
 
@@ -58,32 +59,32 @@ fn parse_headers(headers: &impl Headers) -> Result<ReplyContent, String> {
     if headers.count() > HEADERS_MAX {
         return Err(format!("it has {} headers, more than {HEADERS_MAX}", headers.count()));
     }
-    let (mut content, mut spring) = (ReplyContent::default(), None);
-    for at in 0..headers.count() {
-        // The library assumes that the names of headers are UTF-8, and panics where one is not.
-        let header = catch_unwind(AssertUnwindSafe(|| headers.get(at)));
+    let (mut content, mut spring_correlation_id) = (ReplyContent::default(), None);
+    for index in 0..headers.count() {
+        // The library panics if the name of a header is not UTF-8.
+        let header = catch_unwind(AssertUnwindSafe(|| headers.get(index)));
         let header = header.map_err(|_| "the name of a header is no UTF-8".to_owned())?;
         let value = header.value.and_then(parse_text);
-        // Of several headers with one name the last counts, as in other clients.
+        // The last of several headers with the same name counts, as in other clients.
         match header.key {
             "correlation_id" => content.correlation_id = value,
-            SPRING_CORRELATION => spring = value,
+            SPRING_CORRELATION => spring_correlation_id = value,
             "type" => content.kind = value,
             "attempt" => content.attempt = value.as_deref().and_then(parse_digits),
             _ => {}
         }
     }
-    content.correlation_id = content.correlation_id.or(spring);
+    content.correlation_id = content.correlation_id.or(spring_correlation_id);
     Ok(content)
 }
 
-/// Returns a value if it is a text of allowed length.
+/// Parses a value that is UTF-8 and not too long.
 fn parse_text(value: &[u8]) -> Option<String> {
     let is_short = value.len() <= VALUE_BYTES_MAX;
     is_short.then(|| std::str::from_utf8(value).ok().map(str::to_owned))?
 }
 
-/// Parses digits alone, without sign or space.
+/// Parses a number that consists of ASCII digits only.
 fn parse_digits(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -110,15 +111,15 @@ mod tests {
 
     #[test]
     fn a_reply_is_known_by_its_header_by_springs_or_by_its_key() {
-        let of = |key: Option<&[u8]>, headers: &[(&str, Option<&[u8]>)]| {
+        let correlation_id = |key: Option<&[u8]>, headers: &[(&str, Option<&[u8]>)]| {
             record(key, headers, None).expect("readable").correlation_id
         };
         let ours = ("correlation_id", Some(&b"a"[..]));
         let springs = ("kafka_correlationId", Some(&b"b"[..]));
-        assert_eq!(of(Some(b"c"), &[springs, ours]).as_deref(), Some("a"));
-        assert_eq!(of(Some(b"c"), &[springs]).as_deref(), Some("b"));
-        assert_eq!(of(Some(b"c"), &[]).as_deref(), Some("c"));
-        assert_eq!(of(None, &[]), None);
+        assert_eq!(correlation_id(Some(b"c"), &[springs, ours]).as_deref(), Some("a"));
+        assert_eq!(correlation_id(Some(b"c"), &[springs]).as_deref(), Some("b"));
+        assert_eq!(correlation_id(Some(b"c"), &[]).as_deref(), Some("c"));
+        assert_eq!(correlation_id(None, &[]), None);
     }
 
     #[test]
@@ -137,8 +138,8 @@ mod tests {
         assert_eq!(record(None, &attempts, None).expect("readable").attempt, Some(2));
         let many = vec![("a", None); HEADERS_MAX + 1];
         assert!(record(None, &many, None).expect_err("too many").reason.contains("201 headers"));
-        let whole = record(None, &[("type", Some(b"error"))], Some(b"{}")).expect("readable");
-        assert_eq!((whole.kind.as_deref(), &whole.body[..]), (Some("error"), &b"{}"[..]));
+        let reply = record(None, &[("type", Some(b"error"))], Some(b"{}")).expect("readable");
+        assert_eq!((reply.kind.as_deref(), &reply.body[..]), (Some("error"), &b"{}"[..]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Parts for tests without brokers. A client makes no connection before it is used.
+//! Fixtures for tests without brokers. A client makes no connection before its first request.
 
 use super::client::EventContext;
 use base::values::{DurationSetting, Names};
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 /// Returns settings with an unavailable broker.
 pub(super) fn section() -> KafkaSection {
-    let span = |millis| DurationSetting(Duration::from_millis(millis));
+    let duration = |millis| DurationSetting(Duration::from_millis(millis));
     KafkaSection {
         servers: Names(vec!["127.0.0.1:1".to_owned()]),
         reply_topic: "workflow-manager".to_owned(),
@@ -22,16 +22,16 @@ pub(super) fn section() -> KafkaSection {
         group: "{topic}".to_owned(),
         partitions: 12,
         replication: -1,
-        retention: span(604_800_000),
+        retention: duration(604_800_000),
         message_bytes_max: 1_048_576,
         prefetch: 2_000,
         replies_bytes_max: 16_777_216,
         unconfirmed_max: 5_000,
         unconfirmed_bytes_max: 67_108_864,
-        reconnect_min: span(1_000),
-        reconnect_max: span(30_000),
-        request_timeout: span(10_000),
-        checked_every: span(30_000),
+        reconnect_min: duration(1_000),
+        reconnect_max: duration(30_000),
+        request_timeout: duration(10_000),
+        checked_every: duration(30_000),
         properties: Properties::default(),
     }
 }
@@ -42,7 +42,7 @@ pub(super) struct RecordedEvents(mpsc::UnboundedReceiver<BusEvent>);
 impl RecordedEvents {
     pub(super) fn channel() -> (EventSink, RecordedEvents) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        // The receiver is gone once the test has ended.
+        // An error means that the test has ended.
         let sink: EventSink = Arc::new(move |event| drop(sender.send(event)));
         (sink, RecordedEvents(receiver))
     }

@@ -1,9 +1,9 @@
-//! The status of a topic, and what follows from it.
+//! The status of a topic, and the checks of its retention and its watermarks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How much longer than the longest timeout of a step a created topic retains messages.
+/// How much longer than the longest reply timeout a created topic retains messages.
 const RETENTION_MARGIN: Duration = Duration::from_secs(24 * 3600);
 
 /// The status of a topic.
@@ -11,7 +11,7 @@ const RETENTION_MARGIN: Duration = Duration::from_secs(24 * 3600);
 pub(super) enum TopicStatus {
     /// It does not exist.
     Missing,
-    /// The brokers refuse the information, for this reason of their own.
+    /// The brokers refuse to describe it, for this reason.
     Refused(String),
     /// It exists.
     Exists(TopicInfo),
@@ -22,7 +22,8 @@ pub(super) enum TopicStatus {
 pub(super) struct TopicInfo {
     /// The number of partitions.
     pub(super) partitions: i32,
-    /// The first offset and the offset after the last, of the requested partitions.
+    /// The low and the high watermark of each requested partition: its first offset, and the one
+    /// after its last.
     pub(super) watermarks: BTreeMap<i32, (i64, i64)>,
     pub(super) retention: TopicRetention,
 }
@@ -30,9 +31,9 @@ pub(super) struct TopicInfo {
 /// How long a topic retains messages, as far as the brokers report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TopicRetention {
-    /// `None`: for ever, or unknown.
+    /// `None` if it is unlimited or unknown.
     pub(super) duration: Option<Duration>,
-    /// Whether it retains only the last of several messages with one key.
+    /// Whether log compaction is on, which retains only the last message of each key.
     pub(super) is_compacted: bool,
 }
 
@@ -44,45 +45,49 @@ impl TopicRetention {
     ) -> TopicRetention {
         let millis = retention_ms.and_then(|text| text.trim().parse::<u64>().ok());
         let policies = cleanup_policy.unwrap_or("delete");
-        let has = |policy: &str| policies.split(',').any(|found| found.trim() == policy);
+        let has = |policy: &str| policies.split(',').any(|name| name.trim() == policy);
         TopicRetention {
             duration: millis.filter(|_| has("delete")).map(Duration::from_millis),
             is_compacted: has("compact"),
         }
     }
 
-    /// Returns why messages for which a step waits up to `wait` cannot be in this topic, if that is
-    /// so.
-    pub(super) fn check_retention(&self, topic: &str, wait: Option<Duration>) -> Option<String> {
+    /// Returns why the topic may lose messages while steps wait up to `reply_timeout` for a reply,
+    /// or `None` if it retains them.
+    pub(super) fn check_retention(
+        &self,
+        topic: &str,
+        reply_timeout: Option<Duration>,
+    ) -> Option<String> {
         if self.is_compacted {
             return Some(format!(
                 "the topic {topic} is compacted, which deletes messages that still wait: set its \
                  cleanup.policy to delete"
             ));
         }
-        let (retained, wait) = (self.duration?, wait?);
-        (retained < wait).then(|| {
+        let (retention, reply_timeout) = (self.duration?, reply_timeout?);
+        (retention < reply_timeout).then(|| {
             format!(
                 "the topic {topic} keeps messages for {}, and a step waits {} for its reply: set \
                  its retention.ms to {} or more, or give the step a shorter timeout",
-                humantime::format_duration(retained),
-                humantime::format_duration(wait),
-                wait.as_millis()
+                humantime::format_duration(retention),
+                humantime::format_duration(reply_timeout),
+                reply_timeout.as_millis()
             )
         })
     }
 }
 
-/// Returns the retention of a created topic: that of the setting, or longer than any step waits.
-pub(super) fn retention_for(setting: Duration, wait: Option<Duration>) -> Duration {
-    wait.map_or(setting, |wait| setting.max(wait + RETENTION_MARGIN))
+/// Returns the retention of a created topic: `setting`, but longer than the longest reply timeout.
+pub(super) fn retention_for(setting: Duration, reply_timeout: Option<Duration>) -> Duration {
+    reply_timeout.map_or(setting, |timeout| setting.max(timeout + RETENTION_MARGIN))
 }
 
-/// Returns whether the topic was recreated: it ends before what was written to it.
-pub(super) fn was_recreated(written: &BTreeMap<i32, i64>, found: &TopicInfo) -> bool {
-    written.iter().any(|(partition, next)| {
-        let is_gone = *partition >= found.partitions;
-        is_gone || found.watermarks.get(partition).is_some_and(|(_, high)| high < next)
+/// Returns whether the topic was recreated: it ends before an offset that was written to it.
+pub(super) fn was_recreated(written_offsets: &BTreeMap<i32, i64>, topic: &TopicInfo) -> bool {
+    written_offsets.iter().any(|(partition, next_offset)| {
+        *partition >= topic.partitions
+            || topic.watermarks.get(partition).is_some_and(|(_, high)| high < next_offset)
     })
 }
 
@@ -96,28 +101,29 @@ mod tests {
     fn a_topic_with_a_shorter_retention_than_a_step_waits_is_rejected() {
         let retention = TopicRetention::from_config(Some("3600000"), Some("delete"));
         assert_eq!(retention.check_retention("t", Some(HOUR)), None);
-        let why = retention.check_retention("t", Some(2 * HOUR)).expect("an objection");
-        assert!(why.contains("keeps messages for 1h") && why.contains("7200000 or more"), "{why}");
+        let reason = retention.check_retention("t", Some(2 * HOUR)).expect("a problem");
+        assert!(reason.contains("keeps messages for 1h"), "{reason}");
+        assert!(reason.contains("7200000 or more"), "{reason}");
         assert_eq!(retention.check_retention("t", None), None);
         assert_eq!(
             TopicRetention::from_config(Some("-1"), None).check_retention("t", Some(HOUR)),
             None,
-            "for ever"
+            "an unlimited retention"
         );
         assert_eq!(
             TopicRetention::from_config(None, None).check_retention("t", Some(HOUR)),
             None,
-            "not told"
+            "an unknown retention"
         );
     }
 
     #[test]
     fn a_compacted_topic_is_refused() {
         for policy in ["compact", "compact,delete", "delete, compact"] {
-            let why = TopicRetention::from_config(None, Some(policy))
+            let reason = TopicRetention::from_config(None, Some(policy))
                 .check_retention("t", None)
-                .expect("an objection");
-            assert!(why.contains("compacted"), "{why}");
+                .expect("a problem");
+            assert!(reason.contains("compacted"), "{reason}");
         }
         // Without `delete` the retention deletes nothing.
         assert_eq!(TopicRetention::from_config(Some("1"), Some("compact")).duration, None);

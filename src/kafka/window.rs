@@ -1,5 +1,5 @@
 //! Tracks which records of a partition are not settled. The settled offset follows from them: all
-//! before it is done.
+//! records before it are settled.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +10,18 @@ pub(super) struct PartitionWindow {
     next: i64,
     /// The records that are not settled.
     unsettled: BTreeSet<i64>,
-    /// The settled offset that was reported last; `None`: it must be reported.
+    /// The settled offset that was reported last; `None` before the first report.
     reported: Option<i64>,
 }
 
 impl PartitionWindow {
-    /// Creates a window before its first record, which has this offset or a higher one.
-    /// `is_journaled` says whether the journal has the offset.
+    /// Creates an empty window that reads from the offset `next`. `is_journaled` says whether the
+    /// journal already has that offset, so that it need not be reported.
     pub(super) fn new(next: i64, is_journaled: bool) -> PartitionWindow {
         PartitionWindow { next, unsettled: BTreeSet::new(), reported: is_journaled.then_some(next) }
     }
 
-    /// Records that a record was read. Returns `false` if it was read before.
+    /// Adds a record that was read. Returns `false` if it was read before.
     pub(super) fn record_read(&mut self, offset: i64) -> bool {
         if offset < self.next {
             return false;
@@ -32,7 +32,7 @@ impl PartitionWindow {
         true
     }
 
-    /// Records that a record is settled.
+    /// Marks a record as settled.
     pub(super) fn settle(&mut self, offset: i64) {
         self.unsettled.remove(&offset);
     }
@@ -54,8 +54,8 @@ impl PartitionWindow {
 
     /// Returns the settled offset if it has changed since the last report.
     pub(super) fn take_change(&mut self) -> Option<i64> {
-        let position = self.settled_offset();
-        (self.reported.replace(position) != Some(position)).then_some(position)
+        let offset = self.settled_offset();
+        (self.reported.replace(offset) != Some(offset)).then_some(offset)
     }
 }
 
@@ -64,18 +64,18 @@ impl PartitionWindow {
 pub(super) enum StartOffset {
     /// At the journaled offset, or, if there is none, at the first record.
     At(i64),
-    /// At the first record, because the records that were to be read are lost.
+    /// At the first record, because unread records were lost.
     AfterLoss(i64),
 }
 
 impl StartOffset {
-    /// Returns where to start with this journaled offset, in a partition with the records from
-    /// `low` up to, and without, `high`.
-    pub(super) fn from_known(known: Option<i64>, low: i64, high: i64) -> StartOffset {
-        match known {
+    /// Returns where to start, given the offset at which reading stopped and the watermarks of the
+    /// partition: the first offset, and the one after the last.
+    pub(super) fn from_watermarks(next_offset: Option<i64>, low: i64, high: i64) -> StartOffset {
+        match next_offset {
             None => StartOffset::At(low),
-            Some(known) if known < low || known > high => StartOffset::AfterLoss(low),
-            Some(known) => StartOffset::At(known),
+            Some(offset) if offset < low || offset > high => StartOffset::AfterLoss(low),
+            Some(offset) => StartOffset::At(offset),
         }
     }
 }
@@ -104,11 +104,7 @@ mod tests {
     #[test]
     fn a_record_is_read_once() {
         let mut window = PartitionWindow::new(0, false);
-        assert_eq!(
-            window.take_change(),
-            Some(0),
-            "a position that the journal does not have is told"
-        );
+        assert_eq!(window.take_change(), Some(0), "an offset that is not journaled is reported");
         assert!(window.record_read(3) && !window.record_read(3) && !window.record_read(2));
         window.settle(3);
         assert!(!window.record_read(3));
@@ -117,19 +113,19 @@ mod tests {
 
     #[test]
     fn records_before_the_log_and_a_log_that_is_shorter_than_before_are_lost() {
-        assert_eq!(StartOffset::from_known(None, 5, 9), StartOffset::At(5));
-        assert_eq!(StartOffset::from_known(Some(5), 5, 9), StartOffset::At(5));
-        assert_eq!(StartOffset::from_known(Some(9), 5, 9), StartOffset::At(9));
+        assert_eq!(StartOffset::from_watermarks(None, 5, 9), StartOffset::At(5));
+        assert_eq!(StartOffset::from_watermarks(Some(5), 5, 9), StartOffset::At(5));
+        assert_eq!(StartOffset::from_watermarks(Some(9), 5, 9), StartOffset::At(9));
         assert_eq!(
-            StartOffset::from_known(Some(4), 5, 9),
+            StartOffset::from_watermarks(Some(4), 5, 9),
             StartOffset::AfterLoss(5),
-            "retention took them"
+            "the retention deleted the records"
         );
         assert_eq!(
-            StartOffset::from_known(Some(10), 5, 9),
+            StartOffset::from_watermarks(Some(10), 5, 9),
             StartOffset::AfterLoss(5),
             "the topic was recreated"
         );
-        assert_eq!(StartOffset::from_known(Some(1), 0, 0), StartOffset::AfterLoss(0));
+        assert_eq!(StartOffset::from_watermarks(Some(1), 0, 0), StartOffset::AfterLoss(0));
     }
 }

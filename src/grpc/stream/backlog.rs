@@ -1,34 +1,36 @@
-//! What waits to be sent on a stream.
+//! The queue of messages that wait to be sent on a stream.
 
 use crate::outbound::OutboundPermit;
 use crate::wire::to_worker::Say as ToWorkerMessage;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How much may wait to be sent, in messages and in bytes of bodies, before another message is
-/// leased. So a lease begins when its message can be sent soon.
+/// The queue length at which no further message is leased, so that a lease begins shortly before
+/// its message is sent.
 const LEASED_AHEAD_MAX: usize = 4;
+
+/// The same limit in bytes of bodies.
 const LEASED_AHEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// What waits to be sent to the worker, in order.
+/// The messages that wait to be sent to the worker, in order.
 #[derive(Default)]
 pub(super) struct OutboundQueue {
     items: VecDeque<Outbound>,
-    /// The bytes of the bodies in the queue.
+    /// The total size of the queued bodies.
     bytes: usize,
 }
 
 /// A message that waits to be sent.
 pub(super) struct Outbound {
     pub(super) message: ToWorkerMessage,
-    /// Set for a step message that is leased.
+    /// `None` if it is no step message.
     pub(super) leased: Option<LeasedAhead>,
 }
 
 /// A leased step message that waits to be sent.
 pub(super) struct LeasedAhead {
     pub(super) id: Arc<str>,
-    /// The bytes of its body.
+    /// The size of its body.
     pub(super) bytes: usize,
     pub(super) permit: Option<OutboundPermit>,
 }

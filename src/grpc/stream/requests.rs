@@ -1,4 +1,4 @@
-//! Handles the requests of a worker on its stream: credit, replies, extensions of leases, nacks.
+//! Handles the requests of a worker on its stream: credit, replies, lease extensions and nacks.
 
 use super::WorkerStream;
 use crate::conversions::{LEASE_BOUNDS, parse_delay, parse_kind};
@@ -37,6 +37,7 @@ impl WorkerStream {
         None
     }
 
+    /// Adds credit up to the setting `grpc.credit_max`, and starts to receive.
     fn add_credit(&mut self, messages: u32) {
         let previous = self.credit;
         let limit = self.api.settings.grpc.credit_max;
@@ -46,84 +47,99 @@ impl WorkerStream {
         }
     }
 
-    /// Reports why a request is rejected.
+    /// Reports to the worker why its request is rejected.
     fn reject(&mut self, receipt: String, problem: &Problem) {
-        // A text that cannot be a receipt is not kept until the worker reads the report.
+        // The report waits in memory until the worker reads it, so it must not hold a huge text.
         let receipt = if receipt.len() > RECEIPT_BYTES_MAX { String::new() } else { receipt };
         self.enqueue(ToWorkerMessage::Taken(rejection(receipt, problem)));
     }
 
+    /// Commits a reply. Progress extends the lease; other replies settle the message.
     fn handle_reply(&mut self, request: ReplyRequest, permit: Option<budget::Permit>) {
-        let ReplyRequest { receipt: text, kind: number, body } = request;
-        let found = parse_kind(number).and_then(|kind| Ok((kind, Receipt::parse(&text)?)));
-        let (kind, receipt) = match found {
-            Ok(found) => found,
-            Err(problem) => return self.reject(text, &problem),
+        let ReplyRequest { receipt: receipt_text, kind, body } = request;
+        let parsed = parse_kind(kind)
+            .and_then(|reply_type| Ok((reply_type, Receipt::parse(&receipt_text)?)));
+        let (reply_type, receipt) = match parsed {
+            Ok(parsed) => parsed,
+            Err(problem) => return self.reject(receipt_text, &problem),
         };
-        let (message, pending) = match kind {
+        let (message, active_requests) = match reply_type {
             ReplyType::Progress => (None, &self.actions),
             ReplyType::Result | ReplyType::Error => {
                 (self.messages.remove(&receipt.id, receipt.delivery), &self.settlements)
             }
         };
         let (api, caller) = (self.api.clone(), self.caller.clone());
-        let from = (caller.sender(), Some(self.session.revocations.clone()));
-        pending.push(
+        let sender = (caller.sender(), Some(self.session.revocations.clone()));
+        active_requests.push(
             async move {
                 let result = match authorize_settlement(&api, &caller, &receipt).await {
                     Ok(lease_queue) => {
-                        leases::handle_reply(&lease_queue, receipt.clone(), kind, from, body).await
+                        let receipt = receipt.clone();
+                        leases::handle_reply(&lease_queue, receipt, reply_type, sender, body).await
                     }
-                    Err(problem) => return action_after_rejection(text, message, &problem),
+                    Err(problem) => return action_after_rejection(receipt_text, message, &problem),
                 };
-                // The permit is held until here.
+                // The permit covers the body until its commit.
                 drop(permit);
                 match result {
-                    Ok(ReplyOutcome { rejection: None, .. }) if kind == ReplyType::Progress => {
-                        let taken =
-                            Taken { receipt: text.clone(), changed: true, ..Taken::default() };
-                        StreamAction::Extended(receipt, text, ToWorkerMessage::Taken(taken))
+                    Ok(ReplyOutcome { rejection: None, .. })
+                        if reply_type == ReplyType::Progress =>
+                    {
+                        let confirmation = ToWorkerMessage::Taken(Taken {
+                            receipt: receipt_text.clone(),
+                            changed: true,
+                            ..Taken::default()
+                        });
+                        StreamAction::Extended(receipt, receipt_text, confirmation)
                     }
-                    outcome => action_after_commit(text, outcome, message),
+                    outcome => action_after_commit(receipt_text, outcome, message),
                 }
             }
             .boxed(),
         );
     }
 
+    /// Extends a lease.
     fn handle_extend(&mut self, request: ExtendRequest) {
-        let ExtendRequest { receipt: text, lease } = request;
-        let found = parse_duration("lease", lease, LEASE_BOUNDS);
-        let (lease, receipt) = match found.and_then(|lease| Ok((lease, Receipt::parse(&text)?))) {
-            Ok(found) => found,
-            Err(problem) => return self.reject(text, &problem),
+        let ExtendRequest { receipt: receipt_text, lease } = request;
+        let parsed = parse_duration("lease", lease, LEASE_BOUNDS)
+            .and_then(|duration| Ok((duration, Receipt::parse(&receipt_text)?)));
+        let (duration, receipt) = match parsed {
+            Ok(parsed) => parsed,
+            Err(problem) => return self.reject(receipt_text, &problem),
         };
         let (api, caller) = (self.api.clone(), self.caller.clone());
         let session = self.session.revocations.clone();
         self.actions.push(
             async move {
-                let extended = match authorize_settlement(&api, &caller, &receipt).await {
-                    Ok(_) => leases::extend_lease(&api, &receipt, lease, Some(&session)).await,
+                let result = match authorize_settlement(&api, &caller, &receipt).await {
+                    Ok(_) => leases::extend_lease(&api, &receipt, duration, Some(&session)).await,
                     Err(problem) => Err(problem),
                 };
-                match extended {
-                    Ok(lease) => {
-                        let lease = Lease { receipt: text.clone(), until: Some(lease_end(lease)) };
-                        StreamAction::Extended(receipt, text, ToWorkerMessage::Lease(lease))
+                match result {
+                    Ok(end) => {
+                        let confirmation = ToWorkerMessage::Lease(Lease {
+                            receipt: receipt_text.clone(),
+                            until: Some(lease_end(end)),
+                        });
+                        StreamAction::Extended(receipt, receipt_text, confirmation)
                     }
-                    Err(problem) => action_without_lease(receipt, text, None, &problem),
+                    Err(problem) => action_without_lease(receipt, receipt_text, None, &problem),
                 }
             }
             .boxed(),
         );
     }
 
+    /// Returns a message to its queue, or rejects it.
     fn handle_nack(&mut self, request: NackRequest) {
-        let found = parse_delay(&request);
-        let text = request.receipt;
-        let (pause, receipt) = match found.and_then(|pause| Ok((pause, Receipt::parse(&text)?))) {
-            Ok(found) => found,
-            Err(problem) => return self.reject(text, &problem),
+        let parsed =
+            parse_delay(&request).and_then(|delay| Ok((delay, Receipt::parse(&request.receipt)?)));
+        let receipt_text = request.receipt;
+        let (delay, receipt) = match parsed {
+            Ok(parsed) => parsed,
+            Err(problem) => return self.reject(receipt_text, &problem),
         };
         let message = self.messages.remove(&receipt.id, receipt.delivery);
         let (api, caller) = (self.api.clone(), self.caller.clone());
@@ -131,20 +147,20 @@ impl WorkerStream {
             async move {
                 let result = match authorize_settlement(&api, &caller, &receipt).await {
                     Ok(lease_queue) => {
-                        leases::nack(&lease_queue, &receipt, pause, caller.sender()).await
+                        leases::nack(&lease_queue, &receipt, delay, caller.sender()).await
                     }
                     Err(problem) => Err(problem),
                 };
                 match result {
-                    Ok(outcome) => action_after_commit(text, outcome, message),
-                    Err(problem) => action_without_lease(receipt, text, message, &problem),
+                    Ok(outcome) => action_after_commit(receipt_text, outcome, message),
+                    Err(problem) => action_without_lease(receipt, receipt_text, message, &problem),
                 }
             }
             .boxed(),
         );
     }
 
-    /// Handles an event that is no message.
+    /// Rejects a request that was too large. Other events are ignored here.
     pub(super) fn handle_incoming_event(&mut self, event: IncomingEvent) {
         let IncomingEvent::TooLarge(bytes, receipt) = event else { return };
         let max = self.api.settings.http.body_bytes_max;

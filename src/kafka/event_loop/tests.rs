@@ -36,24 +36,31 @@ fn missing_queues(events: &mut RecordedEvents) -> Vec<(Arc<str>, oneshot::Sender
         .collect()
 }
 
-/// The loss must be journaled before the topic is created. An existing topic would tell the next
-/// process that nothing was lost.
+/// The loss must be journaled before the topic is created. After a crash, an existing topic would
+/// hide the loss.
 #[tokio::test]
 async fn a_missing_topic_is_created_once_its_loss_is_journaled() {
     let (mut bus_loop, mut events) = event_loop(&[]);
     bus_loop.handle_queue_topic(&QUEUE.into(), &BTreeMap::new(), TopicStatus::Missing);
-    let (queue, journaled) = missing_queues(&mut events).pop().expect("told");
+    let (queue, journaled) = missing_queues(&mut events).pop().expect("the loss is reported");
     assert_eq!((&*queue, bus_loop.tasks.len()), (QUEUE, 1));
-    assert!(bus_loop.tasks.next().now_or_never().is_none(), "nothing is done before the answer");
+    assert!(
+        bus_loop.tasks.next().now_or_never().is_none(),
+        "the topic is not created before the loss is journaled"
+    );
     assert!(bus_loop.publisher.is_topic_lost(QUEUE) && bus_loop.missing_topics.contains(QUEUE));
     // A check that completes meanwhile changes nothing.
     bus_loop.handle_queue_topic(&QUEUE.into(), &BTreeMap::new(), TopicStatus::Exists(topic(0)));
     assert!(bus_loop.publisher.is_topic_lost(QUEUE));
-    journaled.send(()).expect("waited for");
-    let done = bus_loop.tasks.next().await.expect("told");
-    assert!(matches!(&done, CompletedTask::LossJournaled(queue) if &**queue == QUEUE));
-    bus_loop.handle_task(done);
-    assert_eq!((bus_loop.tasks.len(), bus_loop.missing_topics.len()), (1, 0), "now it is created");
+    journaled.send(()).expect("the event loop waits");
+    let task = bus_loop.tasks.next().await.expect("the task completes");
+    assert!(matches!(&task, CompletedTask::LossJournaled(queue) if &**queue == QUEUE));
+    bus_loop.handle_task(task);
+    assert_eq!(
+        (bus_loop.tasks.len(), bus_loop.missing_topics.len()),
+        (1, 0),
+        "the topic is being created"
+    );
 }
 
 #[tokio::test]
@@ -64,8 +71,8 @@ async fn a_topic_that_ends_before_what_was_written_is_lost_at_the_second_check()
         bus_loop.handle_queue_topic(&QUEUE.into(), &written, TopicStatus::Exists(topic(high)));
         missing_queues(&mut events).len()
     };
-    assert_eq!(check(6), 0, "what a broker tells may be old");
-    assert_eq!(check(7), 0, "and so it was");
+    assert_eq!(check(6), 0, "a watermark may be outdated");
+    assert_eq!(check(7), 0, "it was outdated");
     assert_eq!(check(6), 0);
     assert_eq!(check(6), 1);
 }
@@ -73,12 +80,12 @@ async fn a_topic_that_ends_before_what_was_written_is_lost_at_the_second_check()
 #[tokio::test]
 async fn when_replies_are_lost_the_steps_of_all_queues_are_sent_again() {
     let (mut bus_loop, mut events) = event_loop(&[test_support::offset(REPLIES, 10)]);
-    bus_loop.publisher.enqueue(test_support::message("of a former definition"));
+    bus_loop.publisher.enqueue(test_support::message("of an earlier definition"));
     bus_loop.publisher.send_waiting();
     bus_loop.handle_reply_topic(&TopicStatus::Missing, true);
     let reported: BTreeSet<Arc<str>> =
         missing_queues(&mut events).into_iter().map(|(queue, _)| queue).collect();
-    assert_eq!(reported, ["of a former definition".into(), QUEUE.into()].into());
+    assert_eq!(reported, ["of an earlier definition".into(), QUEUE.into()].into());
 }
 
 /// Brokers that return may have another topic of the same name.
@@ -90,7 +97,7 @@ async fn nothing_is_read_while_brokers_are_unavailable() {
     assert!(bus_loop.reader.is_assigned);
     bus_loop.handle_client_event(ClientEvent::AllBrokersDown);
     assert!(!bus_loop.reader.is_assigned);
-    assert!(bus_loop.next_check_at <= clock::timer_now(), "they are looked for at once");
+    assert!(bus_loop.next_check_at <= clock::timer_now(), "the brokers are checked at once");
 }
 
 #[tokio::test]
@@ -104,7 +111,7 @@ async fn a_stop_waits_a_while_for_settlements_and_for_messages_while_brokers_are
     bus_loop.reader.deliver(record);
     assert!(!bus_loop.can_stop(later) && bus_loop.can_stop(now));
     bus_loop.publisher.enqueue(test_support::message(QUEUE));
-    assert!(bus_loop.can_stop(now), "no broker is there to take it");
+    assert!(bus_loop.can_stop(now), "no broker is available");
     bus_loop.brokers = BrokerState::Available;
     assert!(!bus_loop.can_stop(now));
 }

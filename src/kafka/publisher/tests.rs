@@ -1,4 +1,4 @@
-//! Tests what happens to messages, without brokers.
+//! Tests the states of messages, without brokers.
 
 use super::super::test_support::{self, RecordedEvents};
 use super::*;
@@ -24,7 +24,7 @@ fn new_publisher(offsets: &[TopicOffset], change: impl FnOnce(&mut KafkaSection)
 }
 
 impl TestPublisher {
-    /// Enqueues `count` messages, and sends as many as there is room for.
+    /// Enqueues `count` messages, and sends as many as the limits allow.
     fn publish(&mut self, count: usize) {
         for _ in 0..count {
             self.unconfirmed.set(self.unconfirmed.get() + 1);
@@ -71,15 +71,18 @@ fn a_message_is_confirmed_by_its_report_and_not_before() {
 
 #[test]
 fn no_more_messages_are_in_flight_than_allowed() {
-    for (count_max, bytes_max, most) in [(2, usize::MAX, 2), (1_000, 1, 1)] {
+    for (count_max, bytes_max, limit) in [(2, usize::MAX, 2), (1_000, 1, 1)] {
         let mut rig = new_publisher(&[], |section| {
             (section.unconfirmed_max, section.unconfirmed_bytes_max) = (count_max, bytes_max);
         });
         rig.publish(5);
-        assert_eq!(rig.publisher.in_flight.len(), most);
+        assert_eq!(rig.publisher.in_flight.len(), limit);
         rig.report_delivery(Ok((0, 0)));
         rig.publisher.send_waiting();
-        assert_eq!((rig.publisher.in_flight.len(), rig.publisher.waiting.len()), (most, 4 - most));
+        assert_eq!(
+            (rig.publisher.in_flight.len(), rig.publisher.waiting.len()),
+            (limit, 4 - limit)
+        );
     }
 }
 
@@ -118,9 +121,9 @@ fn a_small_message_fails_after_four_too_large_failures_whatever_the_others() {
 /// Offsets are journaled by topic; with a prefix the topic is not named as its queue.
 #[test]
 fn written_offsets_are_read_from_the_journal_and_reported_to_it() {
-    let known =
+    let offsets =
         [test_support::offset("orders.price", 7), test_support::offset("workflow-manager", 3)];
-    let mut rig = new_publisher(&known, |section| section.prefix = "orders.".to_owned());
+    let mut rig = new_publisher(&offsets, |section| section.prefix = "orders.".to_owned());
     assert_eq!(rig.publisher.written_offsets(QUEUE), [(0, 7)].into());
     assert_eq!(rig.publisher.written_offsets.len(), 1, "replies are written by others");
     rig.publish(1);
@@ -156,7 +159,7 @@ fn a_message_whose_topic_is_missing_waits_for_it() {
     rig.publish(1);
     rig.report_delivery(Err(RDKafkaErrorCode::UnknownTopicOrPartition));
     assert_eq!((rig.count_confirmed(), rig.unconfirmed.get()), (0, 1));
-    assert!(std::mem::take(&mut rig.publisher.needs_topic_check), "the topic is looked at");
+    assert!(std::mem::take(&mut rig.publisher.needs_topic_check), "the topic is checked");
     rig.publisher.send_waiting();
     assert!(rig.publisher.in_flight.is_empty());
     rig.publish(0);
@@ -175,7 +178,7 @@ fn unreported_messages_are_sent_again_once_the_producer_is_closed() {
     assert_eq!(rig.publisher.replace_producer_if_needed(), Ok(()));
     // Both messages are in the producer that is closed. Nobody receives its reports.
     let last = loop {
-        match event_receiver.blocking_recv().expect("the clients are there") {
+        match event_receiver.blocking_recv().expect("a client event") {
             ClientEvent::ProducerClosed { last } => break last,
             ClientEvent::Delivered { .. } | ClientEvent::Error(_) | ClientEvent::AllBrokersDown => {
             }
@@ -190,10 +193,10 @@ fn unreported_messages_are_sent_again_once_the_producer_is_closed() {
     let bytes: usize = rig.publisher.in_flight.values().map(|pending| pending.bytes).sum();
     assert_eq!(rig.publisher.in_flight_bytes, bytes);
     rig.publisher.handle_producer_closed(last);
-    assert_eq!(rig.publisher.in_flight.len(), 3, "they are with another client now");
+    assert_eq!(rig.publisher.in_flight.len(), 3, "they are in the new producer");
 }
 
-/// Without messages only the check can tell.
+/// Without messages, only a check can show it.
 #[test]
 fn a_working_producer_is_noticed_by_a_check() {
     let mut rig = new_publisher(&[], |_| ());

@@ -170,7 +170,7 @@ fn a_producer_that_cannot_go_on_is_replaced_until_one_can() {
         let told = answer.text.contains("the brokers let no producer go on");
         when(answer.status == 503 && told, &answer)
     });
-    daemon.await_log(&["another producer takes the place of the one before"]);
+    daemon.await_log(&["the producer is replaced by a new one"]);
     mock.0.clear_request_errors(RDKafkaApiKey::InitProducerId);
     let _worker = mock.worker();
     await_all(&daemon, &[job]);
