@@ -36,7 +36,7 @@ impl ManagementApi {
     ///
     /// # Errors
     ///
-    /// Returns an error if the address is invalid.
+    /// Returns an error if the address is invalid, or no HTTP client can be created.
     pub fn from_settings(settings: &AmqpSettings) -> Result<Option<ManagementApi>, AmqpError> {
         let url = settings.management.as_str();
         if url.is_empty() {
@@ -82,7 +82,8 @@ impl ManagementApi {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no response, or its status is not a success.
+    /// Returns an error if the request fails, the body cannot be read, or the status is not a
+    /// success.
     pub(super) async fn send_request(
         &self,
         method: Method,

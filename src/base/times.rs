@@ -26,23 +26,24 @@ pub fn unix_seconds(time: Timestamp) -> u64 {
 }
 
 /// Parses RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without an
-/// offset the time would be ambiguous, so it is refused. A space is accepted in place of `+`,
-/// because a URL query decodes `+` to a space, and in place of `T`, as RFC 3339 allows.
+/// offset the time would be ambiguous, so it is rejected. A space is accepted in place of `+`,
+/// because a URL query decodes `+` to a space, and in place of `T`, as RFC 3339 allows. A time
+/// outside of 1970 to April 2262 becomes the nearest one within, and second 60 becomes 59. Returns
+/// `None` if the text is not of this form.
 pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let (local, offset_s) = split_offset(text)?;
     let (date_time, fraction) = local.split_at_checked("2026-01-31T12:00:00".len())?;
     let fraction_digits = fraction.strip_prefix('.').unwrap_or(fraction);
-    // The library also accepts other forms of ISO 8601.
-    let is_rfc3339 = [(4, b'-'), (13, b':'), (16, b':')]
+    // jiff also accepts other forms of ISO 8601.
+    let has_expected_form = [(4, b'-'), (13, b':'), (16, b':')]
         .into_iter()
         .all(|(index, separator)| date_time.as_bytes().get(index) == Some(&separator))
         && (fraction.is_empty() || fraction.starts_with('.'))
         && fraction_digits.bytes().all(|byte| byte.is_ascii_digit());
-    let date_time: DateTime = is_rfc3339.then(|| date_time.parse().ok()).flatten()?;
+    let date_time: DateTime = has_expected_form.then(|| date_time.parse().ok()).flatten()?;
     let seconds = date_time.duration_since(date(1970, 1, 1).at(0, 0, 0, 0)).as_secs() - offset_s;
-    // Padded or cut to nine digits.
+    // Pad or truncate to nine digits.
     let subsecond_ns: i64 = format!("{fraction_digits:0<9.9}").parse().ok()?;
-    // Clamped to what a timestamp can hold: from 1970 to April 2262.
     let since_epoch_ns = seconds.saturating_mul(1_000_000_000).saturating_add(subsecond_ns);
     Some(Timestamp(since_epoch_ns.max(0)))
 }
@@ -64,7 +65,7 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
         _ => return None,
     };
     let parse_number = |digits: &str, max: i64| {
-        // The standard parser also accepts a sign.
+        // `str::parse` also accepts a sign.
         let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
         digits.parse::<i64>().ok().filter(|number| is_number && *number <= max)
     };
@@ -73,8 +74,8 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
     Some((local, sign * (hours * 3_600 + minutes * 60)))
 }
 
-/// Parses the value of a `Retry-After` header: a number of seconds, or an HTTP date. Returns the
-/// delay from `now`, zero for a date that has passed.
+/// Parses the value of a `Retry-After` header: a number of seconds, or an HTTP date in its current
+/// form (IMF-fixdate). Returns the delay from `now`, zero for a date that has passed.
 pub(crate) fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
@@ -82,7 +83,7 @@ pub(crate) fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration>
     }
     let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
     let delay_ns = date.as_nanosecond().saturating_sub(i128::from(now.0));
-    Some(Duration::from_nanos(u64::try_from(delay_ns).unwrap_or_default()))
+    Some(Duration::from_nanos(u64::try_from(delay_ns.max(0)).unwrap_or(u64::MAX)))
 }
 
 fn to_jiff(time: Timestamp) -> jiff::Timestamp {
@@ -101,12 +102,14 @@ mod tests {
         let until = "Sun, 06 Nov 1994 08:49:37 GMT";
         assert_eq!(parse_retry_after(until, now), Some(Duration::from_secs(10)));
         assert_eq!(parse_retry_after(until, Timestamp(i64::MAX)), Some(Duration::ZERO));
+        let far = "Fri, 31 Dec 9999 23:59:59 GMT";
+        assert!(parse_retry_after(far, now) > Some(Duration::from_secs(500 * 365 * 86_400)));
         assert_eq!(parse_retry_after("soon", now), None);
         assert_eq!(parse_retry_after("-1", now), None);
     }
 
     #[test]
-    fn a_time_is_formatted_with_all_its_digits() {
+    fn times_are_formatted_to_nanoseconds_or_milliseconds() {
         for (time_ns, nanoseconds, milliseconds) in [
             (i64::MIN, "1970-01-01T00:00:00.000000000Z", "1970-01-01T00:00:00.000Z"),
             (1, "1970-01-01T00:00:00.000000001Z", "1970-01-01T00:00:00.000Z"),

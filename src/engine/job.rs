@@ -23,7 +23,7 @@ pub struct Job {
     /// The message with which it was created.
     pub(super) message: Message,
     pub(super) state: JobState,
-    /// When it ended; `None`: it has not.
+    /// When it ended; `None` if it has not ended.
     pub(super) ended: Option<Timestamp>,
     /// Why it failed or was cancelled.
     pub(super) reason: Option<Arc<str>>,
@@ -33,11 +33,11 @@ pub struct Job {
     pub(super) expired: bool,
     /// The step whose failure failed the job, if it was a step.
     pub(super) failed_step: Option<StepIndex>,
-    /// How often it was retried.
+    /// How many times it was retried.
     pub(super) round: u32,
     /// The number of entries that were applied to it.
     pub(super) entry_count: u64,
-    /// The number of the entry that gave it its state, from 1.
+    /// The number of the entry that set its state; 0 before the first entry.
     pub(super) state_entry: u64,
     pub(super) steps: Vec<StepRun>,
     /// The steps that can start, because their dependencies are done, in the order in which they
@@ -51,7 +51,7 @@ pub struct Job {
     pub(super) steps_left: u32,
     /// The callers that requested it by a message on its workflow's queue.
     pub(super) callers: Callers,
-    /// How often it has ended and been reopened.
+    /// How many times it has ended and been reopened.
     pub(super) earlier_ends: u32,
     /// The size of the values that it holds, in bytes.
     pub(super) value_bytes: usize,
@@ -302,7 +302,8 @@ impl Job {
     }
 
     /// Returns the input of a step: the outputs of its dependencies, merged in the order of
-    /// `depends` (docs/workflow-file.md).
+    /// `depends` (docs/workflow-file.md). For a dependency on the start, and for a step without
+    /// dependencies, it is the message of the job.
     pub fn step_input(&self, step: StepIndex) -> Message {
         let depends = &self.graph().step(step).depends;
         if depends.is_empty() {
@@ -395,10 +396,14 @@ impl Job {
         );
     }
 
-    /// Returns a job to which no entry is applied yet. `message`: the message of a child job;
-    /// `None` for a root job that is recovered, whose first entry has it.
+    /// Creates a job to which no entry is applied yet. `message` is that of a child job; `None` for
+    /// a root job that is recovered, whose first entry contains it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a child job has no message.
     pub fn before_first_entry(origin: Origin, message: Option<Message>) -> Job {
-        assert!(message.is_some() || origin.parent.is_none(), "a child job has its message");
+        assert!(message.is_some() || origin.parent.is_none(), "a child job has a message");
         let message = message.unwrap_or_default();
         let graph = &origin.definition.graphs[usize::from(origin.graph)];
         let steps: Vec<StepRun> = graph.steps.iter().map(StepRun::waiting).collect();

@@ -66,7 +66,7 @@ impl WorkerService {
         caller.check_queue_access(&queue, &vhost)?;
         if max > MESSAGES_MAX {
             return Err(Problem::malformed(format!(
-                "max is {max}, expected a whole number from 1 to {MESSAGES_MAX}"
+                "max is {max}, expected a whole number from 1 to {MESSAGES_MAX}; 0 counts as 1"
             )));
         }
         let options = ReceiveOptions {
@@ -82,6 +82,7 @@ impl WorkerService {
             LeaseRequest { queue, vhost: vhost.clone(), options, wait, max, transport: TRANSPORT };
         let mut messages = leases::receive(&self.api, request).await?;
         let tracker = OutboundTracker::default();
+        // The permits of memory are held until the bytes of the messages have been sent.
         for permit in messages.iter_mut().filter_map(|message| message.permit.take()) {
             tracker.add_to_next_chunk(tracker.track(permit));
         }

@@ -10,6 +10,7 @@ use children::child_jobs_are_listed_under_their_parent;
 use parts::{
     a_family_goes_in_parts_and_a_crash_between_them_leaves_what_can_be_read,
     a_sweep_in_parts_deletes_all_that_is_due,
+    the_first_part_of_a_deletion_closes_the_root_whatever_the_limit,
 };
 use past::{
     confirms_wait_for_a_record_of_their_job_or_get_one,
@@ -98,6 +99,7 @@ rules! {
     retention_deletes_what_ended_and_nothing_else
     a_family_goes_in_parts_and_a_crash_between_them_leaves_what_can_be_read
     a_sweep_in_parts_deletes_all_that_is_due
+    the_first_part_of_a_deletion_closes_the_root_whatever_the_limit
     an_id_that_comes_back_leads_to_the_newest_job
     a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry
     lists_and_statuses_show_what_is_committed

@@ -12,9 +12,9 @@ use std::collections::HashMap;
 /// The compiled conditions of a file: equal texts are compiled once.
 #[derive(Default)]
 pub(super) struct CompiledConditions {
-    /// The outcome of compiling, by the text.
+    /// The results of compiling, by text.
     results: HashMap<String, Result<Expression, ExpressionError>>,
-    /// The length of all distinct texts.
+    /// The total length of the texts that were compiled, and of those beyond the limit.
     total_bytes: usize,
 }
 
@@ -62,8 +62,8 @@ impl CompiledConditions {
     }
 }
 
-/// Reports the errors in a step's conditions, and their references to steps that do not exist or
-/// have no result yet.
+/// Reports the errors in a step's conditions, their references to steps that do not exist, and a
+/// `when` that refers to its own step.
 pub(super) fn check_references(
     draft: &GraphDraft,
     index: usize,
@@ -108,7 +108,7 @@ pub(super) fn check_references(
     }
 }
 
-/// Warns of race conditions: a `when` that refers to a step which its own step does not wait for.
+/// Warns of race conditions: a `when` that refers to a step that is not an ancestor of its own.
 pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Diagnostics) {
     if graph.steps.iter().all(|step| step.when.as_ref().is_none_or(|when| when.steps().is_empty()))
     {

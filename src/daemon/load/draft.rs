@@ -1,5 +1,5 @@
-//! Drafts of workflows: the values of a file before it is checked how they fit together. A value
-//! that is missing or invalid is `None`.
+//! Drafts of workflows: the values of a file before they are checked against each other. A value
+//! that is missing or invalid is `None`, or the default.
 
 use super::location::SourceLocation;
 use super::scalars::ScalarLayout;
@@ -83,8 +83,8 @@ pub(super) struct ConditionDraft {
 }
 
 impl ConditionDraft {
-    /// Returns the location of an error in the file, and an empty text. If that location is
-    /// unknown: the location of the condition, and a text with the error's line and column in it.
+    /// Returns where the error is in the file. If that is unknown, returns the location of the
+    /// condition, and a suffix for the message with the line and column within the condition.
     pub(super) fn locate_error(&self, error: &ExpressionError) -> (SourceLocation, String) {
         match self.locate(error.line, error.column) {
             Some(location) => (location, String::new()),
@@ -92,7 +92,8 @@ impl ConditionDraft {
         }
     }
 
-    /// Returns the location at which the condition first names a step.
+    /// Returns the location at which the text of a step's name first occurs in the condition: a
+    /// guess, since it may be part of another name.
     pub(super) fn locate_step(&self, step: &str) -> SourceLocation {
         let text_before = self.text.split_once(step).map_or("", |(before, _)| before);
         let (line, column) = position_after(text_before);

@@ -7,9 +7,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-/// The paths of file descriptors that this process has inherited. Opening a pipe there does not
-/// block, because the other end is open.
-const INHERITED_PATHS: [&str; 4] =
+/// The paths of open file descriptors, such as pipes of the shell. Opening an anonymous pipe there
+/// does not block.
+const DESCRIPTOR_PATHS: [&str; 4] =
     ["/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"];
 
 /// Opens a regular file for reading. Only such a file can be read several times.
@@ -24,8 +24,9 @@ pub fn open_regular(file: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a regular file, a character device such as a terminal, or an inherited pipe such as
-/// `/dev/stdin`. A named pipe is refused: opening it blocks until another process writes to it.
+/// Opens a regular file, a character device such as a terminal, or a pipe that is already open
+/// such as `/dev/stdin`. A named pipe is refused: opening it blocks until another process opens it
+/// for writing.
 ///
 /// # Errors
 ///
@@ -33,13 +34,13 @@ pub fn open_regular(file: &Path) -> io::Result<File> {
 pub fn open(file: &Path) -> io::Result<File> {
     let kind = std::fs::metadata(file)?.file_type();
     let name = file.as_os_str().to_string_lossy();
-    let is_inherited_pipe =
-        kind.is_fifo() && INHERITED_PATHS.iter().any(|prefix| name.starts_with(prefix));
-    if is_inherited_pipe || kind.is_char_device() { File::open(file) } else { open_regular(file) }
+    let is_open_pipe =
+        kind.is_fifo() && DESCRIPTOR_PATHS.iter().any(|prefix| name.starts_with(prefix));
+    if is_open_pipe || kind.is_char_device() { File::open(file) } else { open_regular(file) }
 }
 
-/// Returns whether the permissions of a file, and of all folders above it, let every user of this
-/// machine read it.
+/// Returns whether the permissions of a file, and of all its parent directories, let every user of
+/// this machine read it; `false` if they cannot be examined.
 pub(crate) fn is_world_readable(file: &Path) -> bool {
     let has_permission = |path: &Path, bit: u32| {
         std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & bit != 0)

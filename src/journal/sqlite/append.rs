@@ -49,8 +49,8 @@ impl JournalWriter {
     /// Commits records in order, in one transaction. Returns the numbers of the jobs that do not
     /// exist any more, among the jobs of the records and `others`.
     ///
-    /// Records of deleted jobs are ignored: when its root job is deleted, a child job may still be
-    /// about to start, or to learn that it has ended. A record is idempotent, by its job and its
+    /// Records of deleted jobs are ignored: a child job may start or end after its root job was
+    /// deleted. A record is idempotent, by its job and its
     /// first entry: one that the journal already has changes nothing.
     pub(super) fn append(
         &mut self,
@@ -144,9 +144,6 @@ impl JournalWriter {
                     outcome.row_seqs.push(None);
                     continue;
                 }
-                if let Some(notice) = &record.notice {
-                    insert_notice(&transaction, notice)?;
-                }
                 let recorded = &record.recorded;
                 let pending = (&self.confirms, &self.unprojected);
                 let last_start = match outcome.last_record_start(record.job, pending) {
@@ -161,6 +158,9 @@ impl JournalWriter {
                     continue;
                 }
                 outcome.last_record_starts.insert(record.job, recorded.first);
+                if let Some(notice) = &record.notice {
+                    insert_notice(&transaction, notice)?;
+                }
                 if PendingConfirms::is_confirm(record) {
                     let confirms = outcome.confirms.entry(record.job).or_default();
                     confirms.push((recorded.first, recorded.at, recorded.entries.clone()));
@@ -196,7 +196,8 @@ struct JobLookup<'a> {
 }
 
 impl JobLookup<'_> {
-    /// Returns whether a job exists. A job whose deletion has begun does not.
+    /// Returns whether a job exists. A job whose deletion has begun does not: deletions begin with a
+    /// projection, so none of its jobs is unprojected.
     fn job_exists(&mut self, number: JobNumber, outcome: &AppendOutcome) -> rusqlite::Result<bool> {
         if outcome.new_jobs.contains_key(&number) || self.unprojected.new_job(number).is_some() {
             return Ok(true);
@@ -219,8 +220,9 @@ impl AppendOutcome {
         started.or(confirms.last_entry_of(job).max(unprojected.last_row_start(job)))
     }
 
-    /// Takes the confirms that the next row of a job must contain, as JSON; `None` if there are
-    /// none.
+    /// Returns the confirms that the next row of a job must contain, as JSON; `None` if there are
+    /// none. Those of this transaction are removed, and pending ones are returned for the first row
+    /// of a job alone.
     fn take_confirms(
         &mut self,
         job: JobNumber,

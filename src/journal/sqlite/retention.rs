@@ -213,12 +213,14 @@ impl JournalWriter {
                 Some(remaining_jobs) => remaining_jobs.clone(),
                 None => load_job_tree(&transaction, *root)?,
             };
+            let mut is_root_begun = false;
             while let Some(number) = job_tree.last().copied() {
                 let remaining_rows = rows_max.saturating_sub(outcome.deletion.rows);
                 if remaining_rows == 0 {
                     break;
                 }
                 if number == *root {
+                    is_root_begun = true;
                     self.status_tables.delete_row(&transaction, &workflow, *root)?;
                 }
                 if delete_rows(&transaction, number, *root, remaining_rows, &mut outcome)? {
@@ -230,7 +232,7 @@ impl JournalWriter {
                 outcome.deletion.roots += 1;
             } else {
                 // `delete_rows` closes a root job that it deletes in part.
-                if job_tree.len() > 1 {
+                if !is_root_begun {
                     close_job(&transaction, *root, (*root, false), &mut outcome.deletion)?;
                 }
                 outcome.deletion.is_partial = true;

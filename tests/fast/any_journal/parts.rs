@@ -75,6 +75,18 @@ pub(super) fn a_family_goes_in_parts_and_a_crash_between_them_leaves_what_can_be
     other.assert_read_by(&*journal.records(), "it stays");
 }
 
+pub(super) fn the_first_part_of_a_deletion_closes_the_root_whatever_the_limit(place: &dyn Place) {
+    let mut journal = opened(place);
+    let (_, rows) = ended_family(&mut *journal);
+    for limit in 1..rows {
+        let copy = place.crash();
+        let part = opened(&*copy).delete_jobs(&[1], limit as u32).expect("deletes");
+        let is_root_closed = part.maybe_active.iter().any(|job| job.number == 1);
+        assert!(part.is_partial && is_root_closed, "{limit} of {rows} rows: {part:?}");
+        assert!(opened(&*copy).recover().expect("recovers").is_empty(), "{limit} of {rows} rows");
+    }
+}
+
 pub(super) fn a_sweep_in_parts_deletes_all_that_is_due(place: &dyn Place) {
     let mut journal = opened(place);
     let (_, rows) = ended_family(&mut *journal);

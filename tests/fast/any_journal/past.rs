@@ -141,7 +141,11 @@ pub(super) fn notices_wait_until_they_are_forgotten_and_their_numbers_are_not_us
         let (_, record) = Live::create(number, number as u128, &chain());
         Record { notice: Some(notice(number)), ..record }
     };
-    journal.append(&[&with_notice(1), &with_notice(2)]).expect("commits");
+    let noticed = [with_notice(1), with_notice(2)];
+    // The second time the journal has them.
+    for _ in 0..2 {
+        journal.append(&[&noticed[0], &noticed[1]]).expect("commits");
+    }
     let waiting = records.load_notices(0, 9).expect("reads");
     assert_eq!(
         waiting.iter().map(|(_, notice)| notice.clone()).collect::<Vec<_>>(),

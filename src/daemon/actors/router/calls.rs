@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The delay before waiting calls are tried again.
+/// The delay before waiting calls are tried again, and before a call of a workflow that is not
+/// loaded returns to its queue.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 impl Router {
@@ -61,10 +62,10 @@ impl Router {
         }
     }
 
-    /// Returns the call, unless its `reply_to` is the manager's own reply queue. That queue is for
-    /// replies to steps, so the job of the step that the call names first checks the call. A call
-    /// that names no such step is refused without a message to its caller, because the message
-    /// would be sent to that queue.
+    /// Returns the call, unless its `reply_to` is the manager's own reply queue and it is not
+    /// verified as a step's. That queue is for replies to steps, so the claimed job must verify the
+    /// call first. A call that claims no job is refused without a message to its caller, because
+    /// the message would be sent to that queue.
     fn reject_own_reply_queue(&mut self, call: Call) -> Option<Call> {
         let env = self.env.clone();
         let uses_own_reply_queue = |caller: &Caller| {
@@ -114,12 +115,13 @@ impl Router {
                 // Dropping the calls requeues them, for the next start.
                 return;
             }
-            let mut is_full = false;
+            let mut is_blocked = false;
             for call in calls {
-                if is_full && !call.ack.is_stale() && matches!(call.source, CallSource::External) {
+                // Calls keep their order: once one must wait, those behind it wait too.
+                if is_blocked && !call.ack.is_stale() && matches!(call.source, CallSource::External) {
                     router.call_backlog.push(call);
                 } else if let Some(call) = router.try_start_call(call) {
-                    is_full = true;
+                    is_blocked = true;
                     router.call_backlog.push(call);
                 }
             }
@@ -127,8 +129,9 @@ impl Router {
         });
     }
 
-    /// Joins the job under the id, or looks the id up in the archive. Returns the call if the
-    /// manager accepts no job now.
+    /// Passes the call to the job under its id, or has the archive look the id up, after which the
+    /// job is started. Drops a stale call. Returns the call if the manager accepts no job now: then
+    /// it must wait.
     fn try_start_call(&mut self, call: Call) -> Option<Call> {
         if call.ack.is_stale() {
             // The connection of the call was lost: the broker delivers it again.
@@ -224,8 +227,9 @@ impl Router {
         self.spawn(SpawnRequest { id, number, root: number, parent: None, start });
     }
 
-    /// Sends the call to the job whose step it names, which checks the claim. Returns the call, as
-    /// an external one, if there is no such job.
+    /// Sends an unverified call to the job that it claims to come from, which verifies it; a
+    /// passivated job is activated for that. Returns the call as an external one if there is no
+    /// such job, and any other call unchanged.
     fn verify_source(&mut self, call: Call) -> Option<Call> {
         let CallSource::Unverified(correlation_id, _) = &call.source else { return Some(call) };
         let claimed_job = correlation_id.job;
