@@ -167,7 +167,7 @@ fn a_producer_that_cannot_go_on_is_replaced_until_one_can() {
     let job = create(&daemon, 0);
     eventually("readiness says why", || {
         let answer = daemon.api.get("/readyz?verbose");
-        let told = answer.text.contains("the brokers let no producer go on");
+        let told = answer.text.contains("the brokers reject the producer");
         when(answer.status == 503 && told, &answer)
     });
     daemon.await_log(&["the producer is replaced by a new one"]);

@@ -118,7 +118,8 @@ impl Router {
             let mut is_blocked = false;
             for call in calls {
                 // Calls keep their order: once one must wait, those behind it wait too.
-                if is_blocked && !call.ack.is_stale() && matches!(call.source, CallSource::External) {
+                if is_blocked && !call.ack.is_stale() && matches!(call.source, CallSource::External)
+                {
                     router.call_backlog.push(call);
                 } else if let Some(call) = router.try_start_call(call) {
                     is_blocked = true;
