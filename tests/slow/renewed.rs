@@ -52,7 +52,7 @@ fn changed_files_are_shown_without_a_reload() {
     assert!(answer.contains(&format!("{series}4102358400")), "{answer}");
 
     fs::write(shown.files().0, "nothing").unwrap();
-    let words = ["cannot be used", "no certificate", "the one of before"];
+    let words = ["cannot be used", "no certificate", "the previous one"];
     within(FOUND_WITHIN, "a broken file is told", || {
         let found = daemon.log().lines().any(|line| words.iter().all(|word| line.contains(word)));
         when(found, "not yet")
