@@ -100,7 +100,7 @@ impl EventReader {
     }
 }
 
-/// Parses the events of a body. Nothing follows an error.
+/// Parses the events of a body.
 struct EventParser<R>(R);
 
 impl<R: BufRead> EventParser<R> {
@@ -119,7 +119,7 @@ impl<R: BufRead> EventParser<R> {
                 Some(("data", data)) => data.clone_into(&mut event.data),
                 // A comment, or an unknown field.
                 Some(_) => {}
-                // An empty line ends an event.
+                // An empty line ends an event; so does a line without a field, which is not sent.
                 None if !event.data.is_empty() => return Some(Ok(event)),
                 None => {}
             }

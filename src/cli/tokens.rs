@@ -69,7 +69,7 @@ fn format_entry(name: &str, hash: &str, scope: Option<Scope>, queues: &[String])
 /// Adds an entry to a file of tokens. The file is replaced atomically.
 fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     let to_usage_error = |text: String| ClientError::Usage(text);
-    // If the path is a symbolic link, its target is replaced.
+    // If the path is a symbolic link to an existing file, that file is replaced.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let file = target.as_path();
     let to_file_error = |error: io::Error| to_usage_error(format!("{}: {error}", file.display()));
@@ -137,7 +137,7 @@ fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
         ))),
     });
     if result.is_err() {
-        // Removing fails only if the file was not created.
+        // There may be nothing to remove: the file was not created, or was already renamed.
         let _ = fs::remove_file(partial);
     }
     result

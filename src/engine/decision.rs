@@ -1,7 +1,7 @@
 //! The decision loop: decide, evolve, and repeat until nothing more follows. `decide` and the other
 //! rules only read the job, only [`Job::evolve`] changes it, and [`Job::effects`] returns what an
-//! entry causes. Each entry is applied before the next one is decided, so no copy of the job is
-//! needed, however many items it has.
+//! entry causes. The entries of a step of the loop are applied before the next step is
+//! decided, so no copy of the job is needed, however many items it has.
 
 use super::caller::Caller;
 use super::conditions::PendingConditions;

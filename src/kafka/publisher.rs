@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The backoff before a message is sent again after a failure. It doubles each time, up to the
-/// setting `reconnect_max`.
+/// Half of the backoff before a message is sent again after its first failure. It doubles each
+/// time, up to the setting `reconnect_max`.
 const FAILURE_BACKOFF: Duration = Duration::from_millis(100);
 
 /// An upper bound of the bytes of a record and its batch besides key, headers and value.
@@ -91,7 +91,7 @@ pub(super) struct KafkaPublisher {
     needs_new_producer: bool,
     /// The last fatal error of a producer; `None` once a producer works.
     producer_error: Option<String>,
-    /// When a failed producer is replaced; `None` if it has not failed.
+    /// When a failed producer is replaced; `None` if no replacement is scheduled.
     replace_producer_at: Option<Instant>,
     backoff: BrokerBackoff,
 }
@@ -237,7 +237,8 @@ impl KafkaPublisher {
         self.topics.insert(queue, TopicState::Unknown);
     }
 
-    /// Hands a message to the library. Returns `false` if the library's queue is full.
+    /// Hands a message to the library. Returns `false` if nothing can be sent now: then the message
+    /// stays the next one.
     fn send(&mut self, mut pending: PendingRecord, partition: i32) -> bool {
         let Some(producer) = self.producer.get() else {
             self.waiting.push_front(pending);

@@ -206,13 +206,13 @@ impl EndpointClient {
 /// Why a web service did not answer a probe.
 #[derive(Debug)]
 pub enum ProbeError {
-    /// Requests to its address are denied.
+    /// Its URL is invalid, or requests to its address are denied.
     Denied(String),
     /// Its certificate is not trusted.
     Untrusted(String),
     /// No connection could be made.
     Unreachable(String),
-    /// It accepted the connection, but did not answer in time.
+    /// It did not answer in time.
     TimedOut,
 }
 

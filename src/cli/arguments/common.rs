@@ -24,7 +24,7 @@ pub(crate) struct TargetArguments {
     pub(crate) context: Option<String>,
 }
 
-/// Arguments of every command that calls a manager.
+/// Arguments of the commands that call a manager and do not print a list.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ClientArguments {
     #[command(flatten)]

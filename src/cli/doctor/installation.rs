@@ -24,12 +24,13 @@ const FREE_BYTES_ERROR: u64 = FREE_BYTES_WARNING / 10;
 /// The permission bits of others. Those of the group are up to the operator.
 const OTHERS_MASK: u32 = 0o007;
 
-/// A valid installation: its settings, and its workflows.
+/// An installation with valid settings. `definitions` is empty if the workflows are not valid.
 pub(super) struct Installation {
     pub(super) settings: Settings,
     pub(super) authorities: Authorities,
     pub(super) definitions: Vec<Arc<Definition>>,
-    /// Whether a process has the journal open. `None` if that is unknown.
+    /// Whether a process has the journal open, as far as its files can be examined. `None` if that
+    /// is unknown.
     pub(super) is_journal_open: Option<bool>,
 }
 

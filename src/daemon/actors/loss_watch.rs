@@ -47,7 +47,7 @@ const REDISPATCH_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
 /// The settings of the loss detection of a bus.
 pub(super) struct LossSettings {
-    /// The observation time: messages count as lost if a queue has held too few for this long.
+    /// The observation time: steps that have waited for it count, and samples are kept for it.
     pub(super) lost_after: Duration,
     /// The reply queue of the bus.
     pub(super) reply_queue: String,
@@ -55,7 +55,7 @@ pub(super) struct LossSettings {
     pub(super) must_redispatch: bool,
 }
 
-/// Samples the queues of a bus at intervals, until the bus is closed.
+/// Samples the queues of a bus at intervals, until the bus is closed or the manager stops.
 pub(super) async fn watch(env: Arc<BusEnv>, bus: BusKey, settings: LossSettings) {
     let interval = settings.lost_after / SAMPLES_PER_OBSERVATION;
     let mut watch = LossWatch::new(settings);
@@ -92,7 +92,8 @@ impl LossWatch {
         LossWatch { settings, samples: VecDeque::new(), redispatched: BTreeMap::new() }
     }
 
-    /// Takes a sample, reports losses, and dispatches steps again. `None`: the bus is closed.
+    /// Takes a sample, reports losses, and dispatches steps again. `None`: the bus is closed, or
+    /// the manager is stopping.
     async fn sample(&mut self, env: &BusEnv, bus: &BusKey) -> Option<()> {
         let (sender, receiver) = oneshot::channel();
         env.buses.find(bus)?.send(BusInput::Depths(sender));

@@ -113,7 +113,7 @@ impl ManagerHandle {
         &self.0.creation_permits
     }
 
-    /// Returns the routes of the jobs that take input.
+    /// Returns the routes of active and passivated jobs.
     pub fn routes(&self) -> &Routes {
         &self.0.routes
     }
@@ -353,7 +353,7 @@ impl ManagerHandle {
 
     /// Probes liveness: returns when the supervisor, the router and the journal have handled the
     /// probe, one after another. A full disk or an unavailable broker does not prevent that, but if
-    /// one of the threads hangs, this never returns.
+    /// one of the threads hangs, or the manager is stopping, this never returns.
     pub async fn probe_liveness(&self) {
         let (sender, receiver) = oneshot::channel();
         self.0.supervisor.send(SupervisorInput::LivenessProbe(sender));

@@ -8,11 +8,12 @@ use engine::Timestamp;
 use journal::{EndedCursor, JournalError, NEWEST_CURSOR, Records};
 use std::sync::Arc;
 
-/// How many rows a read transaction covers. A long one would keep the `-wal` from being
-/// checkpointed.
+/// How many rows a read transaction covers. A long one would block checkpoints of the
+/// `-wal`.
 const ROWS_AT_ONCE: u32 = 10_000;
 
-/// The limit of creations that are read, and of ends. If there are more, only the newest are read.
+/// The limit of creations that are read, and of ends. If there are more creations, only the newest
+/// are read; if there are more ends, those of the last workflows are left out.
 const ROWS_MAX: u32 = 2_000_000;
 
 /// The source and the target of the backfill.

@@ -25,7 +25,7 @@ pub struct ApiState {
     pub reader: Arc<dyn Records>,
     /// The metrics.
     pub metrics: Metrics,
-    /// The outcomes of jobs, counted by minute.
+    /// How many jobs were created and ended, by minute.
     pub rates: Arc<JobRates>,
     /// Distributes events to their subscribers.
     pub feeds: Arc<EventHub>,

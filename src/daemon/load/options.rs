@@ -15,7 +15,7 @@ use engine::text::quote;
 use engine::{Millis, OnFailure, Retry, StatusWords};
 use std::sync::Arc;
 
-/// Parses all optional keys of a step.
+/// Parses the keys of a step that are its [`StepOptions`].
 pub(super) fn parse_step_options(fields: &Fields<'_>, report: &mut Diagnostics) -> StepOptions {
     StepOptions {
         timeout: fields.get("timeout").and_then(|entry| parse_duration(entry, Millis(1), report)),
@@ -63,7 +63,7 @@ pub(super) fn parse_step_options(fields: &Fields<'_>, report: &mut Diagnostics) 
     }
 }
 
-/// Parses a `retry`; keys that are missing have the defaults of [`Retry`].
+/// Parses a `retry`. `attempts` is required; the other keys default to those of [`Retry`].
 fn parse_retry(entry: &Entry, report: &mut Diagnostics) -> Option<Retry> {
     let fields = Fields::from_node(&entry.value, Section::Retry, report)?;
     let default = Retry::default();

@@ -196,7 +196,7 @@ struct JobLookup<'a> {
 }
 
 impl JobLookup<'_> {
-    /// Returns whether a job exists. A job whose deletion has begun does not: a deletion begins with
+    /// Returns whether a job exists. A job whose deletion has begun does not: deletions begin with
     /// a projection, so none of its jobs is unprojected.
     fn job_exists(&mut self, number: JobNumber, outcome: &AppendOutcome) -> rusqlite::Result<bool> {
         if outcome.new_jobs.contains_key(&number) || self.unprojected.new_job(number).is_some() {

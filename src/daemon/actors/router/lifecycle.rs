@@ -24,8 +24,8 @@ impl Router {
         let SpawnRequest { id, number, parent, .. } = spawn;
         let parent_item = spawn.start.parent_item();
         let definition = spawn.start.definition().clone();
-        // Where there are several arbiters, child jobs do not run on their parent's arbiter, which
-        // gathers the results.
+        // Where there are several arbiters, the child jobs of a root job do not run on its arbiter,
+        // which gathers the results.
         let arbiter_key = parent.map_or(number, |parent| parent.wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(arbiter_key).unwrap_or_default() % arbiters.len()];
         let (job_env, steps_done) = (env.job_env.clone(), StepsDone::default());
@@ -91,7 +91,7 @@ impl Router {
         let Some((id, number)) = tree.members.first().map(|first| (first.id, first.number)) else {
             return;
         };
-        // The passivated route is added before the other is removed: the job always has a route.
+        // The passivated route is added before the other is removed: the job can always be found.
         self.route_table.add_passivated(&tree);
         match self.route_table.remove_if_idle(id, number, Some(inputs_handled)) {
             Some(mailbox) => {
