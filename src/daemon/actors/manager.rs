@@ -318,8 +318,7 @@ fn start_actors(
     let (journal_arbiter, router_arbiter) = (threads.next_arbiter(), threads.next_arbiter());
     let (mailboxes, inboxes) = new_mailboxes(core);
     let mailboxes = wiring(mailboxes, core);
-    let new_bus_starter = || BusStarter::new(core, &mailboxes, bus_provider.clone());
-    let bus_starter = new_bus_starter();
+    let bus_starter = Arc::new(BusStarter::new(core, &mailboxes, bus_provider));
     let bus_factories = load_bus_factories(core, &bus_starter, &recovered, &passivated)?;
     let topic_factory = event_topic_factory(&core.settings)?;
     let outbox = Arc::new(Outbox::new(core, &mailboxes));
@@ -329,7 +328,7 @@ fn start_actors(
     inboxes.router.start_in(&router_arbiter, move || Router::new(env, route_table, next_number));
     let env = ArchiveEnv::new(core, &mailboxes);
     inboxes.archive.start_in(&threads.next_arbiter(), move || Archive::new(env));
-    let env = SupervisorEnv::new(core, &mailboxes, new_bus_starter(), router_arbiter.clone());
+    let env = SupervisorEnv::new(core, &mailboxes, bus_starter.clone(), router_arbiter.clone());
     inboxes.supervisor.start_in(&threads.next_arbiter(), move || Supervisor::new(env));
     let (event_hub, metrics) = (core.feeds.clone(), core.metrics.clone());
     inboxes.notifier.start_in(&threads.next_arbiter(), move || {

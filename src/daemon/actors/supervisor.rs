@@ -32,7 +32,7 @@ pub(super) struct SupervisorEnv {
     buses: Arc<Buses>,
     definitions: Arc<LoadedDefinitions>,
     metrics: Metrics,
-    bus_starter: BusStarter,
+    bus_starter: Arc<BusStarter>,
     /// The thread for buses that a reload adds.
     bus_arbiter: ArbiterHandle,
 }
@@ -41,7 +41,7 @@ impl SupervisorEnv {
     pub(super) fn new(
         core: &ManagerCore,
         mailboxes: &Mailboxes,
-        bus_starter: BusStarter,
+        bus_starter: Arc<BusStarter>,
         bus_arbiter: ArbiterHandle,
     ) -> SupervisorEnv {
         SupervisorEnv {
