@@ -1,5 +1,5 @@
-//! Decides what follows from a job's state alone: ready steps and child jobs start, conditions
-//! cancel steps, the job completes.
+//! Decides what follows from a job's state alone: conditions cancel steps, ready steps and child
+//! jobs start, and the job completes.
 
 use super::conditions::PendingConditions;
 use super::entry::{Entry, Failure, FanOutEntry, JobEntry, StepEntry};
@@ -12,7 +12,8 @@ use super::state::JobState;
 use super::time::Timestamp;
 
 impl Job {
-    /// Decides the entries that follow next; `None`: the job waits for an input.
+    /// Decides the entries that follow next; `None`: the job waits for an input, or has ended. The
+    /// conditions that it evaluates are no longer pending.
     pub(super) fn decide_next(
         &self,
         pending: &mut PendingConditions,
@@ -31,7 +32,7 @@ impl Job {
             self.active_fan_outs.iter().filter(|step| self.step(**step).has_active_attempt())
         {
             let fan_out = self.step(*step).fan_out.as_ref()?;
-            if fan_out.is_all_ended() {
+            if fan_out.have_all_ended() {
                 return Some(vec![Entry::FanOut(*step, FanOutEntry::Completed)]);
             }
             let name = &self.graph().step(*step).name;
@@ -42,13 +43,14 @@ impl Job {
         (self.steps_left == 0).then(|| vec![Entry::Job(JobEntry::Completed)])
     }
 
-    /// Returns the deadline of a job that starts now, or continues after its end. A child job has
-    /// no deadline: it ends with its root job.
+    /// Returns the deadline of a job that starts now, or is reopened now; `None`: it has no
+    /// deadline. A child job never has one: it expires with its root job.
     pub(super) fn new_deadline(&self, ctx: &Context<'_>) -> Option<Timestamp> {
         if self.origin.parent.is_some() { None } else { ctx.after(self.origin.definition.deadline) }
     }
 
-    /// Decides to start a step whose dependencies are done, unless its condition is false.
+    /// Decides to start a step whose dependencies are done, or to skip it because its `when` is
+    /// false, or to fail it because its `when` cannot be evaluated.
     fn start_step(
         &self,
         step: StepIndex,
@@ -73,11 +75,11 @@ impl Job {
         if definition.task.is_some() {
             return self.start_fan_out(step, &self.step_input(step), deadline, ctx);
         }
-        let limit = ctx.limits.step_message_bytes_max;
-        let size = if definition.external { 0 } else { self.step_input(step).encoded_len() };
-        if size > limit {
+        let bytes_max = ctx.limits.step_message_bytes_max;
+        let bytes = if definition.external { 0 } else { self.step_input(step).encoded_len() };
+        if bytes > bytes_max {
             let reason = format!(
-                "its step message would have {size} bytes, the limit is {limit} (setting \
+                "its step message would have {bytes} bytes, the limit is {bytes_max} (setting \
                  limits.step_message_bytes_max): pass large data by reference"
             );
             return self.fail_step(step, Failure::new(reason));
@@ -87,7 +89,8 @@ impl Job {
         vec![Entry::Step(step, StepEntry::Started { attempt, deadline })]
     }
 
-    /// Decides to start a fan-out over the list in `input`, or to fail the step if there is none.
+    /// Decides to start a fan-out over the list in `input`. A missing list is taken as empty, with
+    /// a warning. The step fails if the value is no list, or the child jobs would nest too deeply.
     fn start_fan_out(
         &self,
         step: StepIndex,

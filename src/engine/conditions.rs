@@ -1,7 +1,7 @@
 //! Evaluates the conditions of a job's steps, within the cost budgets of one decision.
 //!
-//! A `when` is evaluated when its step is about to start. A `cancelWhen` is evaluated again only
-//! after something that it reads has changed: its result depends on nothing else.
+//! A `when` is evaluated once, when its step is about to start. A `cancelWhen` is evaluated again
+//! only after something that it reads has changed: its result depends on nothing else.
 
 use super::definition::Dependency;
 use super::entry::{AffectedSteps, Entry};
@@ -28,30 +28,31 @@ impl Job {
         let has_cancel_when = |step: &StepIndex| self.graph().step(*step).cancel_when.is_some();
         for entry in entries {
             match entry.affected_steps() {
-                AffectedSteps::Nothing => {}
-                AffectedSteps::Every => {
+                AffectedSteps::None => {}
+                AffectedSteps::All => {
                     pending.stale.extend(self.graph().indices().filter(has_cancel_when))
                 }
-                AffectedSteps::Step(changed) => pending
-                    .stale
-                    .extend(self.graph().indices().filter(|step| self.reads_step(*step, changed))),
+                AffectedSteps::One(changed_step) => {
+                    let reads_it = |step: &StepIndex| self.reads_step(*step, changed_step);
+                    pending.stale.extend(self.graph().indices().filter(reads_it));
+                }
             }
         }
     }
 
-    /// Returns whether the `cancelWhen` of `step` reads the step `changed`: by its name, or in the
-    /// input if `step` depends on it.
-    fn reads_step(&self, step: StepIndex, changed: StepIndex) -> bool {
+    /// Returns whether the `cancelWhen` of `step` reads `other`: by its name, or in the input if
+    /// `step` depends on it.
+    fn reads_step(&self, step: StepIndex, other: StepIndex) -> bool {
         let definition = self.graph().step(step);
         definition.cancel_when.as_ref().is_some_and(|condition| {
-            let is_dependency = || definition.depends.contains(&Dependency::Step(changed));
-            condition.reads_step(&self.graph().step(changed).name)
+            let is_dependency = || definition.depends.contains(&Dependency::Step(other));
+            condition.reads_step(&self.graph().step(other).name)
                 || (condition.reads_input() && is_dependency())
         })
     }
 
-    /// Takes stale steps until it finds one to cancel: its `cancelWhen` is true while it waits or
-    /// runs. Returns `None` when no step is stale any more.
+    /// Takes stale steps until it finds one to cancel: a step that waits or runs, and whose
+    /// `cancelWhen` is true. Returns `None` when no step is stale any more.
     pub(super) fn take_step_to_cancel(&self, pending: &mut PendingConditions) -> Option<StepIndex> {
         while let Some(step) = pending.stale.pop_first() {
             if !matches!(self.step(step).state, StepState::Waiting | StepState::Running) {
@@ -61,7 +62,8 @@ impl Job {
             let later_count = pending.stale.len();
             let budget = &mut pending.cancel_when_budget;
             let result = self.evaluate(condition, step, budget, later_count);
-            // A condition that cannot be evaluated yet counts as false.
+            // A `cancelWhen` that cannot be evaluated, often because data is still missing, counts
+            // as false.
             if result == Ok(true) {
                 return Some(step);
             }
@@ -69,8 +71,11 @@ impl Job {
         None
     }
 
-    /// Evaluates the `when` of a step that is about to start; `None`: it has no `when`. The error
-    /// says in one sentence why there is no result.
+    /// Evaluates the `when` of a step that is about to start; `None`: it has no `when`.
+    ///
+    /// # Errors
+    ///
+    /// Returns in one sentence why there is no result.
     pub(super) fn evaluate_when(
         &self,
         step: StepIndex,
@@ -89,8 +94,8 @@ impl Job {
         }))
     }
 
-    /// Evaluates a condition of `step`. `later_count`: how many other evaluations may follow in the
-    /// same decision.
+    /// Evaluates a condition of `step`. `later_count`: how many other evaluations with this budget
+    /// may follow in the same decision.
     fn evaluate(
         &self,
         condition: &Expression,
@@ -202,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_conditions_of_a_decision_share_a_budget_and_costly_ones_leave_enough_for_cheap_ones() {
+    fn costly_conditions_leave_enough_of_the_shared_budget_for_cheap_ones() {
         let mut steps: Vec<Step> =
             (0..10).map(|n| step(&format!("costly{n}"), None, Some(COSTLY))).collect();
         steps.push(step(
@@ -236,29 +241,29 @@ mod tests {
             reason(&job, "costly0")
                 .ends_with("takes more than 197000 operations with this data; look at less of it")
         );
-        let second = reason(&job, "costly1");
+        let second_reason = reason(&job, "costly1");
         assert!(
-            second.contains("takes more than") && second.contains("one decision may take 200000"),
-            "{second}"
+            second_reason.contains("takes more than")
+                && second_reason.contains("one decision may take 200000"),
+            "{second_reason}"
         );
         assert_eq!(state(&job, "cheap"), StepState::Running);
     }
 
     #[test]
-    fn a_condition_is_evaluated_again_only_if_what_it_reads_has_changed() {
-        // Two of these exceed the budget of one decision.
+    fn a_cancel_when_is_evaluated_again_only_if_what_it_reads_has_changed() {
+        // One of these fits in the budget of a decision, two of them exceed it.
         let comparisons = ["x == 1"; 32].join(" && ");
-        let half = |condition: &str| format!("input.l.all(x, {comparisons}) && {condition}");
-        let affordable = half("false");
+        let costly = |condition: &str| format!("input.l.all(x, {comparisons}) && {condition}");
         let dependent =
-            Step { depends: vec![Dependency::Step(StepIndex(1))], ..step("behind", None, None) };
+            Step { depends: vec![Dependency::Step(StepIndex(1))], ..step("dependent", None, None) };
         let (mut job, _) = create_job(vec![
-            step("first", None, Some(&affordable)),
+            step("first", None, Some(&costly("false"))),
             step("trigger", None, None),
             step(
                 "second",
                 None,
-                Some(&half("steps.trigger.state == 'completed' && steps.trigger.output.go")),
+                Some(&costly("steps.trigger.state == 'completed' && steps.trigger.output.go")),
             ),
             dependent,
         ]);
@@ -271,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_changed_while_the_job_was_paused_is_evaluated_when_it_resumes() {
+    fn a_cancel_when_that_became_true_during_a_pause_cancels_its_step_at_the_resume() {
         use crate::Operation;
         let (mut job, _) = create_job(vec![
             step("a", None, None),

@@ -1,4 +1,5 @@
-//! Decides the entries that follow from an input. Pure functions: they change nothing.
+//! Decides the entries that follow directly from an input. All functions are pure: they change
+//! nothing.
 
 use super::cause::Cause;
 use super::entry::{Entry, Failure, FanOutEntry, JobEntry, Lease, StepEntry};
@@ -13,7 +14,11 @@ use super::state::{JobState, StepState};
 
 impl Job {
     /// Returns the entries that follow directly from `input`. What follows from those entries is
-    /// decided after they have been applied.
+    /// decided after they have been applied (see [`Job::decide_next`]).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the input changes nothing.
     pub(super) fn decide(&self, input: Input, ctx: &Context<'_>) -> Result<Vec<Entry>, Rejected> {
         match input {
             Input::Reply { step, attempt, reply, from: sender } => {
@@ -28,7 +33,7 @@ impl Job {
             Input::ChildEnded { step, index, ended: child_end } => {
                 self.decide_child_ended(step, index, child_end, ctx)
             }
-            // Timers are decided in `handle_input`.
+            // Unreachable: `handle_input` decides what follows from timers.
             Input::Timer { .. } => Err(Rejected::Void),
             Input::ChildMissing { step, index } => self.decide_child_missing(step, index),
             Input::IdConflict { step, index, id } => self.decide_id_conflict(step, index, id, ctx),
@@ -62,14 +67,15 @@ impl Job {
         if !is_from_allowed_user(self.graph().step(step), sender) {
             return Err(Rejected::ForeignUser);
         }
-        self.decide_attempt_reply((step, attempt), reply, Author::Worker, ctx)
+        self.decide_attempt_reply(step, attempt, reply, Author::Worker, ctx)
     }
 
-    /// Decides what a reply of a worker or an operator causes. Without an attempt number, it is for
-    /// the latest attempt.
+    /// Decides what a reply of a worker or an operator causes. `attempt`: the number of the attempt
+    /// that it is for; `None`: the latest one.
     pub(super) fn decide_attempt_reply(
         &self,
-        (step, attempt): (StepIndex, Option<u32>),
+        step: StepIndex,
+        attempt: Option<u32>,
         reply: &Reply,
         author: Author<'_>,
         ctx: &Context<'_>,
@@ -100,13 +106,14 @@ impl Job {
         match parse_reply(definition, reply, author, ctx.limits) {
             Ok(output) => Ok(vec![Entry::Step(step, StepEntry::Completed(output))]),
             // The first result since the last rerun counts, whichever attempt it is for. A failure
-            // affects only its own attempt (docs/worker-protocol.md).
+            // counts only for the running attempt (docs/worker-protocol.md).
             Err(_) if is_late => Err(Rejected::Late),
             Err(failure) => Ok(self.fail_attempt(step, failure, ctx)),
         }
     }
 
-    /// Decides what the broker's confirm of a step message causes.
+    /// Decides what the broker's confirm of a step message causes. `dispatch`: see
+    /// [`Input::Confirmed`].
     fn decide_confirmed(
         &self,
         step: StepIndex,
@@ -148,10 +155,10 @@ impl Job {
         }
     }
 
-    /// Decides that the confirmed messages of a missing queue are sent again. A restart sends them
-    /// too, until the broker confirms them again.
+    /// Decides that the confirmed messages of a missing queue, which are lost, are sent again. They
+    /// count as unconfirmed until the broker confirms them, so a restart sends them too.
     fn decide_queue_missing(&self, steps: &[StepIndex]) -> Result<Vec<Entry>, Rejected> {
-        // The bus still holds the unconfirmed messages, and retries them by itself.
+        // The bus still holds the unconfirmed messages, and retries them on its own.
         let lost_messages = self
             .confirmed_steps()
             .filter(|step| steps.contains(step))
@@ -192,23 +199,23 @@ impl Job {
             ChildOutcome::Failed(cause) => cause,
         };
         let mut entries = vec![Entry::FanOut(step, FanOutEntry::ChildFailed { index })];
-        // The child jobs of a failed job were halted. That is no failure of the step: it continues
-        // when the job is retried.
-        let counts_for_step = !self.state.is_ended() && run.has_active_attempt();
-        if counts_for_step && fan_out.exceeds_tolerance(fan_out.failed() + 1) {
+        // A failed job halts its child jobs. Their end is no failure of the step, which continues
+        // when the job is retried. The same is true of a step that waits for its next attempt.
+        let can_fail_step = !self.state.is_ended() && run.has_active_attempt();
+        if can_fail_step && fan_out.exceeds_tolerance(fan_out.failed() + 1) {
             let cause = cause.in_child(child_end.child, &self.graph().step(step).name, index);
             let reason = cause.to_string();
             let failure = Failure { cause: Some(Box::new(cause)), ..Failure::new(reason) };
             entries.extend(self.fail_attempt(
                 step,
-                AttemptFailure { failure, retryable: true },
+                AttemptFailure { failure, is_retryable: true },
                 ctx,
             ));
         }
         Ok(entries)
     }
 
-    /// Decides to start a child job again that was to be retried and does not exist: its start was
+    /// Decides to start a child job again that should be active but does not exist: its start was
     /// lost, or its actor panicked.
     fn decide_child_missing(&self, step: StepIndex, index: u32) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
@@ -219,8 +226,8 @@ impl Job {
         Ok(vec![Entry::FanOut(step, FanOutEntry::ChildStarted { index, id })])
     }
 
-    /// Decides to start a child job again under another id, because another job has `id`. If all
-    /// ids that may be tried are taken, the child job fails.
+    /// Decides to start a child job again under another id, because another job has `id`. The child
+    /// job fails if all ids that may be tried are taken.
     fn decide_id_conflict(
         &self,
         step: StepIndex,
@@ -235,9 +242,13 @@ impl Job {
         let name = &self.graph().step(step).name;
         let fan_out = self.step(step).fan_out.as_ref().ok_or(Rejected::NotRunning)?;
         match fan_out.next_id(self.origin.id, name, index) {
-            Some(id) => Ok(vec![Entry::FanOut(step, FanOutEntry::ChildStarted { index, id })]),
+            Some(next_id) => {
+                let entry = FanOutEntry::ChildStarted { index, id: next_id };
+                Ok(vec![Entry::FanOut(step, entry)])
+            }
             None => {
                 let outcome = ChildOutcome::Failed(Cause::from_job("other jobs have all its ids"));
+                // The highest round: this end is never late.
                 let child_end = ChildEnd { child: id, round: u32::MAX, outcome };
                 self.decide_child_ended(step, index, child_end, ctx)
             }

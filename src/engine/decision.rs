@@ -1,7 +1,8 @@
-//! The decision loop: decide, evolve, and repeat until nothing more follows. `decide` and the other
-//! rules only read the job, only [`Job::evolve`] changes it, and [`Job::effects`] returns what an
-//! entry causes. The entries of a step of the loop are applied before the next step is
-//! decided, so no copy of the job is needed, however many items it has.
+//! The decision loop: decide, evolve, and repeat until nothing more follows.
+//!
+//! `decide` and the other rules only read the job, only [`Job::evolve`] changes it, and
+//! [`Job::effects`] returns what an entry causes. The entries of an iteration are applied before
+//! the next iteration decides, so no copy of the job is needed, however many items it has.
 
 use super::caller::Caller;
 use super::conditions::PendingConditions;
@@ -27,8 +28,8 @@ pub struct Decision {
     /// The statuses of the steps that the entries affect (docs/operations.md). Empty for a child
     /// job.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
-    /// Whether nothing is left to do for the job, so that its actor may stop. An operation or a
-    /// call may still reopen the job.
+    /// Whether nothing is left to do for the job (see [`Job::is_closed`]), so that its actor may
+    /// stop. An operation or a call may still need the job.
     pub closed: bool,
 }
 
@@ -38,7 +39,8 @@ impl Job {
         Job::create_for_caller(origin, message, None, ctx)
     }
 
-    /// Creates a job as [`Job::create`] does, for a caller that waits for its end.
+    /// Creates a job as [`Job::create`] does, for a caller that waits for its end; `None`: nobody
+    /// called it.
     pub fn create_for_caller(
         origin: Origin,
         message: Message,
@@ -53,9 +55,9 @@ impl Job {
         let deadline = job.new_deadline(ctx);
         let creation =
             Entry::Job(JobEntry::Created { message: stored_message, deadline, trace, trace_state });
-        let join = caller.map(|caller| Entry::Caller(CallerEntry::Joined(caller)));
+        let joined = caller.map(|caller| Entry::Caller(CallerEntry::Joined(caller)));
         let mut decision = Decision::start(&job, ctx);
-        job.record([creation].into_iter().chain(join), &mut decision);
+        job.record([creation].into_iter().chain(joined), &mut decision);
         job.advance(ctx, &mut decision);
         let decision = decision.finish(&job, JobState::Running);
         (job, decision)
@@ -71,8 +73,8 @@ impl Job {
         let previous_state = self.state;
         let mut decision = Decision::start(self, ctx);
         if let Input::Timer { due, unread } = input {
-            // Found only once: if the clock was set back, an attempt that starts now would be due
-            // again in the same decision.
+            // What is due is determined only once: if the clock was set back, an attempt that
+            // starts now would be due again in the same decision.
             for due_event in self.find_due(due, &unread) {
                 let entries = self.decide_due(due_event, ctx);
                 self.record(entries, &mut decision);
@@ -91,6 +93,7 @@ impl Job {
     /// Decides and applies what follows from the job's state alone, until nothing more follows.
     fn advance(&mut self, ctx: &Context<'_>, decision: &mut Decision) {
         let mut pending = PendingConditions::default();
+        // How many entries of the decision have been checked for what they make stale.
         let mut checked_count = 0;
         loop {
             self.mark_stale(&decision.recorded.entries[checked_count..], &mut pending);
@@ -122,17 +125,17 @@ impl Decision {
         self.state = (job.state != previous_state).then_some(job.state);
         self.closed = job.is_closed();
         if job.origin.parent.is_none() {
-            let mut affected: Vec<StepIndex> = Vec::new();
+            let mut affected_steps: Vec<StepIndex> = Vec::new();
             for entry in &self.recorded.entries {
                 match entry.affected_steps() {
-                    AffectedSteps::Nothing => {}
-                    AffectedSteps::Step(step) if affected.contains(&step) => {}
-                    AffectedSteps::Step(step) => affected.push(step),
-                    AffectedSteps::Every => affected = job.graph().indices().collect(),
+                    AffectedSteps::None => {}
+                    AffectedSteps::One(step) if affected_steps.contains(&step) => {}
+                    AffectedSteps::One(step) => affected_steps.push(step),
+                    AffectedSteps::All => affected_steps = job.graph().indices().collect(),
                 }
             }
             self.statuses =
-                affected.into_iter().map(|step| (step, job.status(step).into())).collect();
+                affected_steps.into_iter().map(|step| (step, job.status(step).into())).collect();
         }
         self
     }

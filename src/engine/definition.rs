@@ -1,6 +1,8 @@
-//! The definition of a workflow: the validated graphs of the workflow and its tasks. The module
-//! `load` builds it from YAML. The journal stores it as JSON under its content hash, so that a job
-//! keeps the definition with which it started.
+//! The definition of a workflow: the validated graphs of the workflow and its tasks.
+//!
+//! The module `load` builds it from YAML. The journal stores it as JSON under its content hash, so
+//! that a job keeps the definition with which it started. The JSON determines the hash: a new field
+//! must be left out of it while it has its default.
 
 use super::expression::Expression;
 use super::id::StepIndex;
@@ -37,10 +39,435 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// The prefix of the queue on which a workflow receives calls. The workflow's name follows
+    /// (docs/worker-protocol.md).
+    pub const CALL_QUEUE_PREFIX: &str = "workflow.";
+
+    /// Creates a definition of these graphs, with defaults for everything else.
+    pub fn new(name: &str, graphs: Vec<Graph>) -> Definition {
+        Definition {
+            name: name.to_owned(),
+            vhost: String::new(),
+            bus: None,
+            deadline: None,
+            retention: None,
+            queue: QueueDeclaration::default(),
+            graphs,
+        }
+    }
+
     /// Returns the hash that names the definition.
     pub fn hash(&self) -> DefinitionHash {
         let text = serde_json::to_string(self).expect("texts and numbers can be serialized");
         DefinitionHash::from_json_text(&text)
+    }
+
+    /// Returns the workflow's own graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graphs[0]
+    }
+
+    /// Returns the name of the queue on which a workflow receives calls. `workflow`: its name
+    /// without the virtual host.
+    pub fn call_queue(workflow: &str) -> String {
+        format!("{}{workflow}", Self::CALL_QUEUE_PREFIX)
+    }
+
+    /// Returns whether a queue of this name is for calls of a workflow.
+    pub fn is_call_queue(queue: &str) -> bool {
+        queue.starts_with(Self::CALL_QUEUE_PREFIX)
+    }
+
+    /// Returns the workflow's name for users: `<vhost>/<name>`, or only the name if there is no
+    /// virtual host.
+    pub fn full_name(&self) -> String {
+        if self.vhost.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{}/{}", self.vhost, self.name)
+        }
+    }
+
+    /// Splits a full name into the virtual host, which is empty if the name has none, and the
+    /// workflow's name.
+    pub fn split_full_name(full_name: &str) -> (&str, &str) {
+        full_name.rsplit_once('/').unwrap_or(("", full_name))
+    }
+
+    /// Returns the steps that send messages to queues, including those of tasks, in the order of
+    /// declaration.
+    pub fn sending_steps(&self) -> impl Iterator<Item = &Step> {
+        self.graphs.iter().flat_map(|graph| &graph.steps).filter(|step| step.has_queue())
+    }
+
+    /// Returns the queues of the [sending steps](Definition::sending_steps), without duplicates, in
+    /// the order of declaration.
+    pub fn queues(&self) -> Vec<Arc<str>> {
+        let mut queues: Vec<Arc<str>> = Vec::new();
+        for step in self.sending_steps() {
+            if !queues.contains(&step.queue) {
+                queues.push(step.queue.clone());
+            }
+        }
+        queues
+    }
+}
+
+/// The index of a graph in its definition; 0: the workflow's own graph.
+pub type GraphIndex = u16;
+
+/// The steps of a workflow or of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "GraphData", into = "GraphData")]
+pub struct Graph {
+    /// The workflow's or task's name.
+    pub name: String,
+    /// What the task fans out over; `None`: it is the workflow's own graph.
+    pub fan_out: Option<FanOutKeys>,
+    /// The steps in the order of declaration.
+    pub steps: Vec<Step>,
+    /// For each step, the steps that depend on it.
+    dependents: Vec<Vec<StepIndex>>,
+    /// The steps without dependents.
+    last_steps: Vec<StepIndex>,
+}
+
+impl Graph {
+    /// Creates a graph. The caller has validated the steps: their names are unique, and their
+    /// dependencies exist and have no cycle.
+    pub fn new(name: String, fan_out: Option<FanOutKeys>, steps: Vec<Step>) -> Graph {
+        let mut dependents = vec![Vec::new(); steps.len()];
+        for (position, step) in steps.iter().enumerate() {
+            for dependency in step.step_dependencies() {
+                let index = StepIndex(u16::try_from(position).unwrap_or(u16::MAX));
+                if !dependents[dependency.as_usize()].contains(&index) {
+                    dependents[dependency.as_usize()].push(index);
+                }
+            }
+        }
+        let last_steps = (0..steps.len())
+            .filter(|position| dependents[*position].is_empty())
+            .map(|position| StepIndex(u16::try_from(position).unwrap_or(u16::MAX)))
+            .collect();
+        Graph { name, fan_out, steps, dependents, last_steps }
+    }
+
+    /// Returns the step at `index`.
+    pub fn step(&self, index: StepIndex) -> &Step {
+        &self.steps[index.as_usize()]
+    }
+
+    /// Returns the index of the step called `name`.
+    pub fn find_index(&self, name: &str) -> Option<StepIndex> {
+        self.steps
+            .iter()
+            .position(|step| &*step.name == name)
+            .and_then(|position| u16::try_from(position).ok())
+            .map(StepIndex)
+    }
+
+    /// Returns the name of a dependency: `__start__`, or the name of the step.
+    pub fn dependency_name(&self, dependency: Dependency) -> &str {
+        match dependency {
+            Dependency::Start => "__start__",
+            Dependency::Step(index) => &self.step(index).name,
+        }
+    }
+
+    /// Returns the indices of all steps.
+    pub fn indices(&self) -> impl Iterator<Item = StepIndex> + use<> {
+        (0..u16::try_from(self.steps.len()).unwrap_or(u16::MAX)).map(StepIndex)
+    }
+
+    /// Returns the steps that depend on the step at `index`, without duplicates.
+    pub fn dependents(&self, index: StepIndex) -> &[StepIndex] {
+        &self.dependents[index.as_usize()]
+    }
+
+    /// Returns the steps on which no other step depends, in the order of declaration. Their outputs
+    /// are merged into the job's result (docs/workflow-file.md).
+    pub fn last_steps(&self) -> &[StepIndex] {
+        &self.last_steps
+    }
+}
+
+/// The serialized form of a [`Graph`], without what is derived.
+#[derive(Serialize, Deserialize)]
+struct GraphData {
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fan_out: Option<FanOutKeys>,
+    steps: Vec<Step>,
+}
+
+impl From<GraphData> for Graph {
+    fn from(data: GraphData) -> Graph {
+        Graph::new(data.name, data.fan_out, data.steps)
+    }
+}
+
+impl From<Graph> for GraphData {
+    fn from(graph: Graph) -> GraphData {
+        GraphData { name: graph.name, fan_out: graph.fan_out, steps: graph.steps }
+    }
+}
+
+/// One step of a graph.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// The name, unique in its graph.
+    pub name: Arc<str>,
+    /// The queue for its messages. A step that sends no messages has its name here.
+    pub queue: Arc<str>,
+    /// The bus that has the queue; `None`: the default bus of the manager.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<Arc<str>>,
+    /// How the queue is declared if it does not exist.
+    #[serde(default, skip_serializing_if = "QueueDeclaration::is_default")]
+    pub declared: QueueDeclaration,
+    /// Its dependencies, in the order in which their outputs are merged (docs/workflow-file.md).
+    /// Empty: its input is the job's message.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends: Vec<Dependency>,
+    /// The graph of the task that it runs for each item; `None`: it is no fan-out step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<GraphIndex>,
+    /// The priority of its messages, from 0 to 9; `None`: not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// The timeout of an attempt; `None`: no limit. For a step with a message, it starts when
+    /// workers can receive the message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Millis>,
+    /// How long an attempt may wait for its timeout to start before it fails; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_within: Option<Millis>,
+    /// How failed attempts are retried; `None`: the first failure fails the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// The step is skipped if this is false when it is about to start; `None`: it is not skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<Expression>,
+    /// The step is cancelled if this is true while it waits or runs; `None`: it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_when: Option<Expression>,
+    /// What the failure of the step does to the job.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_failure: OnFailure,
+    /// Whether no message is sent, and a call of the API completes the step.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub external: bool,
+    /// The words of its status.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub status: StatusWords,
+    /// The users whose replies are accepted; empty: any sender.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reply_users: Vec<Arc<str>>,
+}
+
+impl Step {
+    /// Creates a step with a name, and defaults for everything else.
+    pub fn with_name(name: &str) -> Step {
+        let name: Arc<str> = name.into();
+        Step {
+            queue: name.clone(),
+            name,
+            bus: None,
+            declared: QueueDeclaration::default(),
+            depends: Vec::new(),
+            task: None,
+            priority: None,
+            timeout: None,
+            start_within: None,
+            retry: None,
+            when: None,
+            cancel_when: None,
+            on_failure: OnFailure::Fail,
+            external: false,
+            status: StatusWords::default(),
+            reply_users: Vec::new(),
+        }
+    }
+
+    /// Returns whether the step sends messages to a queue.
+    pub fn has_queue(&self) -> bool {
+        self.task.is_none() && !self.external
+    }
+
+    /// Returns the steps on which this one depends, without duplicates.
+    pub fn step_dependencies(&self) -> Vec<StepIndex> {
+        let mut steps: Vec<StepIndex> = Vec::with_capacity(self.depends.len());
+        for dependency in &self.depends {
+            if let Dependency::Step(index) = dependency
+                && !steps.contains(index)
+            {
+                steps.push(*index);
+            }
+        }
+        steps
+    }
+}
+
+/// What a step waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dependency {
+    /// `__start__`: the job's message. It is always available.
+    Start,
+    /// Another step of the same graph.
+    Step(StepIndex),
+}
+
+/// What a task fans out over (docs/workflow-file.md).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FanOutKeys {
+    /// The key of the list in the step's input.
+    pub list_key: Arc<str>,
+    /// The key of one item in the child job's message: the singular of `list_key`, or `itemKey`.
+    pub item_key: Arc<str>,
+    /// How many child jobs may be active at once; `None`: the setting `fanout.window`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrency: Option<u32>,
+    /// How many child jobs may fail without failing the step.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tolerate: Tolerate,
+}
+
+impl FanOutKeys {
+    /// Creates a fan-out over `list_key`, with defaults for everything else.
+    pub fn new(list_key: &str, item_key: &str) -> FanOutKeys {
+        FanOutKeys {
+            list_key: list_key.into(),
+            item_key: item_key.into(),
+            max_concurrency: None,
+            tolerate: Tolerate::default(),
+        }
+    }
+}
+
+/// How many child jobs of a fan-out step may fail (key `tolerate`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tolerate {
+    /// At most this number of child jobs.
+    Count(u32),
+    /// At most this percentage of the items, in hundredths of a percent (10 % is 1,000). The number
+    /// of child jobs is rounded down.
+    Share(u32),
+}
+
+impl Default for Tolerate {
+    fn default() -> Tolerate {
+        Tolerate::Count(0)
+    }
+}
+
+impl Tolerate {
+    /// The [`Tolerate::Share`] of all items: 100 %.
+    const SHARE_OF_ALL: u64 = 10_000;
+
+    /// Returns how many of `item_count` child jobs may fail.
+    pub fn failures_max(self, item_count: u32) -> u32 {
+        match self {
+            Tolerate::Count(count) => count,
+            Tolerate::Share(share) => {
+                let count = u64::from(item_count) * u64::from(share) / Tolerate::SHARE_OF_ALL;
+                u32::try_from(count).unwrap_or(u32::MAX)
+            }
+        }
+    }
+}
+
+/// Formats the value as in workflow files: `5` or `2.5%`.
+impl fmt::Display for Tolerate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tolerate::Count(count) => write!(f, "{count}"),
+            Tolerate::Share(share) => {
+                let (percent, hundredths) = (share / 100, format!("{:02}", share % 100));
+                match hundredths.trim_end_matches('0') {
+                    "" => write!(f, "{percent}%"),
+                    fraction => write!(f, "{percent}.{fraction}%"),
+                }
+            }
+        }
+    }
+}
+
+/// How often failed attempts are retried, with exponential backoff (key `retry`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retry {
+    /// The maximum number of attempts, including the first; at least 1.
+    pub attempts: u32,
+    /// The maximum pause before the second attempt. Jitter shortens it.
+    pub backoff: Millis,
+    /// The factor by which the maximum pause grows with each attempt, in thousandths; at least
+    /// 1,000.
+    pub factor_milli: u32,
+    /// The upper limit of the maximum pause.
+    pub max_backoff: Millis,
+}
+
+impl Default for Retry {
+    /// Returns a single attempt, with the default pauses of the key `retry`.
+    fn default() -> Retry {
+        Retry {
+            attempts: 1,
+            backoff: Millis(1_000),
+            factor_milli: 2_000,
+            max_backoff: Millis(300_000),
+        }
+    }
+}
+
+/// What a step's failure does to the job (key `onFailure`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// The job fails.
+    #[default]
+    Fail,
+    /// The step counts as done, without an output.
+    Continue,
+}
+
+/// The status words of a step (docs/operations.md).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusWords {
+    /// The key of the reply whose string value is the status; `None`: replies have no status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Arc<str>>,
+    /// The allowed words; empty: any. The first one is the status of a running step that has
+    /// reported none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<Arc<str>>,
+    /// The status of a skipped step; `None`: `SKIPPED`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<Arc<str>>,
+    /// The status of a cancelled step; `None`: `CANCELLED`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancelled: Option<Arc<str>>,
+}
+
+impl StatusWords {
+    /// Returns the status of a running step that has reported none.
+    pub fn running(&self) -> &str {
+        self.words.first().map_or("PENDING", |word| word)
+    }
+
+    /// Returns the status of a skipped step.
+    pub fn skipped(&self) -> &str {
+        self.skipped.as_deref().unwrap_or("SKIPPED")
+    }
+
+    /// Returns the status of a cancelled step.
+    pub fn cancelled(&self) -> &str {
+        self.cancelled.as_deref().unwrap_or("CANCELLED")
+    }
+
+    /// Returns whether a worker may report `word`.
+    pub fn allows(&self, word: &str) -> bool {
+        self.words.is_empty() || self.words.iter().any(|allowed| **allowed == *word)
     }
 }
 
@@ -91,427 +518,6 @@ fn parse_hex_byte([high, low]: [u8; 2]) -> Option<u8> {
     Some(parse_digit(high)? << 4 | parse_digit(low)?)
 }
 
-/// The index of a graph in its definition; 0: the workflow's own graph.
-pub type GraphIndex = u16;
-
-/// The steps of a workflow or of a task.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "GraphData", into = "GraphData")]
-pub struct Graph {
-    /// The workflow's or task's name.
-    pub name: String,
-    /// What the task fans out over; `None`: it is the workflow's own graph.
-    pub fan_out: Option<FanOutKeys>,
-    /// The steps in the order of declaration.
-    pub steps: Vec<Step>,
-    /// For each step, the steps that depend on it.
-    dependents: Vec<Vec<StepIndex>>,
-    /// The steps without dependents.
-    last_steps: Vec<StepIndex>,
-}
-
-/// What a task fans out over (docs/workflow-file.md).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FanOutKeys {
-    /// The key of the list in the step's input.
-    pub list_key: Arc<str>,
-    /// The key of one item in the child job's message: the singular of `list_key`, or `itemKey`.
-    pub item_key: Arc<str>,
-    /// How many child jobs may be active at once; `None`: the setting `fanout.window`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_concurrency: Option<u32>,
-    /// How many child jobs may fail without failing the step.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub tolerate: Tolerate,
-}
-
-/// How many child jobs of a fan-out step may fail (key `tolerate`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tolerate {
-    /// At most this number of child jobs.
-    Count(u32),
-    /// At most this percentage of the items, in hundredths of a percent (10 % is 1,000). The number
-    /// of child jobs is rounded down.
-    Share(u32),
-}
-
-/// How often and after which pauses failed attempts are retried (key `retry`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retry {
-    /// The maximum number of attempts, including the first; at least 1.
-    pub attempts: u32,
-    /// The maximum pause before the second attempt. Jitter shortens it.
-    pub backoff: Millis,
-    /// The factor by which the maximum pause grows with each attempt, in thousandths; at least
-    /// 1,000.
-    pub factor_milli: u32,
-    /// The limit up to which the maximum pause grows.
-    pub max_backoff: Millis,
-}
-
-impl Default for Retry {
-    /// Returns a single attempt, with the default pauses of the key `retry`.
-    fn default() -> Retry {
-        Retry {
-            attempts: 1,
-            backoff: Millis(1_000),
-            factor_milli: 2_000,
-            max_backoff: Millis(300_000),
-        }
-    }
-}
-
-impl Default for Tolerate {
-    fn default() -> Tolerate {
-        Tolerate::Count(0)
-    }
-}
-
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// Formats the value as in workflow files: `5` or `2.5%`.
-impl fmt::Display for Tolerate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Tolerate::Count(count) => write!(f, "{count}"),
-            Tolerate::Share(share) => {
-                let (percent, hundredths) = (share / 100, format!("{:02}", share % 100));
-                match hundredths.trim_end_matches('0') {
-                    "" => write!(f, "{percent}%"),
-                    fraction => write!(f, "{percent}.{fraction}%"),
-                }
-            }
-        }
-    }
-}
-
-impl Tolerate {
-    /// Returns how many of `items` child jobs may fail.
-    pub fn failures_max(self, items: u32) -> u32 {
-        match self {
-            Tolerate::Count(count) => count,
-            Tolerate::Share(share) => {
-                u32::try_from(u64::from(items) * u64::from(share) / 10_000).unwrap_or(u32::MAX)
-            }
-        }
-    }
-}
-
-/// What a step's failure does to the job (key `onFailure`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnFailure {
-    /// The job fails.
-    #[default]
-    Fail,
-    /// The step counts as done, without an output.
-    Continue,
-}
-
-/// The status words of a step (docs/operations.md).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StatusWords {
-    /// The key of the reply whose string value is the status; `None`: replies have no status.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Arc<str>>,
-    /// The allowed words; empty: any. The first one is the status while the step runs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub words: Vec<Arc<str>>,
-    /// The status of a skipped step; `None`: `SKIPPED`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub skipped: Option<Arc<str>>,
-    /// The status of a cancelled step; `None`: `CANCELLED`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancelled: Option<Arc<str>>,
-}
-
-impl StatusWords {
-    /// Returns the status of a running step that has reported none.
-    pub fn running(&self) -> &str {
-        self.words.first().map_or("PENDING", |word| word)
-    }
-
-    /// Returns the status of a skipped step.
-    pub fn skipped(&self) -> &str {
-        self.skipped.as_deref().unwrap_or("SKIPPED")
-    }
-
-    /// Returns the status of a cancelled step.
-    pub fn cancelled(&self) -> &str {
-        self.cancelled.as_deref().unwrap_or("CANCELLED")
-    }
-
-    /// Returns whether a worker may report `word`.
-    pub fn allows(&self, word: &str) -> bool {
-        self.words.is_empty() || self.words.iter().any(|allowed| **allowed == *word)
-    }
-}
-
-/// One step of a graph.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
-    /// The name, unique in its graph.
-    pub name: Arc<str>,
-    /// The queue for its messages. A step that sends no messages has its name here.
-    pub queue: Arc<str>,
-    /// The bus that has the queue; `None`: the default bus of the manager.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bus: Option<Arc<str>>,
-    /// How the queue is declared if it does not exist.
-    #[serde(default, skip_serializing_if = "QueueDeclaration::is_default")]
-    pub declared: QueueDeclaration,
-    /// Its dependencies, in the order in which their outputs are merged (docs/workflow-file.md).
-    /// Empty: its input is the job's message.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub depends: Vec<Dependency>,
-    /// The graph of the task that it runs for each item; `None`: it is no fan-out step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task: Option<GraphIndex>,
-    /// The priority of its messages, from 0 to 9; `None`: not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<u8>,
-    /// The timeout of an attempt; `None`: no limit. For a step with a message, it starts when
-    /// workers can receive the message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Millis>,
-    /// How long an attempt may wait for its timeout to start before it fails; `None`: no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub start_within: Option<Millis>,
-    /// How failed attempts are retried; `None`: the first failure fails the step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retry: Option<Retry>,
-    /// The step is skipped if this is false when it is about to start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub when: Option<Expression>,
-    /// The step is cancelled if this is true while it waits or runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancel_when: Option<Expression>,
-    /// What the failure of the step does to the job.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub on_failure: OnFailure,
-    /// Whether no message is sent, and a call of the API completes the step.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub external: bool,
-    /// The words of its status.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub status: StatusWords,
-    /// The users whose replies are accepted; empty: all users.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub reply_users: Vec<Arc<str>>,
-}
-
-/// What a step waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Dependency {
-    /// `__start__`: the job's message. It is always available.
-    Start,
-    /// Another step of the same graph.
-    Step(StepIndex),
-}
-
-/// The serialized form of a [`Graph`], without what is derived.
-#[derive(Serialize, Deserialize)]
-struct GraphData {
-    name: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    fan_out: Option<FanOutKeys>,
-    steps: Vec<Step>,
-}
-
-impl From<GraphData> for Graph {
-    fn from(data: GraphData) -> Graph {
-        Graph::new(data.name, data.fan_out, data.steps)
-    }
-}
-
-impl From<Graph> for GraphData {
-    fn from(graph: Graph) -> GraphData {
-        GraphData { name: graph.name, fan_out: graph.fan_out, steps: graph.steps }
-    }
-}
-
-impl FanOutKeys {
-    /// Creates a fan-out over `list_key`, with defaults for everything else.
-    pub fn new(list_key: &str, item_key: &str) -> FanOutKeys {
-        FanOutKeys {
-            list_key: list_key.into(),
-            item_key: item_key.into(),
-            max_concurrency: None,
-            tolerate: Tolerate::default(),
-        }
-    }
-}
-
-impl Graph {
-    /// Creates a graph of validated steps: their names are unique, and their dependencies exist and
-    /// have no cycle.
-    pub fn new(name: String, fan_out: Option<FanOutKeys>, steps: Vec<Step>) -> Graph {
-        let mut dependents = vec![Vec::new(); steps.len()];
-        for (position, step) in steps.iter().enumerate() {
-            for dependency in step.step_dependencies() {
-                let index = StepIndex(u16::try_from(position).unwrap_or(u16::MAX));
-                if !dependents[dependency.as_usize()].contains(&index) {
-                    dependents[dependency.as_usize()].push(index);
-                }
-            }
-        }
-        let last_steps = (0..steps.len())
-            .filter(|position| dependents[*position].is_empty())
-            .map(|position| StepIndex(u16::try_from(position).unwrap_or(u16::MAX)))
-            .collect();
-        Graph { name, fan_out, steps, dependents, last_steps }
-    }
-
-    /// Returns the step at `index`.
-    pub fn step(&self, index: StepIndex) -> &Step {
-        &self.steps[index.as_usize()]
-    }
-
-    /// Returns the index of the step called `name`.
-    pub fn find_index(&self, name: &str) -> Option<StepIndex> {
-        self.steps
-            .iter()
-            .position(|step| &*step.name == name)
-            .and_then(|position| u16::try_from(position).ok())
-            .map(StepIndex)
-    }
-
-    /// Returns the name of a dependency: `__start__`, or the name of the step.
-    pub fn dependency_name(&self, dependency: Dependency) -> &str {
-        match dependency {
-            Dependency::Start => "__start__",
-            Dependency::Step(index) => &self.step(index).name,
-        }
-    }
-
-    /// Returns the indices of all steps.
-    pub fn indices(&self) -> impl Iterator<Item = StepIndex> + use<> {
-        (0..u16::try_from(self.steps.len()).unwrap_or(u16::MAX)).map(StepIndex)
-    }
-
-    /// Returns the steps that depend on `index`, without duplicates.
-    pub fn dependents(&self, index: StepIndex) -> &[StepIndex] {
-        &self.dependents[index.as_usize()]
-    }
-
-    /// Returns the steps on which no other step depends, in the order of declaration. Their outputs
-    /// are merged into the job's result (docs/workflow-file.md).
-    pub fn last_steps(&self) -> &[StepIndex] {
-        &self.last_steps
-    }
-}
-
-impl Step {
-    /// Creates a step with a name, and defaults for everything else.
-    pub fn with_name(name: &str) -> Step {
-        let name: Arc<str> = name.into();
-        Step {
-            queue: name.clone(),
-            name,
-            bus: None,
-            declared: QueueDeclaration::default(),
-            depends: Vec::new(),
-            task: None,
-            priority: None,
-            timeout: None,
-            start_within: None,
-            retry: None,
-            when: None,
-            cancel_when: None,
-            on_failure: OnFailure::Fail,
-            external: false,
-            status: StatusWords::default(),
-            reply_users: Vec::new(),
-        }
-    }
-
-    /// Returns whether the step sends messages to a queue.
-    pub fn has_queue(&self) -> bool {
-        self.task.is_none() && !self.external
-    }
-
-    /// Returns the steps on which this one depends, without duplicates.
-    pub fn step_dependencies(&self) -> Vec<StepIndex> {
-        let mut steps: Vec<StepIndex> = Vec::with_capacity(self.depends.len());
-        for dependency in &self.depends {
-            if let Dependency::Step(index) = dependency
-                && !steps.contains(index)
-            {
-                steps.push(*index);
-            }
-        }
-        steps
-    }
-}
-
-impl Definition {
-    /// Creates a definition of these graphs, with defaults for everything else.
-    pub fn new(name: &str, graphs: Vec<Graph>) -> Definition {
-        Definition {
-            name: name.to_owned(),
-            vhost: String::new(),
-            bus: None,
-            deadline: None,
-            retention: None,
-            queue: QueueDeclaration::default(),
-            graphs,
-        }
-    }
-
-    /// Returns the workflow's own graph.
-    pub fn graph(&self) -> &Graph {
-        &self.graphs[0]
-    }
-
-    /// The prefix of the queue on which a workflow receives calls. The workflow's name follows
-    /// (docs/worker-protocol.md).
-    pub const CALL_QUEUE_PREFIX: &str = "workflow.";
-
-    /// Returns the name of the queue on which a workflow receives calls. `workflow`: its name
-    /// without the virtual host.
-    pub fn call_queue(workflow: &str) -> String {
-        format!("{}{workflow}", Self::CALL_QUEUE_PREFIX)
-    }
-
-    /// Returns whether a queue of this name is for calls of a workflow.
-    pub fn is_call_queue(queue: &str) -> bool {
-        queue.starts_with(Self::CALL_QUEUE_PREFIX)
-    }
-
-    /// Returns the workflow's name for users: `<vhost>/<name>`, or only the name if there is no
-    /// virtual host.
-    pub fn full_name(&self) -> String {
-        if self.vhost.is_empty() {
-            self.name.clone()
-        } else {
-            format!("{}/{}", self.vhost, self.name)
-        }
-    }
-
-    /// Splits a full name into the virtual host and the name.
-    pub fn split_full_name(full_name: &str) -> (&str, &str) {
-        full_name.rsplit_once('/').unwrap_or(("", full_name))
-    }
-
-    /// Returns the steps that send messages to queues, including those of tasks, in the order of
-    /// declaration.
-    pub fn sending_steps(&self) -> impl Iterator<Item = &Step> {
-        self.graphs.iter().flat_map(|graph| &graph.steps).filter(|step| step.has_queue())
-    }
-
-    /// Returns the queues of the [sending steps](Definition::sending_steps), without duplicates, in
-    /// the order of declaration.
-    pub fn queues(&self) -> Vec<Arc<str>> {
-        let mut queues: Vec<Arc<str>> = Vec::new();
-        for step in self.sending_steps() {
-            if !queues.contains(&step.queue) {
-                queues.push(step.queue.clone());
-            }
-        }
-        queues
-    }
 }

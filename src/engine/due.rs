@@ -1,4 +1,4 @@
-//! Decides what follows as time passes: deadlines, timeouts, and retries after a backoff.
+//! Decides what follows as time passes: from deadlines, timeouts, and the end of a backoff.
 
 use super::entry::{Entry, Failure};
 use super::failure::expire_job;
@@ -14,19 +14,19 @@ use super::time::{Millis, Timestamp};
 pub(super) enum Due {
     /// The job's deadline has passed.
     Deadline,
-    /// The message of a step's attempt was not taken within `startWithin`.
+    /// No worker received the message of a step's attempt within `startWithin`.
     StartTimeout(StepIndex),
-    /// A step's attempt has reached its timeout.
+    /// The timeout of a step's attempt has passed.
     Timeout(StepIndex),
     /// The backoff before a step's next attempt is over.
     Retry(StepIndex),
 }
 
 impl Job {
-    /// Returns the events that are due at the time `due`. Attempts that began before their step's
-    /// time in `unread` do not time out.
-    pub(super) fn find_due(&self, due: Timestamp, unread: &UnreadReplies) -> Vec<Due> {
-        let is_due = |time: Option<Timestamp>| time.is_some_and(|time| time <= due);
+    /// Returns the events that are due at `now`: the deadline alone, or the events of the steps. An
+    /// attempt that started before its step's time in `unread` does not time out.
+    pub(super) fn find_due(&self, now: Timestamp, unread: &UnreadReplies) -> Vec<Due> {
+        let is_due = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
         if is_due(self.deadline()) {
             return vec![Due::Deadline];
         }
@@ -48,18 +48,19 @@ impl Job {
     }
 
     /// Returns whether a worker's reply to the running attempt may lie unread in a reply queue.
-    /// There is none for fan-out steps and external steps.
+    /// Fan-out steps and external steps have no such replies.
     fn may_have_unread_reply(&self, step: StepIndex, unread: &UnreadReplies) -> bool {
         let (definition, run) = (self.graph().step(step), &self.steps[step.as_usize()]);
         let timeout = definition.timeout.unwrap_or(Millis(0));
-        // If the timeout has not started, the message may have been delivered all the same: the
-        // confirm can be lost.
-        let started = match run.deadline() {
+        let timeout_started = match run.deadline() {
             Some(deadline) => Some(deadline.before(timeout)),
+            // A worker may have received the message although the timeout has not started: the
+            // confirm can be lost.
             None => run.start_by().and(run.sent),
         };
+        let unread_before = unread.get(&step).copied();
         definition.has_queue()
-            && unread.get(&step).zip(started).is_some_and(|(unread, started)| started < *unread)
+            && timeout_started.zip(unread_before).is_some_and(|(started, before)| started < before)
     }
 
     /// Decides what follows from a due event, unless an earlier entry has made it obsolete.
@@ -74,14 +75,16 @@ impl Job {
                 if self.accepts_replies() && self.step(step).has_active_attempt() =>
             {
                 let attempt_failure =
-                    AttemptFailure { failure: self.timeout_failure(step), retryable: true };
+                    AttemptFailure { failure: self.timeout_failure(step), is_retryable: true };
                 self.fail_attempt(step, attempt_failure, ctx)
             }
             Due::StartTimeout(step)
                 if self.accepts_replies() && self.step(step).is_waiting_for_start() =>
             {
-                let attempt_failure =
-                    AttemptFailure { failure: self.start_timeout_failure(step), retryable: true };
+                let attempt_failure = AttemptFailure {
+                    failure: self.start_timeout_failure(step),
+                    is_retryable: true,
+                };
                 self.fail_attempt(step, attempt_failure, ctx)
             }
             Due::Retry(step)

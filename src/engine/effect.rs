@@ -1,4 +1,4 @@
-//! The effects of a job's entries outside the job.
+//! The effects of a job's entries outside the job. Other parts carry them out after the commit.
 
 use super::id::{JobId, StepIndex};
 use super::input::{ChildEnd, Order};
@@ -28,8 +28,8 @@ pub enum Effect {
     OrderChild {
         /// The child job.
         child: JobId,
-        /// The step and item of this job for which it was started. They detect that another job has
-        /// the id by now.
+        /// The step and item of this job for which it was started. They are compared
+        /// with those of the job that has the id now, which may be another job.
         parent_item: ParentItem,
         /// The order.
         order: Order,
@@ -38,9 +38,9 @@ pub enum Effect {
     NotifyParent(ParentItem, ChildEnd),
     /// Report the end of this job to a caller.
     AnswerCaller {
-        /// The index of the caller, in the order in which they joined.
+        /// The index of the caller, in the order in which callers joined.
         caller: u32,
-        /// How many ends of the job came before this one.
+        /// The number of the answered end: how often the job had ended before.
         end: u32,
     },
 }

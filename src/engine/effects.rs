@@ -1,6 +1,8 @@
-//! Maps entries to their effects outside the job. The same mapping serves new decisions and, after
-//! a restart, the open entries. Only orders to child jobs are recovered differently: whether a
-//! child job has missed an order depends on the child job too ([`Job::missed_orders`]).
+//! Maps entries to their effects outside the job.
+//!
+//! The same mapping serves new decisions and, after a restart, the open entries. Only orders to
+//! child jobs are recovered differently: whether a child job has missed an order depends on the
+//! state of the child job too ([`Job::missed_orders`]).
 
 use super::caller::Caller;
 use super::cause::Cause;
@@ -32,7 +34,7 @@ impl Job {
     /// active child jobs, the report to the parent, the answers to callers.
     pub fn open_entries(&self) -> Vec<Entry> {
         let mut open = Vec::new();
-        // In a failed job too: its retry relies on the replies.
+        // This includes a failed job: its retry relies on the replies.
         if self.accepts_replies() {
             let unconfirmed = self
                 .graph()
@@ -60,7 +62,8 @@ impl Job {
     fn effects_of_job(&self, entry: &JobEntry) -> Vec<Effect> {
         match entry {
             JobEntry::Failed { expired: true, reason, .. } => {
-                // The parent needs no report: the deadline is the one of the whole job tree.
+                // The parent needs no report: the deadline is that of the whole job tree, so the
+                // parent has expired too.
                 let orders = self.order_children(None, &Instruction::Expire(reason.clone()));
                 orders.into_iter().chain(self.caller_answers()).collect()
             }
@@ -81,7 +84,7 @@ impl Job {
             JobEntry::Paused => self.order_children(None, &Instruction::Pause),
             JobEntry::Resumed => self.order_children(None, &Instruction::Resume),
             JobEntry::ToldAgain => self.parent_report().into_iter().collect(),
-            // What starts again has entries of its own.
+            // Steps and child jobs that start again have entries, and effects, of their own.
             JobEntry::Created { .. }
             | JobEntry::Retried { .. }
             | JobEntry::Rerun { .. }
@@ -132,7 +135,7 @@ impl Job {
 
     // ---- step messages
 
-    /// Returns the dispatch of the running attempt's message. An external step has none.
+    /// Returns the dispatch of the running attempt's message; `None`: the step sends no messages.
     fn dispatch(&self, step: StepIndex) -> Option<Effect> {
         self.graph().step(step).has_queue().then(|| Effect::Dispatch {
             step,
@@ -156,6 +159,7 @@ impl Job {
             parent: Some(ParentItem { job: self.origin.id, step, index }),
             root: self.origin.root,
             depth: self.origin.depth.saturating_add(1),
+            // Whoever carries out the effect sets the time at which the child job starts.
             created: Timestamp::default(),
             trace: self.origin.trace.clone(),
         };
@@ -177,7 +181,7 @@ impl Job {
     }
 
     /// Returns an order to every child job that has not reported its end. `ended_step`: a step that
-    /// has just ended, whose child jobs may still be active.
+    /// has just ended, whose child jobs may still be active. It is no active fan-out any more.
     fn order_children(
         &self,
         ended_step: Option<StepIndex>,
@@ -194,7 +198,8 @@ impl Job {
             .collect()
     }
 
-    /// Returns an order to one child job, with its present round.
+    /// Returns an order to one child job, with its current round; `None`: the step has no child
+    /// jobs.
     fn order_child(&self, step: StepIndex, index: u32, instruction: Instruction) -> Option<Effect> {
         let round = self.step(step).fan_out.as_ref()?.round(index);
         let parent_item = ParentItem { job: self.origin.id, step, index };
@@ -239,7 +244,8 @@ impl Job {
         self.callers.waiting().map(|index| self.caller_answer(index))
     }
 
-    /// Returns the answer to a caller that has just joined an ended job.
+    /// Returns the answer to a caller that has just joined; `None`: the job has not ended, and the
+    /// caller waits.
     fn answer_to_joined(&self, caller: &Caller) -> Option<Effect> {
         self.callers
             .find_index(caller)

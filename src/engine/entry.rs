@@ -1,7 +1,8 @@
-//! Entries: the durable events of a job, in the past tense. A job is the fold of its entries (event
-//! sourcing). An entry records the outcome of a decision, so a replay decides nothing again.
-//! [`Entry`] is nested by subject. A row of the journal holds entries as JSON:
-//! `{"step":[0,"confirmed"]}`.
+//! Entries: the durable events of a job, in the past tense.
+//!
+//! A job is the fold of its entries (event sourcing). An entry records the outcome of a decision,
+//! so a replay decides nothing again. [`Entry`] is nested by subject. A row of the journal holds
+//! entries as JSON, such as `{"step":[0,"confirmed"]}`.
 
 use super::caller::Caller;
 use super::cause::Cause;
@@ -79,7 +80,7 @@ pub enum JobEntry {
     Retried {
         /// How often it has been retried, this time included.
         round: u32,
-        /// The new deadline.
+        /// The new deadline; `None`: no deadline.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
@@ -87,7 +88,7 @@ pub enum JobEntry {
     Rerun {
         /// The step.
         step: StepIndex,
-        /// The new deadline.
+        /// The new deadline; `None`: no deadline.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
@@ -126,12 +127,13 @@ pub enum StepEntry {
     Started {
         /// The number of the attempt, from 1.
         attempt: u32,
-        /// When the attempt of an external step times out. The timeout of a step with a message
-        /// starts later (see [`StepRun`](super::StepRun)); version 0.1.0 recorded it here.
+        /// When the attempt of an external step times out; `None`: never. The timeout of a step
+        /// with a message starts later (see [`StepRun`](super::StepRun)), but version 0.1.0
+        /// recorded it here.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
-    /// The broker confirmed the message of the attempt: its timeout starts, unless it has.
+    /// The broker confirmed the message of the attempt, whose timeout starts if it has not yet.
     Confirmed,
     /// A worker has leased the message of the attempt, or the lease has changed. The first lease
     /// starts the timeout of the attempt.
@@ -149,7 +151,7 @@ pub enum StepEntry {
     Progressed {
         /// The reported progress.
         progress: Progress,
-        /// When the attempt times out now.
+        /// When the attempt times out from now on; `None`: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
@@ -181,7 +183,7 @@ pub enum FanOutEntry {
         /// A warning for users: the list is missing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<Arc<str>>,
-        /// When the step times out.
+        /// When the attempt times out; `None`: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
@@ -190,7 +192,7 @@ pub enum FanOutEntry {
     Restarted {
         /// The number of the attempt, from 2.
         attempt: u32,
-        /// When the step times out.
+        /// When the attempt times out; `None`: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
@@ -204,7 +206,7 @@ pub enum FanOutEntry {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         own_ids: Vec<(u32, JobId)>,
     },
-    /// A child job is to be started again: it was not created, or another job has its id.
+    /// A child job is to be started again: it does not exist, or another job has its id.
     ChildStarted {
         /// The item's index.
         index: u32,
@@ -259,17 +261,17 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Merges a later report: its values replace the earlier ones, and missing values are kept.
+    /// Merges a later report. Its values replace the earlier ones. A value that it does not have is
+    /// kept.
     pub fn merge(&mut self, later: &Progress) {
-        for (current, later) in
-            [(&mut self.status, &later.status), (&mut self.message, &later.message)]
-        {
-            if later.is_some() {
-                current.clone_from(later);
-            }
+        if later.status.is_some() {
+            self.status.clone_from(&later.status);
         }
         if later.share.is_some() {
             self.share.clone_from(&later.share);
+        }
+        if later.message.is_some() {
+            self.message.clone_from(&later.message);
         }
     }
 }
@@ -307,9 +309,9 @@ impl Failure {
 /// The steps whose states, statuses or outputs an entry may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AffectedSteps {
-    Nothing,
-    Step(StepIndex),
-    Every,
+    None,
+    One(StepIndex),
+    All,
 }
 
 impl Entry {
@@ -340,17 +342,17 @@ impl Entry {
     /// Returns the steps whose states, statuses or outputs it may change.
     pub(super) fn affected_steps(&self) -> AffectedSteps {
         match self {
-            Entry::Job(entry) if entry.affects_steps() => AffectedSteps::Every,
-            Entry::Step(step, entry) if entry.is_visible() => AffectedSteps::Step(*step),
-            Entry::FanOut(step, entry) if entry.is_visible() => AffectedSteps::Step(*step),
+            Entry::Job(entry) if entry.affects_steps() => AffectedSteps::All,
+            Entry::Step(step, entry) if entry.is_visible() => AffectedSteps::One(*step),
+            Entry::FanOut(step, entry) if entry.is_visible() => AffectedSteps::One(*step),
             Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => {
-                AffectedSteps::Nothing
+                AffectedSteps::None
             }
         }
     }
 
-    /// Returns whether it changes the job's state, or the state, status or output of a step. The
-    /// creation of the job does not count.
+    /// Returns whether it changes the job's state, or may change the state, status or output of a
+    /// step. The creation of the job does not count.
     pub fn is_change(&self) -> bool {
         match self {
             Entry::Job(JobEntry::Created { .. }) => false,
@@ -378,7 +380,9 @@ impl JobEntry {
         }
     }
 
-    /// Returns whether it may change the states or statuses of all steps.
+    /// Returns whether it may change the states or statuses of all steps. A resume counts, although
+    /// it changes none: conditions are not evaluated while a job is paused, so each of them must be
+    /// evaluated when it resumes.
     fn affects_steps(&self) -> bool {
         match self {
             JobEntry::Created { .. }
@@ -396,7 +400,7 @@ impl JobEntry {
 }
 
 impl StepEntry {
-    /// Returns why an attempt failed, if one did.
+    /// Returns why an attempt failed; `None`: it is about no failure.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             StepEntry::AttemptFailed { failure, .. } | StepEntry::Failed(failure) => Some(failure),

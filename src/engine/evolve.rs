@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 impl Job {
-    /// Applies all entries of a row of the journal.
+    /// Applies all entries of a row of the journal, in order.
     pub fn apply(&mut self, row: &Recorded) {
         row.entries.iter().for_each(|entry| self.evolve(entry, row.at));
     }
@@ -51,11 +51,11 @@ impl Job {
                 let state = trace_state.clone();
                 self.origin.trace = trace.map(|parent| Arc::new(TraceContext { parent, state }));
             }
-            JobEntry::Completed => self.end(JobState::Completed, time, None),
+            JobEntry::Completed => self.end_job(JobState::Completed, time, None),
             JobEntry::Failed { reason, expired, step } => {
-                self.expired = *expired;
+                self.is_expired = *expired;
                 self.failed_step = *step;
-                self.end(JobState::Failed, time, Some(reason.clone()));
+                self.end_job(JobState::Failed, time, Some(reason.clone()));
             }
             JobEntry::Paused => self.state = JobState::Paused,
             JobEntry::Resumed => self.state = JobState::Running,
@@ -68,7 +68,7 @@ impl Job {
                 self.reopen(time, *deadline, &rerun_steps);
             }
             JobEntry::Cancelled { reason, .. } => {
-                self.end(JobState::Cancelled, time, Some(reason.clone()))
+                self.end_job(JobState::Cancelled, time, Some(reason.clone()))
             }
             JobEntry::ToldAgain | JobEntry::Asked { .. } => {}
         }
@@ -77,7 +77,7 @@ impl Job {
     fn evolve_step(&mut self, step: StepIndex, entry: &StepEntry, time: Timestamp) {
         match entry {
             StepEntry::Started { attempt, deadline } => {
-                self.start(step, *attempt, time, *deadline);
+                self.mark_running(step, *attempt, time, *deadline);
                 self.mark_dispatched(step, time);
                 if deadline.is_none() {
                     self.wait_for_start(step);
@@ -91,6 +91,7 @@ impl Job {
             StepEntry::Leased(lease) => {
                 self.steps[step.as_usize()].lease = Some(Box::new(*lease));
                 match lease.delivery {
+                    // Withdrawn before any worker received the message.
                     0 => self.wait_for_start(step),
                     _ => self.start_timeout(step, time),
                 }
@@ -100,7 +101,7 @@ impl Job {
                 self.mark_dispatched(step, time);
                 self.wait_for_start(step);
             }
-            StepEntry::Completed(output) => self.complete(step, time, output.clone()),
+            StepEntry::Completed(output) => self.end_completed_step(step, time, output.clone()),
             StepEntry::Progressed { progress, deadline } => {
                 let run = &mut self.steps[step.as_usize()];
                 run.set_deadline(*deadline);
@@ -117,9 +118,9 @@ impl Job {
                 run.failure = Some(Box::new(failure.clone()));
                 run.timer = Some(StepTimer::Retry(*retry_at));
             }
-            StepEntry::Skipped => self.settle(step, StepState::Skipped, time),
-            StepEntry::Cancelled => self.settle(step, StepState::Cancelled, time),
-            StepEntry::Failed(failure) => self.settle_failed(step, time, failure),
+            StepEntry::Skipped => self.end_step(step, StepState::Skipped, time),
+            StepEntry::Cancelled => self.end_step(step, StepState::Cancelled, time),
+            StepEntry::Failed(failure) => self.end_failed_step(step, time, failure),
         }
     }
 
@@ -127,16 +128,16 @@ impl Job {
         match entry {
             FanOutEntry::Started { warning, deadline, .. } => {
                 let input = self.step_input(step);
-                let reruns = self.steps[step.as_usize()].reruns;
                 let keys = self.task_keys(step).cloned();
+                let reruns = self.steps[step.as_usize()].reruns;
                 let attempt = self.steps[step.as_usize()].attempt + 1;
-                let run = self.start(step, attempt, time, *deadline);
+                let run = self.mark_running(step, attempt, time, *deadline);
                 run.warning = warning.clone();
                 run.fan_out = keys.map(|keys| Box::new(FanOut::new(keys, input, reruns)));
                 self.active_fan_outs.push(step);
             }
             FanOutEntry::Restarted { attempt, deadline } => {
-                self.start(step, *attempt, time, *deadline);
+                self.mark_running(step, *attempt, time, *deadline);
                 self.update_fan_out(step, FanOut::mark_restarted);
                 if !self.active_fan_outs.contains(&step) {
                     self.active_fan_outs.push(step);
@@ -159,12 +160,12 @@ impl Job {
                 self.update_fan_out(step, |fan_out| fan_out.mark_failed(*index, is_cut_off));
             }
             FanOutEntry::Completed => {
-                let fan_out = self.steps[step.as_usize()].fan_out.as_mut();
-                let fan_out = fan_out.expect("a fan-out that is completed was started");
+                let run = &mut self.steps[step.as_usize()];
+                let fan_out = run.fan_out.as_mut().expect("a completed fan-out was started");
                 let output = fan_out.output();
                 self.value_bytes -= fan_out.gathered_bytes();
                 fan_out.free();
-                self.complete(step, time, output);
+                self.end_completed_step(step, time, output);
             }
         }
     }
@@ -195,8 +196,8 @@ impl Job {
         }
     }
 
-    /// Makes the timeout of the running attempt wait until workers can receive its message. A step
-    /// without a message does not wait.
+    /// Makes the timeout of the running attempt wait until workers can receive its message. For a
+    /// step without a message it does nothing.
     fn wait_for_start(&mut self, step: StepIndex) {
         let definition = &self.origin.definition;
         let definition = definition.graphs[usize::from(self.origin.graph)].step(step);
@@ -205,15 +206,16 @@ impl Job {
         }
     }
 
-    /// Marks an attempt of a step as running.
-    fn start(
+    /// Marks an attempt of a step as running. `deadline`: when it times out; `None`: it does not,
+    /// or its timeout starts later.
+    fn mark_running(
         &mut self,
         step: StepIndex,
         attempt: u32,
         time: Timestamp,
         deadline: Option<Timestamp>,
     ) -> &mut StepRun {
-        self.remove_ready(step);
+        self.remove_from_ready(step);
         let run = &mut self.steps[step.as_usize()];
         run.state = StepState::Running;
         run.attempt = attempt;
@@ -224,15 +226,16 @@ impl Job {
     }
 
     /// Removes a step from the ready steps.
-    fn remove_ready(&mut self, step: StepIndex) {
+    fn remove_from_ready(&mut self, step: StepIndex) {
         if let Some(position) = self.ready.iter().position(|ready| *ready == step) {
             self.ready.remove(position);
         }
     }
 
-    /// Completes the step with its output.
-    fn complete(&mut self, step: StepIndex, time: Timestamp, output: Message) {
-        // Never an error: a reply whose status is not allowed was refused.
+    /// Ends the step as completed, with its output.
+    fn end_completed_step(&mut self, step: StepIndex, time: Timestamp, output: Message) {
+        // A worker's reply with a status that is not allowed fails its attempt. If the gathered
+        // output of child jobs has such a status, the step reports none.
         let status = reported_status(self.graph().step(step), &output).unwrap_or(None);
         let run = &mut self.steps[step.as_usize()];
         let previous_bytes = run.output.as_ref().map_or(0, Message::encoded_len);
@@ -240,20 +243,20 @@ impl Job {
         run.output = Some(output);
         run.status = status;
         run.failure = None;
-        self.settle(step, StepState::Completed, time);
+        self.end_step(step, StepState::Completed, time);
     }
 
-    /// Fails the step.
-    fn settle_failed(&mut self, step: StepIndex, time: Timestamp, failure: &Failure) {
+    /// Ends the step as failed, with the failure of its last attempt.
+    fn end_failed_step(&mut self, step: StepIndex, time: Timestamp, failure: &Failure) {
         let run = &mut self.steps[step.as_usize()];
         run.failure = Some(Box::new(failure.clone()));
         run.started.get_or_insert(time);
-        self.settle(step, StepState::Failed, time);
+        self.end_step(step, StepState::Failed, time);
     }
 
     /// Ends the step. If it counts as done, the steps that waited only for it become ready.
-    fn settle(&mut self, step: StepIndex, state: StepState, time: Timestamp) {
-        self.remove_ready(step);
+    fn end_step(&mut self, step: StepIndex, state: StepState, time: Timestamp) {
+        self.remove_from_ready(step);
         self.active_fan_outs.retain(|other| *other != step);
         self.awaited_replies -= u32::from(self.is_awaited(step));
         let run = &mut self.steps[step.as_usize()];
@@ -274,8 +277,8 @@ impl Job {
         }
     }
 
-    /// Ends the job.
-    fn end(&mut self, state: JobState, time: Timestamp, reason: Option<Arc<str>>) {
+    /// Ends the job in this state. `reason`: why it failed or was cancelled.
+    fn end_job(&mut self, state: JobState, time: Timestamp, reason: Option<Arc<str>>) {
         self.state = state;
         self.ended = Some(time);
         self.reason = reason;
@@ -285,12 +288,12 @@ impl Job {
     /// running steps that the end of the job interrupted, start again and keep the results of their
     /// child jobs.
     fn reopen(&mut self, time: Timestamp, deadline: Option<Timestamp>, rerun_steps: &[StepIndex]) {
-        let was_cut_off = self.expired || self.state == JobState::Cancelled;
+        let was_cut_off = self.is_expired || self.state == JobState::Cancelled;
         for step in self.graph().indices() {
             let has_children = self.steps[step.as_usize()].fan_out.is_some();
-            let starts_again = match self.steps[step.as_usize()].state {
+            let must_start_again = match self.steps[step.as_usize()].state {
                 StepState::Failed => !self.is_done(step),
-                // The child jobs of a failed job were halted.
+                // When a job fails, its child jobs are halted. Messages of steps stay valid.
                 StepState::Running => {
                     was_cut_off || (has_children && self.state == JobState::Failed)
                 }
@@ -305,10 +308,10 @@ impl Job {
                 run.started = None;
                 run.attempts_undone = run.attempt;
                 run.reruns += u32::from(run.fan_out.take().is_some());
-            } else if starts_again {
+            } else if must_start_again {
                 run.reset();
             } else if run.has_active_attempt() && !run.is_waiting_for_start() {
-                // Its timeout may have passed while the job had ended.
+                // The timeout may have passed after the end of the job: it starts again.
                 let definition = &self.origin.definition;
                 let graph = &definition.graphs[usize::from(self.origin.graph)];
                 run.set_deadline(time.after(graph.step(step).timeout));
@@ -317,7 +320,7 @@ impl Job {
         self.state = JobState::Running;
         self.ended = None;
         self.reason = None;
-        self.expired = false;
+        self.is_expired = false;
         self.failed_step = None;
         self.deadline = deadline;
         self.earlier_ends += 1;
@@ -325,7 +328,7 @@ impl Job {
         self.recount();
     }
 
-    /// Returns a step and all steps that depend on it, directly or indirectly.
+    /// Returns a step and all steps that depend on it, directly or indirectly (breadth-first).
     fn with_dependents(&self, step: StepIndex) -> Vec<StepIndex> {
         let mut steps = vec![step];
         let mut position = 0;

@@ -1,6 +1,6 @@
 //! The state of a fan-out step: which items have started, and what their child jobs have returned
-//! (docs/workflow-file.md). The end of a child job takes time proportional to the keys of its
-//! result, whatever the number of its siblings.
+//! (docs/workflow-file.md). Applying the end of a child job takes O(n) for the n keys of its
+//! result, independent of the number of items.
 
 use super::definition::FanOutKeys;
 use super::entry::FanOutEntry;
@@ -18,57 +18,60 @@ pub struct FanOut {
     keys: FanOutKeys,
     /// The input with which the step started.
     input: Message,
-    /// The elements of the list; `None`: the input has no list, or the step has ended.
+    /// The elements of the list; `None`: the input has no list, or the step has completed.
     elements: Option<Elements>,
-    /// The state of each item; empty once the step has ended.
+    /// The state of each item; empty once the step has completed.
     slots: Vec<Slot>,
     /// The number of elements of the list.
     item_count: u32,
     /// The index of the next item to start. Items start in order.
     next_index: u32,
     /// The number of child jobs that have ended, in whatever way.
-    ended: u32,
-    /// The number of child jobs that have failed.
-    failed: u32,
-    /// The number of child jobs that ended because this job had ended before.
-    cut_off: u32,
+    ended_count: u32,
+    /// The number of child jobs that have failed, without those that were cut off.
+    failed_count: u32,
+    /// The number of child jobs that were cut off (see [`Slot::CutOff`]).
+    cut_off_count: u32,
     /// The number of results without the item key.
-    without_item: u32,
+    without_item_count: u32,
     /// The ids of child jobs that differ from the derived ones, by the item's index.
-    own_ids: HashMap<u32, JobId>,
+    recorded_ids: HashMap<u32, JobId>,
     /// How often each child job was retried, by the item's index; a missing entry means never.
     rounds: HashMap<u32, u32>,
-    /// The first salt for the ids of child jobs: each rerun of the step has its own child jobs.
+    /// The salt from which the ids of child jobs are derived first. It differs for each rerun of
+    /// the step, which starts child jobs of its own.
     first_salt: u32,
-    /// All ids that `own_ids` has ever had. No two items of a list may have the same id: a late
-    /// reply to one would settle the other.
+    /// All ids that `recorded_ids` has ever had. No two items of a list may have the same id: a
+    /// late reply to one would count for the other.
     used_ids: HashSet<JobId>,
-    /// The output's keys besides the list, with the first child that has each and its value.
-    other_keys: HashMap<Arc<str>, (KeyOrder, Json)>,
+    /// The output's keys besides the list: the value from the first child that has the key.
+    other_values: HashMap<Arc<str>, (KeyOrder, Json)>,
     /// The position of the list in the output; `None`: no result has had the item key.
     list_order: Option<KeyOrder>,
-    /// The size of a child's message without its element, in bytes.
-    shell_bytes: u64,
+    /// The size of a child's message without its item, in bytes.
+    bytes_without_item: u64,
     /// The total size of the messages of active child jobs, in bytes.
     active_bytes: u64,
     /// The total size of the results of ended child jobs, in bytes.
     gathered_bytes: usize,
 }
 
-/// The state of an item.
+/// The state of an item, with its result.
 #[derive(Clone, Debug, PartialEq)]
 enum Slot {
+    /// Its child job has not started.
     NotStarted,
     /// Its child job has started and not ended.
     Active,
     /// Its child job has completed with this item; `None`: the result has no item key.
     Completed(Option<Json>),
+    /// Its child job failed, or was cancelled by a client, before this job ended.
     Failed,
-    /// Its child job ended because this job had ended before.
+    /// Its child job ended without a result after this job had ended, which halts its child jobs.
     CutOff,
 }
 
-/// The state of an item, for users.
+/// The state of an item, as users see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemState {
     /// Its child job has not started.
@@ -88,7 +91,7 @@ pub struct ItemCounts {
     pub items: u32,
     /// Items whose child jobs have not started.
     pub waiting: u32,
-    /// Items whose child jobs are active.
+    /// Items whose child jobs are active; 0 once the step or the job has ended.
     pub running: u32,
     /// Items whose child jobs have completed.
     pub completed: u32,
@@ -98,9 +101,19 @@ pub struct ItemCounts {
     pub cancelled: u32,
 }
 
-/// The sort key of an output's key: the index of the child that it is from, then its position in
-/// that child's result.
-type KeyOrder = (u32, u16);
+/// The sort key of an output's key. The order of the fields is the order of comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct KeyOrder {
+    /// The index of the child that returned the key.
+    child: u32,
+    /// The position of the key in that child's result.
+    position: u16,
+}
+
+impl KeyOrder {
+    /// The order of a key that no child has returned: behind all others.
+    const LAST: KeyOrder = KeyOrder { child: u32::MAX, position: 0 };
+}
 
 /// The value under the list key of a step's input.
 pub(super) enum ListValue {
@@ -131,31 +144,31 @@ impl FanOut {
             ListValue::Items(elements) => Some(elements),
             ListValue::Missing | ListValue::NotAList(_) => None,
         };
-        let count = elements.as_ref().map_or(0, Elements::count);
-        let shell = elements
-            .as_ref()
-            .map(|_| input.with_replaced(&keys.list_key, &keys.item_key, Json::null()));
-        let shell_bytes = shell.map_or(0, |shell| {
-            to_u64(shell.encoded_len().saturating_sub(Json::null().text().len()))
+        let item_count = elements.as_ref().map_or(0, Elements::count);
+        let bytes_without_item = elements.as_ref().map_or(0, |_| {
+            let null_item = Json::null();
+            let null_item_bytes = null_item.text().len();
+            let message = input.with_replaced(&keys.list_key, &keys.item_key, null_item);
+            to_u64(message.encoded_len().saturating_sub(null_item_bytes))
         });
         FanOut {
             keys,
             input,
             elements,
-            slots: vec![Slot::NotStarted; count as usize],
-            item_count: count,
+            slots: vec![Slot::NotStarted; item_count as usize],
+            item_count,
             next_index: 0,
-            ended: 0,
-            failed: 0,
-            cut_off: 0,
-            without_item: 0,
-            own_ids: HashMap::new(),
+            ended_count: 0,
+            failed_count: 0,
+            cut_off_count: 0,
+            without_item_count: 0,
+            recorded_ids: HashMap::new(),
             rounds: HashMap::new(),
             first_salt: reruns.saturating_mul(SALTS_MAX + 1),
             used_ids: HashSet::new(),
-            other_keys: HashMap::new(),
+            other_values: HashMap::new(),
             list_order: None,
-            shell_bytes,
+            bytes_without_item,
             active_bytes: 0,
             gathered_bytes: 0,
         }
@@ -172,19 +185,19 @@ impl FanOut {
     }
 
     /// Returns the total size of the results of ended child jobs, in bytes; 0 once the step has
-    /// ended.
+    /// completed.
     pub(super) fn gathered_bytes(&self) -> usize {
         self.gathered_bytes
     }
 
-    /// Returns the number of child jobs that have ended.
+    /// Returns the number of child jobs that have ended, in whatever way.
     pub fn ended(&self) -> u32 {
-        self.ended
+        self.ended_count
     }
 
-    /// Returns the number of child jobs that have failed.
+    /// Returns the number of child jobs that have failed, without those that ended after this job.
     pub fn failed(&self) -> u32 {
-        self.failed
+        self.failed_count
     }
 
     /// Returns the number of items in each state. `is_over`: the step, or its job, has ended.
@@ -194,19 +207,19 @@ impl FanOut {
             items: self.item_count,
             waiting: self.item_count - self.next_index,
             running: if is_over { 0 } else { active_count },
-            completed: self.ended - self.failed - self.cut_off,
-            failed: self.failed,
-            cancelled: self.cut_off + if is_over { active_count } else { 0 },
+            completed: self.ended_count - self.failed_count - self.cut_off_count,
+            failed: self.failed_count,
+            cancelled: self.cut_off_count + if is_over { active_count } else { 0 },
         }
     }
 
     /// Returns the number of results without the item key; each is `null` in the output's list.
     pub fn without_item(&self) -> u32 {
-        self.without_item
+        self.without_item_count
     }
 
-    /// Returns the state of each item, in order; `None`: the step has ended, and only the counts
-    /// are kept.
+    /// Returns the state of each item, in order; `None`: the step has completed, and only the
+    /// counts are kept.
     pub fn item_states(&self) -> Option<impl Iterator<Item = ItemState>> {
         (self.slots.len() == self.item_count as usize).then(|| {
             self.slots.iter().map(|slot| match slot {
@@ -223,9 +236,10 @@ impl FanOut {
         &self.keys.item_key
     }
 
-    /// Returns the id of the child job at `index`, as recorded when it was started.
+    /// Returns the id of the child job at `index`. `job` and `step` are those of the fan-out: the
+    /// id is derived from them, unless another one was recorded.
     pub fn child_id(&self, job: JobId, step: &str, index: u32) -> JobId {
-        self.own_ids
+        self.recorded_ids
             .get(&index)
             .copied()
             .unwrap_or_else(|| job.derive_child(step, index, self.first_salt))
@@ -235,7 +249,8 @@ impl FanOut {
     pub fn child_message(&self, index: u32) -> Message {
         let element = match &self.elements {
             Some(elements) => elements.get(index),
-            // A step that has ended has freed its elements: they are parsed from the input again.
+            // A step that has completed has freed its elements: they are parsed from the input
+            // again.
             None => match ListValue::from_input(&self.input, &self.keys) {
                 ListValue::Items(elements) if index < elements.count() => elements.get(index),
                 ListValue::Items(_) | ListValue::Missing | ListValue::NotAList(_) => {
@@ -258,7 +273,7 @@ impl FanOut {
 
     /// Returns the number of child jobs that have started and not ended.
     pub(super) fn active_count(&self) -> u32 {
-        self.next_index - self.ended
+        self.next_index - self.ended_count
     }
 
     /// Returns whether the child job at `index` has started and not ended.
@@ -286,40 +301,51 @@ impl FanOut {
     }
 
     /// Returns whether the child jobs of all items have ended.
-    pub(super) fn is_all_ended(&self) -> bool {
-        self.ended == self.items()
+    pub(super) fn have_all_ended(&self) -> bool {
+        self.ended_count == self.item_count
     }
 
-    /// Decides which items to start now, as many as fit in the window. A child job gets the UUID
-    /// that its item contains, unless an earlier item has the same one. Conflicts with the ids of
-    /// other jobs are detected when the child job starts.
+    /// Decides which items to start now, as many as fit in the window; `None`: none of them, or too
+    /// few for a batch. A child job gets the UUID that its item contains, unless an earlier item
+    /// has the same one. Conflicts with the ids of other jobs are detected when the child job
+    /// starts.
     pub(super) fn decide_start(
         &self,
         job: JobId,
-        name: &str,
+        step: &str,
         ctx: &Context<'_>,
     ) -> Option<FanOutEntry> {
         let window = self.keys.max_concurrency.unwrap_or(ctx.limits.window).max(1);
         let active_count = self.active_count();
-        let waiting_count = self.items() - self.next_index;
+        let waiting_count = self.item_count - self.next_index;
         let free_count = window.saturating_sub(active_count).min(waiting_count);
         let count = self.count_that_fit(free_count, ctx.limits.window_bytes);
         // If `window_bytes` is the tighter limit, the effective window is `active_count + count`.
         if count == 0 || count < batch_min(active_count + count).min(waiting_count) {
             return None;
         }
-        let (mut own_ids, mut new_ids) = (Vec::new(), HashSet::new());
+        let own_ids = self.find_item_ids(job, step, count);
+        Some(FanOutEntry::ChildrenStarted { from: self.next_index, count, own_ids })
+    }
+
+    /// Returns which of the next `count` items contain the id of their child job, by their indices:
+    /// an id that is new in this fan-out, and is not the derived one.
+    fn find_item_ids(&self, job: JobId, step: &str, count: u32) -> Vec<(u32, JobId)> {
+        let mut item_ids = Vec::new();
         // A rerun uses derived ids only: late reports of earlier child jobs must not be mistaken
         // for reports of the new ones.
-        let elements = self.elements.as_ref().filter(|_| self.first_salt == 0);
-        for index in elements.iter().flat_map(|_| self.next_index..self.next_index + count) {
-            let own_id = elements.and_then(|elements| find_item_uuid(&elements.get(index)));
-            let Some(id) = own_id.filter(|id| !self.used_ids.contains(id)) else { continue };
-            if id != job.derive_child(name, index, self.first_salt) && new_ids.insert(id) {
-                own_ids.push((index, id));
+        let Some(elements) = self.elements.as_ref().filter(|_| self.first_salt == 0) else {
+            return item_ids;
+        };
+        let mut new_ids = HashSet::new();
+        for index in self.next_index..self.next_index + count {
+            let Some(id) = find_item_uuid(&elements.get(index)) else { continue };
+            let derived_id = job.derive_child(step, index, self.first_salt);
+            if !self.used_ids.contains(&id) && id != derived_id && new_ids.insert(id) {
+                item_ids.push((index, id));
             }
         }
-        Some(FanOutEntry::ChildrenStarted { from: self.next_index, count, own_ids })
+        item_ids
     }
 
     /// Returns how many of the next `count_max` child jobs fit in `bytes_max` together with the
@@ -331,13 +357,13 @@ impl FanOut {
             total_bytes <= bytes_max
         };
         let count = (self.next_index..self.next_index + count_max).take_while(fits).count();
-        let is_idle = self.next_index == self.ended;
+        let is_idle = self.next_index == self.ended_count;
         u32::try_from(count).unwrap_or(u32::MAX).max(u32::from(is_idle).min(count_max))
     }
 
     /// Returns the size of the message of the child job at `index`, in bytes.
     fn message_bytes(&self, index: u32) -> u64 {
-        self.shell_bytes.saturating_add(
+        self.bytes_without_item.saturating_add(
             self.elements.as_ref().map_or(0, |elements| to_u64(elements.element_len(index))),
         )
     }
@@ -352,7 +378,7 @@ impl FanOut {
             if *key == self.keys.item_key {
                 item = Some((position, value.clone()));
             } else if *key != self.keys.list_key
-                && self.other_keys.get(key).is_none_or(|((first_child, _), _)| index < *first_child)
+                && self.other_values.get(key).is_none_or(|(order, _)| index < order.child)
             {
                 others.push((position, key.clone(), value.clone()));
             }
@@ -360,20 +386,21 @@ impl FanOut {
         FanOutEntry::ChildCompleted { index, item, others }
     }
 
-    /// Marks the child jobs `from..from + count` as started.
+    /// Marks the child jobs `from..from + count` as started. `own_ids`: the ids that differ from
+    /// the derived ones, with their items' indices.
     pub(super) fn mark_started(&mut self, from: u32, count: u32, own_ids: &[(u32, JobId)]) {
         for index in from..from + count {
             self.slots[index as usize] = Slot::Active;
             self.active_bytes += self.message_bytes(index);
         }
         self.next_index = from + count;
-        self.own_ids.extend(own_ids.iter().copied());
+        self.recorded_ids.extend(own_ids.iter().copied());
         self.used_ids.extend(own_ids.iter().map(|(_, id)| *id));
     }
 
     /// Records that a child job is started again, with this id.
     pub(super) fn mark_started_again(&mut self, index: u32, id: JobId) {
-        self.own_ids.insert(index, id);
+        self.recorded_ids.insert(index, id);
         self.used_ids.insert(id);
     }
 
@@ -385,49 +412,50 @@ impl FanOut {
         others: &[(u16, Arc<str>, Json)],
     ) {
         if let Some((position, _)) = item {
-            let order = (index, *position);
+            let order = KeyOrder { child: index, position: *position };
             self.list_order = Some(self.list_order.map_or(order, |earlier| earlier.min(order)));
         }
         self.slots[index as usize] = Slot::Completed(item.map(|(_, value)| value.clone()));
         self.gathered_bytes += result_bytes(item, others);
         self.mark_ended(index);
-        self.without_item += u32::from(item.is_none());
+        self.without_item_count += u32::from(item.is_none());
         for (position, key, value) in others {
-            self.other_keys.insert(key.clone(), ((index, *position), value.clone()));
+            let order = KeyOrder { child: index, position: *position };
+            self.other_values.insert(key.clone(), (order, value.clone()));
         }
     }
 
-    /// Marks the started child jobs without a result as active again.
+    /// Marks the started child jobs without a result as active again, and counts a retry of each.
     pub(super) fn mark_restarted(&mut self) {
         let unfinished: Vec<u32> = self.unfinished().collect();
         for index in unfinished {
             let slot = std::mem::replace(&mut self.slots[index as usize], Slot::Active);
             if slot != Slot::Active {
                 self.active_bytes += self.message_bytes(index);
-                self.ended -= 1;
-                self.failed -= u32::from(slot == Slot::Failed);
-                self.cut_off -= u32::from(slot == Slot::CutOff);
+                self.ended_count -= 1;
+                self.failed_count -= u32::from(slot == Slot::Failed);
+                self.cut_off_count -= u32::from(slot == Slot::CutOff);
             }
             *self.rounds.entry(index).or_default() += 1;
         }
     }
 
-    /// Marks a child job as failed; `is_cut_off`: it ended because this job had ended before.
+    /// Marks a child job as failed; `is_cut_off`: this job had ended before.
     pub(super) fn mark_failed(&mut self, index: u32, is_cut_off: bool) {
         self.slots[index as usize] = if is_cut_off { Slot::CutOff } else { Slot::Failed };
         self.mark_ended(index);
-        self.failed += u32::from(!is_cut_off);
-        self.cut_off += u32::from(is_cut_off);
+        self.failed_count += u32::from(!is_cut_off);
+        self.cut_off_count += u32::from(is_cut_off);
     }
 
     /// Counts a child job as ended.
     fn mark_ended(&mut self, index: u32) {
-        self.ended += 1;
+        self.ended_count += 1;
         self.active_bytes = self.active_bytes.saturating_sub(self.message_bytes(index));
     }
 
-    /// Returns the gathered output (docs/workflow-file.md). Its keys are in the order of the first
-    /// child that has them.
+    /// Returns the gathered output (docs/workflow-file.md); for an empty list, the step's input.
+    /// The output's keys are in the order of the first child that has them.
     pub(super) fn output(&self) -> Message {
         if self.item_count == 0 {
             return self.input.clone();
@@ -437,12 +465,12 @@ impl FanOut {
             Slot::NotStarted | Slot::Active | Slot::Failed | Slot::CutOff => None,
         });
         let list = (
-            self.list_order.unwrap_or((u32::MAX, 0)),
+            self.list_order.unwrap_or(KeyOrder::LAST),
             self.keys.list_key.clone(),
             Json::array(items),
         );
         let mut entries: Vec<(KeyOrder, Arc<str>, Json)> = self
-            .other_keys
+            .other_values
             .iter()
             .map(|(key, (order, value))| (*order, key.clone(), value.clone()))
             .collect();
@@ -451,21 +479,22 @@ impl FanOut {
         entries.into_iter().map(|(_, key, value)| (key, value)).collect()
     }
 
-    /// Returns the id to try after the present one of the child job at `index`; `None`: all ids
-    /// that may be tried are taken.
+    /// Returns the id to try after the current one of the child job at `index`; `None`: all ids
+    /// that may be tried are taken. The first id may come from the item, all others are derived.
     pub(super) fn next_id(&self, job: JobId, step: &str, index: u32) -> Option<JobId> {
         let salted_id =
             |salt: u32| job.derive_child(step, index, self.first_salt.saturating_add(salt));
-        let present_id = self.child_id(job, step, index);
-        let present_salt = (0..=SALTS_MAX).find(|salt| salted_id(*salt) == present_id);
-        let next_salt = present_salt.map_or(0, |salt| salt + 1);
+        let current_id = self.child_id(job, step, index);
+        let current_salt = (0..=SALTS_MAX).find(|salt| salted_id(*salt) == current_id);
+        let next_salt = current_salt.map_or(0, |salt| salt + 1);
         (next_salt <= SALTS_MAX).then(|| salted_id(next_salt))
     }
 
-    /// Frees the memory that only a running fan-out needs. The ids of the child jobs are kept.
+    /// Frees the memory that only a running fan-out needs. The counts, and the ids of the child
+    /// jobs, are kept.
     pub(super) fn free(&mut self) {
         self.elements = None;
-        self.other_keys = HashMap::new();
+        self.other_values = HashMap::new();
         self.used_ids = HashSet::new();
         self.rounds = HashMap::new();
         self.slots = Vec::new();
@@ -482,7 +511,7 @@ fn to_u64(length: usize) -> u64 {
 /// entry.
 const BATCH_FROM_WINDOW: u32 = 1_000;
 
-/// The number of batches that fill a window.
+/// The number of batches that fill a window of at least [`BATCH_FROM_WINDOW`].
 const BATCHES_PER_WINDOW: u32 = 16;
 
 /// Returns the smallest batch of child jobs that is started in a window of this size.
@@ -490,6 +519,6 @@ fn batch_min(window: u32) -> u32 {
     if window < BATCH_FROM_WINDOW { 1 } else { window / BATCHES_PER_WINDOW }
 }
 
-/// The number of further ids that are tried if the id of a child job is taken, before it fails. Ids
-/// do not collide by chance: somebody must have chosen the same one.
+/// How many more salts than the first one are tried if the id of a child job is taken. After the
+/// last one the child job fails. Ids do not collide by chance: a client must have chosen them.
 const SALTS_MAX: u32 = 16;

@@ -1,4 +1,4 @@
-//! The inputs of decisions: what happens to a job, and the context in which it is decided.
+//! The inputs of decisions: what happens to a job, and the context in which the job decides.
 
 use super::caller::Caller;
 use super::cause::Cause;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The limits for decisions (settings, sections `limits` and `fanout`).
+/// The limits for decisions, from the sections `limits` and `fanout` of the settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The maximum size of a step message, in bytes.
@@ -19,14 +19,15 @@ pub struct Limits {
     pub reply_bytes_max: usize,
     /// The maximum depth of a job (see [`Origin::depth`](super::Origin::depth)).
     pub depth_max: u16,
-    /// The maximum number of active child jobs of one step, unless its task sets another one.
+    /// The maximum number of active child jobs of one step, unless its task sets another number.
     pub window: u32,
     /// The maximum total size of the messages of a step's active child jobs, in bytes. One child
     /// job may always be active.
     pub window_bytes: u64,
 }
 
-/// What a decision may read besides the job and its input. Decisions are deterministic.
+/// What a decision may read besides the job and its input: the same context always leads to the
+/// same decision.
 pub struct Context<'a> {
     /// The time of the decision.
     pub now: Timestamp,
@@ -41,8 +42,8 @@ impl Context<'_> {
     }
 }
 
-/// Steps whose replies may lie unread in a reply queue, each with a time: the reply to an attempt
-/// that started before that time may be unread.
+/// Steps whose replies may lie unread in a reply queue. The time of a step means: if its attempt
+/// started before that time, the reply to it may be unread.
 pub type UnreadReplies = BTreeMap<StepIndex, Timestamp>;
 
 /// An event that a job must react to.
@@ -86,7 +87,7 @@ pub enum Input {
         /// The lease.
         lease: Lease,
     },
-    /// The queue of these steps does not exist any more, and its messages are lost.
+    /// The queue of these steps no longer exists, and its messages are lost.
     QueueMissing(Vec<StepIndex>),
     /// A child job ended.
     ChildEnded {
@@ -114,14 +115,15 @@ pub enum Input {
         /// The conflicting id.
         id: JobId,
     },
-    /// The time that [`super::Job::next_timer`] returned has been reached, on a monotonic clock.
+    /// The time that [`Job::next_timer`](super::Job::next_timer) returned has been reached. It is
+    /// measured with a monotonic clock.
     Timer {
         /// The time that has been reached.
         due: Timestamp,
-        /// Replies that may lie unread: the attempts that they may be for must not time out now.
+        /// Replies that may lie unread. An attempt whose reply may be among them does not time out.
         unread: UnreadReplies,
     },
-    /// The parent gives an order to its child job.
+    /// The parent gives an order to this job, its child job.
     Order(Order),
     /// A client requests an operation.
     Operate(OperationRequest),
@@ -129,17 +131,17 @@ pub enum Input {
     CallerJoined(Caller),
     /// The broker confirmed the answer to a caller.
     CallerAnswered {
-        /// The index of the caller, in the order in which they joined.
+        /// The index of the caller, in the order in which callers joined.
         caller: u32,
-        /// How many ends of the job came before the answered one.
+        /// The number of the answered end: how often the job had ended before.
         end: u32,
     },
-    /// The job is given up for this reason: its actor has panicked too often.
+    /// The manager gives the job up for this reason, because its actor has panicked too often.
     Abandon(Arc<str>),
 }
 
 impl Input {
-    /// Returns the input for an operation.
+    /// Returns the input for a request for an operation.
     pub fn from_request(request: impl Into<OperationRequest>) -> Input {
         Input::Operate(request.into())
     }
@@ -194,7 +196,8 @@ pub enum Instruction {
     Retry,
 }
 
-/// The reasons in orders to child jobs: the same when first given and after a restart.
+/// The reasons in orders to child jobs. An order that is given again after a restart has the same
+/// reason.
 pub(super) mod reasons {
     pub(crate) const JOB_FAILED: &str = "the job it belongs to failed";
     pub(crate) const JOB_CANCELLED: &str = "the job it belongs to was cancelled";
@@ -254,7 +257,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns the name of the step that it concerns; `None`: it concerns more than one.
+    /// Returns the name of the only step that it concerns; `None`: it concerns several steps.
     pub fn step(&self) -> Option<&str> {
         match self {
             Operation::Cancel { .. }
@@ -306,8 +309,8 @@ pub enum Sender {
     Unknown,
     /// The user of the broker, or the token, of this name.
     User(Arc<str>),
-    /// The manager itself: the reply is the response to a request that it made, the dead letter of
-    /// a message that it sent, or from a worker or a job in this process.
+    /// The manager itself. The reply is the response to a request that it made, or the dead letter
+    /// of a message that it sent, or it comes from a worker or a job in this process.
     Manager,
 }
 
@@ -331,33 +334,36 @@ pub enum ChildOutcome {
     Failed(Cause),
 }
 
-/// Why an input is rejected: it changes nothing. A rejected reply is acknowledged and counted
+/// Why an input is rejected and changes nothing. A rejected reply is acknowledged and counted
 /// (docs/worker-protocol.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rejected {
     /// The graph has no step of that name.
     UnknownStep,
-    /// The step has sent no message: it waits, or is no step with a queue.
+    /// The input does not fit the job: the step has not started, sends no messages to a queue or
+    /// has no child jobs, or the job cannot have callers because it is a child job.
     NotRunning,
-    /// The step or child job has ended already, or the caller has joined already.
+    /// The step or child job has ended already, or the caller waits already.
     Duplicate,
-    /// The input is about an attempt, a dispatch or a round that is over.
+    /// The reply is to an attempt that is over, or the input is about an earlier round or id of a
+    /// child job.
     Late,
-    /// The step accepts only replies of certain users, and this one is not verified to be from one
-    /// of them.
+    /// The step accepts only replies of certain users, and the sender is not known to be one of
+    /// them.
     ForeignUser,
-    /// The progress message is not a JSON object, or has invalid values. The text says what is
-    /// wrong.
+    /// The progress message is too large, is no JSON object, or has invalid values. The text says
+    /// what is wrong.
     BadProgress(&'static str),
     /// The job has ended.
     Ended,
-    /// There is nothing to change: for example, a confirm of an attempt that is over.
+    /// There is nothing to change. For example, a confirm is about an earlier dispatch, or an
+    /// operation is refused.
     Void,
 }
 
 impl Rejected {
-    /// Returns whether the attempt continues after a worker's message about it was rejected for
-    /// this reason. The worker then still has the step message.
+    /// Returns whether the attempt continues although a worker's message about it was rejected for
+    /// this reason. If so, the worker keeps the step message.
     pub fn keeps_attempt(self) -> bool {
         matches!(self, Rejected::ForeignUser | Rejected::BadProgress(_))
     }
@@ -376,7 +382,7 @@ impl Rejected {
         }
     }
 
-    /// Returns what is wrong with the content of the message, if that is the reason.
+    /// Returns what is wrong with the content of the message; `None`: the reason is another one.
     pub fn fault(self) -> Option<&'static str> {
         match self {
             Rejected::BadProgress(fault) => Some(fault),

@@ -1,6 +1,7 @@
-//! The state of a job: its steps, and what it waits for. Other files contain its behaviour:
-//! `decide` what follows from an input, `evolve` what an entry changes, `effects` what an entry
-//! causes outside.
+//! The state of a job: its steps, and what it waits for.
+//!
+//! Other files contain its behaviour: `decide` returns what follows from an input, `evolve` applies
+//! an entry, and `effects` returns what an entry causes outside the job.
 
 use super::caller::Callers;
 use super::definition::{Definition, Dependency, FanOutKeys, Graph, OnFailure, Step};
@@ -16,7 +17,7 @@ use super::value_bytes::own_bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A job or child job.
+/// The state of one job: a root job or a child job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     pub(super) origin: Origin,
@@ -25,13 +26,13 @@ pub struct Job {
     pub(super) state: JobState,
     /// When it ended; `None` if it has not ended.
     pub(super) ended: Option<Timestamp>,
-    /// Why it failed or was cancelled.
+    /// Why it failed or was cancelled; `None`: it has not, or was reopened since.
     pub(super) reason: Option<Arc<str>>,
     /// The time at which it fails, unless it is done; `None`: no deadline.
     pub(super) deadline: Option<Timestamp>,
     /// Whether it has failed because its deadline passed. It then accepts no more replies.
-    pub(super) expired: bool,
-    /// The step whose failure failed the job, if it was a step.
+    pub(super) is_expired: bool,
+    /// The step whose failure failed the job; `None`: no step did.
     pub(super) failed_step: Option<StepIndex>,
     /// How many times it was retried.
     pub(super) round: u32,
@@ -47,7 +48,7 @@ pub struct Job {
     pub(super) active_fan_outs: Vec<StepIndex>,
     /// The number of steps whose message is sent, or being sent: replies may still arrive.
     pub(super) awaited_replies: u32,
-    /// The number of steps that are not done.
+    /// The number of steps that are not done (see [`Job::is_done`]).
     pub(super) steps_left: u32,
     /// The callers that requested it by a message on its workflow's queue.
     pub(super) callers: Callers,
@@ -58,6 +59,44 @@ pub struct Job {
 }
 
 impl Job {
+    /// Creates a job to which no entry is applied yet. `message`: the job's message; `None` for a
+    /// root job that is recovered, whose first entry contains it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a child job has no message.
+    pub fn before_first_entry(origin: Origin, message: Option<Message>) -> Job {
+        assert!(message.is_some() || origin.parent.is_none(), "a child job has a message");
+        let message = message.unwrap_or_default();
+        let graph = &origin.definition.graphs[usize::from(origin.graph)];
+        let steps: Vec<StepRun> = graph.steps.iter().map(StepRun::new).collect();
+        let ready =
+            graph.indices().filter(|step| steps[step.as_usize()].dependencies_left == 0).collect();
+        let steps_left = u32::try_from(steps.len()).unwrap_or(u32::MAX);
+        let value_bytes = own_bytes(&origin, &message);
+        Job {
+            origin,
+            message,
+            state: JobState::Running,
+            ended: None,
+            reason: None,
+            deadline: None,
+            is_expired: false,
+            failed_step: None,
+            round: 0,
+            entry_count: 0,
+            state_entry: 0,
+            steps,
+            ready,
+            active_fan_outs: Vec::new(),
+            awaited_replies: 0,
+            steps_left,
+            callers: Callers::default(),
+            earlier_ends: 0,
+            value_bytes,
+        }
+    }
+
     /// Returns the job's id.
     pub fn id(&self) -> JobId {
         self.origin.id
@@ -78,12 +117,12 @@ impl Job {
         self.state
     }
 
-    /// Returns when it ended; `None`: it has not.
+    /// Returns when it ended; `None`: it has not ended.
     pub fn ended(&self) -> Option<Timestamp> {
         self.ended
     }
 
-    /// Returns why it failed or was cancelled.
+    /// Returns why it failed or was cancelled; `None`: it did neither.
     pub fn reason(&self) -> Option<&Arc<str>> {
         self.reason.as_ref()
     }
@@ -117,7 +156,7 @@ impl Job {
     /// expired counts as cancelled.
     pub fn step_state(&self, step: StepIndex) -> StepState {
         let state = self.steps[step.as_usize()].state;
-        let is_cut_off = self.state == JobState::Cancelled || self.expired;
+        let is_cut_off = self.state == JobState::Cancelled || self.is_expired;
         if is_cut_off && state == StepState::Running { StepState::Cancelled } else { state }
     }
 
@@ -129,7 +168,7 @@ impl Job {
     }
 
     /// Returns the time from which no item of a step counts as running: the end of the step, or of
-    /// the job.
+    /// the job; `None`: neither has ended.
     pub fn items_end(&self, step: StepIndex) -> Option<Timestamp> {
         let run = &self.steps[step.as_usize()];
         run.ended.or(self.ended)
@@ -159,13 +198,14 @@ impl Job {
         self.round
     }
 
-    /// Returns the earliest time at which something is due in the job, which is when
-    /// [`Input::Timer`](super::Input::Timer) must be sent to it.
+    /// Returns the earliest time at which a deadline, a timeout or a retry of the job is due, which
+    /// is when [`Input::Timer`](super::Input::Timer) must be sent to it; `None`: nothing is due.
     pub fn next_timer(&self) -> Option<Timestamp> {
         self.next_timer_without(&UnreadReplies::new())
     }
 
-    /// Returns the same time, leaving out the timeouts of steps whose replies may lie unread.
+    /// Returns the same time as [`Job::next_timer`], without the timeouts of the steps in `unread`:
+    /// their replies may lie unread in a queue.
     pub fn next_timer_without(&self, unread: &UnreadReplies) -> Option<Timestamp> {
         let accepts_replies = self.accepts_replies();
         let timeouts = self
@@ -214,16 +254,17 @@ impl Job {
         }
         match self.state {
             JobState::Running | JobState::Paused => false,
-            JobState::Failed => self.expired || self.awaited_replies == 0,
+            JobState::Failed => self.is_expired || self.awaited_replies == 0,
             JobState::Completed | JobState::Cancelled => true,
         }
     }
 
-    /// Returns whether a reply may change the job.
+    /// Returns whether a reply may change the job. A failed job accepts replies: its retry
+    /// continues from them.
     pub(super) fn accepts_replies(&self) -> bool {
         match self.state {
             JobState::Running | JobState::Paused => true,
-            JobState::Failed => !self.expired,
+            JobState::Failed => !self.is_expired,
             JobState::Completed | JobState::Cancelled => false,
         }
     }
@@ -263,7 +304,7 @@ impl Job {
         self.steps_awaiting_replies().filter(|step| self.steps[step.as_usize()].confirmed)
     }
 
-    /// Returns the items whose child jobs should be active, with their steps.
+    /// Returns the steps and items whose child jobs should be active.
     pub fn open_children(&self) -> impl Iterator<Item = (StepIndex, u32)> + '_ {
         let is_open = !self.state.is_ended();
         self.active_fan_outs
@@ -286,19 +327,27 @@ impl Job {
         fan_outs.map(|fan_out| fan_out.active_count()).sum()
     }
 
-    /// Returns the id of the child job of `step` at `index`, as recorded when it was started.
+    /// Returns the id of the child job of `step` for the item at `index`; `None`: the step has not
+    /// started child jobs.
     pub fn child_id(&self, step: StepIndex, index: u32) -> Option<JobId> {
         let fan_out = self.steps[step.as_usize()].fan_out.as_ref()?;
         Some(fan_out.child_id(self.origin.id, &self.graph().step(step).name, index))
     }
 
-    /// Returns the message of the child job of `step` at `index`.
+    /// Returns the message of the child job of `step` for the item at `index`; `None`: the step has
+    /// not started child jobs.
     pub fn child_message(&self, step: StepIndex, index: u32) -> Option<Message> {
         self.steps
             .get(step.as_usize())?
             .fan_out
             .as_ref()
             .map(|fan_out| fan_out.child_message(index))
+    }
+
+    /// Returns what a fan-out step fans out over; `None`: the step has no task.
+    pub fn task_keys(&self, step: StepIndex) -> Option<&FanOutKeys> {
+        let task = self.graph().step(step).task?;
+        self.origin.definition.graphs[usize::from(task)].fan_out.as_ref()
     }
 
     /// Returns the input of a step: the outputs of its dependencies, merged in the order of
@@ -331,7 +380,7 @@ impl Job {
         self.value_bytes
     }
 
-    /// Recomputes [`Job::value_bytes`] from the message and the steps.
+    /// Computes [`Job::value_bytes`] from the message and the steps.
     pub(super) fn count_value_bytes(&self) -> usize {
         let step_bytes = self.steps.iter().map(|run| {
             let output = run.output.as_ref().map_or(0, Message::encoded_len);
@@ -340,8 +389,8 @@ impl Job {
         own_bytes(&self.origin, &self.message) + step_bytes.sum::<usize>()
     }
 
-    /// Asserts the invariants of a job. Debug builds call it after each entry, the recovery of jobs
-    /// from the journal always does.
+    /// Asserts the invariants of a job. The recovery from the journal calls it in every build,
+    /// [`Job::evolve`] only in debug builds.
     ///
     /// # Panics
     ///
@@ -394,49 +443,5 @@ impl Job {
             !self.callers.has_answered() || self.state.is_ended(),
             "callers are answered after the end"
         );
-    }
-
-    /// Creates a job to which no entry is applied yet. `message` is that of a child job; `None` for
-    /// a root job that is recovered, whose first entry contains it.
-    ///
-    /// # Panics
-    ///
-    /// Panics if a child job has no message.
-    pub fn before_first_entry(origin: Origin, message: Option<Message>) -> Job {
-        assert!(message.is_some() || origin.parent.is_none(), "a child job has a message");
-        let message = message.unwrap_or_default();
-        let graph = &origin.definition.graphs[usize::from(origin.graph)];
-        let steps: Vec<StepRun> = graph.steps.iter().map(StepRun::waiting).collect();
-        let ready =
-            graph.indices().filter(|step| steps[step.as_usize()].dependencies_left == 0).collect();
-        let steps_left = u32::try_from(steps.len()).unwrap_or(u32::MAX);
-        let value_bytes = own_bytes(&origin, &message);
-        Job {
-            origin,
-            message,
-            state: JobState::Running,
-            ended: None,
-            reason: None,
-            deadline: None,
-            expired: false,
-            failed_step: None,
-            round: 0,
-            entry_count: 0,
-            state_entry: 0,
-            steps,
-            ready,
-            active_fan_outs: Vec::new(),
-            awaited_replies: 0,
-            steps_left,
-            callers: Callers::default(),
-            earlier_ends: 0,
-            value_bytes,
-        }
-    }
-
-    /// Returns the keys of the list over which a step with a task fans out.
-    pub fn task_keys(&self, step: StepIndex) -> Option<&FanOutKeys> {
-        let task = self.graph().step(step).task?;
-        self.origin.definition.graphs[usize::from(task)].fan_out.as_ref()
     }
 }

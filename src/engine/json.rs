@@ -1,11 +1,14 @@
 //! Lossless JSON (docs/workflow-file.md): a message is an ordered map from keys to raw JSON texts.
-//! Values are validated and not interpreted: every digit, every escape and the order of keys are
-//! kept as they were received.
+//!
+//! Values are validated and not interpreted: they keep every digit, every escape and the order of
+//! their keys. Only the message's own keys are parsed, which normalises their escapes.
 
 use super::text::{explain_json_error, find_byte_order_mark};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -57,7 +60,7 @@ impl Json {
         &self.0
     }
 
-    /// Returns the content of a string; `None`: the value is of another kind, or not valid Unicode.
+    /// Returns the content of a string; `None`: see the errors of [`Json::read_string`].
     pub(crate) fn as_string(&self) -> Option<String> {
         self.read_string().ok()
     }
@@ -83,12 +86,14 @@ impl Json {
             Some(b'[') => JsonKind::Array,
             Some(b'"') => JsonKind::String,
             Some(b't' | b'f') => JsonKind::Boolean,
-            Some(b'n') | None => JsonKind::Null,
+            Some(b'n') => JsonKind::Null,
             Some(_) => JsonKind::Number,
+            // Unreachable: a valid JSON text is not empty.
+            None => JsonKind::Null,
         }
     }
 
-    /// Builds the JSON array of `items`; `None` becomes `null`.
+    /// Creates a JSON array of `items`; `None` becomes `null`.
     pub fn array<'a>(items: impl Iterator<Item = Option<&'a Json>>) -> Json {
         let mut text = String::from("[");
         for (index, item) in items.enumerate() {
@@ -193,9 +198,9 @@ impl Message {
         }
     }
 
-    /// Returns the value under `key`.
+    /// Returns the value under `key`. The search is linear.
     pub fn get(&self, key: &str) -> Option<&Json> {
-        self.0.iter().find(|(other, _)| &**other == key).map(|(_, value)| value)
+        self.0.iter().find(|(entry_key, _)| &**entry_key == key).map(|(_, value)| value)
     }
 
     /// Returns the keys and values, in order.
@@ -213,7 +218,7 @@ impl Message {
         self.0.is_empty()
     }
 
-    /// Returns the JSON text.
+    /// Returns the JSON text, without whitespace between keys and values.
     pub fn to_text(&self) -> String {
         let mut text = String::with_capacity(self.encoded_len());
         text.push('{');
@@ -231,15 +236,20 @@ impl Message {
 
     /// Returns the length of [`Message::to_text`] in bytes.
     pub fn encoded_len(&self) -> usize {
-        let pairs: usize =
-            self.0.iter().map(|(key, value)| quoted_len(key) + 1 + value.text().len()).sum();
-        pairs + self.0.len().saturating_sub(1) + 2
+        let pair_bytes: usize = self
+            .0
+            .iter()
+            .map(|(key, value)| quoted_len(key) + ":".len() + value.text().len())
+            .sum();
+        let comma_bytes = self.0.len().saturating_sub(1);
+        "{}".len() + pair_bytes + comma_bytes
     }
 
-    /// Merges `parts`, not recursively (docs/workflow-file.md). If several have the same key, the
-    /// first value counts.
+    /// Merges `parts`, not recursively (docs/workflow-file.md). If several parts have the same key,
+    /// the first value counts.
     pub fn merge<'a>(parts: impl IntoIterator<Item = &'a Message>) -> Message {
         let mut parts = parts.into_iter().filter(|part| !part.is_empty());
+        // A single part is shared, not copied.
         let Some(first) = parts.next() else { return Message::default() };
         let Some(second) = parts.next() else { return first.clone() };
         let builder = MessageBuilder::default().merge_missing(first).merge_missing(second);
@@ -247,7 +257,7 @@ impl Message {
     }
 
     /// Returns a copy with `value` under `new_key` in the position of `key`. Another entry under
-    /// `new_key` is removed (docs/workflow-file.md).
+    /// `new_key` is removed (docs/workflow-file.md). Without `key`, nothing takes its position.
     pub fn with_replaced(&self, key: &str, new_key: &str, value: Json) -> Message {
         let mut entries: Vec<(Arc<str>, Json)> = Vec::with_capacity(self.0.len());
         for (old_key, old_value) in self.0.iter() {
@@ -306,19 +316,19 @@ impl<'de> Deserialize<'de> for Message {
     }
 }
 
-/// The largest number of keys that a builder searches linearly. With more, it uses a hash index.
+/// The maximum number of keys that a builder searches linearly. With more it uses a hash map.
 const LINEAR_KEYS_MAX: usize = 16;
 
-/// Builds a message with distinct keys. Building one with n keys takes O(n).
+/// Builds a message with distinct keys. For n keys it takes O(n).
 #[derive(Default)]
 struct MessageBuilder {
     entries: Vec<(Arc<str>, Json)>,
-    /// The positions of the keys in `entries`; `None` while there are few.
-    index: Option<std::collections::HashMap<Arc<str>, usize>>,
+    /// The positions of the keys in `entries`; `None` up to [`LINEAR_KEYS_MAX`] entries.
+    positions: Option<HashMap<Arc<str>, usize>>,
 }
 
 impl MessageBuilder {
-    /// Sets the value of a key, which keeps its position.
+    /// Sets the value of a key. A key that exists keeps its position, a new one is the last.
     fn set(&mut self, key: Arc<str>, value: Json) {
         match self.position(&key) {
             Some(position) => self.entries[position].1 = value,
@@ -337,22 +347,21 @@ impl MessageBuilder {
     }
 
     fn position(&self, key: &str) -> Option<usize> {
-        match &self.index {
-            Some(index) => index.get(key).copied(),
-            None => self.entries.iter().position(|(other, _)| &**other == key),
+        match &self.positions {
+            Some(positions) => positions.get(key).copied(),
+            None => self.entries.iter().position(|(entry_key, _)| &**entry_key == key),
         }
     }
 
     /// Adds an entry under a new key.
     fn push(&mut self, key: Arc<str>, value: Json) {
-        if let Some(index) = &mut self.index {
-            index.insert(key.clone(), self.entries.len());
+        if let Some(positions) = &mut self.positions {
+            positions.insert(key.clone(), self.entries.len());
         }
         self.entries.push((key, value));
-        if self.index.is_none() && self.entries.len() > LINEAR_KEYS_MAX {
-            let positions = self.entries.iter().enumerate();
-            self.index =
-                Some(positions.map(|(position, (key, _))| (key.clone(), position)).collect());
+        if self.positions.is_none() && self.entries.len() > LINEAR_KEYS_MAX {
+            let keys = self.entries.iter().map(|(key, _)| key.clone());
+            self.positions = Some(keys.zip(0..).collect());
         }
     }
 
@@ -361,11 +370,12 @@ impl MessageBuilder {
     }
 }
 
-/// The elements of a JSON array, as byte ranges of its text: an element takes eight bytes until it
-/// is read.
+/// The elements of a JSON array, as byte ranges of its text. Besides the text, an element takes
+/// eight bytes until it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elements {
     list: Json,
+    /// The start and the end of each element in the text of `list`, in bytes.
     ranges: Vec<(u32, u32)>,
 }
 
@@ -380,14 +390,15 @@ impl Elements {
         if kind != JsonKind::Array {
             return Err(kind);
         }
-        let raws: Vec<&RawValue> = serde_json::from_str(list.text()).map_err(|_| kind)?;
-        let base = list.text().as_ptr() as usize;
-        let to_offset = |address: usize| u32::try_from(address - base).unwrap_or(u32::MAX);
-        let ranges = raws
+        let raw_elements: Vec<&RawValue> = serde_json::from_str(list.text()).map_err(|_| kind)?;
+        // The raw elements are slices of the list's text: their addresses give the offsets.
+        let list_address = list.text().as_ptr() as usize;
+        let to_offset = |address: usize| u32::try_from(address - list_address).unwrap_or(u32::MAX);
+        let ranges = raw_elements
             .iter()
             .map(|raw| {
-                let start = raw.get().as_ptr() as usize;
-                (to_offset(start), to_offset(start + raw.get().len()))
+                let address = raw.get().as_ptr() as usize;
+                (to_offset(address), to_offset(address + raw.get().len()))
             })
             .collect();
         Ok(Elements { list: list.clone(), ranges })
@@ -414,18 +425,16 @@ impl Elements {
     }
 }
 
-/// Returns the UUID that an item contains (docs/workflow-file.md): the item is a UUID, or an object
-/// with a UUID under `id`.
+/// Returns the UUID that an item contains (docs/workflow-file.md); `None`: the item is neither a
+/// UUID nor an object with a UUID under `id`.
 pub fn find_item_uuid(item: &Json) -> Option<super::id::JobId> {
     #[derive(serde::Deserialize)]
     struct WithId<'a> {
         #[serde(borrow)]
-        id: std::borrow::Cow<'a, str>,
+        id: Cow<'a, str>,
     }
     match item.kind() {
-        JsonKind::String => {
-            serde_json::from_str::<std::borrow::Cow<'_, str>>(item.text()).ok()?.parse().ok()
-        }
+        JsonKind::String => serde_json::from_str::<Cow<'_, str>>(item.text()).ok()?.parse().ok(),
         JsonKind::Object => serde_json::from_str::<WithId<'_>>(item.text()).ok()?.id.parse().ok(),
         JsonKind::Null | JsonKind::Boolean | JsonKind::Number | JsonKind::Array => None,
     }
@@ -442,8 +451,8 @@ fn quoted_len(key: &str) -> usize {
     if needs_no_escape { key.len() + 2 } else { quote(key).len() }
 }
 
-/// Returns whether brackets outside strings nest deeper than [`NESTING_MAX`]. For invalid JSON the
-/// result is meaningless.
+/// Returns whether brackets outside strings nest deeper than [`NESTING_MAX`]. The parser does not
+/// limit the depth of raw values. For invalid JSON the result is meaningless.
 fn is_too_deep(text: &str) -> bool {
     let (mut depth, mut is_in_string, mut is_escaped) = (0usize, false, false);
     for byte in text.bytes() {

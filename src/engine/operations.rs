@@ -1,4 +1,5 @@
-//! Operations of clients on a job (docs/http-api.md): when each is refused, and what it causes.
+//! Decides operations of clients on a job (docs/http-api.md): when each is refused, and what it
+//! causes.
 
 use super::entry::{Entry, JobEntry, StepEntry};
 use super::id::StepIndex;
@@ -32,8 +33,8 @@ impl Job {
             Operation::Cancel { .. } if self.state.is_ended() => conflict(format!(
                 "job {id} is {state}: only a running or paused job can be cancelled"
             )),
-            Operation::Reply { step, reply } => self.check_reply(step, reply, limits),
             Operation::Cancel { .. } => None,
+            Operation::Reply { step, reply } => self.check_reply(step, reply, limits),
             Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. }
                 if is_child =>
             {
@@ -61,7 +62,7 @@ impl Job {
         }
     }
 
-    /// Returns why a rerun from this step is refused, if it is.
+    /// Returns why a rerun from this step is refused; `None`: it is allowed.
     fn check_rerun(&self, step: &str) -> Option<OperationError> {
         let index = self.graph().find_index(step)?;
         if self.steps[index.as_usize()].state == StepState::Waiting {
@@ -74,7 +75,7 @@ impl Job {
         None
     }
 
-    /// Returns why sending the message of this step again is refused, if it is.
+    /// Returns why sending the message of this step again is refused; `None`: it is allowed.
     fn check_redispatch(&self, step: &str) -> Option<OperationError> {
         let (id, index) = (self.origin.id, self.graph().find_index(step)?);
         let (definition, run) = (self.graph().step(index), &self.steps[index.as_usize()]);
@@ -117,8 +118,8 @@ impl Job {
         Some(OperationError::Conflict(objection))
     }
 
-    /// Returns why a manual reply is refused, if it is. An invalid reply of a worker fails its
-    /// attempt, but a manual one is refused, because a person can correct it.
+    /// Returns why a manual reply is refused; `None`: it is accepted. An invalid reply of a worker
+    /// fails its attempt, but a manual one is refused, because a person can correct it.
     fn check_reply(&self, step: &str, reply: &Reply, limits: &Limits) -> Option<OperationError> {
         let (id, index) = (self.origin.id, self.graph().find_index(step)?);
         let run = &self.steps[index.as_usize()];
@@ -144,7 +145,7 @@ impl Job {
         Some(OperationError::Conflict(objection))
     }
 
-    /// Decides what a request for an operation causes. The request itself is recorded first.
+    /// Decides what a request for an operation causes. Its first entry records the request itself.
     pub(super) fn decide_request(
         &self,
         request: OperationRequest,
@@ -153,12 +154,16 @@ impl Job {
         let OperationRequest { operation, reason, principal } = request;
         let step = operation.step().and_then(|step| self.graph().find_index(step));
         let outcome = self.decide_operation(&operation, principal.as_deref(), ctx)?;
-        let request =
+        let recorded_request =
             JobEntry::Asked { operation: operation.as_str().into(), step, reason, by: principal };
-        Ok([Entry::Job(request)].into_iter().chain(outcome).collect())
+        Ok([Entry::Job(recorded_request)].into_iter().chain(outcome).collect())
     }
 
-    /// Decides what an operation causes, unless it is refused.
+    /// Decides what an operation causes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the operation is refused, or changes nothing.
     fn decide_operation(
         &self,
         operation: &Operation,
@@ -190,7 +195,8 @@ impl Job {
             }
             Operation::Reply { step, reply } => {
                 return self.decide_attempt_reply(
-                    (self.find_step(step)?, None),
+                    self.find_step(step)?,
+                    None,
                     reply,
                     Author::Operator(principal),
                     ctx,
@@ -200,7 +206,7 @@ impl Job {
         Ok(vec![entry])
     }
 
-    fn find_step(&self, step: &str) -> Result<StepIndex, Rejected> {
-        self.graph().find_index(step).ok_or(Rejected::UnknownStep)
+    fn find_step(&self, name: &str) -> Result<StepIndex, Rejected> {
+        self.graph().find_index(name).ok_or(Rejected::UnknownStep)
     }
 }

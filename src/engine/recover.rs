@@ -1,5 +1,5 @@
-//! Recovers a job after a restart: from its rows, with the orders that its child jobs may have
-//! missed.
+//! Recovers a job after a restart: rebuilds it from its rows in the journal, and determines the
+//! orders that its child jobs may have missed.
 
 use super::definition::OnFailure;
 use super::entry::Recorded;
@@ -11,7 +11,7 @@ use super::state::{JobState, StepState};
 
 impl Job {
     /// Rebuilds a job from its rows. `message`: the message of a child job, which is derived from
-    /// its parent; `None` for a root job, whose first row has it.
+    /// its parent; `None` for a root job, whose first row contains it.
     pub fn recover(
         origin: Origin,
         message: Option<Message>,
@@ -22,21 +22,18 @@ impl Job {
         job
     }
 
-    /// Returns the orders that a child job may have missed before a restart.
+    /// Returns the orders of this job that its child job may have missed before a restart, in the
+    /// order in which to give them. It is empty if `child` is no child job.
     pub fn missed_orders(&self, child: &Job) -> Vec<Order> {
-        let Some((run, item)) = child
-            .origin
-            .parent
-            .and_then(|item| Some((self.steps.get(item.step.as_usize())?, item)))
-        else {
-            return Vec::new();
-        };
+        let Some(item) = child.origin.parent else { return Vec::new() };
+        let Some(run) = self.steps.get(item.step.as_usize()) else { return Vec::new() };
         let round = run.fan_out.as_ref().map_or(0, |fan_out| fan_out.round(item.index));
-        // A step that was rerun has forgotten the rounds of its earlier child jobs.
         let order_unless_ended = |instruction| {
             if child.state.is_ended() {
                 Vec::new()
             } else {
+                // A rerun forgets the rounds of the step's earlier child jobs: the order would be
+                // late.
                 vec![Order { round: round.max(child.round), instruction }]
             }
         };
@@ -54,7 +51,7 @@ impl Job {
             (JobState::Cancelled, _) => {
                 order_unless_ended(Instruction::Cancel(reasons::JOB_CANCELLED.into()))
             }
-            (JobState::Failed, _) if self.expired => {
+            (JobState::Failed, _) if self.is_expired => {
                 order_unless_ended(Instruction::Expire(self.reason_text()))
             }
             (JobState::Failed, _) => {
@@ -75,15 +72,15 @@ impl Job {
         }
     }
 
-    /// Returns the missed orders of a child job that should be active: a retry, and a pause or
-    /// resume.
+    /// Returns the missed orders to a child job that should be active: a retry, then a pause or
+    /// resume. `round`: how often this job has retried it.
     fn missed_orders_of_active(&self, child: &Job, round: u32) -> Vec<Order> {
-        let is_retried = child.round < round && child.state != JobState::Completed;
-        let retry = is_retried.then_some(Instruction::Retry);
-        let is_running = is_retried || child.state == JobState::Running;
+        let must_retry = child.round < round && child.state != JobState::Completed;
+        let retry = must_retry.then_some(Instruction::Retry);
+        let will_run = must_retry || child.state == JobState::Running;
         let pause_or_resume = match self.state {
-            JobState::Paused if is_running => Some(Instruction::Pause),
-            JobState::Running if child.state == JobState::Paused && !is_retried => {
+            JobState::Paused if will_run => Some(Instruction::Pause),
+            JobState::Running if child.state == JobState::Paused && !must_retry => {
                 Some(Instruction::Resume)
             }
             JobState::Running

@@ -1,4 +1,4 @@
-//! Parses replies to steps: the output, the progress, or why the attempt failed
+//! Parses replies to steps: to an output, to progress, or to the reason why the attempt failed
 //! (docs/workflow-file.md, docs/worker-protocol.md).
 
 use super::definition::Step;
@@ -9,17 +9,19 @@ use super::text::{truncate, truncate_beginning};
 use std::fmt;
 use std::sync::Arc;
 
-/// The maximum size of what is kept of an invalid reply, and of each text from a worker, in bytes
-/// (docs/workflow-file.md, docs/worker-protocol.md).
+/// The maximum size of the excerpt of an invalid reply, and of each text from a worker or broker,
+/// in bytes (docs/workflow-file.md, docs/worker-protocol.md).
 pub(super) const REPLY_EXCERPT_BYTES_MAX: usize = 4096;
 
-/// The maximum size of what is kept of a reported status, in bytes.
+/// The maximum size to which a reported status is truncated, in bytes.
 pub(super) const STATUS_BYTES_MAX: usize = 255;
 
-/// Why an attempt failed, and whether a retry may succeed.
+/// A failed attempt.
 pub(super) struct AttemptFailure {
+    /// Why it failed.
     pub(super) failure: Failure,
-    pub(super) retryable: bool,
+    /// Whether another attempt may succeed. If not, the step fails at once.
+    pub(super) is_retryable: bool,
 }
 
 /// Who sent a reply.
@@ -31,6 +33,7 @@ pub(super) enum Author<'a> {
 }
 
 impl fmt::Display for Author<'_> {
+    /// Formats the beginning of the reason of an attempt that failed by an error reply.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Author::Worker => f.write_str("the worker reported an error"),
@@ -44,7 +47,7 @@ impl fmt::Display for Author<'_> {
 ///
 /// # Errors
 ///
-/// Returns an error if the attempt failed: the reply is no valid result.
+/// Returns why the attempt failed: the reply reports an error, or is no valid result.
 pub(super) fn parse_reply(
     step: &Step,
     reply: &Reply,
@@ -52,8 +55,8 @@ pub(super) fn parse_reply(
     limits: &Limits,
 ) -> Result<Message, AttemptFailure> {
     let failure = |reason: String, raw: Option<&[u8]>| AttemptFailure {
-        failure: Failure { reason: reason.into(), raw: raw.map(keep_beginning), cause: None },
-        retryable: true,
+        failure: Failure { reason: reason.into(), raw: raw.map(excerpt), cause: None },
+        is_retryable: true,
     };
     match reply {
         Reply::Result(body) if body.len() > limits.reply_bytes_max => {
@@ -73,7 +76,7 @@ pub(super) fn parse_reply(
             let message = Message::parse(body).ok();
             let text =
                 message.as_ref().and_then(|message| message.get("error")).map(Json::read_string);
-            let retryable = message
+            let is_retryable = message
                 .as_ref()
                 .and_then(|message| message.get("retryable"))
                 .is_none_or(|value| value.text() != "false");
@@ -88,7 +91,7 @@ pub(super) fn parse_reply(
                     (format!("{author} without a text under \"error\""), Some(&**body))
                 }
             };
-            Err(AttemptFailure { retryable, ..failure(reason, raw) })
+            Err(AttemptFailure { is_retryable, ..failure(reason, raw) })
         }
         Reply::DeadLettered { queue, reason } => {
             let (queue, reason) = (
@@ -100,7 +103,7 @@ pub(super) fn parse_reply(
                 None,
             ))
         }
-        // Unreachable: progress is handled before.
+        // Unreachable: the caller handles progress before.
         Reply::Progress(_) => Err(failure("a progress message is no result".to_owned(), None)),
     }
 }
@@ -158,10 +161,14 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
                     .to_owned(),
             ),
             Ok(message) => {
-                let retryable = message
+                let value = message
                     .get("retryable")
                     .filter(|value| !matches!(value.text(), "true" | "false"))?;
-                Some(format!("\"retryable\" is {:.40}, expected true or false", retryable.text()))
+                Some(format!(
+                    "\"retryable\" is {:.*}, expected true or false",
+                    UNKNOWN_VALUE_CHARS_MAX,
+                    value.text()
+                ))
             }
         },
         Reply::Progress(body) => match parse_progress(step, body, limits) {
@@ -197,10 +204,17 @@ pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Ar
     }
 }
 
+/// The maximum length of an unknown status in an error, in characters.
+const UNKNOWN_STATUS_CHARS_MAX: usize = 100;
+
+/// The maximum length of another unknown value in an error, in characters.
+const UNKNOWN_VALUE_CHARS_MAX: usize = 40;
+
 fn unknown_status_error(step: &Step, status: &str) -> String {
     format!(
-        "the status \"{}\" is not among the step's statuses ({})",
-        shorten(status),
+        "the status \"{:.*}\" is not among the step's statuses ({})",
+        UNKNOWN_STATUS_CHARS_MAX,
+        status,
         step.status.words.join(", ")
     )
 }
@@ -209,7 +223,8 @@ fn unknown_status_error(step: &Step, status: &str) -> String {
 ///
 /// # Errors
 ///
-/// Returns [`Rejected::BadProgress`] if it is too large, no JSON object, or has an invalid value.
+/// Returns [`Rejected::BadProgress`] if the message is too large, is no JSON object, or has an
+/// invalid value.
 pub(super) fn parse_progress(
     step: &Step,
     body: &[u8],
@@ -218,16 +233,15 @@ pub(super) fn parse_progress(
     if body.len() > limits.reply_bytes_max {
         return Err(Rejected::BadProgress("it is larger than limits.reply_bytes_max"));
     }
-    let progress =
-        Message::parse(body).map_err(|_| Rejected::BadProgress("it is no JSON object"))?;
-    let non_null = |key: &str| progress.get(key).filter(|value| value.kind() != JsonKind::Null);
+    let report = Message::parse(body).map_err(|_| Rejected::BadProgress("it is no JSON object"))?;
+    let get_non_null = |key: &str| report.get(key).filter(|value| value.kind() != JsonKind::Null);
     let parse_text = |key: &str, kind_fault, surrogate_fault| {
         let parse = |value: &Json| match value.read_string() {
             Ok(text) => Ok(text),
             Err(StringError::Kind(_)) => Err(Rejected::BadProgress(kind_fault)),
             Err(StringError::LoneSurrogate) => Err(Rejected::BadProgress(surrogate_fault)),
         };
-        non_null(key).map(parse).transpose()
+        get_non_null(key).map(parse).transpose()
     };
     let status = parse_text(
         "status",
@@ -237,7 +251,7 @@ pub(super) fn parse_progress(
     if status.as_ref().is_some_and(|status| !step.status.allows(status)) {
         return Err(Rejected::BadProgress("\"status\" is not among the step's statuses"));
     }
-    let share = non_null("progress");
+    let share = get_non_null("progress");
     let is_fraction = |text: &str| {
         text.len() <= SHARE_BYTES_MAX
             && text.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share))
@@ -261,17 +275,11 @@ fn truncate_status(status: &str) -> Arc<str> {
     truncate(status, STATUS_BYTES_MAX).into()
 }
 
-/// The maximum length of an unknown status in an error, in characters.
-const UNKNOWN_STATUS_CHARS_MAX: usize = 100;
-
-fn shorten(text: &str) -> String {
-    text.chars().take(UNKNOWN_STATUS_CHARS_MAX).collect()
-}
-
-/// Returns the beginning of an invalid reply, as it is kept for users.
-fn keep_beginning(raw: &[u8]) -> Arc<str> {
-    let beginning = String::from_utf8_lossy(&raw[..raw.len().min(REPLY_EXCERPT_BYTES_MAX)]);
-    truncate_beginning(&beginning, REPLY_EXCERPT_BYTES_MAX, raw.len()).into()
+/// Returns the beginning of an invalid reply, which users see with the failure. Bytes that are not
+/// UTF-8 become replacement characters.
+fn excerpt(raw: &[u8]) -> Arc<str> {
+    let text = String::from_utf8_lossy(&raw[..raw.len().min(REPLY_EXCERPT_BYTES_MAX)]);
+    truncate_beginning(&text, REPLY_EXCERPT_BYTES_MAX, raw.len()).into()
 }
 
 #[cfg(test)]
@@ -295,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_workers_are_truncated() {
+    fn texts_from_workers_and_brokers_are_truncated() {
         let long = "é".repeat(100_000);
         let long_body = |key: &str| Bytes::from(format!("{{\"{key}\":\"{long}\"}}"));
         let reason = failure(&Reply::Error(long_body("error"))).reason;
@@ -333,19 +341,19 @@ mod tests {
             size_failure.reason.contains("1048577 bytes")
                 && size_failure.raw.is_some_and(|raw| raw.len() <= REPLY_EXCERPT_BYTES_MAX)
         );
-        let dead = Reply::DeadLettered { queue: long.clone(), reason: long.clone() };
-        assert!(failure(&dead).reason.len() <= 2 * REPLY_EXCERPT_BYTES_MAX + 100);
+        let dead_letter = Reply::DeadLettered { queue: long.clone(), reason: long.clone() };
+        assert!(failure(&dead_letter).reason.len() <= 2 * REPLY_EXCERPT_BYTES_MAX + 100);
 
-        let progress = |body: &[u8]| parse_progress(&Step::with_name("s"), body, &LIMITS);
-        let parsed = progress(&long_body("message")).expect("progress");
-        assert!(parsed.message.is_some_and(|text| text.len() <= REPLY_EXCERPT_BYTES_MAX
+        let parse = |body: &[u8]| parse_progress(&Step::with_name("s"), body, &LIMITS);
+        let progress = parse(&long_body("message")).expect("valid progress");
+        assert!(progress.message.is_some_and(|text| text.len() <= REPLY_EXCERPT_BYTES_MAX
             && text.ends_with("é… (cut, 200000 bytes)")));
-        let parsed = progress(&long_body("status")).expect("progress");
-        assert!(parsed.status.is_some_and(
+        let progress = parse(&long_body("status")).expect("valid progress");
+        assert!(progress.status.is_some_and(
             |word| word.len() <= STATUS_BYTES_MAX && word.ends_with("é… (cut, 200000 bytes)")
         ));
-        assert!(progress(format!("{{\"progress\":0.{}}}", "1".repeat(1_000)).as_bytes()).is_err());
-        assert!(progress(&too_large).is_err());
+        assert!(parse(format!("{{\"progress\":0.{}}}", "1".repeat(1_000)).as_bytes()).is_err());
+        assert!(parse(&too_large).is_err());
 
         let mut step = Step::with_name("s");
         step.status.key = Some("status".into());

@@ -65,7 +65,7 @@ pub enum StepState {
     Running,
     /// Its reply has arrived, or its child jobs have ended.
     Completed,
-    /// No attempt is left.
+    /// It could not start, or an attempt failed that was the last.
     Failed,
     /// Its condition `when` was false.
     Skipped,

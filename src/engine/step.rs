@@ -19,10 +19,10 @@ pub struct StepRun {
     /// The number of attempts before the last retry or rerun of the job. They do not count towards
     /// the limit.
     pub(super) attempts_before_reset: u32,
-    /// The number of the last attempt that a rerun has undone. Results of undone attempts no longer
-    /// count.
+    /// The number of the last attempt that a rerun has undone; 0: none. The results of undone
+    /// attempts are rejected.
     pub(super) attempts_undone: u32,
-    /// How often a rerun has replaced the step's child jobs.
+    /// How often a rerun has replaced the step's child jobs with new ones.
     pub(super) reruns: u32,
     /// Whether the broker has confirmed the latest dispatch.
     pub confirmed: bool,
@@ -34,17 +34,17 @@ pub struct StepRun {
     pub dispatch: u64,
     /// The time of the latest dispatch; `None`: nothing was dispatched.
     pub sent: Option<Timestamp>,
-    /// When the step first started, since the last rerun.
+    /// When the step first started, since the last rerun; `None`: it has not.
     pub started: Option<Timestamp>,
-    /// When the latest attempt started.
+    /// When the latest attempt started; `None`: none has.
     pub attempt_started: Option<Timestamp>,
-    /// When the step ended.
+    /// When the step ended; `None`: it has not.
     pub ended: Option<Timestamp>,
-    /// The output of a completed step.
+    /// The output; `None`: the step is not completed.
     pub output: Option<Message>,
-    /// Why the step, or its latest attempt, failed.
+    /// Why the step, or an attempt of it, last failed; `None`: none has, or the step completed.
     pub failure: Option<Box<Failure>>,
-    /// The pending timer; `None`: nothing is due as time passes.
+    /// The pending timer; `None`: no timeout runs, and no retry is due.
     pub(super) timer: Option<StepTimer>,
     /// The progress that the worker has reported: the latest value of each field.
     pub progress: Option<Box<Progress>>,
@@ -52,7 +52,7 @@ pub struct StepRun {
     pub(super) status: Option<Arc<str>>,
     /// A warning about the step's input, for users.
     pub warning: Option<Arc<str>>,
-    /// The child jobs of a fan-out step that has started.
+    /// The child jobs; `None`: the step is no fan-out step, or has not started.
     pub fan_out: Option<Box<FanOut>>,
     /// The number of dependencies that are not done.
     pub(super) dependencies_left: u16,
@@ -76,7 +76,16 @@ pub(super) enum StepTimer {
 }
 
 impl StepRun {
-    /// Returns when the running attempt times out.
+    /// Creates the state of a step that has not started.
+    pub(super) fn new(step: &Step) -> StepRun {
+        StepRun {
+            dependencies_left: u16::try_from(step.step_dependencies().len()).unwrap_or(u16::MAX),
+            ..StepRun::default()
+        }
+    }
+
+    /// Returns when the running attempt times out; `None`: it has no timeout, or the timeout has
+    /// not started.
     pub fn deadline(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Timeout(time)) => Some(time),
@@ -89,7 +98,8 @@ impl StepRun {
         matches!(self.timer, Some(StepTimer::Start(_)))
     }
 
-    /// Returns when the running attempt fails if its timeout has not started by then.
+    /// Returns when the running attempt fails if its timeout has not started by then; `None`:
+    /// never, or the timeout has started.
     pub fn start_by(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Start(time)) => time,
@@ -97,7 +107,8 @@ impl StepRun {
         }
     }
 
-    /// Returns when the next attempt is due, after one has failed.
+    /// Returns when the next attempt is due, after one has failed; `None`: the step does not wait
+    /// for its next attempt.
     pub fn retry_at(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Retry(time)) => Some(time),
@@ -112,17 +123,9 @@ impl StepRun {
         self.timer = is_timed.then_some(StepTimer::Start(start_by));
     }
 
-    /// Sets when the running attempt times out; `None`: it never does.
+    /// Sets when the running attempt times out; `None`: never.
     pub(super) fn set_deadline(&mut self, deadline: Option<Timestamp>) {
         self.timer = deadline.map(StepTimer::Timeout);
-    }
-
-    /// Returns the initial state of a step.
-    pub(super) fn waiting(step: &Step) -> StepRun {
-        StepRun {
-            dependencies_left: u16::try_from(step.step_dependencies().len()).unwrap_or(u16::MAX),
-            ..StepRun::default()
-        }
     }
 
     /// Resets the step to waiting. Attempt numbers continue, but earlier attempts no longer count
@@ -145,7 +148,8 @@ impl StepRun {
         self.attempts_undone
     }
 
-    /// Returns whether the step runs and is not waiting for its next attempt.
+    /// Returns whether an attempt is running: the step runs, and does not wait for its next
+    /// attempt.
     pub fn has_active_attempt(&self) -> bool {
         self.state == StepState::Running && self.retry_at().is_none()
     }
@@ -166,8 +170,8 @@ impl StepRun {
     }
 }
 
-/// Returns the pause after `attempt_count` attempts, in nanoseconds: exponential backoff with full
-/// jitter. `jitter` is the fraction of the longest pause, in units of 2^-64.
+/// Returns the pause after `attempt_count` attempts (at least 1), in nanoseconds: exponential
+/// backoff with full jitter. `jitter` is the fraction of the longest pause, in units of 2^-64.
 fn backoff_ns(retry: &Retry, attempt_count: u32, jitter: u64) -> i64 {
     let max_ms = u128::from(retry.max_backoff.0);
     let mut longest_ms = u128::from(retry.backoff.0);
@@ -199,6 +203,7 @@ mod tests {
         assert_eq!(backoff_ns(&retry, 3, 0), 0);
         assert_eq!(backoff_ns(&retry, 3, 1 << 63) / 1_000_000, 450);
         let job = |n: u128| JobId(uuid::Uuid::from_u128(n));
+        // The two highest bits of the jitter are the quarter of the pause in which it lies.
         let quarters: Vec<u64> = (0..1_000).map(|n| retry_jitter(job(n), "a", 1) >> 62).collect();
         for quarter in 0..4 {
             let count = quarters.iter().filter(|other| **other == quarter).count();
