@@ -1,5 +1,5 @@
-//! The callers of a job: who requested it by a message on its workflow's queue, and gets its end as
-//! an answer (docs/worker-protocol.md).
+//! The callers of a job. They requested it by a message on its workflow's queue, and get an answer
+//! when it ends (docs/worker-protocol.md).
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ pub struct Caller {
     /// The bus of the call and of the answer; `None`: the bus of the workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Arc<str>>,
-    /// The correlation id of the call, which the answer repeats.
+    /// The correlation id of the call, which the answer repeats; `None`: the call had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<Arc<str>>,
     /// The caller's attempt, which the answer repeats; `None`: the call had none.
@@ -53,12 +53,12 @@ impl Callers {
         self.entries().len()
     }
 
-    /// Returns the caller at `index`.
+    /// Returns the caller at `index`, in the order in which they joined.
     pub(super) fn get(&self, index: u32) -> Option<&Caller> {
         Some(&self.entries().get(usize::try_from(index).ok()?)?.caller)
     }
 
-    /// Returns the index of a caller.
+    /// Returns the index of a caller; `None`: it has not joined.
     pub(super) fn find_index(&self, caller: &Caller) -> Option<u32> {
         self.list.as_ref()?.indices.get(caller).copied()
     }
@@ -79,7 +79,7 @@ impl Callers {
         self.waiting_count() > 0
     }
 
-    /// Returns whether the answer to any caller is confirmed.
+    /// Returns whether the answer to the latest end is confirmed for any caller.
     pub(super) fn has_answered(&self) -> bool {
         self.waiting_count() < self.len()
     }
@@ -92,7 +92,7 @@ impl Callers {
         self.list.as_ref().map_or(0, |list| list.waiting_count)
     }
 
-    /// Adds a caller. If it has joined before, makes it wait for an answer again.
+    /// Adds a caller. A caller that has joined before waits for an answer again.
     pub(super) fn join(&mut self, caller: &Caller) {
         self.list.get_or_insert_default().join(caller);
     }
@@ -104,8 +104,8 @@ impl Callers {
         }
     }
 
-    /// Makes all callers wait again: the job continues after an end, and they get an answer to its
-    /// next end too.
+    /// Makes all callers wait again: the job was reopened, and they get an answer to its next end
+    /// too.
     pub(super) fn mark_all_waiting(&mut self) {
         if let Some(list) = &mut self.list {
             list.mark_all_waiting();

@@ -1,5 +1,5 @@
-//! Rules for callers (docs/worker-protocol.md): a workflow acts as a worker. Callers join a job,
-//! and get an answer when it ends.
+//! Decides inputs about callers (docs/worker-protocol.md). For its callers, a workflow acts as a
+//! worker: they join a job, and get an answer when it ends.
 
 use super::caller::Caller;
 use super::entry::{CallerEntry, Entry};
@@ -7,7 +7,7 @@ use super::input::Rejected;
 use super::job::Job;
 
 impl Job {
-    /// Returns the caller at `index`, in the order in which they joined.
+    /// Returns the caller at `index`, in the order in which callers joined.
     pub fn caller(&self, index: u32) -> Option<&Caller> {
         self.callers.get(index)
     }
@@ -46,13 +46,13 @@ impl Job {
     }
 
     /// Decides what follows when the broker confirms the answer to the caller at index `caller`.
-    /// `end`: how many ends of the job came before the answered one.
+    /// `end`: the number of the answered end, which is how often the job had ended before.
     pub(super) fn decide_caller_answered(
         &self,
         caller: u32,
         end: u32,
     ) -> Result<Vec<Entry>, Rejected> {
-        // If the job has continued after that end, its next end must still be answered.
+        // If the job was reopened after that end, its next end must still be answered.
         if self.callers.is_waiting(caller) && end == self.earlier_ends && self.state.is_ended() {
             Ok(vec![Entry::Caller(CallerEntry::Answered(caller))])
         } else {
@@ -107,9 +107,10 @@ mod tests {
         )
     }
 
+    /// Returns the answers of a decision: the caller's index, and the number of the end.
     fn answers(decision: &Decision) -> Vec<(u32, u32)> {
-        let answers = decision.effects.iter();
-        answers
+        let effects = decision.effects.iter();
+        effects
             .filter_map(|effect| {
                 if let Effect::AnswerCaller { caller, end } = effect {
                     Some((*caller, *end))
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_joins_after_the_end_is_answered_alone_and_the_callers_can_be_limited() {
+    fn only_the_caller_that_joins_after_the_end_is_answered_and_callers_can_be_limited() {
         let mut job = create_job();
         assert_eq!(answers(&reply(&mut job, Reply::Result("{}".into()))), [(0, 0)]);
         for index in 1..100 {
@@ -174,28 +175,28 @@ mod tests {
         );
     }
 
-    /// Takes minutes if each join searches all callers.
+    /// This test takes minutes if each operation on a caller searches all callers.
     #[test]
-    fn each_of_a_hundred_thousand_callers_costs_the_same() {
-        const CALLERS: u32 = 100_000;
+    fn operations_on_a_caller_take_the_same_time_with_many_callers() {
+        const CALLER_COUNT: u32 = 100_000;
         let mut job = create_job();
-        let joined: Vec<Recorded> = (1..CALLERS)
+        let joined_rows: Vec<Recorded> = (1..CALLER_COUNT)
             .map(|index| {
                 handle_input(&mut job, Input::CallerJoined(caller(&index.to_string()))).recorded
             })
             .collect();
         let ended = reply(&mut job, Reply::Result("{}".into()));
-        assert_eq!(answers(&ended).len(), CALLERS as usize);
+        assert_eq!(answers(&ended).len(), CALLER_COUNT as usize);
         let recovered =
-            joined.iter().chain([&ended.recorded]).fold(create_job(), |mut job, row| {
+            joined_rows.iter().chain([&ended.recorded]).fold(create_job(), |mut job, row| {
                 job.apply(row);
                 job
             });
-        assert_eq!(recovered.open_effects().len(), CALLERS as usize, "as after a restart");
-        for index in 0..CALLERS {
+        assert_eq!(recovered.open_effects().len(), CALLER_COUNT as usize, "as after a restart");
+        for index in 0..CALLER_COUNT {
             assert_eq!(
                 handle_input(&mut job, Input::CallerAnswered { caller: index, end: 0 }).closed,
-                index + 1 == CALLERS
+                index + 1 == CALLER_COUNT
             );
         }
     }

@@ -1,5 +1,5 @@
-//! The cause of a child job's failure, as its ancestors report it: what went wrong, then the path
-//! to it. The length is limited.
+//! The cause of a child job's failure, as its ancestors report it: what went wrong, and the path to
+//! it. Its length is limited, however deep the job tree is.
 
 use super::id::JobId;
 use serde::{Deserialize, Serialize};
@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// The maximum length of the reason, in characters.
 pub(crate) const CAUSE_CHARS_MAX: usize = 1_000;
 
-/// The maximum number of levels of the path that are named: half of them from the top, half from
-/// the bottom.
+/// The maximum number of levels of the path that are named. Half of them are the outermost, half
+/// the innermost levels.
 const LEVELS_NAMED_MAX: usize = 8;
 
 /// The maximum length of a step's name in a cause, in characters.
@@ -19,12 +19,13 @@ const NAME_CHARS_MAX: usize = 80;
 /// What went wrong in a child job, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// The step that failed; `None`: no step did. For example, the child job was cancelled.
+    /// The step that failed; `None`: no step did, for example because the child job was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     step: Option<Arc<str>>,
     /// Why the step failed, or the child job as a whole.
     reason: Arc<str>,
-    /// The innermost child job, in which it went wrong.
+    /// The innermost child job, in which it went wrong; `None`: no parent has extended the path
+    /// yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     child: Option<JobId>,
     /// The path from that child job up to the reporting job, innermost level first.
@@ -59,12 +60,13 @@ impl Cause {
         }
     }
 
-    /// Extends the path by one level, for the parent: `child` is its child job of `step` for the
-    /// item at index `item`.
+    /// Extends the path by one level, that of the parent whose `step` started `child` for the item
+    /// at index `item`.
     pub(super) fn in_child(mut self, child: JobId, step: &str, item: u32) -> Cause {
         self.child.get_or_insert(child);
         self.path.push(Level { step: truncate(step, NAME_CHARS_MAX), item });
         if self.path.len() > LEVELS_NAMED_MAX {
+            // The innermost of the outer half, between both halves.
             self.path.remove(LEVELS_NAMED_MAX / 2);
             self.left_out += 1;
         }
@@ -88,7 +90,7 @@ impl fmt::Display for Cause {
             return write!(f, " (child job {child} of step \"{}\")", only.step);
         }
         write!(f, " (child job {child}, by way of ")?;
-        // From the top: the outer half, the number of omitted levels, the inner half.
+        // The outer half, the number of levels that were left out, the inner half.
         for (index, level) in self.path.iter().enumerate().rev() {
             if index + 1 < self.path.len() {
                 f.write_str(", ")?;
@@ -102,7 +104,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Returns at most `characters_max` characters of a text, followed by `…` if it was longer.
+/// Returns the first `characters_max` characters of a text, followed by `…` if it is longer.
 fn truncate(text: &str, characters_max: usize) -> Arc<str> {
     match text.char_indices().nth(characters_max) {
         None => text.into(),
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cause_comes_first_and_then_the_path() {
+    fn a_cause_is_displayed_as_the_reason_and_then_the_path() {
         let cause = Cause::from_step("price", "no such article");
         assert_eq!(cause.to_string(), "step \"price\": no such article");
         let (child, outer) = (JobId(uuid::Uuid::from_u128(1)), JobId(uuid::Uuid::from_u128(2)));
@@ -145,7 +147,7 @@ mod tests {
         assert!(text.contains("… 192 more …"), "{text}");
         assert!(
             text.contains("child job 00000000-0000-0000-0000-000000000000,"),
-            "the innermost: {text}"
+            "the innermost child job is named: {text}"
         );
         let stored = serde_json::to_string(&cause).expect("serialises");
         assert_eq!(serde_json::from_str::<Cause>(&stored).expect("parses"), cause);

@@ -1,5 +1,5 @@
-//! Conditions in CEL, the Common Expression Language (docs/workflow-file.md): compiled when a file
-//! is loaded, evaluated with a job's state. Nothing else uses the CEL crate.
+//! Conditions in CEL, the Common Expression Language (docs/workflow-file.md). They are compiled
+//! when a file is loaded, and evaluated with a job's state. Only this module uses the CEL crate.
 //!
 //! ```text
 //! source    the text of an expression, and errors at a position in it
@@ -8,7 +8,7 @@
 //! names     checks variables, functions and steps; finds which part of the data is needed
 //! exact     comparisons of integers with floating-point numbers, without rounding
 //! cost      instruments the syntax tree: operations are charged to a cost budget
-//! values    converts JSON to CEL values, as far as they are needed
+//! values    converts the needed part of the data from JSON to CEL values
 //! ```
 //!
 //! Neither the text nor the data is trusted. The length and the nesting of the text are limited
@@ -40,8 +40,8 @@ use std::sync::{Arc, LazyLock};
 /// The maximum length of an expression, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
-/// The maximum number of operators, dots, brackets and other punctuation marks in an expression.
-/// The parser recurses over chains of them.
+/// The maximum number of operators, dots, brackets and other punctuation marks in an expression. It
+/// bounds the parser's recursion over chains of them.
 pub(crate) const MARKS_MAX: usize = 1_000;
 
 /// The maximum total cost of the evaluations of one decision, separately for `when` and
@@ -52,8 +52,8 @@ pub(crate) const MARKS_MAX: usize = 1_000;
 /// together take at most about 80 ms.
 pub(crate) const DECISION_COST_MAX: u64 = 200_000;
 
-/// The cost that is reserved for each later evaluation of the same decision, so that a costly one
-/// leaves enough for cheap ones.
+/// The cost that is reserved for each later evaluation of the same decision, so that a costly
+/// condition leaves enough for cheap ones.
 const RESERVED_COST: u64 = 1_000;
 
 /// The functions and operators of expressions: the standard library without optional values. The
@@ -67,8 +67,9 @@ pub struct Expression(Arc<Compiled>);
 
 struct Compiled {
     text: String,
-    /// The steps that the text names literally.
+    /// The steps that the text names literally, without duplicates.
     steps: Vec<String>,
+    /// What compiles but must be a mistake.
     mistakes: Vec<ExpressionError>,
     /// The part of the data that an evaluation reads.
     required: RequiredPart,
@@ -84,9 +85,9 @@ impl Expression {
     /// Returns an error if the text is not CEL, is too long or too complex, or uses an unknown
     /// name.
     pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
-        let (root, source) = parse_text(text)?;
+        let (root, source_info) = parse_text(text)?;
         let names::Names { required, steps, mistakes } =
-            names::check(&root, &Source { text, source: &source })?;
+            names::check(&root, &Source { text, info: &source_info })?;
         Ok(Expression(Arc::new(Compiled {
             text: text.to_owned(),
             steps,
@@ -124,7 +125,7 @@ impl Expression {
     }
 
     /// Evaluates the condition, and spends its cost from the budget of the decision. `later_count`:
-    /// how many other evaluations may follow in the same decision.
+    /// how many other evaluations with this budget may follow in the same decision.
     ///
     /// # Errors
     ///
@@ -133,16 +134,17 @@ impl Expression {
     pub(crate) fn evaluate(
         &self,
         scope: &dyn Scope,
-        decision: &mut DecisionBudget,
+        decision_budget: &mut DecisionBudget,
         later_count: usize,
     ) -> Result<bool, String> {
-        let cost_max = decision.allowance(later_count);
+        let cost_max = decision_budget.allowance(later_count);
         let budget = CostBudget::new(cost_max);
-        let result = self.resolve(scope, &budget);
-        let earlier_cost = decision.spend(cost_max.saturating_sub(budget.remaining()));
-        // Checked first: `||` and `&&` may have ignored the error of an operand.
+        let result = self.compute(scope, &budget);
+        let earlier_cost = decision_budget.spend(cost_max.saturating_sub(budget.remaining()));
+        // This takes precedence over a result: `||` and `&&` may have ignored the error of an
+        // operand that exhausted the budget.
         if budget.is_exhausted() {
-            let earlier = if earlier_cost > 0 {
+            let earlier_cost_note = if earlier_cost > 0 {
                 format!(
                     " beside the {earlier_cost} of the conditions before it, and one decision may \
                      take {DECISION_COST_MAX}"
@@ -151,7 +153,8 @@ impl Expression {
                 String::new()
             };
             return Err(format!(
-                "takes more than {cost_max} operations with this data{earlier}; look at less of it"
+                "takes more than {cost_max} operations with this data{earlier_cost_note}; look \
+                 at less of it"
             ));
         }
         let value = result?;
@@ -162,13 +165,13 @@ impl Expression {
         }
     }
 
-    /// Computes the value, within a cost budget.
-    fn resolve(&self, scope: &dyn Scope, budget: &CostBudget) -> Result<Value, String> {
+    /// Computes the value of the expression, within a cost budget.
+    fn compute(&self, scope: &dyn Scope, budget: &CostBudget) -> Result<Value, String> {
         let mut context = Context::with_env(ENVIRONMENT.clone());
         values::add_variables(&self.0.required, scope, budget, &mut context)?;
         budget.add_to(&mut context)?;
         exact::add_to(&mut context)?;
-        // No data is known to make the crate panic. If some did, the job must survive.
+        // No data is known to make the CEL crate panic. If some does, the job must survive.
         match catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.0.root, &context))) {
             Ok(result) => result.map_err(|error| render_error(&error)),
             Err(_) => Err("cannot be evaluated with this data".to_owned()),
@@ -176,14 +179,16 @@ impl Expression {
     }
 }
 
-/// The cost that the evaluations of one decision have spent together.
+/// The budget that the evaluations of one decision share.
 #[derive(Debug, Default)]
 pub struct DecisionBudget {
+    /// The cost spent so far, of at most [`DECISION_COST_MAX`].
     spent: u64,
 }
 
 impl DecisionBudget {
-    /// Returns what the next evaluation may cost if `later_count` others may follow.
+    /// Returns what the next evaluation may cost. For each of the `later_count` evaluations that
+    /// may follow, [`RESERVED_COST`] is left, or an equal share if there is less.
     fn allowance(&self, later_count: usize) -> u64 {
         let remaining = DECISION_COST_MAX.saturating_sub(self.spent);
         let later_count = u64::try_from(later_count).unwrap_or(u64::MAX);
@@ -199,7 +204,7 @@ impl DecisionBudget {
     }
 }
 
-/// Parses `text`, unless it is too long or nests too deeply.
+/// Parses `text`, unless it is too long, has too many marks, or nests too deeply.
 fn parse_text(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     let error = |message: String| ExpressionError { line: 1, column: 1, message };
     if text.len() > TEXT_BYTES_MAX {

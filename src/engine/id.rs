@@ -1,11 +1,13 @@
-//! Ids of jobs and steps, the correlation ids of messages, and the span ids derived from them.
+//! Ids of jobs and steps, the correlation ids of messages, and the span ids and jitter that are
+//! derived from them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use uuid::Uuid;
 
-/// The id of a job: a UUID that the client, the item or the manager chooses.
+/// The id of a job: a UUID that a client chooses, that an item contains, or that the manager
+/// creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(pub Uuid);
@@ -17,10 +19,10 @@ const CHILD_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_0a52_9c1e_4d0b_8f7a_3c55_d1
 const CALL_NAMESPACE: Uuid = Uuid::from_u128(0x0f4d_6a39_71c2_4e58_9b1d_a2c6_40e7_5f13);
 
 impl JobId {
-    /// Derives the id of the job that a call requests if its `message_id` is not a UUID. The same
-    /// parts always give the same id.
+    /// Derives the id of the job that a call requests if its `message_id` is not a UUID. It is
+    /// derived from `parts`: the same parts always give the same id.
     pub fn from_call(parts: &[&[u8]]) -> JobId {
-        // Each part has its length before it, so that different parts never give the same name.
+        // Each part is prefixed with its length, so that different parts never give the same name.
         let name: Vec<u8> = parts
             .iter()
             .flat_map(|part| {
@@ -37,34 +39,43 @@ impl JobId {
     /// The result is a UUID of version 8: a hash of (job, step, salt), then the index. The ids of
     /// one fan-out are adjacent, so that inserts into the journal's index of ids are local.
     pub fn derive_child(self, step: &str, index: u32, salt: u32) -> JobId {
-        let mut name = Vec::with_capacity(16 + 4 + step.len());
+        let mut name = Vec::with_capacity(HASHED_BYTES_MIN + step.len());
         name.extend_from_slice(self.0.as_bytes());
         name.extend_from_slice(&salt.to_be_bytes());
         name.extend_from_slice(step.as_bytes());
         let mut bytes = Uuid::new_v5(&CHILD_NAMESPACE, &name).into_bytes();
-        bytes[12..].copy_from_slice(&index.to_be_bytes());
+        bytes[HASH_BYTES..].copy_from_slice(&index.to_be_bytes());
         JobId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
 }
 
+/// The number of bytes of a child job's id that are a hash. The others are the item's index.
+const HASH_BYTES: usize = 12;
+
+/// The size of a UUID and a number, which are hashed with a step's name, in bytes.
+const HASHED_BYTES_MIN: usize = 16 + 4;
+
 /// Returns the span id of an attempt. It is derived, so that a message that is sent again carries
-/// the same one. Never zero: the variant bits of the UUID are set.
+/// the same one. It is never zero: the variant bits of the UUID are not.
 pub fn span_id(job: JobId, step: &str, attempt: u32) -> u64 {
     hash_attempt(job, step, attempt).1
 }
+
+/// 2^64 divided by the golden ratio, made odd.
+const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Returns the jitter of the backoff after a failed attempt, in units of 2^-64: pseudorandom, and
 /// the same after a restart.
 pub(super) fn retry_jitter(job: JobId, step: &str, attempt: u32) -> u64 {
     let (high, low) = hash_attempt(job, step, attempt);
-    // The UUID's version and variant are fixed bits in both halves. Mixing the halves (with the
-    // 64-bit golden ratio) leaves none.
-    (high ^ low.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    // The UUID's version and variant are fixed bits in both halves. Mixing the halves, and
+    // multiplying (Fibonacci hashing), leaves no fixed bits.
+    (high ^ low.rotate_left(32)).wrapping_mul(GOLDEN_RATIO)
 }
 
 /// Returns a hash of an attempt, as the two halves of a UUID of version 5.
 pub(super) fn hash_attempt(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
-    let mut name = Vec::with_capacity(16 + 4 + step.len());
+    let mut name = Vec::with_capacity(HASHED_BYTES_MIN + step.len());
     name.extend_from_slice(job.0.as_bytes());
     name.extend_from_slice(&attempt.to_be_bytes());
     name.extend_from_slice(step.as_bytes());
@@ -88,16 +99,16 @@ const URN_PREFIX: &str = "urn:uuid:";
 impl FromStr for JobId {
     type Err = InvalidJobId;
 
-    /// Parses a UUID in any form: with hyphens, as 32 digits, in braces, or as a URN. It is always
-    /// displayed with hyphens.
+    /// Parses a UUID in any form: with hyphens, as 32 digits, in braces, or as a URN. Whatever the
+    /// form, the id is displayed with hyphens.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let without_prefix = match text.split_at_checked(URN_PREFIX.len()) {
-            Some((prefix, uuid)) if prefix.eq_ignore_ascii_case(URN_PREFIX) => {
-                Some(uuid).filter(|uuid| uuid.len() == HYPHENATED_LENGTH)
+        let uuid_text = match text.split_at_checked(URN_PREFIX.len()) {
+            Some((prefix, suffix)) if prefix.eq_ignore_ascii_case(URN_PREFIX) => {
+                Some(suffix).filter(|suffix| suffix.len() == HYPHENATED_LENGTH)
             }
             Some(_) | None => Some(text),
         };
-        let uuid = without_prefix.and_then(|uuid| Uuid::try_parse(uuid).ok());
+        let uuid = uuid_text.and_then(|uuid_text| Uuid::try_parse(uuid_text).ok());
         uuid.map(JobId).ok_or_else(|| InvalidJobId(shorten(text)))
     }
 }
@@ -106,8 +117,8 @@ impl FromStr for JobId {
 const HYPHENATED_LENGTH: usize = 36;
 
 impl JobId {
-    /// Parses only the form with hyphens, for ids that workers must repeat unchanged. Other forms
-    /// would be different correlation ids of the same step.
+    /// Parses only the form with hyphens, for ids that workers must repeat unchanged; `None`: the
+    /// text is no such UUID. Other forms would be different correlation ids of the same step.
     pub fn parse_hyphenated(text: &str) -> Option<JobId> {
         if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok().map(JobId) } else { None }
     }
@@ -119,7 +130,7 @@ impl JobId {
 pub struct StepIndex(pub u16);
 
 impl StepIndex {
-    /// Returns the index as a subscript.
+    /// Returns the index as a subscript of a slice.
     pub fn as_usize(self) -> usize {
         usize::from(self.0)
     }
@@ -167,7 +178,7 @@ impl FromStr for CorrelationId {
 pub fn is_valid_name(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
 /// The maximum length of an untrusted text in an error, in characters.
@@ -227,14 +238,11 @@ mod tests {
                 Ok(ID),
                 "{text:?}"
             );
-            assert!(
-                text == ID
-                    || text == upper
-                    || format!("{text}:step").parse::<CorrelationId>().is_err(),
-                "{text:?}"
-            );
+            let is_hyphenated = text == ID || text == upper;
+            let is_correlation_id = format!("{text}:step").parse::<CorrelationId>().is_ok();
+            assert_eq!(is_correlation_id, is_hyphenated, "{text:?}");
         }
-        let wrong = [
+        let malformed = [
             "",
             "urn:uuid:",
             "{}",
@@ -244,8 +252,9 @@ mod tests {
             &format!("{{{digits}"),
             &format!("urn:uuid:{{{ID}}}"),
         ];
-        for text in wrong.into_iter().chain([format!("{ID}{ID}").as_str(), "ü".repeat(20).as_str()])
-        {
+        let too_long = format!("{ID}{ID}");
+        let not_ascii = "ü".repeat(20);
+        for text in malformed.into_iter().chain([too_long.as_str(), not_ascii.as_str()]) {
             assert!(text.parse::<JobId>().is_err(), "{text:?} is accepted");
         }
     }
@@ -264,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn derived_ids_differ_by_step_index_and_salt_and_stay_the_same() {
+    fn ids_of_child_jobs_depend_on_step_index_and_salt_and_are_repeatable() {
         let job: JobId = ID.parse().expect("a uuid");
         let first = job.derive_child("each", 0, 0);
         assert_eq!(first, job.derive_child("each", 0, 0));

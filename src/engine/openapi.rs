@@ -1,4 +1,4 @@
-//! JSON schemas of the engine's types, for the OpenAPI document (feature `openapi`).
+//! JSON schemas of the engine's types, for the OpenAPI document of the API (feature `openapi`).
 
 use super::definition::DefinitionHash;
 use super::id::JobId;
@@ -69,11 +69,13 @@ impl_schema!(
         .build()
 );
 
+/// Creates the schema of a string in a format.
 fn text_schema(format: SchemaFormat, description: &str) -> Schema {
     let schema = ObjectBuilder::new().schema_type(Type::String).format(Some(format));
     schema.description(Some(description)).build().into()
 }
 
+/// Creates the schema of a string that is one of `values`.
 fn enum_schema<const N: usize>(values: [&'static str; N], description: &str) -> Schema {
     let schema = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(values));
     schema.description(Some(description)).build().into()

@@ -1,4 +1,4 @@
-//! The origin of a job: everything about it that never changes, and the trace that it belongs to.
+//! The origin of a job, and the trace context of its messages that follows from it.
 
 use super::definition::{Definition, GraphIndex};
 use super::id::{JobId, StepIndex, hash_attempt, span_id};
@@ -13,18 +13,18 @@ pub struct Origin {
     pub id: JobId,
     /// The definition with which it was created.
     pub definition: Arc<Definition>,
-    /// The graph that it runs: 0, or the graph of a task.
+    /// The graph that it runs: 0 for a root job, the graph of a task for a child job.
     pub graph: GraphIndex,
     /// The step and item of its parent; `None`: it is a root job.
     pub parent: Option<ParentItem>,
-    /// The id of the root job. A root job has its own id here.
+    /// The id of the root job, which for a root job is its own id.
     pub root: JobId,
     /// The depth in the tree of jobs and calls: 0 for a job that a client requested, one more for
     /// each level of child jobs and for each call by a step.
     pub depth: u16,
     /// When it was created.
     pub created: Timestamp,
-    /// The trace context of the request for the root job, if it had one.
+    /// The trace context of the request for the root job; `None`: it had none.
     pub trace: Option<Arc<TraceContext>>,
 }
 
@@ -34,8 +34,8 @@ impl Origin {
         Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created, trace: None }
     }
 
-    /// Returns the id of the trace that the job belongs to: the trace of the request for it, or one
-    /// with the id of the root job. Never zero.
+    /// Returns the id of the trace that the job belongs to: that of the request for the root job,
+    /// or else the root job's id. It is never zero.
     pub fn trace_id(&self) -> [u8; 16] {
         match &self.trace {
             Some(request_trace) => request_trace.parent.trace,
@@ -43,27 +43,34 @@ impl Origin {
         }
     }
 
-    /// Returns whether the trace is sampled: as the request for the job demands, otherwise at the
-    /// sampling rate `share`, from 0 to 1. All jobs of a job tree have the same result.
-    pub fn is_sampled(&self, share: f64) -> bool {
+    /// Returns whether the trace is sampled: as the request for the root job demands, or else with
+    /// the probability `sampling_ratio`, from 0 to 1. All jobs of a job tree have the same result.
+    pub fn is_sampled(&self, sampling_ratio: f64) -> bool {
         match &self.trace {
             Some(request_trace) => request_trace.parent.is_sampled,
             // A hash, because clients can choose ids that are not evenly distributed.
-            None => (hash_attempt(self.root, "", 0).0 as f64) < share * (u64::MAX as f64),
+            None => (hash_attempt(self.root, "", 0).0 as f64) < sampling_ratio * (u64::MAX as f64),
         }
     }
 
     /// Returns the `traceparent` of an attempt's message: the trace, and the span of the attempt.
-    /// If spans of jobs are not exported (`share` is `None`) and the request for the job had a
-    /// `traceparent`, that one is passed on unchanged: with the attempt's span, the spans of
-    /// workers would have a parent that no collector receives.
-    pub fn trace_parent(&self, step: &str, attempt: u32, share: Option<f64>) -> TraceParent {
-        match (&self.trace, share) {
+    /// `sampling_ratio`: `None` if spans of jobs are not exported.
+    ///
+    /// Without export, the `traceparent` of the request for the root job, if there is one, is
+    /// propagated unchanged. With the attempt's span, the spans of workers would have a parent that
+    /// no collector receives.
+    pub fn trace_parent(
+        &self,
+        step: &str,
+        attempt: u32,
+        sampling_ratio: Option<f64>,
+    ) -> TraceParent {
+        match (&self.trace, sampling_ratio) {
             (Some(request_trace), None) => request_trace.parent,
             (Some(_), Some(_)) | (None, _) => TraceParent {
                 trace: self.trace_id(),
                 span: span_id(self.id, step, attempt),
-                is_sampled: self.is_sampled(share.unwrap_or(1.0)),
+                is_sampled: self.is_sampled(sampling_ratio.unwrap_or(1.0)),
             },
         }
     }
@@ -93,27 +100,29 @@ mod tests {
     }
 
     #[test]
-    fn the_sampling_rate_is_as_configured_whatever_the_ids() {
+    fn the_sampling_ratio_is_as_configured_whatever_the_ids() {
         for distance in [1, 1 << 64] {
-            let sampled =
-                |share| (1..=10_000).filter(move |id| origin(id * distance).is_sampled(share));
-            assert_eq!(sampled(0.0).count(), 0);
-            assert_eq!(sampled(1.0).count(), 10_000);
-            let tenth = sampled(0.1).count();
-            assert!((850..1_150).contains(&tenth), "{tenth} of 10,000");
+            let count_sampled = |sampling_ratio| {
+                let ids = (1..=10_000).map(|n| n * distance);
+                ids.filter(|id| origin(*id).is_sampled(sampling_ratio)).count()
+            };
+            assert_eq!(count_sampled(0.0), 0);
+            assert_eq!(count_sampled(1.0), 10_000);
+            let sampled_count = count_sampled(0.1);
+            assert!((850..1_150).contains(&sampled_count), "{sampled_count} of 10,000");
         }
     }
 
     #[test]
     fn a_trace_is_sampled_as_the_request_demands() {
         let parent: TraceParent = TEXT.parse().expect("well formed");
-        let traced_origin = |is_sampled| {
+        let origin_with_trace = |is_sampled| {
             let trace = Some(Arc::new(TraceParent { is_sampled, ..parent }.into()));
             Origin { trace, ..origin(7) }
         };
-        assert!(traced_origin(true).is_sampled(0.0));
-        assert!(!traced_origin(false).is_sampled(1.0));
-        assert_eq!(traced_origin(true).trace_id(), parent.trace);
+        assert!(origin_with_trace(true).is_sampled(0.0));
+        assert!(!origin_with_trace(false).is_sampled(1.0));
+        assert_eq!(origin_with_trace(true).trace_id(), parent.trace);
         assert_eq!(origin(7).trace_id(), 7_u128.to_be_bytes());
         assert_ne!(origin(0).trace_id(), [0; 16], "zero is no trace");
     }

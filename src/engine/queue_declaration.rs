@@ -1,5 +1,5 @@
-//! The declaration of a broker's queue that does not exist yet: its type and its arguments, with
-//! the names of RabbitMQ (docs/workflow-file.md).
+//! How a broker's queue is declared if it does not exist: its type and its arguments, with the
+//! names of RabbitMQ (docs/workflow-file.md).
 
 use super::text::{enumerate_quoted, find_nearest, quote};
 use serde::{Deserialize, Serialize};
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The declaration of a queue. What is not set is taken from the declaration last observed at the
-/// broker, or from the settings of the bus.
+/// The declaration of a queue. A part that is not set is taken from the declaration last observed
+/// at the broker, or from the settings of the bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueDeclaration {
     /// The type of the queue; `None`: not set.
@@ -22,7 +22,7 @@ pub struct QueueDeclaration {
 /// The arguments of a queue by their names.
 pub type QueueArguments = BTreeMap<Arc<str>, QueueArgument>;
 
-/// The type of a queue. Streams are left out: they keep acknowledged messages.
+/// The type of a queue. Streams are not supported: they keep acknowledged messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueType {
@@ -73,10 +73,12 @@ pub const QUEUE_TYPE: &str = "x-queue-type";
 
 /// The values that an argument accepts.
 enum ArgumentKind {
-    /// A whole number from a minimum to a maximum.
+    /// A whole number from a minimum to a maximum, both included.
     Number(i64, i64),
     Flag,
+    /// Any text.
     Text,
+    /// One of these texts.
     OneOf(&'static [&'static str]),
 }
 
@@ -116,7 +118,7 @@ impl QueueDeclaration {
         *self == QueueDeclaration::default()
     }
 
-    /// Returns this declaration, with what it does not set taken from `other`.
+    /// Returns this declaration, where the parts that it does not set are taken from `other`.
     pub fn or(&self, other: &QueueDeclaration) -> QueueDeclaration {
         QueueDeclaration {
             kind: self.kind.or(other.kind),
@@ -124,12 +126,14 @@ impl QueueDeclaration {
         }
     }
 
-    /// Returns what is wrong if an argument is not allowed for the type of the queue.
+    /// Returns which argument is not allowed for the type of the queue; `None`: all are allowed, or
+    /// the type is not set.
     pub fn check_consistency(&self) -> Option<String> {
         let kind = self.kind?;
         let mut names = self.arguments.iter().flatten().map(|(name, _)| name);
         names.find_map(|name| {
-            let (_, _, only_kind) = KNOWN_ARGUMENTS.iter().find(|(known, ..)| **known == **name)?;
+            let (_, _, only_kind) =
+                KNOWN_ARGUMENTS.iter().find(|(known_name, ..)| **known_name == **name)?;
             let only_kind = only_kind.filter(|only_kind| *only_kind != kind)?;
             let (kind, only_kind) = (kind.name(), only_kind.name());
             let name = quote(name);
@@ -153,15 +157,17 @@ impl fmt::Display for QueueDeclaration {
     }
 }
 
-/// Returns what is wrong with an argument of a queue, if anything. `type_key`: the key that sets
-/// the type. An unknown name that begins with `x-` and resembles no known one is accepted: the
-/// broker may be newer, or have plugins.
+/// Returns what is wrong with an argument of a queue; `None`: nothing is. `type_key`: the key of
+/// the file that sets the type of a queue. An unknown name that begins with `x-` and resembles no
+/// known one is accepted: the broker may be newer, or have plugins.
 pub fn check_argument(name: &str, value: &QueueArgument, type_key: &str) -> Option<String> {
     if name == QUEUE_TYPE {
         return Some(format!("the type of a queue is set by {}", quote(type_key)));
     }
-    let Some((_, kind, _)) = KNOWN_ARGUMENTS.iter().find(|(known, ..)| *known == name) else {
-        let suggestion = find_nearest(name, KNOWN_ARGUMENTS.iter().map(|(known, ..)| *known));
+    let Some((_, kind, _)) = KNOWN_ARGUMENTS.iter().find(|(known_name, ..)| *known_name == name)
+    else {
+        let suggestion =
+            find_nearest(name, KNOWN_ARGUMENTS.iter().map(|(known_name, ..)| *known_name));
         return match suggestion {
             Some(suggestion) => Some(format!(
                 "unknown argument {} of a queue; did you mean {}?",
@@ -211,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_an_argument_names_what_is_expected() {
+    fn the_error_for_an_argument_says_what_is_expected() {
         let number = QueueArgument::Number;
         for (name, value, expected) in [
             ("x-max-priority", number(10), None),
@@ -243,19 +249,19 @@ mod tests {
     #[test]
     fn each_part_comes_from_the_first_declaration_that_has_it() {
         let quorum = QueueDeclaration { kind: Some(QueueType::Quorum), arguments: None };
-        let short = QueueDeclaration {
+        let limited = QueueDeclaration {
             kind: None,
             arguments: Some([("x-max-length".into(), QueueArgument::Number(10))].into()),
         };
-        let both = short.or(&quorum);
+        let both = limited.or(&quorum);
         assert_eq!(both.to_string(), "quorum, x-max-length 10");
-        assert_eq!((quorum.or(&short), both.check_consistency()), (both, None));
-        let wrong = QueueDeclaration {
+        assert_eq!((quorum.or(&limited), both.check_consistency()), (both, None));
+        let inconsistent = QueueDeclaration {
             kind: Some(QueueType::Quorum),
             arguments: Some([("x-max-priority".into(), QueueArgument::Number(10))].into()),
         };
         let expected = "\"x-max-priority\" is for classic queues alone, and this one is quorum";
-        assert_eq!(wrong.check_consistency().as_deref(), Some(expected));
+        assert_eq!(inconsistent.check_consistency().as_deref(), Some(expected));
         assert_eq!(QueueDeclaration::default().to_string(), "without arguments");
     }
 }

@@ -6,8 +6,8 @@ use std::fmt::{self, Write};
 /// The maximum length of a quoted text in an error, in characters.
 const SHORTENED_CHARACTERS_MAX: usize = 80;
 
-/// The longest word for which a correction is suggested, in bytes: the comparison takes quadratic
-/// time.
+/// The maximum length of a word for which a correction is suggested, in bytes. Comparing two words
+/// takes O(n²).
 const CORRECTED_BYTES_MAX: usize = 40;
 
 /// Returns whether a character is unsafe to print: it could move a terminal's cursor, start a new
@@ -22,13 +22,13 @@ pub fn is_unsafe_to_print(character: char) -> bool {
 }
 
 /// Escapes an untrusted text for printing on one line: control characters, line breaks and
-/// bidirectional controls become `\n`, `\u{1b}` and the like. All text output uses it. JSON does
-/// not: the JSON log has its own escapes for these characters.
+/// bidirectional controls become `\n`, `\u{1b}` and the like. Text output uses it, JSON does not: a
+/// JSON log has its own escapes for these characters.
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe_to_print) {
         return Cow::Borrowed(text);
     }
-    let mut escaped = String::with_capacity(text.len() + 16);
+    let mut escaped = String::with_capacity(text.len());
     // Writing to a string cannot fail.
     let _ = EscapingWriter(&mut escaped).write_str(text);
     Cow::Owned(escaped)
@@ -39,7 +39,8 @@ pub fn escape_lines(text: &str) -> String {
     text.split('\n').map(escape).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the encoding whose byte-order mark begins `text`, if one does.
+/// Returns the encoding whose byte-order mark is at the beginning of `text`; `None`: there is no
+/// such mark.
 pub fn find_byte_order_mark(text: &[u8]) -> Option<&'static str> {
     match text {
         [0xef, 0xbb, 0xbf, ..] => Some("UTF-8"),
@@ -88,25 +89,31 @@ impl<W: Write> Write for EscapingWriter<'_, W> {
     }
 }
 
-/// Returns `text`, truncated to `bytes_max` bytes. A truncated text ends with a mark and its
-/// original size.
+/// Returns `text`, truncated to `bytes_max` bytes. A truncated text ends with a mark that contains
+/// its original size.
 pub fn truncate(text: &str, bytes_max: usize) -> Cow<'_, str> {
     truncate_beginning(text, bytes_max, text.len())
 }
 
-/// Truncates as [`truncate`] does, where `text` is the beginning of a text of `bytes` bytes.
-pub(crate) fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
-    if text.len().max(bytes) <= bytes_max {
+/// Truncates as [`truncate`] does, where `text` is only the beginning of a text of `original_bytes`
+/// bytes.
+pub(crate) fn truncate_beginning(
+    text: &str,
+    bytes_max: usize,
+    original_bytes: usize,
+) -> Cow<'_, str> {
+    if text.len().max(original_bytes) <= bytes_max {
         return Cow::Borrowed(text);
     }
-    let mark = format!("… (cut, {bytes} bytes)");
+    let mark = format!("… (cut, {original_bytes} bytes)");
     let end = (0..=bytes_max.saturating_sub(mark.len()).min(text.len()))
         .rfind(|index| text.is_char_boundary(*index))
         .unwrap_or(0);
     Cow::Owned(format!("{}{mark}", &text[..end]))
 }
 
-/// Returns the position after the text `before`: the line, and the column in characters, from 1.
+/// Returns the line and the column of the position after the text `before`. Both begin with 1, and
+/// the column counts characters.
 pub fn position_after(before: &str) -> (usize, usize) {
     let line = before.rsplit_once('\n').map_or(before, |(_, line)| line);
     (before.matches('\n').count() + 1, line.chars().count() + 1)
@@ -135,7 +142,8 @@ pub fn shorten(text: &str) -> String {
     shortened
 }
 
-/// Returns the candidate that is most similar to the misspelt `word`, if one is similar enough.
+/// Returns the candidate that is most similar to the misspelt `word`; `None`: none is similar
+/// enough. Candidates that differ only in naming style are the most similar (see [`normalize`]).
 pub fn find_nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -144,10 +152,11 @@ pub fn find_nearest<'a>(
         return None;
     }
     let normalized = normalize(word);
-    // One edit for each three characters, and at most three.
+    // One edit for about three characters, and at most three.
     let distance_max = ((word.chars().count() + 1) / 3).min(3);
     let mut best: Option<(usize, &str)> = None;
     for candidate in candidates {
+        // Two bytes more than the distance, because another naming style may add separators.
         if candidate == word || candidate.len().abs_diff(word.len()) > distance_max + 2 {
             continue;
         }
@@ -156,7 +165,9 @@ pub fn find_nearest<'a>(
         } else {
             strsim::osa_distance(word, candidate)
         };
-        if distance <= distance_max && best.is_none_or(|(shortest, _)| distance < shortest) {
+        if distance <= distance_max
+            && best.is_none_or(|(best_distance, _)| distance < best_distance)
+        {
             best = Some((distance, candidate));
         }
     }
@@ -169,7 +180,7 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
         .map_or_else(String::new, |nearest| format!("; did you mean {}?", quote(nearest)))
 }
 
-/// Formats words as `"a", "b" and "c"`, where the conjunction is `and`.
+/// Formats words as `"a", "b" and "c"`, here with the conjunction `and`.
 pub fn enumerate_quoted<'a>(words: impl IntoIterator<Item = &'a str>, conjunction: &str) -> String {
     let mut quoted: Vec<String> = words.into_iter().map(quote).collect();
     match quoted.pop() {
@@ -180,12 +191,11 @@ pub fn enumerate_quoted<'a>(words: impl IntoIterator<Item = &'a str>, conjunctio
 }
 
 /// Removes the naming style from a word: `item_list_key`, `item-list-key` and `itemListKey` all
-/// become
-/// `itemlistkey`.
+/// become `itemlistkey`.
 fn normalize(word: &str) -> String {
     word.chars()
-        .filter(|c| *c != '_' && *c != '-' && *c != ' ')
-        .map(|c| c.to_ascii_lowercase())
+        .filter(|character| !matches!(character, '_' | '-' | ' '))
+        .map(|character| character.to_ascii_lowercase())
         .collect()
 }
 
@@ -194,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_near_candidate_is_found_and_a_far_one_is_not() {
+    fn a_similar_candidate_is_found_and_a_dissimilar_one_is_not() {
         let keys = ["name", "queue", "depends", "itemListKey"];
         assert_eq!(find_nearest("depend", keys), Some("depends"));
         assert_eq!(find_nearest("quue", keys), Some("queue"));
@@ -210,28 +220,25 @@ mod tests {
     fn escaped_text_stays_on_one_line() {
         assert!(matches!(escape("Zoë, \\n, 日本 👩‍👧"), Cow::Borrowed("Zoë, \\n, 日本 👩‍👧")));
         assert_eq!(escape("\u{1b}[2J\nforged\r\tline\u{7f}"), r"\u{1b}[2J\nforged\r\tline\u{7f}");
-        let marks = [
+        let unsafe_characters = [
             '\u{0}', '\u{85}', '\u{9b}', '\u{2028}', '\u{2029}', '\u{61c}', '\u{200e}', '\u{200f}',
             '\u{202a}', '\u{202e}', '\u{2066}',
         ];
-        for mark in marks {
+        for character in unsafe_characters {
             assert_eq!(
-                escape(&format!("a{mark}{mark}b")),
-                format!("a{0}{0}b", mark.escape_default())
+                escape(&format!("a{character}{character}b")),
+                format!("a{0}{0}b", character.escape_default())
             );
         }
         assert_eq!(escape_lines("one\n\u{1b}two\r\n"), "one\n\\u{1b}two\\r\n");
     }
 
     #[test]
-    fn a_truncated_text_keeps_the_limit_and_is_marked() {
+    fn a_truncated_text_is_within_the_limit_and_marked() {
         assert_eq!(truncate("short", 5), "short");
-        let long = truncate(&"é".repeat(3_000), 4_096).into_owned();
-        assert!(
-            long.len() <= 4_096 && long.len() > 4_090 && long.ends_with("é… (cut, 6000 bytes)"),
-            "{} {long}",
-            long.len()
-        );
+        let truncated = truncate(&"é".repeat(3_000), 4_096).into_owned();
+        assert!((4_091..=4_096).contains(&truncated.len()), "{} bytes", truncated.len());
+        assert!(truncated.ends_with("é… (cut, 6000 bytes)"), "{truncated}");
         assert_eq!(truncate(&"x".repeat(30), 22), "xxx… (cut, 30 bytes)");
     }
 

@@ -4,7 +4,8 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A point in time, in nanoseconds since 1970-01-01 UTC.
+/// A point in time, in nanoseconds since 1970-01-01 00:00 UTC. Calculations saturate at the limits
+/// of the type.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -12,7 +13,7 @@ use std::fmt;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// Returns the time `duration` after this one; `None` without a duration.
+    /// Returns the time `duration` after this one; `None` if `duration` is.
     pub fn after(self, duration: Option<Millis>) -> Option<Timestamp> {
         Some(self.plus(duration?))
     }
@@ -33,14 +34,17 @@ impl Timestamp {
     }
 }
 
+/// The number of nanoseconds in a millisecond.
+const NANOS_PER_MILLI: u32 = 1_000_000;
+
 /// A duration, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// The units of workflow files with their lengths in milliseconds, the largest first. There are
-    /// no months and years, whose lengths vary.
+    /// The units of durations in workflow files with their lengths in milliseconds, the largest
+    /// first. There are no months and years, whose lengths vary.
     pub const UNITS: [(&str, u64); 5] =
         [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
@@ -51,11 +55,14 @@ impl Millis {
 
     /// Converts a duration of whole milliseconds; `None`: it has a fraction of a millisecond.
     pub fn from_whole_millis(duration: Duration) -> Option<Millis> {
-        duration.subsec_nanos().is_multiple_of(1_000_000).then(|| Millis::from_duration(duration))
+        duration
+            .subsec_nanos()
+            .is_multiple_of(NANOS_PER_MILLI)
+            .then(|| Millis::from_duration(duration))
     }
 
     fn to_nanoseconds(self) -> i64 {
-        i64::try_from(u128::from(self.0) * 1_000_000).unwrap_or(i64::MAX)
+        i64::try_from(u128::from(self.0) * u128::from(NANOS_PER_MILLI)).unwrap_or(i64::MAX)
     }
 }
 

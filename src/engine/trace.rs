@@ -1,6 +1,8 @@
 //! W3C Trace Context: parses and formats `traceparent` and `tracestate`, and derives the span ids
-//! of jobs and steps. Span ids are derived from job ids, so that a message or a span that is sent
-//! again carries the same ones.
+//! of jobs and steps.
+//!
+//! Span ids are derived from job ids, so that a message or a span that is sent again carries the
+//! same ids.
 
 use super::id::{JobId, span_id};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -12,7 +14,7 @@ use std::sync::Arc;
 /// The content of a `traceparent` header: the trace and the parent span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace id, most significant byte first; never zero.
+    /// The trace id, in big-endian order; never zero.
     pub trace: [u8; 16],
     /// The parent span id; never zero.
     pub span: u64,
@@ -41,12 +43,12 @@ pub struct MalformedTraceState;
 pub struct TraceContext {
     /// The trace and the parent span.
     pub parent: TraceParent,
-    /// The `tracestate` that is propagated with them.
+    /// The `tracestate` that is propagated with them; `None`: there was none, or an invalid one.
     pub state: Option<TraceState>,
 }
 
-/// The maximum length of a `tracestate` that is propagated, in bytes (W3C: at least 512
-/// characters).
+/// The maximum length of a `tracestate` that is propagated, in bytes. W3C requires a limit of 512
+/// characters at least.
 const STATE_BYTES_MAX: usize = 512;
 
 /// The maximum number of members of a `tracestate` (W3C).
@@ -71,7 +73,7 @@ impl fmt::Display for TraceParent {
 impl FromStr for TraceParent {
     type Err = MalformedTraceParent;
 
-    /// Parses version 00, and the fields of later versions that version 00 has too.
+    /// Parses version 00, and of later versions the fields that version 00 has too.
     fn from_str(text: &str) -> Result<TraceParent, MalformedTraceParent> {
         let parts: Vec<&str> = text.split('-').collect();
         let [version, trace, span, flags, later_fields @ ..] = &*parts else {
@@ -100,8 +102,8 @@ impl FromStr for TraceParent {
 }
 
 impl TraceContext {
-    /// Parses the two headers. Returns `None` if the `traceparent` is invalid. A `tracestate` that
-    /// is invalid or too long is left out.
+    /// Parses the two headers; `None`: the `traceparent` is invalid. A `tracestate` that is invalid
+    /// or too long is dropped.
     pub fn parse(parent: &str, state: Option<&str>) -> Option<TraceContext> {
         let parent = parent.parse().ok()?;
         Some(TraceContext { parent, state: state.and_then(|text| text.parse().ok()) })
@@ -177,13 +179,13 @@ impl<'de> Deserialize<'de> for TraceParent {
     }
 }
 
-/// Returns the span id of one run of a job. `run`: how often the job was reopened after an end. It
-/// differs from the spans of steps: no step has an empty name.
+/// Returns the span id of one run of a job. `run`: how often the job was reopened after an end. The
+/// id differs from those of attempts: no step has an empty name.
 pub fn job_span(job: JobId, run: u32) -> u64 {
     span_id(job, "", run)
 }
 
-/// Returns the span id of a step in one run of its job. It differs from the spans of attempts: no
+/// Returns the span id of a step in one run of its job. The id differs from those of attempts: no
 /// step has a colon in its name.
 pub fn step_span(job: JobId, step: &str, run: u32) -> u64 {
     span_id(job, &format!("{step}:"), run)
@@ -200,15 +202,15 @@ mod tests {
         let parsed: TraceParent = TEXT.parse().expect("well formed");
         assert!(parsed.is_sampled);
         assert_eq!(parsed.to_string(), TEXT);
-        let other = TEXT.replace("-01", "-02").parse::<TraceParent>().expect("well formed");
-        assert!(!other.is_sampled);
-        let later = format!("cc{}-what-comes", &TEXT[2..]);
-        assert_eq!(later.parse(), Ok(parsed), "fields of later versions are ignored");
+        let unsampled = TEXT.replace("-01", "-02").parse::<TraceParent>().expect("well formed");
+        assert!(!unsampled.is_sampled);
+        let later_version = format!("cc{}-new-fields", &TEXT[2..]);
+        assert_eq!(later_version.parse(), Ok(parsed), "fields of later versions are ignored");
     }
 
     #[test]
     fn an_invalid_traceparent_is_refused() {
-        let wrong = [
+        let invalid_texts = [
             String::new(),
             TEXT.to_uppercase(),
             format!("{TEXT}-00"),
@@ -219,7 +221,7 @@ mod tests {
             TEXT.replace("b7ad6b7169203331", "+7ad6b7169203331"),
             TEXT[..52].to_owned(),
         ];
-        for text in wrong {
+        for text in invalid_texts {
             assert_eq!(text.parse::<TraceParent>(), Err(MalformedTraceParent), "{text:?}");
         }
     }
@@ -235,18 +237,19 @@ mod tests {
             assert_eq!(parse(text).as_deref(), Ok(canonical), "{text:?}");
         }
         let members = |count: usize| (0..count).map(|n| format!("k{n}=v,")).collect::<String>();
-        let of_length =
-            |count: usize| format!("a={},b={}", "x".repeat(256), "y".repeat(count - 261));
-        assert!(parse(&members(32)).is_ok() && parse(&of_length(512)).is_ok());
-        let mut wrong: Vec<String> = vec![members(33), of_length(513)];
-        let invalid = [
+        // Two keys and values whose text has this number of bytes in all.
+        let with_length =
+            |bytes: usize| format!("a={},b={}", "x".repeat(256), "y".repeat(bytes - 261));
+        assert!(parse(&members(32)).is_ok() && parse(&with_length(512)).is_ok());
+        let mut invalid_texts: Vec<String> = vec![members(33), with_length(513)];
+        let malformed = [
             "", " , ", "a", "a=", "=1", "A=1", "a=1,a=2", "a=b=c", "ü=1", "a=ü", "a=\u{1b}",
             "a=1\n",
         ];
-        wrong.extend(invalid.map(str::to_owned));
-        wrong.push(format!("a={}", "x".repeat(257)));
-        wrong.push(format!("{}=1", "k".repeat(257)));
-        for text in wrong {
+        invalid_texts.extend(malformed.map(str::to_owned));
+        invalid_texts.push(format!("a={}", "x".repeat(257)));
+        invalid_texts.push(format!("{}=1", "k".repeat(257)));
+        for text in invalid_texts {
             assert_eq!(parse(&text), Err(MalformedTraceState), "{text:?}");
         }
     }
@@ -257,8 +260,8 @@ mod tests {
         assert_eq!(parse("nothing", Some("a=1")), None);
         let parent: TraceParent = TEXT.parse().expect("well formed");
         assert_eq!(parse(TEXT, Some("nothing")), Some(parent.into()));
-        let both = parse(TEXT, Some("a=1")).expect("both");
-        assert_eq!((both.parent, both.state.expect("a state").as_ref()), (parent, "a=1"));
+        let context = parse(TEXT, Some("a=1")).expect("both are valid");
+        assert_eq!((context.parent, context.state.expect("a state").as_ref()), (parent, "a=1"));
     }
 
     #[test]

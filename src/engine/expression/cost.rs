@@ -1,17 +1,19 @@
-//! Limits the cost of an evaluation. The CEL crate has no limit, so the syntax tree is
-//! instrumented: each operand that an operation copies, compares or iterates over is wrapped in a
-//! call of [`CHARGE`], which spends the operand's size from the budget and returns the operand. So
-//! the cost is measured, not estimated from the text: the cost of `input.a.all(x, x in input.b)`
-//! depends on the lengths of the lists. Operations that take O(1) are free: logic, indexing,
-//! selecting a key. The length of the text limits their number, and each iteration of a loop pays
-//! for those in its body.
+//! Limits the cost of an evaluation.
+//!
+//! The CEL crate has no limit, so the syntax tree is instrumented: each operand that an operation
+//! copies, compares or iterates over is wrapped in a call of [`CHARGE`], which spends the operand's
+//! size from the budget and returns the operand. The cost is measured, not estimated from the text:
+//! that of `input.a.all(x, x in input.b)` depends on the lengths of the lists.
+//!
+//! Operations that take O(1) are free: logic, indexing, selecting a key. The length of the text
+//! limits their number, and each iteration of a loop pays for those in its body.
 
 use super::exact::make_exact;
 use super::names::child_nodes;
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators,
 };
-use cel::common::types::{CelBytes, CelList, CelMap, CelString};
+use cel::common::types::{CelBytes, CelInt, CelList, CelMap, CelString};
 use cel::common::value::{CowVal, Val};
 use cel::{Context, ExecutionError, FunctionContext};
 use std::sync::Arc;
@@ -51,8 +53,11 @@ const ENTRY_COST: u64 = 3;
 /// The cost of an iteration of a loop, in addition to its operations.
 const ITERATION_COST: usize = 4;
 
-/// What an evaluation may still cost. Clones share it. It holds one unit more than may be spent: 0
-/// means that too much was requested.
+/// The cost that an evaluation may still spend, in units. Clones share it. It holds one unit more
+/// than may be spent: 0 means that more was requested.
+///
+/// It is atomic because the CEL crate requires functions that are `Sync`. An evaluation runs on one
+/// thread, so a load and a store need not be one operation.
 #[derive(Clone)]
 pub(super) struct CostBudget(Arc<AtomicU64>);
 
@@ -79,14 +84,15 @@ impl CostBudget {
         remainder > 0
     }
 
-    /// Spends the cost of a value with a text of `bytes`, or of any other value if `bytes` is 0.
+    /// Spends the cost of a value with a text of `bytes`, or of a value without text if `bytes` is
+    /// 0. As all `spend_…` functions, it returns whether the budget was sufficient.
     pub(super) fn spend_text(&self, bytes: usize) -> bool {
         self.spend(text_units(bytes))
     }
 
     /// Spends the cost of searching a message with this number of keys.
-    pub(super) fn spend_keys(&self, keys: usize) -> bool {
-        self.spend(u64::try_from(keys / KEYS_PER_UNIT).unwrap_or(u64::MAX))
+    pub(super) fn spend_keys(&self, key_count: usize) -> bool {
+        self.spend(u64::try_from(key_count / KEYS_PER_UNIT).unwrap_or(u64::MAX))
     }
 
     /// Spends the cost of parsing JSON text, whatever is built from it.
@@ -97,12 +103,12 @@ impl CostBudget {
         self.spend(u64::try_from(units).unwrap_or(u64::MAX))
     }
 
-    /// Spends the cost of a map's entry whose key has `bytes`, without its value.
+    /// Spends the cost of a map's entry whose key has `bytes`, without the cost of its value.
     pub(super) fn spend_entry(&self, bytes: usize) -> bool {
         self.spend(text_units(bytes).saturating_add(ENTRY_COST))
     }
 
-    /// Adds the function [`CHARGE`] to the context.
+    /// Adds the function [`CHARGE`], which spends from this budget, to the context.
     pub(super) fn add_to(&self, context: &mut Context<'_, '_>) -> Result<(), String> {
         type ChargeFunction = Box<
             dyn for<'c, 'v> Fn(
@@ -116,16 +122,17 @@ impl CostBudget {
         context.add_function(CHARGE, function).map_err(|error| error.to_string())
     }
 
-    /// Spends the cost of the first argument, and returns that argument.
+    /// Handles a call of [`CHARGE`]: spends the size of the first argument and the additional cost,
+    /// and returns the first argument.
     fn charge<'c, 'v>(
         &self,
         call: &mut FunctionContext<'c, 'v>,
     ) -> Result<CowVal<'c, 'v>, ExecutionError> {
         let error = || ExecutionError::function_error(CHARGE, "the budget is spent");
         let extra_cost = match call.args.len() {
-            2 => call.args.pop().and_then(|units| {
-                let units = units.downcast_ref::<cel::common::types::CelInt>()?;
-                u64::try_from(*units.inner()).ok()
+            2 => call.args.pop().and_then(|cost| {
+                let cost = cost.downcast_ref::<CelInt>()?;
+                u64::try_from(*cost.inner()).ok()
             }),
             _ => Some(0),
         };
@@ -140,7 +147,8 @@ fn text_units(bytes: usize) -> u64 {
     u64::try_from(bytes / TEXT_BYTES_PER_UNIT).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-/// Measures the size of a value with everything in it, in units. It stops counting above `limit`.
+/// Returns the size of a value with everything in it, in units. It stops counting once the size
+/// exceeds `limit`.
 fn measure(value: &dyn Val, limit: u64) -> u64 {
     let mut units: u64 = 1;
     if let Some(text) = value.downcast_ref::<CelString>() {
@@ -155,9 +163,10 @@ fn measure(value: &dyn Val, limit: u64) -> u64 {
             }
         }
     } else if let Some(map) = value.downcast_ref::<CelMap>() {
-        for item in map.inner().values() {
+        for value in map.inner().values() {
+            // One more unit for the key.
             units = units
-                .saturating_add(measure(item.as_ref(), limit.saturating_sub(units)))
+                .saturating_add(measure(value.as_ref(), limit.saturating_sub(units)))
                 .saturating_add(1);
             if units > limit {
                 break;
@@ -167,7 +176,7 @@ fn measure(value: &dyn Val, limit: u64) -> u64 {
     units
 }
 
-/// Adds charges to a syntax tree. Its depth at most doubles.
+/// Adds charges to a syntax tree, whose depth at most doubles.
 pub(super) fn add_charges(node: IdedExpr) -> IdedExpr {
     let IdedExpr { id, expr } = node;
     let expr = match expr {
@@ -197,16 +206,16 @@ pub(super) fn add_charges(node: IdedExpr) -> IdedExpr {
     IdedExpr { id, expr }
 }
 
-/// Adds charges to a call, for its operands unless it takes O(1). A comparison becomes an exact
-/// one.
+/// Adds charges to a call. Its operands are charged unless the call takes O(1). A comparison
+/// becomes an exact one (see [`make_exact`]).
 fn add_charges_to_call(mut call: CallExpr) -> CallExpr {
-    let transform = if FREE_OPERATORS.contains(&call.func_name.as_str()) {
+    let transform_operand = if FREE_OPERATORS.contains(&call.func_name.as_str()) {
         add_charges
     } else {
         charge_operand
     };
-    call.target = call.target.map(|target| Box::new(transform(*target)));
-    call.args = call.args.into_iter().map(transform).collect();
+    call.target = call.target.map(|target| Box::new(transform_operand(*target)));
+    call.args = call.args.into_iter().map(transform_operand).collect();
     make_exact(call)
 }
 
@@ -216,6 +225,7 @@ fn add_charges_to_call(mut call: CallExpr) -> CallExpr {
 fn add_charges_to_loop(mut comprehension: ComprehensionExpr) -> ComprehensionExpr {
     comprehension.iter_range = charge_operand(comprehension.iter_range);
     let step = comprehension.loop_step;
+    // The condition of `map`, `filter` and `exists_one` is the literal `true`.
     if matches!(comprehension.loop_cond.expr, Expr::Literal(_)) {
         comprehension.loop_step = add_charges_to_loop_step(step, &comprehension.accu_var);
     } else {
@@ -227,7 +237,7 @@ fn add_charges_to_loop(mut comprehension: ComprehensionExpr) -> ComprehensionExp
 }
 
 /// Adds charges to the step of a loop, which combines the accumulator with the value of the body.
-/// The step keeps its form, because the crate recognises it and appends to the list in place.
+/// The step keeps its form, because the CEL crate recognises it and appends to the list in place.
 fn add_charges_to_loop_step(step: IdedExpr, accumulator: &str) -> IdedExpr {
     let is_accumulator =
         |node: &IdedExpr| matches!(&node.expr, Expr::Ident(name) if name == accumulator);
@@ -276,7 +286,7 @@ fn charge_operand(operand: IdedExpr) -> IdedExpr {
     }
 }
 
-/// Returns a call of [`CHARGE`].
+/// Creates a call of [`CHARGE`].
 fn charge_call(id: u64, args: Vec<IdedExpr>) -> IdedExpr {
     IdedExpr { id, expr: Expr::Call(CallExpr { func_name: CHARGE.to_owned(), target: None, args }) }
 }

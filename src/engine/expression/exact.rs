@@ -1,6 +1,8 @@
-//! Exact comparisons of numbers. The CEL crate compares an integer with a floating-point number as
-//! two `double`s, which rounds integers beyond 2^53. So each comparison in the syntax tree becomes
-//! a call of [`COMPARE`], which compares such pairs exactly and leaves others to the crate.
+//! Exact comparisons of integers with floating-point numbers.
+//!
+//! The CEL crate compares such a pair as two `double`s, which rounds integers beyond 2^53. So each
+//! comparison in the syntax tree becomes a call of [`COMPARE`], which compares these pairs exactly
+//! and leaves all others to the crate.
 
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::common::types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelUInt};
@@ -8,8 +10,8 @@ use cel::common::value::{CowVal, Val};
 use cel::{Context, ExecutionError, FunctionContext};
 use std::cmp::Ordering;
 
-/// The function that compares its first two arguments. The third is the operator, as an index of
-/// [`OPERATORS`]. No text can call it: `@` is not allowed in CEL identifiers.
+/// The function that compares its first two arguments. The third is the operator, as an index into
+/// [`OPERATORS`]. No text can call the function: `@` is not allowed in CEL identifiers.
 const COMPARE: &str = "@compare";
 
 /// The comparison operators that are made exact.
@@ -45,7 +47,7 @@ pub(super) fn add_to(context: &mut Context<'_, '_>) -> Result<(), String> {
     context.add_function(COMPARE, function).map_err(|error| error.to_string())
 }
 
-/// Compares the two arguments of a call with its operator.
+/// Handles a call of [`COMPARE`]: applies the operator to the two values.
 fn compare<'c, 'v>(call: &mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>, ExecutionError> {
     let operator = call.args.pop().and_then(|index| {
         let index = *index.downcast_ref::<CelInt>()?.inner();
@@ -63,6 +65,7 @@ fn compare<'c, 'v>(call: &mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>,
         operators::LESS_EQUALS => compare_values(left, right).map(Ordering::is_le),
         operators::GREATER => compare_values(left, right).map(Ordering::is_gt),
         operators::GREATER_EQUALS => compare_values(left, right).map(Ordering::is_ge),
+        // The only other operator is `in`.
         _ => is_in(left, right),
     };
     match result {
@@ -75,7 +78,7 @@ fn compare<'c, 'v>(call: &mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>,
     }
 }
 
-/// Returns whether the operator does not accept the types of its operands.
+/// Returns whether the error means that the operator does not accept the types of its operands.
 fn is_type_error(error: &ExecutionError) -> bool {
     matches!(
         error,
@@ -102,21 +105,22 @@ fn are_equal(left: &dyn Val, right: &dyn Val) -> bool {
     if let Some(order) = compare_mixed(left, right) {
         return order == Some(Ordering::Equal);
     }
-    if let (Some(left), Some(right)) =
+    if let (Some(left_list), Some(right_list)) =
         (left.downcast_ref::<CelList>(), right.downcast_ref::<CelList>())
     {
-        let (left, right) = (left.inner(), right.inner());
-        return left.len() == right.len()
-            && left
+        let (left_items, right_items) = (left_list.inner(), right_list.inner());
+        return left_items.len() == right_items.len()
+            && left_items
                 .iter()
-                .zip(right)
+                .zip(right_items)
                 .all(|(left, right)| are_equal(left.as_ref(), right.as_ref()));
     }
     if let (Some(left_map), Some(right_map)) =
         (left.downcast_ref::<CelMap>(), right.downcast_ref::<CelMap>())
     {
         let (left_entries, right_entries) = (left_map.inner(), right_map.inner());
-        // Keys such as `1` and `1u` are different here, but equal for the crate.
+        // Keys such as `1` and `1u` are different here, but equal for the CEL crate: if a key is
+        // missing, the crate compares the maps.
         if left_entries.keys().all(|key| right_entries.contains_key(key)) {
             return left_entries.len() == right_entries.len()
                 && left_entries.iter().all(|(key, left)| {
@@ -128,7 +132,7 @@ fn are_equal(left: &dyn Val, right: &dyn Val) -> bool {
     left.equals(right)
 }
 
-/// Returns whether a container has a value. Elements of lists are compared exactly.
+/// Returns whether a list has an element, or a map has a key. Elements are compared exactly.
 fn is_in(value: &dyn Val, container: &dyn Val) -> Result<bool, ComparisonError> {
     match container.downcast_ref::<CelList>() {
         Some(list) => Ok(list.inner().iter().any(|item| are_equal(item.as_ref(), value))),
@@ -137,7 +141,7 @@ fn is_in(value: &dyn Val, container: &dyn Val) -> Result<bool, ComparisonError> 
 }
 
 /// Compares an integer with a `double`, in either order. Returns `None` if the values are no such
-/// pair, and `Some(None)` if the `double` is NaN.
+/// pair, and `Some(None)` if the `double` is NaN, which has no order.
 fn compare_mixed(left: &dyn Val, right: &dyn Val) -> Option<Option<Ordering>> {
     if let (Some(integer), Some(double)) = (as_integer(left), right.downcast_ref::<CelDouble>()) {
         return Some(compare_numbers(integer, *double.inner()));
@@ -149,8 +153,8 @@ fn compare_mixed(left: &dyn Val, right: &dyn Val) -> Option<Option<Ordering>> {
 /// Returns the value of an `int` or `uint`; `None`: it is of another type.
 fn as_integer(value: &dyn Val) -> Option<i128> {
     match value.downcast_ref::<CelInt>() {
-        Some(value) => Some(i128::from(*value.inner())),
-        None => value.downcast_ref::<CelUInt>().map(|value| i128::from(*value.inner())),
+        Some(int) => Some(i128::from(*int.inner())),
+        None => value.downcast_ref::<CelUInt>().map(|uint| i128::from(*uint.inner())),
     }
 }
 
@@ -165,6 +169,7 @@ fn compare_numbers(integer: i128, double: f64) -> Option<Ordering> {
         return None;
     }
     let floor = double.floor();
+    // If the whole parts are equal, a fraction makes the `double` the larger one.
     let fraction_order = if double > floor { Ordering::Less } else { Ordering::Equal };
     Some(integer.cmp(&(floor as i128)).then(fraction_order))
 }

@@ -1,5 +1,5 @@
-//! Checks the names in an expression: variables, functions, steps. Unknown names are errors. The
-//! known ones determine which part of the data an evaluation needs.
+//! Checks the names in an expression: variables, functions and steps. An unknown name is an error.
+//! The names that exist determine which part of the data an evaluation needs.
 
 use super::source::{DEPTH_MAX, ExpressionError, Source};
 use crate::state::StepState;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// The variables of an expression.
 const VARIABLES: [&str; 3] = ["input", "job", "steps"];
 
-/// The keys of a step: of `steps["name"]`.
+/// The keys of a step, `steps["name"]`.
 const STEP_KEYS: [&str; 3] = ["state", "status", "output"];
 
 /// The names of types, for `type(x) == int`.
@@ -24,7 +24,7 @@ struct Function {
     function_args: Option<usize>,
     /// The number of arguments as a method, `x.name(..)`; `None`: it is no method.
     method_args: Option<usize>,
-    /// A correct call.
+    /// A correct call, for errors.
     example: &'static str,
 }
 
@@ -37,8 +37,8 @@ const fn function(
     Function { name, function_args, method_args, example }
 }
 
-/// All functions. Those that are neither function nor method are macros. The parser expands correct
-/// uses of macros, so that a remaining call of one is an error.
+/// All functions. Those without a number of arguments are macros. The parser expands correct uses
+/// of macros, so a call of one that remains in the syntax tree is an error.
 const FUNCTIONS: [Function; 18] = [
     function("size", Some(1), Some(0), "size(input.lines)"),
     function("contains", None, Some(1), "input.title.contains(\"draft\")"),
@@ -75,7 +75,8 @@ impl RequiredPart {
         RequiredPart::Keys(BTreeMap::new())
     }
 
-    /// Returns which part of the value under `key` is needed; `None`: not even whether it exists.
+    /// Returns the part of the value under `key` that is needed; `None`: not even whether it
+    /// exists.
     pub(super) fn under(&self, key: &str) -> Option<&RequiredPart> {
         match self {
             RequiredPart::All => Some(&RequiredPart::All),
@@ -96,17 +97,17 @@ impl RequiredPart {
         *self == RequiredPart::All
     }
 
-    /// Adds the value at the end of `path`: the whole value if `is_all`, otherwise whether it
-    /// exists.
-    fn add(&mut self, path: &[&str], is_all: bool) {
+    /// Adds the value at the end of a path of keys: the whole value if `needs_value`, otherwise
+    /// whether it exists.
+    fn add(&mut self, path: &[&str], needs_value: bool) {
         let RequiredPart::Keys(keys) = self else { return };
         match path {
-            [] if is_all => *self = RequiredPart::All,
+            [] if needs_value => *self = RequiredPart::All,
             [] => (),
-            [first, rest @ ..] => keys
-                .entry((*first).to_owned())
+            [key, later_keys @ ..] => keys
+                .entry((*key).to_owned())
                 .or_insert_with(RequiredPart::presence)
-                .add(rest, is_all),
+                .add(later_keys, needs_value),
         }
     }
 }
@@ -149,7 +150,7 @@ pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Names, Expre
     Ok(checker.names)
 }
 
-/// Returns the children of a node, in the order of their evaluation.
+/// Returns the children of a node, in the order in which they are evaluated first.
 pub(super) fn child_nodes(node: &IdedExpr) -> Vec<&IdedExpr> {
     match &node.expr {
         Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
@@ -178,12 +179,13 @@ fn entry_nodes(entry: &EntryExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// Returns a node that is more than `levels` levels below `node`, if there is one.
-fn find_deeper_than(node: &IdedExpr, levels: usize) -> Option<&IdedExpr> {
-    match levels.checked_sub(1) {
+/// Returns a node that is deeper than `depth_max`, if there is one. `node` has the depth 1.
+fn find_deeper_than(node: &IdedExpr, depth_max: usize) -> Option<&IdedExpr> {
+    match depth_max.checked_sub(1) {
         None => Some(node),
-        Some(levels) => {
-            child_nodes(node).into_iter().find_map(|child| find_deeper_than(child, levels))
+        Some(child_depth_max) => {
+            let mut children = child_nodes(node).into_iter();
+            children.find_map(|child| find_deeper_than(child, child_depth_max))
         }
     }
 }
@@ -199,40 +201,26 @@ struct Checker<'t> {
 impl Checker<'_> {
     /// Checks a node and its children, and collects their names.
     fn visit(&mut self, node: &IdedExpr) -> Result<(), ExpressionError> {
-        if let Some((root, path, is_all)) = key_path(node)
-            && VARIABLES.contains(&root)
-            && !self.is_loop_variable(root)
+        if let Some(path) = KeyPath::from_node(node)
+            && VARIABLES.contains(&path.variable)
+            && !self.is_loop_variable(path.variable)
         {
-            self.add(root, &path, is_all);
-            if let ("steps", [_, key, rest @ ..]) = (root, path.as_slice())
-                && !STEP_KEYS.contains(key)
-            {
-                // The node that selects the wrong key is below one node for each later key.
-                let wrong_node = rest
-                    .iter()
-                    .fold(node, |node, _| child_nodes(node).first().copied().unwrap_or(node));
-                let hint = did_you_mean(key, STEP_KEYS);
-                let message = format!(
-                    "a step has no {}, it has {}{hint}",
-                    quote(key),
-                    enumerate_quoted(STEP_KEYS, "and")
-                );
-                self.names.mistakes.push(self.source.error(wrong_node, message));
-            }
+            self.add_path(&path);
+            self.collect_key_mistake(node, &path);
             return Ok(());
         }
         match &node.expr {
             Expr::Ident(name) => self.check_variable(node, name),
             Expr::Call(call) => {
                 self.check_function(node, call)?;
-                self.check_states(call);
+                self.collect_state_mistakes(call);
                 self.visit_children(node)
             }
             Expr::Comprehension(comprehension) => {
                 self.visit(&comprehension.iter_range)?;
                 let variables = [&comprehension.iter_var, &comprehension.accu_var];
                 self.loop_variables.extend(variables.map(Clone::clone));
-                // The macro generated the rest of the loop.
+                // A macro generated the other parts of the loop: they need no check.
                 self.visit(&comprehension.loop_step)?;
                 self.loop_variables.truncate(self.loop_variables.len() - 2);
                 Ok(())
@@ -253,12 +241,37 @@ impl Checker<'_> {
         child_nodes(node).into_iter().try_for_each(|child| self.visit(child))
     }
 
-    /// Checks that a step's state is compared only with states that exist.
-    fn check_states(&mut self, call: &CallExpr) {
+    /// Adds a mistake if a path reads a key that no step has. `node`: the node of the path.
+    fn collect_key_mistake(&mut self, node: &IdedExpr, path: &KeyPath<'_>) {
+        let ("steps", [_, key, later_keys @ ..]) = (path.variable, path.keys.as_slice()) else {
+            return;
+        };
+        if STEP_KEYS.contains(key) {
+            return;
+        }
+        // `node` selects the last key, and its operand the key before: follow the operands to the
+        // node that selects the wrong key.
+        let mut wrong_node = node;
+        for _ in later_keys {
+            wrong_node = child_nodes(wrong_node).first().copied().unwrap_or(wrong_node);
+        }
+        let hint = did_you_mean(key, STEP_KEYS);
+        let message = format!(
+            "a step has no {}, it has {}{hint}",
+            quote(key),
+            enumerate_quoted(STEP_KEYS, "and")
+        );
+        self.names.mistakes.push(self.source.error(wrong_node, message));
+    }
+
+    /// Adds a mistake for each state that a step's state is compared with and that does not exist.
+    fn collect_state_mistakes(&mut self, call: &CallExpr) {
         let [left, right] = call.args.as_slice() else { return };
         let is_state = |node| {
-            key_path(node).is_some_and(|(root, path, is_all)| {
-                root == "steps" && is_all && matches!(path.as_slice(), [_, "state"])
+            KeyPath::from_node(node).is_some_and(|path| {
+                path.variable == "steps"
+                    && path.needs_value
+                    && matches!(path.keys.as_slice(), [_, "state"])
             })
         };
         let operands: Vec<&IdedExpr> = match (call.func_name.as_str(), &right.expr) {
@@ -290,12 +303,13 @@ impl Checker<'_> {
         self.loop_variables.iter().any(|variable| variable == name)
     }
 
-    /// Adds a variable and a path of keys in it to the names.
-    fn add(&mut self, root: &str, path: &[&str], is_all: bool) {
-        let full_path: Vec<&str> = std::iter::once(root).chain(path.iter().copied()).collect();
-        self.names.required.add(&full_path, is_all);
-        if root == "steps"
-            && let Some(step) = path.first()
+    /// Adds a variable, the path of keys in it, and the step that the path names.
+    fn add_path(&mut self, path: &KeyPath<'_>) {
+        let full_path: Vec<&str> =
+            std::iter::once(path.variable).chain(path.keys.iter().copied()).collect();
+        self.names.required.add(&full_path, path.needs_value);
+        if path.variable == "steps"
+            && let Some(step) = path.keys.first()
             && !self.names.steps.iter().any(|other| other == step)
         {
             self.names.steps.push((*step).to_owned());
@@ -327,9 +341,8 @@ impl Checker<'_> {
         Err(self.source.error(node, format!("unknown variable {}{hint}", quote(name))))
     }
 
-    /// Returns the key with dashes of which a variable is the end, such as `book-split` for `split`
-    /// in
-    /// `steps.book-split`.
+    /// Returns the key with dashes that ends with the variable at `node`. In `steps.book-split`
+    /// this is `book-split` for the variable `split`.
     fn find_dashed_key(&self, node: &IdedExpr) -> Option<&str> {
         let is_in_key = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         let (before, after) = self.source.text.split_at_checked(self.source.offset(node))?;
@@ -381,53 +394,60 @@ fn unknown_function_error(name: &str) -> String {
     format!("unknown function {}{hint}", quote(name))
 }
 
-/// Returns whether a function's name is the one of an operator, or is generated by a macro.
+/// Returns whether a function in the syntax tree is an operator, or was generated by a macro.
 fn is_operator(name: &str) -> bool {
     name.starts_with(['@', '!'])
         || name == operators::NEGATE
         || (name.starts_with('_') && name.contains(|c: char| !c.is_alphanumeric() && c != '_'))
 }
 
-/// Returns the variable and the path of literal keys that a node reads: `steps["a"].output.n` reads
-/// `a`, `output`, `n` in `steps`. The flag is true if the whole value is read, and false if only
-/// its presence is tested.
-///
-/// Returns `None` if the node is no such path.
-fn key_path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
-    let mut keys = Vec::new();
-    let mut is_all = true;
-    let mut node = node;
-    loop {
-        match &node.expr {
-            Expr::Ident(name) => {
-                keys.reverse();
-                return Some((name, keys, is_all));
-            }
-            Expr::Select(select) => {
-                // Only the outermost selection can be a test: `has(a.b).c` is no path of keys.
-                if select.test {
-                    if !keys.is_empty() {
-                        return None;
-                    }
-                    is_all = false;
+/// A variable and a path of literal keys in it: `steps["a"].output.n` has the variable `steps` and
+/// the keys `a`, `output` and `n`.
+struct KeyPath<'t> {
+    variable: &'t str,
+    keys: Vec<&'t str>,
+    /// Whether the value is read. If not, only its presence is tested, with `has()`.
+    needs_value: bool,
+}
+
+impl<'t> KeyPath<'t> {
+    /// Returns the path that a node reads; `None`: the node is no such path.
+    fn from_node(mut node: &'t IdedExpr) -> Option<KeyPath<'t>> {
+        // From the last key to the first.
+        let mut keys: Vec<&str> = Vec::new();
+        let mut needs_value = true;
+        loop {
+            match &node.expr {
+                Expr::Ident(name) => {
+                    keys.reverse();
+                    return Some(KeyPath { variable: name, keys, needs_value });
                 }
-                keys.push(&select.field);
-                node = &select.operand;
-            }
-            Expr::Call(call) if call.func_name == operators::INDEX => {
-                let [operand, index] = call.args.as_slice() else { return None };
-                let Expr::Literal(LiteralValue::String(key)) = &index.expr else { return None };
-                keys.push(key.inner());
-                node = operand;
-            }
-            Expr::Call(_)
-            | Expr::Comprehension(_)
-            | Expr::List(_)
-            | Expr::Literal(_)
-            | Expr::Map(_)
-            | Expr::Struct(_)
-            | Expr::Unspecified => {
-                return None;
+                Expr::Select(select) => {
+                    // Only the outermost selection can be a test: `has(a.b).c` is no path of keys.
+                    if select.test {
+                        if !keys.is_empty() {
+                            return None;
+                        }
+                        needs_value = false;
+                    }
+                    keys.push(&select.field);
+                    node = &select.operand;
+                }
+                Expr::Call(call) if call.func_name == operators::INDEX => {
+                    let [operand, index] = call.args.as_slice() else { return None };
+                    let Expr::Literal(LiteralValue::String(key)) = &index.expr else {
+                        return None;
+                    };
+                    keys.push(key.inner());
+                    node = operand;
+                }
+                Expr::Call(_)
+                | Expr::Comprehension(_)
+                | Expr::List(_)
+                | Expr::Literal(_)
+                | Expr::Map(_)
+                | Expr::Struct(_)
+                | Expr::Unspecified => return None,
             }
         }
     }
@@ -445,7 +465,8 @@ pub(super) fn render_function(name: &str) -> String {
     }
 }
 
-/// Renders an operator as it is written in an expression. `name`: its name in the crate's errors.
+/// Renders an operator as it is written in an expression. `name`: its name in the CEL crate's
+/// errors.
 pub(super) fn render_operator(name: &str) -> String {
     let sign = match name {
         "add" => "+",

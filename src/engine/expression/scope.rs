@@ -8,9 +8,9 @@ pub trait Scope {
     fn input(&self) -> Message;
     /// Returns `job`: the job's message.
     fn job(&self) -> &Message;
-    /// Returns `steps["name"]`.
+    /// Returns `steps["name"]`; `None`: the job has no such step.
     fn step(&self, name: &str) -> Option<ScopeStep<'_>>;
-    /// Returns `steps`: every step of the job.
+    /// Returns `steps`: all steps of the job.
     fn steps(&self) -> Vec<ScopeStep<'_>>;
 }
 

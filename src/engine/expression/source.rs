@@ -3,8 +3,8 @@
 use crate::text::position_after;
 use cel::common::ast::{IdedExpr, SourceInfo};
 
-/// The maximum nesting depth of an expression, over which the evaluation recurses. Both `a && (b ||
-/// c)` and `a + b + c` have a depth of two.
+/// The maximum depth of a syntax tree, over which the evaluation recurses. An operand is one level
+/// below its operator: both `a && (b || c)` and `a + b + c` have the depth 3.
 pub const DEPTH_MAX: usize = 64;
 
 /// The error for a text that is not a valid condition.
@@ -22,7 +22,8 @@ pub struct ExpressionError {
 /// The text of an expression, and the positions of its syntax nodes.
 pub(super) struct Source<'t> {
     pub(super) text: &'t str,
-    pub(super) source: &'t SourceInfo,
+    /// The positions of the nodes, by their ids.
+    pub(super) info: &'t SourceInfo,
 }
 
 impl Source<'_> {
@@ -33,9 +34,10 @@ impl Source<'_> {
         ExpressionError { line, column, message: message.into() }
     }
 
-    /// Returns the byte offset at which a node begins. A binary operation begins at its operator.
+    /// Returns the byte offset at which a node begins; 0: it has no position. A binary operation
+    /// begins at its operator.
     pub(super) fn offset(&self, node: &IdedExpr) -> usize {
-        self.source
+        self.info
             .offset_for(node.id)
             .and_then(|(start, _)| usize::try_from(start).ok())
             .unwrap_or_default()

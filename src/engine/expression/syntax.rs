@@ -7,9 +7,9 @@ use cel::ParseErrors;
 /// The prefix of the parser's errors about violations of the grammar.
 const GRAMMAR_PREFIX: &str = "Syntax error: ";
 
-/// Explains the first error, with a suggestion if possible.
+/// Explains the first of the parser's errors, with a suggestion if possible.
 pub(super) fn explain_errors(errors: &ParseErrors, text: &str) -> ExpressionError {
-    // If there are violations of the grammar, the other errors are consequences of them.
+    // A violation of the grammar is the cause of the other errors, so it is explained first.
     let grammar_error = errors.errors.iter().find(|error| error.msg.starts_with(GRAMMAR_PREFIX));
     let Some(first) = grammar_error.or(errors.errors.first()) else {
         return ExpressionError { line: 1, column: 1, message: "is no CEL".to_owned() };
@@ -18,42 +18,42 @@ pub(super) fn explain_errors(errors: &ParseErrors, text: &str) -> ExpressionErro
     ExpressionError { line, column, message: explain_error(&first.msg, text, line, column) }
 }
 
-/// Explains an error at a line and a column, from 1.
+/// Explains the parser's message about the position at a line and a column of `text`, from 1.
 fn explain_error(parser_message: &str, text: &str, line: usize, column: usize) -> String {
     let error_line = text.split('\n').nth(line - 1).unwrap_or("");
     let error_offset =
         error_line.char_indices().nth(column - 1).map_or(error_line.len(), |(offset, _)| offset);
     let (before, after) = error_line.split_at(error_offset);
-    let word = first_word(after);
+    let found_word = first_word(after);
     if text.trim().is_empty() {
         return "is empty; expected a condition, such as `input.count > 0`".to_owned();
     }
-    if let Some(message) = suggest_operator(word)
+    if let Some(message) = suggest_operator(found_word)
         .or_else(|| before.split_whitespace().next_back().and_then(suggest_operator))
     {
         return message;
     }
-    let Some(syntax) = parser_message.strip_prefix(GRAMMAR_PREFIX) else {
+    let Some(grammar_message) = parser_message.strip_prefix(GRAMMAR_PREFIX) else {
         return explain_other_error(parser_message);
     };
-    if syntax.starts_with("token recognition error") {
+    if grammar_message.starts_with("token recognition error") {
         return explain_unknown_character(after);
     }
-    if syntax.contains("Recursion limit") {
+    if grammar_message.contains("Recursion limit") {
         return format!("nests deeper than {DEPTH_MAX} levels");
     }
     if after.is_empty() && text.split('\n').skip(line).all(|line| line.trim().is_empty()) {
         return "ends too early; a value, a bracket or a `:` is missing".to_owned();
     }
-    let expected = if syntax.contains("{<EOF>") || syntax.ends_with("expecting <EOF>") {
-        "an operator such as `&&` or `==`, or the end"
-    } else {
-        "a value"
-    };
-    format!("expected {expected}, found {}", quote(word))
+    // Where the end would be allowed, a value has just ended.
+    let is_after_value =
+        grammar_message.contains("{<EOF>") || grammar_message.ends_with("expecting <EOF>");
+    let expected =
+        if is_after_value { "an operator such as `&&` or `==`, or the end" } else { "a value" };
+    format!("expected {expected}, found {}", quote(found_word))
 }
 
-/// Returns the word or the single character with which `text` begins.
+/// Returns the word with which `text` begins, or its first character if that is in no word.
 fn first_word(text: &str) -> &str {
     let is_in_word = |c: char| c.is_alphanumeric() || c == '_';
     let end = match text.find(|c| !is_in_word(c)) {
@@ -76,11 +76,11 @@ fn suggest_operator(word: &str) -> Option<String> {
     Some(format!("`{word}` is written `{operator}`"))
 }
 
-/// Explains why the lexer does not accept the character with which `text` begins.
+/// Explains why the lexer does not accept the first character of `text`.
 fn explain_unknown_character(text: &str) -> String {
     match text.chars().next() {
         Some('=') => "`=` is no operator; `==` compares".to_owned(),
-        Some(half @ ('&' | '|')) => format!("`{half}` is no operator; write `{half}{half}`"),
+        Some(sign @ ('&' | '|')) => format!("`{sign}` is no operator; write `{sign}{sign}`"),
         Some('"' | '\'') => "this text has no closing quote in its line, or an unknown escape; \
                              write `\\\\` for a backslash"
             .to_owned(),
@@ -97,6 +97,7 @@ fn explain_unknown_character(text: &str) -> String {
 
 /// Explains an error that is not about the grammar, in clearer words than the parser.
 fn explain_other_error(parser_message: &str) -> String {
+    // The beginnings of the parser's messages, with their explanations.
     let explanations = [
         ("invalid argument to has()", "has() asks for a key, as in has(input.count)"),
         (

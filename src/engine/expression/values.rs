@@ -1,5 +1,5 @@
-//! Converts JSON to CEL values, as far as an expression needs them, and renders CEL values in
-//! errors.
+//! Converts the part of the data that an expression needs from JSON to CEL values, and renders CEL
+//! values in errors.
 
 use super::cost::CostBudget;
 use super::names::RequiredPart;
@@ -19,21 +19,26 @@ use std::fmt;
 type BoxedVal = Box<dyn Val + 'static>;
 type MapEntries = HashMap<CelMapKey<'static>, BoxedVal>;
 
-/// Adds the required ones of the variables `input`, `job` and `steps` to the context.
+/// Adds the variables `input`, `job` and `steps` to the context, as far as they are required.
+///
+/// # Errors
+///
+/// Returns in one sentence which value cannot be read. The budget may also be exhausted without an
+/// error: the caller checks it after the evaluation.
 pub(super) fn add_variables(
     required: &RequiredPart,
     scope: &dyn Scope,
     budget: &CostBudget,
     context: &mut Context<'_, '_>,
 ) -> Result<(), String> {
-    if let Some(required) = required.under("input") {
-        context.add_variable_as_val("input", build_object(&scope.input(), required, budget)?);
+    if let Some(required_input) = required.under("input") {
+        context.add_variable_as_val("input", build_object(&scope.input(), required_input, budget)?);
     }
-    if let Some(required) = required.under("job") {
-        context.add_variable_as_val("job", build_object(scope.job(), required, budget)?);
+    if let Some(required_job) = required.under("job") {
+        context.add_variable_as_val("job", build_object(scope.job(), required_job, budget)?);
     }
-    if let Some(required) = required.under("steps") {
-        context.add_variable_as_val("steps", build_steps(scope, required, budget)?);
+    if let Some(required_steps) = required.under("steps") {
+        context.add_variable_as_val("steps", build_steps(scope, required_steps, budget)?);
     }
     Ok(())
 }
@@ -50,23 +55,24 @@ fn build_steps(
     };
     let mut entries = MapEntries::new();
     for step in steps {
-        let Some(required) = required.under(step.name) else { continue };
-        let mut entry = MapEntries::new();
+        let Some(required_step) = required.under(step.name) else { continue };
+        let mut step_entries = MapEntries::new();
         for (key, text) in [("state", step.state), ("status", step.status)] {
-            if required.under(key).is_some() {
+            if required_step.under(key).is_some() {
                 budget.spend_text(text.len());
-                entry.insert(CelMapKey::from(key), Box::new(CelString::from(text.to_owned())));
+                step_entries
+                    .insert(CelMapKey::from(key), Box::new(CelString::from(text.to_owned())));
             }
         }
-        if let Some(required) = required.under("output") {
-            let empty = Message::default();
-            entry.insert(
+        if let Some(required_output) = required_step.under("output") {
+            let empty_output = Message::default();
+            step_entries.insert(
                 CelMapKey::from("output"),
-                build_object(step.output.unwrap_or(&empty), required, budget)?,
+                build_object(step.output.unwrap_or(&empty_output), required_output, budget)?,
             );
         }
         budget.spend_text(step.name.len());
-        entries.insert(CelMapKey::from(step.name.to_owned()), Box::new(CelMap::from(entry)));
+        entries.insert(CelMapKey::from(step.name.to_owned()), Box::new(CelMap::from(step_entries)));
     }
     Ok(Box::new(CelMap::from(entries)))
 }
@@ -82,13 +88,14 @@ fn build_object(
     let mut entries = MapEntries::new();
     budget.spend_keys(message.len());
     for (key, json) in message.iter() {
-        let Some(required) = required.under(key) else { continue };
+        let Some(required_value) = required.under(key) else { continue };
         if !budget.spend_read(json.text()) {
             return Err(size_error(key));
         }
         let mut reader = serde_json::Deserializer::from_str(json.text());
-        let value =
-            ValueBuilder { required, budget }.deserialize(&mut reader).map_err(|error| {
+        let value = ValueBuilder { required: required_value, budget }
+            .deserialize(&mut reader)
+            .map_err(|error| {
                 format!("cannot read the value of {}: {}", quote(key), explain_json_error(&error))
             })?;
         entries.insert(CelMapKey::from(key.to_string()), value);
@@ -96,7 +103,7 @@ fn build_object(
     Ok(Box::new(CelMap::from(entries)))
 }
 
-/// Builds the required part of one value from JSON, and charges its cost to the budget.
+/// Builds the required part of one value from JSON, and spends its cost from the budget.
 #[derive(Clone, Copy)]
 struct ValueBuilder<'a> {
     required: &'a RequiredPart,
@@ -147,7 +154,7 @@ impl<'de> Visitor<'de> for ValueBuilder<'_> {
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<BoxedVal, E> {
         match i64::try_from(value) {
-            Ok(value) => self.visit_i64(value),
+            Ok(int) => self.visit_i64(int),
             Err(_) => {
                 self.spend(0)?;
                 Ok(Box::new(CelUInt::from(value)))
@@ -173,7 +180,8 @@ impl<'de> Visitor<'de> for ValueBuilder<'_> {
                 list.push(item);
             }
         } else {
-            // The expression reads a key of this value, which is an error for any list.
+            // The expression tests whether the value exists, or reads a key of it. The latter is an
+            // error for a list, whatever its items.
             while items.next_element::<IgnoredAny>()?.is_some() {}
         }
         Ok(Box::new(CelList::from(list)))
@@ -184,9 +192,9 @@ impl<'de> Visitor<'de> for ValueBuilder<'_> {
         let mut entries = MapEntries::new();
         while let Some(key) = pairs.next_key::<String>()? {
             match self.required.under(&key) {
-                Some(required) => {
+                Some(required_value) => {
                     self.check_budget(self.budget.spend_entry(key.len()))?;
-                    let builder = ValueBuilder { required, budget: self.budget };
+                    let builder = ValueBuilder { required: required_value, budget: self.budget };
                     let value = pairs.next_value_seed(builder)?;
                     entries.insert(CelMapKey::from(key), value);
                 }
@@ -214,22 +222,24 @@ pub(super) fn type_name(value: &Value) -> String {
     if matches!(value, Value::Float(_)) { "double".to_owned() } else { value.type_of().to_string() }
 }
 
-/// The maximum number of items of a list or map in an error.
+/// The maximum number of items that an error shows of a list or map.
 const RENDERED_ITEMS_MAX: usize = 10;
 
-/// Renders a value for an error. Lists and maps in it are abbreviated.
+/// Renders a value for an error. Items beyond [`RENDERED_ITEMS_MAX`] are left out, and lists and
+/// maps inside a list or map are abbreviated.
 fn render_value(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
-        Value::Bool(value) => value.to_string(),
-        Value::Int(value) => value.to_string(),
-        Value::UInt(value) => value.to_string(),
-        Value::Float(value) => format!("{value:?}"),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Int(int) => int.to_string(),
+        Value::UInt(uint) => uint.to_string(),
+        // As `Debug`, which keeps the `.0` of whole numbers.
+        Value::Float(double) => format!("{double:?}"),
         Value::String(text) => quote(text),
         Value::List(items) => {
-            let items: Vec<String> =
+            let rendered_items: Vec<String> =
                 items.iter().take(RENDERED_ITEMS_MAX).map(render_inner).collect();
-            format!("[{}]", items.join(", "))
+            format!("[{}]", rendered_items.join(", "))
         }
         Value::Map(map) => {
             let mut keys: Vec<&Key> = map.map.keys().collect();
