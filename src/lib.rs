@@ -1,4 +1,4 @@
-//! workflow-manager: coordinates jobs over independent services through a message bus.
+//! workflow-manager: coordinates jobs across independent services through a message bus.
 //!
 //! # The map
 //!
@@ -8,26 +8,28 @@
 //! in `docs/`, that file states the rule for users. From top to bottom:
 //!
 //! - `main.rs`: arguments → settings → manager → exit code
-//! - [`cli`]: the client commands; `doctor`, `work`, `worker-test`; tests of workflows by their
-//!   users ([`cli::workflow_test`]: the engine in virtual time, with scripted workers)
+//! - [`cli`]: the client commands; `doctor`, `work`, `worker-test`; the tests that users write for
+//!   their workflows ([`cli::workflow_test`]: the engine in virtual time, with scripted workers)
 //! - [`grpc`]: workers over gRPC
 //! - `daemon`: what runs in the daemon, in layers that `tests/fast/floors.rs` enforces as floors:
-//!   - **5** [`api`]: HTTP: the table of routes (`api/routes`), authorization, limits of bodies and
-//!     reads, problems, jobs, workers, health and metrics; the OpenAPI document, which follows from
-//!     the table (`api/openapi`); the files of the page, which is a client of the API (`page/`)
-//!   - **4** [`reload`]: reloads files while the manager runs. [`service`]: notifies systemd:
-//!     readiness, status, watchdog
-//!   - **3** [`actors`]: router, job, journal, archive, bus, supervisor, notifier; their inputs
-//!     below them, the manager and its handle above; the outbox through which effects leave
+//!   - **5** [`api`], over HTTP: the table of routes (`api/routes`), authorization, limits of
+//!     bodies and reads, problems, jobs, workers, health and metrics; the OpenAPI document, which
+//!     is generated from the table (`api/openapi`); the files of the page, which is a client of the
+//!     API (`page/`)
+//!   - **4** [`reload`]: reloads files while the manager runs. [`service`]: notifies systemd of
+//!     readiness, status and watchdog
+//!   - **3** [`actors`]: router, job, journal, archive, bus, supervisor, notifier; the inputs that
+//!     they receive; the manager, which starts them, and its handle; the outbox through which
+//!     effects leave
 //!   - **2** [`events`], [`traces`]: events from entries, event streams, the webhook; spans, from
 //!     the records of ended jobs
 //!   - **1** [`access`], [`load`], [`settings`], [`view`], [`telemetry`], [`budgets`]:
 //!     authentication and TLS; YAML → definitions; typed settings; views of jobs; metrics and logs;
-//!     limits on what clients make the process hold
-//! - [`amqp`], [`kafka`]: a bus each, with the protocol and client library of its broker
+//!     limits on the memory that clients can take
+//! - [`amqp`], [`kafka`]: one bus each, with the protocol and client library of its broker
 //! - [`bus`]: transports as a trait; embedded queues and their leases; calls of web services
 //! - [`journal`]: records, as traits, and in SQLite
-//! - `base`: [`clock`] (time and random ids), [`times`] (as text), [`values`] of settings,
+//! - `base`: [`clock`] (time and random ids), [`times`] (times as text), [`values`] of settings,
 //!   [`budget`], [`signature`] (signs calls of web services), [`trust`] (certificate authorities),
 //!   [`http_client`], [`networks`], [`web_address`], [`faults`] (points at which tests inject
 //!   faults; nothing without the feature `failpoints`)
@@ -37,22 +39,22 @@
 //!
 //! A **reply**: `amqp/consumer`, `queue_consumer` → `event_sink` in `actors/bus` (what a bus
 //! reports becomes an input) → `actors/router` (correlation id → mailbox) → `actors/job` →
-//! `actors/rules` → `handle_input` in [`engine::decision`] (`decide`, `evolve`; `advance`: what
-//! starts next) →
-//! `actors/journal` (entries of many jobs, one commit) → `actors/outbox`: ack, dispatch →
-//! `actors/bus` → `amqp` → the broker's confirm → `actors/bus` → the job → a lagging entry.
+//! `actors/rules` → `handle_input` in [`engine::decision`] (`decide`, `evolve`, and `advance`,
+//! which decides what starts next) → `actors/journal` (entries of many jobs, one commit) →
+//! `actors/outbox`: ack, dispatch → `actors/bus` → `amqp` → the broker's confirm → `actors/bus` →
+//! the job → an entry of a later commit.
 //!
 //! A **creation**: `api/jobs` → [`actors::manager_handle`] → `actors/router` (`actors/archive`
 //! looks up an id that the client chose; if it exists, the answer is the same, or a conflict) →
 //! `actors/job` → [`engine::Job::create_for_caller`] → `actors/journal` → 201 → the first
-//! dispatches. A child job starts by an effect that enters at the router; its end is an input to
-//! its parent.
+//! dispatches. The start of a child job is an effect that enters at the router. Its end is an input
+//! of its parent.
 //!
 //! A **cancel**: `DELETE` by `api/jobs`, `POST …/cancel` by `api/operations` →
-//! [`actors::manager_handle`] → `actors/router` → `actors/job/requests`, where both meet. After the
-//! commit, messages that wait in a queue of the embedded bus are withdrawn, the client gets its
+//! [`actors::manager_handle`] → `actors/router` → `actors/job/requests`, which serves both. After
+//! the commit, messages that wait in a queue of the embedded bus are withdrawn, the client gets its
 //! answer, and each child job gets an order, which enters at the router like the start of the child
-//! job. A child job that is cancelled by an order forwards the order to its own child jobs; it does
+//! job. A child job that is cancelled by an order gives the order to its own child jobs, and does
 //! not report to its parent.
 //!
 //! A **start**: `journal` rebuilds the jobs that have not ended, each with the effects that may
@@ -60,13 +62,13 @@
 //! actors, parents first → their effects leave. Buses deliver once these jobs are in the router's
 //! mailbox. Jobs beyond the memory limit are passivated.
 //!
-//! A **passivated** job has not ended, and is in the journal alone: memory is short, and the job
-//! only waits (`actors/job/passivation`), or a start had no memory for it. An input for it →
-//! `actors/router/passivation`, which stashes the input → `actors/archive` rebuilds the job → the
-//! router starts its actor, and forwards the stashed inputs.
+//! A **passivated** job has not ended, but is in the journal alone. Either memory is short and the
+//! job only waits (`actors/job/passivation`), or there was no memory for it at the start. An input
+//! for it → `actors/router/passivation`, which stashes the input → `actors/archive`, which rebuilds
+//! the job → the router, which starts its actor and forwards the stashed inputs.
 //!
-//! A **worker over HTTP** receives the message from `bus/lease_queue`, where the embedded bus has
-//! put it. Its reply goes from `api/worker` through the same lease queue to the router; the
+//! A **worker over HTTP** receives the message from `bus/lease_queue`, into which the embedded bus
+//! has put it. Its reply goes from `api/worker` through the same lease queue to the router. The
 //! disposition after the commit is the answer to the worker.
 //!
 //! A **worker over gRPC** has a stream of its own: `grpc/admission` (authentication) →
@@ -75,42 +77,44 @@
 //! protocols.
 //!
 //! A **web service that is called**: `bus/push` holds the message in a lease queue until the
-//! service may be called, and turns the response into a reply; a later reply arrives through
-//! `api/worker`.
+//! service may be called, and turns the response into a reply. A service that replies later does so
+//! through `api/worker`.
 //!
 //! A **reply over Kafka** is a record of a topic: `kafka` holds it until it is settled. The offset
 //! of the topic goes to `actors/journal`, which stores it after the commits.
 //!
-//! A **call** is a message on a workflow's queue that asks for a job. It is a creation that enters
+//! A **call** is a message on a workflow's queue that requests a job. It is a creation that enters
 //! like a reply: `amqp/workflow_queues` → `actors/router` → `actors/job` → `actors/journal` → ack.
 //! The end of the job is sent to the *caller* like a step message to a worker: the bus holds it
-//! until the broker's confirm, which is journaled. Until then the job is not closed.
+//! until the broker's confirm, which becomes an entry. Until then the job is not closed.
 //!
 //! # Invariants
 //!
 //! - Decisions may run ahead of the journal; effects never do. The effects of a decision leave only
-//!   through [`actors::outbox`], which the journal actor calls after the commit. What follows from
-//!   no decision leaves at once: a refusal, the answer to a read, the acknowledgement of a delivery
-//!   that changes nothing, and a recovered job's effects, whose entries are committed.
+//!   through [`actors::outbox`], which the journal actor calls after the commit. All else leaves at
+//!   once: a refusal, the answer to a read, the acknowledgement of a delivery that changes nothing,
+//!   and the effects of a recovered job, whose entries are committed already.
 //! - [`engine::Job::evolve`] is the only place that changes a job; a job is the fold of its
 //!   entries.
 //! - Nothing in `engine` uses the time, randomness, I/O, logs or async.
-//! - A delivery is acknowledged after the commit of its effects, or of what made it void. A refused
-//!   call is acknowledged once the broker has confirmed the refusal. A delivery is acknowledged at
-//!   once only if nothing can follow from it: no job takes it, nobody waits for an answer, or it is
-//!   unreadable and quarantined. A delivery that is dropped unsettled returns to its queue.
+//! - A delivery is acknowledged after the commit of its entries, or of the entries that made it
+//!   void. A refused call is acknowledged once the broker has confirmed the refusal. A delivery is
+//!   acknowledged at once only if nothing can follow from it: no job takes it, nobody waits for an
+//!   answer, or it is unreadable and quarantined. A delivery that is dropped unsettled returns to
+//!   its queue.
 //! - Each third-party library has one user: lapin in `amqp` (and where `cli` tests brokers and
 //!   workers), rdkafka in `kafka`, rusqlite in `journal/sqlite`, the YAML crate in `load` and
 //!   `settings/text`, the CEL crate in `engine/expression`, `config` in `settings`, tonic in
 //!   `grpc`, prost there and in `traces`, `sd_notify` in `service`.
-//! - One table has the jobs that take input: `actors/routes.rs`, the only `DashMap`. The router
-//!   alone writes it. The path of replies reads no disk: the archive reads for the router.
+//! - One table has the jobs that take input: `actors/routes.rs`, the only `DashMap`. Only the
+//!   router writes it. The path of replies does not read from disk: the archive reads for the
+//!   router.
 //! - Actors send each other inputs. Other state that threads share is an atomic, or is behind a
 //!   lock in one of the files that `tests/fast/floors.rs` lists, each with what its lock guards.
-//!   The engine has no lock; the router and the jobs own none, and hold one only to look something
-//!   up or to count.
-//! - Only `clock.rs` reads the wall clock and creates random ids, and every measured duration
-//!   begins with one of its instants.
+//!   The engine has no lock. The router and the jobs own none, and hold those of others only for a
+//!   lookup or to count.
+//! - Only `clock.rs` reads the wall clock and creates random ids. Every measured duration begins
+//!   with one of its instants.
 //! - Release code behaves the same under test, except at the named points of [`faults`], which do
 //!   nothing without the feature `failpoints`. Tests replace parts instead
 //!   ([`actors::manager::Parts`]: buses, rules, wiring), and may run all actors on one thread.

@@ -1,4 +1,4 @@
-//! The binary: arguments → settings → manager → exit code.
+//! The binary: reads the arguments, runs the daemon or a client command, and returns the exit code.
 
 use anyhow::{Context, Result};
 use clap::FromArgMatches;
@@ -43,9 +43,13 @@ const EXIT_UNREACHABLE: u8 = 3;
 /// The exit code of `wait` after its time limit.
 const EXIT_TIMEOUT: u8 = 4;
 
-/// How long a stop may take beyond `shutdown.grace` before it is aborted. In this time the manager
+/// How long a stop may take beyond its grace period before it is aborted. In this time the manager
 /// closes what did not end within the grace period.
 const STOP_OVERTIME: Duration = Duration::from_secs(2);
+
+/// The minimum limit of open files: for the journal and its readers, threads, brokers, and a few
+/// connections.
+const OPEN_FILES_MIN: u64 = 128;
 
 fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
@@ -56,16 +60,16 @@ fn main() -> ExitCode {
     let run_daemon = |arguments: &ServeArguments, out: &mut dyn Write| {
         serve(arguments, out).map_err(|error| ClientError::Refused(format!("{error:#}")))
     };
-    let code = to_exit_code(cli::run(arguments, run_daemon, &mut out));
+    let code = report_result(cli::run(arguments, run_daemon, &mut out));
     log::flush();
     code
 }
 
-/// Returns the exit code of a command, and prints its error.
-fn to_exit_code(result: Result<ExitCode, ClientError>) -> ExitCode {
+/// Returns the exit code of a command. Prints its error, if it has one.
+fn report_result(result: Result<ExitCode, ClientError>) -> ExitCode {
     let (error, code) = match result {
         Ok(code) => return code,
-        // The reader of the output has enough of it (`| head`).
+        // The reader of the output has closed its pipe, as in `| head`.
         Err(ClientError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
             return ExitCode::SUCCESS;
         }
@@ -80,7 +84,7 @@ fn to_exit_code(result: Result<ExitCode, ClientError>) -> ExitCode {
     code
 }
 
-/// Runs the daemon with its arguments until it stops.
+/// Runs the daemon until it stops, or only prints its settings if the arguments say so.
 fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     log::start()?;
     let mut settings = {
@@ -120,34 +124,30 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
 }
 
-/// How many open files the manager needs at least: for the journal and its readers, threads,
-/// brokers, and a few connections.
-const FILES_MIN: u64 = 128;
-
-/// Returns an error if the limit of open files is too low for the first calls.
+/// Returns an error if the process may open fewer files than [`OPEN_FILES_MIN`].
 fn check_open_files_limit() -> Result<()> {
-    let files_max = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let open_files_max = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     anyhow::ensure!(
-        files_max >= FILES_MIN,
-        "the process may have {files_max} open files, and needs {FILES_MIN} at least, one more for \
-         each connection: raise the limit (ulimit -n 65536; LimitNOFILE=65536 in a unit of \
-         systemd; --ulimit nofile=65536 of a container)"
+        open_files_max >= OPEN_FILES_MIN,
+        "the process may have {open_files_max} open files, and needs {OPEN_FILES_MIN} at least, \
+         one more for each connection: raise the limit (ulimit -n 65536; LimitNOFILE=65536 in a \
+         unit of systemd; --ulimit nofile=65536 of a container)"
     );
     Ok(())
 }
 
-/// Logs when `/readyz` first reports readiness.
+/// Logs the first time that `/readyz` reports readiness.
 async fn log_when_ready(manager: ManagerHandle) {
     manager.health().wait_until_ready().await;
     tracing::info!("ready");
 }
 
-/// A journal that is removed when the process ends. It is a file in a directory of its own, because
-/// readers open it by name.
+/// The directory of a journal that is removed when the process ends. Such a journal is a file too,
+/// because readers open it by name.
 struct TemporaryJournal(PathBuf);
 
 impl TemporaryJournal {
-    /// Creates the directory, and sets the journal of the settings to a file in it.
+    /// Creates the directory, and sets the journal's file in the settings to a file in it.
     fn create(settings: &mut Settings) -> Result<TemporaryJournal> {
         let directory =
             std::env::temp_dir().join(format!("workflow-manager-{}", std::process::id()));
@@ -177,8 +177,8 @@ impl Drop for TemporaryJournal {
     }
 }
 
-/// Returns whether a step on the default bus sends messages to workers, and not to the call queue
-/// of one of these workflows.
+/// Returns whether a step sends messages to workers on the default bus. The steps that call one of
+/// these workflows do not.
 fn needs_external_workers(definitions: &[Arc<Definition>]) -> bool {
     let call_queues: Vec<String> =
         definitions.iter().map(|definition| Definition::call_queue(&definition.name)).collect();
@@ -192,19 +192,20 @@ fn needs_external_workers(definitions: &[Arc<Definition>]) -> bool {
 async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<ExitCode> {
     let listen = settings.http.listen;
     let bus = match settings.amqp_bus(settings.default_bus()) {
-        None => settings.default_bus().to_owned(),
         Some(amqp) => amqp.server.to_string(),
+        None => settings.default_bus().to_owned(),
     };
+    let stop_grace = settings.shutdown.grace.0 + drain_time(&settings);
     let mut signals = Signals::for_stop()?;
     warn_of_ignored_signals()?;
     let hang_up = signal(SignalKind::hangup())?;
-    let stop_sender = abort_late_stops(settings.shutdown.grace.0 + drain_time(&settings))?;
+    let stop_sender = abort_late_stops(stop_grace)?;
     let service = SystemdNotifier::from_env();
     service.notify_recovering(&settings.journal.file);
-    let stop_max = settings.shutdown.grace.0 + drain_time(&settings) + STOP_OVERTIME;
     let cannot_listen =
         || format!("cannot listen on {listen}; choose another address with --listen");
-    // The socket is bound before the journal is opened, so that a failed start does not change it.
+    // The socket is bound before the journal is opened, so that a start that fails for its address
+    // leaves the journal unchanged.
     let socket = api::bind(listen).with_context(cannot_listen)?;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
     let state = ApiState::new(&manager);
@@ -219,11 +220,12 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let ((server, address), grpc) = match servers {
         Ok(servers) => servers,
         Err(error) => {
-            // The journal must be closed properly.
+            // A stop closes the journal properly.
             manager.stop().await;
             return Err(error);
         }
     };
+    // Without gRPC there is nothing to stop.
     #[cfg(not(feature = "grpc"))]
     let () = grpc;
     let server_handle = server.handle();
@@ -249,9 +251,9 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
             ExitCode::FAILURE
         }
     };
-    // An error means that a signal has begun the stop, which drops the receiver.
+    // An error means that a signal began the stop: the receiver was dropped then.
     let _ = stop_sender.send(());
-    service.notify_stopping(stop_max);
+    service.notify_stopping(stop_grace + STOP_OVERTIME);
     state.feeds.close();
     #[cfg(feature = "grpc")]
     if let Some(grpc) = grpc {
@@ -265,7 +267,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     Ok(code)
 }
 
-/// Starts a task that logs signals without a meaning for the manager.
+/// Starts a task that logs each signal that the manager ignores.
 fn warn_of_ignored_signals() -> Result<()> {
     let mut signals = Signals::for_ignored()?;
     actix_rt::spawn(async move {
@@ -296,7 +298,7 @@ async fn reload_on_hang_up(mut hang_up: Signal, reloader: Reloader, systemd: Arc
     }
 }
 
-/// Starts the gRPC server for workers. Returns `None` if it is disabled.
+/// Starts the gRPC server for workers; `None`: it is disabled.
 #[cfg(feature = "grpc")]
 async fn start_grpc(state: Arc<ApiState>) -> Result<Option<GrpcServer>> {
     let listen = state.settings.grpc.listen;
@@ -310,15 +312,16 @@ async fn start_grpc(state: Arc<ApiState>) -> Result<Option<GrpcServer>> {
     Ok(server)
 }
 
-/// Returns how long gRPC workers may finish their messages at a stop before the manager stops.
+/// Returns how long workers over gRPC may take at a stop to finish their messages. It precedes
+/// `shutdown.grace`.
 fn drain_time(settings: &Settings) -> Duration {
     settings.grpc.listen.map_or(Duration::ZERO, |_| settings.grpc.drain.0)
 }
 
-/// Starts a thread that ends the process if a stop takes longer than `grace` and
-/// [`STOP_OVERTIME`]. A signal or the returned sender begins the stop. As in a crash, nothing is
-/// lost. The thread is its own, because the other threads may hang.
-fn abort_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
+/// Starts a thread that ends the process if a stop takes longer than `stop_grace` and
+/// [`STOP_OVERTIME`] together. The stop begins with a signal, or with a message to the returned
+/// sender. As in a crash, nothing is lost. It is a thread of its own because the others may hang.
+fn abort_late_stops(stop_grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
     let (sender, mut stop_requests) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = {
@@ -328,10 +331,11 @@ fn abort_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
     let watch = async move {
         tokio::select! {
             _ = signals.next() => {}
+            // Without a request, the sender was dropped: the start failed.
             request = stop_requests.recv() => if request.is_none() { return },
         }
-        tokio::time::sleep(grace + STOP_OVERTIME).await;
-        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        tokio::time::sleep(stop_grace + STOP_OVERTIME).await;
+        let grace_ms = u64::try_from(stop_grace.as_millis()).unwrap_or(u64::MAX);
         tracing::error!(
             grace_ms,
             "a thread does not end: the process ends without it, and the next start recovers"

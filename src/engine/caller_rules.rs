@@ -24,7 +24,7 @@ impl Job {
     }
 
     /// Returns whether the step called `name` waits for the reply to `attempt`, whose message was
-    /// sent to `queue`.
+    /// sent to `queue`. It verifies that the step is the sender of a call.
     pub fn is_awaiting_reply(&self, name: &str, attempt: u32, queue: &str) -> bool {
         let Some(step) = self.graph().find_index(name).filter(|_| self.accepts_replies()) else {
             return false;

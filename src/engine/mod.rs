@@ -1,18 +1,20 @@
-//! The engine: decides what follows from each event of a job, and leaves it to others to act. It is
-//! plain data and pure functions: no clock, no randomness, no I/O, no logs, no async.
+//! The engine: decides what follows from each input of a job, and leaves it to other crates to
+//! carry out the effects. It consists of plain data and pure functions: no clock, no randomness, no
+//! I/O, no logs, no async.
 //!
 //! ```text
 //! Job::create(origin, message, ctx)   -> (Job, Decision)  a new job, and what follows immediately
 //! job.handle_input(input, ctx)        -> Decision         decide and evolve, repeated until
 //!                                                         nothing more follows
 //! Job::recover(origin, message, rows) -> Job              the fold of `evolve` over the journal
-//! job.open_effects()                  -> effects          what may have been lost with the process
+//! job.open_effects()                  -> effects          what may have been lost in a crash
 //! ```
 //!
 //! Internally, `decide(&self, input)` returns entries and changes nothing, [`Job::evolve`] applies
-//! an entry, and [`Job::effects`] returns the effects of an entry. [`decision`] contains the loop.
+//! an entry, and [`Job::effects`] returns the effects of an entry. The loop around them is in
+//! [`decision`].
 //!
-//! The files, data first. Each imports only from those above it:
+//! The files, data first. Each file imports only from files before it in this table:
 //!
 //! | files | content |
 //! |---|---|
@@ -21,9 +23,9 @@
 //! | `caller`, `cause` | the callers of a job; why a child job failed |
 //! | `queue_declaration` | the declarations of queues |
 //! | `expression`, `definition`, `origin` | conditions, graphs, the origins of jobs |
-//! | `entry`, `input`, `effect` | events that are recorded, inputs and outputs of decisions |
+//! | `entry`, `input`, `effect` | recorded events; the inputs of decisions, and their effects |
 //! | `value_bytes` | the size of the values that a job holds |
-//! | `fanout`, `step`, `job` | the state of a job and its parts |
+//! | `fanout`, `step`, `job` | the states of a fan-out, a step and a job |
 //! | `openapi` | schemas for the OpenAPI document |
 //! | `reply`, `evolve` | parsing of replies; changes of a job |
 //! | `effects`, `recover` | the effects of entries; recovery after a restart |
@@ -34,7 +36,7 @@
 //!
 //! - Only [`Job::evolve`] changes a job.
 //! - An [`Entry`] records the outcome of a decision, so a replay never decides again.
-//! - The effects of a [`Decision`] may be carried out only after its row is committed.
+//! - The effects of a [`Decision`] may be carried out only after its entries are committed.
 
 mod advance;
 mod caller;

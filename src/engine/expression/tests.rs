@@ -1,3 +1,5 @@
+//! Tests of conditions: their results, their errors, and their limits.
+
 mod comparisons;
 
 use super::*;
@@ -5,29 +7,31 @@ use crate::json::Message;
 use proptest::prelude::*;
 use std::cell::Cell;
 
-/// A job of two steps, `split` and `count-words`.
-struct World {
+/// The variables of a job of two steps, `split` and `count-words`.
+struct TestScope {
     input: Message,
     job: Message,
+    /// The output of `split`.
     output: Message,
-    inputs_built: Cell<usize>,
+    /// How often `input` was read.
+    input_reads: Cell<usize>,
 }
 
-impl World {
-    fn new(input: &str) -> World {
+impl TestScope {
+    fn new(input: &str) -> TestScope {
         let message = |text: &str| Message::parse(text.as_bytes()).expect("a message");
-        World {
+        TestScope {
             input: message(input),
             job: message(r#"{"book":"Ulysses"}"#),
             output: message(r#"{"count":3}"#),
-            inputs_built: Cell::new(0),
+            input_reads: Cell::new(0),
         }
     }
 }
 
-impl Scope for World {
+impl Scope for TestScope {
     fn input(&self) -> Message {
-        self.inputs_built.set(self.inputs_built.get() + 1);
+        self.input_reads.set(self.input_reads.get() + 1);
         self.input.clone()
     }
 
@@ -64,7 +68,7 @@ fn evaluate(expression: &Expression, scope: &dyn Scope) -> Result<bool, String> 
 }
 
 fn evaluate_text(text: &str) -> Result<bool, String> {
-    evaluate(&Expression::parse(text).expect(text), &World::new(INPUT))
+    evaluate(&Expression::parse(text).expect(text), &TestScope::new(INPUT))
 }
 
 #[test]
@@ -104,7 +108,7 @@ fn conditions_have_the_results_that_cel_defines() {
         "int('3') + 1 == 4 && string(3) == '3' && double('1.5') == 1.5 && uint(3) == 3u \
          && bool('true')",
         "(input.count > 3 ? 'many' : 'few') == 'many'",
-        "input.count\n  == 4 // so many",
+        "input.count\n  == 4 // a comment",
     ] {
         assert_eq!(evaluate_text(text), Ok(true), "{text}");
         assert_eq!(evaluate_text(&format!("!({}\n)", text)), Ok(false), "{text}");
@@ -112,7 +116,7 @@ fn conditions_have_the_results_that_cel_defines() {
 }
 
 #[test]
-fn a_condition_without_a_result_has_a_reason_of_one_sentence() {
+fn a_condition_without_a_result_has_an_error_of_one_sentence() {
     let cases = [
         ("input.nothing > 3", "no such key: nothing"),
         ("steps['nowhere'].state == ''", "no such key: nowhere"),
@@ -150,7 +154,7 @@ fn a_condition_without_a_result_has_a_reason_of_one_sentence() {
 }
 
 #[test]
-fn a_text_that_is_no_condition_is_refused_with_its_position() {
+fn an_invalid_text_is_refused_with_the_position_of_the_error() {
     let cases = [
         ("", "1:1 is empty; expected a condition, such as `input.count > 0`"),
         (" \n ", "2:2 is empty; expected a condition, such as `input.count > 0`"),
@@ -246,11 +250,7 @@ fn the_steps_that_an_expression_names_are_returned() {
     );
     assert_eq!(steps("has(steps.a.output) && size(steps[input.x].output) > 0"), ["a"]);
     assert_eq!(steps("input.steps.a && job['steps'].a"), Vec::<String>::new());
-    assert_eq!(
-        steps("input.l.all(steps, steps.a)"),
-        Vec::<String>::new(),
-        "there it is the loop's variable"
-    );
+    assert!(steps("input.l.all(steps, steps.a)").is_empty(), "`steps` is the loop's variable");
 }
 
 #[test]
@@ -279,55 +279,53 @@ fn a_key_or_state_that_no_step_has_is_a_mistake() {
         [format!("4 a step has no \"sate\", {keys}; did you mean \"state\"?")]
     );
     assert_eq!(mistakes("steps.a.outputs.n == 1 && steps.b['x'] == 1").len(), 2);
-    for right in [
+    for correct in [
         "steps.a.state in ['completed', input.word]",
         "steps.a.state == input.word",
         "steps.a.output.state == 'done'",
         "steps.a.status == 'done'",
         "input.l.all(steps, steps.a.state == 'done' && steps.a.sate)",
     ] {
-        assert_eq!(mistakes(right), [""; 0], "{right}");
+        assert_eq!(mistakes(correct), [""; 0], "{correct}");
     }
 }
 
 #[test]
-fn data_that_is_not_named_is_not_built() {
-    let evaluate = |text, world| evaluate(&Expression::parse(text).expect(text), world);
-    let world = World::new(INPUT);
-    assert_eq!(evaluate("steps.split.state == 'completed' && job.book != ''", &world), Ok(true));
-    assert_eq!(world.inputs_built.get(), 0);
-    assert_eq!(evaluate("input.count == 4 && input.flag", &world), Ok(true));
-    assert_eq!(world.inputs_built.get(), 1);
-    // A million and a half values, of which one is named.
-    let large = World::new(&format!(
+fn data_that_a_condition_does_not_name_is_not_built() {
+    let evaluate = |text, scope| evaluate(&Expression::parse(text).expect(text), scope);
+    let scope = TestScope::new(INPUT);
+    assert_eq!(evaluate("steps.split.state == 'completed' && job.book != ''", &scope), Ok(true));
+    assert_eq!(scope.input_reads.get(), 0);
+    assert_eq!(evaluate("input.count == 4 && input.flag", &scope), Ok(true));
+    assert_eq!(scope.input_reads.get(), 1);
+    // 1.5 million values, of which the first condition reads one.
+    let large = TestScope::new(&format!(
         r#"{{"a":{{"large":[{}0],"n":1}},"odd":1e999}}"#,
         "[],".repeat(1_500_000)
     ));
     assert_eq!(evaluate("input.a.n == 1 && has(input.a.large) && !has(input.b)", &large), Ok(true));
     assert_eq!(evaluate("size(input.a) == 2", &large), Err(TOO_COSTLY.to_owned()));
-    assert_eq!(
-        evaluate("size(input.a) == 2 || true", &large),
-        Err(TOO_COSTLY.to_owned()),
-        "a refusal is no operand"
-    );
-    assert!(
-        evaluate("input.odd > 1.0", &large)
-            .expect_err("no double")
-            .starts_with("cannot read the value of \"odd\": number out of range")
-    );
+    // `||` does not hide an exhausted budget.
+    assert_eq!(evaluate("size(input.a) == 2 || true", &large), Err(TOO_COSTLY.to_owned()));
+    let error = evaluate("input.odd > 1.0", &large).expect_err("no double");
+    assert!(error.starts_with("cannot read the value of \"odd\": number out of range"), "{error}");
 }
 
 const TOO_COSTLY: &str = "takes more than 200000 operations with this data; look at less of it";
 
 #[test]
 fn the_cost_of_an_evaluation_is_limited() {
-    let world =
-        World::new(&format!(r#"{{"l":[{}0],"s":"{}"}}"#, "1,".repeat(2_000), "x".repeat(100_000)));
-    let evaluate = |text: &str| evaluate(&Expression::parse(text).expect(text), &world);
+    let scope = TestScope::new(&format!(
+        r#"{{"l":[{}0],"s":"{}"}}"#,
+        "1,".repeat(2_000),
+        "x".repeat(100_000)
+    ));
+    let evaluate = |text: &str| evaluate(&Expression::parse(text).expect(text), &scope);
     assert_eq!(evaluate("input.l.all(x, x < 2) && input.l.map(x, x + 1).size() == 2001"), Ok(true));
     assert_eq!(evaluate("input.l.exists(x, x + 1 == 0)"), Ok(false));
-    let doubled = |start: &str, double: &str| {
-        format!("size({start}{}) > 0", format!(".map(x, {double})").repeat(DEPTH_MAX - 10))
+    // The result grows exponentially: each `map` doubles each element.
+    let doubled = |list: &str, body: &str| {
+        format!("size({list}{}) > 0", format!(".map(x, {body})").repeat(DEPTH_MAX - 10))
     };
     for text in [
         "input.l.all(x, input.l.all(y, x + y < 9))".to_owned(),
@@ -381,7 +379,7 @@ fn hostile_texts_are_refused_or_limited() {
     assert_eq!(
         evaluate_text(&format!("{}true", "!".repeat(900))),
         Ok(true),
-        "pairs of `!` are nothing"
+        "pairs of `!` cancel each other"
     );
     let deep = |levels: usize| "1 + ".repeat(levels) + "1 > 0";
     assert_eq!(evaluate_text(&deep(DEPTH_MAX - 3)), Ok(true));
@@ -389,17 +387,17 @@ fn hostile_texts_are_refused_or_limited() {
         Expression::parse(&deep(DEPTH_MAX)).expect_err("too deep").message,
         "nests deeper than 64 levels; a chain of operators nests one level for each"
     );
-    assert_eq!(evaluate_text(&("true && ".repeat(400) + "true")), Ok(true), "logic is balanced");
-    let nested = World::new(&format!("{{\"a\":{}{}}}", "[".repeat(126), "]".repeat(126)));
+    assert_eq!(evaluate_text(&("true && ".repeat(400) + "true")), Ok(true), "a balanced tree");
+    let nested = TestScope::new(&format!("{{\"a\":{}{}}}", "[".repeat(126), "]".repeat(126)));
     let equal = Expression::parse("[input.a] == [input.a]").expect("parses");
     assert_eq!(evaluate(&equal, &nested), Ok(true));
 }
 
 #[test]
-fn a_condition_is_shared_and_stored() {
-    fn shared<T: Send + Sync + Clone>(_: &T) {}
+fn a_condition_can_be_shared_between_threads_and_stored() {
+    fn assert_shareable<T: Send + Sync + Clone>(_: &T) {}
     let expression = Expression::parse("input.n > 3").expect("parses");
-    shared(&expression);
+    assert_shareable(&expression);
     let stored = serde_json::to_string(&expression).expect("serialises");
     assert_eq!(stored, r#""input.n > 3""#);
     assert_eq!(serde_json::from_str::<Expression>(&stored).expect("parses"), expression);
@@ -480,7 +478,7 @@ const PIECES: &[&str] = &[
 ];
 
 /// Generates random expressions that follow the grammar, of any types.
-fn grammatical() -> impl Strategy<Value = String> {
+fn grammatical_expression() -> impl Strategy<Value = String> {
     const LEAVES: &[&str] = &[
         "input",
         "job",
@@ -522,25 +520,25 @@ fn grammatical() -> impl Strategy<Value = String> {
         &["size", "int", "uint", "double", "string", "bool", "bytes", "type"];
     const METHODS: &[&str] = &["contains", "startsWith", "endsWith"];
     const LOOPS: &[&str] = &["all", "exists", "exists_one", "map", "filter"];
-    prop::sample::select(LEAVES).prop_map(str::to_owned).prop_recursive(6, 40, 3, |inner| {
-        let pair = || (inner.clone(), inner.clone());
+    prop::sample::select(LEAVES).prop_map(str::to_owned).prop_recursive(6, 40, 3, |operand| {
+        let pair = || (operand.clone(), operand.clone());
         prop_oneof![
             (pair(), prop::sample::select(OPERATORS))
                 .prop_map(|((a, b), operator)| format!("({a} {operator} {b})")),
-            (inner.clone(), prop::sample::select(FUNCTIONS))
+            (operand.clone(), prop::sample::select(FUNCTIONS))
                 .prop_map(|(a, function)| format!("{function}({a})")),
             (pair(), prop::sample::select(METHODS))
                 .prop_map(|((a, b), method)| format!("({a}).{method}({b})")),
             (pair(), prop::sample::select(LOOPS))
                 .prop_map(|((a, b), name)| format!("({a}).{name}(x, {b})")),
-            (pair(), inner.clone()).prop_map(|((a, b), c)| format!("({a} ? {b} : {c})")),
+            (pair(), operand.clone()).prop_map(|((a, b), c)| format!("({a} ? {b} : {c})")),
             pair().prop_map(|(a, b)| format!("({a})[{b}]")),
             pair().prop_map(|(a, b)| format!("[{a}, {b}]")),
             pair().prop_map(|(a, b)| format!("{{{a}: {b}}}")),
-            inner.clone().prop_map(|a| format!("!({a})")),
-            inner.clone().prop_map(|a| format!("-({a})")),
-            inner.clone().prop_map(|a| format!("has(({a}).count)")),
-            inner.clone().prop_map(|a| format!("({a}).n")),
+            operand.clone().prop_map(|a| format!("!({a})")),
+            operand.clone().prop_map(|a| format!("-({a})")),
+            operand.clone().prop_map(|a| format!("has(({a}).count)")),
+            operand.clone().prop_map(|a| format!("({a}).n")),
         ]
     })
 }
@@ -552,8 +550,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Any text is refused with a position in it, or it can be evaluated: to a truth value or to
-    /// one sentence.
+    /// Any text is refused with a position in it, or it can be evaluated: to a boolean, or to an
+    /// error of one sentence.
     #[test]
     fn any_text_is_refused_or_evaluated(
         pieces in prop::collection::vec(prop::sample::select(PIECES), 0..25)
@@ -577,7 +575,7 @@ proptest! {
                 );
             }
             Ok(expression) => {
-                if let Err(reason) = evaluate(&expression, &World::new(INPUT)) {
+                if let Err(reason) = evaluate(&expression, &TestScope::new(INPUT)) {
                     prop_assert!(!reason.is_empty() && !reason.contains('\n'), "{text}: {reason}");
                     prop_assert!(!reason.starts_with("cannot be evaluated"), "{text} panics");
                 }
@@ -585,13 +583,13 @@ proptest! {
         }
     }
 
-    /// Whatever the types, an evaluation returns a truth value or one sentence.
+    /// Whatever the types, an evaluation returns a boolean, or an error of one sentence.
     #[test]
-    fn any_expression_is_evaluated(inner in grammatical()) {
-        // Within a loop, so that `x` is known; twice, so that results of all types are compared.
-        let text = format!("['a', 1].exists(x, {inner} == {inner})");
+    fn any_expression_is_evaluated(operand in grammatical_expression()) {
+        // In a loop, which declares `x`. Compared with itself, to compare values of all types.
+        let text = format!("['a', 1].exists(x, {operand} == {operand})");
         if let Ok(expression) = Expression::parse(&text)
-            && let Err(reason) = evaluate(&expression, &World::new(INPUT))
+            && let Err(reason) = evaluate(&expression, &TestScope::new(INPUT))
         {
             prop_assert!(!reason.is_empty() && !reason.contains('\n'), "{text}: {reason}");
             prop_assert!(!reason.starts_with("cannot be evaluated"), "{text} panics");

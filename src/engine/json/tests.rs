@@ -1,9 +1,13 @@
+//! Tests of lossless JSON: parsing, merging, and the elements of lists.
+
 use super::*;
 
+/// Parses a message that must be valid.
 fn message(text: &str) -> Message {
     Message::parse(text.as_bytes()).expect(text)
 }
 
+/// Creates a JSON string.
 fn string(text: &str) -> Json {
     Json(serde_json::Value::from(text).to_string().into())
 }
@@ -19,7 +23,7 @@ fn values_are_kept_byte_for_byte() {
 }
 
 #[test]
-fn a_message_is_the_same_after_serialization() {
+fn a_message_is_unchanged_by_serialization() {
     let text = r#"{"k":1e400,"l":[{"b":1,"a":2}],"é\n":"\u0000"}"#;
     let stored = serde_json::to_string(&message(text)).expect("serialises");
     let loaded: Message = serde_json::from_str(&stored).expect("parses");
@@ -46,28 +50,29 @@ fn a_body_that_is_no_object_is_refused_with_its_kind() {
 }
 
 #[test]
-fn errors_of_invalid_json_are_in_plain_language() {
+fn errors_of_invalid_json_use_words_that_users_understand() {
     let error = |body: &[u8]| Message::parse(body).expect_err("no message").to_string();
-    for (mark, encoding) in [
+    for (body, encoding) in [
         (&b"\xef\xbb\xbf{}"[..], "UTF-8"),
         (b"\xff\xfe{\0}\0", "UTF-16 LE"),
         (b"\xfe\xff\0{\0}", "UTF-16 BE"),
     ] {
-        let message = error(mark);
+        let message = error(body);
         assert!(message.contains(&format!("a byte-order mark of {encoding}")), "{message}");
     }
-    for word in ["nope", "None", "trux", "{\"a\": nil}", "{\"a\":[True]}"] {
-        let message = error(word.as_bytes());
+    for text in ["nope", "None", "trux", "{\"a\": nil}", "{\"a\":[True]}"] {
+        let message = error(text.as_bytes());
         assert!(message.contains("expected") && !message.contains("ident"), "{message}");
     }
-    for key in [r#"{"\ud800":1}"#, r#"{"\udc00":1}"#, r#"{"\ud800x":1}"#, r#"{"\ud800\u0041":1}"#] {
-        let message = error(key.as_bytes());
-        assert!(message.contains("half a surrogate pair"), "{key}: {message}");
+    for text in [r#"{"\ud800":1}"#, r#"{"\udc00":1}"#, r#"{"\ud800x":1}"#, r#"{"\ud800\u0041":1}"#]
+    {
+        let message = error(text.as_bytes());
+        assert!(message.contains("half a surrogate pair"), "{text}: {message}");
     }
 }
 
 #[test]
-fn half_a_surrogate_pair_is_kept_in_values_and_is_no_string() {
+fn half_a_surrogate_pair_is_kept_in_values_but_cannot_be_read_as_a_string() {
     for text in [
         r#"{"k":"\ud800"}"#,
         r#"{"k":["\udfff","a\ud83d"]}"#,
@@ -83,8 +88,8 @@ fn half_a_surrogate_pair_is_kept_in_values_and_is_no_string() {
     assert_eq!(read(r#"{"k":"\ud83d\ude00"}"#), Ok("😀".to_owned()));
     assert_eq!(read(r#"{"k":"x\ud83d"}"#), Err(StringError::LoneSurrogate));
     assert_eq!(read(r#"{"k":7}"#), Err(StringError::Kind(JsonKind::Number)));
-    let items = message(r#"{"l":["\ud800",{"id":"\udc00"}]}"#);
-    let items = Elements::parse(items.get("l").expect("the key exists")).expect("an array");
+    let with_list = message(r#"{"l":["\ud800",{"id":"\udc00"}]}"#);
+    let items = Elements::parse(with_list.get("l").expect("the key exists")).expect("an array");
     assert_eq!(items.get(0).text(), r#""\ud800""#);
     assert!(find_item_uuid(&items.get(0)).is_none() && find_item_uuid(&items.get(1)).is_none());
 }
@@ -103,10 +108,11 @@ fn the_nesting_limit_is_exact() {
 #[test]
 fn the_last_value_of_a_duplicate_key_counts_in_small_and_large_messages() {
     assert_eq!(message(r#"{"k":1,"l":0,"k":2}"#).to_text(), r#"{"k":2,"l":0}"#);
-    let many: Vec<String> = (0..40).map(|n| format!("\"k{}\":{n}", n % 20)).collect();
-    let merged = message(&format!("{{{}}}", many.join(",")));
-    assert_eq!(merged.len(), 20);
-    assert_eq!(merged.get("k3").map(Json::text), Some("23"));
+    // 20 keys, each of them twice: more than LINEAR_KEYS_MAX.
+    let pairs: Vec<String> = (0..40).map(|n| format!("\"k{}\":{n}", n % 20)).collect();
+    let large = message(&format!("{{{}}}", pairs.join(",")));
+    assert_eq!(large.len(), 20);
+    assert_eq!(large.get("k3").map(Json::text), Some("23"));
 }
 
 #[test]
@@ -134,23 +140,20 @@ fn elements_are_slices_of_the_text() {
     let input = message(r#"{"l":[ 1 , "a,b" ,{"x": [2]},null]}"#);
     let elements = Elements::parse(input.get("l").expect("the key exists")).expect("an array");
     let texts: Vec<String> =
-        (0..elements.count()).map(|i| elements.get(i).text().to_owned()).collect();
+        (0..elements.count()).map(|index| elements.get(index).text().to_owned()).collect();
     assert_eq!(texts, ["1", "\"a,b\"", "{\"x\": [2]}", "null"]);
     assert_eq!(Elements::parse(&string("abc")), Err(JsonKind::String));
 }
 
 #[test]
 fn the_uuid_of_an_item_is_found() {
+    let item = |text: &str| {
+        let parsed = message(&format!(r#"{{"item":{text}}}"#));
+        parsed.get("item").expect("the key exists").clone()
+    };
     let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
     assert!(find_item_uuid(&string(id)).is_some());
-    assert!(
-        find_item_uuid(
-            message(&format!(r#"{{"o":{{"a":1,"id":"{id}"}}}}"#)).get("o").expect("the key exists")
-        )
-        .is_some()
-    );
+    assert!(find_item_uuid(&item(&format!(r#"{{"a":1,"id":"{id}"}}"#))).is_some());
     assert!(find_item_uuid(&string("no")).is_none());
-    assert!(
-        find_item_uuid(message(r#"{"o":{"id":7}}"#).get("o").expect("the key exists")).is_none()
-    );
+    assert!(find_item_uuid(&item(r#"{"id":7}"#)).is_none());
 }

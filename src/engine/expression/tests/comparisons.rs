@@ -1,4 +1,4 @@
-//! Comparisons of integers with floating-point numbers in expressions.
+//! Tests of exact comparisons of integers with floating-point numbers in conditions.
 
 use super::evaluate_text;
 
@@ -20,11 +20,11 @@ fn integers_and_doubles_are_compared_without_rounding() {
     ] {
         assert_eq!(evaluate_text(text), Ok(true), "{text}");
     }
-    for (text, why) in [
+    for (text, expected) in [
         ("1 < double('NaN')", "`<` cannot be applied to int and double"),
         ("double('NaN') >= 1", "`>=` cannot be applied to double and int"),
     ] {
         let error = evaluate_text(text).expect_err(text);
-        assert!(error.contains(why), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
 }
