@@ -1,6 +1,8 @@
 //! The state of a fan-out step: which items have started, and what their child jobs have returned
-//! (docs/workflow-file.md). Applying the end of a child job takes O(n) for the n keys of its
-//! result, independent of the number of items.
+//! (docs/workflow-file.md).
+//!
+//! Applying the end of a child job takes O(n) for the n keys of its result, independent of the
+//! number of items.
 
 use super::definition::FanOutKeys;
 use super::entry::FanOutEntry;
@@ -52,7 +54,7 @@ pub struct FanOut {
     bytes_without_item: u64,
     /// The total size of the messages of active child jobs, in bytes.
     active_bytes: u64,
-    /// The total size of the results of ended child jobs, in bytes.
+    /// The total of [`result_bytes`] of the ended child jobs.
     gathered_bytes: usize,
 }
 
@@ -117,9 +119,11 @@ impl KeyOrder {
 
 /// The value under the list key of a step's input.
 pub(super) enum ListValue {
+    /// The elements of a list.
     Items(Elements),
     /// There is no such key, or its value is `null`.
     Missing,
+    /// The value is of another kind.
     NotAList(JsonKind),
 }
 
@@ -184,7 +188,7 @@ impl FanOut {
         self.next_index
     }
 
-    /// Returns the total size of the results of ended child jobs, in bytes; 0 once the step has
+    /// Returns the total of [`result_bytes`] of the ended child jobs; 0 once the step has
     /// completed.
     pub(super) fn gathered_bytes(&self) -> usize {
         self.gathered_bytes
@@ -245,7 +249,8 @@ impl FanOut {
             .unwrap_or_else(|| job.derive_child(step, index, self.first_salt))
     }
 
-    /// Returns the message of the child job at `index` (docs/workflow-file.md).
+    /// Returns the message of the child job at `index`, which must have an item
+    /// (docs/workflow-file.md).
     pub fn child_message(&self, index: u32) -> Message {
         let element = match &self.elements {
             Some(elements) => elements.get(index),
@@ -286,14 +291,14 @@ impl FanOut {
         self.rounds.get(&index).copied().unwrap_or(0)
     }
 
-    /// Returns whether `failed` child jobs are more than the task tolerates.
-    pub(super) fn exceeds_tolerance(&self, failed: u32) -> bool {
-        failed > self.keys.tolerate.failures_max(self.item_count)
+    /// Returns whether the task tolerates fewer failed child jobs than `failed_count`.
+    pub(super) fn exceeds_tolerance(&self, failed_count: u32) -> bool {
+        failed_count > self.keys.tolerate.failures_max(self.item_count)
     }
 
     /// Returns the indices of the child jobs that have started and have no result: a restart of the
     /// step retries them.
-    pub(super) fn unfinished(&self) -> impl Iterator<Item = u32> + '_ {
+    fn unfinished_children(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.next_index).filter(|index| {
             let slot = self.slots.get(*index as usize);
             matches!(slot, Some(Slot::Active | Slot::Failed | Slot::CutOff))
@@ -427,8 +432,8 @@ impl FanOut {
 
     /// Marks the started child jobs without a result as active again, and counts a retry of each.
     pub(super) fn mark_restarted(&mut self) {
-        let unfinished: Vec<u32> = self.unfinished().collect();
-        for index in unfinished {
+        let unfinished_children: Vec<u32> = self.unfinished_children().collect();
+        for index in unfinished_children {
             let slot = std::mem::replace(&mut self.slots[index as usize], Slot::Active);
             if slot != Slot::Active {
                 self.active_bytes += self.message_bytes(index);

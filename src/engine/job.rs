@@ -199,7 +199,8 @@ impl Job {
     }
 
     /// Returns the earliest time at which a deadline, a timeout or a retry of the job is due, which
-    /// is when [`Input::Timer`](super::Input::Timer) must be sent to it; `None`: nothing is due.
+    /// is when [`Input::Timer`](super::Input::Timer) must be sent to it; `None`: there is no such
+    /// time.
     pub fn next_timer(&self) -> Option<Timestamp> {
         self.next_timer_without(&UnreadReplies::new())
     }
@@ -236,7 +237,7 @@ impl Job {
     }
 
     /// Returns the job's result: the merged outputs of its last steps (docs/workflow-file.md).
-    /// Before the job completes, some outputs are missing.
+    /// Before the job completes, outputs may be missing.
     pub fn result(&self) -> Message {
         Message::merge(
             self.graph()
@@ -293,8 +294,8 @@ impl Job {
 
     /// Returns the steps whose message is sent, or being sent, and whose reply would be accepted.
     pub fn steps_awaiting_replies(&self) -> impl Iterator<Item = StepIndex> + '_ {
-        let is_waiting = self.awaited_replies > 0 && self.accepts_replies();
-        let steps = self.graph().indices().take_while(move |_| is_waiting);
+        let awaits_replies = self.awaited_replies > 0 && self.accepts_replies();
+        let steps = self.graph().indices().take_while(move |_| awaits_replies);
         steps.filter(|step| self.is_awaited(*step))
     }
 
