@@ -33,25 +33,26 @@ impl Job {
     /// Returns the entries whose effects may be lost if the process stops: unconfirmed messages,
     /// active child jobs, the report to the parent, the answers to callers.
     pub fn open_entries(&self) -> Vec<Entry> {
-        let mut open = Vec::new();
+        let mut open_entries = Vec::new();
         // This includes a failed job: its retry relies on the replies.
         if self.accepts_replies() {
             let unconfirmed = self
                 .graph()
                 .indices()
                 .filter(|step| self.is_awaited(*step) && !self.step(*step).confirmed);
-            open.extend(unconfirmed.map(|step| Entry::Step(step, StepEntry::Unconfirmed)));
+            open_entries.extend(unconfirmed.map(|step| Entry::Step(step, StepEntry::Unconfirmed)));
         }
-        open.extend(self.open_children().filter_map(|(step, index)| {
+        open_entries.extend(self.open_children().filter_map(|(step, index)| {
             let id = self.child_id(step, index)?;
             Some(Entry::FanOut(step, FanOutEntry::ChildStarted { index, id }))
         }));
         if self.state.is_ended() {
-            open.extend(self.origin.parent.map(|_| Entry::Job(JobEntry::ToldAgain)));
+            open_entries.extend(self.origin.parent.map(|_| Entry::Job(JobEntry::ToldAgain)));
             let callers = self.callers.waiting().filter_map(|index| self.callers.get(index));
-            open.extend(callers.map(|caller| Entry::Caller(CallerEntry::Joined(caller.clone()))));
+            open_entries
+                .extend(callers.map(|caller| Entry::Caller(CallerEntry::Joined(caller.clone()))));
         }
-        open
+        open_entries
     }
 
     /// Returns the effects of the [open entries](Job::open_entries).

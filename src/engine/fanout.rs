@@ -377,7 +377,7 @@ impl FanOut {
     /// earlier in the list has returned so far.
     pub(super) fn decide_completed(&self, index: u32, result: &Message) -> FanOutEntry {
         let mut item = None;
-        let mut others = Vec::new();
+        let mut other_values = Vec::new();
         for (position, (key, value)) in result.iter().enumerate() {
             let position = u16::try_from(position).unwrap_or(u16::MAX);
             if *key == self.keys.item_key {
@@ -385,10 +385,10 @@ impl FanOut {
             } else if *key != self.keys.list_key
                 && self.other_values.get(key).is_none_or(|(order, _)| index < order.child)
             {
-                others.push((position, key.clone(), value.clone()));
+                other_values.push((position, key.clone(), value.clone()));
             }
         }
-        FanOutEntry::ChildCompleted { index, item, others }
+        FanOutEntry::ChildCompleted { index, item, others: other_values }
     }
 
     /// Marks the child jobs `from..from + count` as started. `own_ids`: the ids that differ from

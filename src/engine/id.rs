@@ -261,28 +261,28 @@ mod tests {
 
     #[test]
     fn ids_of_calls_depend_on_every_part_and_its_boundaries() {
-        let first = JobId::from_call(&[b"w", b"ab", b"c"]);
-        assert_eq!(first, JobId::from_call(&[b"w", b"ab", b"c"]));
+        let id = JobId::from_call(&[b"w", b"ab", b"c"]);
+        assert_eq!(id, JobId::from_call(&[b"w", b"ab", b"c"]));
         for other in [
             JobId::from_call(&[b"w", b"a", b"bc"]),
             JobId::from_call(&[b"v", b"ab", b"c"]),
             JobId::from_call(&[b"w", b"ab"]),
         ] {
-            assert_ne!(first, other);
+            assert_ne!(id, other);
         }
     }
 
     #[test]
     fn ids_of_child_jobs_depend_on_step_index_and_salt_and_are_repeatable() {
         let job: JobId = ID.parse().expect("a uuid");
-        let first = job.derive_child("each", 0, 0);
-        assert_eq!(first, job.derive_child("each", 0, 0));
+        let id = job.derive_child("each", 0, 0);
+        assert_eq!(id, job.derive_child("each", 0, 0));
         for other in [
             job.derive_child("each", 1, 0),
             job.derive_child("other", 0, 0),
             job.derive_child("each", 0, 1),
         ] {
-            assert_ne!(first, other);
+            assert_ne!(id, other);
         }
     }
 }

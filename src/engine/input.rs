@@ -203,6 +203,7 @@ pub(super) mod reasons {
     pub(crate) const JOB_CANCELLED: &str = "the job it belongs to was cancelled";
     pub(crate) const STEP_FAILED: &str = "its step failed";
     pub(crate) const STEP_CANCELLED: &str = "its step was cancelled";
+    pub(crate) const STEP_RERUN: &str = "its step was rerun";
     pub(crate) const STEP_PAUSES: &str = "its step begins again after a pause";
 }
 

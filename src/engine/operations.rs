@@ -67,7 +67,7 @@ impl Job {
         let index = self.graph().find_index(step)?;
         if self.steps[index.as_usize()].state == StepState::Waiting {
             let text = format!(
-                "step \"{step}\" of job {} has not started: nothing of it can be done again",
+                "step \"{step}\" of job {} has not started: there is nothing to rerun",
                 self.origin.id
             );
             return Some(OperationError::Conflict(text));

@@ -253,9 +253,9 @@ mod tests {
             kind: None,
             arguments: Some([("x-max-length".into(), QueueArgument::Number(10))].into()),
         };
-        let both = limited.or(&quorum);
-        assert_eq!(both.to_string(), "quorum, x-max-length 10");
-        assert_eq!((quorum.or(&limited), both.check_consistency()), (both, None));
+        let merged = limited.or(&quorum);
+        assert_eq!(merged.to_string(), "quorum, x-max-length 10");
+        assert_eq!((quorum.or(&limited), merged.check_consistency()), (merged, None));
         let inconsistent = QueueDeclaration {
             kind: Some(QueueType::Quorum),
             arguments: Some([("x-max-priority".into(), QueueArgument::Number(10))].into()),

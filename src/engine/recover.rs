@@ -38,7 +38,7 @@ impl Job {
             }
         };
         if self.child_id(item.step, item.index) != Some(child.id()) {
-            return order_unless_ended(Instruction::Halt("its step was begun anew".into()));
+            return order_unless_ended(Instruction::Halt(reasons::STEP_RERUN.into()));
         }
         let tolerates_failure = self.graph().step(item.step).on_failure == OnFailure::Continue;
         match (self.state, run.state) {

@@ -143,7 +143,7 @@ pub fn shorten(text: &str) -> String {
 }
 
 /// Returns the candidate that is most similar to the misspelt `word`; `None`: none is similar
-/// enough. Candidates that differ only in naming style are the most similar (see [`normalize`]).
+/// enough. Candidates that differ only in naming style are the most similar.
 pub fn find_nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
