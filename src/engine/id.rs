@@ -18,6 +18,12 @@ const CHILD_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_0a52_9c1e_4d0b_8f7a_3c55_d1
 /// The UUID namespace of job ids that are derived from calls. It must never change.
 const CALL_NAMESPACE: Uuid = Uuid::from_u128(0x0f4d_6a39_71c2_4e58_9b1d_a2c6_40e7_5f13);
 
+/// The number of bytes of a child job's id that are a hash. The last four are the item's index.
+const HASH_BYTES: usize = 12;
+
+/// The length of a UUID in the form 8-4-4-4-12, in bytes.
+const HYPHENATED_LENGTH: usize = 36;
+
 impl JobId {
     /// Derives the id of the job that a call requests if its `message_id` is not a UUID. It is
     /// derived from `parts`: the same parts always give the same id.
@@ -47,39 +53,12 @@ impl JobId {
         bytes[HASH_BYTES..].copy_from_slice(&index.to_be_bytes());
         JobId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
-}
 
-/// The number of bytes of a child job's id that are a hash. The others are the item's index.
-const HASH_BYTES: usize = 12;
-
-/// The size of a UUID and a number, which are hashed with a step's name, in bytes.
-const HASHED_BYTES_MIN: usize = 16 + 4;
-
-/// Returns the span id of an attempt. It is derived, so that a message that is sent again carries
-/// the same one. It is never zero: the variant bits of the UUID are not.
-pub fn span_id(job: JobId, step: &str, attempt: u32) -> u64 {
-    hash_attempt(job, step, attempt).1
-}
-
-/// 2^64 divided by the golden ratio, made odd.
-const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// Returns the jitter of the backoff after a failed attempt, in units of 2^-64: pseudorandom, and
-/// the same after a restart.
-pub(super) fn retry_jitter(job: JobId, step: &str, attempt: u32) -> u64 {
-    let (high, low) = hash_attempt(job, step, attempt);
-    // The UUID's version and variant are fixed bits in both halves. Mixing the halves, and
-    // multiplying (Fibonacci hashing), leaves no fixed bits.
-    (high ^ low.rotate_left(32)).wrapping_mul(GOLDEN_RATIO)
-}
-
-/// Returns a hash of an attempt, as the two halves of a UUID of version 5.
-pub(super) fn hash_attempt(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
-    let mut name = Vec::with_capacity(HASHED_BYTES_MIN + step.len());
-    name.extend_from_slice(job.0.as_bytes());
-    name.extend_from_slice(&attempt.to_be_bytes());
-    name.extend_from_slice(step.as_bytes());
-    Uuid::new_v5(&CHILD_NAMESPACE, &name).as_u64_pair()
+    /// Parses only the form with hyphens, for ids that workers must repeat unchanged; `None`: the
+    /// text is no such UUID. Other forms would be different correlation ids of the same step.
+    pub fn parse_hyphenated(text: &str) -> Option<JobId> {
+        if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok().map(JobId) } else { None }
+    }
 }
 
 impl fmt::Display for JobId {
@@ -110,17 +89,6 @@ impl FromStr for JobId {
         };
         let uuid = uuid_text.and_then(|uuid_text| Uuid::try_parse(uuid_text).ok());
         uuid.map(JobId).ok_or_else(|| InvalidJobId(shorten(text)))
-    }
-}
-
-/// The length of a UUID in the form 8-4-4-4-12, in bytes.
-const HYPHENATED_LENGTH: usize = 36;
-
-impl JobId {
-    /// Parses only the form with hyphens, for ids that workers must repeat unchanged; `None`: the
-    /// text is no such UUID. Other forms would be different correlation ids of the same step.
-    pub fn parse_hyphenated(text: &str) -> Option<JobId> {
-        if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok().map(JobId) } else { None }
     }
 }
 
@@ -171,6 +139,36 @@ impl FromStr for CorrelationId {
             step: step.to_owned(),
         })
     }
+}
+
+/// The size of a UUID and a number, which are hashed with a step's name, in bytes.
+const HASHED_BYTES_MIN: usize = 16 + 4;
+
+/// Returns the span id of an attempt. It is derived, so that a message that is sent again carries
+/// the same one. It is never zero: it contains the variant bits of a UUID, which are not zero.
+pub fn span_id(job: JobId, step: &str, attempt: u32) -> u64 {
+    hash_attempt(job, step, attempt).1
+}
+
+/// 2^64 divided by the golden ratio, made odd.
+const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Returns the jitter of the backoff after a failed attempt, in units of 2^-64: pseudorandom, and
+/// the same after a restart.
+pub(super) fn retry_jitter(job: JobId, step: &str, attempt: u32) -> u64 {
+    let (high, low) = hash_attempt(job, step, attempt);
+    // The UUID's version and variant are fixed bits in both halves. Mixing the halves, and
+    // multiplying (Fibonacci hashing), leaves no fixed bits.
+    (high ^ low.rotate_left(32)).wrapping_mul(GOLDEN_RATIO)
+}
+
+/// Returns a hash of an attempt, as the two halves of a UUID of version 5.
+pub(super) fn hash_attempt(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
+    let mut name = Vec::with_capacity(HASHED_BYTES_MIN + step.len());
+    name.extend_from_slice(job.0.as_bytes());
+    name.extend_from_slice(&attempt.to_be_bytes());
+    name.extend_from_slice(step.as_bytes());
+    Uuid::new_v5(&CHILD_NAMESPACE, &name).as_u64_pair()
 }
 
 /// Returns whether `text` is a valid name of a workflow, task, step or queue:

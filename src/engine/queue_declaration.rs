@@ -82,35 +82,62 @@ enum ArgumentKind {
     OneOf(&'static [&'static str]),
 }
 
-/// The arguments that RabbitMQ knows: name, accepted values, and the only type of queue that may
-/// have it (`None`: any).
-const KNOWN_ARGUMENTS: &[(&str, ArgumentKind, Option<QueueType>)] = &[
-    ("x-consumer-timeout", ArgumentKind::Number(1, i64::MAX), None),
-    ("x-dead-letter-exchange", ArgumentKind::Text, None),
-    ("x-dead-letter-routing-key", ArgumentKind::Text, None),
-    (
+/// An argument that RabbitMQ knows.
+struct KnownArgument {
+    name: &'static str,
+    accepted: ArgumentKind,
+    /// The only type of queue that may have the argument; `None`: any type may.
+    only_type: Option<QueueType>,
+}
+
+const fn argument(
+    name: &'static str,
+    accepted: ArgumentKind,
+    only_type: Option<QueueType>,
+) -> KnownArgument {
+    KnownArgument { name, accepted, only_type }
+}
+
+/// The arguments that RabbitMQ knows.
+const KNOWN_ARGUMENTS: &[KnownArgument] = &[
+    argument("x-consumer-timeout", ArgumentKind::Number(1, i64::MAX), None),
+    argument("x-dead-letter-exchange", ArgumentKind::Text, None),
+    argument("x-dead-letter-routing-key", ArgumentKind::Text, None),
+    argument(
         "x-dead-letter-strategy",
         ArgumentKind::OneOf(&["at-most-once", "at-least-once"]),
         Some(QueueType::Quorum),
     ),
-    ("x-delivery-limit", ArgumentKind::Number(-1, i64::MAX), Some(QueueType::Quorum)),
-    ("x-expires", ArgumentKind::Number(1, i64::MAX), None),
-    ("x-max-length", ArgumentKind::Number(0, i64::MAX), None),
-    ("x-max-length-bytes", ArgumentKind::Number(0, i64::MAX), None),
-    ("x-max-priority", ArgumentKind::Number(1, 255), Some(QueueType::Classic)),
-    ("x-message-ttl", ArgumentKind::Number(0, i64::MAX), None),
-    (
+    argument("x-delivery-limit", ArgumentKind::Number(-1, i64::MAX), Some(QueueType::Quorum)),
+    argument("x-expires", ArgumentKind::Number(1, i64::MAX), None),
+    argument("x-max-length", ArgumentKind::Number(0, i64::MAX), None),
+    argument("x-max-length-bytes", ArgumentKind::Number(0, i64::MAX), None),
+    argument("x-max-priority", ArgumentKind::Number(1, 255), Some(QueueType::Classic)),
+    argument("x-message-ttl", ArgumentKind::Number(0, i64::MAX), None),
+    argument(
         "x-overflow",
         ArgumentKind::OneOf(&["drop-head", "reject-publish", "reject-publish-dlx"]),
         None,
     ),
-    ("x-queue-leader-locator", ArgumentKind::Text, None),
-    ("x-queue-mode", ArgumentKind::OneOf(&["default", "lazy"]), Some(QueueType::Classic)),
-    ("x-queue-version", ArgumentKind::Number(1, 2), Some(QueueType::Classic)),
-    ("x-quorum-initial-group-size", ArgumentKind::Number(1, i64::MAX), Some(QueueType::Quorum)),
-    ("x-quorum-target-group-size", ArgumentKind::Number(1, i64::MAX), Some(QueueType::Quorum)),
-    ("x-single-active-consumer", ArgumentKind::Flag, None),
+    argument("x-queue-leader-locator", ArgumentKind::Text, None),
+    argument("x-queue-mode", ArgumentKind::OneOf(&["default", "lazy"]), Some(QueueType::Classic)),
+    argument("x-queue-version", ArgumentKind::Number(1, 2), Some(QueueType::Classic)),
+    argument(
+        "x-quorum-initial-group-size",
+        ArgumentKind::Number(1, i64::MAX),
+        Some(QueueType::Quorum),
+    ),
+    argument(
+        "x-quorum-target-group-size",
+        ArgumentKind::Number(1, i64::MAX),
+        Some(QueueType::Quorum),
+    ),
+    argument("x-single-active-consumer", ArgumentKind::Flag, None),
 ];
+
+fn find_known_argument(name: &str) -> Option<&'static KnownArgument> {
+    KNOWN_ARGUMENTS.iter().find(|argument| argument.name == name)
+}
 
 impl QueueDeclaration {
     /// Returns whether nothing is set.
@@ -132,12 +159,13 @@ impl QueueDeclaration {
         let kind = self.kind?;
         let mut names = self.arguments.iter().flatten().map(|(name, _)| name);
         names.find_map(|name| {
-            let (_, _, only_kind) =
-                KNOWN_ARGUMENTS.iter().find(|(known_name, ..)| **known_name == **name)?;
-            let only_kind = only_kind.filter(|only_kind| *only_kind != kind)?;
-            let (kind, only_kind) = (kind.name(), only_kind.name());
-            let name = quote(name);
-            Some(format!("{name} is for {only_kind} queues alone, and this one is {kind}"))
+            let only_type = find_known_argument(name)?.only_type.filter(|only| *only != kind)?;
+            Some(format!(
+                "{} is for {} queues alone, and this one is {}",
+                quote(name),
+                only_type.name(),
+                kind.name()
+            ))
         })
     }
 }
@@ -146,8 +174,8 @@ impl QueueDeclaration {
 impl fmt::Display for QueueDeclaration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.kind.map(|kind| kind.name().to_owned());
-        let arguments = self.arguments.iter().flatten();
-        let arguments = arguments.map(|(name, value)| format!("{name} {value}"));
+        let pairs = self.arguments.iter().flatten();
+        let arguments = pairs.map(|(name, value)| format!("{name} {value}"));
         let parts: Vec<String> = kind.into_iter().chain(arguments).collect();
         if parts.is_empty() {
             f.write_str("without arguments")
@@ -164,24 +192,8 @@ pub fn check_argument(name: &str, value: &QueueArgument, type_key: &str) -> Opti
     if name == QUEUE_TYPE {
         return Some(format!("the type of a queue is set by {}", quote(type_key)));
     }
-    let Some((_, kind, _)) = KNOWN_ARGUMENTS.iter().find(|(known_name, ..)| *known_name == name)
-    else {
-        let suggestion =
-            find_nearest(name, KNOWN_ARGUMENTS.iter().map(|(known_name, ..)| *known_name));
-        return match suggestion {
-            Some(suggestion) => Some(format!(
-                "unknown argument {} of a queue; did you mean {}?",
-                quote(name),
-                quote(suggestion)
-            )),
-            None if !name.starts_with("x-") => Some(format!(
-                "unknown argument {} of a queue: their names begin with x-, such as x-max-length",
-                quote(name)
-            )),
-            None => None,
-        };
-    };
-    let expected = match (kind, value) {
+    let Some(argument) = find_known_argument(name) else { return check_unknown_argument(name) };
+    let expected = match (&argument.accepted, value) {
         (ArgumentKind::Flag, QueueArgument::Flag(_))
         | (ArgumentKind::Text, QueueArgument::Text(_)) => {
             return None;
@@ -206,6 +218,22 @@ pub fn check_argument(name: &str, value: &QueueArgument, type_key: &str) -> Opti
         QueueArgument::Text(text) => format!("the text {}", quote(text)),
     };
     Some(format!("{} takes {expected}, found {actual}", quote(name)))
+}
+
+/// Returns what is wrong with the name of an unknown argument; `None`: it is accepted.
+fn check_unknown_argument(name: &str) -> Option<String> {
+    match find_nearest(name, KNOWN_ARGUMENTS.iter().map(|argument| argument.name)) {
+        Some(suggestion) => Some(format!(
+            "unknown argument {} of a queue; did you mean {}?",
+            quote(name),
+            quote(suggestion)
+        )),
+        None if !name.starts_with("x-") => Some(format!(
+            "unknown argument {} of a queue: their names begin with x-, such as x-max-length",
+            quote(name)
+        )),
+        None => None,
+    }
 }
 
 #[cfg(test)]

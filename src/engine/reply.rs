@@ -54,58 +54,63 @@ pub(super) fn parse_reply(
     author: Author<'_>,
     limits: &Limits,
 ) -> Result<Message, AttemptFailure> {
-    let failure = |reason: String, raw: Option<&[u8]>| AttemptFailure {
-        failure: Failure { reason: reason.into(), raw: raw.map(excerpt), cause: None },
-        is_retryable: true,
-    };
     match reply {
         Reply::Result(body) if body.len() > limits.reply_bytes_max => {
-            Err(failure(size_error(body, limits), Some(body)))
+            Err(retryable_failure(size_error(body, limits), Some(body)))
         }
         Reply::Result(body) => {
             let output = Message::parse(body).map_err(|error| {
-                failure(format!("the reply is no JSON object: {error}"), Some(body))
+                retryable_failure(format!("the reply is no JSON object: {error}"), Some(body))
             })?;
-            reported_status(step, &output).map_err(|reason| failure(reason, Some(body)))?;
+            reported_status(step, &output)
+                .map_err(|reason| retryable_failure(reason, Some(body)))?;
             Ok(output)
         }
         Reply::Error(body) if body.len() > limits.reply_bytes_max => {
-            Err(failure(format!("{author} of {} bytes, which is not read", body.len()), Some(body)))
+            let reason = format!("{author} of {} bytes, which is not read", body.len());
+            Err(retryable_failure(reason, Some(body)))
         }
-        Reply::Error(body) => {
-            let message = Message::parse(body).ok();
-            let text =
-                message.as_ref().and_then(|message| message.get("error")).map(Json::read_string);
-            let is_retryable = message
-                .as_ref()
-                .and_then(|message| message.get("retryable"))
-                .is_none_or(|value| value.text() != "false");
-            let (reason, raw) = match text {
-                Some(Ok(text)) => {
-                    (format!("{author}: {}", truncate(&text, REPLY_EXCERPT_BYTES_MAX)), None)
-                }
-                Some(Err(error @ StringError::LoneSurrogate)) => {
-                    (format!("{author}, and \"error\" is {error}"), Some(&**body))
-                }
-                Some(Err(StringError::Kind(_))) | None => {
-                    (format!("{author} without a text under \"error\""), Some(&**body))
-                }
-            };
-            Err(AttemptFailure { is_retryable, ..failure(reason, raw) })
-        }
+        Reply::Error(body) => Err(parse_error_reply(body, author)),
         Reply::DeadLettered { queue, reason } => {
             let (queue, reason) = (
                 truncate(queue, REPLY_EXCERPT_BYTES_MAX),
                 truncate(reason, REPLY_EXCERPT_BYTES_MAX),
             );
-            Err(failure(
+            Err(retryable_failure(
                 format!("the broker dead-lettered its message in queue \"{queue}\": {reason}"),
                 None,
             ))
         }
         // Unreachable: the caller handles progress before.
-        Reply::Progress(_) => Err(failure("a progress message is no result".to_owned(), None)),
+        Reply::Progress(_) => {
+            Err(retryable_failure("a progress message is no result".to_owned(), None))
+        }
     }
+}
+
+/// Parses an error reply: its text under `error`, and whether it allows another attempt. A body
+/// without such a text is kept with the failure.
+fn parse_error_reply(body: &[u8], author: Author<'_>) -> AttemptFailure {
+    let message = Message::parse(body).ok();
+    let get = |key: &str| message.as_ref().and_then(|message| message.get(key));
+    let is_retryable = get("retryable").is_none_or(|value| value.text() != "false");
+    let (reason, raw) = match get("error").map(Json::read_string) {
+        Some(Ok(text)) => (format!("{author}: {}", truncate(&text, REPLY_EXCERPT_BYTES_MAX)), None),
+        Some(Err(error @ StringError::LoneSurrogate)) => {
+            (format!("{author}, and \"error\" is {error}"), Some(body))
+        }
+        Some(Err(StringError::Kind(_))) | None => {
+            (format!("{author} without a text under \"error\""), Some(body))
+        }
+    };
+    AttemptFailure { is_retryable, ..retryable_failure(reason, raw) }
+}
+
+/// Creates the failure of an attempt that another one may follow. `raw`: the reply, of which the
+/// beginning is kept.
+fn retryable_failure(reason: String, raw: Option<&[u8]>) -> AttemptFailure {
+    let failure = Failure { reason: reason.into(), raw: raw.map(excerpt), cause: None };
+    AttemptFailure { failure, is_retryable: true }
 }
 
 /// Returns the reason for which a reply above the size limit is refused.
