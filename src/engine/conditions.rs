@@ -1,7 +1,7 @@
 //! Evaluates the conditions of a job's steps, within the cost budgets of one decision.
 //!
-//! A `when` is evaluated once, when its step is about to start. A `cancelWhen` is evaluated again
-//! only after something that it reads has changed: its result depends on nothing else.
+//! A `when` is evaluated when its step is about to start. A `cancelWhen` is evaluated again only
+//! after something that it reads has changed: its result depends on nothing else.
 
 use super::definition::Dependency;
 use super::entry::{AffectedSteps, Entry};

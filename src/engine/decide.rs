@@ -200,7 +200,7 @@ impl Job {
         };
         let mut entries = vec![Entry::FanOut(step, FanOutEntry::ChildFailed { index })];
         // A failed job halts its child jobs. Their end is no failure of the step, which continues
-        // when the job is retried. The same is true of a step that waits for its next attempt.
+        // when the job is retried. The same holds for a step without an active attempt.
         let can_fail_step = !self.state.is_ended() && run.has_active_attempt();
         if can_fail_step && fan_out.exceeds_tolerance(fan_out.failed() + 1) {
             let cause = cause.in_child(child_end.child, &self.graph().step(step).name, index);

@@ -14,7 +14,7 @@ use super::time::{Millis, Timestamp};
 pub(super) enum Due {
     /// The job's deadline has passed.
     Deadline,
-    /// No worker received the message of a step's attempt within `startWithin`.
+    /// The timeout of a step's attempt has not started within `startWithin`.
     StartTimeout(StepIndex),
     /// The timeout of a step's attempt has passed.
     Timeout(StepIndex),

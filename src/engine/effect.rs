@@ -28,8 +28,8 @@ pub enum Effect {
     OrderChild {
         /// The child job.
         child: JobId,
-        /// The step and item of this job for which it was started. They are compared
-        /// with those of the job that has the id now, which may be another job.
+        /// The step and item of this job for which it was started. They are compared with those of
+        /// the job that has the id now, which may be another job.
         parent_item: ParentItem,
         /// The order.
         order: Order,

@@ -182,7 +182,7 @@ impl Job {
     }
 
     /// Returns an order to every child job that has not reported its end. `ended_step`: a step that
-    /// has just ended, whose child jobs may still be active. It is no active fan-out any more.
+    /// has just ended and is no longer an active fan-out. Its child jobs may still be active.
     fn order_children(
         &self,
         ended_step: Option<StepIndex>,

@@ -261,7 +261,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Merges a later report. Its values replace the earlier ones. A value that it does not have is
+    /// Merges a later report. Its values replace the earlier ones, and values that it lacks are
     /// kept.
     pub fn merge(&mut self, later: &Progress) {
         if later.status.is_some() {
@@ -400,7 +400,7 @@ impl JobEntry {
 }
 
 impl StepEntry {
-    /// Returns why an attempt failed; `None`: it is about no failure.
+    /// Returns why an attempt failed; `None`: it records no failure.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             StepEntry::AttemptFailed { failure, .. } | StepEntry::Failed(failure) => Some(failure),

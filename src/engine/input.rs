@@ -26,8 +26,8 @@ pub struct Limits {
     pub window_bytes: u64,
 }
 
-/// What a decision may read besides the job and its input: the same context always leads to the
-/// same decision.
+/// What a decision may read besides the job and its input. Nothing else influences it, so decisions
+/// are deterministic.
 pub struct Context<'a> {
     /// The time of the decision.
     pub now: Timestamp,
@@ -344,7 +344,8 @@ pub enum Rejected {
     /// The input does not fit the job: the step has not started, sends no messages to a queue or
     /// has no child jobs, or the job cannot have callers because it is a child job.
     NotRunning,
-    /// The step or child job has ended already, or the caller waits already.
+    /// The step or child job has ended already, another child job replaces it, or the caller waits
+    /// already.
     Duplicate,
     /// The reply is to an attempt that is over, or the input is about an earlier round or id of a
     /// child job.

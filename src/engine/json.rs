@@ -257,7 +257,7 @@ impl Message {
     }
 
     /// Returns a copy with `value` under `new_key` in the position of `key`. Another entry under
-    /// `new_key` is removed (docs/workflow-file.md). Without `key`, nothing takes its position.
+    /// `new_key` is removed (docs/workflow-file.md). If `key` is missing, `value` is not added.
     pub fn with_replaced(&self, key: &str, new_key: &str, value: Json) -> Message {
         let mut entries: Vec<(Arc<str>, Json)> = Vec::with_capacity(self.0.len());
         for (old_key, old_value) in self.0.iter() {

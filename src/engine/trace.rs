@@ -47,8 +47,8 @@ pub struct TraceContext {
     pub state: Option<TraceState>,
 }
 
-/// The maximum length of a `tracestate` that is propagated, in bytes. W3C requires a limit of 512
-/// characters at least.
+/// The maximum length of a `tracestate` that is propagated, in bytes. W3C asks for at least 512
+/// characters.
 const STATE_BYTES_MAX: usize = 512;
 
 /// The maximum number of members of a `tracestate` (W3C).

@@ -341,8 +341,8 @@ impl Checker<'_> {
         Err(self.source.error(node, format!("unknown variable {}{hint}", quote(name))))
     }
 
-    /// Returns the key with dashes that ends with the variable at `node`. In `steps.book-split`
-    /// this is `book-split` for the variable `split`.
+    /// Returns the key with dashes of which the variable at `node` is a part: `book-split` for the
+    /// variable `split` in `steps.book-split`; `None`: it is part of no such key.
     fn find_dashed_key(&self, node: &IdedExpr) -> Option<&str> {
         let is_in_key = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         let (before, after) = self.source.text.split_at_checked(self.source.offset(node))?;
