@@ -169,10 +169,9 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
                 let value = message
                     .get("retryable")
                     .filter(|value| !matches!(value.text(), "true" | "false"))?;
+                let text = value.text();
                 Some(format!(
-                    "\"retryable\" is {:.*}, expected true or false",
-                    UNKNOWN_VALUE_CHARS_MAX,
-                    value.text()
+                    "\"retryable\" is {text:.UNKNOWN_VALUE_CHARS_MAX$}, expected true or false"
                 ))
             }
         },
@@ -217,9 +216,7 @@ const UNKNOWN_VALUE_CHARS_MAX: usize = 40;
 
 fn unknown_status_error(step: &Step, status: &str) -> String {
     format!(
-        "the status \"{:.*}\" is not among the step's statuses ({})",
-        UNKNOWN_STATUS_CHARS_MAX,
-        status,
+        "the status \"{status:.UNKNOWN_STATUS_CHARS_MAX$}\" is not among the step's statuses ({})",
         step.status.words.join(", ")
     )
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The state of one step of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepRun {
-    /// Whether the step waits, runs, or how it ended.
+    /// Whether the step waits or runs, or how it ended.
     pub state: StepState,
     /// The number of the latest attempt, from 1; 0: none has started.
     pub attempt: u32,
@@ -29,14 +29,15 @@ pub struct StepRun {
     /// The lease of the latest dispatch's message; `None`: no worker has leased it. Boxed to save
     /// memory, as the failure and the progress are: most steps have none of them.
     pub lease: Option<Box<Lease>>,
-    /// The number of the entry of the latest dispatch, from 1. It identifies the dispatch within
-    /// the job.
+    /// The number of the entry of the latest dispatch, from 1; 0: nothing was dispatched. It
+    /// identifies the dispatch within the job.
     pub dispatch: u64,
     /// The time of the latest dispatch; `None`: nothing was dispatched.
     pub sent: Option<Timestamp>,
     /// When the step first started, since the last rerun; `None`: it has not.
     pub started: Option<Timestamp>,
-    /// When the latest attempt started; `None`: none has.
+    /// When the latest attempt started; `None`: none has, since the last retry or rerun of the
+    /// step.
     pub attempt_started: Option<Timestamp>,
     /// When the step ended; `None`: it has not.
     pub ended: Option<Timestamp>,
@@ -44,13 +45,14 @@ pub struct StepRun {
     pub output: Option<Message>,
     /// Why the step, or an attempt of it, last failed; `None`: none has, or the step completed.
     pub failure: Option<Box<Failure>>,
-    /// The pending timer; `None`: no timeout runs, and no retry is due.
+    /// The pending timer; `None`: no time limit applies, and no retry is pending.
     pub(super) timer: Option<StepTimer>,
-    /// The progress that the worker has reported: the latest value of each field.
+    /// The progress that the worker has reported, with the latest value of each field; `None`: it
+    /// has reported none.
     pub progress: Option<Box<Progress>>,
-    /// The status that the worker has reported.
+    /// The status that the worker has reported; `None`: it has reported none.
     pub(super) status: Option<Arc<str>>,
-    /// A warning about the step's input, for users.
+    /// A warning about the step's input, for users; `None`: the input is as expected.
     pub warning: Option<Arc<str>>,
     /// The child jobs; `None`: the step is no fan-out step, or has not started.
     pub fan_out: Option<Box<FanOut>>,
