@@ -1,6 +1,6 @@
 //! Reads the creation and end times of root jobs, row by row, for statistics. These reads do not
-//! project, so they block nobody. What earlier processes committed was projected when the journal
-//! was opened.
+//! project first, so they never wait for the writing end. What earlier processes committed was
+//! projected when the journal was opened.
 
 use super::reader::Reader;
 use crate::error::JournalError;
@@ -10,9 +10,11 @@ use crate::traits::StatisticsRecords;
 use engine::{JobState, Timestamp};
 use rusqlite::params;
 
+/// Selects root jobs with numbers below a number, the newest first.
 const SELECT_CREATIONS: &str = "SELECT number, workflow, created FROM jobs INDEXED BY jobs_top
     WHERE parent IS NULL AND number < ?1 ORDER BY number DESC LIMIT ?2";
 
+/// Selects root jobs of a workflow that ended since a time, before a cursor, the last one first.
 const SELECT_ENDS: &str = "SELECT number, state, created, ended FROM jobs INDEXED BY jobs_ended
     WHERE workflow = ?1 AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
     AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
