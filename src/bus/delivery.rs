@@ -17,8 +17,8 @@ pub struct Delivery {
     pub correlation_id: Option<String>,
     /// The property `type`: absent, `result`, `progress`, `error` or something unknown.
     pub kind: Option<String>,
-    /// The number of the attempt, from the header `attempt`. A dead letter always has it; a reply
-    /// has it if the worker returns the header.
+    /// The number of the attempt, from the header `attempt`; `None` if the worker did not return
+    /// the header, or if a dead letter has lost it.
     pub attempt: Option<u32>,
     /// The property `message_id`; read on a workflow's queue, and for a dead letter.
     pub message_id: Option<String>,
@@ -28,7 +28,7 @@ pub struct Delivery {
     pub depth: Option<u16>,
     /// The headers `traceparent` and `tracestate`, if they are valid; only on a workflow's queue.
     pub trace: Option<TraceContext>,
-    /// Set if the broker dead-lettered a step message (header `x-death`).
+    /// Why a step message was dead-lettered (header `x-death`); `None`: this is no dead letter.
     pub dead_letter: Option<DeadLetter>,
     /// Whether the broker delivered the message before.
     pub redelivered: bool,
@@ -49,7 +49,13 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// Creates the dead letter of `message`, with the broker's reason.
+    /// The reason of a message that its worker has rejected.
+    pub(crate) const REJECTED: &str = "rejected";
+
+    /// The reason of a message that was delivered too often.
+    pub(crate) const DELIVERY_LIMIT: &str = "delivery_limit";
+
+    /// Creates the dead letter of `message`, with this reason.
     pub(crate) fn from_publication(message: &Publication, reason: &str) -> DeadLetter {
         DeadLetter { queue: message.address.queue.to_string(), reason: reason.to_owned() }
     }
@@ -84,10 +90,10 @@ pub struct SettleCommand {
 pub struct Settlement {
     tag: u64,
     epoch: u64,
-    /// Where the command is sent; `None` once the delivery is settled, or if no broker waits for
-    /// that.
+    /// The channel of the command; `None` once the delivery is settled, or if the settlement is
+    /// [detached](Settlement::detached).
     sender: Option<mpsc::UnboundedSender<SettleCommand>>,
-    /// Dropped when the delivery is settled.
+    /// Dropped when the delivery is settled; `None`: nothing is released then.
     guard: Option<SettleGuard>,
     rejection: Option<Rejection>,
     failed: Option<Arc<str>>,
@@ -117,7 +123,7 @@ impl Settlement {
         settlement
     }
 
-    /// Creates the settlement of a delivery that the bus itself has created: it settles nothing.
+    /// Creates the settlement of a delivery that no broker waits for: it settles nothing.
     pub fn detached() -> Settlement {
         Settlement { tag: 0, epoch: 0, sender: None, guard: None, rejection: None, failed: None }
     }
@@ -128,8 +134,8 @@ impl Settlement {
 
     fn settle(&mut self, disposition: Disposition) {
         if let Some(sender) = self.sender.take() {
-            // The channel is closed after the connection is lost. Then the broker redelivers the
-            // message anyway.
+            // Sending fails if the channel is closed, as after the loss of the connection. The
+            // broker then redelivers the message anyway.
             let Settlement { tag, epoch, rejection, .. } = *self;
             let failed = self.failed.take();
             let _ = sender.send(SettleCommand { tag, epoch, disposition, rejection, failed });
@@ -163,8 +169,8 @@ impl Delivery {
         }
     }
 
-    /// Acknowledges the delivery. This must be called only after the commit of what follows from
-    /// the delivery: if the process crashes before the commit, the broker must redeliver the
+    /// Acknowledges the delivery. Must be called only after everything that follows from the
+    /// delivery is committed: if the process crashes before that, the broker must redeliver the
     /// message.
     pub fn ack(mut self) {
         self.settlement.settle(Disposition::Ack);
@@ -181,7 +187,7 @@ impl Delivery {
         self.settlement.is_stale()
     }
 
-    /// Drops the content of the delivery, and keeps the right to settle it.
+    /// Drops the content of the delivery, and returns the right to settle it.
     pub fn into_acknowledger(self) -> Acknowledger {
         Acknowledger(self.settlement)
     }
