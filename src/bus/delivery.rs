@@ -82,7 +82,7 @@ pub struct SettleCommand {
     /// Why an acknowledged reply changed nothing; `None` if it changed something.
     pub rejection: Option<Rejection>,
     /// Why the attempt failed, if an acknowledged result is one that its step cannot have.
-    pub failed: Option<Arc<str>>,
+    pub failure: Option<Arc<str>>,
 }
 
 /// Settles one delivery at its bus. If it is dropped unsettled, as when an actor panics, it
@@ -96,7 +96,7 @@ pub struct Settlement {
     /// Dropped when the delivery is settled; `None`: nothing is released then.
     guard: Option<SettleGuard>,
     rejection: Option<Rejection>,
-    failed: Option<Arc<str>>,
+    failure: Option<Arc<str>>,
 }
 
 /// A value that releases a resource of the delivery, such as a permit, when it is dropped.
@@ -112,7 +112,7 @@ impl Settlement {
     /// Creates the settlement of the delivery with this tag and epoch. Its command is sent to
     /// `sender`.
     pub fn new(tag: u64, epoch: u64, sender: mpsc::UnboundedSender<SettleCommand>) -> Settlement {
-        Settlement { tag, epoch, sender: Some(sender), guard: None, rejection: None, failed: None }
+        Settlement { tag, epoch, sender: Some(sender), guard: None, rejection: None, failure: None }
     }
 
     /// Adds a guard that is dropped when the delivery is settled.
@@ -125,7 +125,7 @@ impl Settlement {
 
     /// Creates the settlement of a delivery that no broker waits for: it settles nothing.
     pub fn detached() -> Settlement {
-        Settlement { tag: 0, epoch: 0, sender: None, guard: None, rejection: None, failed: None }
+        Settlement { tag: 0, epoch: 0, sender: None, guard: None, rejection: None, failure: None }
     }
 
     fn is_stale(&self) -> bool {
@@ -137,8 +137,8 @@ impl Settlement {
             // Sending fails if the channel is closed, as after the loss of the connection. The
             // broker then redelivers the message anyway.
             let Settlement { tag, epoch, rejection, .. } = *self;
-            let failed = self.failed.take();
-            let _ = sender.send(SettleCommand { tag, epoch, disposition, rejection, failed });
+            let failure = self.failure.take();
+            let _ = sender.send(SettleCommand { tag, epoch, disposition, rejection, failure });
         }
         self.guard = None;
     }
@@ -216,7 +216,7 @@ impl Acknowledger {
 
     /// Sets why the attempt failed, if the delivery is a result that its step cannot have.
     pub fn set_failure(&mut self, reason: Arc<str>) {
-        self.0.failed = Some(reason);
+        self.0.failure = Some(reason);
     }
 
     /// Returns whether the delivery can no longer be settled, because its channel is closed. The

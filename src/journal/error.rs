@@ -126,43 +126,45 @@ pub enum JournalError {
     },
     /// The file was written by a later version.
     #[error(
-        "the journal {file} has schema version {found}, this program knows {known}: it was written \
-         by a newer version, run that one"
+        "the journal {file} has schema version {file_version}, this program knows \
+         {newest_version}: it was written by a newer version, run that one"
     )]
     Newer {
         /// The journal's file.
         file: String,
         /// The schema version of the file.
-        found: i64,
+        file_version: i64,
         /// The newest known schema version.
-        known: i64,
+        newest_version: i64,
     },
     /// The file was written by a program before the first release.
     #[error(
-        "the journal {file} has schema version {found}, this program reads {oldest} and later: it \
-         was written by a program before version 0.1.0. Nothing was changed. Start version 0.1.0 \
-         on it once, which migrates it (workflow-manager serve --db {file}), then this one"
+        "the journal {file} has schema version {file_version}, this program reads \
+         {oldest_version} and later: it was written by a program before version 0.1.0. Nothing was \
+         changed. Start version 0.1.0 on it once, which migrates it (workflow-manager serve --db \
+         {file}), then this one"
     )]
     Unreleased {
         /// The journal's file.
         file: String,
         /// The schema version of the file.
-        found: i64,
+        file_version: i64,
         /// The oldest schema version that this program reads.
-        oldest: i64,
+        oldest_version: i64,
     },
     /// The file was written by an earlier version, and is opened only for reading.
     #[error(
-        "the journal {file} has schema version {found}, this program reads {known}: start the \
-         manager on it once, which migrates it (workflow-manager serve --db {file})"
+        "the journal {file} has schema version {file_version}, this program reads \
+         {newest_version}: start the manager on it once, which migrates it (workflow-manager serve \
+         --db {file})"
     )]
     Older {
         /// The journal's file.
         file: String,
         /// The schema version of the file.
-        found: i64,
+        file_version: i64,
         /// The newest known schema version.
-        known: i64,
+        newest_version: i64,
     },
     /// There is no such file.
     #[error(
@@ -181,14 +183,14 @@ pub enum JournalError {
     },
     /// The file is a SQLite database of another program.
     #[error(
-        "{file} is a SQLite database of another program (application id {found:#x}): give --db a \
-         file of its own"
+        "{file} is a SQLite database of another program (application id {application_id:#x}): \
+         give --db a file of its own"
     )]
     Foreign {
         /// The path of the file.
         file: String,
         /// The application id in the file.
-        found: i64,
+        application_id: i64,
     },
     /// Any other error of the database.
     #[error("journal {file}: {problem}")]

@@ -38,8 +38,8 @@ impl RecordPage {
     /// Returns the cursor of the next page: the number of entries up to the end of this page.
     /// `None` if this is the last page, or has no entries.
     pub fn next_cursor(&self) -> Option<u64> {
-        let last = self.rows.last().filter(|_| !self.is_last)?;
-        Some(last.first + last.entries.len() as u64)
+        let last_row = self.rows.last().filter(|_| !self.is_last)?;
+        Some(last_row.first + last_row.entries.len() as u64)
     }
 }
 

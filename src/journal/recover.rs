@@ -64,15 +64,16 @@ pub(super) struct JobRow {
 }
 
 impl JobRow {
-    pub(super) fn new(number: JobNumber, created: &NewJob, definition: i64) -> JobRow {
-        let origin = &created.origin;
+    /// Creates the row of a new job; `definition` is the number of its definition.
+    pub(super) fn new(number: JobNumber, new_job: &NewJob, definition: i64) -> JobRow {
+        let origin = &new_job.origin;
         JobRow {
             number,
             id: origin.id,
             definition,
             graph: origin.graph,
-            root: created.root,
-            parent: created.parent,
+            root: new_job.root,
+            parent: new_job.parent,
             step: origin.parent.map(|parent| parent.step.0),
             item: origin.parent.map(|parent| parent.index),
             depth: origin.depth,
@@ -115,6 +116,9 @@ pub struct RecoveredJob {
 /// The callback that receives each job tree. Several threads call it.
 pub(super) type JobTreeHandler<'a> = &'a (dyn Fn(Vec<RecoveredJob>) + Sync);
 
+/// The fewest jobs per partition, on average. Fewer are not worth a thread.
+const PARTITION_JOBS_MIN: usize = 1_000;
+
 /// The jobs that take input, split into partitions that can be rebuilt in parallel. All jobs of a
 /// job tree are in one partition, because they depend on each other.
 pub(super) struct JobPartitions {
@@ -143,9 +147,6 @@ impl JobPartitions {
         Ok(JobPartitions { jobs, definitions: rebuilder.definitions })
     }
 }
-
-/// The fewest jobs per partition, on average. Fewer are not worth a thread.
-const PARTITION_JOBS_MIN: usize = 1_000;
 
 /// Rebuilds the jobs of one partition, and calls `handler` with one job tree after another.
 pub(super) fn recover_job_trees(

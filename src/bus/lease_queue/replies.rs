@@ -92,8 +92,8 @@ impl LeaseQueue {
         let (sender, mut commands) = mpsc::unbounded_channel();
         (self.sink)(BusEvent::Reply(build_delivery(Settlement::new(0, 0, sender))));
         match commands.recv().await {
-            Some(SettleCommand { disposition: Disposition::Ack, rejection, failed, .. }) => {
-                Ok(ReplyOutcome { rejection, failed, until: None })
+            Some(SettleCommand { disposition: Disposition::Ack, rejection, failure, .. }) => {
+                Ok(ReplyOutcome { rejection, failure, until: None })
             }
             Some(SettleCommand { disposition: Disposition::Requeue, .. }) | None => {
                 Err(NotCommitted)

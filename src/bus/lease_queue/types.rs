@@ -124,7 +124,7 @@ pub struct ReplyOutcome {
     /// Why it changed nothing; `None` if it changed something.
     pub rejection: Option<Rejection>,
     /// Why the attempt failed, if the reply is a result that its step cannot have.
-    pub failed: Option<Arc<str>>,
+    pub failure: Option<Arc<str>>,
     /// When the lease ends, if the reply is progress and has extended it.
     pub until: Option<Instant>,
 }

@@ -73,9 +73,7 @@ impl JournalWriter {
         reserve.shrink(reserve.size);
         JournalWriter::open(options).inspect_err(|_| reserve.grow_to_target())
     }
-}
 
-impl JournalWriter {
     /// Grows the reserve to its target size, or as far as the disk allows. The first call also sets
     /// the target size and the limit of the autocheckpoint.
     pub(super) fn fill_reserve(&mut self) {

@@ -146,15 +146,16 @@ impl FileWatch {
             self.stable = None;
             return Ok(());
         }
-        let current = FileState { bytes: main.len(), modified: (main.mtime(), main.mtime_nsec()) };
-        match self.stable.replace((current, index.checkpoints)) {
-            Some((previous, checkpoints))
-                if checkpoints == index.checkpoints && previous != current =>
+        let current_state =
+            FileState { bytes: main.len(), modified: (main.mtime(), main.mtime_nsec()) };
+        match self.stable.replace((current_state, index.checkpoints)) {
+            Some((previous_state, checkpoints))
+                if checkpoints == index.checkpoints && previous_state != current_state =>
             {
                 // Keep the old state, so that further checks find the same difference.
-                self.stable = Some((previous, checkpoints));
-                Err(if current.bytes < previous.bytes {
-                    self.main.truncated_loss(current.bytes, previous.bytes)
+                self.stable = Some((previous_state, checkpoints));
+                Err(if current_state.bytes < previous_state.bytes {
+                    self.main.truncated_loss(current_state.bytes, previous_state.bytes)
                 } else {
                     FileLoss::Overwritten(self.main.name())
                 })

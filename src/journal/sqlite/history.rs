@@ -30,9 +30,9 @@ impl HistoryRecords for Reader {
                 self.rebuild(connection, |rebuilder| rebuilder.load_definition(job.definition))?;
             let mut page =
                 RecordPage { definition, graph: job.graph, rows: Vec::new(), is_last: true };
-            let (mut remaining, mut bytes, mut last_seq) = (limit as usize, 0, i64::MAX);
+            let (mut remaining_entries, mut bytes, mut last_seq) = (limit as usize, 0, i64::MAX);
             for seq in rows.seqs_from(job.number, after)? {
-                if remaining == 0 || bytes > bytes_max {
+                if remaining_entries == 0 || bytes > bytes_max {
                     page.is_last = false;
                 }
                 if !page.is_last {
@@ -42,12 +42,12 @@ impl HistoryRecords for Reader {
                 for row in rows.entry_rows("seq = ?1", [seq])? {
                     bytes += row.size();
                     for recorded in row.parse_decisions(self.file())? {
-                        add_to_page(&mut page, recorded, after, &mut remaining);
+                        add_to_page(&mut page, recorded, after, &mut remaining_entries);
                     }
                 }
             }
             for recorded in rows.confirms_after(job.number, last_seq)? {
-                add_to_page(&mut page, recorded, after, &mut remaining);
+                add_to_page(&mut page, recorded, after, &mut remaining_entries);
             }
             Ok(Some(page))
         })
@@ -167,8 +167,14 @@ impl Reader {
 }
 
 /// Adds the entries of a row to a page, but neither the first `after` entries of the job, nor more
-/// than `remaining` entries. Subtracts the number of added entries from `remaining`.
-fn add_to_page(page: &mut RecordPage, mut row: Recorded, after: u64, remaining: &mut usize) {
+/// than `remaining_entries` entries. Subtracts the number of added entries from
+/// `remaining_entries`.
+fn add_to_page(
+    page: &mut RecordPage,
+    mut row: Recorded,
+    after: u64,
+    remaining_entries: &mut usize,
+) {
     let skipped = usize::try_from(after.saturating_sub(row.first)).unwrap_or(usize::MAX);
     let skipped = skipped.min(row.entries.len());
     row.entries.drain(..skipped);
@@ -176,11 +182,11 @@ fn add_to_page(page: &mut RecordPage, mut row: Recorded, after: u64, remaining: 
     if row.entries.is_empty() {
         return;
     }
-    if row.entries.len() > *remaining {
-        row.entries.truncate(*remaining);
+    if row.entries.len() > *remaining_entries {
+        row.entries.truncate(*remaining_entries);
         page.is_last = false;
     }
-    *remaining -= row.entries.len();
+    *remaining_entries -= row.entries.len();
     if !row.entries.is_empty() {
         page.rows.push(row);
     }

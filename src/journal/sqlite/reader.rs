@@ -115,8 +115,8 @@ impl Reader {
     }
 
     /// Returns whether a job with this id may be among the rows that are not projected yet. Must be
-    /// called before the read transaction begins: a projection between the two would remove the id,
-    /// and the transaction would still not see the job in `jobs`.
+    /// called before the read transaction begins. Otherwise a projection in the meantime could
+    /// remove the id, although the transaction does not see the job in `jobs` yet.
     pub(super) fn may_be_unprojected(&self, id: JobId) -> bool {
         self.state.writer.as_ref().is_none_or(|writer| writer.unprojected_ids.contains(id))
     }

@@ -152,9 +152,9 @@ impl JournalWriter {
         let mut statement = self.connection.prepare_cached(sql)?;
         let mut roots: Vec<JobNumber> = Vec::new();
         for (definition, retention) in &self.retentions {
-            let remaining = i64::from(limit).saturating_sub_unsigned(roots.len() as u64);
+            let remaining_limit = i64::from(limit).saturating_sub_unsigned(roots.len() as u64);
             let ended_before = now.before(retention.unwrap_or(default_retention));
-            let values = params![definition, ended_before.0, remaining];
+            let values = params![definition, ended_before.0, remaining_limit];
             for root in statement.query_map(values, |row| row.get(0))? {
                 roots.push(root?);
             }

@@ -272,31 +272,36 @@ pub(super) fn read_version(connection: &Connection, file: &str) -> Result<i64, J
             .query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0))
             .map_err(|error| to_journal_error(file, error))
     };
-    let (found, application_id) = (read_pragma("user_version")?, read_pragma("application_id")?);
-    let latest = latest_version();
+    let (file_version, application_id) =
+        (read_pragma("user_version")?, read_pragma("application_id")?);
+    let newest_version = newest_version();
     // A file without tables is accepted: it is new, or its process ended between the first page and
     // the first migration.
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
         .map_err(|error| to_journal_error(file, error))?;
     if application_id != APPLICATION_ID && (application_id != 0 || tables > 0) {
-        return Err(JournalError::Foreign { file: file.to_owned(), found: application_id });
+        return Err(JournalError::Foreign { file: file.to_owned(), application_id });
     }
-    if found > latest {
-        return Err(JournalError::Newer { file: file.to_owned(), found, known: latest });
+    if file_version > newest_version {
+        return Err(JournalError::Newer { file: file.to_owned(), file_version, newest_version });
     }
-    if (1..OLDEST_VERSION).contains(&found) {
-        let oldest = OLDEST_VERSION;
-        return Err(JournalError::Unreleased { file: file.to_owned(), found, oldest });
+    if (1..OLDEST_VERSION).contains(&file_version) {
+        let oldest_version = OLDEST_VERSION;
+        return Err(JournalError::Unreleased {
+            file: file.to_owned(),
+            file_version,
+            oldest_version,
+        });
     }
-    Ok(found)
+    Ok(file_version)
 }
 
 /// Checks that the file has the newest schema version, so that it can be read without a migration.
 pub(super) fn check_version(connection: &Connection, file: &str) -> Result<(), JournalError> {
-    let (found, known) = (read_version(connection, file)?, latest_version());
-    if found < known {
-        return Err(JournalError::Older { file: file.to_owned(), found, known });
+    let (file_version, newest_version) = (read_version(connection, file)?, newest_version());
+    if file_version < newest_version {
+        return Err(JournalError::Older { file: file.to_owned(), file_version, newest_version });
     }
     Ok(())
 }
@@ -320,7 +325,8 @@ fn reference_schema(version: i64) -> rusqlite::Result<Connection> {
     Ok(model)
 }
 
-fn latest_version() -> i64 {
+/// Returns the schema version that the last migration creates.
+fn newest_version() -> i64 {
     OLDEST_VERSION - 1 + MIGRATIONS.len() as i64
 }
 

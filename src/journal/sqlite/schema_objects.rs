@@ -66,14 +66,14 @@ pub(super) fn check_schema(
 
 /// Returns descriptions of the differences, in [`KIND_ORDER`].
 fn find_differences(connection: &Connection, model: &Connection) -> rusqlite::Result<Vec<String>> {
-    let mut expected: BTreeMap<(String, String), SchemaObject> = load_objects(model)?
+    let mut expected_objects: BTreeMap<(String, String), SchemaObject> = load_objects(model)?
         .into_iter()
         .map(|object| ((object.kind.clone(), object.name.clone()), object))
         .collect();
     // The kind of each object, and the description of its difference.
     let mut differences: Vec<(String, String)> = Vec::new();
     for object in load_objects(connection)? {
-        match expected.remove(&(object.kind.clone(), object.name.clone())) {
+        match expected_objects.remove(&(object.kind.clone(), object.name.clone())) {
             Some(model_object)
                 if model_object.table == object.table && model_object.sql == object.sql => {}
             Some(_) => {
@@ -87,7 +87,7 @@ fn find_differences(connection: &Connection, model: &Connection) -> rusqlite::Re
             }
         }
     }
-    for object in expected.into_values().filter(|object| object.sql.is_some()) {
+    for object in expected_objects.into_values().filter(|object| object.sql.is_some()) {
         let description = format!("no {}", object.describe());
         differences.push((object.kind, description));
     }

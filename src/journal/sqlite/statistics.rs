@@ -30,12 +30,12 @@ impl StatisticsRecords for Reader {
             let mut read = || -> rusqlite::Result<Option<JobNumber>> {
                 let mut statement = connection.prepare_cached(SELECT_CREATIONS)?;
                 let mut rows = statement.query(params![below, limit])?;
-                let mut last = None;
+                let mut last_number = None;
                 while let Some(row) = rows.next()? {
                     handler(row.get_ref(1)?.as_str()?, Timestamp(row.get(2)?));
-                    last = Some(row.get(0)?);
+                    last_number = Some(row.get(0)?);
                 }
-                Ok(last)
+                Ok(last_number)
             };
             read().map_err(|error| self.to_journal_error(error))
         })
@@ -59,15 +59,15 @@ impl StatisticsRecords for Reader {
                     after.number,
                     limit
                 ])?;
-                let mut last = None;
+                let mut last_cursor = None;
                 while let Some(row) = rows.next()? {
                     let ended = Timestamp(row.get(3)?);
                     if let Some(state) = JobState::from_name(row.get_ref(1)?.as_str()?) {
                         handler(state, Timestamp(row.get(2)?), ended);
                     }
-                    last = Some(EndedCursor { ended, number: row.get(0)? });
+                    last_cursor = Some(EndedCursor { ended, number: row.get(0)? });
                 }
-                Ok(last)
+                Ok(last_cursor)
             };
             read().map_err(|error| self.to_journal_error(error))
         })

@@ -98,8 +98,10 @@ impl TableLayout {
         let column = |step: StepIndex| self.columns.get(step.as_usize()).and_then(Option::as_deref);
         let columns =
             change.statuses.iter().filter_map(|(step, status)| Some((column(*step)?, &**status)));
-        let (mut sql, mut values) =
-            (String::with_capacity(256), Vec::with_capacity(4 + change.statuses.len()));
+        let (mut sql, mut values) = (
+            String::with_capacity(256),
+            Vec::with_capacity(JOB_COLUMNS.len() + change.statuses.len()),
+        );
         let updated = format_rfc3339(change.updated);
         if let Some(new_row) = &change.new_row {
             sql.push_str(&format!(

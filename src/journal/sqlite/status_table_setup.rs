@@ -40,8 +40,8 @@ impl JournalWriter {
         }
         let transaction = self.connection.transaction()?;
         let is_new = table.ensure_exists(&transaction, &self.file, definition)?;
-        let expected = counts.get(&table.key()).copied().unwrap_or_default();
-        if !is_new && table.row_count(&transaction)? != expected {
+        let expected_count = counts.get(&table.key()).copied().unwrap_or_default();
+        if !is_new && table.row_count(&transaction)? != expected_count {
             tracing::warn!(
                 workflow = table.workflow,
                 "the table of statuses does not have the rows of its jobs: it is recreated"
