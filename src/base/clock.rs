@@ -15,8 +15,8 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 /// smaller one is drift or a correction by NTP.
 const ADJUSTMENT_MIN_NS: i64 = 120 * NS_PER_SECOND;
 
-/// The longest time that reading both clocks may take. After a longer one, the divergence is not
-/// computed: the process may have been suspended between the two readings.
+/// The longest time that reading both clocks may take. If it takes longer, their divergence is
+/// ignored: the process may have been suspended between the two readings.
 const READING_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The first reading of both clocks in this process: the monotonic one, and the wall clock in
@@ -41,11 +41,11 @@ fn read_clocks() -> (i64, i64) {
     if let Some(test_time_ns) = faults::now() {
         return (test_time_ns, 0);
     }
-    let before = instant();
+    let monotonic_now = instant();
     let wall_ns = read_wall_clock_ns();
-    let reading_time = before.elapsed();
-    let (first_instant, first_wall_ns) = *FIRST_READING.get_or_init(|| (before, wall_ns));
-    let elapsed_ns = to_nanoseconds(before.saturating_duration_since(first_instant));
+    let reading_time = monotonic_now.elapsed();
+    let (first_instant, first_wall_ns) = *FIRST_READING.get_or_init(|| (monotonic_now, wall_ns));
+    let elapsed_ns = to_nanoseconds(monotonic_now.saturating_duration_since(first_instant));
     let wall_elapsed_ns = wall_ns.saturating_sub(first_wall_ns);
     loop {
         let recorded_ns = TOTAL_ADJUSTMENT_NS.load(Ordering::Acquire);

@@ -14,7 +14,7 @@
 //!
 //! | point | effect of `return(…)` |
 //! |---|---|
-//! | `journal::write` | a row is not written: `full`: the disk is full; else: an I/O error |
+//! | `journal::write` | a row cannot be written: disk full (`full`), or I/O error (other kinds) |
 //! | `journal::commit` | the commit fails in the same way |
 //! | `journal::derive` | the projection of what is committed fails in the same way |
 //! | `journal::positions` | storing the offsets of buses fails in the same way |

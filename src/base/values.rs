@@ -177,9 +177,9 @@ pub(crate) fn mask_address(address: &str) -> String {
         Some(_) if scheme.starts_with("http") => (Some("***"), ""),
         _ => (query, fragment),
     };
-    let path: Vec<&str> =
+    let masked_path: Vec<&str> =
         path.split('/').map(|segment| if is_token(segment) { "***" } else { segment }).collect();
-    let query = query.map_or_else(String::new, |query| {
+    let masked_query = query.map_or_else(String::new, |query| {
         let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
             Some((name, _)) if PUBLIC_PARAMETERS.contains(&name) => parameter.to_owned(),
             Some((name, _)) => format!("{name}=***"),
@@ -187,7 +187,7 @@ pub(crate) fn mask_address(address: &str) -> String {
         });
         format!("?{}", parameters.collect::<Vec<_>>().join("&"))
     });
-    format!("{scheme}://{user}{host}{}{query}{fragment}", path.join("/"))
+    format!("{scheme}://{user}{host}{}{masked_query}{fragment}", masked_path.join("/"))
 }
 
 fn is_port(text: &str) -> bool {

@@ -72,8 +72,8 @@ impl LeaseQueue {
         state.remove_waiting(&queue, &message.id);
         let deliveries = message.lease.map_or(0, |lease| lease.delivery);
         match message.lease {
-            // A message that was delivered too often becomes a dead letter at the next check of
-            // leases.
+            // A message that was delivered too often is in flight too, so that the end of its lease
+            // turns it into a dead letter.
             Some(RemainingLease { remaining, delivery })
                 if !remaining.is_zero() || delivery >= self.policy.deliveries_max =>
             {
@@ -117,12 +117,12 @@ impl LeaseQueue {
     }
 
     /// Leases the next message of a queue, if there is one and the budget has a permit for it.
-    /// `acquired` is a permit that the caller has acquired before, with its size in bytes.
+    /// `acquired_permit` is one that the caller has acquired before, with its size in bytes.
     fn try_lease(
         &self,
         queue: &Arc<str>,
         options: &ReceiveOptions,
-        acquired: Option<(usize, Permit)>,
+        acquired_permit: Option<(usize, Permit)>,
     ) -> LeaseResult {
         let now = clock::timer_now();
         let mut state = self.state();
@@ -131,7 +131,7 @@ impl LeaseQueue {
             queue_state.last_receive = Some(now);
         }
         let Some(bytes) = queue_state.next_bytes() else { return LeaseResult::Empty };
-        let permit = match (&options.budget, acquired) {
+        let permit = match (&options.budget, acquired_permit) {
             (None, _) => None,
             (Some(_), Some((acquired_bytes, permit))) if bytes <= acquired_bytes => Some(permit),
             (Some(budget), _) => match budget.for_size(bytes).try_acquire(bytes) {

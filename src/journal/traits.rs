@@ -86,7 +86,8 @@ pub trait Journal: Send {
     fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError>;
 
     /// Calls `handler` with the jobs of every job tree that take input, from several threads and in
-    /// no particular order. The journal keeps no job tree in memory after the call with it.
+    /// no particular order. Once `handler` returns, the journal keeps nothing of its job tree in
+    /// memory.
     fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError>;
 
     /// Creates the status tables, columns and rows that are missing for these definitions. Called

@@ -68,18 +68,17 @@ impl InFlight {
 
     /// Records a report of the lease, and returns its event. The reported end is `slack` after the
     /// real end. Returns `None` if the last reported end is still valid (at or after the real end,
-    /// and at most `slack` after it), if the lease became shorter less than
-    /// [`SHORTENED_REPORT_INTERVAL`] after such a report, or if the message has no confirm token
-    /// that can be cloned.
+    /// and at most `slack` after it), if a shorter lease was already reported within the last
+    /// [`SHORTENED_REPORT_INTERVAL`], or if the message's confirm token cannot be cloned.
     pub(super) fn record_report(&mut self, slack: Duration) -> Option<BusEvent> {
         let (latest_end, now) = (self.until + slack, clock::timer_now());
         let valid_ends = self.until..=latest_end;
-        if self.reported_until.is_some_and(|reported| valid_ends.contains(&reported)) {
+        if self.reported_until.is_some_and(|reported_end| valid_ends.contains(&reported_end)) {
             return None;
         }
-        // Skipping a report of a shorter lease is safe: after a restart the message is only leased
-        // again later than necessary.
-        let is_shorter = self.reported_until.is_some_and(|reported| reported > latest_end);
+        // A report of a shorter lease may be skipped: after a restart, the message is then only
+        // leased again later than necessary.
+        let is_shorter = self.reported_until.is_some_and(|reported_end| reported_end > latest_end);
         if is_shorter
             && self
                 .shortened_at

@@ -16,10 +16,10 @@ const REPORT_SLACK_DIVISOR: u32 = 8;
 
 impl LeaseQueue {
     /// Sets a lease to end after the duration `lease` from now, and returns when it ends. With
-    /// `None`, the duration is the one of the last grant, and the lease never becomes shorter. A
-    /// waiting message, whose lease has ended or was lost by a restart, is leased again under the
-    /// same delivery number. With `session`, the lease is transferred to that session, and the
-    /// session that had it before is notified.
+    /// `None`, the duration is the one for which it was granted, and the lease never becomes
+    /// shorter. A waiting message, whose lease has ended or was lost by a restart, is leased again
+    /// under the same delivery number. With `session`, the lease is transferred to that session,
+    /// and the session that had it before is notified.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl LeaseQueue {
     }
 
     /// Sets the lease of a delivery to end after the duration `lease` from now, and returns when it
-    /// ends. With `None`, the duration is the one of the last grant.
+    /// ends. With `None`, the duration is the one for which it was granted.
     fn set_lease(
         &self,
         state: &mut LeaseQueueState,

@@ -35,7 +35,8 @@ impl LeaseQueue {
             (queue_state.receiver_wakeup.clone(), guard)
         };
         let mut wake_other = WakeOtherOnDrop(None);
-        let mut acquired: Option<(usize, Permit)> = None;
+        // A permit for a message that was too large for the budget, with its size in bytes.
+        let mut acquired_permit: Option<(usize, Permit)> = None;
         loop {
             let arrival = receiver_wakeup.notified();
             tokio::pin!(arrival);
@@ -45,7 +46,7 @@ impl LeaseQueue {
             if self.state().is_closed {
                 return None;
             }
-            let (budget, bytes) = match self.try_lease(queue, options, acquired.take()) {
+            let (budget, bytes) = match self.try_lease(queue, options, acquired_permit.take()) {
                 LeaseResult::Leased(message) => return Some(message),
                 LeaseResult::OverBudget(budget, bytes) => (budget, bytes),
                 LeaseResult::Empty => {
@@ -60,7 +61,9 @@ impl LeaseQueue {
             // One notification may stand for several messages, and this worker takes only one.
             wake_other.0 = Some(&*receiver_wakeup);
             tokio::select! {
-                permit = budget.acquire(bytes) => acquired = permit.map(|permit| (bytes, permit)),
+                permit = budget.acquire(bytes) => {
+                    acquired_permit = permit.map(|permit| (bytes, permit));
+                }
                 () = arrival => {}
                 () = tokio::time::sleep_until(deadline) => return None,
             }

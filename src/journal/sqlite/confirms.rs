@@ -1,5 +1,5 @@
-//! Pending confirms: records of a confirm, a lease or the begin of a step, that no row of `entries`
-//! contains yet.
+//! Pending confirms: confirms of the broker, leases of workers, and beginnings of steps, that no
+//! row of `entries` contains yet.
 //!
 //! All confirms of one commit share one row of `confirmed`, whichever jobs they belong to, which
 //! about halves the number of rows. The next row of a job in `entries` contains its pending
@@ -23,8 +23,8 @@ pub(super) struct PendingConfirms {
 }
 
 impl PendingConfirms {
-    /// Returns whether a record consists of a single confirm, lease or begin of a step. Only such
-    /// records share a row of `confirmed`.
+    /// Returns whether a record consists of a single confirm, lease or beginning of a step. Only
+    /// such records share a row of `confirmed`.
     pub(super) fn is_confirm(record: &Record) -> bool {
         record.created.is_none()
             && record.state.is_none()

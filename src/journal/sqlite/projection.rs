@@ -76,6 +76,7 @@ impl JournalWriter {
         self.check_files().map_err(|loss| JournalError::Lost { file: self.file.to_string(), loss })
     }
 
+    /// Writes these changes and the watermark, in one transaction.
     fn project_in_transaction(&mut self, unprojected: &Unprojected) -> Result<(), WriteError> {
         let transaction = self.connection.transaction()?;
         hit_fail_point("journal::derive")?;
