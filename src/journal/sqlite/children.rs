@@ -100,9 +100,9 @@ impl ChildRecords for Reader {
                     let ended = row.get::<_, Option<i64>>(3)?.map(Timestamp);
                     let created = Timestamp(row.get(2)?);
                     let item = ItemRow { item: row.get(0)?, state, created, ended };
-                    let previous_row = newest.replace(item);
-                    if let Some(row) = previous_row.filter(|row| row.item != item.item) {
-                        handler(row);
+                    let previous = newest.replace(item);
+                    if let Some(previous_item) = previous.filter(|row| row.item != item.item) {
+                        handler(previous_item);
                     }
                 }
                 newest.into_iter().for_each(handler);
