@@ -1,6 +1,6 @@
-//! Budgets: limits on what clients can make the process hold. They limit the bytes of request
-//! bodies, of answers, of messages to workers and of unreadable messages, and the number of
-//! concurrent reads of the journal.
+//! Budgets: limits on what clients can make the process keep in memory or do at the same time. They
+//! limit the bytes of request bodies, of answers, of messages to workers and of unreadable
+//! messages, and the number of concurrent reads of the journal.
 
 pub mod memory;
 
@@ -20,7 +20,7 @@ pub type Permit = OwnedSemaphorePermit;
 /// A bounded number of bytes or of items. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ResourceBudget {
-    /// Holds the units that are free.
+    /// Its permits are the free units.
     semaphore: Arc<Semaphore>,
     /// The size of the budget, in units.
     capacity: u32,
@@ -39,6 +39,7 @@ impl ResourceBudget {
         ResourceBudget::new(count, 1)
     }
 
+    /// Creates a budget of `amount`, rounded down to whole units, but of at least one unit.
     fn new(amount: usize, unit: usize) -> ResourceBudget {
         let capacity = u32::try_from(amount / unit).unwrap_or(u32::MAX).max(1);
         ResourceBudget {
@@ -50,32 +51,33 @@ impl ResourceBudget {
         }
     }
 
-    /// Converts an amount to units, at most the capacity. So an amount beyond the capacity can
-    /// still be acquired, while nobody else uses the budget.
+    /// Converts an amount to units, rounded up, at most to the capacity. So an amount beyond the
+    /// capacity can still be acquired, while nothing else uses the budget.
     fn to_units(&self, amount: usize) -> u32 {
         u32::try_from(amount.div_ceil(self.unit)).unwrap_or(u32::MAX).min(self.capacity)
     }
 
-    /// Acquires `amount` if it is free now.
+    /// Acquires `amount` if it is free now; `None`: it is not.
     pub fn try_acquire(&self, amount: usize) -> Option<Permit> {
         self.semaphore.clone().try_acquire_many_owned(self.to_units(amount)).ok()
     }
 
-    /// Waits until `amount` is free, and acquires it. Waiters are served in FIFO order.
+    /// Waits until `amount` is free, and acquires it. Waiters are served in FIFO order. In practice
+    /// never returns `None`.
     pub async fn acquire(&self, amount: usize) -> Option<Permit> {
-        // The semaphore is never closed.
+        // An error would mean that the semaphore is closed, which never happens.
         self.semaphore.clone().acquire_many_owned(self.to_units(amount)).await.ok()
     }
 
-    /// Grows a permit to `amount` in total if the difference is free now. Returns whether it was; a
-    /// permit of at least `amount` stays as it is.
+    /// Grows a permit to `amount` in total if the difference is free now, and returns whether that
+    /// succeeded. A permit of at least `amount` stays as it is.
     pub fn try_grow(&self, permit: &mut Permit, amount: usize) -> bool {
-        let missing = usize::try_from(self.to_units(amount))
+        let missing_units = usize::try_from(self.to_units(amount))
             .unwrap_or(usize::MAX)
             .saturating_sub(permit.num_permits());
-        let additional = u32::try_from(missing)
+        let additional = u32::try_from(missing_units)
             .ok()
-            .and_then(|missing| self.semaphore.clone().try_acquire_many_owned(missing).ok());
+            .and_then(|units| self.semaphore.clone().try_acquire_many_owned(units).ok());
         additional.map(|additional| permit.merge(additional)).is_some()
     }
 

@@ -1,5 +1,6 @@
-//! The only source of wall-clock times and random ids. Each reading of the wall clock is compared
-//! with the monotonic clock: if the two have diverged by minutes, somebody has set the wall clock.
+//! The only source of wall-clock times, monotonic instants and random ids. Each reading of the wall
+//! clock is compared with the monotonic clock: if the two have diverged by minutes, the wall clock
+//! was set.
 
 use crate::faults;
 use engine::{JobId, Timestamp};
@@ -14,8 +15,8 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 /// smaller one is drift or a correction by NTP.
 const ADJUSTMENT_MIN_NS: i64 = 120 * NS_PER_SECOND;
 
-/// The longest time that reading both clocks may take. After a longer one, the divergence is not
-/// computed: the process may have been suspended between the two readings.
+/// The longest time that reading both clocks may take. If it takes longer, their divergence is
+/// ignored: the process may have been suspended between the two readings.
 const READING_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The first reading of both clocks in this process: the monotonic one, and the wall clock in
@@ -25,7 +26,8 @@ static FIRST_READING: OnceLock<(Instant, i64)> = OnceLock::new();
 /// The sum of all adjustments of the wall clock since the first reading, in nanoseconds.
 static TOTAL_ADJUSTMENT_NS: AtomicI64 = AtomicI64::new(0);
 
-/// When the wall clock was last set, in nanoseconds after the first reading; 0: never.
+/// When it was last noticed that the wall clock was set, in nanoseconds after the first reading; 0:
+/// never.
 static LAST_ADJUSTMENT_NS: AtomicI64 = AtomicI64::new(0);
 
 /// Returns the time of the wall clock.
@@ -39,26 +41,27 @@ fn read_clocks() -> (i64, i64) {
     if let Some(test_time_ns) = faults::now() {
         return (test_time_ns, 0);
     }
-    let before = instant();
+    let monotonic_now = instant();
     let wall_ns = read_wall_clock_ns();
-    let reading_time = before.elapsed();
-    let (first_instant, first_wall_ns) = *FIRST_READING.get_or_init(|| (before, wall_ns));
-    let elapsed_ns = to_nanoseconds(before.saturating_duration_since(first_instant));
+    let reading_time = monotonic_now.elapsed();
+    let (first_instant, first_wall_ns) = *FIRST_READING.get_or_init(|| (monotonic_now, wall_ns));
+    let elapsed_ns = to_nanoseconds(monotonic_now.saturating_duration_since(first_instant));
     let wall_elapsed_ns = wall_ns.saturating_sub(first_wall_ns);
     loop {
-        let known_ns = TOTAL_ADJUSTMENT_NS.load(Ordering::Acquire);
-        let new_ns = wall_elapsed_ns.saturating_sub(elapsed_ns).saturating_sub(known_ns);
-        if new_ns.abs() < ADJUSTMENT_MIN_NS || reading_time > READING_TIME_MAX {
-            return (wall_ns, known_ns);
+        let recorded_ns = TOTAL_ADJUSTMENT_NS.load(Ordering::Acquire);
+        let new_adjustment_ns =
+            wall_elapsed_ns.saturating_sub(elapsed_ns).saturating_sub(recorded_ns);
+        if new_adjustment_ns.abs() < ADJUSTMENT_MIN_NS || reading_time > READING_TIME_MAX {
+            return (wall_ns, recorded_ns);
         }
-        let total_ns = known_ns.saturating_add(new_ns);
+        let total_ns = recorded_ns.saturating_add(new_adjustment_ns);
         if TOTAL_ADJUSTMENT_NS
-            .compare_exchange(known_ns, total_ns, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(recorded_ns, total_ns, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
         {
             LAST_ADJUSTMENT_NS.store(elapsed_ns.max(1), Ordering::Release);
             tracing::warn!(
-                adjustment_s = new_ns / NS_PER_SECOND,
+                adjustment_s = new_adjustment_ns / NS_PER_SECOND,
                 "the clock was set: running jobs continue by the time that has passed, and \
                  retention waits until the clock has been steady for an hour"
             );
@@ -75,6 +78,7 @@ fn read_wall_clock_ns() -> i64 {
     to_nanoseconds(since_epoch).saturating_add(skew_s * NS_PER_SECOND)
 }
 
+/// Returns the nanoseconds of a duration, at most `i64::MAX`.
 fn to_nanoseconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
@@ -82,20 +86,21 @@ fn to_nanoseconds(duration: Duration) -> i64 {
 /// Returns the sum of all adjustments of the wall clock since the process started, in seconds.
 pub fn total_adjustment_s() -> i64 {
     let total_ns = TOTAL_ADJUSTMENT_NS.load(Ordering::Acquire);
-    // Rounded, because the two clocks are read one after the other.
+    // Rounded to the nearest second, because the two clocks are not read at the same instant.
     (total_ns + NS_PER_SECOND / 2 * total_ns.signum()) / NS_PER_SECOND
 }
 
-/// Returns how long ago the wall clock was last set; `None` if never since the process started.
+/// Returns how long ago it was last noticed that the wall clock was set; `None` if never since the
+/// process started.
 pub fn since_adjustment() -> Option<Duration> {
     let (first_instant, _) = FIRST_READING.get()?;
-    let adjusted_ns = LAST_ADJUSTMENT_NS.load(Ordering::Acquire);
-    let adjusted_ns = u64::try_from(adjusted_ns).ok().filter(|adjusted_ns| *adjusted_ns > 0)?;
-    Some(first_instant.elapsed().saturating_sub(Duration::from_nanos(adjusted_ns)))
+    let noticed_ns = LAST_ADJUSTMENT_NS.load(Ordering::Acquire);
+    let noticed_ns = u64::try_from(noticed_ns).ok().filter(|noticed_ns| *noticed_ns > 0)?;
+    Some(first_instant.elapsed().saturating_sub(Duration::from_nanos(noticed_ns)))
 }
 
-/// A clock that starts at the wall clock's time and ignores later adjustments of the wall clock. It
-/// measures timeouts and deadlines of what began while it runs.
+/// A clock that starts at the wall clock's time, and ignores later adjustments of the wall clock.
+/// It measures the timeouts and deadlines of what began while it was running.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyClock {
     /// The sum of the wall clock's adjustments when this clock started, in nanoseconds.

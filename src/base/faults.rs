@@ -2,7 +2,7 @@
 //! feature `failpoints`; without it, each call does nothing.
 //!
 //! [`hit`] marks a point at which a fault can be injected. The environment variable `FAILPOINTS`
-//! configures the actions, in the syntax of the crate `fail`, for example
+//! configures the actions in the syntax of the crate `fail`, for example
 //! `FAILPOINTS="journal::commit=3*off->1*return(abort)"`:
 //!
 //! | action | effect at every point |
@@ -14,7 +14,7 @@
 //!
 //! | point | effect of `return(…)` |
 //! |---|---|
-//! | `journal::write` | a row is not written: `full`: the disk is full; else: an I/O error |
+//! | `journal::write` | a row cannot be written: disk full (`full`), or I/O error (other kinds) |
 //! | `journal::commit` | the commit fails in the same way |
 //! | `journal::derive` | the projection of what is committed fails in the same way |
 //! | `journal::positions` | storing the offsets of buses fails in the same way |
@@ -63,18 +63,19 @@ mod armed {
         static HOOKS: RefCell<Option<Rc<dyn Hooks>>> = const { RefCell::new(None) };
     }
 
-    /// Sets the hooks of this thread, or removes them.
+    /// Sets the hooks of this thread; `None` removes them.
     pub fn set_hooks(hooks: Option<Rc<dyn Hooks>>) {
         HOOKS.with(|current| *current.borrow_mut() = hooks);
     }
 
+    /// Returns the hooks of this thread; `None` if it has none.
     fn hooks() -> Option<Rc<dyn Hooks>> {
         // An error means that the thread is ending.
         HOOKS.try_with(|current| current.borrow().clone()).ok().flatten()
     }
 
-    /// Marks a point at which a fault can be injected. Returns `Some(kind)` if the operation is to
-    /// fail.
+    /// Marks a point at which a fault can be injected. Returns `Some(kind)` if the operation must
+    /// fail. May also block, panic or abort the process.
     pub fn hit(point: &'static str) -> Option<String> {
         let kind = match hooks() {
             Some(hooks) => hooks.hit(point),
@@ -86,7 +87,8 @@ mod armed {
         kind
     }
 
-    /// Carries out the action that `FAILPOINTS` configures for a point.
+    /// Performs the action that `FAILPOINTS` configures for a point, and returns its kind if it is
+    /// `return`.
     fn configured_action(point: &'static str) -> Option<String> {
         fail::fail_point!(point, |kind: Option<String>| Some(kind.unwrap_or_default()));
         None

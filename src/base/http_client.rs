@@ -11,14 +11,14 @@ use reqwest::{Client, ClientBuilder, Request, Response, StatusCode};
 use std::error::Error;
 use std::time::Duration;
 
-/// How long an idle keep-alive connection stays in the pool. Servers close idle connections after
-/// five seconds or more, and a request on a connection that is just closing would fail.
+/// How long an idle keep-alive connection stays in the pool. Servers usually close idle connections
+/// after five seconds or more, and a request on a connection that is just being closed would fail.
 const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(3);
 
 /// Returns the builder of a client that trusts these authorities. The client ignores proxies in the
-/// environment, follows no redirects, and retries nothing by itself.
+/// environment, follows no redirects, and never retries on its own.
 pub fn builder(authorities: &Authorities) -> ClientBuilder {
-    // Fails only if a provider is installed already.
+    // This fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder()
         .no_proxy()
@@ -42,8 +42,8 @@ pub struct Answer {
     pub body: Result<Bytes, String>,
 }
 
-/// Sends a request and reads the answer, whose body may have at most `bytes_max` bytes. `timeout`
-/// limits both together.
+/// Sends a request, and reads the answer with a body of at most `bytes_max` bytes. `timeout` limits
+/// both together.
 ///
 /// # Errors
 ///
@@ -66,8 +66,8 @@ pub async fn send(
     Ok(Answer { status, retry_after, body })
 }
 
-/// Reads the body of a response to its end, so that its connection can be reused. Returns `None` if
-/// the body has more than `bytes_max` bytes.
+/// Reads the body of a response to its end, so that its connection can be reused. Returns `None`,
+/// without reading on, if the body has more than `bytes_max` bytes.
 ///
 /// # Errors
 ///
@@ -76,7 +76,7 @@ pub async fn read_body(
     mut response: Response,
     bytes_max: usize,
 ) -> Result<Option<Bytes>, reqwest::Error> {
-    // A response that declares a larger size is not read.
+    // The body of a response that declares a larger size is not read at all.
     if response.content_length().is_some_and(|length| length > bytes_max as u64) {
         return Ok(None);
     }
@@ -95,8 +95,8 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     times::parse_retry_after(headers.get(RETRY_AFTER)?.to_str().ok()?, clock::now())
 }
 
-/// Returns the exponential backoff after this many consecutive failures: `min`, doubled with each
-/// further failure up to `max`.
+/// Returns the delay of an exponential backoff after this many consecutive failures: `min`, doubled
+/// with each further failure up to `max`.
 pub fn backoff(failures: u32, (min, max): (Duration, Duration)) -> Duration {
     min.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1))).min(max.max(min))
 }

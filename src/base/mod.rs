@@ -1,5 +1,6 @@
-//! Shared foundations of all crates but the engine: the clock, RFC 3339 times, types of settings,
-//! budgets, trusted certificate authorities, signatures of requests, and failpoints for tests.
+//! What all crates but the engine share: the clock, RFC 3339 times, types of settings, budgets, the
+//! HTTP client, trusted certificate authorities, rules for addresses, signatures of requests, and
+//! failpoints for tests.
 
 pub mod budget;
 pub mod clock;

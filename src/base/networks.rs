@@ -1,5 +1,5 @@
-//! IP networks: which addresses web services may have. Guards against server-side request forgery
-//! (SSRF).
+//! IP networks, and the rules for the addresses that web services may have. The rules guard against
+//! server-side request forgery (SSRF).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,17 +12,20 @@ const FORBIDDEN_NETWORKS: [(Network, &str); 13] = [
     (v4([169, 254, 0, 0], 16), "link-local, as the metadata services of clouds are"),
     (v4([224, 0, 0, 0], 4), "multicast"),
     (v4([255, 255, 255, 255], 32), "broadcast"),
-    // Metadata services that are not link-local: Alibaba's; Azure's; Oracle's, in a network that is
-    // reserved for protocols.
+    // Alibaba Cloud.
     (v4([100, 100, 100, 200], 32), "the metadata service of a cloud"),
+    // Azure.
     (v4([168, 63, 129, 16], 32), "the metadata service of a cloud"),
+    // The IETF protocol assignments, with Oracle Cloud.
     (v4([192, 0, 0, 0], 24), "for protocols, and the metadata service of a cloud"),
     (v6([0, 0, 0, 0, 0, 0, 0, 0], 128), "this host without an address"),
     (v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), "link-local"),
     (v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), "multicast"),
-    // Amazon's, including the one for credentials; Google's; Scaleway's.
+    // AWS, with the service for credentials.
     (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32), "the metadata services of a cloud"),
+    // Google Cloud.
     (v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0], 32), "the metadata service of a cloud"),
+    // Scaleway.
     (v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42], 128), "the metadata service of a cloud"),
 ];
 
@@ -49,7 +52,8 @@ impl Network {
         match (self.address, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {
                 let difference = network.to_bits() ^ address.to_bits();
-                // An empty prefix would shift by all bits, which is an overflow.
+                // Both addresses have the prefix if their difference has only zeros there. An empty
+                // prefix shifts by all bits, which overflows: then every address is contained.
                 difference.checked_shr(32 - prefix_bits).is_none_or(|prefix| prefix == 0)
             }
             (IpAddr::V6(network), IpAddr::V6(address)) => {
@@ -97,8 +101,8 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Returns why nothing may be sent to `address`; `None`: it is allowed. An IPv6 address that
-    /// embeds an IPv4 address is also checked as that one.
+    /// Returns why nothing may be sent to `address`; `None`: it is allowed. If an IPv6 address
+    /// embeds an IPv4 address, that one is checked too.
     pub fn refusal(&self, address: IpAddr) -> Option<String> {
         let equivalents = || std::iter::once(address).chain(embedded_ipv4(address));
         if let Some(reason) = equivalents().find_map(|address| self.find_denial(address)) {

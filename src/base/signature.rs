@@ -9,8 +9,8 @@ pub const TIMESTAMP_HEADER: &str = "X-Signature-Timestamp";
 /// The header with the signature.
 pub const SIGNATURE_HEADER: &str = "X-Signature-256";
 
-/// Returns the signature of a request: `sha256=<hex>`, the HMAC of `<timestamp>.<body>`. It covers
-/// the time too, so that receivers can detect replayed requests.
+/// Returns the signature of a request: `sha256=<hex>`, the HMAC of `<timestamp>.<body>`. The
+/// signature covers the time too, so that receivers can reject replayed requests.
 pub fn sign(secret: &str, timestamp: &str, body: &[u8]) -> String {
     // Cannot fail: HMAC takes a key of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else {

@@ -5,6 +5,9 @@ use jiff::civil::{DateTime, date};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
+/// The number of nanoseconds in a second.
+const NS_PER_SECOND: i64 = 1_000_000_000;
+
 /// A time that is serialized as RFC 3339 in UTC, with nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rfc3339Time(pub Timestamp);
@@ -27,9 +30,9 @@ pub fn unix_seconds(time: Timestamp) -> u64 {
 
 /// Parses RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without an
 /// offset the time would be ambiguous, so it is rejected. A space is accepted in place of `+`,
-/// because a URL query decodes `+` to a space, and in place of `T`, as RFC 3339 allows. A time
-/// outside of 1970 to April 2262 becomes the nearest one within, and second 60 becomes 59. Returns
-/// `None` if the text is not of this form.
+/// because `+` in a URL query is decoded to a space, and in place of `T`, as RFC 3339 allows. A
+/// time before 1970 or after April 2262 becomes the nearest time in this range, and second 60
+/// becomes 59. Returns `None` if the text is not a valid time of this form.
 pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let (local, offset_s) = split_offset(text)?;
     let (date_time, fraction) = local.split_at_checked("2026-01-31T12:00:00".len())?;
@@ -42,9 +45,9 @@ pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
         && fraction_digits.bytes().all(|byte| byte.is_ascii_digit());
     let date_time: DateTime = has_expected_form.then(|| date_time.parse().ok()).flatten()?;
     let seconds = date_time.duration_since(date(1970, 1, 1).at(0, 0, 0, 0)).as_secs() - offset_s;
-    // Pad or truncate to nine digits.
+    // Padded or truncated to nine digits.
     let subsecond_ns: i64 = format!("{fraction_digits:0<9.9}").parse().ok()?;
-    let since_epoch_ns = seconds.saturating_mul(1_000_000_000).saturating_add(subsecond_ns);
+    let since_epoch_ns = seconds.saturating_mul(NS_PER_SECOND).saturating_add(subsecond_ns);
     Some(Timestamp(since_epoch_ns.max(0)))
 }
 
@@ -52,7 +55,7 @@ pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
 const OFFSET_BYTES: usize = 6;
 
 /// Splits the text of a time into the local time and its offset from UTC in seconds, positive east
-/// of Greenwich.
+/// of Greenwich. Returns `None` if it has no valid offset.
 fn split_offset(text: &str) -> Option<(&str, i64)> {
     if let Some(local) = text.strip_suffix(['Z', 'z']) {
         return Some((local, 0));
@@ -75,7 +78,8 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
 }
 
 /// Parses the value of a `Retry-After` header: a number of seconds, or an HTTP date in its current
-/// form (IMF-fixdate). Returns the delay from `now`, zero for a date that has passed.
+/// form (IMF-fixdate). Returns the delay from `now`, zero for a date that has passed; `None` if the
+/// value has another form.
 pub(crate) fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
@@ -86,6 +90,7 @@ pub(crate) fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration>
     Some(Duration::from_nanos(u64::try_from(delay_ns.max(0)).unwrap_or(u64::MAX)))
 }
 
+/// Converts a time for formatting; one before 1970 becomes 1970.
 fn to_jiff(time: Timestamp) -> jiff::Timestamp {
     // The addition cannot overflow: the library's range is far wider than an i64 of nanoseconds.
     jiff::Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_nanos(time.0.max(0))
@@ -148,13 +153,13 @@ mod tests {
         {
             assert_eq!(parse_rfc3339(early), Some(Timestamp(0)), "{early}");
         }
-        let within = |text: &str| parse_rfc3339(text).map(|time| time.0 - noon.0);
-        assert_eq!(within("2026-01-31T12:00:00.5Z"), Some(500_000_000));
-        assert_eq!(within("2026-01-31T12:00:60.000000001Z"), Some(59_000_000_001));
+        let since_noon_ns = |text: &str| parse_rfc3339(text).map(|time| time.0 - noon.0);
+        assert_eq!(since_noon_ns("2026-01-31T12:00:00.5Z"), Some(500_000_000));
+        assert_eq!(since_noon_ns("2026-01-31T12:00:60.000000001Z"), Some(59_000_000_001));
         for late in ["2263-01-01T00:00:00Z", "9999-12-31T23:59:59.999999999-23:59"] {
             assert_eq!(parse_rfc3339(late), Some(Timestamp(i64::MAX)), "{late}");
         }
-        let wrong = [
+        let invalid = [
             "",
             "0926-13-16T07:28:58Z",
             "noon",
@@ -181,7 +186,7 @@ mod tests {
             "2026-01-31T12:00:00+00:00+01:00",
             "2026-01-31T12:00:00[UTC]Z",
         ];
-        for text in wrong.into_iter().chain([
+        for text in invalid.into_iter().chain([
             "2026-01-31T12:00:00++1:00",
             "2026-01-31T12:00:00Z+01:00",
             "ü01:00",

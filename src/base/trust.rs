@@ -1,7 +1,7 @@
-//! The trusted certificate authorities of TLS connections: those of the machine (the environment
-//! variables `SSL_CERT_FILE` and `SSL_CERT_DIR` can name others) and those of a configured file. If
-//! there are none, as in a minimal container, Mozilla's public roots are trusted. Certificate
-//! chains, host names and validity periods are always verified.
+//! The trusted certificate authorities of TLS connections: those of the machine and those of a
+//! configured file. The environment variables `SSL_CERT_FILE` and `SSL_CERT_DIR` replace those of
+//! the machine. If there are none, as in a minimal container, Mozilla's public roots are trusted.
+//! Certificate chains, host names and validity periods are always verified.
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -38,7 +38,8 @@ impl Authorities {
         Authorities { certificates: rustls_native_certs::load_native_certs().certs }
     }
 
-    /// Returns the root certificates as rustls takes them.
+    /// Returns the root certificates as a store of rustls. Those that rustls cannot parse are left
+    /// out.
     pub(crate) fn root_store(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         let (added_count, _) = roots.add_parsable_certificates(self.certificates.iter().cloned());
@@ -72,14 +73,14 @@ impl Authorities {
 }
 
 impl From<Vec<CertificateDer<'static>>> for Authorities {
-    /// Trusts only these certificates, and no others of this machine.
+    /// Trusts only these certificates, not those of this machine.
     fn from(certificates: Vec<CertificateDer<'static>>) -> Authorities {
         Authorities { certificates }
     }
 }
 
-/// Describes what a path is if it exists and is not a regular file, which might block forever when
-/// it is opened.
+/// Describes what a path leads to if it exists and is not a regular file. Opening such a file might
+/// block forever.
 pub fn describe_special_file(file: &Path) -> Option<&'static str> {
     let file_type = std::fs::metadata(file).ok()?.file_type();
     if file_type.is_file() {

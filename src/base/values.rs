@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;
 
-/// A duration written `500ms`, `30s`, `5m`, `2h`, `3d`.
+/// A duration, written for example as `500ms`, `30s`, `5m`, `2h`, `3d`, `1h30m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DurationSetting(pub Duration);
 
@@ -105,6 +105,24 @@ impl ServerAddress {
     }
 }
 
+impl fmt::Debug for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_masked())
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_masked())
+    }
+}
+
+impl Serialize for ServerAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_masked())
+    }
+}
+
 /// The query parameters of a broker's address that are not secret. All others are masked.
 const PUBLIC_PARAMETERS: [&str; 8] = [
     "auth_mechanism",
@@ -120,16 +138,16 @@ const PUBLIC_PARAMETERS: [&str; 8] = [
 /// The minimum length of a path segment, in bytes, to be masked as a token.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// Masks everything in an address that may be a secret: the password, the query, tokens in the
-/// path. A text that is not an address is masked as a whole.
+/// Masks everything in an address that may be a secret: the password, the query, the fragment, and
+/// tokens in the path. A text that is not an address is masked completely.
 pub(crate) fn mask_address(address: &str) -> String {
-    let Some((scheme, rest)) = address.split_once("://") else {
+    let Some((scheme, after_scheme)) = address.split_once("://") else {
         return if address.is_empty() { String::new() } else { "***".to_owned() };
     };
     // A password may contain a `/`, `?` or `#` that should have been escaped.
-    let (credentials, location) = match rest.rsplit_once('@') {
+    let (credentials, location) = match after_scheme.rsplit_once('@') {
         Some((credentials, location)) => (Some(credentials), location),
-        None => (None, rest),
+        None => (None, after_scheme),
     };
     let host_end = location.find(['/', '?', '#']).unwrap_or(location.len());
     let (host, resource) = location.split_at(host_end);
@@ -139,7 +157,7 @@ pub(crate) fn mask_address(address: &str) -> String {
         // A user name alone may be a token.
         Some(None) => "***@".to_owned(),
     };
-    // If the `@host` part was forgotten, the password stands where the port would be.
+    // If the `@host` part was forgotten, the password is in the position of the port.
     let host = match host.rsplit_once(':') {
         Some((name, port)) if !host.ends_with(']') && !is_port(port) => {
             format!("{name}:***")
@@ -159,9 +177,9 @@ pub(crate) fn mask_address(address: &str) -> String {
         Some(_) if scheme.starts_with("http") => (Some("***"), ""),
         _ => (query, fragment),
     };
-    let path: Vec<&str> =
+    let masked_path: Vec<&str> =
         path.split('/').map(|segment| if is_token(segment) { "***" } else { segment }).collect();
-    let query = query.map_or_else(String::new, |query| {
+    let masked_query = query.map_or_else(String::new, |query| {
         let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
             Some((name, _)) if PUBLIC_PARAMETERS.contains(&name) => parameter.to_owned(),
             Some((name, _)) => format!("{name}=***"),
@@ -169,7 +187,7 @@ pub(crate) fn mask_address(address: &str) -> String {
         });
         format!("?{}", parameters.collect::<Vec<_>>().join("&"))
     });
-    format!("{scheme}://{user}{host}{}{query}{fragment}", path.join("/"))
+    format!("{scheme}://{user}{host}{}{masked_query}{fragment}", masked_path.join("/"))
 }
 
 fn is_port(text: &str) -> bool {
@@ -184,7 +202,8 @@ fn is_token(segment: &str) -> bool {
         && segment.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-/// Checks that none of these settings is 0. `prefix` is prepended to their names in the error.
+/// Checks that none of these settings is 0. Each is a name and a value. `prefix` is prepended to
+/// the name in the error.
 ///
 /// # Errors
 ///
@@ -209,24 +228,6 @@ pub fn mask_addresses(value: &mut serde_json::Value) {
         | serde_json::Value::Bool(_)
         | serde_json::Value::Number(_)
         | serde_json::Value::String(_) => {}
-    }
-}
-
-impl fmt::Debug for ServerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.to_masked())
-    }
-}
-
-impl fmt::Display for ServerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.to_masked())
-    }
-}
-
-impl Serialize for ServerAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.to_masked())
     }
 }
 
@@ -287,7 +288,7 @@ mod tests {
         ] {
             assert_eq!(parse(text).map_err(|error| error.to_string()), Ok(nanoseconds));
         }
-        for wrong in [
+        for invalid in [
             "",
             " ",
             "5",
@@ -309,7 +310,7 @@ mod tests {
             "18446744073709551616s",
             "584542046091y",
         ] {
-            assert!(parse(wrong).is_err(), "{wrong:?}");
+            assert!(parse(invalid).is_err(), "{invalid:?}");
         }
     }
 

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use url::Url;
 
-/// Returns whether a queue's name is the address of a web service: an HTTP or HTTPS URL.
+/// Returns whether a queue's name is the address of a web service: whether it starts with `http://`
+/// or `https://`, in any case.
 pub fn is_url(queue: &str) -> bool {
     let has_prefix = |prefix: &str| {
         queue.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
@@ -40,7 +41,7 @@ pub fn parse_web_address(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Returns the IP address that is the host of a URL; `None` if the host is a name.
+/// Returns the IP address that is the host of a URL; `None` if the host is a name, or missing.
 pub fn ip_address(url: &Url) -> Option<IpAddr> {
     match url.host()? {
         url::Host::Domain(_) => None,
@@ -50,7 +51,7 @@ pub fn ip_address(url: &Url) -> Option<IpAddr> {
 }
 
 /// Returns whether data sent to this address leaves the machine unencrypted: the scheme is `http`,
-/// and the host is not the loopback interface.
+/// and the host is neither `localhost` nor a loopback address.
 pub fn is_cleartext(url: &Url) -> bool {
     let is_loopback = match ip_address(url) {
         Some(address) => address.is_loopback(),

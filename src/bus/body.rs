@@ -19,9 +19,9 @@ enum BodyContent {
 
 impl Body {
     /// Creates the body of a message of kind [`crate::ERROR_KIND`]. `reason` is one sentence;
-    /// `retryable` says whether another attempt may succeed.
-    pub fn from_error(reason: &str, retryable: bool) -> Body {
-        Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string())
+    /// `is_retryable` says whether another attempt may succeed.
+    pub fn from_error(reason: &str, is_retryable: bool) -> Body {
+        Bytes::from(serde_json::json!({ "error": reason, "retryable": is_retryable }).to_string())
             .into()
     }
 

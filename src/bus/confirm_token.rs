@@ -25,7 +25,7 @@ impl ConfirmToken {
         self.0.try_clone()
     }
 
-    /// Returns the content to its sender, who knows the type; `None`: it has another type.
+    /// Returns the content to the sender, which knows its type; `None`: it has another type.
     pub fn downcast<T: Any>(self) -> Option<T> {
         let payload: Box<dyn Any> = self.0;
         payload.downcast().ok().map(|payload| *payload)

@@ -17,8 +17,8 @@ pub struct Delivery {
     pub correlation_id: Option<String>,
     /// The property `type`: absent, `result`, `progress`, `error` or something unknown.
     pub kind: Option<String>,
-    /// The number of the attempt, from the header `attempt`. A dead letter always has it; a reply
-    /// has it if the worker returns the header.
+    /// The number of the attempt, from the header `attempt`; `None` if the worker did not return
+    /// the header, or if a dead letter has lost it.
     pub attempt: Option<u32>,
     /// The property `message_id`; read on a workflow's queue, and for a dead letter.
     pub message_id: Option<String>,
@@ -28,7 +28,7 @@ pub struct Delivery {
     pub depth: Option<u16>,
     /// The headers `traceparent` and `tracestate`, if they are valid; only on a workflow's queue.
     pub trace: Option<TraceContext>,
-    /// Set if the broker dead-lettered a step message (header `x-death`).
+    /// Why a step message was dead-lettered (header `x-death`); `None`: this is no dead letter.
     pub dead_letter: Option<DeadLetter>,
     /// Whether the broker delivered the message before.
     pub redelivered: bool,
@@ -49,7 +49,13 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// Creates the dead letter of `message`, with the broker's reason.
+    /// The reason of a message that its worker has rejected.
+    pub(crate) const REJECTED: &str = "rejected";
+
+    /// The reason of a message that was delivered too often.
+    pub(crate) const DELIVERY_LIMIT: &str = "delivery_limit";
+
+    /// Creates the dead letter of `message`, with this reason.
     pub(crate) fn from_publication(message: &Publication, reason: &str) -> DeadLetter {
         DeadLetter { queue: message.address.queue.to_string(), reason: reason.to_owned() }
     }
@@ -76,7 +82,7 @@ pub struct SettleCommand {
     /// Why an acknowledged reply changed nothing; `None` if it changed something.
     pub rejection: Option<Rejection>,
     /// Why the attempt failed, if an acknowledged result is one that its step cannot have.
-    pub failed: Option<Arc<str>>,
+    pub failure: Option<Arc<str>>,
 }
 
 /// Settles one delivery at its bus. If it is dropped unsettled, as when an actor panics, it
@@ -84,13 +90,13 @@ pub struct SettleCommand {
 pub struct Settlement {
     tag: u64,
     epoch: u64,
-    /// Where the command is sent; `None` once the delivery is settled, or if no broker waits for
-    /// that.
+    /// The channel of the command; `None` once the delivery is settled, or if the settlement is
+    /// [detached](Settlement::detached).
     sender: Option<mpsc::UnboundedSender<SettleCommand>>,
-    /// Dropped when the delivery is settled.
+    /// Dropped when the delivery is settled; `None`: nothing is released then.
     guard: Option<SettleGuard>,
     rejection: Option<Rejection>,
-    failed: Option<Arc<str>>,
+    failure: Option<Arc<str>>,
 }
 
 /// A value that releases a resource of the delivery, such as a permit, when it is dropped.
@@ -106,7 +112,7 @@ impl Settlement {
     /// Creates the settlement of the delivery with this tag and epoch. Its command is sent to
     /// `sender`.
     pub fn new(tag: u64, epoch: u64, sender: mpsc::UnboundedSender<SettleCommand>) -> Settlement {
-        Settlement { tag, epoch, sender: Some(sender), guard: None, rejection: None, failed: None }
+        Settlement { tag, epoch, sender: Some(sender), guard: None, rejection: None, failure: None }
     }
 
     /// Adds a guard that is dropped when the delivery is settled.
@@ -117,9 +123,9 @@ impl Settlement {
         settlement
     }
 
-    /// Creates the settlement of a delivery that the bus itself has created: it settles nothing.
+    /// Creates the settlement of a delivery that no broker waits for: it settles nothing.
     pub fn detached() -> Settlement {
-        Settlement { tag: 0, epoch: 0, sender: None, guard: None, rejection: None, failed: None }
+        Settlement { tag: 0, epoch: 0, sender: None, guard: None, rejection: None, failure: None }
     }
 
     fn is_stale(&self) -> bool {
@@ -128,11 +134,11 @@ impl Settlement {
 
     fn settle(&mut self, disposition: Disposition) {
         if let Some(sender) = self.sender.take() {
-            // The channel is closed after the connection is lost. Then the broker redelivers the
-            // message anyway.
+            // Sending fails if the channel is closed, as after the loss of the connection. The
+            // broker then redelivers the message anyway.
             let Settlement { tag, epoch, rejection, .. } = *self;
-            let failed = self.failed.take();
-            let _ = sender.send(SettleCommand { tag, epoch, disposition, rejection, failed });
+            let failure = self.failure.take();
+            let _ = sender.send(SettleCommand { tag, epoch, disposition, rejection, failure });
         }
         self.guard = None;
     }
@@ -163,8 +169,8 @@ impl Delivery {
         }
     }
 
-    /// Acknowledges the delivery. This must be called only after the commit of what follows from
-    /// the delivery: if the process crashes before the commit, the broker must redeliver the
+    /// Acknowledges the delivery. Must be called only after everything that follows from the
+    /// delivery is committed: if the process crashes before that, the broker must redeliver the
     /// message.
     pub fn ack(mut self) {
         self.settlement.settle(Disposition::Ack);
@@ -181,7 +187,7 @@ impl Delivery {
         self.settlement.is_stale()
     }
 
-    /// Drops the content of the delivery, and keeps the right to settle it.
+    /// Drops the content of the delivery, and returns the right to settle it.
     pub fn into_acknowledger(self) -> Acknowledger {
         Acknowledger(self.settlement)
     }
@@ -210,7 +216,7 @@ impl Acknowledger {
 
     /// Sets why the attempt failed, if the delivery is a result that its step cannot have.
     pub fn set_failure(&mut self, reason: Arc<str>) {
-        self.0.failed = Some(reason);
+        self.0.failure = Some(reason);
     }
 
     /// Returns whether the delivery can no longer be settled, because its channel is closed. The

@@ -1,9 +1,9 @@
 //! The embedded bus: queues in this process, in a [`LeaseQueue`].
 //!
 //! Its workers are Rust functions on threads of this process, and other programs that receive
-//! messages over HTTP or gRPC. The bus has no broker and no durability of its own. It never
-//! confirms a worker's message, so after a restart every running step is dispatched again from the
-//! journal.
+//! messages over HTTP or gRPC. The bus has no broker and no durability of its own: it never
+//! confirms a worker's message, so every running step is dispatched again from the journal after a
+//! restart.
 //!
 //! A message to the queue of a workflow is a call, as over AMQP, unless a worker of this process
 //! serves that queue. The outcome of the called job is the reply.
@@ -12,7 +12,7 @@ use super::lease_queue::{LeasePolicy, LeaseQueue};
 use crate::delivery::{DeadLetter, Delivery, Disposition, SettleCommand, Settlement};
 use crate::event::{BusEvent, BusState, EventSink};
 use crate::key::BusKey;
-use crate::kind::EMBEDDED_REPLY_QUEUE as REPLIES;
+use crate::kind::EMBEDDED_REPLY_QUEUE;
 use crate::lease_queues::LeaseQueues;
 use crate::publication::{Addressee, ERROR_KIND, Header, Publication};
 use crate::queue_status::QueueStatus;
@@ -77,20 +77,21 @@ pub struct EmbeddedConfig {
 
 /// The bus whose queues are in this process.
 pub struct EmbeddedBus {
-    /// The workflow queues, on which calls ask for jobs.
+    /// The queues of workflows. A message to one of them is a call.
     call_queues: HashSet<Arc<str>>,
     lease_queue: Arc<LeaseQueue>,
     /// The queues whose worker threads were started.
     started_queues: HashSet<Arc<str>>,
     workers: Workers,
     replies: Arc<ReplyDelivery>,
+    /// The worker threads, to be joined when the bus closes.
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
 /// Delivers replies and calls, and keeps them until they are acknowledged.
 struct ReplyDelivery {
     sink: EventSink,
-    /// The channel of the deliveries' settlements.
+    /// Receives the commands that settle the deliveries.
     settlements: mpsc::UnboundedSender<SettleCommand>,
     unsettled: Mutex<UnsettledReplies>,
 }
@@ -117,6 +118,7 @@ struct EmbeddedReply {
 /// The properties and headers of a call.
 #[derive(Clone)]
 struct CallHeaders {
+    /// The queue of the called workflow.
     queue: Arc<str>,
     message_id: String,
     depth: Option<u16>,
@@ -132,9 +134,9 @@ impl EmbeddedBus {
         let lease_queue = Arc::new(LeaseQueue::new(policy, sink.clone()));
         let replies = Arc::new(ReplyDelivery { sink, settlements, unsettled: Mutex::default() });
         actix_rt::spawn(run_settlements(commands, Arc::downgrade(&replies)));
-        let dead_letters = replies.clone();
+        let reply_delivery = replies.clone();
         actix_rt::spawn(LeaseQueue::run_lease_expiry(lease_queue.clone(), move |message| {
-            dead_letters.deliver(dead_letter(message, "delivery_limit"));
+            reply_delivery.deliver(dead_letter(message, DeadLetter::DELIVERY_LIMIT));
         }));
         lease_queues.add(key, &lease_queue);
         (replies.sink)(BusEvent::State(BusState::Connected));
@@ -204,20 +206,19 @@ impl Bus for EmbeddedBus {
         Box::pin(std::future::ready(queues.iter().map(inspect).collect()))
     }
 
-    /// Turns the messages that waited for a reloaded workflow into calls.
+    /// Replaces the served queues, and turns the messages that wait on new call queues into calls.
     fn set_served(&mut self, served: ServedQueues) {
         self.call_queues = served.call_queues.into_iter().collect();
         for queue in self.call_queues.iter().filter(|queue| !self.workers.0.contains_key(&***queue))
         {
-            let waiting = self.lease_queue.drain_waiting(queue);
-            waiting
-                .into_iter()
-                .for_each(|message| self.replies.deliver(call_from_publication(message)));
+            for message in self.lease_queue.drain_waiting(queue) {
+                self.replies.deliver(call_from_publication(message));
+            }
         }
     }
 
-    /// Lets workers finish the messages that they have. Waiting messages are dispatched again at
-    /// the next start.
+    /// Closes the queues, and waits for the worker threads to finish their messages. Waiting
+    /// messages are dispatched again from the journal at the next start.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         self.lease_queue.close();
         let threads = std::mem::take(&mut self.threads);
@@ -243,7 +244,7 @@ fn call_from_publication(message: Publication) -> EmbeddedReply {
     EmbeddedReply { correlation_id, attempt, kind: None, dead_letter: None, body, call }
 }
 
-/// Runs a worker on a message, and returns its reply.
+/// Runs a worker on a message, and returns its reply. If the worker panics, that is a dead letter.
 fn run_worker(message: &Publication, worker: &Worker) -> EmbeddedReply {
     let reply = |body: Bytes| EmbeddedReply {
         correlation_id: message.correlation_id.clone(),
@@ -260,7 +261,7 @@ fn run_worker(message: &Publication, worker: &Worker) -> EmbeddedReply {
             EmbeddedReply { kind: Some(ERROR_KIND), ..reply(body.into()) }
         }
         Err(_) => EmbeddedReply {
-            dead_letter: Some(DeadLetter::from_publication(message, "rejected")),
+            dead_letter: Some(DeadLetter::from_publication(message, DeadLetter::REJECTED)),
             ..reply(message.body.to_bytes())
         },
     }
@@ -284,7 +285,7 @@ impl ReplyDelivery {
     fn answer_caller(&self, reply: Publication) {
         let attempt = reply.number_header("attempt");
         let Publication { address, correlation_id, kind, body, confirm_token, .. } = reply;
-        if *address.queue != *REPLIES {
+        if *address.queue != *EMBEDDED_REPLY_QUEUE {
             return (self.sink)(BusEvent::Unroutable(confirm_token));
         }
         let body = body.to_bytes();
@@ -299,7 +300,7 @@ impl ReplyDelivery {
         (self.sink)(BusEvent::Confirmed(confirm_token));
     }
 
-    /// Reports that a worker or a workflow has the message, without a lease.
+    /// Reports that a worker or a workflow has received the message, without a lease.
     fn report_handed_over(&self, message: &Publication) {
         if let Some(confirm_token) = message.confirm_token.try_clone() {
             (self.sink)(BusEvent::HandedOver(confirm_token));
@@ -318,7 +319,7 @@ impl ReplyDelivery {
         self.report_reply(tag, reply, false);
     }
 
-    /// Reports a message under this tag.
+    /// Reports a message as a delivery with this tag.
     fn report_reply(&self, tag: u64, reply: EmbeddedReply, is_redelivered: bool) {
         let mut delivery = Delivery::new(
             reply.correlation_id.as_deref().map(str::to_owned),
@@ -337,7 +338,7 @@ impl ReplyDelivery {
                 delivery.message_id = Some(message_id);
                 delivery.depth = depth;
                 delivery.trace = trace;
-                delivery.reply_to = Some(REPLIES.to_owned());
+                delivery.reply_to = Some(EMBEDDED_REPLY_QUEUE.to_owned());
                 BusEvent::Call { queue, delivery }
             }
         });
@@ -365,7 +366,7 @@ async fn run_settlements(
     }
 }
 
-/// Locks a mutex, also after a panic of another thread.
+/// Locks a mutex, even if a thread panicked while it held the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

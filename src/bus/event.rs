@@ -24,13 +24,13 @@ pub enum BusState {
     QueuesUnusable {
         /// The queues.
         queues: Vec<Arc<str>>,
-        /// What is wrong with them, in one line.
+        /// What is wrong with them, in one line, as a continuation of "connected, but".
         reason: String,
     },
     /// Connected, but the broker does not confirm messages. The network or the broker may have
     /// stopped.
     Unresponsive {
-        /// The least time since the last confirm.
+        /// The time without a confirm, at least.
         elapsed: Duration,
     },
     /// The broker blocks publishers because of a resource alarm. Deliveries are still acknowledged.
@@ -48,7 +48,7 @@ impl fmt::Display for BusState {
             }
             BusState::Disconnected { reason } => write!(f, "not connected: {reason}"),
             BusState::Connected => f.write_str("connected"),
-            BusState::CatchingUp => f.write_str("connected, reads the replies that lay there"),
+            BusState::CatchingUp => f.write_str("connected, reads the replies that arrived before"),
             BusState::QueuesUnusable { reason, .. } => write!(f, "connected, but {reason}"),
             BusState::Unresponsive { elapsed } => write!(
                 f,
@@ -110,11 +110,11 @@ pub enum BusEvent {
         /// Answered after the commit of the journal.
         journaled: oneshot::Sender<()>,
     },
-    /// All messages before this offset of a topic are processed. The offset is journaled, because
-    /// the broker does not store it.
+    /// All messages before this offset of a partition are processed, if the bus reads the topic, or
+    /// were written by the bus. The offset is journaled, because the broker does not store it.
     OffsetReached(TopicOffset),
-    /// The bus cannot work, and retries do not help, for this reason: another process consumes the
-    /// reply queue, or the bus panicked. The daemon stops.
+    /// The bus cannot work for this reason, and retries do not help. For example, another process
+    /// consumes the reply queue, or the bus panicked. The daemon stops.
     Fatal(String),
     /// A call of a web service has ended.
     EndpointCalled {
@@ -129,14 +129,14 @@ pub enum BusEvent {
     Notice(BusNotice),
 }
 
-/// How far a partition of a topic has been read.
+/// How far a bus has read or written a partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicOffset {
     /// The topic.
     pub topic: Arc<str>,
     /// The partition.
     pub partition: i32,
-    /// The offset of the first message that is not processed.
+    /// The offset after the last message that was processed or written.
     pub offset: i64,
 }
 
@@ -165,12 +165,12 @@ impl CallOutcome {
     }
 }
 
-/// Events of single messages that are only counted.
+/// An event of a single message that is only counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BusNotice {
     /// The broker returned a message as unroutable; it is sent again.
     Returned,
-    /// The broker negatively confirmed a publication; it is sent again.
+    /// The broker refused a publication (negative acknowledgement); it is sent again.
     Nacked,
     /// A publication was sent again after a connection was lost.
     Resent,
@@ -183,14 +183,14 @@ pub enum BusNotice {
 /// Receives the events of a bus. It may be called from any thread and never blocks.
 pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 
-/// Runs a task of a bus. If it panics, reports [`BusEvent::Fatal`]: the other tasks of the bus
-/// would otherwise seem to work.
-pub async fn run_reporting_panic(sink: EventSink, run: impl Future<Output = ()>) {
+/// Runs a task of a bus. If the task panics, reports [`BusEvent::Fatal`]: otherwise the bus would
+/// seem to work, because its other tasks continue.
+pub async fn run_reporting_panic(sink: EventSink, task: impl Future<Output = ()>) {
     let _reporter = PanicReporter(sink);
-    run.await;
+    task.await;
 }
 
-/// Reports a panic when it is dropped by one.
+/// Reports [`BusEvent::Fatal`] if it is dropped while its thread panics.
 struct PanicReporter(EventSink);
 
 impl Drop for PanicReporter {

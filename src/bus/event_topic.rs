@@ -1,5 +1,5 @@
-//! The topic on which events are published for subscribers. Publishing is best effort: jobs
-//! continue whatever happens to the topic.
+//! The interface of a topic on which events are published for subscribers. Publishing is best
+//! effort: problems with the topic never delay jobs.
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -21,7 +21,7 @@ pub struct EventMessage {
     pub body: Bytes,
 }
 
-/// The outcome of publishing events.
+/// An outcome of publishing events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublishOutcome {
     /// The broker has confirmed one event.

@@ -1,5 +1,5 @@
-//! The settings of Kafka buses. They are in this crate because builds without Kafka also read and
-//! check them.
+//! The settings of Kafka buses. They are in this crate because builds without Kafka read and check
+//! them too.
 
 use base::values::{DurationSetting, Names, check_at_least_one};
 use engine::text::quote;
@@ -14,7 +14,8 @@ const TOPIC_BYTES_MAX: usize = 249;
 /// The most partitions of a new topic: each costs the brokers files and memory.
 const PARTITIONS_MAX: i32 = 10_000;
 
-/// The smallest `message_bytes_max`: a step message has headers of several hundred bytes.
+/// The smallest `message_bytes_max`. The headers of a step message alone have several hundred
+/// bytes.
 const MESSAGE_BYTES_MIN: usize = 4_096;
 
 /// The largest `message_bytes_max` that the client library can hold.
@@ -56,8 +57,9 @@ const TLS_PREFIX: &str = "ssl.";
 /// The prefixes of properties that could load a shared library. They are refused.
 const CODE_LOADING_PREFIXES: [&str; 2] = ["ssl.engine.", "ssl.providers"];
 
-/// The properties that the guarantees depend on, or that follow from settings of this program. Each
-/// has the setting to use instead; empty: there is none.
+/// The properties that the guarantees depend on, or that other settings of this program determine,
+/// each with the setting to use instead; empty: there is none. A name that ends with a dot is a
+/// prefix.
 const RESERVED_PROPERTIES: [(&str, &str); 28] = [
     ("acks", ""),
     ("allow.auto.create.topics", ""),
@@ -118,7 +120,7 @@ pub struct KafkaSection {
 }
 
 /// Properties of the client library, by their names with dots. Values that may be secrets are
-/// masked when they are formatted or serialised.
+/// masked when they are formatted or serialized.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Properties(pub BTreeMap<String, String>);
 
@@ -127,8 +129,8 @@ impl<'de> Deserialize<'de> for Properties {
         let properties = BTreeMap::<String, String>::deserialize(deserializer)?;
         // Environment variables cannot have dots in their names, and properties have no
         // underscores.
-        let dotted = properties.into_iter().map(|(name, value)| (name.replace('_', "."), value));
-        Ok(Properties(dotted.collect()))
+        let properties = properties.into_iter();
+        Ok(Properties(properties.map(|(name, value)| (name.replace('_', "."), value)).collect()))
     }
 }
 
@@ -249,7 +251,7 @@ fn check_property(name: &str) -> Result<(), String> {
             format!("set {setting} instead")
         };
         return Err(format!(
-            "{} is set by the manager itself, for its promise rests on it: {instead}",
+            "{} is set by the manager itself, because its guarantees depend on it: {instead}",
             quote(name)
         ));
     }
@@ -259,8 +261,9 @@ fn check_property(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{} is none that can be set here; expected properties of librdkafka for the connection and \
-         for who asks, such as security.protocol, sasl.username or ssl.ca.location",
+        "{} is not a property that can be set here; expected properties of librdkafka for the \
+         connection and authentication, such as security.protocol, sasl.username or \
+         ssl.ca.location",
         quote(name)
     ))
 }
@@ -293,7 +296,7 @@ pub fn check_topic(name: &str) -> Result<(), String> {
     }
     if !name.bytes().all(is_legal) || matches!(name, "." | "..") {
         return Err(format!(
-            "{} cannot be the name of a topic: expected letters, digits, . _ and - alone",
+            "{} cannot be the name of a topic: expected only letters, digits, . _ and -",
             quote(name)
         ));
     }
@@ -335,7 +338,7 @@ mod tests {
             "x",
         ] {
             let error = check_property(name).expect_err(name);
-            assert!(error.contains("none that can be set here"), "{error}");
+            assert!(error.contains("not a property that can be set here"), "{error}");
         }
         for name in [
             "security.protocol",
@@ -369,7 +372,7 @@ mod tests {
         properties.insert("security.protocol".into(), "SASL_SSL".into());
         let properties = Properties(properties);
         let rendered =
-            format!("{properties:?}{}", serde_json::to_string(&properties).expect("serialises"));
+            format!("{properties:?}{}", serde_json::to_string(&properties).expect("serializes"));
         assert!(!rendered.contains("hidden") && rendered.contains("SASL_SSL"), "{rendered}");
     }
 

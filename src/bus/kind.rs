@@ -39,10 +39,10 @@ pub struct BusCapabilities {
 /// Which messages a bus withdraws when their attempts have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
-    /// Messages that it has not sent to the broker.
+    /// Messages that it has not sent to the broker yet.
     Unsent,
-    /// Messages of attempts that ended without a reply. Before the bus leases a message that has
-    /// waited, it checks whether the attempt was answered.
+    /// Messages of attempts that ended without a reply. When a message that has waited is leased,
+    /// the attempt is checked first, so a message of an answered attempt is not sent to a worker.
     Abandoned,
     /// All messages, including those of attempts that were answered in another way.
     All,

@@ -1,9 +1,9 @@
 //! Lease queues: the queues in this process of the embedded bus and of push buses.
 //!
 //! One [`LeaseQueue`] holds all named queues of one bus. A message is leased to a worker: it is in
-//! flight until the worker settles it or the lease ends. A message that is not settled by then is
-//! leased again. Threads of this process take messages without a lease. A [`LeaseQueue`] can be
-//! used from any thread.
+//! flight until the worker settles it or the lease ends. A message that is not settled by then
+//! waits in its queue again. Threads of this process take messages without a lease. A
+//! [`LeaseQueue`] can be used from any thread.
 
 mod in_flight;
 mod leases;
@@ -45,7 +45,7 @@ const RECEIVER_COUNTED_FOR: Duration = Duration::from_secs(60);
 /// take its name.
 pub struct LeaseQueue {
     state: Mutex<LeaseQueueState>,
-    /// Notified when the earliest end of a lease changes, and when the lease queue closes.
+    /// Notified when a lease is set that ends before all others, and when the lease queue closes.
     next_end_changed: Notify,
     policy: LeasePolicy,
     sink: EventSink,
@@ -72,8 +72,8 @@ impl LeaseQueue {
         state.remove_waiting(&queue, &message.id);
         let deliveries = message.lease.map_or(0, |lease| lease.delivery);
         match message.lease {
-            // A message that was delivered too often becomes a dead letter at the next check of
-            // leases.
+            // A message that was delivered too often is in flight too, so that the end of its lease
+            // turns it into a dead letter.
             Some(RemainingLease { remaining, delivery })
                 if !remaining.is_zero() || delivery >= self.policy.deliveries_max =>
             {
@@ -107,22 +107,22 @@ impl LeaseQueue {
             if state.is_closed {
                 return None;
             }
-            let queue = state.queue(queue);
-            if let Some((_, waiting)) = queue.take_first() {
+            let queue_state = state.queue(queue);
+            if let Some((_, waiting)) = queue_state.take_first() {
                 return Some(waiting.message);
             }
-            let thread_wakeup = queue.thread_wakeup.clone();
+            let thread_wakeup = queue_state.thread_wakeup.clone();
             state = thread_wakeup.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Leases the next message of a queue, if there is one and the budget has a permit for it. The
-    /// caller may have `acquired` a permit before, with its size in bytes.
+    /// Leases the next message of a queue, if there is one and the budget has a permit for it.
+    /// `acquired_permit` is one that the caller has acquired before, with its size in bytes.
     fn try_lease(
         &self,
         queue: &Arc<str>,
         options: &ReceiveOptions,
-        acquired: Option<(usize, Permit)>,
+        acquired_permit: Option<(usize, Permit)>,
     ) -> LeaseResult {
         let now = clock::timer_now();
         let mut state = self.state();
@@ -131,7 +131,7 @@ impl LeaseQueue {
             queue_state.last_receive = Some(now);
         }
         let Some(bytes) = queue_state.next_bytes() else { return LeaseResult::Empty };
-        let permit = match (&options.budget, acquired) {
+        let permit = match (&options.budget, acquired_permit) {
             (None, _) => None,
             (Some(_), Some((acquired_bytes, permit))) if bytes <= acquired_bytes => Some(permit),
             (Some(budget), _) => match budget.for_size(bytes).try_acquire(bytes) {
@@ -196,7 +196,7 @@ impl LeaseQueue {
         state.queues.get(queue).map_or((0, 0), |queue| (queue.waiting.len(), queue.in_flight))
     }
 
-    /// Returns the leases of a queue that end first, at most `limit`.
+    /// Returns at most `limit` leases of a queue: those that end first, in the order of their ends.
     pub fn leases(&self, queue: &str, limit: usize) -> Vec<LeaseStatus> {
         let state = self.state();
         let leases = state.lease_ends.iter().filter_map(|(until, id)| {
@@ -220,8 +220,8 @@ impl LeaseQueue {
         state.remove_in_flight(id).map(|in_flight| in_flight.message)
     }
 
-    /// Reports that the worker with this delivery starts to work on it. This is for buses that do
-    /// not report leases.
+    /// Reports that a message that is in flight as this delivery is handed over to its worker now.
+    /// This is for buses that do not report leases.
     pub(super) fn report_handed_over(&self, id: &str, delivery: u32) {
         let mut state = self.state();
         let in_flight = state.find_in_flight(id, delivery).ok();
@@ -240,8 +240,9 @@ impl LeaseQueue {
     /// Removes and returns all waiting messages of a queue.
     pub(super) fn drain_waiting(&self, queue: &str) -> Vec<Publication> {
         let mut state = self.state();
-        let Some(queue) = state.queues.get_mut(queue) else { return Vec::new() };
-        std::iter::from_fn(|| queue.take_first()).map(|(_, waiting)| waiting.message).collect()
+        let Some(queue_state) = state.queues.get_mut(queue) else { return Vec::new() };
+        let waiting_messages = std::iter::from_fn(|| queue_state.take_first());
+        waiting_messages.map(|(_, waiting)| waiting.message).collect()
     }
 
     /// Returns the number of messages of all queues that are waiting or in flight.
@@ -252,21 +253,22 @@ impl LeaseQueue {
 
     /// Returns the status of a queue.
     pub(super) fn inspect(&self, queue: &Arc<str>) -> QueueStatus {
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let to_u32 = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let mut state = self.state();
-        let queue = state.queue(queue);
-        let has_recent_receive =
-            queue.last_receive.is_some_and(|instant| instant.elapsed() < RECEIVER_COUNTED_FOR);
-        let sessions = queue.sessions.load(Ordering::Relaxed);
+        let queue_state = state.queue(queue);
+        let has_recent_receive = queue_state
+            .last_receive
+            .is_some_and(|instant| instant.elapsed() < RECEIVER_COUNTED_FOR);
+        let sessions = queue_state.sessions.load(Ordering::Relaxed);
         let receivers =
-            queue.receivers.load(Ordering::Relaxed).max(usize::from(has_recent_receive));
-        // A worker without a session has one message, or waits for one.
+            queue_state.receivers.load(Ordering::Relaxed).max(usize::from(has_recent_receive));
+        // Assumes that a worker without a session either has one message or waits for one.
         let workers_without_session =
-            receivers.max(queue.in_flight.saturating_sub(queue.in_flight_to_sessions));
+            receivers.max(queue_state.in_flight.saturating_sub(queue_state.in_flight_to_sessions));
         QueueStatus::Exists {
-            messages: count(queue.waiting.len()),
-            unacknowledged: Some(queue.in_flight as u64),
-            consumers: count(queue.threads + sessions + workers_without_session),
+            messages: to_u32(queue_state.waiting.len()),
+            unacknowledged: Some(queue_state.in_flight as u64),
+            consumers: to_u32(queue_state.threads + sessions + workers_without_session),
             is_full: false,
         }
     }
@@ -282,6 +284,7 @@ impl LeaseQueue {
         self.next_end_changed.notify_one();
     }
 
+    /// Locks the state.
     fn state(&self) -> MutexGuard<'_, LeaseQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -17,7 +17,7 @@ impl LeaseQueues {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(bus, lease_queue);
     }
 
-    /// Returns the lease queue of a bus; `None` if the bus has none, or runs no more.
+    /// Returns the lease queue of a bus; `None` if the bus has none, or no longer exists.
     pub fn find(&self, bus: &BusKey) -> Option<Arc<LeaseQueue>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(bus)?.upgrade()
     }

@@ -1,8 +1,8 @@
-//! Message buses: they send messages to workers and receive the replies.
+//! Message buses: they send messages to workers, and receive the replies.
 //!
-//! The trait [`Bus`] has several implementations: `amqp` speaks AMQP 0-9-1 to RabbitMQ, `kafka` (a
-//! feature of the build) produces to topics and consumes one, [`embedded`] keeps the queues in this
-//! process, [`push`] calls web services.
+//! The trait [`Bus`] has several implementations. The crate `amqp` speaks AMQP 0-9-1 to RabbitMQ.
+//! The crate `kafka` (a build feature) produces to the topics of queues and consumes a reply topic.
+//! The module [`embedded`] keeps the queues in this process, and [`push`] calls web services.
 //!
 //! A bus knows nothing of jobs and steps, and makes no decisions about them. It accepts
 //! publications until it is closed, keeps each until the broker has confirmed it, and then returns

@@ -79,7 +79,8 @@ pub struct Publication {
     pub addressee: Addressee,
     /// The message id. It stays the same when the message is sent again.
     pub id: String,
-    /// The correlation id. A step message has its own, which its reply returns.
+    /// The correlation id: that of the attempt, which a worker's reply returns, or the one that a
+    /// caller has asked for.
     pub correlation_id: Option<Arc<str>>,
     /// The property `type`.
     pub kind: Option<&'static str>,
@@ -92,14 +93,14 @@ pub struct Publication {
     /// The body.
     pub body: Body,
     /// The remaining lease, if a worker leased the message before the job was rebuilt from the
-    /// journal (at a start, or after a panic).
+    /// journal (at startup, or after a panic).
     pub lease: Option<RemainingLease>,
     /// Whether the broker must verify the sender (property `user-id`). This distinguishes a dead
     /// letter of the message from a forged one.
     pub sets_user_id: bool,
     /// When the message expires.
     pub lifetime: Lifetime,
-    /// Returned to the sender once the message is confirmed.
+    /// Returned to the sender of the message once the message is confirmed.
     pub confirm_token: ConfirmToken,
 }
 

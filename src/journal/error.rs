@@ -18,8 +18,8 @@ pub enum JournalError {
     },
     /// The lock file cannot be used.
     #[error(
-        "cannot lock the journal with {lock}: {error}. Its directory must be there, and writable \
-         for this user"
+        "cannot lock the journal with {lock}: {error}. Its directory must exist, and be writable \
+         by this user"
     )]
     Lock {
         /// The path of the lock file.
@@ -29,7 +29,7 @@ pub enum JournalError {
     },
     /// The path does not exist, or access is denied.
     #[error(
-        "cannot open the journal {file}: {error}. Its directory must be there, and writable for \
+        "cannot open the journal {file}: {error}. Its directory must exist, and be writable by \
          this user"
     )]
     Unreachable {
@@ -38,7 +38,7 @@ pub enum JournalError {
         /// The cause.
         error: std::io::Error,
     },
-    /// The file can be read, but not written.
+    /// The file can be read, but not written to.
     #[error(
         "the journal {file} can be read, but not written: chmod 600 it, and chown it to the user \
          of the manager"
@@ -49,14 +49,14 @@ pub enum JournalError {
     },
     /// The path does not lead to a regular file.
     #[error(
-        "cannot open the journal {file}: it is no regular file. Give --db the name of a file, \
-         which need not be there yet"
+        "cannot open the journal {file}: it is not a regular file. Give --db the name of a \
+         file, which need not exist yet"
     )]
     NotAFile {
         /// The journal's file.
         file: String,
     },
-    /// The file has several names: each would have its own lock and `-wal`.
+    /// The file has several hard links: each name would have its own lock and `-wal`.
     #[error(
         "the journal {file} has {names} names (hard links), and under each of them SQLite looks \
          for the newest commits in another place. Find them with: find DIRECTORY -xdev \
@@ -69,12 +69,12 @@ pub enum JournalError {
         names: u64,
     },
     /// Reading has ended: the manager stops, or has lost the journal.
-    #[error("the journal {file} is closed: {why}")]
+    #[error("the journal {file} is closed: {reason}")]
     Closed {
         /// The journal's file.
         file: String,
         /// The reason.
-        why: Arc<str>,
+        reason: Arc<str>,
     },
     /// The journal's files were changed while it was being opened.
     #[error("the journal {file} changed while it was opened: {loss}")]
@@ -86,7 +86,7 @@ pub enum JournalError {
     },
     /// A row's checksum or content is wrong.
     #[error(
-        "the journal {file} is damaged: table {table}, row {row}: {what}. Nothing was changed. \
+        "the journal {file} is damaged: table {table}, row {row}: {problem}. Nothing was changed. \
          Restore the file from a backup, or move it away to start empty"
     )]
     Damaged {
@@ -96,24 +96,24 @@ pub enum JournalError {
         table: &'static str,
         /// The row's key.
         row: i64,
-        /// What is wrong.
-        what: String,
+        /// What is wrong with the row.
+        problem: String,
     },
     /// SQLite finds the file itself damaged.
     #[error(
-        "the journal {file} is damaged: {what}. Nothing was changed. Restore the file from a \
+        "the journal {file} is damaged: {problem}. Nothing was changed. Restore the file from a \
          backup, or move it away to start empty"
     )]
     Malformed {
         /// The journal's file.
         file: String,
         /// SQLite's findings.
-        what: String,
+        problem: String,
     },
     /// The file has tables, triggers or other objects that this program does not create.
     #[error(
-        "the journal {file} is not as this program makes it: it has {what}. That can change or \
-         hide what is read and written, so nothing was opened or changed. If you have added it \
+        "the journal {file} is not as this program makes it: it has {differences}. That can change \
+         or hide what is read and written, so nothing was opened or changed. If you have added it \
          yourself, drop it while no manager runs (sqlite3 {file} 'DROP …'), and keep what is yours \
          in a file of its own, from which ATTACH reaches the journal. If not, do not use the file: \
          take a backup that you trust"
@@ -121,48 +121,50 @@ pub enum JournalError {
     UnexpectedSchema {
         /// The journal's file.
         file: String,
-        /// The unexpected or missing objects.
-        what: String,
+        /// The unexpected, redefined and missing objects.
+        differences: String,
     },
     /// The file was written by a later version.
     #[error(
-        "the journal {file} has schema version {found}, this program knows {known}: it was written \
-         by a newer version, run that one"
+        "the journal {file} has schema version {file_version}, this program knows \
+         {newest_version}: it was written by a newer version, run that one"
     )]
     Newer {
         /// The journal's file.
         file: String,
         /// The schema version of the file.
-        found: i64,
+        file_version: i64,
         /// The newest known schema version.
-        known: i64,
+        newest_version: i64,
     },
     /// The file was written by a program before the first release.
     #[error(
-        "the journal {file} has schema version {found}, this program reads {oldest} and later: it \
-         was written by a program before version 0.1.0. Nothing was changed. Start version 0.1.0 \
-         on it once, which brings it up (workflow-manager serve --db {file}), then this one"
+        "the journal {file} has schema version {file_version}, this program reads \
+         {oldest_version} and later: it was written by a program before version 0.1.0. Nothing was \
+         changed. Start version 0.1.0 on it once, which migrates it (workflow-manager serve --db \
+         {file}), then this one"
     )]
     Unreleased {
         /// The journal's file.
         file: String,
         /// The schema version of the file.
-        found: i64,
+        file_version: i64,
         /// The oldest schema version that this program reads.
-        oldest: i64,
+        oldest_version: i64,
     },
     /// The file was written by an earlier version, and is opened only for reading.
     #[error(
-        "the journal {file} has schema version {found}, this program reads {known}: start the \
-         manager on it once, which brings it up (workflow-manager serve --db {file})"
+        "the journal {file} has schema version {file_version}, this program reads \
+         {newest_version}: start the manager on it once, which migrates it (workflow-manager serve \
+         --db {file})"
     )]
     Older {
         /// The journal's file.
         file: String,
         /// The schema version of the file.
-        found: i64,
+        file_version: i64,
         /// The newest known schema version.
-        known: i64,
+        newest_version: i64,
     },
     /// There is no such file.
     #[error(
@@ -174,29 +176,29 @@ pub enum JournalError {
         file: String,
     },
     /// Something exists where a new file is to be created.
-    #[error("{file} is there already: name another file, or move it away")]
+    #[error("{file} exists already: name another file, or move it away")]
     Exists {
         /// The path of the file.
         file: String,
     },
     /// The file is a SQLite database of another program.
     #[error(
-        "{file} is a SQLite database of another program (application id {found:#x}): give --db a \
-         file of its own"
+        "{file} is a SQLite database of another program (application id {application_id:#x}): \
+         give --db a file of its own"
     )]
     Foreign {
         /// The path of the file.
         file: String,
         /// The application id in the file.
-        found: i64,
+        application_id: i64,
     },
     /// Any other error of the database.
-    #[error("journal {file}: {what}")]
+    #[error("journal {file}: {problem}")]
     Failed {
         /// The journal's file.
         file: String,
-        /// SQLite's message.
-        what: String,
+        /// SQLite's message, with advice.
+        problem: String,
         /// What to do about the error.
         remedy: Remedy,
     },
@@ -231,9 +233,9 @@ impl JournalError {
         file: &str,
         table: &'static str,
         row: i64,
-        what: String,
+        problem: String,
     ) -> JournalError {
-        JournalError::Damaged { file: file.to_owned(), table, row, what }
+        JournalError::Damaged { file: file.to_owned(), table, row, problem }
     }
 
     /// Returns what to do about the error.
@@ -261,13 +263,13 @@ impl JournalError {
     }
 }
 
-/// What happened to the files of an open journal, so that its commits are lost.
+/// What happened to the files of an open journal. Its commits since then are lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileLoss {
-    /// No file has the path any more.
+    /// There is no file at the path any more.
     #[error("{0} was removed or renamed")]
     Removed(String),
-    /// Another file has the path.
+    /// Another file is at the path.
     #[error("{0} was replaced by another file")]
     Replaced(String),
     /// The file is shorter than it must be.

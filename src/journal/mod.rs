@@ -1,8 +1,8 @@
 //! The journal: the durable, ordered log of entries from which all jobs can be rebuilt.
 //!
-//! A job has a *number*, which is unique in the journal and rises in the order of creation. Its id,
-//! a UUID, may be used again once the job has ended. The traits [`Journal`] and [`Records`] are the
-//! interface of any journal; [`SqliteJournal`] stores a journal in a file.
+//! A job has a *number*, which is unique in the journal; numbers increase in the order of creation.
+//! Its id, a UUID, may be used again once the job has ended. The traits [`Journal`] and [`Records`]
+//! are the interface of any journal; [`SqliteJournal`] stores a journal in a file.
 
 mod error;
 mod query;

@@ -21,11 +21,11 @@ pub struct StoredJob {
 pub struct RecordPage {
     /// The definition that the job runs.
     pub definition: Arc<Definition>,
-    /// The index of the graph within the definition.
+    /// The index of the job's graph within the definition.
     pub graph: u16,
     /// The rows, in order. The first and the last may be truncated to the entries of this page.
     pub rows: Vec<Recorded>,
-    /// Whether the record has no entries after this page yet.
+    /// Whether the record has no entries after this page, for now.
     pub is_last: bool,
 }
 
@@ -35,11 +35,11 @@ impl RecordPage {
         &self.definition.graphs[usize::from(self.graph)]
     }
 
-    /// Returns the cursor of the next page: the number of the last entry on this page. `None` if
-    /// this is the last page.
+    /// Returns the cursor of the next page: the number of entries up to the end of this page.
+    /// `None` if this is the last page, or has no entries.
     pub fn next_cursor(&self) -> Option<u64> {
-        let last = self.rows.last().filter(|_| !self.is_last)?;
-        Some(last.first + last.entries.len() as u64)
+        let last_row = self.rows.last().filter(|_| !self.is_last)?;
+        Some(last_row.first + last_row.entries.len() as u64)
     }
 }
 
@@ -47,7 +47,7 @@ impl RecordPage {
 pub struct RecordHead {
     /// The definition that the job runs.
     pub definition: Arc<Definition>,
-    /// The index of the graph within the definition.
+    /// The index of the job's graph within the definition.
     pub graph: u16,
     /// When the job was created.
     pub created: Timestamp,
@@ -84,12 +84,13 @@ pub struct JobCreation {
     pub workflow: String,
     /// Whether it is a child job.
     pub is_child: bool,
-    /// The message of the job, if it was created with one; a child job has none here.
+    /// The message that a root job was created with. `None` for a child job, whose message is
+    /// derived from its parent, and for a root job without a message.
     pub message: Option<Message>,
 }
 
 /// The cursor of a list of ended jobs, in which the job that ended last comes first. The next page
-/// is below this time and number.
+/// has the jobs that precede this end time and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedCursor {
     /// When the last job of the previous page ended.
@@ -108,11 +109,11 @@ impl EndedCursor {
 pub struct JobFilter {
     /// The workflow's full name.
     pub workflow: Option<String>,
-    /// The states, one of which must match; empty: any state.
+    /// The states, one of which the job must have; empty: any state.
     pub states: Vec<JobState>,
     /// The lowest and the highest id, both inclusive.
     pub id_range: Option<(JobId, JobId)>,
-    /// Steps with their statuses; only allowed with a workflow.
+    /// Pairs of a step's name and its status; only allowed with a workflow.
     pub statuses: Vec<(String, String)>,
     /// The earliest creation time, inclusive.
     pub created_from: Option<Timestamp>,
@@ -124,35 +125,6 @@ pub struct JobFilter {
     pub ended_before: Option<Timestamp>,
     /// The job whose child jobs are searched; `None`: root jobs are searched.
     pub parent: Option<ParentKey>,
-}
-
-/// The key by which the child jobs of a job are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParentKey {
-    /// The job's number.
-    pub number: JobNumber,
-    /// The root job's number.
-    pub root: JobNumber,
-}
-
-/// The order of search results: root jobs by creation, child jobs by step and item.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SearchOrder {
-    /// The newest root job first; of child jobs, the last item of the last step first.
-    #[default]
-    NewestFirst,
-    /// The oldest root job first; of child jobs, the first item of the first step first.
-    OldestFirst,
-}
-
-impl SearchOrder {
-    /// Returns the cursor before the first page.
-    pub fn start_cursor(self) -> JobNumber {
-        match self {
-            SearchOrder::NewestFirst => NEWEST_CURSOR,
-            SearchOrder::OldestFirst => -1,
-        }
-    }
 }
 
 impl JobFilter {
@@ -179,6 +151,42 @@ impl JobFilter {
     }
 }
 
+/// The key by which the child jobs of a job are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParentKey {
+    /// The job's number.
+    pub number: JobNumber,
+    /// The root job's number.
+    pub root: JobNumber,
+}
+
+/// The cursor before the first page of a list in which the newest job comes first.
+pub const NEWEST_CURSOR: JobNumber = JobNumber::MAX;
+
+/// The cursor before the first page of a list in which the oldest job comes first. It is below
+/// every job number.
+const OLDEST_CURSOR: JobNumber = -1;
+
+/// The order of search results: root jobs by creation, child jobs by step and item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SearchOrder {
+    /// The newest root job first; of child jobs, the last item of the last step first.
+    #[default]
+    NewestFirst,
+    /// The oldest root job first; of child jobs, the first item of the first step first.
+    OldestFirst,
+}
+
+impl SearchOrder {
+    /// Returns the cursor before the first page.
+    pub fn start_cursor(self) -> JobNumber {
+        match self {
+            SearchOrder::NewestFirst => NEWEST_CURSOR,
+            SearchOrder::OldestFirst => OLDEST_CURSOR,
+        }
+    }
+}
+
 /// A job that a search found.
 #[derive(Clone, Debug)]
 pub struct SearchHit {
@@ -194,7 +202,7 @@ pub struct SearchHit {
     pub created: Timestamp,
     /// When it ended; `None`: it has not ended.
     pub ended: Option<Timestamp>,
-    /// Why it failed or was cancelled.
+    /// Why it failed or was cancelled; `None` in any other state.
     pub reason: Option<Arc<str>>,
     /// The parent's step and the item's index; `None` for a root job.
     pub parent_item: Option<(StepIndex, u32)>,
@@ -207,7 +215,7 @@ pub struct SearchHit {
 pub struct DefinitionUse {
     /// The content hash of the definition.
     pub hash: DefinitionHash,
-    /// The number of running root jobs.
+    /// The number of root jobs that have not ended.
     pub running: i64,
     /// The number of ended root jobs.
     pub ended: i64,
@@ -221,6 +229,7 @@ pub struct ParentRecord {
     pub(super) number: JobNumber,
     pub(super) root: JobNumber,
     pub(super) definition: Arc<Definition>,
+    /// The index of the job's graph within the definition.
     pub(super) graph: u16,
 }
 
@@ -239,9 +248,9 @@ impl ParentRecord {
 /// The criteria of a list of child jobs. A child job must meet every criterion that is set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChildFilter {
-    /// The state of the child job.
+    /// The state of the child job; `None`: any state.
     pub state: Option<JobState>,
-    /// The parent's step.
+    /// The parent's step; `None`: any step.
     pub step: Option<StepIndex>,
 }
 
@@ -278,7 +287,7 @@ pub struct ChildRow {
     pub created: Timestamp,
     /// When it ended; `None`: it has not ended.
     pub ended: Option<Timestamp>,
-    /// Why it failed or was cancelled.
+    /// Why it failed or was cancelled; `None` in any other state.
     pub reason: Option<Arc<str>>,
 }
 
@@ -302,7 +311,7 @@ pub struct StatusFilter {
     pub job: Option<JobId>,
     /// The job's state.
     pub state: Option<JobState>,
-    /// Step columns with their statuses.
+    /// Pairs of a step column and its status.
     pub steps: Vec<(String, String)>,
 }
 
@@ -322,6 +331,3 @@ pub struct StatusRow {
     /// The statuses, in the order of the requested columns.
     pub statuses: Vec<String>,
 }
-
-/// The cursor of the first page of a list with the newest job first.
-pub const NEWEST_CURSOR: JobNumber = JobNumber::MAX;

@@ -4,16 +4,16 @@ use engine::{Decision, JobId, JobState, Origin, Recorded, StepIndex, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A job's number in this journal. Numbers rise in the order of creation; a parent's is lower than
-/// its children's.
+/// A job's number in this journal. Numbers increase in the order of creation, so a parent's is
+/// lower than its children's.
 pub type JobNumber = i64;
 
-/// A decision of one job, to be appended to the journal with what follows from it.
+/// A decision about one job, to be appended to the journal, and the changes that follow from it.
 #[derive(Debug)]
 pub struct Record {
     /// The job's number.
     pub job: JobNumber,
-    /// The fields of a new job; only in the first record of a job.
+    /// The fields of a new job; `None` in all but the first record of a job.
     pub created: Option<NewJob>,
     /// The entries of the decision.
     pub recorded: Recorded,
@@ -21,20 +21,21 @@ pub struct Record {
     pub state: Option<JobState>,
     /// Whether the job is closed: it has ended and takes no more input.
     pub is_closed: bool,
-    /// The new statuses of a root job's steps.
+    /// The new statuses of a root job's steps; empty for a child job.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
     /// The notice for the webhook; `None` if there is none.
     pub notice: Option<Notice>,
 }
 
 impl Record {
-    /// Creates the record of a decision. The effects are dropped: the caller must have taken them.
+    /// Creates the record of a decision, without a notice. The effects are dropped: the caller must
+    /// have taken them.
     pub fn from_decision(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
         let Decision { recorded, effects: _, state, statuses, closed } = decision;
         Record { job, created, recorded, state, is_closed: closed, statuses, notice: None }
     }
 
-    /// Returns whether all jobs that have a record among these are cancelled by one of them.
+    /// Returns whether there are records, and every job that has one is cancelled by one of them.
     pub(super) fn are_all_cancellations(records: &[&Record]) -> bool {
         let is_cancellation = |record: &&&Record| record.state == Some(JobState::Cancelled);
         let cancelled_jobs: BTreeSet<JobNumber> =
@@ -64,11 +65,11 @@ pub struct Notice {
     pub body: Arc<str>,
 }
 
-/// A notice's number. Numbers rise and are never reused.
+/// A notice's number. Numbers increase, and are never reused.
 pub type NoticeNumber = i64;
 
-/// How far a bus has read or written a partition of a topic. All messages before the offset are
-/// processed.
+/// How far a bus has read a partition of a topic, or knows what it has written to it. The journal
+/// already contains what follows from the messages before the offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredOffset {
     /// The name of the bus in the settings.
@@ -88,7 +89,7 @@ pub struct Deletion {
     pub roots: usize,
     /// The number of deleted rows: one for each job, and one for each row of its record.
     pub rows: usize,
-    /// Whether the limit of rows was reached before everything was deleted.
+    /// Whether something remains to be deleted, because the limit of rows was reached.
     pub is_partial: bool,
     /// The number of root jobs that were skipped because they are running.
     pub skipped: usize,

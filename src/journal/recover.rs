@@ -1,6 +1,6 @@
-//! Rebuilds jobs from their rows, independent of the storage. A start rebuilds all jobs that take
-//! input. Later, single jobs are rebuilt: for a reader, after a panic, or when an input arrives for
-//! a job that has ended.
+//! Rebuilds jobs from their rows, independently of the storage. At startup, all jobs that take
+//! input are rebuilt. Later, single jobs are rebuilt: for a reader, after a panic, or when an input
+//! arrives for a job that has ended.
 
 use super::error::JournalError;
 use super::query::JobAtEntry;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The rows of a journal from which jobs are rebuilt. Each row is verified when it is read.
 pub(super) trait JobRows {
-    /// Returns the job with this number.
+    /// Returns the job with this number; `None` if there is no such job.
     fn find_job(&self, number: JobNumber) -> Result<Option<JobRow>, JournalError>;
     /// Returns all jobs that take input, ordered by number.
     fn load_open_jobs(&self) -> Result<Vec<JobRow>, JournalError>;
@@ -27,21 +27,20 @@ pub(super) trait JobRows {
         root: JobNumber,
         key: &ChildKey,
     ) -> Result<Option<JobNumber>, JournalError>;
-    /// Calls `handler` with the decisions of a job, in order. A record may be large, so it is not
-    /// collected in memory.
+    /// Calls `handler` with the decisions of a job, in order. They are not collected in memory,
+    /// because a job may have many.
     fn for_each_decision(
         &self,
         job: JobNumber,
         handler: &mut dyn FnMut(Recorded) -> Result<(), JournalError>,
     ) -> Result<(), JournalError>;
-    /// Returns the `seq` of the row that contains the entry of the job with this number, counted
-    /// from
-    /// 0. Rows of all jobs have a `seq` in the order of their commits.
+    /// Returns the `seq` of the row that contains the job's entry number `entry`, counted from 0.
+    /// The `seq` orders the rows of all jobs by their commits.
     fn find_seq(&self, job: JobNumber, entry: u64) -> Result<Option<i64>, JournalError>;
     /// Returns the JSON of the definition with this number.
     fn load_definition_body(&self, number: i64) -> Result<String, JournalError>;
     /// Creates the error of a damaged row.
-    fn damaged_row(&self, table: &'static str, row: i64, what: String) -> JournalError;
+    fn damaged_row(&self, table: &'static str, row: i64, problem: String) -> JournalError;
 }
 
 /// The fields of a job that never change. The parent, step and item are `None` for a root job.
@@ -50,25 +49,31 @@ pub(super) struct JobRow {
     pub(super) id: JobId,
     /// The number of its definition.
     pub(super) definition: i64,
+    /// The index of its graph within the definition.
     pub(super) graph: u16,
+    /// The number of the root job; a root job's own number.
     pub(super) root: JobNumber,
     pub(super) parent: Option<JobNumber>,
+    /// The parent's step that started it.
     pub(super) step: Option<u16>,
+    /// The index of its item in that step's list.
     pub(super) item: Option<u32>,
+    /// Its depth in the tree of jobs and calls: 0 for a job that a client requested.
     pub(super) depth: u16,
     pub(super) created: Timestamp,
 }
 
 impl JobRow {
-    pub(super) fn new(number: JobNumber, created: &NewJob, definition: i64) -> JobRow {
-        let origin = &created.origin;
+    /// Creates the row of a new job; `definition` is the number of its definition.
+    pub(super) fn new(number: JobNumber, new_job: &NewJob, definition: i64) -> JobRow {
+        let origin = &new_job.origin;
         JobRow {
             number,
             id: origin.id,
             definition,
             graph: origin.graph,
-            root: created.root,
-            parent: created.parent,
+            root: new_job.root,
+            parent: new_job.parent,
             step: origin.parent.map(|parent| parent.step.0),
             item: origin.parent.map(|parent| parent.index),
             depth: origin.depth,
@@ -82,7 +87,7 @@ impl JobRow {
     }
 }
 
-/// Identifies a child job. The id is part of the key, because a step that is rerun has new child
+/// Identifies a child job. The id is part of the key, because a rerun of the step starts new child
 /// jobs for the same items.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ChildKey {
@@ -102,116 +107,118 @@ pub struct RecoveredJob {
     pub parent: Option<JobNumber>,
     /// The job.
     pub job: Job,
-    /// The open effects: those that the stop of the process may have lost, to be sent again.
+    /// The open effects: they may have been lost when the process stopped, and must be sent again.
     pub effects: Vec<Effect>,
-    /// The orders of its parent that it may have missed.
+    /// The orders of its parent that it may have missed; empty for a root job.
     pub missed_orders: Vec<Order>,
 }
 
 /// The callback that receives each job tree. Several threads call it.
 pub(super) type JobTreeHandler<'a> = &'a (dyn Fn(Vec<RecoveredJob>) + Sync);
 
-/// The jobs that take input, split into parts that can be rebuilt in parallel. All jobs of a job
-/// tree are in one part, because they depend on each other.
+/// The fewest jobs per partition, on average. Fewer are not worth a thread.
+const PARTITION_JOBS_MIN: usize = 1_000;
+
+/// The jobs that take input, split into partitions that can be rebuilt in parallel. All jobs of a
+/// job tree are in one partition, because they depend on each other.
 pub(super) struct JobPartitions {
-    /// The jobs of each part, ordered by number.
+    /// The jobs of each partition, ordered by number.
     pub(super) jobs: Vec<Vec<JobRow>>,
-    /// The definitions of all these jobs, by number. The parts share them.
+    /// The definitions of all these jobs, by number. The partitions share them.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
 }
 
 impl JobPartitions {
-    /// Splits all jobs that take input into up to `count` parts.
+    /// Splits all jobs that take input into one to `count_max` partitions.
     pub(super) fn from_rows(
         rows: &dyn JobRows,
-        count: usize,
+        count_max: usize,
     ) -> Result<JobPartitions, JournalError> {
         let open_jobs = rows.load_open_jobs()?;
-        let count = count.min(open_jobs.len() / PARTITION_JOBS_MIN).max(1);
-        let mut rebuild = Rebuilder::new(rows);
+        let count = count_max.min(open_jobs.len() / PARTITION_JOBS_MIN).max(1);
+        let mut rebuilder = Rebuilder::new(rows);
         let mut jobs: Vec<Vec<JobRow>> = Vec::new();
         jobs.resize_with(count, Vec::new);
         for row in open_jobs {
-            rebuild.load_definition(row.definition)?;
-            let part = row.root.unsigned_abs() % count as u64;
-            jobs[part as usize].push(row);
+            rebuilder.load_definition(row.definition)?;
+            let partition = row.root.unsigned_abs() % count as u64;
+            jobs[partition as usize].push(row);
         }
-        Ok(JobPartitions { jobs, definitions: rebuild.definitions })
+        Ok(JobPartitions { jobs, definitions: rebuilder.definitions })
     }
 }
 
-/// The fewest jobs per part. Fewer are not worth a thread.
-const PARTITION_JOBS_MIN: usize = 1_000;
-
-/// Rebuilds the jobs of one part, and calls `handler` with one job tree after another.
+/// Rebuilds the jobs of one partition, and calls `handler` with one job tree after another.
 pub(super) fn recover_job_trees(
     rows: &dyn JobRows,
     jobs: Vec<JobRow>,
     definitions: HashMap<i64, Arc<Definition>>,
     handler: JobTreeHandler<'_>,
 ) -> Result<(), JournalError> {
-    let mut by_root: BTreeMap<JobNumber, Vec<JobRow>> = BTreeMap::new();
+    let mut jobs_by_root: BTreeMap<JobNumber, Vec<JobRow>> = BTreeMap::new();
     for row in jobs {
-        by_root.entry(row.root).or_default().push(row);
+        jobs_by_root.entry(row.root).or_default().push(row);
     }
     let mut definitions = definitions;
-    for jobs in by_root.into_values() {
-        let mut rebuild = Rebuilder::new(rows);
-        rebuild.definitions = definitions;
-        handler(recover_tree_rows(&mut rebuild, jobs)?);
-        definitions = rebuild.definitions;
+    for tree_jobs in jobs_by_root.into_values() {
+        // A new rebuilder for each job tree, so that the jobs of earlier ones are freed.
+        let mut rebuilder = Rebuilder::new(rows);
+        rebuilder.definitions = definitions;
+        handler(recover_tree_rows(&mut rebuilder, tree_jobs)?);
+        definitions = rebuilder.definitions;
     }
     Ok(())
 }
 
 /// Rebuilds jobs of one job tree. Jobs that do not exist are left out.
 pub(super) fn recover_job_tree(
-    rebuild: &mut Rebuilder<'_>,
+    rebuilder: &mut Rebuilder<'_>,
     numbers: &[JobNumber],
 ) -> Result<Vec<RecoveredJob>, JournalError> {
     let mut rows = Vec::with_capacity(numbers.len());
     for number in numbers {
-        rows.extend(rebuild.rows.find_job(*number)?);
+        rows.extend(rebuilder.rows.find_job(*number)?);
     }
-    recover_tree_rows(rebuild, rows)
+    recover_tree_rows(rebuilder, rows)
 }
 
-/// Rebuilds jobs of one job tree that take input, parents before their children.
+/// Rebuilds jobs of one job tree that take input. Returns an error if a job is closed according to
+/// its entries.
 fn recover_tree_rows(
-    rebuild: &mut Rebuilder<'_>,
+    rebuilder: &mut Rebuilder<'_>,
     jobs: Vec<JobRow>,
 ) -> Result<Vec<RecoveredJob>, JournalError> {
-    let rows = rebuild.rows;
+    let rows = rebuilder.rows;
     for row in jobs {
         let number = row.number;
-        // Ancestors that are loaded only for their child jobs do not get here: they are not live.
-        rebuild.live_children.extend(row.child_key());
-        rebuild.load_row(row)?;
-        if rebuild.jobs.get(&number).is_some_and(|(_, job)| job.is_closed()) {
-            let what = "it is marked as open, and its entries say that it is closed".to_owned();
-            return Err(rows.damaged_row("jobs", number, what));
+        // Ancestors that are loaded only for their child jobs are not added: they are not live.
+        rebuilder.live_children.extend(row.child_key());
+        rebuilder.load_row(row)?;
+        if rebuilder.jobs.get(&number).is_some_and(|(_, job)| job.is_closed()) {
+            let problem = "it is marked as open, and its entries say that it is closed".to_owned();
+            return Err(rows.damaged_row("jobs", number, problem));
         }
-        rebuild.requested.push(number);
+        rebuilder.requested.push(number);
     }
-    rebuild.take_recovered()
+    rebuilder.take_recovered()
 }
 
-/// Rebuilds jobs with their open effects, as a start does. Jobs that do not exist are left out.
+/// Rebuilds jobs with their open effects, as at startup. Jobs that do not exist are left out.
 pub(super) fn recover_jobs(
-    rebuild: &mut Rebuilder<'_>,
+    rebuilder: &mut Rebuilder<'_>,
     numbers: &[JobNumber],
 ) -> Result<HashMap<JobNumber, RecoveredJob>, JournalError> {
     for number in numbers.iter().copied() {
-        if rebuild.load(number)?.is_none() {
+        if rebuilder.load(number)?.is_none() {
             continue;
         }
-        rebuild.requested.push(number);
-        // A failed child that waits for late replies does not count as live: its parent may not
+        rebuilder.requested.push(number);
+        // A failed child job that waits for late replies does not count as live: its parent may not
         // have learned that it ended.
-        let rows = rebuild.rows.load_live_children(number)?;
-        rebuild.live_children.extend(rows.iter().filter_map(JobRow::child_key));
+        let rows = rebuilder.rows.load_live_children(number)?;
+        rebuilder.live_children.extend(rows.iter().filter_map(JobRow::child_key));
     }
-    Ok(rebuild
+    Ok(rebuilder
         .take_recovered()?
         .into_iter()
         .map(|recovered| (recovered.number, recovered))
@@ -240,30 +247,31 @@ struct FoldedJob {
     reruns: Vec<u64>,
 }
 
-/// Returns a child job's message, which follows from the input of the parent's fan-out step; `None`
-/// if the step has not started, or has no such item.
+/// Returns a child job's message, which is derived from the input of the parent's fan-out step;
+/// `None` if the step has not started, or has no such item.
 fn child_message(parent: &Job, step: StepIndex, index: u32) -> Option<Message> {
     let run = parent.steps().nth(step.as_usize()).map(|(_, run)| run)?;
     let has_item = run.fan_out.as_ref().is_some_and(|fan_out| index < fan_out.items());
     if has_item { parent.child_message(step, index) } else { None }
 }
 
-/// Runs part of the fold. Returns an error if it panics, because the entries are then inconsistent.
+/// Runs a part of [`Rebuilder::fold`]. A panic becomes an error: the entries are inconsistent.
 fn catch_inconsistency<T>(fold: impl FnOnce() -> T) -> Result<T, String> {
     catch_panic(fold)
         .map_err(|reason| format!("its entries do not follow from one another: {reason}"))
 }
 
+/// Parses the JSON of a definition. A panic, such as one over an invalid graph, becomes an error.
 fn parse_definition(body: &str) -> Result<Definition, String> {
     let parse = || serde_json::from_str::<Definition>(body).map_err(|error| error.to_string());
     catch_panic(parse).map_err(|reason| format!("its graphs are wrong: {reason}")).flatten()
 }
 
-/// Turns a panic into an error. The engine asserts its invariants, and rows with valid checksums
-/// break them if a faulty program wrote them. Such damage must be reported, not end the process
-/// during a start.
-fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+/// Runs `operation`, and turns a panic into an error. The engine asserts its invariants. Rows that
+/// a faulty program wrote can break them in spite of valid checksums. Such damage must be reported,
+/// and must not end the process at startup.
+fn catch_panic<T>(operation: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(operation)).map_err(|panic| {
         let message = panic
             .downcast_ref::<String>()
             .map(String::as_str)
@@ -272,7 +280,8 @@ fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Rebuilds jobs, and keeps what it has loaded. It loads ancestors when their child jobs need them.
+/// Rebuilds jobs, and caches what it has loaded. It loads ancestors when their child jobs need
+/// them.
 pub(super) struct Rebuilder<'a> {
     rows: &'a dyn JobRows,
     /// Definitions by number. A definition never changes.
@@ -281,10 +290,10 @@ pub(super) struct Rebuilder<'a> {
     jobs: HashMap<JobNumber, (JobRow, Job)>,
     /// The number of entries before each rerun, for jobs that were rerun.
     reruns: HashMap<JobNumber, Vec<u64>>,
-    /// Jobs as they were before a rerun, for child jobs of that time. The key has the number of
-    /// entries before the rerun.
+    /// Jobs as they were before a rerun, for the child jobs that were created before it. The key is
+    /// the job's number, with the number of its entries before the rerun.
     before_reruns: HashMap<(JobNumber, u64), Job>,
-    /// The jobs to be returned; the others are loaded only for them.
+    /// The jobs to be returned. All others are loaded only because these need them.
     requested: Vec<JobNumber>,
     /// The child jobs that take input or have not ended: they need not be started.
     live_children: HashSet<ChildKey>,
@@ -303,7 +312,7 @@ impl<'a> Rebuilder<'a> {
         }
     }
 
-    /// Loads the job with this number, if it exists.
+    /// Loads the job with this number, unless it is loaded already; `None` if it does not exist.
     pub(super) fn load(&mut self, number: JobNumber) -> Result<Option<&Job>, JournalError> {
         if !self.jobs.contains_key(&number) {
             let Some(row) = self.rows.find_job(number)? else { return Ok(None) };
@@ -327,7 +336,7 @@ impl<'a> Rebuilder<'a> {
         Ok(Some(JobAtEntry::Found { job: Box::new(job), at }))
     }
 
-    /// Loads a job, and returns the number of its root job.
+    /// Loads a job, and returns the number of its root job; `None` if the job does not exist.
     pub(super) fn load_root(
         &mut self,
         number: JobNumber,
@@ -336,7 +345,7 @@ impl<'a> Rebuilder<'a> {
         Ok(self.jobs.get(&number).map(|(row, _)| row.root))
     }
 
-    /// Rebuilds a job without keeping it here.
+    /// Rebuilds a job without caching it; `None` if it does not exist.
     pub(super) fn load_snapshot(
         &mut self,
         number: JobNumber,
@@ -346,7 +355,7 @@ impl<'a> Rebuilder<'a> {
         Ok(Some(JobSnapshot { job, changed_at, definition: row.definition }))
     }
 
-    /// Loads the job of a row.
+    /// Rebuilds the job of a row, and caches it.
     fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {
         let FoldedJob { job, reruns, .. } = self.fold(&row, u64::MAX)?;
         if !reruns.is_empty() {
@@ -356,23 +365,23 @@ impl<'a> Rebuilder<'a> {
         Ok(())
     }
 
-    /// Applies the first `count` entries of a job.
+    /// Applies the first `count` entries of a job. Reads the others too, to count them.
     fn fold(&mut self, row: &JobRow, count: u64) -> Result<FoldedJob, JournalError> {
         let (origin, message) = self.load_origin(row)?;
         let (rows, number) = (self.rows, row.number);
-        let damaged = |what: String| rows.damaged_row("jobs", number, what);
-        let job =
-            catch_inconsistency(|| Job::before_first_entry(origin, message)).map_err(damaged)?;
+        let damage_error = |problem: String| rows.damaged_row("jobs", number, problem);
+        let job = catch_inconsistency(|| Job::before_first_entry(origin, message))
+            .map_err(damage_error)?;
         let (at, changed_at) = (row.created, row.created);
         let mut fold = FoldedJob { job, entry_count: 0, at, changed_at, reruns: Vec::new() };
         rows.for_each_decision(number, &mut |mut recorded| {
             let decision_length = recorded.entries.len() as u64;
-            let applied = count.saturating_sub(fold.entry_count).min(decision_length);
+            let applied_count = count.saturating_sub(fold.entry_count).min(decision_length);
             fold.entry_count += decision_length;
-            if applied == 0 {
+            if applied_count == 0 {
                 return Ok(());
             }
-            recorded.entries.truncate(usize::try_from(applied).unwrap_or(usize::MAX));
+            recorded.entries.truncate(usize::try_from(applied_count).unwrap_or(usize::MAX));
             fold.at = recorded.at;
             let numbered_entries = (recorded.first..).zip(&recorded.entries);
             let reruns =
@@ -381,10 +390,10 @@ impl<'a> Rebuilder<'a> {
             if recorded.entries.iter().any(Entry::is_change) {
                 fold.changed_at = recorded.at;
             }
-            catch_inconsistency(|| fold.job.apply(&recorded)).map_err(damaged)
+            catch_inconsistency(|| fold.job.apply(&recorded)).map_err(damage_error)
         })?;
         if count > 0 {
-            catch_inconsistency(|| fold.job.assert_invariants()).map_err(damaged)?;
+            catch_inconsistency(|| fold.job.assert_invariants()).map_err(damage_error)?;
         }
         Ok(fold)
     }
@@ -392,21 +401,22 @@ impl<'a> Rebuilder<'a> {
     /// Returns the origin of a job and, for a child job, its message.
     fn load_origin(&mut self, row: &JobRow) -> Result<(Origin, Option<Message>), JournalError> {
         let (rows, number) = (self.rows, row.number);
-        let damaged = |what: String| rows.damaged_row("jobs", number, what);
-        let missing_step = || damaged("its parent's step is not there".to_owned());
+        let damage_error = |problem: String| rows.damaged_row("jobs", number, problem);
+        let missing_step_error = || damage_error("its parent's step is not there".to_owned());
         let definition = self.load_definition(row.definition)?;
         if usize::from(row.graph) >= definition.graphs.len() {
-            return Err(damaged(format!("graph {} is not in its definition", row.graph)));
+            return Err(damage_error(format!("graph {} is not in its definition", row.graph)));
         }
         let (parent, root, message) = match (row.parent, row.step, row.item) {
             // This also prevents an endless recursion through rows that are each other's parents.
             (Some(parent_number), ..) if parent_number >= number => {
-                return Err(damaged(format!("its parent, {parent_number}, is not older")));
+                return Err(damage_error(format!("its parent, {parent_number}, is not older")));
             }
             (Some(parent_number), Some(step), Some(index)) => {
                 let step = StepIndex(step);
-                let parent = self.load_parent(number, parent_number)?.ok_or_else(missing_step)?;
-                let message = child_message(parent, step, index).ok_or_else(missing_step)?;
+                let parent =
+                    self.load_parent(number, parent_number)?.ok_or_else(missing_step_error)?;
+                let message = child_message(parent, step, index).ok_or_else(missing_step_error)?;
                 let parent_item = ParentItem { job: parent.id(), step, index };
                 (Some(parent_item), parent.origin().root, Some(message))
             }
@@ -420,15 +430,15 @@ impl<'a> Rebuilder<'a> {
             root,
             depth: row.depth,
             created: row.created,
-            // It is set by the first entry.
+            // The first entry sets it.
             trace: None,
         };
         Ok((origin, message))
     }
 
-    /// Returns the parent of a child job, from which the child job's message follows. If the parent
-    /// was rerun after the child job was created, returns the parent as it was before the first
-    /// such rerun.
+    /// Returns the parent of a child job, from which the child job's message is derived. If the
+    /// parent was rerun after the child job was created, returns the parent as it was before the
+    /// first such rerun.
     fn load_parent(
         &mut self,
         child: JobNumber,
@@ -465,17 +475,19 @@ impl<'a> Rebuilder<'a> {
         if let Some(definition) = self.definitions.get(&number) {
             return Ok(definition.clone());
         }
-        let definition = parse_definition(&self.rows.load_definition_body(number)?)
-            .map(Arc::new)
-            .map_err(|what| self.rows.damaged_row("definitions", number, what))?;
+        let definition =
+            parse_definition(&self.rows.load_definition_body(number)?)
+                .map(Arc::new)
+                .map_err(|problem| self.rows.damaged_row("definitions", number, problem))?;
         self.definitions.insert(number, definition.clone());
         Ok(definition)
     }
 
-    /// Takes the requested jobs, with their open effects and missed orders.
+    /// Takes the requested jobs out of the cache, with their open effects and missed orders, in the
+    /// order of the requests.
     fn take_recovered(&mut self) -> Result<Vec<RecoveredJob>, JournalError> {
         let mut effects_and_orders = Vec::with_capacity(self.requested.len());
-        // All jobs must be loaded while these are determined.
+        // In a loop of its own: open effects and missed orders depend on other jobs in the cache.
         for number in std::mem::take(&mut self.requested) {
             let (effects, orders) = (self.open_effects(number)?, self.missed_orders(number));
             effects_and_orders.push((number, effects, orders));
@@ -500,8 +512,8 @@ impl<'a> Rebuilder<'a> {
     }
 
     /// Returns a job's open effects, without the starts of child jobs that exist. If a child job
-    /// has ended and the parent has missed that, the effect by which the child job reports its end
-    /// takes the place of its start.
+    /// has ended and the parent has missed that, its start is replaced by the effect with which the
+    /// child job reports its end.
     fn open_effects(&mut self, number: JobNumber) -> Result<Vec<Effect>, JournalError> {
         let Some((row, job)) = self.jobs.get(&number) else { return Ok(Vec::new()) };
         let (root, open_effects) = (row.root, job.open_effects());
@@ -516,8 +528,8 @@ impl<'a> Rebuilder<'a> {
                     item: parent.index,
                     id: origin.id,
                 }),
-                // The order is for the child job whose start came before. A child job that exists
-                // gets its missed orders otherwise.
+                // An order is for the child job whose start precedes it. A child job that exists
+                // already gets its orders as missed orders.
                 Effect::OrderChild { .. } if !is_new_child => continue,
                 Effect::Dispatch { .. }
                 | Effect::OrderChild { .. }
@@ -543,23 +555,22 @@ impl<'a> Rebuilder<'a> {
         Ok(effects)
     }
 
-    /// Returns the effects for a child job that is not live: its report of its end to the parent,
+    /// Returns the effects for a child job that is not live: the report of its end to the parent,
     /// or the orders of the parent that it has missed. `None` if there is no such child job.
     fn effects_of_ended_child(
         &mut self,
         root: JobNumber,
         key: ChildKey,
     ) -> Result<Option<Vec<Effect>>, JournalError> {
-        let ChildKey { parent, id, .. } = key;
         let Some(number) = self.rows.find_child(root, &key)? else { return Ok(None) };
         let Some(child) = self.load(number)?.cloned() else { return Ok(None) };
         if !child.state().is_ended() {
             return Ok(Some(Vec::new()));
         }
-        let parent = self.load(parent)?.expect("the parent was loaded with its child");
+        let parent = self.load(key.parent)?.expect("the parent was loaded with its child");
         let orders = parent.missed_orders(&child);
         if !orders.is_empty() && !child.is_closed() {
-            // It takes input, so it is recovered with its missed orders.
+            // It takes input, so it is recovered on its own, with its missed orders.
             return Ok(Some(Vec::new()));
         }
         if !orders.is_empty() {
@@ -567,7 +578,7 @@ impl<'a> Rebuilder<'a> {
             return Ok(Some(
                 orders
                     .into_iter()
-                    .map(|order| Effect::OrderChild { child: id, parent_item, order })
+                    .map(|order| Effect::OrderChild { child: key.id, parent_item, order })
                     .collect(),
             ));
         }

@@ -1,5 +1,5 @@
-//! The interface of a journal, independent of its storage: the writing end, of which there is one,
-//! and the reading end.
+//! The interface of a journal, independent of its storage: the writing end ([`Journal`]), of which
+//! there is only one, and the reading end ([`Records`]).
 
 use super::error::{FileLoss, JournalError};
 use super::query::{
@@ -16,14 +16,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The writing end of a journal. Its methods block, so it runs on a thread of its own. An error
-/// means that the call committed nothing; [`JournalError::remedy`] says what to do about it.
+/// The writing end of a journal. Its methods block, so it runs on a thread of its own. After an
+/// error, [`JournalError::remedy`] says whether the call can be repeated. A repeated call writes
+/// nothing twice, even if the failed one has committed something.
 pub trait Journal: Send {
     /// Returns a reader that sees everything that is committed.
     fn records(&self) -> Arc<dyn Records>;
 
-    /// Checks that the files are still those that were opened. If they are not, whatever was
-    /// committed to them is lost when the process ends. Then the journal writes no more.
+    /// Checks that the files are still those that were opened. If they are not, whatever is
+    /// committed to them is lost when the process ends, and the journal must not be used any more.
+    /// Closing it then writes nothing.
     ///
     /// # Errors
     ///
@@ -37,19 +39,20 @@ pub trait Journal: Send {
     /// space that is held back, so that jobs can be deleted when the disk is full.
     fn fill_reserve(&mut self);
 
-    /// Returns whether the disk is full. If only the limit of the journal's size is reached, it
-    /// returns false.
+    /// Returns whether the disk is so full that the reserve could not be allocated once more. False
+    /// before the first call of [`fill_reserve`](Self::fill_reserve), and if only the limit of the
+    /// journal's size is reached.
     fn is_disk_full(&self) -> bool;
 
     /// Returns the number for the next new job: the one after the highest in use.
     fn next_job_number(&mut self) -> Result<JobNumber, JournalError>;
 
-    /// Commits records in order, all or nothing. Returns the numbers of the jobs that do not exist
-    /// any more, among the jobs of the records and `others`.
+    /// Commits records in order, all or none. Returns the numbers of the jobs that do not exist any
+    /// more, among the jobs of the records and `others`.
     ///
-    /// Records of deleted jobs are ignored: when its root job is deleted, a child job may still be
-    /// about to start, or to learn that it has ended. A record is idempotent, by its job and its
-    /// first entry: one that the journal already has changes nothing.
+    /// Records of deleted jobs are ignored: a child job may start or end after its root job was
+    /// deleted. Appending is idempotent: a record that the journal already has, with the same job
+    /// and the same first entry, changes nothing.
     fn append_and_check(
         &mut self,
         records: &[&Record],
@@ -65,7 +68,7 @@ pub trait Journal: Send {
     fn has_unprojected(&self) -> bool;
 
     /// Projects what is committed, so that lists, searches and statuses show it. After an error, a
-    /// later call projects it.
+    /// later call tries again. Does nothing if [`check_files`](Self::check_files) fails.
     fn project(&mut self) -> Result<(), JournalError>;
 
     /// Returns whether confirms are pending: committed, but not in a row of their own job.
@@ -83,26 +86,28 @@ pub trait Journal: Send {
     fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError>;
 
     /// Calls `handler` with the jobs of every job tree that take input, from several threads and in
-    /// no particular order. A job tree is not kept in memory after its call.
+    /// no particular order. Once `handler` returns, the journal keeps nothing of its job tree in
+    /// memory.
     fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError>;
 
-    /// Creates the status tables, columns and rows that are missing for these definitions. The
-    /// caller passes loaded definitions before their first jobs.
+    /// Creates the status tables, columns and rows that are missing for these definitions. Called
+    /// when definitions are loaded, before their first jobs.
     fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
 
-    /// Returns when the newest record was written; `None` if there is none.
-    fn newest(&self) -> Result<Option<Timestamp>, JournalError>;
+    /// Returns the time of the newest decision, apart from pending confirms; `None` if there is
+    /// none.
+    fn newest_record_time(&self) -> Result<Option<Timestamp>, JournalError>;
 
     /// Returns the number of root jobs whose retention is over, as far as they are projected. Jobs
     /// whose definition sets no retention have `default_retention`.
-    fn count_ended(
+    fn count_expired(
         &mut self,
         now: Timestamp,
         default_retention: Millis,
     ) -> Result<u64, JournalError>;
 
     /// Deletes up to `rows_max` rows of the job trees of root jobs whose retention is over. Jobs
-    /// whose definition sets no retention have `default_retention`.
+    /// whose definition sets no retention have `default_retention`. Further calls delete the rest.
     fn delete_expired(
         &mut self,
         now: Timestamp,
@@ -120,41 +125,42 @@ pub trait Journal: Send {
     fn delete_notices(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError>;
 }
 
-/// Reads jobs: their states, ids, numbers and creation. It also closes the reading end.
+/// Reads jobs: their states, ids, numbers and creation. It also projects what is committed, and
+/// closes the reading end.
 pub trait JobRecords: Send + Sync {
-    /// Returns a job or child job, rebuilt from its entries.
+    /// Returns a job or child job, rebuilt from its entries; `None` if there is no such job.
     fn load_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError>;
 
     /// Returns the size in bytes of the entries from which a job is rebuilt, including the entries
-    /// of its ancestors; `None` if there is no such job.
+    /// of its ancestors, but without confirms; `None` if there is no such job.
     fn rebuild_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError>;
 
     /// Returns how a job was created; `None` if there is no such job.
     fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError>;
 
-    /// Returns the number of a job or child job.
+    /// Returns the number of a job or child job; `None` if there is no such job.
     fn find_job_number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError>;
 
-    /// Returns the number of the child job of this parent with this id.
+    /// Returns the number of the child job of this parent with this id; `None` if there is none.
     fn find_child_number(
         &self,
         parent: JobNumber,
         id: JobId,
     ) -> Result<Option<JobNumber>, JournalError>;
 
-    /// Rebuilds the jobs with these numbers, with their open effects, as a start does. Jobs that do
-    /// not exist are left out. The caller makes sure that their job trees are projected.
+    /// Rebuilds the jobs with these numbers, with their open effects, as at startup. Jobs that do
+    /// not exist are left out. Before the call, their job trees must be projected.
     fn recover_jobs(
         &self,
         numbers: &[JobNumber],
     ) -> Result<HashMap<JobNumber, RecoveredJob>, JournalError>;
 
     /// Rebuilds jobs of one job tree, as [`Journal::for_each_job_tree`] does. Jobs that do not
-    /// exist are left out. The caller makes sure that the jobs are projected.
+    /// exist are left out. Before the call, the jobs must be projected.
     fn recover_job_tree(&self, numbers: &[JobNumber]) -> Result<Vec<RecoveredJob>, JournalError>;
 
-    /// Returns at most `limit` running root jobs of a workflow with numbers above `after`, the
-    /// oldest first, with their states.
+    /// Returns at most `limit` root jobs of a workflow that have not ended, with numbers above
+    /// `after`, the oldest first. The last element of each tuple is the job's state.
     fn load_running_root_jobs(
         &self,
         workflow: &str,
@@ -162,19 +168,20 @@ pub trait JobRecords: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError>;
 
-    /// Returns at most `limit` running jobs and child jobs of all workflows with numbers above
-    /// `after`, the oldest first.
+    /// Returns at most `limit` jobs and child jobs of all workflows that have not ended, with
+    /// numbers above `after`, the oldest first.
     fn load_running_jobs(
         &self,
         after: JobNumber,
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId)>, JournalError>;
 
-    /// Returns the number of running root jobs by workflow.
+    /// Returns the number of root jobs that have not ended, by workflow.
     fn count_running_root_jobs(&self) -> Result<Vec<(String, i64)>, JournalError>;
 
     /// Returns at most `limit` root jobs of a workflow that ended at or after `since`, with their
-    /// states. The job that ended last comes first; the page begins after the cursor.
+    /// states and the cursors after them. The job that ended last comes first. The page begins
+    /// after the cursor `after`.
     fn load_ended_root_jobs(
         &self,
         workflow: &str,
@@ -190,8 +197,8 @@ pub trait JobRecords: Send + Sync {
     /// Returns an error if it cannot be projected now, because a list would then be incomplete.
     fn ensure_projected(&self) -> Result<(), JournalError>;
 
-    /// Closes the reading end. Interrupts active reads and waits up to `timeout` for their end.
-    /// Refuses new reads for this reason. Returns whether all reads have ended.
+    /// Closes the reading end: refuses new reads with this reason, interrupts active reads, and
+    /// waits up to `timeout` for their end. Returns whether all reads have ended.
     fn close(&self, reason: &str, timeout: Duration) -> bool;
 }
 
@@ -213,8 +220,8 @@ pub trait HistoryRecords: Send + Sync {
     ) -> Result<Option<JobAtEntry>, JournalError>;
 
     /// Returns a page of a job's record after the first `after` entries; `None` if there is no such
-    /// job. The page has at most `limit` entries, and ends with the row with which it has more than
-    /// `bytes_max` bytes.
+    /// job. The page has at most `limit` entries, and ends after the row with which its size
+    /// exceeds `bytes_max`.
     fn load_record_page(
         &self,
         id: JobId,
@@ -223,8 +230,8 @@ pub trait HistoryRecords: Send + Sync {
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError>;
 
-    /// Calls `handler` with all rows of a job's record, in order. Returns the head of the record;
-    /// `None` if there is no such job.
+    /// Calls `handler` with all rows of a job's record, in order. Returns the head of the record,
+    /// or `None` if there is no such job.
     fn for_each_row(
         &self,
         id: JobId,
@@ -278,8 +285,8 @@ pub trait SearchRecords: Send + Sync {
     /// Returns the number of root jobs by workflow and state.
     fn count_root_jobs_by_state(&self) -> Result<Vec<(String, JobState, i64)>, JournalError>;
 
-    /// Returns at most `limit` jobs that match the filter, in this order. The page begins after the
-    /// job with the number `after`.
+    /// Returns at most `limit` jobs that match the filter, in the given order. The page begins
+    /// after the job with the number `after`.
     fn search(
         &self,
         filter: &JobFilter,
@@ -296,7 +303,8 @@ pub trait SearchRecords: Send + Sync {
 pub trait StatisticsRecords: Send + Sync {
     /// Calls `handler` with the workflow and creation time of at most `limit` root jobs with
     /// numbers below `below`, the newest first. Jobs that were created since the journal was opened
-    /// may be missing. Returns the number of the last job; `None` if there are no more.
+    /// may be missing. Returns the number of the last job, which is `below` for the next page;
+    /// `None` if there was no job.
     fn for_each_creation(
         &self,
         below: JobNumber,
@@ -306,7 +314,8 @@ pub trait StatisticsRecords: Send + Sync {
 
     /// Calls `handler` with the state, creation time and end time of at most `limit` root jobs of a
     /// workflow that ended at or after `since`. The job that ended last comes first; the page
-    /// begins after the cursor. Returns the cursor of the last job; `None` if there are no more.
+    /// begins after the cursor `after`. Returns the cursor after the last job; `None` if there was
+    /// no job.
     fn for_each_end(
         &self,
         workflow: &str,
@@ -319,7 +328,7 @@ pub trait StatisticsRecords: Send + Sync {
 
 /// Reads the status tables.
 pub trait StatusRecords: Send + Sync {
-    /// Returns the step columns of a workflow's status table; `None` if it has no such table.
+    /// Returns the step columns of a workflow's status table; `None` if there is no such table.
     fn load_status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError>;
 
     /// Returns at most `limit` rows of a workflow's status table with job numbers below `before`,
@@ -350,7 +359,7 @@ pub trait NoticeRecords: Send + Sync {
     fn count_notices(&self) -> Result<i64, JournalError>;
 }
 
-/// Reads the offsets up to which buses have read and written their topics.
+/// Reads the offsets that buses have stored for the partitions of their topics.
 pub trait OffsetRecords: Send + Sync {
     /// Returns the stored offsets of a bus.
     fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError>;

@@ -279,7 +279,7 @@ fn a_newer_schema_is_refused() {
         .pragma_update(None, "user_version", 99)
         .expect("updates");
     let error = refused(SqliteJournal::open(&options(&file)));
-    assert!(matches!(error, JournalError::Newer { found: 99, .. }), "{error}");
+    assert!(matches!(error, JournalError::Newer { file_version: 99, .. }), "{error}");
 }
 
 #[test]

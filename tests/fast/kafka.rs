@@ -38,13 +38,16 @@ fn what_is_wrong_with_a_bus_is_told_with_what_is_expected() {
         ("prefetch: 0", "kafka.prefetch is 0, expected at least 1"),
         ("checked_every: 0s", "expected some time, such as 10s"),
         ("reconnect_min: 1m, reconnect_max: 1s", "expected at most kafka.reconnect_max"),
-        ("properties: { acks: 1 }", "set by the manager itself, for its promise rests on it"),
+        (
+            "properties: { acks: 1 }",
+            "set by the manager itself, because its guarantees depend on it",
+        ),
         ("properties: { group.id: mine }", "set group instead"),
         (
             "properties: { enable_auto_commit: true }",
             "\"enable.auto.commit\" is set by the manager",
         ),
-        ("properties: { plugin.library.paths: x }", "is none that can be set here"),
+        ("properties: { plugin.library.paths: x }", "is not a property that can be set here"),
     ] {
         let why = refusal(&format!("kafka: {{ {bus} }}"));
         assert!(why.contains(told), "{bus}: {why}");

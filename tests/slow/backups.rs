@@ -169,10 +169,10 @@ fn what_cannot_be_backed_up_or_restored_is_told_and_nothing_is_written() {
     let ran = backup(&[db, missing.as_os_str(), copy.as_os_str()]);
     assert!(ran.code == Some(1) && ran.stderr.contains("there is no journal"), "{ran}");
     let ran = backup(&[db, journal, journal]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("is there already"), "{ran}");
+    assert!(ran.code == Some(1) && ran.stderr.contains("exists already"), "{ran}");
     let nowhere = dir.join("no/such/copy.db");
     let ran = backup(&[db, journal, nowhere.as_os_str()]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("Its directory must be there"), "{ran}");
+    assert!(ran.code == Some(1) && ran.stderr.contains("Its directory must exist"), "{ran}");
     fs::write(dir.join("text"), "no journal").unwrap();
     let text = dir.join("text");
     let ran = backup(&[db, text.as_os_str(), copy.as_os_str()]);
@@ -186,7 +186,7 @@ fn what_cannot_be_backed_up_or_restored_is_told_and_nothing_is_written() {
     );
     assert_eq!(open_jobs(&copy), 1);
     let ran = restore(&[copy.as_os_str(), db, journal]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("is there already"), "{ran}");
+    assert!(ran.code == Some(1) && ran.stderr.contains("exists already"), "{ran}");
     let ran = restore(&[copy.as_os_str()]);
     assert_eq!(ran.code, Some(2), "{ran}");
 

@@ -125,7 +125,7 @@ fn what_is_no_file_is_told_and_nobody_waits() {
             let told = ran.text();
             assert!(
                 told.contains(kind)
-                    || told.contains("no regular file")
+                    || told.contains("not a regular file")
                     || told.contains("no file")
                     || told.contains("no journal"),
                 "{arguments:?}: {ran}"

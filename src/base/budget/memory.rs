@@ -37,7 +37,7 @@ fn cgroup_files(cgroups: &str) -> Vec<PathBuf> {
         } else {
             continue;
         };
-        // Inside a container, the path may be the one on the host. The container's limit is then
+        // Inside a container, the path may be the one on the host. Then the container's limit is
         // directly below the mount point.
         let cgroup = Path::new(path.trim_start_matches('/'));
         let ancestors = cgroup.ancestors();
@@ -46,7 +46,7 @@ fn cgroup_files(cgroups: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Parses the limit in a cgroup's file, in bytes; `None`: unlimited.
+/// Parses the limit in a cgroup's file, in bytes; `None`: it is unlimited, or cannot be parsed.
 fn parse_cgroup_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes < UNLIMITED_BYTES_MIN)
 }
@@ -57,7 +57,7 @@ fn parse_machine_memory(text: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Parses the lowest soft limit on memory from `/proc/self/limits`, in bytes.
+/// Parses the lowest soft limit on memory from `/proc/self/limits`, in bytes; `None`: unlimited.
 fn parse_process_limits(text: &str) -> Option<u64> {
     let parse_limit = |name: &str| {
         let values = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,4 +1,4 @@
-//! Messages in flight, and the reports of their leases.
+//! Messages in flight, and the reports of their leases to the journal.
 
 use super::types::{LeaseRevocation, QueuePosition, RevocationSender, RevokeReason};
 use crate::event::BusEvent;
@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The least time between two reports of shorter leases of one message.
+/// The minimum time between two reports that shorten the lease of one message.
 const SHORTENED_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A message in flight.
 pub(super) struct InFlight {
+    /// The name of its queue.
     pub(super) queue: Arc<str>,
+    /// Its position in the queue, if it is requeued.
     pub(super) position: QueuePosition,
     pub(super) message: Publication,
     /// The number of the delivery that the worker has.
@@ -21,7 +23,7 @@ pub(super) struct InFlight {
     /// The number of deliveries so far. It may be higher than `delivery`, after an extension of an
     /// earlier delivery.
     pub(super) deliveries: u32,
-    /// The length of the lease.
+    /// The duration by which the lease is extended if the worker names none.
     pub(super) lease: Duration,
     /// When the lease ends.
     pub(super) until: Instant,
@@ -29,7 +31,7 @@ pub(super) struct InFlight {
     pub(super) reported_until: Option<Instant>,
     /// When a shorter lease was last reported; `None`: never.
     pub(super) shortened_at: Option<Instant>,
-    /// The name that the worker gave itself.
+    /// The name that the worker gave itself; `None` if it gave none.
     pub(super) worker: Option<Arc<str>>,
     /// Notified when the lease is revoked; `None` for a worker without a session.
     pub(super) revocations: Option<RevocationSender>,
@@ -65,18 +67,18 @@ impl InFlight {
     }
 
     /// Records a report of the lease, and returns its event. The reported end is `slack` after the
-    /// real end. Returns `None` if the last reported end still holds (at or after the real end, and
-    /// at most `slack` after it), or if a shorter lease was reported less than
-    /// [`SHORTENED_REPORT_INTERVAL`] ago.
+    /// real end. Returns `None` if the last reported end is still valid (at or after the real end,
+    /// and at most `slack` after it), if a shorter lease was already reported within the last
+    /// [`SHORTENED_REPORT_INTERVAL`], or if the message's confirm token cannot be cloned.
     pub(super) fn record_report(&mut self, slack: Duration) -> Option<BusEvent> {
         let (latest_end, now) = (self.until + slack, clock::timer_now());
         let valid_ends = self.until..=latest_end;
-        if self.reported_until.is_some_and(|reported| valid_ends.contains(&reported)) {
+        if self.reported_until.is_some_and(|reported_end| valid_ends.contains(&reported_end)) {
             return None;
         }
-        // Skipping a report of a shorter lease is safe: after a restart the message is only leased
-        // again later than necessary.
-        let is_shorter = self.reported_until.is_some_and(|reported| reported > latest_end);
+        // A report of a shorter lease may be skipped: after a restart, the message is then only
+        // leased again later than necessary.
+        let is_shorter = self.reported_until.is_some_and(|reported_end| reported_end > latest_end);
         if is_shorter
             && self
                 .shortened_at

@@ -1,4 +1,4 @@
-//! The life of leases: they are granted, extended, reported, and expire.
+//! The life cycle of leases: extends, reports and expires them, and requeues their messages.
 
 use super::LeaseQueue;
 use super::in_flight::InFlight;
@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A lease is reported as longer than it is, by its length divided by this, so that not every
-/// extension needs a report.
+/// A lease is reported as longer than it is, by its length divided by this. So not every extension
+/// needs a report.
 const REPORT_SLACK_DIVISOR: u32 = 8;
 
 impl LeaseQueue {
-    /// Extends a lease to end after the duration `lease` from now, and returns when it ends. `None`
-    /// extends it by its own length. A waiting message, whose lease has ended or was lost by a
-    /// restart, is leased again under the same delivery number. With `session`, the lease is
-    /// transferred to that session, and the session that had it before is notified.
+    /// Sets a lease to end after the duration `lease` from now, and returns when it ends. With
+    /// `None`, the duration is the one for which it was granted, and the lease never becomes
+    /// shorter. A waiting message, whose lease has ended or was lost by a restart, is leased again
+    /// under the same delivery number. With `session`, the lease is transferred to that session,
+    /// and the session that had it before is notified.
     ///
     /// # Errors
     ///
@@ -44,7 +45,7 @@ impl LeaseQueue {
             Err(NotLeased::NotFound) => {}
             Err(NotLeased::ToAnother) => return Err(NotLeased::ToAnother),
         }
-        // The number comes from a client, and further deliveries count from it.
+        // A client has sent the number, and the next deliveries are counted from it.
         if !(1..=self.policy.deliveries_max).contains(&delivery) {
             return Err(NotLeased::NotFound);
         }
@@ -62,8 +63,8 @@ impl LeaseQueue {
         Ok(until)
     }
 
-    /// Returns a message to its queue after `delay`: its lease then ends. With `session`, only if
-    /// that session has leased it.
+    /// Returns a message to its queue after `delay`, by setting its lease to end then. With
+    /// `session`, only if that session has leased it.
     ///
     /// # Errors
     ///
@@ -139,7 +140,7 @@ impl LeaseQueue {
     }
 
     /// Sets the lease of a delivery to end after the duration `lease` from now, and returns when it
-    /// ends. `None` extends it by its own length.
+    /// ends. With `None`, the duration is the one for which it was granted.
     fn set_lease(
         &self,
         state: &mut LeaseQueueState,
@@ -161,8 +162,8 @@ impl LeaseQueue {
         Ok(until)
     }
 
-    /// Reports the end of a lease of this length, if leases are reported and the last report does
-    /// not hold any more.
+    /// Reports the end of a lease of this length, if leases are reported and the last report is no
+    /// longer valid.
     fn report_lease(&self, in_flight: &mut InFlight, lease: Duration) {
         if self.policy.reports_leases
             && let Some(event) = in_flight.record_report(lease / REPORT_SLACK_DIVISOR)

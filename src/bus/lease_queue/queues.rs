@@ -19,6 +19,7 @@ pub(super) struct LeaseQueueState {
     pub(super) lease_ends: BTreeSet<(Instant, Arc<str>)>,
     /// The number of messages that have arrived, which gives each its position.
     pub(super) arrivals: u64,
+    /// Whether no worker receives a message any more.
     pub(super) is_closed: bool,
 }
 
@@ -26,8 +27,7 @@ pub(super) struct LeaseQueueState {
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) waiting: BTreeMap<QueuePosition, WaitingMessage>,
-    /// The positions of waiting messages, by id. Not kept if threads of this process serve the
-    /// queue.
+    /// The positions of waiting messages, by id. Empty if threads of this process serve the queue.
     pub(super) positions: HashMap<Arc<str>, QueuePosition>,
     /// The number of its messages in flight.
     pub(super) in_flight: usize,
@@ -50,7 +50,7 @@ pub(super) struct Queue {
 /// A message that waits in its queue.
 pub(super) struct WaitingMessage {
     pub(super) message: Publication,
-    /// How often it was leased.
+    /// The number of its deliveries so far.
     pub(super) deliveries: u32,
     /// Since when it waits.
     pub(super) since: Instant,
@@ -98,9 +98,9 @@ impl LeaseQueueState {
             return;
         };
         in_flight.notify_revoked(id, RevokeReason::LeaseEnded);
-        let (previous, queue) =
-            (in_flight.revocations.replace(session.clone()), in_flight.queue.clone());
-        self.queue(&queue).in_flight_to_sessions += usize::from(previous.is_none());
+        let previous_session = in_flight.revocations.replace(session.clone());
+        let queue = in_flight.queue.clone();
+        self.queue(&queue).in_flight_to_sessions += usize::from(previous_session.is_none());
     }
 
     /// Removes and returns the message with this id, if it waits in this queue.
@@ -109,9 +109,9 @@ impl LeaseQueueState {
         queue: &str,
         id: &str,
     ) -> Option<(QueuePosition, WaitingMessage)> {
-        let queue = self.queues.get_mut(queue)?;
-        let position = queue.positions.remove(id)?;
-        queue.waiting.remove_entry(&position)
+        let queue_state = self.queues.get_mut(queue)?;
+        let position = queue_state.positions.remove(id)?;
+        queue_state.waiting.remove_entry(&position)
     }
 
     /// Removes and returns the message with this id, if it is in flight.
@@ -128,7 +128,7 @@ impl LeaseQueueState {
 }
 
 impl Queue {
-    /// Adds a waiting message, and wakes one worker.
+    /// Adds a waiting message, and wakes one thread and one worker in another program.
     pub(super) fn insert(&mut self, position: QueuePosition, waiting: WaitingMessage) {
         if self.threads == 0 {
             self.positions.insert(waiting.message.id.as_str().into(), position);

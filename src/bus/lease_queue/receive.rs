@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Notifies another worker of a waiting message when it is dropped; with `None` it does nothing.
-struct PassOnWakeup<'d>(Option<&'d Notify>);
+/// Wakes another worker for a waiting message when it is dropped; with `None`, it does nothing.
+struct WakeOtherOnDrop<'n>(Option<&'n Notify>);
 
-impl Drop for PassOnWakeup<'_> {
+impl Drop for WakeOtherOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(notify) = self.0 {
             notify.notify_one();
@@ -29,27 +29,28 @@ impl LeaseQueue {
     ) -> Option<LeasedMessage> {
         let (receiver_wakeup, _count_guard) = {
             let mut state = self.state();
-            let queue = state.queue(queue);
+            let queue_state = state.queue(queue);
             let has_session = options.revocations.is_some();
-            let guard = (!has_session).then(|| WorkerCountGuard::new(&queue.receivers));
-            (queue.receiver_wakeup.clone(), guard)
+            let guard = (!has_session).then(|| WorkerCountGuard::new(&queue_state.receivers));
+            (queue_state.receiver_wakeup.clone(), guard)
         };
-        let mut wakeup = PassOnWakeup(None);
-        let mut acquired: Option<(usize, Permit)> = None;
+        let mut wake_other = WakeOtherOnDrop(None);
+        // A permit for a message that was too large for the budget, with its size in bytes.
+        let mut acquired_permit: Option<(usize, Permit)> = None;
         loop {
             let arrival = receiver_wakeup.notified();
             tokio::pin!(arrival);
-            // From here on no arrival is missed. If this future is dropped, tokio passes the
-            // notification on.
+            // From here on, no arrival is missed. If this future is dropped after a notification,
+            // tokio passes the notification on to another waiter.
             arrival.as_mut().enable();
             if self.state().is_closed {
                 return None;
             }
-            let (budget, bytes) = match self.try_lease(queue, options, acquired.take()) {
+            let (budget, bytes) = match self.try_lease(queue, options, acquired_permit.take()) {
                 LeaseResult::Leased(message) => return Some(message),
                 LeaseResult::OverBudget(budget, bytes) => (budget, bytes),
                 LeaseResult::Empty => {
-                    wakeup.0 = None;
+                    wake_other.0 = None;
                     tokio::select! {
                         () = arrival => {}
                         () = tokio::time::sleep_until(deadline) => return None,
@@ -57,10 +58,12 @@ impl LeaseQueue {
                     continue;
                 }
             };
-            // One notification may stand for several messages, of which this worker takes only one.
-            wakeup.0 = Some(&*receiver_wakeup);
+            // One notification may stand for several messages, and this worker takes only one.
+            wake_other.0 = Some(&*receiver_wakeup);
             tokio::select! {
-                permit = budget.acquire(bytes) => acquired = permit.map(|permit| (bytes, permit)),
+                permit = budget.acquire(bytes) => {
+                    acquired_permit = permit.map(|permit| (bytes, permit));
+                }
                 () = arrival => {}
                 () = tokio::time::sleep_until(deadline) => return None,
             }

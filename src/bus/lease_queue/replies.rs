@@ -9,9 +9,12 @@ use bytes::Bytes;
 use engine::Sender;
 use tokio::sync::mpsc;
 
+/// The kind of a reply that reports progress.
+const PROGRESS_KIND: &str = "progress";
+
 impl LeaseQueue {
-    /// Delivers a worker's reply, and returns once what follows from it is committed. The worker
-    /// needs no lease: the first reply to a message counts.
+    /// Delivers a worker's reply, and returns once everything that follows from it is committed.
+    /// The worker needs no lease: the first reply to a message counts, whichever worker sends it.
     ///
     /// # Errors
     ///
@@ -29,14 +32,14 @@ impl LeaseQueue {
             revocations,
         } = reply;
         let commit = self.deliver(|settlement| {
-            let mut delivery = Delivery::new(correlation_id, body, settlement);
-            delivery.kind = kind.map(str::to_owned);
-            (delivery.attempt, delivery.sender) = (attempt, sender);
-            delivery
+            let mut reply_delivery = Delivery::new(correlation_id, body, settlement);
+            reply_delivery.kind = kind.map(str::to_owned);
+            (reply_delivery.attempt, reply_delivery.sender) = (attempt, sender);
+            reply_delivery
         });
         let mut outcome = commit.await?;
         match outcome.rejection {
-            None if kind == Some("progress") => {
+            None if kind == Some(PROGRESS_KIND) => {
                 // Progress extends the lease, unless another worker has leased the message.
                 outcome.until = self.extend(&queue, &id, delivery, None, revocations.as_ref()).ok();
             }
@@ -51,8 +54,8 @@ impl LeaseQueue {
     ///
     /// # Errors
     ///
-    /// Returns an error if this delivery is not leased any more. The inner error says that the
-    /// rejection was not committed.
+    /// Returns an error if this delivery is not leased any more. The inner error means that the
+    /// rejection was not committed, and may be sent again.
     pub async fn reject(
         &self,
         id: &str,
@@ -62,15 +65,15 @@ impl LeaseQueue {
         let (correlation_id, attempt, dead_letter) = {
             let mut state = self.state();
             let message = &state.find_in_flight(id, delivery)?.message;
-            let dead_letter = DeadLetter::from_publication(message, "rejected");
+            let dead_letter = DeadLetter::from_publication(message, DeadLetter::REJECTED);
             (message.correlation_id.clone(), message.number_header("attempt"), dead_letter)
         };
         let commit = self.deliver(|settlement| {
             let correlation_id = correlation_id.as_deref().map(str::to_owned);
-            let mut delivery = Delivery::new(correlation_id, Bytes::new(), settlement);
-            (delivery.attempt, delivery.sender) = (attempt, sender);
-            delivery.dead_letter = Some(dead_letter);
-            delivery
+            let mut reply_delivery = Delivery::new(correlation_id, Bytes::new(), settlement);
+            (reply_delivery.attempt, reply_delivery.sender) = (attempt, sender);
+            reply_delivery.dead_letter = Some(dead_letter);
+            reply_delivery
         });
         let outcome = commit.await;
         let ends_attempt =
@@ -89,8 +92,8 @@ impl LeaseQueue {
         let (sender, mut commands) = mpsc::unbounded_channel();
         (self.sink)(BusEvent::Reply(build_delivery(Settlement::new(0, 0, sender))));
         match commands.recv().await {
-            Some(SettleCommand { disposition: Disposition::Ack, rejection, failed, .. }) => {
-                Ok(ReplyOutcome { rejection, failed, until: None })
+            Some(SettleCommand { disposition: Disposition::Ack, rejection, failure, .. }) => {
+                Ok(ReplyOutcome { rejection, failure, until: None })
             }
             Some(SettleCommand { disposition: Disposition::Requeue, .. }) | None => {
                 Err(NotCommitted)

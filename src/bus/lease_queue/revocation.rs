@@ -1,5 +1,5 @@
-//! Sessions of workers, and the release of messages. A worker with a session is notified when a
-//! lease is revoked. When a session ends, its messages are released at once.
+//! Sessions of workers, and the release of messages. A worker with a session is notified when one
+//! of its leases is revoked, and may release messages on which it has not begun to work.
 
 use super::LeaseQueue;
 use super::in_flight::InFlight;
@@ -53,7 +53,7 @@ impl LeaseQueue {
         let Some(in_flight) = state.remove_in_flight(id) else { return Err(NotLeased::NotFound) };
         let InFlight { queue, position, message, deliveries, reported_until, .. } = in_flight;
         let deliveries = deliveries - 1;
-        // After a restart the message must not be in flight: reports that its lease has ended.
+        // Report that the lease has ended, so that the message is not in flight after a restart.
         if let (Some(_), Some(confirm_token)) = (reported_until, message.confirm_token.try_clone())
         {
             let lease = RemainingLease { delivery: deliveries, remaining: Duration::ZERO };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-/// The longest lease that a worker can have.
+/// The longest lease that a worker in another program can have.
 pub const LEASE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// How messages are leased.
@@ -23,8 +23,8 @@ pub const LEASE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 pub struct LeasePolicy {
     /// The length of a lease, unless the worker asks for another one.
     pub lease: Duration,
-    /// The most deliveries of a message. After that its attempt fails, because the message may be
-    /// what crashes its workers.
+    /// The most deliveries of a message. After that its attempt fails, because the message itself
+    /// may crash its workers.
     pub deliveries_max: u32,
     /// Whether leases are reported and journaled, so that they survive a restart of the process.
     pub reports_leases: bool,
@@ -35,7 +35,7 @@ pub struct LeasePolicy {
 pub struct LeaseStatus {
     /// The id of the message.
     pub id: Arc<str>,
-    /// The worker that holds the lease, by the name that it gave itself.
+    /// The name that the worker with the lease gave itself; `None` if it gave none.
     pub worker: Option<Arc<str>>,
     /// The number of the delivery, from 1.
     pub delivery: u32,
@@ -48,11 +48,11 @@ pub struct LeaseStatus {
 pub struct ReceiveOptions {
     /// The length of the lease; `None`: as the [`LeasePolicy`] sets it.
     pub lease: Option<Duration>,
-    /// The name that the worker gives itself.
+    /// The name that the worker gives itself; `None` if it gives none.
     pub worker: Option<Arc<str>>,
     /// Notified when a lease is revoked; `None` for a worker without a session.
     pub revocations: Option<RevocationSender>,
-    /// The budget for the bytes of messages that are being sent; `None`: the caller bounds them.
+    /// The budget for the bytes of messages that are being sent; `None`: the caller limits them.
     pub budget: Option<MessageBudget>,
 }
 
@@ -118,19 +118,19 @@ pub enum NotLeased {
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotCommitted;
 
-/// The outcome of a worker's reply or rejection.
+/// The outcome of a worker's reply or rejection that was committed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplyOutcome {
     /// Why it changed nothing; `None` if it changed something.
     pub rejection: Option<Rejection>,
-    /// Why the attempt failed, if a result is one that its step cannot have.
-    pub failed: Option<Arc<str>>,
-    /// When the lease ends, if progress has extended it.
+    /// Why the attempt failed, if the reply is a result that its step cannot have.
+    pub failure: Option<Arc<str>>,
+    /// When the lease ends, if the reply is progress and has extended it.
     pub until: Option<Instant>,
 }
 
-/// Returns the path of the API to which the reply to a delivery is posted. `query` is a parameter,
-/// as its key and value, that selects the bus.
+/// Returns the path of the API to which the reply to a delivery is posted. `query` is the key and
+/// value of a parameter that selects the bus.
 pub fn reply_path(queue: &str, id: &str, delivery: u32, query: Option<(&str, &str)>) -> String {
     let percent_encode = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
     let query = match query {
@@ -144,8 +144,8 @@ pub fn reply_path(queue: &str, id: &str, delivery: u32, query: Option<(&str, &st
     )
 }
 
-/// Notifies a session of revoked leases. It holds at most one [`LeaseRevocation`] for each message
-/// leased to the session.
+/// Notifies a session of revoked leases. The channel needs no bound: it gets at most one
+/// [`LeaseRevocation`] for each lease of the session.
 pub type RevocationSender = UnboundedSender<LeaseRevocation>;
 
 /// A notification that a lease has ended although the worker has not settled the message.
@@ -162,7 +162,7 @@ pub struct LeaseRevocation {
 /// Why a lease was revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RevokeReason {
-    /// The lease has expired, or another worker has the message.
+    /// The lease has expired, or the message was leased to another worker.
     LeaseEnded,
     /// The attempt has ended.
     AttemptEnded(AttemptEnd),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// The longest text of a service's answer that is part of a reason, in characters.
+/// The maximum length of a service's own text in a reason, in characters.
 const DETAIL_CHARS_MAX: usize = 500;
 
 /// A complete answer of a web service.
@@ -15,7 +15,7 @@ const DETAIL_CHARS_MAX: usize = 500;
 pub(super) struct Answer {
     /// The status code.
     pub(super) status: u16,
-    /// The header `Retry-After`.
+    /// The delay that the header `Retry-After` demands; `None`: there is no valid one.
     pub(super) retry_after: Option<Duration>,
     /// The body.
     pub(super) body: Bytes,
@@ -37,16 +37,16 @@ pub(super) enum CallResult {
     NotDelivered {
         /// The reason in one line.
         reason: String,
-        /// The delay that the service asked for.
+        /// The delay that the service asked for, if any.
         retry_after: Option<Duration>,
     },
 }
 
 impl CallResult {
-    /// Creates the result of a failed attempt. `retryable` says whether another attempt may
+    /// Creates the result of a failed attempt. `is_retryable` says whether another attempt may
     /// succeed.
-    pub(super) fn from_failure(reason: &str, retryable: bool) -> CallResult {
-        let body = Body::from_error(reason, retryable).to_bytes();
+    pub(super) fn from_failure(reason: &str, is_retryable: bool) -> CallResult {
+        let body = Body::from_error(reason, is_retryable).to_bytes();
         CallResult::Reply { kind: Some(ERROR_KIND), body }
     }
 
@@ -75,8 +75,8 @@ pub(super) fn interpret(answer: Answer, can_reply_later: bool) -> CallResult {
     match status {
         202 if can_reply_later => CallResult::Deferred,
         202 => CallResult::from_failure(
-            "the web service answered 202, that it replies later, and was not told where: set \
-             http.public_url to the address under which it reaches the manager",
+            "the web service answered 202 to reply later, but has no address for the reply: set \
+             http.public_url to the address at which it reaches the manager",
             false,
         ),
         200..=299 => CallResult::Reply { kind: None, body },
@@ -88,7 +88,7 @@ pub(super) fn interpret(answer: Answer, can_reply_later: bool) -> CallResult {
         400.. if is_error(&body) => CallResult::Reply { kind: Some(ERROR_KIND), body },
         429 | 503 => CallResult::NotDelivered { reason: describe_answer(), retry_after },
         400..=499 => CallResult::from_failure(&describe_answer(), false),
-        // Server errors. A 1xx status is never the last of an answer.
+        // Server errors: an answer never ends with a 1xx status.
         _ => CallResult::from_failure(&describe_answer(), true),
     }
 }

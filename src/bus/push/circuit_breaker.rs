@@ -1,5 +1,6 @@
-//! The circuit breaker of a web service. While it is closed, messages are delivered at once. While
-//! it is open, one call after each backoff probes the service.
+//! The circuit breaker of a web service. While it is closed, messages are delivered at once. A
+//! failure opens it. While it is open, only one call at a time probes the service, after an
+//! exponential backoff.
 
 use crate::queue_status::EndpointFailure;
 use base::{clock, http_client};
@@ -78,7 +79,7 @@ impl CircuitBreaker {
         is_closing
     }
 
-    /// Records that a call was aborted.
+    /// Records that a call was aborted: after a probe, another one may begin at once.
     pub(super) fn record_abort(&mut self, kind: CallKind) {
         if let (CircuitBreaker::Open { is_probing, .. }, CallKind::Probe) = (self, kind) {
             *is_probing = false;
@@ -86,7 +87,8 @@ impl CircuitBreaker {
     }
 
     /// Records that a call did not deliver its message, and returns whether that opened the circuit
-    /// breaker.
+    /// breaker. A failed probe doubles the delay until the next one. A normal call that fails while
+    /// the circuit breaker is open counts only with the delay that the service asked for.
     pub(super) fn record_failure(
         &mut self,
         kind: CallKind,

@@ -40,13 +40,14 @@ pub struct EndpointClientSettings {
     pub key: BusKey,
     /// The certificate authorities that are trusted.
     pub authorities: Authorities,
-    /// The networks in which services are allowed.
+    /// The rules for the addresses of services.
     pub networks: Arc<Networks>,
     /// How long connecting to a service may take.
     pub connect_timeout: Duration,
     /// The largest answer, in bytes.
     pub reply_bytes_max: usize,
-    /// The base URL at which services reach the API; empty: services cannot reply later.
+    /// The base URL at which services reach the API, for later replies; empty: services cannot
+    /// reply later.
     pub public_url: String,
 }
 
@@ -131,8 +132,8 @@ impl EndpointClient {
         }
     }
 
-    /// Returns why requests to a URL with an IP address are denied, if they are. Such an address is
-    /// not resolved, so the resolver does not check it.
+    /// Returns why requests to a URL with an IP address are denied; `None`: they are not, or the
+    /// host is a name. An IP address is not resolved, so the resolver does not check it.
     fn find_refusal(&self, url: &Url) -> Option<String> {
         ip_address(url).and_then(|address| self.settings.networks.refusal(address))
     }
@@ -184,8 +185,8 @@ impl EndpointClient {
         Ok(request)
     }
 
-    /// Reads an answer completely. Returns the result of a failed attempt if it is too large or
-    /// lost.
+    /// Reads an answer completely. If the answer is too large or lost, returns the result of a
+    /// failed attempt as the error.
     async fn read_answer(&self, response: Response) -> Result<Answer, CallResult> {
         let (status, retry_after) = (response.status().as_u16(), retry_after(response.headers()));
         let bytes_max = self.settings.reply_bytes_max;
@@ -233,7 +234,7 @@ impl ProbeError {
     }
 }
 
-/// Returns whether an error concerns the certificate of the service, also if an I/O error wraps it.
+/// Returns whether an error concerns the certificate of the service, even if an I/O error wraps it.
 fn is_certificate_error(error: &(dyn Error + 'static)) -> bool {
     if let Some(error) = error.downcast_ref::<std::io::Error>() {
         return error.get_ref().is_some_and(|inner| is_certificate_error(inner));
@@ -247,11 +248,10 @@ struct RequestHeaders(HeaderMap);
 impl RequestHeaders {
     /// Sets a header. The error does not contain the value, which may be a secret.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let value_error =
-            || format!("the header {name} of the call has a value that it cannot have");
-        let name_key = HeaderName::try_from(name).map_err(|_| value_error())?;
-        let value = HttpHeaderValue::from_bytes(value.as_bytes()).map_err(|_| value_error())?;
-        self.0.insert(name_key, value);
+        let invalid_error = || format!("the header {name} of the call is invalid");
+        let header_name = HeaderName::try_from(name).map_err(|_| invalid_error())?;
+        let value = HttpHeaderValue::from_bytes(value.as_bytes()).map_err(|_| invalid_error())?;
+        self.0.insert(header_name, value);
         Ok(())
     }
 }

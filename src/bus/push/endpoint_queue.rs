@@ -47,7 +47,7 @@ pub(super) struct EndpointQueue {
     calls: RefCell<HashMap<Arc<str>, AbortHandle>>,
 }
 
-/// A call that has ended: its message, its kind, and its result.
+/// A call that has ended: its message, its kind, and its result, or that it was aborted.
 type EndedCall = (LeasedMessage, CallKind, Result<DeliveryResult, Aborted>);
 
 /// Whether a call delivered its message.
@@ -82,21 +82,22 @@ impl EndpointQueue {
         loop {
             let has_capacity = calls.len() < self.endpoint.concurrency;
             tokio::select! {
-                Some(ended) = calls.next(), if !calls.is_empty() => {
-                    self.handle_ended_call(ended, &state)
+                Some(ended_call) = calls.next(), if !calls.is_empty() => {
+                    self.handle_ended_call(ended_call, &state)
                 }
-                next = self.receive_next(&state), if has_capacity => match next {
+                next_message = self.receive_next(&state), if has_capacity => match next_message {
                     Some(message) => calls.push(self.start_call(message, &state)),
                     None => break,
                 },
             }
         }
-        while let Some(ended) = calls.next().await {
-            self.handle_ended_call(ended, &state);
+        while let Some(ended_call) = calls.next().await {
+            self.handle_ended_call(ended_call, &state);
         }
     }
 
-    /// Receives the next message, once the service may be called; `None`: the bus closes.
+    /// Waits until the service may be called, and receives the next message; `None`: the bus
+    /// closes.
     async fn receive_next(&self, state: &PushState) -> Option<LeasedMessage> {
         let next_call_at = self.breaker.borrow().next_call_at();
         let mut closing = state.closing.subscribe();
@@ -150,7 +151,7 @@ impl EndpointQueue {
                 return DeliveryResult::NotDelivered { reason, retry_after };
             }
             CallResult::Deferred => {
-                // If the later reply arrived before this answer, it has removed the message.
+                // The message is not in flight any more if the later reply came before this answer.
                 if let Some(message) =
                     state.lease_queue.take_in_flight(&message.id, message.delivery)
                 {
@@ -180,7 +181,8 @@ impl EndpointQueue {
     /// Updates the circuit breaker, and requeues a message that was not delivered.
     fn handle_ended_call(&self, (message, kind, result): EndedCall, state: &PushState) {
         match result {
-            // `abort_call` has removed the handle. A new call with the same id may be active.
+            // `abort_call` has removed the handle. The id may already have the handle of a new
+            // call.
             Err(Aborted) => self.breaker.borrow_mut().record_abort(kind),
             Ok(DeliveryResult::Delivered) => {
                 if self.breaker.borrow_mut().record_delivery(kind) {

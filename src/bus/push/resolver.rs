@@ -1,5 +1,6 @@
-//! Resolves the names of web services. The addresses are checked when a connection is made, which
-//! prevents DNS rebinding: a name cannot change its address between check and use.
+//! Resolves the names of web services to allowed addresses. The check belongs to the resolution for
+//! the connection itself. This prevents DNS rebinding: a name cannot change its address between
+//! check and use.
 
 use base::networks::Networks;
 use futures_util::future::BoxFuture;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 #[error("{0}")]
 pub(super) struct AddressDenied(pub(super) String);
 
-/// Resolves a name to addresses.
+/// A function that resolves a name to addresses.
 pub(super) type LookupFn =
     Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
 

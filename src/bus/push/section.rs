@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The headers that the manager sets in every call, or that belong to the connection. Settings
-/// cannot set them.
+/// The headers that the manager itself sets in calls, or that belong to the connection, in lower
+/// case. Settings cannot set them.
 const RESERVED_CALL_HEADERS: [&str; 19] = [
     "connection",
     "content-length",
@@ -126,7 +126,7 @@ impl PushSection {
         self.validate_call("push", self.concurrency, self.timeout)
     }
 
-    /// Checks the settings of a call, which are at `path` in the settings file.
+    /// Checks the limits of calls, which are at `path` in the settings file.
     fn validate_call(
         &self,
         path: &str,

@@ -99,7 +99,7 @@ const EXIT_IO_ERROR: i32 = 74;
 impl JournalActor {
     pub(super) fn new(store: Box<dyn Journal>, env: JournalEnv) -> JournalActor {
         // A read error is ignored here: it will show at the first commit.
-        let newest_record = store.newest().ok().flatten();
+        let newest_record = store.newest_record_time().ok().flatten();
         JournalActor {
             store,
             env,

@@ -190,8 +190,8 @@ impl Responder for Problem {
 
 impl From<JournalError> for Problem {
     fn from(error: JournalError) -> Self {
-        if let JournalError::Closed { why, .. } = &error {
-            return Problem::overloaded(why.to_string());
+        if let JournalError::Closed { reason, .. } = &error {
+            return Problem::overloaded(reason.to_string());
         }
         if let JournalError::Lost { loss, .. } = &error {
             return Problem::overloaded(render_loss(loss));

@@ -213,10 +213,15 @@ async fn reply(
 /// Makes the response to a reply or a rejection.
 fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpResponse, Problem> {
     match result {
-        Ok(ReplyOutcome { rejection, failed, until }) => {
+        Ok(ReplyOutcome { rejection, failure, until }) => {
             let reason = rejection.map(Rejection::label);
             let until = until.map(to_wall_clock);
-            Ok(HttpResponse::Ok().json(Taken { taken: reason.is_none(), reason, failed, until }))
+            Ok(HttpResponse::Ok().json(Taken {
+                taken: reason.is_none(),
+                reason,
+                failed: failure,
+                until,
+            }))
         }
         Err(NotCommitted) => {
             Err(Problem::overloaded("the reply was not committed: send it again".to_owned()))

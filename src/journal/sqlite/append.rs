@@ -23,16 +23,16 @@ use std::sync::Arc;
 /// The result of writing the records of one transaction.
 #[derive(Default)]
 struct AppendOutcome {
-    /// The jobs of the call that do not exist any more.
+    /// The jobs of the records and of `others` that do not exist any more.
     deleted: BTreeSet<JobNumber>,
     /// The `seq` of each record's row in `entries`; `None` if the record has no row of its own.
     row_seqs: Vec<Option<i64>>,
     /// The rows of new jobs.
     new_jobs: HashMap<JobNumber, JobRow>,
-    /// The jobs that have a row in this transaction. The first such row of a job contains the
-    /// confirms that were pending before the transaction.
+    /// The jobs for which this transaction has inserted a row into `entries`. The first such row of
+    /// a job also contains the confirms that were pending before the transaction.
     jobs_with_rows: HashSet<JobNumber>,
-    /// The confirms of jobs that have no later row in this transaction.
+    /// The confirms of this transaction that none of its rows of `entries` contains.
     confirms: BTreeMap<JobNumber, Vec<InnerDecision>>,
     /// The number of the first entry of each job's last record in this transaction.
     last_record_starts: HashMap<JobNumber, u64>,
@@ -42,7 +42,7 @@ struct AppendOutcome {
     last_seq: i64,
 }
 
-/// The limit of rows that are committed but not projected. At the limit they are projected at once.
+/// The number of committed rows from which they are projected at once, instead of later.
 const UNPROJECTED_ROWS_MAX: usize = 4_096;
 
 impl JournalWriter {
@@ -50,8 +50,8 @@ impl JournalWriter {
     /// exist any more, among the jobs of the records and `others`.
     ///
     /// Records of deleted jobs are ignored: a child job may start or end after its root job was
-    /// deleted. A record is idempotent, by its job and its
-    /// first entry: one that the journal already has changes nothing.
+    /// deleted. Appending is idempotent: a record that the journal already has, with the same job
+    /// and the same first entry, changes nothing.
     pub(super) fn append(
         &mut self,
         records: &[&Record],
@@ -98,7 +98,7 @@ impl JournalWriter {
         Ok(deleted)
     }
 
-    /// Writes the records in one transaction. The state in memory is left to the caller, except for
+    /// Writes the records in one transaction. The caller updates the state in memory, except for
     /// the caches of definitions and the unprojected ids.
     fn append_in_transaction(
         &mut self,
@@ -170,7 +170,11 @@ impl JournalWriter {
                 let confirms = outcome.take_confirms(record.job, &self.confirms)?;
                 let body = to_json(&recorded.entries)?;
                 let (job, first, at) = (record.job, recorded.first, recorded.at);
-                let texts = (&*body, confirms.as_deref(), origin.as_deref());
+                let texts = EntryTexts {
+                    body: &body,
+                    confirms: confirms.as_deref(),
+                    origin: origin.as_deref(),
+                };
                 outcome.last_seq += 1;
                 insert_entry(&mut insert, outcome.last_seq, (job, first, at), texts)?;
                 outcome.row_seqs.push(Some(outcome.last_seq));
@@ -196,8 +200,8 @@ struct JobLookup<'a> {
 }
 
 impl JobLookup<'_> {
-    /// Returns whether a job exists. A job whose deletion has begun does not: deletions begin with
-    /// a projection, so none of its jobs is unprojected.
+    /// Returns whether a job exists. A job of a partially deleted job tree does not, and is never
+    /// unprojected, because a deletion projects its job trees first.
     fn job_exists(&mut self, number: JobNumber, outcome: &AppendOutcome) -> rusqlite::Result<bool> {
         if outcome.new_jobs.contains_key(&number) || self.unprojected.new_job(number).is_some() {
             return Ok(true);
@@ -209,20 +213,19 @@ impl JobLookup<'_> {
 }
 
 impl AppendOutcome {
-    /// Returns the number of the first entry in the last record of a job, if the record is of this
-    /// transaction or not projected yet.
+    /// Returns the number of the first entry in a job's last record; `None` if that record is
+    /// neither of this transaction nor still in memory, as pending confirm or unprojected row.
     fn last_record_start(
         &self,
         job: JobNumber,
         (confirms, unprojected): (&PendingConfirms, &Unprojected),
     ) -> Option<u64> {
-        let started = self.last_record_starts.get(&job).copied();
-        started.or(confirms.last_entry_of(job).max(unprojected.last_row_start(job)))
+        let in_this_transaction = self.last_record_starts.get(&job).copied();
+        in_this_transaction.or(confirms.last_entry_of(job).max(unprojected.last_row_start(job)))
     }
 
-    /// Returns the confirms that the next row of a job must contain, as JSON; `None` if there are
-    /// none. Those of this transaction are removed, and pending ones are returned for the first row
-    /// of a job alone.
+    /// Takes the confirms that the next row of a job must contain, as JSON; `None` if there are
+    /// none. The confirms that were pending before the transaction are only in the job's first row.
     fn take_confirms(
         &mut self,
         job: JobNumber,
@@ -251,7 +254,7 @@ impl AppendOutcome {
     }
 }
 
-/// Returns the number of the first entry of a job's last projected row.
+/// Returns the number of the first entry of a job's last projected row; `None` if there is none.
 fn find_last_row_start(
     select: &mut Statement<'_>,
     job: JobNumber,
@@ -272,15 +275,24 @@ pub(super) fn insert_entry(
     (job, first, at): (JobNumber, u64, Timestamp),
     texts: EntryTexts<'_>,
 ) -> rusqlite::Result<()> {
-    let sum = entry_checksum(job, first, at, texts);
-    let (body, confirms, origin) = texts;
+    let row_checksum = entry_checksum(job, first, at, texts);
+    let EntryTexts { body, confirms, origin } = texts;
     insert
-        .execute(params![seq, job, to_sql_number(first), at.0, body, sum, confirms, origin])
+        .execute(params![
+            seq,
+            job,
+            to_sql_number(first),
+            at.0,
+            body,
+            row_checksum,
+            confirms,
+            origin
+        ])
         .map(|_| ())
 }
 
-/// Checks that a record which the journal must already have is the one that it has: the same
-/// entries and time at the same entry number.
+/// Checks that the journal already has a record: the same entries and time at the same entry
+/// number. A confirm always passes.
 fn check_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), WriteError> {
     let rows = FileRows { connection, file, is_projected: false };
     let job_rows = rows.job_entry_rows(record.job)?;
@@ -295,12 +307,12 @@ fn check_repeated(connection: &Connection, file: &str, record: &Record) -> Resul
         return Ok(());
     }
     let seq = row.or(job_rows.last()).map_or(0, |row| row.seq);
-    let what = "another decision is to be written in its place".to_owned();
-    Err(damaged_entry(file, seq, what).into())
+    let problem = "another decision is to be written at its entry number".to_owned();
+    Err(damaged_entry(file, seq, problem).into())
 }
 
-/// Returns the number of a definition, which is inserted if it is new. Most jobs run the definition
-/// of the job before, so that one is compared first, by its address.
+/// Returns the number of a definition, which is inserted if it is new. Most jobs run the same
+/// definition as the job before them, so that one is compared first, by its address.
 fn find_or_insert_definition(
     connection: &Connection,
     last_definition: &mut Option<(Arc<Definition>, i64)>,
@@ -317,6 +329,7 @@ fn find_or_insert_definition(
     Ok(number)
 }
 
+/// Returns the number of the definition with the same content hash, which is inserted if it is new.
 fn find_or_insert_by_hash(
     connection: &Connection,
     numbers_by_hash: &mut HashMap<DefinitionHash, i64>,

@@ -1,4 +1,4 @@
-//! Backs up a journal, also while a manager runs on it, and restores backups.
+//! Backs up a journal, even while a manager runs on it, and restores backups.
 
 use super::files;
 use super::row_format::sqlite_error;
@@ -33,10 +33,10 @@ pub struct BackupSummary {
 }
 
 /// Copies the journal at `from`, as it is now, to the new file `to`, and verifies the copy. At most
-/// `bytes_a_second` bytes are copied in a second; `None`: no limit. With `is_vacuumed`, the free
-/// pages of the file are left out. The copy gets its name only when it is complete and verified.
+/// `bytes_per_second` are copied; `None`: no limit. With `is_vacuumed`, the free pages of the file
+/// are left out. The copy gets its name only when it is complete and verified.
 ///
-/// A manager may run on the journal. It is not blocked, but its `-wal` grows meanwhile.
+/// A manager may run on the journal meanwhile. It is not blocked, but its `-wal` grows.
 ///
 /// # Errors
 ///
@@ -45,10 +45,10 @@ pub struct BackupSummary {
 pub fn back_up(
     from: &Path,
     to: &Path,
-    bytes_a_second: Option<NonZero<u64>>,
+    bytes_per_second: Option<NonZero<u64>>,
     is_vacuumed: bool,
 ) -> Result<BackupSummary, JournalError> {
-    let copy = PendingFile::copy_of(from, to, bytes_a_second)?;
+    let copy = PendingFile::copy_of(from, to, bytes_per_second)?;
     if is_vacuumed {
         copy.vacuum()?;
     }
@@ -56,10 +56,11 @@ pub fn back_up(
     copy.finish(open_jobs)
 }
 
-/// Restores a backup as the new journal `to`. The journal is verified and migrated to this version.
+/// Restores a backup as the new journal `to`, which is verified and migrated to the newest schema.
 ///
-/// The confirms of running steps are revoked, so that the next start dispatches these steps again:
-/// the reply to a message that the broker had at the time of the backup may be lost.
+/// The confirms of running steps are revoked, so that the next start dispatches these steps again.
+/// Otherwise they could wait in vain: the replies to messages that were sent before the backup may
+/// have been consumed since.
 ///
 /// # Errors
 ///
@@ -87,8 +88,8 @@ fn revoke_confirms(recovered: &RecoveredJob) -> Option<Record> {
     (!decision.recorded.entries.is_empty()).then(|| Record::from_decision(*number, None, decision))
 }
 
-/// Returns the size and content of a backup. The backup is not changed: a copy of it is restored in
-/// `directory`, and removed again.
+/// Verifies a backup, and returns its size and content after a restore. The backup is not changed:
+/// it is restored to a temporary file in `directory`.
 ///
 /// # Errors
 ///
@@ -114,30 +115,31 @@ impl PendingFile {
     fn copy_of(
         from: &Path,
         to: &Path,
-        bytes_a_second: Option<NonZero<u64>>,
+        bytes_per_second: Option<NonZero<u64>>,
     ) -> Result<PendingFile, JournalError> {
         if !from.is_file() {
             return Err(JournalError::Missing { file: from.display().to_string() });
         }
         let copy = PendingFile::create(to)?;
-        copy_pages(from, &copy.partial, bytes_a_second)?;
+        copy_pages(from, &copy.partial, bytes_per_second)?;
         Ok(copy)
     }
 
     /// Creates the empty temporary file.
     fn create(path: &Path) -> Result<PendingFile, JournalError> {
         let file_name = path.display().to_string();
-        let unreachable = |error| JournalError::Unreachable { file: file_name.clone(), error };
-        let path = files::resolve(path).map_err(unreachable)?;
+        let unreachable_error =
+            |error| JournalError::Unreachable { file: file_name.clone(), error };
+        let path = files::resolve(path).map_err(unreachable_error)?;
         for existing in ["", "-wal", "-shm"].map(|suffix| files::sibling(&path, suffix)) {
             if fs::symlink_metadata(&existing).is_ok() {
                 return Err(JournalError::Exists { file: existing.display().to_string() });
             }
         }
         let partial = files::sibling(&path, ".partial");
-        // They are left if an earlier backup was killed.
+        // An earlier backup that was killed has left them.
         remove_all(&partial);
-        files::create_if_missing(&partial).map_err(unreachable)?;
+        files::create_if_missing(&partial).map_err(unreachable_error)?;
         Ok(PendingFile { path, partial })
     }
 
@@ -147,7 +149,7 @@ impl PendingFile {
         vacuum().map_err(|error| sqlite_error(&self.partial.display().to_string(), &error))
     }
 
-    /// Opens and verifies the journal, as at a start.
+    /// Opens, verifies and migrates the journal.
     fn open(&self) -> Result<SqliteJournal, JournalError> {
         SqliteJournal::open(&JournalOptions {
             file: self.partial.clone(),
@@ -160,13 +162,16 @@ impl PendingFile {
     /// Renames the complete file to its path.
     fn finish(self, open_jobs: usize) -> Result<BackupSummary, JournalError> {
         let file_name = self.path.display().to_string();
-        let unreachable = |error| JournalError::Unreachable { file: file_name.clone(), error };
-        let bytes = fs::metadata(&self.partial).map_err(unreachable)?.len();
-        File::open(&self.partial).and_then(|file| file.sync_all()).map_err(unreachable)?;
+        let unreachable_error =
+            |error| JournalError::Unreachable { file: file_name.clone(), error };
+        let bytes = fs::metadata(&self.partial).map_err(unreachable_error)?.len();
+        File::open(&self.partial).and_then(|file| file.sync_all()).map_err(unreachable_error)?;
         // The journal is closed, so the files beside it are empty. They are removed on drop.
-        fs::rename(&self.partial, &self.path).map_err(unreachable)?;
+        fs::rename(&self.partial, &self.path).map_err(unreachable_error)?;
         let directory = self.path.parent().unwrap_or(Path::new("."));
-        File::open(directory).and_then(|directory| directory.sync_all()).map_err(unreachable)?;
+        File::open(directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(unreachable_error)?;
         Ok(BackupSummary { bytes, open_jobs })
     }
 }
@@ -189,7 +194,7 @@ fn remove_all(path: &Path) {
 fn copy_pages(
     from: &Path,
     to: &Path,
-    bytes_a_second: Option<NonZero<u64>>,
+    bytes_per_second: Option<NonZero<u64>>,
 ) -> Result<(), JournalError> {
     let (file, copy) = (from.display().to_string(), to.display().to_string());
     let source_error = |error: rusqlite::Error| sqlite_error(&file, &error);
@@ -214,7 +219,7 @@ fn copy_pages(
             return Ok(());
         }
         steps += 1;
-        if let Some(rate) = bytes_a_second {
+        if let Some(rate) = bytes_per_second {
             let bytes = steps * u64::from(STEP_PAGES) * u64::from(page_bytes);
             let minimum_duration = Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
             std::thread::sleep(minimum_duration.saturating_sub(started.elapsed()));

@@ -12,8 +12,8 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::sync::Arc;
 
-/// How many rows of a job are read at once, from the last row backwards, to find its end. Few rows
-/// follow the end, such as those of late replies.
+/// How many rows of a job are read at once, from the last row backwards, to find the end of the
+/// job. Few rows follow it, such as those of late replies.
 const ROW_BATCH: u32 = 16;
 
 impl ChildRecords for Reader {
@@ -34,7 +34,7 @@ impl ChildRecords for Reader {
                 .map_err(|error| self.to_journal_error(error))?;
             let Some((number, root, definition, graph)) = row else { return Ok(None) };
             let definition =
-                self.rebuild(connection, |rebuild| rebuild.load_definition(definition))?;
+                self.rebuild(connection, |rebuilder| rebuilder.load_definition(definition))?;
             Ok(Some(ParentRecord { number, root, definition, graph }))
         })
     }
@@ -70,7 +70,8 @@ impl ChildRecords for Reader {
                 rows.collect()
             };
             let mut rows = read().map_err(|error| self.to_journal_error(error))?;
-            // The reasons are not projected: they are read from the entries, for this page alone.
+            // `jobs` has no reasons: they are read from the entries, for the jobs of this page
+            // only.
             for row in rows.iter_mut().filter(|row| has_reason(&row.state)) {
                 row.reason = self.end_reason(connection, row.cursor.number)?;
             }
@@ -100,8 +101,8 @@ impl ChildRecords for Reader {
                     let created = Timestamp(row.get(2)?);
                     let item = ItemRow { item: row.get(0)?, state, created, ended };
                     let previous = newest.replace(item);
-                    if let Some(previous) = previous.filter(|row| row.item != item.item) {
-                        handler(previous);
+                    if let Some(previous_item) = previous.filter(|row| row.item != item.item) {
+                        handler(previous_item);
                     }
                 }
                 newest.into_iter().for_each(handler);
@@ -114,7 +115,7 @@ impl ChildRecords for Reader {
 
 impl Reader {
     /// Returns why a job ended, from the last entry that changed its state; `None` if that entry
-    /// has no reason.
+    /// has no reason, or if there is no such entry. The job must be projected.
     pub(super) fn end_reason(
         &self,
         connection: &Connection,

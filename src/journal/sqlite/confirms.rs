@@ -1,9 +1,9 @@
-//! Pending confirms: confirms of the broker, and leases of workers, that no row of `entries`
-//! contains yet.
+//! Pending confirms: confirms of the broker, leases of workers, and beginnings of steps, that no
+//! row of `entries` contains yet.
 //!
 //! All confirms of one commit share one row of `confirmed`, whichever jobs they belong to, which
-//! halves the number of rows. The next row of a job in `entries` contains its pending confirms,
-//! before its own entries. Until then they are read from `confirmed`.
+//! about halves the number of rows. The next row of a job in `entries` contains its pending
+//! confirms, before its own entries. Until then they are read from `confirmed`.
 
 use super::row_format::InnerDecision;
 use crate::record::{JobNumber, Record};
@@ -15,15 +15,16 @@ use std::collections::{BTreeMap, HashMap};
 pub(super) struct PendingConfirms {
     /// The rows by `seq`, each with the number of jobs that still need it.
     rows: BTreeMap<i64, usize>,
-    /// The confirms of each job, with the `seq` of the row that contains them.
+    /// The confirms of each job, by the rows that contain them: each row's `seq` and its confirms,
+    /// in the order of the `seq`.
     pending: HashMap<JobNumber, Vec<(i64, Vec<InnerDecision>)>>,
     /// The rows that no job needs any more, to be deleted by the next projection.
     pub(super) obsolete: Vec<i64>,
 }
 
 impl PendingConfirms {
-    /// Returns whether a record is a single confirm, lease or begin, and nothing else. Only such
-    /// records share a row of `confirmed`.
+    /// Returns whether a record consists of a single confirm, lease or beginning of a step. Only
+    /// such records share a row of `confirmed`.
     pub(super) fn is_confirm(record: &Record) -> bool {
         record.created.is_none()
             && record.state.is_none()
@@ -41,7 +42,7 @@ impl PendingConfirms {
         self.pending.get(&job).into_iter().flatten().flat_map(|(_, confirms)| confirms)
     }
 
-    /// Returns the entry number of the last confirm of a job.
+    /// Returns the entry number of a job's last pending confirm; `None` if it has none.
     pub(super) fn last_entry_of(&self, job: JobNumber) -> Option<u64> {
         self.of_job(job).map(|(first, ..)| *first).max()
     }
@@ -58,9 +59,9 @@ impl PendingConfirms {
     /// deleted.
     pub(super) fn remove(&mut self, job: JobNumber) {
         for (seq, _) in self.pending.remove(&job).into_iter().flatten() {
-            if let Some(jobs_left) = self.rows.get_mut(&seq) {
-                *jobs_left -= 1;
-                if *jobs_left == 0 {
+            if let Some(remaining_jobs) = self.rows.get_mut(&seq) {
+                *remaining_jobs -= 1;
+                if *remaining_jobs == 0 {
                     self.rows.remove(&seq);
                     self.obsolete.push(seq);
                 }
@@ -73,7 +74,8 @@ impl PendingConfirms {
         self.pending.is_empty()
     }
 
-    /// Returns the jobs whose oldest pending confirm is in the row `seq` or an earlier one.
+    /// Returns the jobs whose oldest pending confirm is in the row `seq` or an earlier one, ordered
+    /// by number.
     pub(super) fn jobs_waiting_since(&self, seq: i64) -> Vec<JobNumber> {
         let is_old = |confirms: &Vec<(i64, Vec<InnerDecision>)>| {
             confirms.first().is_some_and(|(oldest_seq, _)| *oldest_seq <= seq)

@@ -8,9 +8,10 @@ use engine::{Definition, DefinitionHash, Timestamp};
 use rusqlite::OptionalExtension;
 use std::sync::Arc;
 
-/// Selects the definitions of a workflow, each with its numbers of jobs. The name of the workflow
-/// is compared with the body, so jobs are counted only for definitions of this workflow. A damaged
-/// body that is not valid JSON is skipped here, and reported when it is read.
+/// Selects the definitions of a workflow, each with its numbers of running and ended root jobs.
+/// Jobs are counted only for the definitions of this workflow, which are found by the names in
+/// their bodies. A damaged body that is not valid JSON is skipped here, and reported when it is
+/// read.
 const SELECT_USES: &str = "
 SELECT hash, running, ended, last FROM (
   SELECT d.number, d.hash,
@@ -38,7 +39,7 @@ impl DefinitionRecords for Reader {
                 })
                 .map_err(|error| self.to_journal_error(error))?;
             let Some(number) = number else { return Ok(None) };
-            self.rebuild(connection, |rebuild| rebuild.load_definition(number)).map(Some)
+            self.rebuild(connection, |rebuilder| rebuilder.load_definition(number)).map(Some)
         })
     }
 

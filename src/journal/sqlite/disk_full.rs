@@ -1,8 +1,8 @@
 //! The use of the reserve: a file beside the journal that holds disk space back. When the disk is
-//! full, the reserve shrinks, and the journal writes into the space that it frees: it cancels and
-//! deletes jobs, projects entries, and commits into pages that deletions have freed. The `-wal`
-//! takes up that space. After each write a checkpoint truncates the `-wal`, and the reserve grows
-//! again.
+//! full, the reserve shrinks, and the journal writes into the space that this frees: it cancels and
+//! deletes jobs, projects entries, and commits into pages that deletions have freed. It is mainly
+//! the `-wal` that needs that space. After each write, a checkpoint truncates the `-wal`, and the
+//! reserve grows again.
 //!
 //! While the disk is full, only writes that free space in the journal may make the main file grow,
 //! and only by a part of the reserve: the remainder is for the `-wal`.
@@ -17,8 +17,8 @@ use rustix::fs::statvfs;
 use std::fs;
 use std::time::Duration;
 
-/// A write that frees space in the journal may make the main file grow by what the reserve has
-/// above its target size divided by this.
+/// A write that frees space in the journal may use a part of the reserve for the growth of the main
+/// file: what the reserve has beyond its target size divided by this.
 const GROWTH_DIVISOR: u64 = 2;
 
 /// The reserve shrinks for a write by its size divided by each of these in turn, until the write
@@ -27,13 +27,13 @@ const GROWTH_DIVISOR: u64 = 2;
 const SHRINK_DIVISORS: [u64; 3] = [16, 4, 1];
 
 /// SQLite's autocheckpoint runs when the `-wal` is as large as the reserve's target size divided by
-/// this. The main file then grows by less than the reserve shrinks.
+/// this. So the main file grows by less than the reserve can shrink.
 const AUTOCHECKPOINT_DIVISOR: u64 = 4;
 
 /// The most pages in the `-wal` before the autocheckpoint: SQLite's default.
 const AUTOCHECKPOINT_PAGES_MAX: u32 = 1_000;
 
-/// How long truncating the `-wal` waits for readers, in milliseconds.
+/// The busy timeout of truncating the `-wal`, in milliseconds: how long it waits for readers.
 const TRUNCATE_BUSY_TIMEOUT_MS: u64 = 100;
 
 /// The most pages that SQLite allows in a file.
@@ -48,8 +48,8 @@ const RESERVE_BYTES: u64 = 16 << 20;
 const SMALL_DISK_DIVISOR: u64 = 4;
 
 impl JournalWriter {
-    /// Frees the reserve and opens the journal again, if `error` says that the disk was too full to
-    /// open it. Otherwise returns `error`.
+    /// Frees the reserve and opens the journal again, if opening it has failed with `error` because
+    /// the disk is full. Otherwise returns `error`.
     pub(super) fn open_in_reserve(
         options: &JournalOptions,
         error: JournalError,
@@ -67,15 +67,13 @@ impl JournalWriter {
         tracing::warn!(
             journal = %path.display(),
             reserve_bytes = reserve.size,
-            "no room on the disk: the journal is opened in that of its reserve"
+            "no room on the disk: the journal is opened in the space of its reserve"
         );
         reserve.target_size = reserve.size;
         reserve.shrink(reserve.size);
         JournalWriter::open(options).inspect_err(|_| reserve.grow_to_target())
     }
-}
 
-impl JournalWriter {
     /// Grows the reserve to its target size, or as far as the disk allows. The first call also sets
     /// the target size and the limit of the autocheckpoint.
     pub(super) fn fill_reserve(&mut self) {
@@ -93,8 +91,8 @@ impl JournalWriter {
             }
             // The -wal is truncated only if the reserve needs its space. A new journal stays in its
             // -wal, so that a copy without the -wal has no tables, and its start reports that.
-            let missing = self.reserve.target_size.saturating_sub(self.reserve.size);
-            if missing > 0 && self.reserve.is_short_of(missing) {
+            let missing_bytes = self.reserve.target_size.saturating_sub(self.reserve.size);
+            if missing_bytes > 0 && self.reserve.is_short_of(missing_bytes) {
                 self.truncate_wal();
             }
         }
@@ -145,14 +143,15 @@ impl JournalWriter {
         result
     }
 
-    /// Returns whether the disk has less space than the target size of the reserve. A journal that
-    /// has only reached its limit of pages is not meant.
+    /// Returns whether the disk has less free space than the target size of the reserve; false if
+    /// the reserve has no target size yet. The limit of the journal's pages does not matter.
     pub(super) fn is_disk_full(&self) -> bool {
         self.reserve.target_size > 0 && self.reserve.is_short_of(self.reserve.target_size)
     }
 
-    /// Returns whether shrinking the reserve can help a write that failed for lack of space: one
-    /// that continues jobs needs free pages in the file, or a `-wal` that can be truncated.
+    /// Returns whether shrinking the reserve can help a write that failed for lack of space. A
+    /// write that continues jobs also needs free pages in the file, or a `-wal` that can be
+    /// truncated.
     fn can_reserve_help(&self, purpose: WritePurpose) -> bool {
         let has_free_pages = || self.read_pragma("freelist_count").is_ok_and(|pages| pages > 0);
         self.reserve.size > 0
@@ -192,7 +191,7 @@ impl JournalWriter {
         let set_busy_timeout = |millis| self.connection.busy_timeout(Duration::from_millis(millis));
         let result = set_busy_timeout(TRUNCATE_BUSY_TIMEOUT_MS)
             .and_then(|()| schema::checkpoint(&self.connection, schema::Checkpoint::Truncate));
-        // Also after a failed checkpoint: the next write waits as long as usual.
+        // Reset it even after a failed checkpoint, for the next write.
         let reset_result = set_busy_timeout(WRITE_BUSY_TIMEOUT_MS);
         if let Err(error) = result.and(reset_result) {
             tracing::debug!(%error, "the -wal stays as it is for now");
@@ -204,6 +203,7 @@ impl JournalWriter {
         fs::metadata(files::sibling(self.path(), "-wal")).map_or(0, |wal| wal.len())
     }
 
+    /// Returns the size of a page in bytes.
     fn page_bytes(&self) -> rusqlite::Result<u64> {
         self.read_pragma("page_size")
     }

@@ -17,7 +17,8 @@ pub(super) struct FileRows<'a> {
     pub(super) connection: &'a Connection,
     /// The name of the file, for errors.
     pub(super) file: &'a str,
-    /// Whether everything is projected. If not, the unprojected rows of `entries` are read too.
+    /// Whether everything is projected, so that unprojected rows of `entries` and pending confirms
+    /// need not be read.
     pub(super) is_projected: bool,
 }
 
@@ -43,7 +44,7 @@ impl FileRows<'_> {
         Ok(rows)
     }
 
-    /// Returns the rows of a job, in order.
+    /// Returns the rows of a job in `entries`, in order.
     pub(super) fn job_entry_rows(&self, job: JobNumber) -> Result<Vec<EntryRow>, JournalError> {
         let mut rows = Vec::new();
         self.for_each_job_row(job, &mut |row| {
@@ -54,7 +55,7 @@ impl FileRows<'_> {
     }
 
     /// Returns at most `count` rows of a job that begin before the entry numbered `before`, the
-    /// newest first. Everything must be projected.
+    /// newest first. Reads only projected rows.
     pub(super) fn last_rows_before(
         &self,
         job: JobNumber,
@@ -74,7 +75,7 @@ impl FileRows<'_> {
         job: JobNumber,
         handler: RowHandler<'_>,
     ) -> Result<(), JournalError> {
-        // CROSS JOIN fixes the order of the loops: rows come in the order of `places`, unsorted.
+        // CROSS JOIN makes `places` the outer loop, so that the rows need not be sorted.
         let sql = "SELECT e.job, e.first, e.at, e.body, e.checksum, e.seq, e.confirms, e.origin
                    FROM places p CROSS JOIN entries e ON e.seq = p.seq WHERE p.job = ?1 \
                      ORDER BY p.first";
@@ -99,8 +100,8 @@ impl FileRows<'_> {
         for_each_row((connection, file), sql, values, |row| handler(parse_entry_row(row, file)?))
     }
 
-    /// Returns the `seq` of each of a job's rows, starting with the row that contains the entry
-    /// numbered `first`.
+    /// Returns the `seq` of each of a job's rows, starting at the latest with the row that contains
+    /// the entry numbered `first`. Always includes all unprojected rows.
     pub(super) fn seqs_from(&self, job: JobNumber, first: u64) -> Result<Vec<i64>, JournalError> {
         let sql = format!(
             "SELECT seq FROM (
@@ -117,7 +118,7 @@ impl FileRows<'_> {
         read().map_err(|error| self.to_journal_error(error))
     }
 
-    /// Returns a job's first row.
+    /// Returns a job's first row; `None` if there is no such job.
     pub(super) fn first_row(&self, job: JobNumber) -> Result<Option<EntryRow>, JournalError> {
         let condition = "seq = (SELECT seq FROM places WHERE job = ?1 AND first = 0)";
         let row = self.entry_rows(condition, [job])?.pop();
@@ -286,7 +287,7 @@ impl JobRows for FileRows<'_> {
         parse_definition_row(row, self.file)
     }
 
-    fn damaged_row(&self, table: &'static str, row: i64, what: String) -> JournalError {
-        JournalError::damaged_row(self.file, table, row, what)
+    fn damaged_row(&self, table: &'static str, row: i64, problem: String) -> JournalError {
+        JournalError::damaged_row(self.file, table, row, problem)
     }
 }

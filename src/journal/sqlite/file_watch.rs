@@ -2,10 +2,10 @@
 //! replaced or truncated, and whatever it commits there is lost when the process ends.
 //!
 //! Three things are checked. The paths must lead to the files that were opened. The `-wal` must
-//! have as many frames as SQLite's WAL index (the `-shm`) counts. The main file must not change
-//! without a checkpoint: in WAL mode only checkpoints write it, and the WAL index records their
-//! progress. The layout of the WAL index is described at sqlite.org/walformat.html; other versions
-//! are not read.
+//! have at least as many frames as SQLite's WAL index (the `-shm`) counts. The main file must not
+//! change without a checkpoint: in WAL mode only checkpoints write to it, and the WAL index records
+//! their progress. sqlite.org/walformat.html describes the layout of the WAL index. An index of
+//! another version is ignored.
 
 use super::files::{FileIdentity, sibling};
 use crate::error::FileLoss;
@@ -21,19 +21,40 @@ const INDEX_VERSION: u32 = 3_007_000;
 /// information.
 const INDEX_BYTES: usize = 136;
 
-/// The size of the header of the `-wal`, and of the header of each of its frames, in bytes.
+/// The size of the header of the WAL index, which its copy follows, in bytes.
+const INDEX_HEADER_BYTES: usize = 48;
+
+/// The offsets of fields in the WAL index, in bytes, with SQLite's names of them.
+mod index_offset {
+    /// `iVersion`.
+    pub(super) const VERSION: usize = 0;
+    /// `szPage`.
+    pub(super) const PAGE_BYTES: usize = 14;
+    /// `mxFrame`.
+    pub(super) const FRAMES: usize = 16;
+    /// `aSalt`.
+    pub(super) const SALT: usize = 32;
+    /// `nBackfill`.
+    pub(super) const COMPLETED_FRAMES: usize = 96;
+    /// `nBackfillAttempted`.
+    pub(super) const ATTEMPTED_FRAMES: usize = 128;
+}
+
+/// The size of the header of the `-wal`, in bytes.
 const WAL_HEADER_BYTES: u64 = 32;
+
+/// The size of the header of each frame of the `-wal`, in bytes.
 const FRAME_HEADER_BYTES: u64 = 24;
 
 /// Watches the files of an open journal.
 pub(super) struct FileWatch {
     main: WatchedFile,
-    /// `None` if there is no such file.
+    /// The `-wal`; `None` if there is no such file.
     wal: Option<WatchedFile>,
     /// The file of the WAL index; `None` if there is no such file.
     shm: Option<(WatchedFile, File)>,
-    /// The main file when it was last seen without an unfinished checkpoint, and the progress of
-    /// checkpoints until then; `None` after an unfinished one.
+    /// The main file at the last check, and the progress of checkpoints then; `None` before the
+    /// first check, and while a checkpoint is unfinished.
     stable: Option<(FileState, CheckpointState)>,
 }
 
@@ -54,9 +75,9 @@ struct FileState {
 /// The progress of checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct CheckpointState {
-    /// Changes whenever the `-wal` starts from its beginning again.
+    /// Changes whenever the `-wal` is reset, so that frames are written from its beginning again.
     salt: [u8; 8],
-    /// The number of frames that are in the main file.
+    /// The number of frames that are already in the main file.
     completed_frames: u32,
 }
 
@@ -67,7 +88,7 @@ struct WalIndex {
     /// The number of frames in the `-wal`.
     frames: u64,
     checkpoints: CheckpointState,
-    /// The number of frames that will be in the main file after the latest checkpoint.
+    /// The number of frames that the latest checkpoint has tried to write to the main file.
     attempted_frames: u32,
 }
 
@@ -79,7 +100,7 @@ impl FileWatch {
     /// Returns an error if the files cannot be inspected.
     pub(super) fn start(path: &Path) -> io::Result<FileWatch> {
         let (wal, shm) = (sibling(path, "-wal"), sibling(path, "-shm"));
-        // It stays open as long as the journal: closing it would drop SQLite's locks on it.
+        // It stays open until the journal is closed: closing it would drop SQLite's locks on it.
         let index_file = File::open(&shm).ok();
         Ok(FileWatch {
             main: WatchedFile::open(path)?,
@@ -107,7 +128,8 @@ impl FileWatch {
         let (Some(main), Some(wal), Some(index)) = (main, wal, index_before) else {
             return Ok(());
         };
-        // If another program is writing, the metadata do not fit the index. The next check decides.
+        // If a write has changed the index meanwhile, the metadata may not match it. The next check
+        // decides.
         if self.read_index().as_ref() != Some(&index) {
             return Ok(());
         }
@@ -124,15 +146,16 @@ impl FileWatch {
             self.stable = None;
             return Ok(());
         }
-        let current = FileState { bytes: main.len(), modified: (main.mtime(), main.mtime_nsec()) };
-        match self.stable.replace((current, index.checkpoints)) {
-            Some((previous, checkpoints))
-                if checkpoints == index.checkpoints && previous != current =>
+        let current_state =
+            FileState { bytes: main.len(), modified: (main.mtime(), main.mtime_nsec()) };
+        match self.stable.replace((current_state, index.checkpoints)) {
+            Some((previous_state, checkpoints))
+                if checkpoints == index.checkpoints && previous_state != current_state =>
             {
-                // Further checks find the same difference.
-                self.stable = Some((previous, checkpoints));
-                Err(if current.bytes < previous.bytes {
-                    self.main.truncated_loss(current.bytes, previous.bytes)
+                // Keep the old state, so that further checks find the same difference.
+                self.stable = Some((previous_state, checkpoints));
+                Err(if current_state.bytes < previous_state.bytes {
+                    self.main.truncated_loss(current_state.bytes, previous_state.bytes)
                 } else {
                     FileLoss::Overwritten(self.main.name())
                 })
@@ -141,6 +164,7 @@ impl FileWatch {
         }
     }
 
+    /// Reads the WAL index; `None` if there is none, or none that can be parsed.
     fn read_index(&self) -> Option<WalIndex> {
         let (_, file) = self.shm.as_ref()?;
         let mut bytes = [0; INDEX_BYTES];
@@ -155,19 +179,22 @@ impl WalIndex {
     fn parse(bytes: &[u8; INDEX_BYTES]) -> Option<WalIndex> {
         let read_u32 =
             |offset: usize| bytes[offset..].first_chunk().copied().map(u32::from_ne_bytes);
-        let page_bytes = bytes[14..].first_chunk().copied().map(u16::from_ne_bytes)?;
-        if bytes[..48] != bytes[48..96] || read_u32(0)? != INDEX_VERSION {
+        let page_bytes =
+            bytes[index_offset::PAGE_BYTES..].first_chunk().copied().map(u16::from_ne_bytes)?;
+        let header = &bytes[..INDEX_HEADER_BYTES];
+        let header_copy = &bytes[INDEX_HEADER_BYTES..2 * INDEX_HEADER_BYTES];
+        if header != header_copy || read_u32(index_offset::VERSION)? != INDEX_VERSION {
             return None;
         }
         Some(WalIndex {
             // The size 65,536 does not fit, and is stored as 1.
             page_bytes: if page_bytes == 1 { 1 << 16 } else { page_bytes.into() },
-            frames: read_u32(16)?.into(),
+            frames: read_u32(index_offset::FRAMES)?.into(),
             checkpoints: CheckpointState {
-                salt: bytes[32..].first_chunk().copied()?,
-                completed_frames: read_u32(96)?,
+                salt: bytes[index_offset::SALT..].first_chunk().copied()?,
+                completed_frames: read_u32(index_offset::COMPLETED_FRAMES)?,
             },
-            attempted_frames: read_u32(128)?,
+            attempted_frames: read_u32(index_offset::ATTEMPTED_FRAMES)?,
         })
     }
 }

@@ -1,9 +1,9 @@
-//! The files of a journal: symbolic links are resolved, permissions are set, and a lock excludes
-//! other processes.
+//! The files of a journal: resolves symbolic links, sets permissions, and holds the lock that
+//! excludes other processes.
 //!
-//! The lock file and SQLite's other files are beside the resolved path, so they are the same
-//! whatever symbolic link names the journal. A file with several hard links has several resolved
-//! paths, so it is refused.
+//! The lock file and SQLite's other files are beside the resolved path, so they are the same for
+//! every symbolic link to the journal. A file with several hard links has several resolved paths,
+//! so it is refused.
 
 use crate::error::JournalError;
 use std::ffi::OsString;
@@ -12,17 +12,18 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The permissions of new files: only the owner reads and writes them. SQLite copies these
-/// permissions to the files that it creates beside the main file.
+/// The permissions of new files: only the owner can read and write them. SQLite gives the files
+/// that it creates beside the main file the same permissions.
 const MODE: u32 = 0o600;
 
 /// The permission bits of users who are neither the owner nor in the group.
 const OTHERS_MODE: u32 = 0o007;
 
-/// The most symbolic links that are followed to a file that does not exist yet.
+/// The most symbolic links that are followed to a file that does not exist yet, as Linux limits
+/// them.
 const LINKS_FOLLOWED_MAX: u32 = 40;
 
-/// The most attempts to acquire the lock while others remove its file.
+/// The most attempts to acquire the lock while other programs remove its file.
 const LOCK_ATTEMPTS_MAX: u32 = 10;
 
 /// Identifies a file independently of its path.
@@ -49,7 +50,7 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
         let directory =
             path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match fs::read_link(&path) {
-            // The target does not exist: SQLite would create it.
+            // The link's target does not exist. SQLite would create the file there.
             Ok(target) => path = directory.join(target),
             Err(_) => {
                 let name = path.file_name().ok_or(io::ErrorKind::NotFound)?;
@@ -57,7 +58,7 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
             }
         }
     }
-    Err(io::Error::other("its symbolic links go in a circle"))
+    Err(io::Error::other("its symbolic links form a loop"))
 }
 
 /// Returns the path of the file's sibling with `suffix` appended to its name.
@@ -89,9 +90,9 @@ pub(super) fn check_file(path: &Path, file: &str) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Creates the file if it is missing. SQLite would leave its permissions to the umask.
+/// Creates the file if it is missing. If SQLite created it, the umask would decide its permissions.
 pub(super) fn create_if_missing(path: &Path) -> io::Result<()> {
-    // An existing file is not opened, because closing it would drop SQLite's locks on it.
+    // Only a new file is opened: closing an existing one would drop SQLite's locks on it.
     match create_options().create_new(true).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -108,9 +109,10 @@ fn create_options() -> OpenOptions {
 /// The lock on a journal, held until it is dropped.
 pub(super) struct FileLock {
     path: PathBuf,
+    /// Keeps the lock: closing the file releases it.
     _file: File,
     identity: FileIdentity,
-    /// Whether this process has created the lock file.
+    /// Whether this process created the lock file.
     is_new: bool,
 }
 
@@ -139,7 +141,7 @@ impl FileLock {
                 Err(TryLockError::Error(error)) => return Err(LockError::Failed(error)),
             }
             let identity = FileIdentity::from(&file.metadata().map_err(LockError::Failed)?);
-            // If the file was removed between opening and locking it, the lock excludes nobody.
+            // If the file was removed between opening and locking it, its lock excludes no process.
             if is_same_file(path, identity) {
                 // Whoever can open the file can lock it. If it belongs to another user, its
                 // permissions stay as they are.
@@ -147,10 +149,10 @@ impl FileLock {
                 return Ok(FileLock { path: path.to_owned(), _file: file, identity, is_new });
             }
         }
-        Err(LockError::Failed(io::Error::other("its file is removed again and again")))
+        Err(LockError::Failed(io::Error::other("its file keeps being removed")))
     }
 
-    /// Acquires the lock again if its file was removed.
+    /// Acquires the lock again if its file was removed or replaced.
     pub(super) fn ensure_locked(&mut self) -> Result<(), LockError> {
         if is_same_file(&self.path, self.identity) {
             return Ok(());
@@ -171,8 +173,8 @@ impl FileLock {
     /// new.
     pub(super) fn discard(self) {
         if self.is_new {
-            // The lock is still held. A process that has opened the file meanwhile notices its
-            // removal and creates another.
+            // The lock is still held here. A process that has opened the file meanwhile notices
+            // that it was removed, and creates another.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -203,7 +205,7 @@ mod tests {
         assert_eq!(resolve(&root.join("a.db")).expect("the link is followed"), expected);
         symlink("y.db", root.join("x.db")).expect("the link is created");
         symlink("x.db", root.join("y.db")).expect("the link is created");
-        assert!(resolve(&root.join("x.db")).is_err(), "the links go in a circle");
+        assert!(resolve(&root.join("x.db")).is_err(), "the links form a loop");
         assert!(resolve(&root.join("missing/j.db")).is_err(), "the directory does not exist");
     }
 

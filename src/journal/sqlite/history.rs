@@ -27,12 +27,12 @@ impl HistoryRecords for Reader {
                 return Ok(None);
             };
             let definition =
-                self.rebuild(connection, |rebuild| rebuild.load_definition(job.definition))?;
+                self.rebuild(connection, |rebuilder| rebuilder.load_definition(job.definition))?;
             let mut page =
                 RecordPage { definition, graph: job.graph, rows: Vec::new(), is_last: true };
-            let (mut remaining, mut bytes, mut last_seq) = (limit as usize, 0, i64::MAX);
+            let (mut remaining_entries, mut bytes, mut last_seq) = (limit as usize, 0, i64::MAX);
             for seq in rows.seqs_from(job.number, after)? {
-                if remaining == 0 || bytes > bytes_max {
+                if remaining_entries == 0 || bytes > bytes_max {
                     page.is_last = false;
                 }
                 if !page.is_last {
@@ -42,12 +42,12 @@ impl HistoryRecords for Reader {
                 for row in rows.entry_rows("seq = ?1", [seq])? {
                     bytes += row.size();
                     for recorded in row.parse_decisions(self.file())? {
-                        add_to_page(&mut page, recorded, after, &mut remaining);
+                        add_to_page(&mut page, recorded, after, &mut remaining_entries);
                     }
                 }
             }
             for recorded in rows.confirms_after(job.number, last_seq)? {
-                add_to_page(&mut page, recorded, after, &mut remaining);
+                add_to_page(&mut page, recorded, after, &mut remaining_entries);
             }
             Ok(Some(page))
         })
@@ -65,7 +65,7 @@ impl HistoryRecords for Reader {
                 return Ok(None);
             };
             let definition =
-                self.rebuild(connection, |rebuild| rebuild.load_definition(job.definition))?;
+                self.rebuild(connection, |rebuilder| rebuilder.load_definition(job.definition))?;
             rows.for_each_decision(job.number, &mut |recorded| {
                 handler(recorded);
                 Ok(())
@@ -76,7 +76,7 @@ impl HistoryRecords for Reader {
 
     fn load_job_by_number(&self, number: JobNumber) -> Result<Option<Job>, JournalError> {
         self.read(|connection| {
-            self.rebuild(connection, |rebuild| Ok(rebuild.load(number)?.cloned()))
+            self.rebuild(connection, |rebuilder| Ok(rebuilder.load(number)?.cloned()))
         })
     }
 
@@ -106,16 +106,17 @@ impl HistoryRecords for Reader {
                 return Ok(None);
             };
             let (mut last_seq, mut length) = (i64::MAX, 0);
-            let mut count =
+            let mut update_length =
                 |recorded: &Recorded| length = recorded.first + recorded.entries.len() as u64;
-            // The last rows are enough: a row has the number of its first entry.
+            // The last row and the confirms after it are enough: a row has the number of its first
+            // entry.
             if let Some(seq) = rows.seqs_from(job.number, u64::MAX)?.pop() {
                 last_seq = seq;
                 for row in rows.entry_rows("seq = ?1", [seq])? {
-                    row.parse_decisions(self.file())?.iter().for_each(&mut count);
+                    row.parse_decisions(self.file())?.iter().for_each(&mut update_length);
                 }
             }
-            rows.confirms_after(job.number, last_seq)?.iter().for_each(count);
+            rows.confirms_after(job.number, last_seq)?.iter().for_each(update_length);
             Ok(Some((job.created, length)))
         })
     }
@@ -130,14 +131,14 @@ impl HistoryRecords for Reader {
             let Some(number) = self.find_newest(connection, id, may_be_unprojected)? else {
                 return Ok(None);
             };
-            self.rebuild(connection, |rebuild| rebuild.load_at(number, entries))
+            self.rebuild(connection, |rebuilder| rebuilder.load_at(number, entries))
         })
     }
 }
 
 impl Reader {
-    /// Opens a reader of a journal without its [`super::SqliteJournal`]. Another process may have
-    /// the journal open, and is not disturbed.
+    /// Opens a reader of a journal without its writing end. Another process may have the journal
+    /// open, and is not disturbed.
     ///
     /// # Errors
     ///
@@ -151,7 +152,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Returns the row of the newest job with this id. `may_be_unprojected` is as in `find_newest`.
+    /// Returns the row of the newest job with this id, like [`Reader::find_newest`].
     fn find_newest_row(
         &self,
         connection: &Connection,
@@ -165,9 +166,15 @@ impl Reader {
     }
 }
 
-/// Adds the entries of a row to a page, except for the first `after` entries of the job and beyond
-/// the `remaining` number of entries, which is reduced.
-fn add_to_page(page: &mut RecordPage, mut row: Recorded, after: u64, remaining: &mut usize) {
+/// Adds the entries of a row to a page, but neither the first `after` entries of the job, nor more
+/// than `remaining_entries` entries. Subtracts the number of added entries from
+/// `remaining_entries`.
+fn add_to_page(
+    page: &mut RecordPage,
+    mut row: Recorded,
+    after: u64,
+    remaining_entries: &mut usize,
+) {
     let skipped = usize::try_from(after.saturating_sub(row.first)).unwrap_or(usize::MAX);
     let skipped = skipped.min(row.entries.len());
     row.entries.drain(..skipped);
@@ -175,11 +182,11 @@ fn add_to_page(page: &mut RecordPage, mut row: Recorded, after: u64, remaining: 
     if row.entries.is_empty() {
         return;
     }
-    if row.entries.len() > *remaining {
-        row.entries.truncate(*remaining);
+    if row.entries.len() > *remaining_entries {
+        row.entries.truncate(*remaining_entries);
         page.is_last = false;
     }
-    *remaining -= row.entries.len();
+    *remaining_entries -= row.entries.len();
     if !row.entries.is_empty() {
         page.rows.push(row);
     }

@@ -1,11 +1,11 @@
-//! A journal in one SQLite file (docs/guarantees.md).
+//! A journal in one SQLite file (see docs/guarantees.md).
 //!
 //! Table `entries` is the source of truth: one row for each decision of a job, with its entries as
 //! JSON and a checksum. A commit appends to this table (`append`). Confirms of running steps are
 //! the exception: they share rows of another table first (`confirms`).
 //!
-//! The other tables are projected later, for many commits at once, with a watermark: the row up to
-//! which they are complete (`projection`). They are the index of a job's rows (`places`), the table
+//! The other tables are projected later, for many commits at once. A watermark records up to which
+//! row they are complete (`projection`). They are the index of a job's rows (`places`), the table
 //! `jobs`, which lists and searches read, and the status tables `status_…`, which users read
 //! (`status_projection`, `status_query`).
 

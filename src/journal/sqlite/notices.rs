@@ -1,6 +1,6 @@
-//! Notices of ended root jobs, for the webhook. A row is committed together with the end of the
-//! job, and deleted once the webhook has received it. So no notice is lost, and waiting notices
-//! take no memory.
+//! Reads and deletes the notices of ended root jobs for the webhook. A notice is committed together
+//! with the end of its job, and deleted once the webhook has received it. So no notice is lost, and
+//! waiting notices take no memory.
 
 use super::reader::Reader;
 use super::row_format::{SELECT_NOTICES, parse_notice_row, to_journal_error};

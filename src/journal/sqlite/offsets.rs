@@ -1,5 +1,5 @@
-//! The offsets of buses: how far they have read and written the partitions of their topics (table
-//! `bus_positions`).
+//! Stores and reads the offsets of buses: how far they have read, and what they have written to,
+//! the partitions of their topics (table `bus_positions`).
 
 use super::reader::Reader;
 use super::row_format::{SELECT_OFFSETS, for_each_row, offset_checksum, parse_offset_row};

@@ -1,15 +1,15 @@
-//! Projection: writes the tables that follow from the rows of `entries`, for many commits at once.
-//! One transaction changes `places`, `jobs` and the status tables. It also stores the watermark:
-//! the `seq` up to which they are complete (table `derived`).
+//! Projection: derives `places`, `jobs` and the status tables from the rows of `entries`, for many
+//! commits in one transaction. The transaction also stores the watermark: the `seq` up to which
+//! these tables are complete (table `derived`).
 
 use super::append::{INSERT_ENTRY, insert_entry};
 use super::file_rows::{FileRows, UNPROJECTED};
 use super::row_format::{
-    InnerDecision, SELECT_CONFIRMS, job_checksum, parse_confirm_row, to_journal_error, to_json,
-    to_sql_number,
+    EntryTexts, InnerDecision, SELECT_CONFIRMS, job_checksum, parse_confirm_row, to_journal_error,
+    to_json, to_sql_number,
 };
 use super::status_table::WriteError;
-use super::unprojected::{StatusChange, StatusChanges, Unprojected};
+use super::unprojected::{Place, StatusChange, StatusChanges, Unprojected};
 use super::writer::{JournalWriter, hit_fail_point};
 use crate::error::{JournalError, Remedy};
 use crate::record::JobNumber;
@@ -18,12 +18,13 @@ use engine::{JobState, Timestamp};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most jobs whose pending confirms are written in one transaction. Commits wait for it.
+/// The most jobs whose pending confirms are written in one transaction, because commits wait for
+/// it.
 const CONFIRM_BATCH: usize = 5_000;
 
 impl JournalWriter {
     /// Projects what is committed, without waiting for the disk: whatever a crash undoes is
-    /// projected again at the next start.
+    /// projected again at the next start. Does nothing if the files are not those that were opened.
     pub(super) fn project(&mut self) -> Result<(), JournalError> {
         self.check_not_broken()?;
         let is_up_to_date = self.unprojected.is_empty() && self.confirms.obsolete.is_empty();
@@ -51,16 +52,16 @@ impl JournalWriter {
         result
     }
 
-    /// Projects what is committed, for a reader. It returns an error at once while another program
-    /// keeps the file locked: if each reader waited for the lock, they would block each other. Only
-    /// the journal's own writes find out when the lock is released.
+    /// Projects what is committed, for a reader. While another program keeps the file locked, it
+    /// returns an error at once: if each reader waited for the lock, they would block each other.
+    /// The journal's own writes find out when the lock is released.
     pub(super) fn project_for_reader(&mut self) -> Result<(), JournalError> {
         if !self.is_locked.get() || self.unprojected.is_empty() {
             return self.project();
         }
         Err(JournalError::Failed {
             file: self.file.to_string(),
-            what: "another program keeps it locked".to_owned(),
+            problem: "another program keeps it locked".to_owned(),
             remedy: Remedy::WaitForLock,
         })
     }
@@ -75,11 +76,12 @@ impl JournalWriter {
         self.check_files().map_err(|loss| JournalError::Lost { file: self.file.to_string(), loss })
     }
 
+    /// Writes these changes and the watermark, in one transaction.
     fn project_in_transaction(&mut self, unprojected: &Unprojected) -> Result<(), WriteError> {
         let transaction = self.connection.transaction()?;
         hit_fail_point("journal::derive")?;
         for (number, change) in &unprojected.jobs {
-            match &change.new {
+            match &change.new_row {
                 Some((row, workflow)) => {
                     let (state, ended) = change.state.unwrap_or((JobState::Running, None));
                     let is_open = change.is_open.unwrap_or(true);
@@ -100,11 +102,11 @@ impl JournalWriter {
                 },
             }
         }
-        // In the order of the index, which is faster to insert.
+        // Inserting in the order of the primary key is faster.
         let mut places = unprojected.places.clone();
         places.sort_unstable();
-        for (job, first, seq) in places {
-            insert_place(&transaction, (job, first, seq))?;
+        for place in places {
+            insert_place(&transaction, place)?;
         }
         for seq in &self.confirms.obsolete {
             transaction.prepare_cached("DELETE FROM confirmed WHERE seq = ?1")?.execute([seq])?;
@@ -156,16 +158,15 @@ impl JournalWriter {
     /// Projects what the previous process committed and did not project. Pending confirms become
     /// rows of `entries`.
     pub(super) fn catch_up(&mut self) -> Result<(), JournalError> {
-        let read = |sql: &str| self.connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+        let query = |sql: &str| self.connection.query_row(sql, [], |row| row.get::<_, i64>(0));
         let select_is_behind =
             "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > (SELECT upto FROM derived))
                           OR EXISTS (SELECT 1 FROM confirmed)";
         let select_last_seq = "SELECT max((SELECT coalesce(max(seq), 0) FROM entries),
                                (SELECT coalesce(max(seq), 0) FROM confirmed),
                                (SELECT upto FROM derived))";
-        let (is_behind, last_seq) =
-            (|| Ok((read(select_is_behind)? != 0, read(select_last_seq)?)))()
-                .map_err(|error| to_journal_error(&self.file, error))?;
+        let read = || Ok((query(select_is_behind)? != 0, query(select_last_seq)?));
+        let (is_behind, last_seq) = read().map_err(|error| to_journal_error(&self.file, error))?;
         self.last_seq = last_seq;
         if is_behind {
             self.last_seq = self.write_with_repair(JournalWriter::catch_up_in_transaction)?;
@@ -174,39 +175,41 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Returns the new highest `seq`.
+    /// Projects all unprojected rows and pending confirms, which are read from the file. The jobs
+    /// are rebuilt for their states and statuses. Returns the new highest `seq`.
     fn catch_up_in_transaction(&mut self) -> Result<i64, WriteError> {
         let mut last_seq = self.last_seq;
         let transaction = self.connection.transaction()?;
         let file = self.file.clone();
         let rows = FileRows { connection: &transaction, file: &file, is_projected: true };
         let mut changed_jobs = BTreeSet::new();
-        let mut rebuild = Rebuilder::new(&rows);
+        let mut rebuilder = Rebuilder::new(&rows);
         for row in rows.entry_rows(UNPROJECTED, [])? {
             if let Some(origin) = &row.origin {
-                let workflow = rebuild.load_definition(origin.definition)?.full_name();
+                let workflow = rebuilder.load_definition(origin.definition)?.full_name();
                 let status = JobStatus { state: JobState::Running, ended: None, is_open: true };
                 insert_job(&transaction, origin, &workflow, &status)?;
             }
-            insert_place(&transaction, (row.job, row.first, row.seq))?;
+            let place = Place { job: row.job, first: row.first, seq: row.seq };
+            insert_place(&transaction, place)?;
             changed_jobs.insert(row.job);
         }
         for (job, confirms) in load_pending_confirms(&transaction, &file)? {
             last_seq += 1;
             let confirms: Vec<&InnerDecision> = confirms.iter().collect();
             let first = insert_confirms(&transaction, last_seq, job, &confirms)?;
-            insert_place(&transaction, (job, first, last_seq))?;
+            insert_place(&transaction, Place { job, first, seq: last_seq })?;
         }
         transaction.execute("DELETE FROM confirmed", [])?;
         set_watermark(&transaction, last_seq)?;
         let mut statuses = StatusChanges::default();
         for number in changed_jobs {
-            let damaged = || {
-                let what = "it is missing, and has entries".to_owned();
-                JournalError::damaged_row(&file, "jobs", number, what)
+            let damage_error = || {
+                let problem = "it is missing, and has entries".to_owned();
+                JournalError::damaged_row(&file, "jobs", number, problem)
             };
             let JobSnapshot { job, changed_at, definition } =
-                rebuild.load_snapshot(number)?.ok_or_else(damaged)?;
+                rebuilder.load_snapshot(number)?.ok_or_else(damage_error)?;
             let (state, ended) = (job.state(), job.ended().filter(|_| job.state().is_ended()));
             update_job(
                 &transaction,
@@ -225,7 +228,7 @@ impl JournalWriter {
     }
 }
 
-/// Returns the confirms in `confirmed` of jobs that have no later row in `entries`.
+/// Returns the pending confirms by job: those in `confirmed` after the job's last row of `entries`.
 fn load_pending_confirms(
     connection: &Connection,
     file: &str,
@@ -305,29 +308,30 @@ fn update_job(
 }
 
 /// Inserts a row of `places`: the index of the rows of `entries` by job.
-fn insert_place(
-    connection: &Connection,
-    (job, first, seq): (JobNumber, u64, i64),
-) -> rusqlite::Result<()> {
+fn insert_place(connection: &Connection, Place { job, first, seq }: Place) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT INTO places(job, first, seq) VALUES (?1, ?2, ?3)")?
         .execute([job, to_sql_number(first), seq])
         .map(|_| ())
 }
 
-/// Inserts a row of `entries` from the pending confirms of a job: the last one is the row's own
-/// decision, and the row contains the others before it. Returns the number of its first entry.
+/// Inserts a row of `entries` from the pending confirms of a job. The last one becomes the row's
+/// own decision, and the earlier ones the confirms before it. Returns the number of the row's own
+/// first entry, or 0 if there are no confirms.
 fn insert_confirms(
     connection: &Connection,
     seq: i64,
     job: JobNumber,
     confirms: &[&InnerDecision],
 ) -> rusqlite::Result<u64> {
-    let Some(((first, at, entries), earlier)) = confirms.split_last() else { return Ok(0) };
-    let confirms = (!earlier.is_empty()).then(|| to_json(earlier)).transpose()?;
+    let Some(((first, at, entries), earlier_confirms)) = confirms.split_last() else {
+        return Ok(0);
+    };
+    let confirms = (!earlier_confirms.is_empty()).then(|| to_json(earlier_confirms)).transpose()?;
     let body = to_json(entries)?;
+    let texts = EntryTexts { body: &body, confirms: confirms.as_deref(), origin: None };
     let mut insert = connection.prepare_cached(INSERT_ENTRY)?;
-    insert_entry(&mut insert, seq, (job, *first, *at), (&body, confirms.as_deref(), None))?;
+    insert_entry(&mut insert, seq, (job, *first, *at), texts)?;
     Ok(*first)
 }
 

@@ -36,20 +36,21 @@ struct ReaderState {
     definitions: Mutex<HashMap<i64, Arc<Definition>>>,
 }
 
-/// The writing end, as far as readers use it.
+/// What readers use of the writing end.
 struct WriterHandle {
+    /// Gone once the journal is closed.
     writer: Weak<Mutex<JournalWriter>>,
     unprojected_ids: Arc<UnprojectedIds>,
 }
 
-/// The most definitions in the cache.
+/// The number of definitions from which the cache is cleared instead of growing further.
 const CACHED_DEFINITIONS_MAX: usize = 1_000;
 
 /// The most idle connections that are kept open.
 const IDLE_CONNECTIONS_MAX: usize = 8;
 
-/// How often active reads are interrupted while closing waits for them. A read consists of several
-/// statements, and each interrupt ends only one.
+/// How often active reads are interrupted while closing waits for them. A read may consist of
+/// several statements, and each interrupt ends only one.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The connections of a reader, and its active reads.
@@ -78,14 +79,15 @@ impl Drop for ActiveRead<'_> {
 }
 
 impl ReaderState {
+    /// Locks the pool.
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Reader {
-    /// Creates a reader of the journal at `path`, which a [`super::SqliteJournal`] of any process
-    /// has open. Jobs are up to date; lists, searches and statuses are as of the last projection.
+    /// Creates a reader of the journal at `path`, without its writing end. Jobs are up to date;
+    /// lists, searches and statuses are as of the last projection.
     pub fn new(path: &Path) -> Reader {
         Reader::with_writer(path, None)
     }
@@ -112,13 +114,16 @@ impl Reader {
         Reader { state: Arc::new(state) }
     }
 
-    /// Returns whether a job with this id may be among the rows that are not projected yet.
+    /// Returns whether a job with this id may be among the rows that are not projected yet. Must be
+    /// called before the read transaction begins. Otherwise a projection in the meantime could
+    /// remove the id, although the transaction does not see the job in `jobs` yet.
     pub(super) fn may_be_unprojected(&self, id: JobId) -> bool {
         self.state.writer.as_ref().is_none_or(|writer| writer.unprojected_ids.contains(id))
     }
 
-    /// Returns the number of the newest job with this id. `may_be_unprojected` says whether the job
-    /// may be missing in `jobs`, so that the unprojected rows are searched too.
+    /// Returns the number of the newest job with this id; `None` if there is no such job. With
+    /// `may_be_unprojected`, the unprojected rows are searched too, because the job may be missing
+    /// in `jobs`.
     pub(super) fn find_newest(
         &self,
         connection: &Connection,
@@ -151,21 +156,24 @@ impl Reader {
         FileRows { connection, file: &self.state.file, is_projected: false }
     }
 
-    /// Calls `read` with a rebuilder that has the cached definitions, and caches the definitions
-    /// that it loads. A cache that has grown too large is cleared.
+    /// Calls `read` with a rebuilder that has the cached definitions. Caches the definitions that
+    /// it loads, or clears the cache if it has grown too large.
     pub(super) fn rebuild<T>(
         &self,
         connection: &Connection,
         read: impl FnOnce(&mut Rebuilder<'_>) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
         let rows = self.rows(connection);
-        let mut rebuild = Rebuilder::new(&rows);
-        rebuild.definitions = self.definitions().clone();
-        let cached = rebuild.definitions.len();
-        let value = read(&mut rebuild)?;
-        if rebuild.definitions.len() > cached {
-            *self.definitions() =
-                if cached < CACHED_DEFINITIONS_MAX { rebuild.definitions } else { HashMap::new() };
+        let mut rebuilder = Rebuilder::new(&rows);
+        rebuilder.definitions = self.definitions().clone();
+        let cached_count = rebuilder.definitions.len();
+        let value = read(&mut rebuilder)?;
+        if rebuilder.definitions.len() > cached_count {
+            *self.definitions() = if cached_count < CACHED_DEFINITIONS_MAX {
+                rebuilder.definitions
+            } else {
+                HashMap::new()
+            };
         }
         Ok(value)
     }
@@ -187,11 +195,12 @@ impl Reader {
         })
     }
 
-    /// Reads projected tables, after projecting what is committed.
+    /// Projects what is committed, and then calls `read` like [`Reader::read`]. Without a writing
+    /// end in this process, nothing is projected.
     ///
     /// # Errors
     ///
-    /// Returns an error if it cannot be projected, because a list would then be incomplete.
+    /// Also returns an error if the projection fails, because a list would then be incomplete.
     pub(super) fn read_projected<T>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, JournalError>,
@@ -212,13 +221,13 @@ impl Reader {
         &self,
         read: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        // Bound first, so that the pool is not locked while connecting.
-        let idle = self.state.pool().idle.pop();
-        let connection = match idle {
+        // In a statement of its own, so that the pool is not locked while connecting.
+        let idle_connection = self.state.pool().idle.pop();
+        let connection = match idle_connection {
             Some(connection) => connection,
             None => self.connect()?,
         };
-        let _active = self.begin_read(&connection)?;
+        let _active_read = self.begin_read(&connection)?;
         // The transaction gives the closure one snapshot.
         let result = connection
             .execute_batch("BEGIN")
@@ -233,7 +242,8 @@ impl Reader {
         result
     }
 
-    /// Registers an active read, so that closing interrupts it and waits for it.
+    /// Registers an active read, so that [`close`](JobRecords::close) interrupts it and waits for
+    /// it.
     fn begin_read(&self, connection: &Connection) -> Result<ActiveRead<'_>, JournalError> {
         let mut pool = self.state.pool();
         self.check_open(&pool)?;
@@ -247,16 +257,18 @@ impl Reader {
     fn check_open(&self, pool: &Pool) -> Result<(), JournalError> {
         match &pool.close_reason {
             Some(reason) => {
-                Err(JournalError::Closed { file: self.state.file.clone(), why: reason.clone() })
+                Err(JournalError::Closed { file: self.state.file.clone(), reason: reason.clone() })
             }
             None => Ok(()),
         }
     }
 
+    /// Locks the cache of definitions.
     fn definitions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Definition>>> {
         self.state.definitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the name of the file, for errors.
     pub(super) fn file(&self) -> &str {
         &self.state.file
     }
@@ -281,9 +293,9 @@ impl JobRecords for Reader {
             let Some(number) = self.find_newest(connection, id, may_be_unprojected)? else {
                 return Ok(None);
             };
-            self.rebuild(connection, |rebuild| {
-                let Some(root) = rebuild.load_root(number)? else { return Ok(None) };
-                Ok(rebuild.load(number)?.cloned().map(|job| StoredJob { number, root, job }))
+            self.rebuild(connection, |rebuilder| {
+                let Some(root) = rebuilder.load_root(number)? else { return Ok(None) };
+                Ok(rebuilder.load(number)?.cloned().map(|job| StoredJob { number, root, job }))
             })
         })
     }
@@ -295,13 +307,13 @@ impl JobRecords for Reader {
                 return Ok(None);
             };
             let rows = self.rows(connection);
-            let (mut bytes, mut next) = (0, Some(newest));
-            while let Some(number) = next {
+            let (mut bytes, mut next_job) = (0, Some(newest));
+            while let Some(number) = next_job {
                 bytes += rows.entry_bytes(number)?;
-                // A parent has a lower number. Otherwise the row is damaged, which rebuilding
-                // reports.
+                // A parent has a lower number. Otherwise the row is damaged: the loop must end, and
+                // rebuilding the job reports the damage.
                 let parent = rows.find_job(number)?.and_then(|row| row.parent);
-                next = parent.filter(|parent| *parent < number);
+                next_job = parent.filter(|parent| *parent < number);
             }
             Ok(Some(bytes))
         })
@@ -322,7 +334,7 @@ impl JobRecords for Reader {
                 Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,
             });
             let workflow = self
-                .rebuild(connection, |rebuild| rebuild.load_definition(job.definition))?
+                .rebuild(connection, |rebuilder| rebuilder.load_definition(job.definition))?
                 .full_name();
             Ok(Some(JobCreation { number, workflow, is_child: job.parent.is_some(), message }))
         })
@@ -366,13 +378,13 @@ impl JobRecords for Reader {
         numbers: &[JobNumber],
     ) -> Result<HashMap<JobNumber, RecoveredJob>, JournalError> {
         self.read(|connection| {
-            self.rebuild(connection, |rebuild| recover::recover_jobs(rebuild, numbers))
+            self.rebuild(connection, |rebuilder| recover::recover_jobs(rebuilder, numbers))
         })
     }
 
     fn recover_job_tree(&self, numbers: &[JobNumber]) -> Result<Vec<RecoveredJob>, JournalError> {
         self.read(|connection| {
-            self.rebuild(connection, |rebuild| recover::recover_job_tree(rebuild, numbers))
+            self.rebuild(connection, |rebuilder| recover::recover_job_tree(rebuilder, numbers))
         })
     }
 

@@ -1,5 +1,5 @@
-//! The reserve: a file beside the journal that holds disk space back. `disk_full` describes its
-//! use.
+//! The reserve: a file beside the journal that holds disk space back for when the disk is full. The
+//! module `disk_full` uses it.
 
 use super::files;
 use rusqlite::ffi;
@@ -10,14 +10,14 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The smallest growth of the reserve, and the size of the trial allocation that finds out whether
-/// the disk is full; in bytes.
+/// The step of allocations, in bytes: about the smallest growth of the reserve on a nearly full
+/// disk, and the size of the trial allocation that finds out whether the disk is full.
 const STEP_BYTES: u64 = 64 << 10;
 
 /// The permissions of the reserve's file: only its owner reads and writes it.
 const MODE: u32 = 0o600;
 
-/// The purpose of a write; it decides how much of the reserve the write may use on a full disk.
+/// The purpose of a write. It decides how much of the reserve the write may use on a full disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WritePurpose {
     /// To let jobs continue: the write may only use pages that are free within the main file.
@@ -43,7 +43,7 @@ impl Reserve {
         Reserve { path, size, target_size: 0 }
     }
 
-    /// Shrinks the file by `bytes`, without removing it.
+    /// Shrinks the file by `bytes`, at most to nothing. If that fails, the file stays as it is.
     pub(super) fn shrink(&mut self, bytes: u64) {
         let size = self.size.saturating_sub(bytes);
         match self.open_file().and_then(|file| file.set_len(size)) {
@@ -81,7 +81,7 @@ impl Reserve {
         let file = self.open_file()?;
         let result = allocate(&file, self.size, bytes);
         if result.is_err() {
-            // Free what was allocated before the disk was full.
+            // Free what was allocated before the error.
             file.set_len(self.size)?;
         }
         result?;
@@ -89,7 +89,7 @@ impl Reserve {
         Ok(())
     }
 
-    /// Returns whether the disk, or a quota, has less than `bytes` free.
+    /// Returns whether the disk or a quota has less than `bytes` free, by a trial allocation.
     pub(super) fn is_short_of(&self, bytes: u64) -> bool {
         let result = self.open_file().and_then(|file| {
             let result = allocate(&file, self.size, bytes);
@@ -98,7 +98,7 @@ impl Reserve {
         result.is_err_and(|error| is_storage_full(&error))
     }
 
-    /// Returns whether the disk has less than one step free.
+    /// Returns whether the disk has less than [`STEP_BYTES`] free.
     pub(super) fn is_disk_full(&self) -> bool {
         self.is_short_of(STEP_BYTES)
     }
@@ -108,26 +108,26 @@ fn is_storage_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Allocates `bytes` of disk space for a file, starting at the offset `from`.
-fn allocate(file: &File, from: u64, bytes: u64) -> io::Result<()> {
-    match fallocate(file, FallocateFlags::empty(), from, bytes) {
+/// Allocates `bytes` of disk space for a file, starting at this offset.
+fn allocate(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), offset, bytes) {
         // The file system does not support the call.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
         result => return result.map_err(io::Error::from),
     }
-    // Write the bytes instead. They are not zeros, because some file systems do not store zeros.
+    // Write the bytes instead, in a pattern: some file systems do not store blocks of zeros.
     let block: Vec<u8> = (0..STEP_BYTES).map(|index| (index % 251) as u8).collect();
     let mut bytes_written = 0;
     while bytes_written < bytes {
         let length = usize::try_from(bytes - bytes_written).unwrap_or(usize::MAX).min(block.len());
-        file.write_all_at(&block[..length], from + bytes_written)?;
+        file.write_all_at(&block[..length], offset + bytes_written)?;
         bytes_written += length as u64;
     }
     file.sync_data()
 }
 
-/// Returns whether SQLite could not write, or could not grow the `-shm` that it maps. It reports an
-/// exhausted quota as such an I/O error.
+/// Returns whether SQLite could not write, or could not grow the `-shm` that it maps. SQLite
+/// reports an exhausted quota as one of these I/O errors.
 pub(super) fn is_write_failure(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| {
         [ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE].contains(&error.extended_code)

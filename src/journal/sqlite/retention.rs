@@ -1,5 +1,5 @@
-//! Deletes ended jobs once their retention is over. A definition can set the retention of its jobs
-//! (key `retention`); otherwise the settings do.
+//! Deletes ended jobs: those whose retention is over, and those that a client deletes. A definition
+//! can set the retention of its jobs (key `retention`); otherwise the settings do.
 
 use super::status_table::WriteError;
 use super::writer::JournalWriter;
@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 /// The result of a deletion transaction.
 #[derive(Default)]
 struct DeletionOutcome {
-    /// The counts and jobs that the caller gets.
+    /// The result for the caller of the journal.
     deletion: Deletion,
     /// The jobs of which rows were deleted.
     changed_jobs: Vec<JobNumber>,
@@ -23,15 +23,16 @@ struct DeletionOutcome {
 }
 
 impl JournalWriter {
-    /// Returns when the newest record was written; `None` if there is none.
-    pub(super) fn newest(&self) -> Result<Option<Timestamp>, JournalError> {
+    /// Returns the time of the newest decision, apart from pending confirms; `None` if there is
+    /// none.
+    pub(super) fn newest_record_time(&self) -> Result<Option<Timestamp>, JournalError> {
         let sql = "SELECT at FROM entries ORDER BY seq DESC LIMIT 1";
-        let newest = self.connection.query_row(sql, [], |row| row.get(0)).optional();
-        Ok(newest.map_err(|error| self.to_journal_error(error))?.map(Timestamp))
+        let decided_at = self.connection.query_row(sql, [], |row| row.get(0)).optional();
+        Ok(decided_at.map_err(|error| self.to_journal_error(error))?.map(Timestamp))
     }
 
     /// Returns the number of root jobs whose retention is over, among those that are projected.
-    pub(super) fn count_ended(
+    pub(super) fn count_expired(
         &mut self,
         now: Timestamp,
         default_retention: Millis,
@@ -70,16 +71,16 @@ impl JournalWriter {
         self.check_not_broken()?;
         match self.project() {
             Err(error) if error.remedy() == Remedy::Exit => return Err(error),
-            // A job that is not projected is not deleted.
+            // Without the projection, unprojected jobs are not found, and remain for now.
             Ok(()) | Err(_) => {}
         }
         // Each job tree has at least one row, so no more root jobs than rows are needed.
         let roots = self
             .find_expired(now, default_retention, rows_max)
             .map_err(|error| self.to_journal_error(error))?;
-        let is_limited = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);
+        let is_at_limit = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);
         let mut deletion = self.delete_jobs(&roots, rows_max)?;
-        deletion.is_partial |= is_limited && deletion.roots > 0;
+        deletion.is_partial |= is_at_limit && deletion.roots > 0;
         Ok(deletion)
     }
 
@@ -106,9 +107,9 @@ impl JournalWriter {
         Ok(deletion)
     }
 
-    /// Projects everything, and returns the root jobs that can be deleted: all of `roots`. If there
-    /// is no space for the projection, the deletion has to free it: then only job trees that are
-    /// completely projected are returned.
+    /// Projects everything, and returns the root jobs that can be deleted: usually all of `roots`.
+    /// If the projection fails for lack of space or because of a lock, returns only those whose job
+    /// trees are completely projected, because the deletion may free the missing space.
     fn find_deletable(&mut self, roots: &[JobNumber]) -> Result<Vec<JobNumber>, JournalError> {
         let projection_error = match self.project() {
             Ok(()) => return Ok(roots.to_vec()),
@@ -117,13 +118,13 @@ impl JournalWriter {
                 Remedy::Exit => return Err(error),
             },
         };
-        let mut projected = Vec::new();
+        let mut projected_roots = Vec::new();
         for root in roots {
             if self.is_tree_projected(*root).map_err(|error| self.to_journal_error(error))? {
-                projected.push(*root);
+                projected_roots.push(*root);
             }
         }
-        if projected.is_empty() { Err(projection_error) } else { Ok(projected) }
+        if projected_roots.is_empty() { Err(projection_error) } else { Ok(projected_roots) }
     }
 
     /// Returns whether all rows of a job tree are projected.
@@ -151,9 +152,9 @@ impl JournalWriter {
         let mut statement = self.connection.prepare_cached(sql)?;
         let mut roots: Vec<JobNumber> = Vec::new();
         for (definition, retention) in &self.retentions {
-            let remaining = i64::from(limit).saturating_sub_unsigned(roots.len() as u64);
+            let remaining_limit = i64::from(limit).saturating_sub_unsigned(roots.len() as u64);
             let ended_before = now.before(retention.unwrap_or(default_retention));
-            let values = params![definition, ended_before.0, remaining];
+            let values = params![definition, ended_before.0, remaining_limit];
             for root in statement.query_map(values, |row| row.get(0))? {
                 roots.push(root?);
             }
@@ -179,9 +180,9 @@ impl JournalWriter {
     }
 
     /// Deletes job trees one after another until the limit of rows is reached. In a job tree, child
-    /// jobs are deleted before their parents, and a job's last rows before its first. So the
-    /// remainder of a partially deleted job tree can be read after a crash, and is deleted like any
-    /// other.
+    /// jobs are deleted before their parents, and a job's last rows before its first. This way, the
+    /// remainder of a partially deleted job tree can still be read after a crash, and is deleted
+    /// like any other job tree.
     fn delete_in_transaction(
         &mut self,
         roots: &[JobNumber],
@@ -213,14 +214,14 @@ impl JournalWriter {
                 Some(remaining_jobs) => remaining_jobs.clone(),
                 None => load_job_tree(&transaction, *root)?,
             };
-            let mut is_root_begun = false;
+            let mut has_reached_root = false;
             while let Some(number) = job_tree.last().copied() {
                 let remaining_rows = rows_max.saturating_sub(outcome.deletion.rows);
                 if remaining_rows == 0 {
                     break;
                 }
                 if number == *root {
-                    is_root_begun = true;
+                    has_reached_root = true;
                     self.status_tables.delete_row(&transaction, &workflow, *root)?;
                 }
                 if delete_rows(&transaction, number, *root, remaining_rows, &mut outcome)? {
@@ -232,7 +233,7 @@ impl JournalWriter {
                 outcome.deletion.roots += 1;
             } else {
                 // `delete_rows` closes a root job that it deletes in part.
-                if !is_root_begun {
+                if !has_reached_root {
                     close_job(&transaction, *root, (*root, false), &mut outcome.deletion)?;
                 }
                 outcome.deletion.is_partial = true;
@@ -255,8 +256,8 @@ fn load_job_tree(connection: &Connection, root: JobNumber) -> rusqlite::Result<V
     Ok(numbers)
 }
 
-/// Deletes up to `rows_max` rows of a job, the last ones first, and the job itself with its first
-/// row. Returns whether the job is deleted.
+/// Deletes up to `rows_max` rows of a job, the last ones first, and finally its row of `jobs`.
+/// Returns whether the job is deleted completely.
 fn delete_rows(
     connection: &Connection,
     job: JobNumber,
@@ -279,7 +280,7 @@ fn delete_rows(
     }
     outcome.changed_jobs.push(job);
     outcome.deletion.rows += places.len();
-    // The row of `jobs` counts too, so it is deleted only if the limit was not reached.
+    // The row of `jobs` counts too, so it is deleted only if the limit is not reached yet.
     let is_deleted = places.len() < rows_max;
     close_job(connection, job, (root, is_deleted), &mut outcome.deletion)?;
     if is_deleted {
@@ -289,8 +290,8 @@ fn delete_rows(
     Ok(is_deleted)
 }
 
-/// Adds a job that is being deleted to `maybe_active` if it may have an actor. If its row of `jobs`
-/// stays for now, closes the job: it takes no more input, not even after a crash.
+/// Closes a job that is being deleted, if its row of `jobs` remains for now: it takes no more
+/// input, not even after a crash. Adds the job to `maybe_active` if it may have an actor.
 fn close_job(
     connection: &Connection,
     job: JobNumber,

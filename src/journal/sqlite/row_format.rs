@@ -1,4 +1,5 @@
-//! The format of rows: selects, parses and verifies their columns, and computes their checksums.
+//! The format of rows: the columns of each table, their parsers, and the checksums that the parsers
+//! verify. It also converts SQLite's errors.
 
 use crate::error::{JournalError, Remedy};
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
@@ -6,8 +7,8 @@ use crate::recover::JobRow;
 use engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use rusqlite::{Connection, ErrorCode, Row, params};
 
-/// Returns the checksum of a text and the number of its row, so that a text in another row is
-/// detected.
+/// Returns the checksum of a text and a number of its row, such as its key, so that a text that was
+/// moved to another row is detected.
 pub(super) fn checksum(number: i64, text: &str) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&number.to_le_bytes());
@@ -15,29 +16,37 @@ pub(super) fn checksum(number: i64, text: &str) -> u32 {
     hash.finalize()
 }
 
-/// Converts the number of an entry to SQLite's type.
-pub(super) fn to_sql_number(entry: u64) -> i64 {
-    i64::try_from(entry).unwrap_or(i64::MAX)
+/// Converts the number of an entry to SQLite's integer type. A number that is too large becomes the
+/// largest integer.
+pub(super) fn to_sql_number(entry_number: u64) -> i64 {
+    i64::try_from(entry_number).unwrap_or(i64::MAX)
 }
 
-/// The texts of a row of `entries`: its body, the confirms before its own entries, and the origin
-/// of the job.
-pub(super) type EntryTexts<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
+/// The JSON texts of a row of `entries`.
+#[derive(Clone, Copy)]
+pub(super) struct EntryTexts<'a> {
+    /// The row's own entries.
+    pub(super) body: &'a str,
+    /// The confirms before them; `None` if there are none.
+    pub(super) confirms: Option<&'a str>,
+    /// The origin of the job; only in the job's first row.
+    pub(super) origin: Option<&'a str>,
+}
 
 /// Returns the checksum of a row of `entries`, over its texts, job, first entry and time.
 pub(super) fn entry_checksum(
     job: JobNumber,
     first: u64,
     at: Timestamp,
-    (body, confirms, origin): EntryTexts<'_>,
+    texts: EntryTexts<'_>,
 ) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&job.to_le_bytes());
     hash.update(&first.to_le_bytes());
     hash.update(&at.0.to_le_bytes());
-    hash.update(body.as_bytes());
-    // UTF-8 does not contain the bytes of the separators.
-    for (separator, text) in [(0xfe, confirms), (0xff, origin)] {
+    hash.update(texts.body.as_bytes());
+    // The separators are bytes that do not occur in UTF-8.
+    for (separator, text) in [(0xfe, texts.confirms), (0xff, texts.origin)] {
         if let Some(text) = text {
             hash.update(&[separator]);
             hash.update(text.as_bytes());
@@ -52,7 +61,8 @@ pub(super) fn to_json<T: serde::Serialize + ?Sized>(value: &T) -> rusqlite::Resu
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
-/// Returns the number of a row for an error message; 0 if the column has no number.
+/// Returns the key of a row for an error message, from the column with this index; 0 if the column
+/// has no integer.
 pub(super) fn row_number(row: &Row<'_>, column: usize) -> i64 {
     row.get(column).unwrap_or(0)
 }
@@ -83,7 +93,7 @@ pub(super) fn job_checksum(row: &JobRow) -> u32 {
 /// Parses a row of [`SELECT_JOBS`] and checks its checksum.
 pub(super) fn parse_job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError> {
     let number = row_number(row, 0);
-    let damaged = |what: String| JournalError::damaged_row(file, "jobs", number, what);
+    let damage_error = |problem: String| JournalError::damaged_row(file, "jobs", number, problem);
     let read = || -> rusqlite::Result<(JobRow, u32)> {
         let id: [u8; 16] = row.get(1)?;
         let job = JobRow {
@@ -100,11 +110,11 @@ pub(super) fn parse_job_row(row: &Row<'_>, file: &str) -> Result<JobRow, Journal
         };
         Ok((job, row.get(10)?))
     };
-    let (job, stored_checksum) = read().map_err(|error| damaged(error.to_string()))?;
+    let (job, stored_checksum) = read().map_err(|error| damage_error(error.to_string()))?;
     if job_checksum(&job) == stored_checksum {
         Ok(job)
     } else {
-        Err(damaged("the checksum does not match".to_owned()))
+        Err(damage_error("the checksum does not match".to_owned()))
     }
 }
 
@@ -113,7 +123,7 @@ pub(super) const ENTRY_COLUMNS: &str = "job, first, at, body, checksum, seq, con
 
 /// A row of `entries`.
 pub(super) struct EntryRow {
-    /// The position among all rows of `entries` and `confirmed`.
+    /// The position among all rows of `entries` and `confirmed`, in the order of their commits.
     pub(super) seq: i64,
     pub(super) job: JobNumber,
     /// The number of the first entry in `body`, counted from 0 within the job.
@@ -124,12 +134,12 @@ pub(super) struct EntryRow {
     body: String,
     /// The confirms before them, as JSON; `None` if there are none.
     confirms: Option<String>,
-    /// The fields of the job that never change; only in the job's first row.
+    /// The fields of the job that never change; `None` in all but the job's first row.
     pub(super) origin: Option<JobRow>,
 }
 
-/// A decision within a row of another decision: the number of its first entry, its time, and its
-/// entries.
+/// A decision within a row of another decision, as its JSON: the number of its first entry, its
+/// time, and its entries.
 pub(super) type InnerDecision = (u64, Timestamp, Vec<Entry>);
 
 /// Converts an inner decision to the type from which jobs are rebuilt.
@@ -138,12 +148,12 @@ pub(super) fn to_recorded((first, at, entries): InnerDecision) -> Recorded {
 }
 
 impl EntryRow {
-    /// Returns the size of the texts in bytes.
+    /// Returns the size in bytes of the entries and confirms, without the origin.
     pub(super) fn size(&self) -> usize {
         self.body.len() + self.confirms.as_ref().map_or(0, String::len)
     }
 
-    /// Parses the decisions of the row: the confirms, then its own.
+    /// Parses the decisions of the row: first the confirms, then its own.
     pub(super) fn parse_decisions(&self, file: &str) -> Result<Vec<Recorded>, JournalError> {
         let read = || -> serde_json::Result<Vec<Recorded>> {
             let confirms: Option<Vec<InnerDecision>> =
@@ -154,7 +164,7 @@ impl EntryRow {
         read().map_err(|error| self.unreadable_error(file, &error))
     }
 
-    /// Parses the row's own entries.
+    /// Parses the row's own entries, without the confirms before them.
     pub(super) fn parse_entries(&self, file: &str) -> Result<Vec<Entry>, JournalError> {
         serde_json::from_str(&self.body).map_err(|error| self.unreadable_error(file, &error))
     }
@@ -166,40 +176,42 @@ impl EntryRow {
 
 /// Creates the error of a row that does not continue the entries before it.
 pub(super) fn misplaced_row(seq: i64, first: u64, entries_before: u64, file: &str) -> JournalError {
-    let what = format!(
+    let problem = format!(
         "it begins with entry {first} of its job, and {entries_before} entries come before it: a \
-         row is missing, or there twice"
+         row is missing or duplicated"
     );
-    damaged_entry(file, seq, what)
+    damaged_entry(file, seq, problem)
 }
 
 /// Creates the error of a damaged row of `entries`.
-pub(super) fn damaged_entry(file: &str, seq: i64, what: String) -> JournalError {
-    JournalError::damaged_row(file, "entries", seq, what)
+pub(super) fn damaged_entry(file: &str, seq: i64, problem: String) -> JournalError {
+    JournalError::damaged_row(file, "entries", seq, problem)
 }
 
 /// Parses a row of [`ENTRY_COLUMNS`] and checks its checksum.
 pub(super) fn parse_entry_row(row: &Row<'_>, file: &str) -> Result<EntryRow, JournalError> {
     let seq = row_number(row, 5);
-    let damaged = |what: String| damaged_entry(file, seq, what);
+    let damage_error = |problem: String| damaged_entry(file, seq, problem);
     let read = || -> rusqlite::Result<(JobNumber, i64, i64, String, u32)> {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
     };
     let read_optional =
         || -> rusqlite::Result<(Option<String>, Option<String>)> { Ok((row.get(6)?, row.get(7)?)) };
     let (job, first, at, body, stored_checksum) =
-        read().map_err(|error| damaged(error.to_string()))?;
-    let (confirms, origin) = read_optional().map_err(|error| damaged(error.to_string()))?;
-    let first = u64::try_from(first).map_err(|_| damaged(format!("its place is {first}")))?;
+        read().map_err(|error| damage_error(error.to_string()))?;
+    let (confirms, origin) = read_optional().map_err(|error| damage_error(error.to_string()))?;
+    let first = u64::try_from(first)
+        .map_err(|_| damage_error(format!("its first entry has the number {first}")))?;
     let at = Timestamp(at);
-    let texts = (&*body, confirms.as_deref(), origin.as_deref());
+    let texts =
+        EntryTexts { body: &body, confirms: confirms.as_deref(), origin: origin.as_deref() };
     if entry_checksum(job, first, at, texts) != stored_checksum {
-        return Err(damaged("the checksum does not match".to_owned()));
+        return Err(damage_error("the checksum does not match".to_owned()));
     }
     let origin = origin
         .map(|origin| parse_origin(job, &origin))
         .transpose()
-        .map_err(|error| damaged(format!("its origin cannot be read: {error}")))?;
+        .map_err(|error| damage_error(format!("its origin cannot be read: {error}")))?;
     Ok(EntryRow { seq, job, first, at, body, confirms, origin })
 }
 
@@ -208,16 +220,18 @@ pub(super) fn parse_entry_row(row: &Row<'_>, file: &str) -> Result<EntryRow, Jou
 type OriginFields =
     (uuid::Uuid, i64, u16, JobNumber, Option<JobNumber>, Option<u16>, Option<u32>, u16, i64);
 
-/// Formats a job's origin as JSON for its first row. The id comes first, for [`ORIGIN_ID_SQL`].
+/// Formats a job's origin as JSON for its first row: an array of [`OriginFields`]. The id comes
+/// first, for [`ORIGIN_ID_SQL`].
 pub(super) fn format_origin(row: &JobRow) -> rusqlite::Result<String> {
     let JobRow { number: _, id, definition, graph, root, parent, step, item, depth, created } = row;
     let id = id.to_string();
     to_json(&(id, definition, graph, root, parent, step, item, depth, created.0))
 }
 
-/// The SQL expression of the id within the JSON of an origin, after `["`.
+/// The SQL expression of the id in the JSON of an origin: 36 characters after `["`.
 pub(super) const ORIGIN_ID_SQL: &str = "substr(origin, 3, 36)";
 
+/// Parses what [`format_origin`] has formatted, for the job with this number.
 fn parse_origin(number: JobNumber, text: &str) -> serde_json::Result<JobRow> {
     let (id, definition, graph, root, parent, step, item, depth, created): OriginFields =
         serde_json::from_str(text)?;
@@ -234,41 +248,42 @@ pub(super) type ConfirmRow = (i64, Vec<(JobNumber, Vec<InnerDecision>)>);
 /// Parses a row of [`SELECT_CONFIRMS`] and checks its checksum.
 pub(super) fn parse_confirm_row(row: &Row<'_>, file: &str) -> Result<ConfirmRow, JournalError> {
     let seq = row_number(row, 0);
-    let damaged = |what: String| JournalError::damaged_row(file, "confirmed", seq, what);
+    let damage_error = |problem: String| JournalError::damaged_row(file, "confirmed", seq, problem);
     let read = || -> rusqlite::Result<(String, u32)> { Ok((row.get(1)?, row.get(2)?)) };
-    let (body, stored_checksum) = read().map_err(|error| damaged(error.to_string()))?;
+    let (body, stored_checksum) = read().map_err(|error| damage_error(error.to_string()))?;
     if checksum(seq, &body) != stored_checksum {
-        return Err(damaged("the checksum does not match".to_owned()));
+        return Err(damage_error("the checksum does not match".to_owned()));
     }
     let confirms_by_job = serde_json::from_str(&body)
-        .map_err(|error| damaged(format!("not confirms of this version: {error}")))?;
+        .map_err(|error| damage_error(format!("not confirms of this version: {error}")))?;
     Ok((seq, confirms_by_job))
 }
 
 /// Parses the columns `number, hash, body` of `definitions`, checks the hash, and returns the body.
 pub(super) fn parse_definition_row(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
     let number = row_number(row, 0);
-    let damaged = |what: String| JournalError::damaged_row(file, "definitions", number, what);
+    let damage_error =
+        |problem: String| JournalError::damaged_row(file, "definitions", number, problem);
     let read = || -> rusqlite::Result<([u8; 32], String)> { Ok((row.get(1)?, row.get(2)?)) };
-    let (hash, body) = read().map_err(|error| damaged(error.to_string()))?;
+    let (hash, body) = read().map_err(|error| damage_error(error.to_string()))?;
     if DefinitionHash::from_json_text(&body).0 == hash {
         Ok(body)
     } else {
-        Err(damaged("the content does not match its hash".to_owned()))
+        Err(damage_error("the content does not match its hash".to_owned()))
     }
 }
 
-/// Converts an error of SQLite, and adds advice and a remedy.
+/// Converts an error of SQLite to [`JournalError::Failed`], with advice and a remedy.
 pub(super) fn sqlite_error(file: &str, error: &rusqlite::Error) -> JournalError {
     let (advice, remedy) = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => {
-            (". It needs room: on its disk, or by journal.pages_max", Remedy::WaitForSpace)
+            (". It needs room on its disk, or a higher journal.pages_max", Remedy::WaitForSpace)
         }
         Some(ErrorCode::SystemIoFailure) => {
-            (". Its disk is full or broken: df and the log of the system tell", Remedy::Exit)
+            (". Its disk is full or broken: see df and the system log", Remedy::Exit)
         }
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
-            (". It and its directory must be writable for this user", Remedy::Exit)
+            (". It and its directory must be writable by this user", Remedy::Exit)
         }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (
             ". Another program has it open, and keeps it locked: end that one",
@@ -276,7 +291,7 @@ pub(super) fn sqlite_error(file: &str, error: &rusqlite::Error) -> JournalError 
         ),
         Some(_) | None => ("", Remedy::Exit),
     };
-    JournalError::Failed { file: file.to_owned(), what: format!("{error}{advice}"), remedy }
+    JournalError::Failed { file: file.to_owned(), problem: format!("{error}{advice}"), remedy }
 }
 
 /// Converts an error of SQLite like [`sqlite_error`], but reports a damaged file as such.
@@ -284,16 +299,16 @@ pub(super) fn to_journal_error(file: &str, error: rusqlite::Error) -> JournalErr
     let file = file.to_owned();
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt) => {
-            JournalError::Malformed { file, what: error.to_string() }
+            JournalError::Malformed { file, problem: error.to_string() }
         }
         Some(ErrorCode::NotADatabase) => {
-            JournalError::Malformed { file, what: "it is no SQLite database".to_owned() }
+            JournalError::Malformed { file, problem: "it is no SQLite database".to_owned() }
         }
         _ => sqlite_error(&file, &error),
     }
 }
 
-/// Selects the columns that [`parse_notice_row`] reads.
+/// Selects the columns of `notices` that [`parse_notice_row`] reads.
 pub(super) const SELECT_NOTICES: &str = "SELECT number, at, body, checksum FROM notices";
 
 /// Parses a row of [`SELECT_NOTICES`] and checks its checksum.
@@ -302,12 +317,14 @@ pub(super) fn parse_notice_row(
     file: &str,
 ) -> Result<(NoticeNumber, Notice), JournalError> {
     let number = row_number(row, 0);
-    let damaged = |what: String| JournalError::damaged_row(file, "notices", number, what);
+    let damage_error =
+        |problem: String| JournalError::damaged_row(file, "notices", number, problem);
     let read =
         || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(1)?, row.get(2)?, row.get(3)?)) };
-    let (timestamp, body, stored_checksum) = read().map_err(|error| damaged(error.to_string()))?;
+    let (timestamp, body, stored_checksum) =
+        read().map_err(|error| damage_error(error.to_string()))?;
     if checksum(timestamp, &body) != stored_checksum {
-        return Err(damaged("the checksum does not match".to_owned()));
+        return Err(damage_error("the checksum does not match".to_owned()));
     }
     Ok((number, Notice { at: Timestamp(timestamp), body: body.into() }))
 }
@@ -321,24 +338,25 @@ pub(super) fn insert_notice(connection: &Connection, notice: &Notice) -> rusqlit
         .map(|_| ())
 }
 
-/// Selects the columns that [`parse_offset_row`] reads.
+/// Selects the columns of `bus_positions` that [`parse_offset_row`] reads.
 pub(super) const SELECT_OFFSETS: &str =
     "SELECT bus, topic, part, position, checksum FROM bus_positions";
 
-/// Parses a row of [`SELECT_OFFSETS`] and checks its checksum, because an offset that is too high
-/// would skip replies.
+/// Parses a row of [`SELECT_OFFSETS`] and checks its checksum: with an offset that is too high,
+/// replies would be skipped.
 pub(super) fn parse_offset_row(row: &Row<'_>, file: &str) -> Result<StoredOffset, JournalError> {
     let partition = row_number(row, 2);
-    let damaged = |what: String| JournalError::damaged_row(file, "bus_positions", partition, what);
+    let damage_error =
+        |problem: String| JournalError::damaged_row(file, "bus_positions", partition, problem);
     let read = || -> rusqlite::Result<(String, String, i32, i64, u32)> {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
     };
     let (bus, topic, partition, offset, stored_checksum) =
-        read().map_err(|error| damaged(error.to_string()))?;
+        read().map_err(|error| damage_error(error.to_string()))?;
     let stored_offset = StoredOffset { bus: bus.into(), topic: topic.into(), partition, offset };
     if offset_checksum(&stored_offset) != stored_checksum {
         let StoredOffset { bus, topic, .. } = &stored_offset;
-        return Err(damaged(format!(
+        return Err(damage_error(format!(
             "the checksum of the position in the topic {topic} of the bus {bus} does not match"
         )));
     }
@@ -349,7 +367,7 @@ pub(super) fn parse_offset_row(row: &Row<'_>, file: &str) -> Result<StoredOffset
 pub(super) fn offset_checksum(
     StoredOffset { bus, topic, partition, offset }: &StoredOffset,
 ) -> u32 {
-    // No topic's name contains a line break.
+    // This is unambiguous, because no topic's name contains a line break.
     checksum(*offset, &format!("{bus}\n{topic}\n{partition}"))
 }
 

@@ -1,5 +1,5 @@
-//! Opens the file: sets pragmas, checks the schema version, verifies and migrates. Nothing is
-//! written before the file is verified.
+//! Opens the file: checks its schema version, verifies its content, sets pragmas, and migrates it.
+//! Nothing is written to an existing journal before it is verified.
 
 use super::row_format::{
     ENTRY_COLUMNS, SELECT_CONFIRMS, SELECT_JOBS, SELECT_NOTICES, SELECT_OFFSETS, for_each_row,
@@ -20,7 +20,7 @@ pub struct JournalOptions {
     pub file: PathBuf,
     /// The size of SQLite's page cache, in bytes.
     pub cache_bytes: u64,
-    /// The largest file of which every row is verified when it is opened, in bytes.
+    /// The size of the largest file of which every row is verified when it is opened, in bytes.
     pub verify_bytes_max: u64,
     /// The most pages the file may have; 0: no limit.
     pub pages_max: u32,
@@ -32,7 +32,7 @@ const APPLICATION_ID: i64 = 0x5766_4d67;
 /// The first schema version that a released program wrote.
 const OLDEST_VERSION: i64 = 9;
 
-/// The migrations: one script for each schema version from [`OLDEST_VERSION`]. The first starts
+/// The migrations: one script for each schema version from [`OLDEST_VERSION`]. The first one starts
 /// with an empty file. A released script is never changed.
 const MIGRATIONS: &[&str] = &[
     "
@@ -131,8 +131,8 @@ CREATE TABLE bus_positions(
 /// another program keeps the file locked. In WAL mode the writer does not block readers.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
 
-/// The busy timeout of writes, in milliseconds. After it a write returns [`Remedy::WaitForLock`],
-/// and its caller retries.
+/// The busy timeout of writes, in milliseconds. After it, a write fails with
+/// [`Remedy::WaitForLock`], and its caller retries.
 ///
 /// [`Remedy::WaitForLock`]: crate::error::Remedy::WaitForLock
 pub(super) const WRITE_BUSY_TIMEOUT_MS: u64 = 500;
@@ -144,14 +144,14 @@ const WAL_SIZE_LIMIT: i64 = 16 << 20;
 /// change together.
 const CACHED_STATEMENTS: usize = 256;
 
-/// The most findings that SQLite returns. Each page of a removed status table is one, and they must
-/// not hide others.
+/// The most findings that SQLite returns. It reports each page of a removed status table as a
+/// finding, and these must not hide others.
 const FINDINGS_MAX: u32 = 1_000_000;
 
 /// The journal's own tables that have indexes.
 const INDEXED_TABLES: [&str; 3] = ["definitions", "jobs", "entries"];
 
-/// The most findings that are reported.
+/// The most findings in an error.
 const FINDINGS_RENDERED_MAX: usize = 3;
 
 /// The busy timeout of the checkpoint at closing, in milliseconds: how long it waits for readers of
@@ -170,8 +170,8 @@ pub(super) fn open(
         .map_err(|error| JournalError::Unreachable { file: file.to_owned(), error })?;
     let mut connection = Connection::open(path).map_err(to_error)?;
     schema_objects::restrict(&connection).map_err(to_error)?;
-    // A deferred transaction that begins with a read fails if another program writes before its own
-    // first write. An immediate one waits for that program instead.
+    // A deferred transaction that begins with a read fails if another program writes before the
+    // transaction's own first write. An immediate one waits for that program instead.
     connection.set_transaction_behavior(TransactionBehavior::Immediate);
     // SQLite would report a read-only file only at the first commit.
     if connection.is_readonly(MAIN_DB).map_err(to_error)? {
@@ -194,7 +194,7 @@ pub(super) fn open(
                  files of the journal, or use workflow-manager backup"
             );
         }
-        // Before WAL mode, so that the id is in the main file even if the -wal is lost.
+        // Before WAL mode is set, so that the id is in the main file even if the -wal is lost.
         connection.pragma_update(None, "application_id", APPLICATION_ID).map_err(to_error)?;
     }
     configure(&connection, options).map_err(to_error)?;
@@ -211,10 +211,10 @@ pub(super) fn open(
     Ok(connection)
 }
 
-/// Sets whether the last connection leaves the `-wal` as it is when it is closed, without a
-/// checkpoint.
-pub(super) fn set_keep_wal(connection: &Connection, keep: bool) -> rusqlite::Result<()> {
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep).map(|_| ())
+/// Sets whether the `-wal` is kept when the last connection is closed. Otherwise SQLite runs a
+/// checkpoint and removes it.
+pub(super) fn set_keep_wal(connection: &Connection, is_kept: bool) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, is_kept).map(|_| ())
 }
 
 /// The mode of a checkpoint.
@@ -267,36 +267,41 @@ fn configure(connection: &Connection, options: &JournalOptions) -> rusqlite::Res
 /// Returns an error if the file belongs to another program, or if this program cannot read its
 /// version.
 pub(super) fn read_version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
-    let pragma = |name: &str| {
+    let read_pragma = |name: &str| {
         connection
             .query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0))
             .map_err(|error| to_journal_error(file, error))
     };
-    let (found, application_id) = (pragma("user_version")?, pragma("application_id")?);
-    let latest = latest_version();
+    let (file_version, application_id) =
+        (read_pragma("user_version")?, read_pragma("application_id")?);
+    let newest_version = newest_version();
     // A file without tables is accepted: it is new, or its process ended between the first page and
     // the first migration.
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
         .map_err(|error| to_journal_error(file, error))?;
     if application_id != APPLICATION_ID && (application_id != 0 || tables > 0) {
-        return Err(JournalError::Foreign { file: file.to_owned(), found: application_id });
+        return Err(JournalError::Foreign { file: file.to_owned(), application_id });
     }
-    if found > latest {
-        return Err(JournalError::Newer { file: file.to_owned(), found, known: latest });
+    if file_version > newest_version {
+        return Err(JournalError::Newer { file: file.to_owned(), file_version, newest_version });
     }
-    if (1..OLDEST_VERSION).contains(&found) {
-        let oldest = OLDEST_VERSION;
-        return Err(JournalError::Unreleased { file: file.to_owned(), found, oldest });
+    if (1..OLDEST_VERSION).contains(&file_version) {
+        let oldest_version = OLDEST_VERSION;
+        return Err(JournalError::Unreleased {
+            file: file.to_owned(),
+            file_version,
+            oldest_version,
+        });
     }
-    Ok(found)
+    Ok(file_version)
 }
 
 /// Checks that the file has the newest schema version, so that it can be read without a migration.
 pub(super) fn check_version(connection: &Connection, file: &str) -> Result<(), JournalError> {
-    let (found, known) = (read_version(connection, file)?, latest_version());
-    if found < known {
-        return Err(JournalError::Older { file: file.to_owned(), found, known });
+    let (file_version, newest_version) = (read_version(connection, file)?, newest_version());
+    if file_version < newest_version {
+        return Err(JournalError::Older { file: file.to_owned(), file_version, newest_version });
     }
     Ok(())
 }
@@ -320,12 +325,13 @@ fn reference_schema(version: i64) -> rusqlite::Result<Connection> {
     Ok(model)
 }
 
-fn latest_version() -> i64 {
+/// Returns the schema version that the last migration creates.
+fn newest_version() -> i64 {
     OLDEST_VERSION - 1 + MIGRATIONS.len() as i64
 }
 
-/// Migrates the file from this schema version to the newest, with one transaction for each version.
-/// A transaction that fails is rolled back when the connection is closed.
+/// Migrates the file from schema version `file_version` to the newest, with one transaction for
+/// each version. A transaction that fails is rolled back when the connection is closed.
 fn migrate(connection: &Connection, file_version: i64, file: &str) -> Result<(), JournalError> {
     let to_error = |error: rusqlite::Error| to_journal_error(file, error);
     let scripts = (OLDEST_VERSION..).zip(MIGRATIONS);
@@ -351,8 +357,8 @@ fn verify(
     if bytes > options.verify_bytes_max {
         return Ok(());
     }
-    // Both checks run in parallel, that of the structure over its own connection. An error of a row
-    // takes precedence, because it names the row.
+    // The structure is checked in parallel with the rows, over a connection of its own. The error
+    // of a row takes precedence, because it names the row.
     let damage = std::thread::scope(|scope| {
         let inspect = || open_read_only(path).and_then(|connection| find_damage(&connection));
         let thread = scope.spawn(inspect);
@@ -362,10 +368,10 @@ fn verify(
     if let Some(Ok(None)) = damage {
         return Ok(());
     }
-    // Checked again over the connection that can repair the schema.
+    // Check again over the writing connection, which can repair the schema.
     check_structure(connection)
         .map_err(|error| to_journal_error(file, error))?
-        .map_or(Ok(()), |what| Err(JournalError::Malformed { file: file.to_owned(), what }))
+        .map_or(Ok(()), |problem| Err(JournalError::Malformed { file: file.to_owned(), problem }))
 }
 
 /// Checks the checksum of every row, and that rows of different tables agree.
@@ -380,8 +386,8 @@ fn verify_rows(connection: &Connection, file: &str) -> Result<(), JournalError> 
         parse_confirm_row(row, file).map(|_| ())
     })?;
     for_each_row((connection, file), SELECT_MISPLACED, [], |row| {
-        let what = "it does not agree with the table entries".to_owned();
-        Err(JournalError::damaged_row(file, "places", row_number(row, 0), what))
+        let problem = "it does not agree with the table entries".to_owned();
+        Err(JournalError::damaged_row(file, "places", row_number(row, 0), problem))
     })?;
     for_each_row((connection, file), SELECT_NOTICES, [], |row| {
         parse_notice_row(row, file).map(|_| ())
@@ -390,8 +396,8 @@ fn verify_rows(connection: &Connection, file: &str) -> Result<(), JournalError> 
         parse_offset_row(row, file).map(|_| ())
     })?;
     for_each_row((connection, file), SELECT_CONTRADICTIONS, [], |row| {
-        let what = "its columns state, ended and open contradict each other".to_owned();
-        Err(JournalError::damaged_row(file, "jobs", row_number(row, 0), what))
+        let problem = "its columns state, ended and open contradict each other".to_owned();
+        Err(JournalError::damaged_row(file, "jobs", row_number(row, 0), problem))
     })
 }
 
@@ -417,24 +423,24 @@ fn check_structure(connection: &Connection) -> rusqlite::Result<Option<String>> 
         tracing::warn!(
             tables = damaged_tables.join(", "),
             %findings,
-            "tables of statuses are damaged: they are made anew"
+            "tables of statuses are damaged: they are recreated"
         );
         return Ok(None);
     }
     Ok(Some(findings))
 }
 
-/// Returns SQLite's first findings, without those about unused pages; `None` if there are no
-/// others. The quick check does not compare indexes with their tables. A damaged index could hide
+/// Returns SQLite's first findings, without those about unused pages; `None` if there are no other
+/// findings. The quick check does not compare indexes with their tables. A damaged index could hide
 /// an entry, so the indexes of the journal's own tables are checked too.
 fn find_damage(connection: &Connection) -> rusqlite::Result<Option<String>> {
-    let lines = |pragma: &str| -> rusqlite::Result<Vec<String>> {
+    let run_pragma = |pragma: &str| -> rusqlite::Result<Vec<String>> {
         connection.prepare(&format!("PRAGMA {pragma}"))?.query_map([], |row| row.get(0))?.collect()
     };
     let check = || -> rusqlite::Result<Vec<String>> {
-        let mut findings = lines(&format!("quick_check({FINDINGS_MAX})"))?;
+        let mut findings = run_pragma(&format!("quick_check({FINDINGS_MAX})"))?;
         for table in INDEXED_TABLES {
-            findings.extend(lines(&format!("integrity_check({table})"))?);
+            findings.extend(run_pragma(&format!("integrity_check({table})"))?);
         }
         Ok(findings)
     };
@@ -481,9 +487,10 @@ pub(super) fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Makes statements keep the query plan that they were prepared with. Otherwise SQLite prepares a
-/// statement again at each use if its plan might depend on the values of parameters: if it has a
-/// `LIMIT ?`, or could use a partial index, as most statements on `jobs` could.
+/// Makes statements keep the query plan that they were prepared with (SQLite's query planner
+/// stability guarantee). Otherwise SQLite prepares a statement again at each use if its plan might
+/// depend on the values of parameters. That is the case for a `LIMIT ?`, and for a statement that
+/// could use a partial index, as most statements on `jobs` could.
 pub(super) fn keep_query_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }

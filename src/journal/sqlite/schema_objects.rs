@@ -1,6 +1,6 @@
 //! Checks the schema of the file: its tables and indexes must be those that this program creates.
-//! In spite of valid checksums, a trigger could change what is written, and a redefined table what
-//! is read.
+//! Checksums do not protect against a trigger that changes what is written, or a redefined table
+//! that changes what is read.
 
 use super::row_format::to_journal_error;
 use super::status_table::is_status_table_name;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// The most differences that are reported.
 const SCHEMA_DIFFERENCES_MAX: usize = 5;
 
-/// The order in which the kinds of objects are reported.
+/// The order in which the kinds of objects are reported: possible causes before consequences.
 const KIND_ORDER: [&str; 4] = ["trigger", "view", "table", "index"];
 
 /// The tables that SQLite creates for itself.
@@ -56,43 +56,45 @@ pub(super) fn check_schema(
         return Ok(());
     }
     let unreported = differences.len().saturating_sub(SCHEMA_DIFFERENCES_MAX);
-    let mut what =
+    let mut description =
         differences.into_iter().take(SCHEMA_DIFFERENCES_MAX).collect::<Vec<_>>().join(", ");
     if unreported > 0 {
-        what.push_str(&format!(", and {unreported} more"));
+        description.push_str(&format!(", and {unreported} more"));
     }
-    Err(JournalError::UnexpectedSchema { file: file.to_owned(), what })
+    Err(JournalError::UnexpectedSchema { file: file.to_owned(), differences: description })
 }
 
-/// Returns descriptions of the differences, those that may be the cause of others first.
+/// Returns descriptions of the differences, in [`KIND_ORDER`].
 fn find_differences(connection: &Connection, model: &Connection) -> rusqlite::Result<Vec<String>> {
-    let mut expected: BTreeMap<(String, String), SchemaObject> = load_objects(model)?
+    let mut expected_objects: BTreeMap<(String, String), SchemaObject> = load_objects(model)?
         .into_iter()
         .map(|object| ((object.kind.clone(), object.name.clone()), object))
         .collect();
     // The kind of each object, and the description of its difference.
     let mut differences: Vec<(String, String)> = Vec::new();
     for object in load_objects(connection)? {
-        match expected.remove(&(object.kind.clone(), object.name.clone())) {
-            Some(same) if same.table == object.table && same.sql == object.sql => {}
+        match expected_objects.remove(&(object.kind.clone(), object.name.clone())) {
+            Some(model_object)
+                if model_object.table == object.table && model_object.sql == object.sql => {}
             Some(_) => {
-                let what = format!("{} defined otherwise", object.describe());
-                differences.push((object.kind, what));
+                let description = format!("{} defined otherwise", object.describe());
+                differences.push((object.kind, description));
             }
             None if object.is_harmless(connection)? => {}
             None => {
-                let what = object.describe();
-                differences.push((object.kind, what));
+                let description = object.describe();
+                differences.push((object.kind, description));
             }
         }
     }
-    for object in expected.into_values().filter(|object| object.sql.is_some()) {
-        let what = format!("no {}", object.describe());
-        differences.push((object.kind, what));
+    for object in expected_objects.into_values().filter(|object| object.sql.is_some()) {
+        let description = format!("no {}", object.describe());
+        differences.push((object.kind, description));
     }
     // If a table is redefined, its indexes are missing too, so the table is reported before them.
-    differences.sort_by_key(|(kind, _)| KIND_ORDER.iter().position(|ordered| ordered == kind));
-    Ok(differences.into_iter().map(|(_, what)| what).collect())
+    differences
+        .sort_by_key(|(kind, _)| KIND_ORDER.iter().position(|ordered_kind| ordered_kind == kind));
+    Ok(differences.into_iter().map(|(_, description)| description).collect())
 }
 
 /// Returns the objects of a schema in the order of their creation.
@@ -123,7 +125,7 @@ impl SchemaObject {
     }
 
     /// Returns whether an additional object cannot change what is read or written in the journal's
-    /// own tables. That is so for a status table, which is a projection, for SQLite's own tables,
+    /// own tables. This holds for a status table, which is a projection, for SQLite's own tables,
     /// and for an index that rejects no row.
     fn is_harmless(&self, connection: &Connection) -> rusqlite::Result<bool> {
         let is_on_status_table = is_status_table_name(&self.table);
@@ -131,7 +133,7 @@ impl SchemaObject {
             ("index", None) => Ok(true),
             ("index", Some(_)) if is_on_status_table => Ok(true),
             ("index", Some(_)) => self.is_plain_index(connection),
-            // It is dropped when the status table is created.
+            // The view is dropped when the status table with its name is created.
             ("view", _) => Ok(is_on_status_table),
             ("table", _) if SQLITE_TABLES.contains(&&*self.name) => Ok(true),
             ("table", Some(sql)) if is_on_status_table => {
@@ -146,7 +148,7 @@ impl SchemaObject {
     }
 
     /// Returns whether the index rejects no row: it is not unique, not partial, has no expressions,
-    /// and uses the default collation.
+    /// and uses only the default collation.
     fn is_plain_index(&self, connection: &Connection) -> rusqlite::Result<bool> {
         let sql = "SELECT 1 FROM pragma_index_list(?1) WHERE name = ?2 AND \"unique\" = 0 \
                    AND partial = 0";

@@ -16,8 +16,8 @@ impl JobFilter {
         self.workflow.as_deref().map(StatusTable::for_workflow)
     }
 
-    /// Returns the states to query one after another, `None` standing for all states. Within one
-    /// state an index has the jobs in order; across several states it has not.
+    /// Returns the states to query one after another; `None` stands for all states. An index yields
+    /// the jobs of one state in order, but not those of several states.
     fn states_to_query(&self) -> Vec<Option<JobState>> {
         match self.states.as_slice() {
             [] => vec![None],
@@ -25,8 +25,8 @@ impl JobFilter {
         }
     }
 
-    /// Returns the table and the conditions of a query, as the SQL after `FROM`, with its
-    /// parameters.
+    /// Returns the table and the conditions of a query for one state, as the SQL after `FROM`, with
+    /// its parameters. `None`: for all states.
     fn build_conditions(&self, state: Option<JobState>) -> (String, Vec<Value>) {
         let (mut conditions, mut values) = (Vec::new(), Vec::new());
         let mut table = "jobs";
@@ -101,7 +101,7 @@ impl JobFilter {
             Some(_) if after == order.start_cursor() => {
                 (String::new(), &["step", "item", "number"])
             }
-            // The cursor is a number here too. The position in the order is that of its row.
+            // Here too, the cursor is a job number. The page begins after the row of that job.
             Some(_) => (
                 format!(
                     "AND (step, item, number) {comparison} \
@@ -139,6 +139,7 @@ impl SearchRecords for Reader {
             let mut hits = Vec::new();
             for state in filter.states_to_query() {
                 let (sql, values) = filter.build_query(state, order, after, limit);
+                // Each hit comes with the number of its definition and the index of its graph.
                 let read = || -> rusqlite::Result<Vec<(SearchHit, (i64, usize))>> {
                     let mut statement = connection.prepare_cached(&sql)?;
                     let rows = statement.query_map(params_from_iter(values), |row| {
@@ -170,10 +171,10 @@ impl SearchRecords for Reader {
                 hits.reverse();
             }
             hits.truncate(limit as usize);
-            self.rebuild(connection, |rebuild| {
+            self.rebuild(connection, |rebuilder| {
                 for (hit, (definition, graph)) in &mut hits {
                     // A job with a damaged definition is listed without its number of steps.
-                    let definition = rebuild.load_definition(*definition).ok();
+                    let definition = rebuilder.load_definition(*definition).ok();
                     hit.steps = definition
                         .and_then(|definition| Some(definition.graphs.get(*graph)?.steps.len()));
                     if has_reason(&hit.state) {
@@ -227,7 +228,8 @@ impl SearchRecords for Reader {
 }
 
 impl Reader {
-    /// Returns false if the filter has statuses, and its workflow has no status table.
+    /// Returns whether the filter can match anything: false if it has statuses, and its workflow
+    /// has no status table.
     fn can_filter_statuses(
         &self,
         connection: &Connection,
@@ -275,21 +277,21 @@ mod tests {
         let (_directory, connection) = empty_journal();
         let any_job = JobFilter::default();
         let failed = JobFilter { states: vec![JobState::Failed], ..JobFilter::default() };
-        let of_workflow =
+        let in_workflow =
             |filter: &JobFilter| JobFilter { workflow: Some("w".into()), ..filter.clone() };
         let id_range = Some((JobId(Uuid::from_u128(1)), JobId(Uuid::from_u128(2))));
         let by_id = JobFilter { id_range, ..failed.clone() };
         let parent = Some(ParentKey { number: 7, root: 7 });
-        let of_job = |filter: &JobFilter| JobFilter { parent, ..filter.clone() };
+        let in_parent = |filter: &JobFilter| JobFilter { parent, ..filter.clone() };
         let running = JobFilter { states: vec![JobState::Running], ..JobFilter::default() };
         for (filter, index) in [
-            (&of_job(&any_job), "jobs_by_place "),
-            (&of_job(&running), "jobs_by_place "),
-            (&of_job(&failed), "jobs_children_failed "),
-            (&of_job(&by_id), "jobs_by_id "),
+            (&in_parent(&any_job), "jobs_by_place "),
+            (&in_parent(&running), "jobs_by_place "),
+            (&in_parent(&failed), "jobs_children_failed "),
+            (&in_parent(&by_id), "jobs_by_id "),
             (&any_job, "jobs_top "),
             (&failed, "jobs_top_by_state "),
-            (&of_workflow(&failed), "jobs_by_state "),
+            (&in_workflow(&failed), "jobs_by_state "),
             (&by_id, "jobs_by_id "),
         ] {
             let orders = [SearchOrder::NewestFirst, SearchOrder::OldestFirst];
@@ -300,8 +302,8 @@ mod tests {
                 let plan = plan(&connection, filter, order, after);
                 assert!(plan.contains(&format!("{index}(")), "{plan}");
                 // Few jobs have an id in the range, so they are sorted.
-                let sorts = plan.contains("ORDER BY");
-                assert_eq!(sorts, filter.id_range.is_some(), "{plan}");
+                let is_sorted = plan.contains("ORDER BY");
+                assert_eq!(is_sorted, filter.id_range.is_some(), "{plan}");
             }
         }
     }

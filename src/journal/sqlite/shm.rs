@@ -1,7 +1,7 @@
-//! Allocates disk blocks for SQLite's `-shm`. SQLite maps that file and writes one byte in each
-//! 4 KiB of it to allocate the blocks. If the file system has smaller blocks, most of the file
-//! stays sparse: a write to an unallocated block of the mapping raises SIGBUS on a full disk, which
-//! kills the process.
+//! Allocates disk blocks for SQLite's `-shm`, so that a full disk does not kill the process. SQLite
+//! maps that file into memory, and writes one byte in each 4 KiB of it to allocate its blocks. If
+//! the file system has smaller blocks, most of the file stays sparse. On a full disk, a write to an
+//! unallocated block of the mapping raises SIGBUS.
 
 use super::files;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -14,15 +14,16 @@ use std::path::{Path, PathBuf};
 /// file system with blocks of at least this size allocates the whole file.
 const SQLITE_BLOCK_BYTES: u64 = 4 << 10;
 
-/// How much is allocated beyond the end of the file, in bytes: enough for the index of 500 MB of
+/// How much is allocated beyond the end of the file, in bytes: enough to index a further 500 MB of
 /// `-wal`.
 pub(super) const EXTRA_BYTES: u64 = 1 << 20;
 
 /// The `-shm` of an open journal, on a file system with small blocks.
 pub(super) struct Shm {
     path: PathBuf,
-    /// Open for as long as the connection: when a process closes any descriptor of a file, it loses
-    /// all its locks on the file, including SQLite's. `None` before the first allocation.
+    /// The open file; `None` before the first allocation. It stays open until the connection is
+    /// closed: when a process closes any descriptor of a file, it loses all its POSIX locks on the
+    /// file, including SQLite's.
     file: Option<File>,
 }
 

@@ -1,6 +1,6 @@
 //! Reads the creation and end times of root jobs, row by row, for statistics. These reads do not
-//! project, so they block nobody. What earlier processes committed was projected when the journal
-//! was opened.
+//! project first, so they never wait for the writing end. What earlier processes committed was
+//! projected when the journal was opened.
 
 use super::reader::Reader;
 use crate::error::JournalError;
@@ -10,9 +10,11 @@ use crate::traits::StatisticsRecords;
 use engine::{JobState, Timestamp};
 use rusqlite::params;
 
+/// Selects root jobs with numbers below a number, the newest first.
 const SELECT_CREATIONS: &str = "SELECT number, workflow, created FROM jobs INDEXED BY jobs_top
     WHERE parent IS NULL AND number < ?1 ORDER BY number DESC LIMIT ?2";
 
+/// Selects root jobs of a workflow that ended since a time, before a cursor, the last one first.
 const SELECT_ENDS: &str = "SELECT number, state, created, ended FROM jobs INDEXED BY jobs_ended
     WHERE workflow = ?1 AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
     AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
@@ -28,12 +30,12 @@ impl StatisticsRecords for Reader {
             let mut read = || -> rusqlite::Result<Option<JobNumber>> {
                 let mut statement = connection.prepare_cached(SELECT_CREATIONS)?;
                 let mut rows = statement.query(params![below, limit])?;
-                let mut last = None;
+                let mut last_number = None;
                 while let Some(row) = rows.next()? {
                     handler(row.get_ref(1)?.as_str()?, Timestamp(row.get(2)?));
-                    last = Some(row.get(0)?);
+                    last_number = Some(row.get(0)?);
                 }
-                Ok(last)
+                Ok(last_number)
             };
             read().map_err(|error| self.to_journal_error(error))
         })
@@ -57,15 +59,15 @@ impl StatisticsRecords for Reader {
                     after.number,
                     limit
                 ])?;
-                let mut last = None;
+                let mut last_cursor = None;
                 while let Some(row) = rows.next()? {
                     let ended = Timestamp(row.get(3)?);
                     if let Some(state) = JobState::from_name(row.get_ref(1)?.as_str()?) {
                         handler(state, Timestamp(row.get(2)?), ended);
                     }
-                    last = Some(EndedCursor { ended, number: row.get(0)? });
+                    last_cursor = Some(EndedCursor { ended, number: row.get(0)? });
                 }
-                Ok(last)
+                Ok(last_cursor)
             };
             read().map_err(|error| self.to_journal_error(error))
         })

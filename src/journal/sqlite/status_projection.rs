@@ -2,8 +2,8 @@
 //! with a row for each root job and a column for each step of the workflow's main graph. Any SQLite
 //! client can read it.
 //!
-//! The tables are projections: a row follows from the entries of its job, and is written later,
-//! together with the rows of other jobs. Nothing is ever rebuilt from them. A table that is
+//! The tables are projections: a row is derived from the entries of its job, and is written later,
+//! together with the rows of other jobs. Nothing is ever rebuilt from these tables. A table that is
 //! missing, altered or damaged is recreated. A table that cannot be created is not written until
 //! the next start.
 
@@ -35,9 +35,9 @@ impl StatusTables {
         changes: &StatusChanges,
     ) -> Result<(), WriteError> {
         for change in changes.0.values() {
-            let definition = match change.created {
-                Some((_, _, definition)) => Some(definition),
-                // There is no such row for a child job or a deleted job.
+            let definition = match change.new_row {
+                Some(new_row) => Some(new_row.definition),
+                // A child job or a deleted job has no such row.
                 None => connection
                     .prepare_cached(
                         "SELECT definition FROM jobs WHERE number = ?1 AND parent IS NULL",
@@ -55,7 +55,7 @@ impl StatusTables {
         Ok(())
     }
 
-    /// Deletes the row of a root job.
+    /// Deletes the row of a root job. An unusable table is left as it is.
     pub(super) fn delete_row(
         &self,
         connection: &Connection,
@@ -77,8 +77,8 @@ impl StatusTables {
         Ok(())
     }
 
-    /// Returns the layout of a definition's status table, after creating what is missing of the
-    /// table; `None` if the table is unusable. `number` is the definition's number.
+    /// Returns the layout of the status table for the definition with this number, after creating
+    /// what is missing of the table; `None` if the table is unusable.
     fn layout(
         &mut self,
         connection: &Connection,

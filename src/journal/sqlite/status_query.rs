@@ -13,6 +13,12 @@ use rusqlite::{Connection, params_from_iter};
 /// more rows are considered equally common.
 const ROWS_COUNTED_MAX: usize = 10_000;
 
+/// The columns that are selected before the statuses.
+const ROW_COLUMNS: &str = "s._rowid_, s.job, s.state, s.created, s.updated";
+
+/// The index of the first status, after [`ROW_COLUMNS`].
+const FIRST_STATUS_INDEX: usize = 5;
+
 impl StatusRecords for Reader {
     fn load_status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {
         self.read_projected(|connection| {
@@ -37,13 +43,13 @@ impl StatusRecords for Reader {
             let read = || -> rusqlite::Result<Vec<StatusRow>> {
                 let conditions = rank_conditions(connection, &table, columns, filter, before)?;
                 let mut sql = format!(
-                    "SELECT s._rowid_, s.job, s.state, s.created, s.updated{statuses} \
+                    "SELECT {ROW_COLUMNS}{statuses} \
                      FROM {table} AS s WHERE s._rowid_ < ?"
                 );
                 let mut values = vec![Value::from(before)];
                 for (index, (column, value)) in conditions.into_iter().enumerate() {
-                    // A unary plus prevents the use of an index on the column, so SQLite uses that
-                    // of the first condition.
+                    // A unary plus prevents the use of an index on the column, so that SQLite uses
+                    // the index of the first condition.
                     sql.push_str(&format!(
                         " AND {}s.{} = ?",
                         if index == 0 { "" } else { "+" },
@@ -55,7 +61,7 @@ impl StatusRecords for Reader {
                 let mut statement = connection.prepare_cached(&sql)?;
                 let rows = statement.query_map(params_from_iter(values), |row| {
                     let statuses = (0..columns.len())
-                        .map(|index| row.get(5 + index))
+                        .map(|index| row.get(FIRST_STATUS_INDEX + index))
                         .collect::<rusqlite::Result<_>>()?;
                     let (number, job, state) = (row.get(0)?, row.get(1)?, row.get(2)?);
                     Ok(StatusRow {
@@ -74,7 +80,8 @@ impl StatusRecords for Reader {
     }
 }
 
-/// Returns the conditions of a filter, each a column and its value, the rarest first.
+/// Returns the conditions of a filter, each a column and its value. The first one is the rarest of
+/// those with an index.
 fn rank_conditions(
     connection: &Connection,
     table: &str,
@@ -89,7 +96,7 @@ fn rank_conditions(
     if filter.job.is_some() || conditions.len() < 2 {
         return Ok(conditions);
     }
-    // The count of matching rows, and the index of the condition.
+    // The count of matching rows, and the position of the condition.
     let mut rarest = (i64::MAX, 0);
     for (index, (column, value)) in conditions.iter().enumerate() {
         let step_index = columns.iter().position(|step_column| step_column == column);

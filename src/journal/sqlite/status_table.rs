@@ -1,4 +1,4 @@
-//! The status table of one workflow: its columns, indexes and rows.
+//! The status table of one workflow: creates it, adds columns and indexes, and writes its rows.
 
 use super::file_rows::FileRows;
 use super::unprojected::StatusChange;
@@ -23,7 +23,7 @@ const STEP_COLUMNS_MAX: usize = 1_900;
 /// The columns before those of the steps.
 const JOB_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 
-/// The prefix of the names of status tables, which no other table or index of the journal has.
+/// The prefix of the names of status tables. No other table or index of the journal has it.
 const NAME_PREFIX: &str = "status_";
 
 /// The error of a write transaction.
@@ -32,7 +32,7 @@ pub(super) enum WriteError {
     Sqlite(rusqlite::Error),
     /// An error of a status table, which is damaged or was altered.
     StatusTable(StatusTable, rusqlite::Error),
-    /// A job from which a row is projected cannot be rebuilt.
+    /// An error of the journal's content: a damaged row, or a job that cannot be rebuilt.
     Journal(JournalError),
 }
 
@@ -98,17 +98,19 @@ impl TableLayout {
         let column = |step: StepIndex| self.columns.get(step.as_usize()).and_then(Option::as_deref);
         let columns =
             change.statuses.iter().filter_map(|(step, status)| Some((column(*step)?, &**status)));
-        let (mut sql, mut values) =
-            (String::with_capacity(256), Vec::with_capacity(4 + change.statuses.len()));
+        let (mut sql, mut values) = (
+            String::with_capacity(256),
+            Vec::with_capacity(JOB_COLUMNS.len() + change.statuses.len()),
+        );
         let updated = format_rfc3339(change.updated);
-        if let Some((id, created, _)) = change.created {
+        if let Some(new_row) = &change.new_row {
             sql.push_str(&format!(
                 "INSERT OR REPLACE INTO {}(job, created, state, updated",
                 self.table.quoted_name()
             ));
             values.extend([
-                id.to_string(),
-                format_rfc3339(created),
+                new_row.id.to_string(),
+                format_rfc3339(new_row.created),
                 change.state.unwrap_or(JobState::Running).as_str().to_owned(),
                 updated,
             ]);
@@ -157,6 +159,7 @@ pub(super) struct RowCount {
 pub(super) fn count_root_jobs(
     connection: &Connection,
 ) -> rusqlite::Result<HashMap<String, RowCount>> {
+    // Two selects, because each uses a partial index.
     let sql = "SELECT workflow, count(*), min(number), max(number) FROM jobs WHERE parent IS NULL \
                  AND ended IS NULL GROUP BY workflow UNION ALL
                SELECT workflow, count(*), min(number), max(number) FROM jobs WHERE parent IS NULL \
@@ -166,14 +169,23 @@ pub(super) fn count_root_jobs(
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let workflow: String = row.get(0)?;
-        let (rows, first, last): (i64, Option<JobNumber>, _) =
+        let (job_count, first, last): (i64, Option<JobNumber>, Option<JobNumber>) =
             (row.get(1)?, row.get(2)?, row.get(3)?);
-        let count = counts.entry(workflow.to_ascii_lowercase()).or_default();
-        count.rows += rows;
-        count.first = count.first.into_iter().chain(first).min();
-        count.last = count.last.max(last);
+        let total = counts.entry(workflow.to_ascii_lowercase()).or_default();
+        total.rows += job_count;
+        total.first = total.first.into_iter().chain(first).min();
+        total.last = total.last.max(last);
     }
     Ok(counts)
+}
+
+/// A column of a table, as SQLite describes it.
+struct Column {
+    name: String,
+    /// Whether it is a `TEXT NOT NULL` column that is neither a key nor generated.
+    is_plain_text: bool,
+    /// The SQL expression of the default value; `None` if there is none.
+    default: Option<String>,
 }
 
 /// The status table of a workflow. The table need not exist.
@@ -215,8 +227,8 @@ impl StatusTable {
         }
     }
 
-    /// Creates what is missing of the table for `definition`. Returns whether the table itself was
-    /// missing.
+    /// Creates whatever `definition` needs and the table lacks: the table itself with its rows,
+    /// columns, or indexes. Returns whether the table itself was created.
     pub(super) fn ensure_exists(
         &self,
         connection: &Connection,
@@ -233,17 +245,17 @@ impl StatusTable {
             self.drop_if_exists(connection, false).map_err(to_error)?;
             let jobs = self.root_jobs(connection)?;
             let rows = FileRows { connection, file, is_projected: true };
-            let mut rebuild = Rebuilder::new(&rows);
+            let mut rebuilder = Rebuilder::new(&rows);
             let mut steps = StepNames::default();
             steps.add_definition(definition);
             // Then the steps of earlier definitions, the newest definition first.
             let earlier_definitions: BTreeSet<i64> =
-                jobs.iter().map(|(_, definition)| *definition).collect();
-            for number in earlier_definitions.into_iter().rev() {
-                steps.add_definition(&*rebuild.load_definition(number)?);
+                jobs.iter().map(|(_, definition_number)| *definition_number).collect();
+            for definition_number in earlier_definitions.into_iter().rev() {
+                steps.add_definition(&*rebuilder.load_definition(definition_number)?);
             }
             self.create(connection, &steps.names).map_err(to_error)?;
-            self.fill(connection, &mut rebuild, &jobs)?;
+            self.fill(connection, &mut rebuilder, &jobs)?;
         }
         self.create_indexes(connection).map_err(to_error)?;
         Ok(!exists)
@@ -264,7 +276,8 @@ impl StatusTable {
         ))
     }
 
-    /// Adds the columns of new steps. Returns false if the table must be recreated for them.
+    /// Adds the columns of new steps; `columns` are the step columns that the table has. Returns
+    /// false if the table must be recreated for them.
     fn add_columns(
         &self,
         connection: &Connection,
@@ -284,7 +297,7 @@ impl StatusTable {
                 break;
             }
             if ["rowid", "oid"].iter().any(|alias| alias.eq_ignore_ascii_case(step)) {
-                // A column with an alias of the rowid as its name must be there from the beginning.
+                // A column whose name is an alias of the rowid is created only with the table.
                 return Ok(false);
             }
             connection.execute_batch(&format!(
@@ -304,34 +317,36 @@ impl StatusTable {
         let sql = "SELECT name, type = 'TEXT' AND \"notnull\" AND pk = 0 AND hidden = 0, \
                    dflt_value FROM pragma_table_xinfo(?1) ORDER BY cid";
         let mut statement = connection.prepare_cached(sql)?;
-        let rows = statement
-            .query_map([self.name()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-        let columns: Vec<(String, bool, Option<String>)> = rows.collect::<rusqlite::Result<_>>()?;
-        let is_expected =
-            |(index, (name, is_text, default)): (usize, &(String, bool, Option<String>))| {
-                *is_text
-                    && match JOB_COLUMNS.get(index) {
-                        Some(job_column) => job_column == name && default.is_none(),
-                        None => default.as_deref() == Some("''"),
-                    }
-            };
+        let rows = statement.query_map([self.name()], |row| {
+            Ok(Column { name: row.get(0)?, is_plain_text: row.get(1)?, default: row.get(2)? })
+        })?;
+        let columns: Vec<Column> = rows.collect::<rusqlite::Result<_>>()?;
+        let is_expected = |(index, column): (usize, &Column)| {
+            column.is_plain_text
+                && match JOB_COLUMNS.get(index) {
+                    Some(job_column) => column.name == *job_column && column.default.is_none(),
+                    None => column.default.as_deref() == Some("''"),
+                }
+        };
         if columns.len() < JOB_COLUMNS.len() || !columns.iter().enumerate().all(is_expected) {
             return Ok(None);
         }
-        Ok(Some(columns.into_iter().skip(JOB_COLUMNS.len()).map(|(name, ..)| name).collect()))
+        let step_columns = columns.into_iter().skip(JOB_COLUMNS.len());
+        Ok(Some(step_columns.map(|column| column.name).collect()))
     }
 
-    /// Returns the step columns of a table that this transaction has created or checked before.
+    /// Returns the step columns of a table that has been created or checked before. Returns an
+    /// error if it is missing or was altered.
     fn ensured_columns(&self, connection: &Connection) -> rusqlite::Result<Vec<String>> {
-        let altered = || {
-            let what = "its columns are not those that were made".to_owned();
-            rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_SCHEMA), Some(what))
+        let altered_error = || {
+            let problem = "its columns are not those that were created".to_owned();
+            rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_SCHEMA), Some(problem))
         };
-        self.columns(connection)?.ok_or_else(altered)
+        self.columns(connection)?.ok_or_else(altered_error)
     }
 
     /// Returns SQLite's type of the object with the table's name: `table`, or `view` or `index` if
-    /// somebody else has created one; `None` if there is no such object.
+    /// another program has created one; `None` if there is no such object.
     pub(super) fn object_kind(&self, connection: &Connection) -> rusqlite::Result<Option<String>> {
         let sql = "SELECT type FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE \
                    AND type IN ('table', 'view', 'index')";
@@ -346,7 +361,7 @@ impl StatusTable {
             .chain(steps.iter().take(INDEXED_COLUMNS_MAX).map(String::as_str));
         for column in columns {
             let unique = if column == "job" { "UNIQUE " } else { "" };
-            // This cannot be the name of a status table: it has spaces and another prefix.
+            // This cannot be the name of a status table: it has another prefix.
             let name = quote_identifier(&format!("index {column} of {}", self.workflow));
             connection.execute_batch(&format!(
                 "CREATE {unique}INDEX IF NOT EXISTS {name} ON {}({})",
@@ -376,7 +391,7 @@ impl StatusTable {
     }
 
     /// Returns the root jobs of the workflow in the order of creation, each with the number of its
-    /// definition.
+    /// definition. Two selects, because each uses a partial index.
     fn root_jobs(&self, connection: &Connection) -> rusqlite::Result<Vec<(JobNumber, i64)>> {
         let sql = "SELECT number, definition FROM jobs WHERE parent IS NULL AND ended IS NULL \
                      AND workflow = ?1 COLLATE NOCASE UNION ALL
@@ -388,12 +403,12 @@ impl StatusTable {
             .collect()
     }
 
-    /// Writes the rows of jobs, which are rebuilt from the journal. Each job comes with the number
+    /// Rebuilds jobs from the journal, and writes their rows. `jobs` has the number of each job and
     /// of its definition.
     fn fill(
         &self,
         connection: &Connection,
-        rebuild: &mut Rebuilder<'_>,
+        rebuilder: &mut Rebuilder<'_>,
         jobs: &[(JobNumber, i64)],
     ) -> Result<(), WriteError> {
         if !jobs.is_empty() {
@@ -405,7 +420,7 @@ impl StatusTable {
         }
         let mut layouts: HashMap<i64, TableLayout> = HashMap::new();
         for (number, definition) in jobs.iter().copied() {
-            let Some(JobSnapshot { job, changed_at, .. }) = rebuild.load_snapshot(number)? else {
+            let Some(JobSnapshot { job, changed_at, .. }) = rebuilder.load_snapshot(number)? else {
                 continue;
             };
             let layout = match layouts.entry(definition) {
@@ -467,9 +482,11 @@ pub(super) fn find_damaged(connection: &Connection) -> rusqlite::Result<Vec<Stri
     Ok(names)
 }
 
-/// Removes a table and its indexes from the schema, without freeing their pages.
+/// Removes a table and its indexes from the schema, without freeing their pages. Unlike `DROP
+/// TABLE`, this works even if the table's pages are damaged.
 pub(super) fn remove_from_schema(connection: &Connection, name: &str) -> rusqlite::Result<()> {
-    let set_defensive = |on| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, on);
+    let set_defensive =
+        |is_on| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, is_on);
     set_defensive(false)?;
     connection.execute_batch("PRAGMA writable_schema = ON")?;
     let result =

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 impl JournalWriter {
     /// Creates what is missing of the status tables of `definitions`: tables, columns, indexes, and
-    /// rows. Called with the loaded definitions before their first jobs.
+    /// rows. Called when definitions are loaded, before their first jobs.
     ///
     /// # Errors
     ///
@@ -40,18 +40,18 @@ impl JournalWriter {
         }
         let transaction = self.connection.transaction()?;
         let is_new = table.ensure_exists(&transaction, &self.file, definition)?;
-        let expected = counts.get(&table.key()).copied().unwrap_or_default();
-        if !is_new && table.row_count(&transaction)? != expected {
+        let expected_count = counts.get(&table.key()).copied().unwrap_or_default();
+        if !is_new && table.row_count(&transaction)? != expected_count {
             tracing::warn!(
                 workflow = table.workflow,
-                "the table of statuses does not have the rows of its jobs: it is made anew"
+                "the table of statuses does not have the rows of its jobs: it is recreated"
             );
             table
                 .drop_if_exists(&transaction, false)
                 .map_err(|error| table.to_write_error(error))?;
             table.ensure_exists(&transaction, &self.file, definition)?;
         }
-        // The next projection reads the new columns.
+        // The cached layouts lack the new columns.
         self.status_tables.layouts.clear();
         Ok(transaction.commit()?)
     }

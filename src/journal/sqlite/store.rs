@@ -1,5 +1,5 @@
-//! The writing end of a journal in a file. Its readers share its state: before a reader queries
-//! projected tables, it projects what is committed.
+//! The writing end of a journal in a file, shared with its readers: before a reader queries
+//! projected tables, it lets the writing end project what is committed.
 
 use super::reader::Reader;
 use super::schema::JournalOptions;
@@ -21,12 +21,13 @@ pub struct SqliteJournal {
 }
 
 impl SqliteJournal {
-    /// Opens or creates the journal: takes the lock, verifies, migrates, and projects what the
-    /// previous process has left.
+    /// Opens or creates the journal: acquires the lock, verifies and migrates the file, and
+    /// projects what the previous process has left.
     ///
     /// # Errors
     ///
-    /// Returns an error if the journal is in use, damaged, unreadable, or of another program.
+    /// Returns an error if the journal is in use, damaged, unreadable, or of another program or
+    /// version.
     pub fn open(options: &JournalOptions) -> Result<SqliteJournal, JournalError> {
         let writer = JournalWriter::open(options)
             .or_else(|error| JournalWriter::open_in_reserve(options, error))?;
@@ -53,8 +54,9 @@ impl SqliteJournal {
         Reader::for_writer(&self.path, Arc::downgrade(&self.writer), unprojected_ids)
     }
 
+    /// Locks the writing end.
     fn writer(&self) -> MutexGuard<'_, JournalWriter> {
-        // After a panic the journal actor ends the process.
+        // The lock is only poisoned by a panic, after which the journal actor ends the process.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,16 +126,16 @@ impl Journal for SqliteJournal {
         self.writer().create_status_tables(definitions.iter().copied())
     }
 
-    fn newest(&self) -> Result<Option<Timestamp>, JournalError> {
-        self.writer().newest()
+    fn newest_record_time(&self) -> Result<Option<Timestamp>, JournalError> {
+        self.writer().newest_record_time()
     }
 
-    fn count_ended(
+    fn count_expired(
         &mut self,
         now: Timestamp,
         default_retention: Millis,
     ) -> Result<u64, JournalError> {
-        self.writer().count_ended(now, default_retention)
+        self.writer().count_expired(now, default_retention)
     }
 
     fn delete_expired(

@@ -1,4 +1,5 @@
-//! Changes that are committed but not yet in the projected tables.
+//! The changes that are committed but not yet in the projected tables. They are kept in memory
+//! until the next projection writes them.
 
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
@@ -9,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The changes that are committed but not projected yet.
 #[derive(Default)]
 pub(super) struct Unprojected {
-    /// The rows of `entries`, as rows of `places`: each row's job, first entry and `seq`.
-    pub(super) places: Vec<(JobNumber, u64, i64)>,
+    /// The rows of `places` to be inserted, one for each unprojected row of `entries`.
+    pub(super) places: Vec<Place>,
     /// The number of the first entry of each job's last row.
     last_row_starts: HashMap<JobNumber, u64>,
     /// The changes to `jobs`.
@@ -19,11 +20,21 @@ pub(super) struct Unprojected {
     pub(super) statuses: StatusChanges,
 }
 
+/// A row of `places`, the index of `entries` by job. The order of the fields is that of the index.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) job: JobNumber,
+    /// The number of the first entry in the row of `entries`, without its confirms.
+    pub(super) first: u64,
+    /// The `seq` of the row of `entries`.
+    pub(super) seq: i64,
+}
+
 /// The change to a row of `jobs`, merged from several records of a job.
 #[derive(Default)]
 pub(super) struct JobChange {
     /// The row of a new job, and its workflow's full name; `None` if the row exists already.
-    pub(super) new: Option<(JobRow, String)>,
+    pub(super) new_row: Option<(JobRow, String)>,
     /// The new state, and when the job ended; `None` if the state did not change.
     pub(super) state: Option<(JobState, Option<Timestamp>)>,
     /// Whether the job takes input; `None` if that did not change.
@@ -38,32 +49,33 @@ impl Unprojected {
 
     /// Returns the row of a job that is not projected at all; `None` for any other job.
     pub(super) fn new_job(&self, number: JobNumber) -> Option<&JobRow> {
-        self.jobs.get(&number)?.new.as_ref().map(|(row, _)| row)
+        self.jobs.get(&number)?.new_row.as_ref().map(|(row, _)| row)
     }
 
     /// Returns whether a root job or any of its descendants is not projected at all.
     pub(super) fn has_new_jobs_of(&self, root: JobNumber) -> bool {
-        let new_jobs = self.jobs.values().filter_map(|change| change.new.as_ref());
+        let new_jobs = self.jobs.values().filter_map(|change| change.new_row.as_ref());
         new_jobs.map(|(row, _)| row.root).any(|job_root| job_root == root)
     }
 
-    /// Returns the number of the first entry of a job's last unprojected row.
+    /// Returns the number of the first entry of a job's last unprojected row; `None` if the job has
+    /// no such row.
     pub(super) fn last_row_start(&self, job: JobNumber) -> Option<u64> {
         self.last_row_starts.get(&job).copied()
     }
 
     /// Adds a row that changes neither `jobs` nor the status tables.
     pub(super) fn add_row(&mut self, job: JobNumber, first: u64, seq: i64) {
-        self.places.push((job, first, seq));
+        self.places.push(Place { job, first, seq });
         self.last_row_starts.insert(job, first);
     }
 
-    /// Adds the changes of a record whose entries are in the row `seq`; `new_job` is the row of a
-    /// new job.
+    /// Adds the changes of a record whose entries are in the row `seq`; `new_job` is the row of
+    /// `jobs` if the record creates a job.
     pub(super) fn add_record(&mut self, record: &Record, seq: i64, new_job: Option<JobRow>) {
         self.add_row(record.job, record.recorded.first, seq);
         self.statuses.add(record, new_job.as_ref().map(|row| row.definition));
-        // An ended job takes input again until it has answered a caller that joined it.
+        // A caller that joins a closed job reopens it, until the caller has its answer.
         let is_reopened = record
             .recorded
             .entries
@@ -74,7 +86,7 @@ impl Unprojected {
         }
         let change = self.jobs.entry(record.job).or_default();
         if let Some((row, created)) = new_job.zip(record.created.as_ref()) {
-            change.new = Some((row, created.origin.definition.full_name()));
+            change.new_row = Some((row, created.origin.definition.full_name()));
         }
         if let Some(state) = record.state {
             change.state = Some((state, state.is_ended().then_some(record.recorded.at)));
@@ -92,15 +104,25 @@ pub(super) struct StatusChanges(pub(super) BTreeMap<JobNumber, StatusChange>);
 /// The change to a job's row in a status table.
 pub(super) struct StatusChange {
     pub(super) job: JobNumber,
-    /// The job's id, its creation time, and the number of its definition; `None` if the row exists
-    /// already.
-    pub(super) created: Option<(JobId, Timestamp, i64)>,
+    /// The columns that only a new row needs; `None` if the row exists already.
+    pub(super) new_row: Option<NewStatusRow>,
     /// The new state; `None` if it did not change.
     pub(super) state: Option<JobState>,
-    /// When the state or a status last changed.
+    /// When the state or a status last changed; for a new row without changes, its creation time.
     pub(super) updated: Timestamp,
     /// The changed statuses.
     pub(super) statuses: Vec<(StepIndex, Arc<str>)>,
+}
+
+/// What a new row of a status table needs beyond its state and statuses.
+#[derive(Clone, Copy)]
+pub(super) struct NewStatusRow {
+    /// The job's id.
+    pub(super) id: JobId,
+    /// When the job was created.
+    pub(super) created: Timestamp,
+    /// The number of the job's definition.
+    pub(super) definition: i64,
 }
 
 impl StatusChange {
@@ -113,7 +135,7 @@ impl StatusChange {
     ) -> StatusChange {
         StatusChange {
             job: number,
-            created: Some((job.id(), job.origin().created, definition)),
+            new_row: Some(NewStatusRow { id: job.id(), created: job.origin().created, definition }),
             state: Some(job.state()),
             updated,
             statuses: job.graph().indices().map(|step| (step, job.status(step).into())).collect(),
@@ -129,17 +151,19 @@ impl StatusChanges {
         if is_child || (created.is_none() && record.state.is_none() && record.statuses.is_empty()) {
             return;
         }
-        let created = created
-            .zip(definition)
-            .map(|(created, definition)| (created.origin.id, created.origin.created, definition));
+        let new_row = created.zip(definition).map(|(created, definition)| NewStatusRow {
+            id: created.origin.id,
+            created: created.origin.created,
+            definition,
+        });
         let change = self.0.entry(record.job).or_insert_with(|| StatusChange {
             job: record.job,
-            created,
+            new_row,
             state: None,
-            updated: created.map_or(Timestamp::default(), |(_, created_at, _)| created_at),
+            updated: new_row.map_or(Timestamp::default(), |new_row| new_row.created),
             statuses: Vec::new(),
         });
-        change.created = change.created.or(created);
+        change.new_row = change.new_row.or(new_row);
         change.state = record.state.or(change.state);
         if record.recorded.entries.iter().any(Entry::is_change) {
             change.updated = record.recorded.at;
@@ -163,8 +187,8 @@ impl UnprojectedIds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an id. This is called before the commit, so that no reader misses the job. After a
-    /// rollback the id stays until the next projection: readers then search for it in vain.
+    /// Adds an id. Must be called before the commit, so that no reader misses the job. After a
+    /// rollback the id stays until the next projection: until then, readers search for it in vain.
     pub(super) fn add(&self, id: JobId) {
         self.lock().insert(id);
     }
@@ -173,7 +197,7 @@ impl UnprojectedIds {
         self.lock().contains(&id)
     }
 
-    /// Removes all ids, once everything is projected.
+    /// Removes all ids. Must be called only when everything is projected.
     pub(super) fn clear(&self) {
         self.lock().clear();
     }

@@ -24,11 +24,12 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
-/// Commits leave the limit of pages divided by this free, for projections and deletions.
+/// Commits leave a part of the allowed pages free, for projections and deletions: the limit divided
+/// by this.
 const COMMIT_RESERVE_DIVISOR: u32 = 8;
 
-/// The remaining jobs of partially deleted job trees, by root job. Parents come before their
-/// children. Records of these jobs are ignored.
+/// The remaining jobs of partially deleted job trees, by root job, parents before their children.
+/// New records of these jobs are ignored.
 pub(super) type PartialDeletions = HashMap<JobNumber, Vec<JobNumber>>;
 
 /// The writing end of the journal. There is one per file across all processes: it holds a lock.
@@ -47,38 +48,39 @@ pub(super) struct JournalWriter {
     pub(super) partial_deletions: PartialDeletions,
     /// The retention of each definition, by its number; `None` if the definition sets none.
     pub(super) retentions: BTreeMap<i64, Option<Millis>>,
-    /// Declared after the connection to be dropped after it: closing the watched files drops
-    /// SQLite's locks.
+    /// Declared after the connection, so that it is dropped after it: closing a watched file drops
+    /// SQLite's locks on that file.
     watch: FileWatch,
     /// Declared after the connection for the same reason.
     pub(super) shm: Option<Shm>,
     lock: FileLock,
     pub(super) reserve: Reserve,
-    /// Whether the files are not those that were opened, or must keep their bytes. Then dropping
-    /// the writer writes nothing.
+    /// Whether the files are not those that were opened, or must stay as they are because opening
+    /// failed. Then dropping the writer writes nothing.
     is_lost: bool,
     /// The highest `seq` in `entries` and `confirmed`.
     pub(super) last_seq: i64,
     pub(super) unprojected: Unprojected,
     pub(super) unprojected_ids: Arc<UnprojectedIds>,
     pub(super) confirms: PendingConfirms,
-    /// The value of `last_seq` at the last call of `write_confirms`. The next call writes the
-    /// confirms that have waited since then or longer.
+    /// The value of `last_seq` at the last call of `write_confirms` that had at most one batch of
+    /// jobs. The next call writes the confirms that have waited since then or longer.
     pub(super) confirms_written_to: i64,
     /// The most pages that the file may have; 0: no limit.
     pages_max: u32,
     /// Whether another program kept the file locked at the last attempt to write.
     pub(super) is_locked: Cell<bool>,
-    /// Why nothing can be written any more.
+    /// Why nothing can be written any more; `None` while writing is possible.
     pub(super) broken_reason: Option<String>,
 }
 
 impl JournalWriter {
-    /// Opens or creates the journal: takes the lock, verifies, migrates.
+    /// Opens or creates the journal: acquires the lock, verifies and migrates the file, and
+    /// projects what the previous process has left.
     pub(super) fn open(options: &JournalOptions) -> Result<JournalWriter, JournalError> {
         let file: Arc<str> = options.file.to_string_lossy().into();
-        let unreachable = |error| JournalError::Unreachable { file: file.to_string(), error };
-        let path = files::resolve(&options.file).map_err(unreachable)?;
+        let unreachable_error = |error| JournalError::Unreachable { file: file.to_string(), error };
+        let path = files::resolve(&options.file).map_err(unreachable_error)?;
         files::check_file(&path, &file)?;
         let lock = acquire_lock(&path, &file)?;
         let reserve = Reserve::for_journal(&path);
@@ -90,7 +92,7 @@ impl JournalWriter {
                 return Err(error);
             }
         };
-        let mut watch = FileWatch::start(&path).map_err(unreachable)?;
+        let mut watch = FileWatch::start(&path).map_err(unreachable_error)?;
         watch.poll().map_err(|loss| JournalError::Lost { file: file.to_string(), loss })?;
         let mut writer = JournalWriter {
             connection,
@@ -128,7 +130,7 @@ impl JournalWriter {
     }
 
     /// Checks that the files are still those that were opened, and acquires the lock again if its
-    /// file was removed. If the files are not the same, whatever was committed to them is lost when
+    /// file was removed. If the files are not the same, whatever is committed to them is lost when
     /// the process ends. Then the writer is marked as lost: dropping it writes nothing.
     pub(super) fn check_files(&mut self) -> Result<(), FileLoss> {
         let ensure_locked = |lock: &mut FileLock| match lock.ensure_locked() {
@@ -148,7 +150,7 @@ impl JournalWriter {
         Some(DiskUsage { main, wal: self.wal_bytes(), free })
     }
 
-    /// Returns the number after the highest in use.
+    /// Returns the number for the next new job: the one after the highest in use.
     pub(super) fn next_job_number(&mut self) -> Result<JobNumber, JournalError> {
         // `jobs` has a new job only after its projection.
         self.project()?;
@@ -167,8 +169,8 @@ impl JournalWriter {
         self.pages_max - self.pages_max / COMMIT_RESERVE_DIVISOR
     }
 
-    /// Sets the most pages that the file may have. SQLite keeps pages beyond the limit that exist
-    /// already. 0 changes nothing.
+    /// Sets the most pages that the file may have. Existing pages beyond the limit are kept. 0
+    /// changes nothing.
     pub(super) fn set_pages_max(&self, pages: u32) -> Result<(), JournalError> {
         if pages == 0 {
             return Ok(());
@@ -196,14 +198,14 @@ impl JournalWriter {
         self.set_pages_max(self.pages_max)?;
         let result = self.write_or_use_reserve(WritePurpose::FreeSpace, write);
         if let Err(error) = self.set_pages_max(self.commit_pages_max()) {
-            // The result of the write stands. The next commit may use more pages than it should.
+            // This does not undo the write. The next commit may use more pages than it should.
             tracing::warn!(%error, "the reserve of the journal is not kept for now");
         }
         result
     }
 
-    /// Runs `write` without waiting for the disk. It must be something that is written again later
-    /// if a crash undoes it.
+    /// Runs `write` without waiting for the disk. If a crash undoes the write, something later must
+    /// write it again.
     pub(super) fn write_without_sync<T>(
         &mut self,
         write: impl FnOnce(&mut JournalWriter) -> Result<T, JournalError>,
@@ -225,8 +227,8 @@ impl JournalWriter {
     }
 
     /// Runs `write`. If it fails because of a status table, drops that table and runs `write`
-    /// again, which recreates it. If the same table fails again, it is not written until the next
-    /// start.
+    /// again, which recreates it. A table that fails again, or cannot be dropped, is not written
+    /// until the next start.
     pub(super) fn write_with_repair<T>(
         &mut self,
         mut write: impl FnMut(&mut JournalWriter) -> Result<T, WriteError>,
@@ -251,20 +253,21 @@ impl JournalWriter {
                 tracing::warn!(
                     workflow,
                     %error,
-                    "the table of statuses cannot be used: it is made anew"
+                    "the table of statuses cannot be used: it is recreated"
                 );
             } else {
                 tracing::error!(
                     workflow,
                     %error,
-                    "the table of statuses cannot be made: until the next start it is not written"
+                    "the table of statuses cannot be created: until the next start it is not \
+                     written"
                 );
                 self.status_tables.unusable.insert(table.key());
             }
         }
     }
 
-    /// Drops a status table. Returns false if the table itself prevents that.
+    /// Drops a status table. Returns false if an error of the table itself prevents that.
     fn drop_status_table(
         &mut self,
         table: &StatusTable,
@@ -285,7 +288,7 @@ impl JournalWriter {
     /// Returns all jobs that take input, parents before their children, with their open effects.
     pub(super) fn recover(&mut self) -> Result<Vec<RecoveredJob>, JournalError> {
         let (sender, job_trees) = mpsc::channel();
-        // The receiver is still there, so sending cannot fail.
+        // The receiver still exists, so sending cannot fail.
         self.for_each_job_tree(&|job_tree| drop(sender.send(job_tree)))?;
         drop(sender);
         let mut jobs: Vec<RecoveredJob> = job_trees.into_iter().flatten().collect();
@@ -293,8 +296,8 @@ impl JournalWriter {
         Ok(jobs)
     }
 
-    /// Calls `handler` with every job tree that takes input. Each CPU core rebuilds a part of the
-    /// job trees on a thread of its own.
+    /// Calls `handler` with the jobs of every job tree that take input. The job trees are split
+    /// into partitions, up to one for each CPU core, which threads rebuild in parallel.
     pub(super) fn for_each_job_tree(
         &mut self,
         handler: JobTreeHandler<'_>,
@@ -303,10 +306,10 @@ impl JournalWriter {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let JobPartitions { mut jobs, definitions } =
             JobPartitions::from_rows(&self.rows(), cores)?;
-        let first_part = jobs.pop().expect("there is at least one part");
+        let own_partition = jobs.pop().expect("there is at least one partition");
         let (path, file, is_projected) = (&self.path, &*self.file, self.is_all_projected());
         std::thread::scope(|scope| {
-            let spawn_part = |jobs: Vec<JobRow>| {
+            let spawn_partition = |jobs: Vec<JobRow>| {
                 let definitions = definitions.clone();
                 scope.spawn(move || {
                     let connection =
@@ -315,8 +318,8 @@ impl JournalWriter {
                     recover::recover_job_trees(&rows, jobs, definitions, handler)
                 })
             };
-            let threads: Vec<_> = jobs.into_iter().map(spawn_part).collect();
-            recover::recover_job_trees(&self.rows(), first_part, definitions.clone(), handler)?;
+            let threads: Vec<_> = jobs.into_iter().map(spawn_partition).collect();
+            recover::recover_job_trees(&self.rows(), own_partition, definitions.clone(), handler)?;
             for thread in threads {
                 thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;
             }
@@ -347,20 +350,25 @@ impl JournalWriter {
 
     /// Returns an error if nothing can be written any more, as after an I/O error.
     pub(super) fn check_not_broken(&self) -> Result<(), JournalError> {
-        let broken = |what: &String| JournalError::Failed {
-            file: self.file.to_string(),
-            what: what.clone(),
-            remedy: Remedy::Exit,
-        };
-        self.broken_reason.as_ref().map_or(Ok(()), |what| Err(broken(what)))
+        match &self.broken_reason {
+            Some(reason) => Err(JournalError::Failed {
+                file: self.file.to_string(),
+                problem: reason.clone(),
+                remedy: Remedy::Exit,
+            }),
+            None => Ok(()),
+        }
     }
 
-    /// Converts an error of a write. It records whether another program keeps the file locked.
+    /// Converts an error of a write. Records whether another program keeps the file locked, unless
+    /// the disk is full.
     pub(super) fn to_journal_error(&self, error: rusqlite::Error) -> JournalError {
         if is_write_failure(&error) && self.reserve.is_disk_full() {
             return JournalError::Failed {
                 file: self.file.to_string(),
-                what: format!("{error}. It needs room: on its disk, or by its user's quota"),
+                problem: format!(
+                    "{error}. It needs room on its disk, or a larger quota for its user"
+                ),
                 remedy: Remedy::WaitForSpace,
             };
         }
@@ -370,7 +378,7 @@ impl JournalWriter {
     }
 }
 
-/// Opens the file, and allocates the blocks of its `-shm` if SQLite does not do so itself.
+/// Opens the file, and allocates the blocks of its `-shm` if SQLite does not do so itself (`shm`).
 fn open_connection(
     path: &Path,
     options: &JournalOptions,
@@ -380,7 +388,7 @@ fn open_connection(
     let Some(shm) = shm else { return schema::open(path, options, file) };
     let no_space_error = || JournalError::Failed {
         file: file.to_owned(),
-        what: "no room on its disk for SQLite's -shm".to_owned(),
+        problem: "no room on its disk for SQLite's -shm".to_owned(),
         remedy: Remedy::WaitForSpace,
     };
     if reserve.is_short_of(shm::EXTRA_BYTES) {
@@ -446,8 +454,8 @@ impl Drop for JournalWriter {
     }
 }
 
-/// Lets tests make a write or a commit fail: the action `full` as on a full disk, any other action
-/// as on a broken disk.
+/// Fails if a test has configured the failpoint `name`: with the action `full` as on a full disk,
+/// with any other action as on a broken disk.
 pub(super) fn hit_fail_point(name: &'static str) -> rusqlite::Result<()> {
     let code = match faults::hit(name).as_deref() {
         None => return Ok(()),

@@ -100,7 +100,7 @@ impl JournalActor {
         if doubt.mark_reported() {
             return;
         }
-        let jobs = self.store.count_ended(now, self.default_retention()).ok();
+        let jobs = self.store.count_expired(now, self.default_retention()).ok();
         if let Some(doubt) = &self.deletions.clock_doubt {
             doubt.report(jobs);
         }
