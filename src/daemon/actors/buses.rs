@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The buses of a process, by their keys.
 pub struct Buses {
-    /// The name of the bus of all workflows and steps that name none.
+    /// The name of the bus of workflows and steps that name no bus.
     default_bus: Arc<str>,
     /// The kinds of the buses in the settings, by their names.
     kinds: BTreeMap<Arc<str>, BusKind>,
@@ -63,12 +63,13 @@ impl Buses {
         self.replies_first.get(bus).copied().unwrap_or_default()
     }
 
+    /// Returns whether a bus has virtual hosts. A bus that the settings do not have may have them.
     fn has_vhosts(&self, bus: &str) -> bool {
         self.kinds.get(bus).is_none_or(|kind| kind.capabilities().has_vhosts)
     }
 
-    /// Returns the key of a bus; `None`: of the default bus. The virtual host is part of the key
-    /// only if the bus has virtual hosts.
+    /// Returns the key of the bus with a name, or of the default bus for `None`. The virtual host is
+    /// part of the key only if the bus has virtual hosts.
     pub fn resolve(&self, bus: Option<&Arc<str>>, vhost: &str) -> BusKey {
         let bus = bus.unwrap_or(&self.default_bus).clone();
         let vhost = if self.has_vhosts(&bus) { vhost } else { "" };
@@ -85,7 +86,8 @@ impl Buses {
         self.resolve(step.bus.as_ref(), &definition.vhost)
     }
 
-    /// Returns the bus with the reply queue of a caller.
+    /// Returns the bus with the reply queue of a caller. A caller that names no bus is on the bus of
+    /// the workflow.
     pub fn bus_of_caller(&self, definition: &Definition, caller: &Caller) -> BusKey {
         self.resolve(caller.bus.as_ref().or(definition.bus.as_ref()), &definition.vhost)
     }
@@ -101,7 +103,7 @@ impl Buses {
         key.name == *bus && (*key.vhost == *definition.vhost || !self.has_vhosts(bus))
     }
 
-    /// Finds a bus that the workflow needs and that was not started.
+    /// Finds a bus that the workflow needs and that was not started; `None`: all are started.
     pub fn find_missing(&self, definition: &Definition) -> Option<BusKey> {
         let step_buses = definition.sending_steps().map(|step| self.bus_of_step(definition, step));
         std::iter::once(self.bus_of_workflow(definition))

@@ -1,5 +1,5 @@
-//! The buses of a job's steps: whether replies can be unread on them, which messages they have
-//! confirmed, and what happens if a queue is missing.
+//! The buses of a job's steps: whether replies on them may be unread, which messages they have
+//! confirmed, and what follows if a queue is missing.
 
 use super::{JobActor, JobEnv};
 use crate::actors::completion_latch::CompletionLatch;
@@ -9,9 +9,9 @@ use engine::{Input, StepIndex, UnreadReplies};
 use std::sync::Arc;
 
 impl JobActor {
-    /// Returns the steps whose timeouts are suspended, each with a time. For attempts that began
-    /// before that time, the reply may be unread in the reply queue of the bus, or the message may
-    /// be unsent because the disk was full.
+    /// Returns the steps whose timeouts are suspended, each with a time. If the attempt began before
+    /// that time, its reply may be unread in the reply queue of the bus, or its message may be
+    /// unsent because the disk was full.
     pub(super) fn unread_replies(&self) -> UnreadReplies {
         let Some(job) = self.job() else { return UnreadReplies::new() };
         let JobEnv { buses, health, unsent_grace, .. } = &*self.env;
@@ -19,8 +19,8 @@ impl JobActor {
             let step = job.graph().step(index);
             let bus = buses.bus_of_step(job.definition(), step);
             let unread_before = health.replies_unread_before(&bus, buses.replies_first(&bus.name));
-            // A message that was to be sent since the bus disconnected is unsent, so it has no
-            // reply.
+            // The bus has not sent the message of an attempt that began after it disconnected. So
+            // there is no reply to it, and the attempt can time out.
             let disconnected_since = job
                 .step(index)
                 .is_waiting_for_start()
@@ -39,7 +39,7 @@ impl JobActor {
             .collect()
     }
 
-    /// Dispatches the steps whose messages were in the missing queue again. `done` is dropped after
+    /// Dispatches again the steps whose messages were in the missing queue. `done` is dropped after
     /// the commit.
     pub(super) fn handle_queue_missing(&mut self, queue: &Address, done: Arc<CompletionLatch>) {
         let steps: Vec<StepIndex> = self.confirmed_steps_in_queue(queue).collect();

@@ -1,5 +1,5 @@
-//! Broadcasts: inputs for every job, in batches. The next batch is sent after the commit of all
-//! that the jobs of the last one have decided. So other inputs wait behind one batch at most.
+//! Broadcasts: inputs for every job, in batches. Each batch is sent only after the commit of what the
+//! jobs of the last batch have decided. So other inputs wait behind at most one batch.
 
 use super::Router;
 use crate::actors::completion_latch::CompletionLatch;
@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 const JOBS_PER_BATCH: usize = 1_000;
 
 impl Router {
-    /// Sends an input to all jobs that take input now, in the order of their creation, and then to
-    /// the passivated jobs whose definition uses the queue, which are activated for it. Runs
+    /// Sends an input to all jobs that take input now, in the order of their creation. Passivated
+    /// jobs whose definition uses the queue follow, and are activated for the input. Calls
     /// `on_completion` once all jobs have dropped the latch in their input.
     pub(super) fn broadcast(
         &self,
