@@ -1,5 +1,5 @@
-//! Admits calls before their bodies are read. Checks the token, the host name (against DNS rebinding)
-//! and that no browser has sent the call, and limits the size of the body.
+//! Admits calls before their bodies are read. Checks the token, the host name (against DNS
+//! rebinding) and that no browser has sent the call, and limits the size of the body.
 
 use super::call_metrics;
 use super::connection::Peer;

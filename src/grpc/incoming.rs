@@ -194,8 +194,8 @@ impl IncomingBody {
         let _ = self.permits.send(permit);
     }
 
-    /// Polls for bytes that were received and can be forwarded. Returns `None` if more bytes must be
-    /// received first.
+    /// Polls for bytes that were received and can be forwarded. Returns `None` if more bytes must
+    /// be received first.
     fn poll_forward(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             match std::mem::replace(&mut self.state, IncomingState::Head(BytesMut::new())) {
@@ -286,8 +286,8 @@ fn over_budget() -> Status {
     )
 }
 
-/// Parses the receipt of a reply from the first bytes of its message; `None`: it is no reply, or the
-/// receipt is not within these bytes.
+/// Parses the receipt of a reply from the first bytes of its message; `None`: it is no reply, or
+/// the receipt is not within these bytes.
 fn parse_receipt(payload_start: &[u8]) -> Option<String> {
     // The field numbers in `proto/workers.proto`.
     const REPLY: u32 = 3;

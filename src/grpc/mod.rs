@@ -46,7 +46,8 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
 /// `u32`.
 const STREAMS_MAX: usize = 1 << 28;
 
-/// How long a client may take to acknowledge a keep-alive ping. This is the default of gRPC clients.
+/// How long a client may take to acknowledge a keep-alive ping. This is the default of gRPC
+/// clients.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The largest metadata of a call, in bytes. This is the default limit of gRPC clients.
@@ -152,8 +153,8 @@ async fn run(
     }
 }
 
-/// Reports readiness to the health service until the server stops. Then waits for `CLOSE_TIMEOUT`, so
-/// that the last responses are sent, and returns.
+/// Reports readiness to the health service until the server stops. Then waits for `CLOSE_TIMEOUT`,
+/// so that the last responses are sent, and returns.
 async fn report_health(
     api: Arc<ApiState>,
     reporter: tonic_health::server::HealthReporter,
@@ -179,8 +180,8 @@ async fn report_health(
 }
 
 impl GrpcServer {
-    /// Stops the server. Workers with a session are notified first, and may still reply for the time
-    /// of the setting `grpc.drain`.
+    /// Stops the server. Workers with a session are notified first, and may still reply for the
+    /// time of the setting `grpc.drain`.
     pub async fn stop(self) {
         let GrpcServer { arbiter, phase, streams, mut ended, api, .. } = self;
         // An error of `send` means that the server has already ended.
@@ -193,7 +194,8 @@ impl GrpcServer {
         // The server should end on its own after `CLOSE_TIMEOUT`.
         let _ = tokio::time::timeout(2 * CLOSE_TIMEOUT, &mut ended).await;
         arbiter.stop();
-        // The thread has no work left. Joining it may block, so a thread for blocking tasks does it.
+        // The thread has no work left. Joining it may block, so a thread for blocking tasks does
+        // it.
         let _ = actix_rt::task::spawn_blocking(move || arbiter.join()).await;
     }
 }

@@ -1,6 +1,6 @@
-//! Tracks the outbound messages of a call. Each holds its memory permit until its last byte has been
-//! sent to the worker. Handing the message over to HTTP/2 is not enough, because HTTP/2 buffers what
-//! a worker does not read.
+//! Tracks the outbound messages of a call. Each holds its memory permit until its last byte has
+//! been sent to the worker. Handing the message over to HTTP/2 is not enough, because HTTP/2
+//! buffers what a worker does not read.
 
 use super::connection::Peer;
 use base::budget::Permit;
@@ -75,8 +75,8 @@ impl OutboundTracker {
         self.0.released.load(Ordering::Relaxed)
     }
 
-    /// Waits until all messages have been sent. Closes the connection, if it is known, once none was
-    /// sent for `timeout`.
+    /// Waits until all messages have been sent. Closes the connection, if it is known, once none
+    /// was sent for `timeout`.
     pub(super) async fn wait_until_sent(self, peer: Option<Peer>, timeout: Duration) {
         while self.is_pending() {
             let released_before = self.released_count();

@@ -1,5 +1,5 @@
-//! Probes whether workers can connect over gRPC. It connects to the port as a worker does, and makes
-//! calls without side effects.
+//! Probes whether workers can connect over gRPC. It connects to the port as a worker does, and
+//! makes calls without side effects.
 
 use super::admission::SERVICE_NAME;
 use bytes::{Buf, Bytes};
@@ -93,8 +93,8 @@ async fn send_calls(
     driver.abort();
     let ((health_status, message), (worker_status, _)) = responses?;
     let is_serving = health_status.code() == Code::Ok && message.ends_with(SERVING_RESPONSE);
-    // The call also fails if it is admitted, because its request has no receipt. But then its code is
-    // another one.
+    // The call also fails if it is admitted, because its request has no receipt. But then its code
+    // is another one.
     let is_refused = matches!(worker_status.code(), Code::Unauthenticated | Code::PermissionDenied);
     let admission = if is_refused { Err(worker_status.message().to_owned()) } else { Ok(()) };
     Ok(ProbeResult { is_serving, admission })

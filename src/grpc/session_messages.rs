@@ -29,11 +29,11 @@ pub(super) struct SessionMessage {
 /// What dropping a message does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DropAction {
-    /// Returns it to its queue without counting the delivery, because it was not sent to the worker,
-    /// or the worker closed the stream in order.
+    /// Returns it to its queue without counting the delivery, because it was not sent to the
+    /// worker, or the worker closed the stream in order.
     Release,
-    /// Returns it to its queue and counts the delivery, as when a lease expires, because it may have
-    /// made the worker crash.
+    /// Returns it to its queue and counts the delivery, as when a lease expires, because it may
+    /// have made the worker crash.
     Requeue,
     /// Does nothing, because it is settled or its lease has ended already.
     Nothing,
@@ -76,7 +76,8 @@ impl Drop for SessionMessage {
     fn drop(&mut self) {
         let SessionMessage { id, delivery, lease_queue, revocations, on_drop, .. } = self;
         let session = Some(&*revocations);
-        // An error means that its lease or its attempt has ended, or another session has adopted it.
+        // An error means that its lease or its attempt has ended, or another session has adopted
+        // it.
         let _ = match on_drop {
             DropAction::Release => lease_queue.release(id, *delivery, session),
             DropAction::Requeue => {

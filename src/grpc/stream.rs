@@ -1,5 +1,6 @@
-//! Serves the stream of a worker. One stream is one session. The worker sends credit and replies, and
-//! receives messages and revocations. When the stream ends, its messages return to their queues.
+//! Serves the stream of a worker. One stream is one session. The worker sends credit and replies,
+//! and receives messages and revocations. When the stream ends, its messages return to their
+//! queues.
 
 mod backlog;
 mod requests;
@@ -159,7 +160,8 @@ struct WorkerStream {
     outbound: OutboundSender,
     /// How many more messages may be leased for the worker.
     credit: u32,
-    /// One receive for each queue, while the worker has credit and the backlog is not full for long.
+    /// One receive for each queue, while the worker has credit and the backlog is not full for
+    /// long.
     receives: FuturesUnordered<PendingReceive>,
     messages: SessionMessages,
     /// The active requests that settle a message. They complete even if the stream ends.
@@ -498,8 +500,8 @@ impl WorkerStream {
         }));
     }
 
-    /// Starts a check whether the attempts of the worker's messages have ended. The lease queue revokes
-    /// most of these messages at once, but not after a reply that an operator gives.
+    /// Starts a check whether the attempts of the worker's messages have ended. The lease queue
+    /// revokes most of these messages at once, but not after a reply that an operator gives.
     fn check_attempts(&mut self) {
         if self.is_checking || self.messages.is_empty() {
             return;

@@ -1,7 +1,7 @@
 //! The archive: it looks up jobs that take no input, and rebuilds jobs from the journal. It reads
-//! the journal on a thread of its own, so that a slow read delays only other requests to the archive.
-//! Before it rebuilds jobs, it waits for a barrier: the commit of all records that were appended
-//! before.
+//! the journal on a thread of its own, so that a slow read delays only other requests to the
+//! archive. Before it rebuilds jobs, it waits for a barrier: the commit of all records that were
+//! appended before.
 
 use super::fatal::FatalReporter;
 use super::health::Health;
@@ -82,8 +82,8 @@ enum RebuildRequest {
     Supervisor(JobNumber),
 }
 
-/// The most jobs that one read rebuilds, because other requests wait for the read. A passivated tree
-/// is always read as a whole.
+/// The most jobs that one read rebuilds, because other requests wait for the read. A passivated
+/// tree is always read as a whole.
 const JOBS_PER_READ: usize = 200;
 
 impl Archive {
@@ -121,8 +121,8 @@ impl Archive {
         self.send_to_router(id, creation.map(LookupResult::Creation));
     }
 
-    /// Rebuilds the requested jobs after a barrier. Jobs that are requested while it is pending wait
-    /// for the next barrier.
+    /// Rebuilds the requested jobs after a barrier. Jobs that are requested while it is pending
+    /// wait for the next barrier.
     fn rebuild(&mut self, ctx: &mut Context<Self>) {
         let is_idle = self.requests.is_empty() && self.trees.is_empty();
         if is_idle || std::mem::replace(&mut self.is_barrier_pending, true) {

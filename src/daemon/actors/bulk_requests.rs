@@ -69,8 +69,8 @@ impl BulkRedispatch {
     }
 }
 
-/// A scan that counts the steps that have waited for at least `min_wait`, by queue. Jobs share it in
-/// an [`Arc`]. The result is sent when it is dropped.
+/// A scan that counts the steps that have waited for at least `min_wait`, by queue. Jobs share it
+/// in an [`Arc`]. The result is sent when it is dropped.
 pub struct QueueScan {
     pub(super) bus: BusKey,
     pub(super) min_wait: Duration,

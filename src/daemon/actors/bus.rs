@@ -180,8 +180,8 @@ fn notify_confirmed(env: &BusEnv, confirm_token: ConfirmToken) {
     send_to_job(env, job, JobInput::MessageUpdate { job_created: created, input });
 }
 
-/// Sends an input to a job. If the job has no route, it may be passivated, so the input is sent to the
-/// router.
+/// Sends an input to a job. If the job has no route, it may be passivated, so the input is sent to
+/// the router.
 fn send_to_job(env: &BusEnv, id: JobId, input: JobInput) {
     match env.routes.find(id) {
         Some(job) => job.send(input),

@@ -65,8 +65,8 @@ pub struct BusOptions {
 pub type BusProvider =
     Arc<dyn Fn(&Settings, &BusKey, BusOptions) -> Result<BusFactory, StartError> + Send + Sync>;
 
-/// The gate of a bus. The bus is created when the gate is dropped, so that no delivery arrives before
-/// the recovered jobs, the workflows and the bus itself can be found.
+/// The gate of a bus. The bus is created when the gate is dropped, so that no delivery arrives
+/// before the recovered jobs, the workflows and the bus itself can be found.
 pub(super) type StartGate = std::sync::mpsc::Sender<()>;
 
 /// The other end of a gate, on which the thread of the bus waits.
@@ -277,7 +277,8 @@ pub fn service_client(settings: &Settings, key: BusKey) -> Result<EndpointClient
     })
 }
 
-/// Converts the settings of an endpoint. What they leave out follows from the section of push buses.
+/// Converts the settings of an endpoint. What they leave out follows from the section of push
+/// buses.
 fn to_endpoint(settings: &EndpointSettings, push: &PushSection) -> Endpoint {
     let headers = settings.headers.iter().map(|(name, value)| (name.clone(), value.0.clone()));
     Endpoint {
@@ -307,8 +308,8 @@ pub(super) fn event_topic_factory(
     Ok(Some(Box::new(move |sink| Box::new(connector.connect(sink)))))
 }
 
-/// Returns the buses that `used_definitions` need, each with the queues that it serves: the queues of
-/// their steps, and a call queue for each loaded workflow.
+/// Returns the buses that `used_definitions` need, each with the queues that it serves: the queues
+/// of their steps, and a call queue for each loaded workflow.
 pub(super) fn queues_by_bus<'a>(
     buses: &Buses,
     loaded: &Definitions,
@@ -344,8 +345,8 @@ pub(super) fn queues_by_bus<'a>(
                 let longest_timeout = bus_timeouts.entry(step.queue.clone()).or_default();
                 *longest_timeout = timeout.max(*longest_timeout);
             }
-            // The declarations of loaded workflows override those of other definitions, even if they
-            // are empty.
+            // The declarations of loaded workflows override those of other definitions, even if
+            // they are empty.
             let address = Address { bus: bus.clone(), queue: step.queue.clone() };
             if !loaded_queues.contains(&address) {
                 declare(address, &step.declared);

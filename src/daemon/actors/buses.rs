@@ -68,8 +68,8 @@ impl Buses {
         self.kinds.get(bus).is_none_or(|kind| kind.capabilities().has_vhosts)
     }
 
-    /// Returns the key of the bus with a name, or of the default bus for `None`. The virtual host is
-    /// part of the key only if the bus has virtual hosts.
+    /// Returns the key of the bus with a name, or of the default bus for `None`. The virtual host
+    /// is part of the key only if the bus has virtual hosts.
     pub fn resolve(&self, bus: Option<&Arc<str>>, vhost: &str) -> BusKey {
         let bus = bus.unwrap_or(&self.default_bus).clone();
         let vhost = if self.has_vhosts(&bus) { vhost } else { "" };
@@ -86,8 +86,8 @@ impl Buses {
         self.resolve(step.bus.as_ref(), &definition.vhost)
     }
 
-    /// Returns the bus with the reply queue of a caller. A caller that names no bus is on the bus of
-    /// the workflow.
+    /// Returns the bus with the reply queue of a caller. A caller that names no bus is on the bus
+    /// of the workflow.
     pub fn bus_of_caller(&self, definition: &Definition, caller: &Caller) -> BusKey {
         self.resolve(caller.bus.as_ref().or(definition.bus.as_ref()), &definition.vhost)
     }

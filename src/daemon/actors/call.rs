@@ -1,9 +1,10 @@
 //! Calls: messages on the workflows' queues, each of which asks for a job
 //! (docs/worker-protocol.md).
 //!
-//! A call is acknowledged after the commit of its job and its caller. A refused call is acknowledged
-//! once the broker has confirmed the refusal. While the manager accepts no jobs, calls wait in the
-//! router, unacknowledged. The prefetch bounds their number, and further calls wait in the broker.
+//! A call is acknowledged after the commit of its job and its caller. A refused call is
+//! acknowledged once the broker has confirmed the refusal. While the manager accepts no jobs, calls
+//! wait in the router, unacknowledged. The prefetch bounds their number, and further calls wait in
+//! the broker.
 
 use bus::Acknowledger;
 use engine::{Caller, CorrelationId, Definition, Job, JobId, Message, TraceContext};
@@ -38,8 +39,8 @@ pub(super) enum CallSource {
 }
 
 impl Call {
-    /// Returns the call with its source verified by the job of the step. A false claim makes the call
-    /// external.
+    /// Returns the call with its source verified by the job of the step. A false claim makes the
+    /// call external.
     pub(super) fn verified_by(self, job: &Job) -> Call {
         let source = match &self.source {
             CallSource::Unverified(sender, attempt)

@@ -172,9 +172,9 @@ fn caller_from(bus: &Arc<str>, delivery: &Delivery) -> Option<Caller> {
     })
 }
 
-/// Returns the source that the message claims. It claims to be sent by a step if it names a step and
-/// this manager's reply queue, and has the id of that step's message. Because the job's id follows
-/// from the message's id, an attempt starts at most one job.
+/// Returns the source that the message claims. It claims to be sent by a step if it names a step
+/// and this manager's reply queue, and has the id of that step's message. Because the job's id
+/// follows from the message's id, an attempt starts at most one job.
 fn source_from(delivery: &Delivery, own_reply_queue: Option<&str>) -> CallSource {
     let claimed_source = || {
         let (correlation_id, message_id) =
@@ -213,8 +213,8 @@ fn job_id_from(definition: &Definition, delivery: &Delivery) -> JobId {
     let (name, message_id) = (definition.full_name(), or_empty(&delivery.message_id));
     let correlation_id = or_empty(&delivery.correlation_id);
     let reply_to = or_empty(&delivery.reply_to);
-    // Only the hyphenated form is parsed. For a message id in another form of a UUID, the job's id is
-    // derived, as it was in earlier versions: a redelivery must find the same job.
+    // Only the hyphenated form is parsed. For a message id in another form of a UUID, the job's id
+    // is derived, as it was in earlier versions: a redelivery must find the same job.
     if let Some(id) = JobId::parse_hyphenated(&message_id) {
         return id;
     }

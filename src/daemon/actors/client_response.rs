@@ -205,8 +205,8 @@ impl RequestError {
         ))
     }
 
-    /// Returns the error that a job of `bytes` bytes would exceed the memory limit of jobs, of which
-    /// `used_bytes` are used.
+    /// Returns the error that a job of `bytes` bytes would exceed the memory limit of jobs, of
+    /// which `used_bytes` are used.
     pub fn memory_full(used_bytes: usize, limit_bytes: usize, bytes: usize) -> RequestError {
         RequestError::Overloaded(format!(
             "jobs under way hold {used_bytes} bytes of memory, and one of {bytes} bytes more would \

@@ -165,8 +165,8 @@ pub enum JobInput {
     Call(Call),
     /// A call claims to come from one of this job's steps: the job checks the claim.
     VerifyCall(Call),
-    /// A client cancels the job, in the name of a principal if it has a token. If the job has ended,
-    /// the response is its state.
+    /// A client cancels the job, in the name of a principal if it has a token. If the job has
+    /// ended, the response is its state.
     Cancel(Option<Arc<str>>, ResponseSender<OperationResponse>),
     /// A client erases the job, if it has ended.
     Erase(ResponseSender<Erased>),

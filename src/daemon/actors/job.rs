@@ -424,8 +424,8 @@ impl JobActor {
         }
     }
 
-    /// Converts an effect of the engine into what is sent after the commit; `None`: there is no job,
-    /// or the caller to answer is not known any more.
+    /// Converts an effect of the engine into what is sent after the commit; `None`: there is no
+    /// job, or the caller to answer is not known any more.
     fn to_outgoing(&self, effect: Effect, now: Timestamp) -> Option<Outgoing> {
         let job = self.job()?;
         Some(match effect {

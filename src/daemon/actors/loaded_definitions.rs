@@ -1,4 +1,5 @@
-//! The loaded definitions, which new jobs run. A reload replaces them, but running jobs keep theirs.
+//! The loaded definitions, which new jobs run. A reload replaces them, but running jobs keep
+//! theirs.
 
 use super::inputs::Definitions;
 use crate::telemetry::Metrics;

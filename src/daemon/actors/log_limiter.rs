@@ -13,8 +13,8 @@ pub struct KeyedRateLimiter(Mutex<BTreeMap<&'static str, tokio::time::Instant>>)
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl KeyedRateLimiter {
-    /// Returns whether a line of this kind may be logged now. If so, the caller must log it: the next
-    /// one may be logged only after the interval.
+    /// Returns whether a line of this kind may be logged now. If so, the caller must log it: the
+    /// next one may be logged only after the interval.
     pub fn may_log(&self, kind: &'static str) -> bool {
         // The monotonic clock is used, because nothing would be logged for long if the wall clock
         // were set back.

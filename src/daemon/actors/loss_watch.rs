@@ -47,8 +47,8 @@ const REDISPATCH_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
 /// The settings of the loss detection of a bus.
 pub(super) struct LossSettings {
-    /// The observation time: only steps that have waited this long are counted, and samples are kept
-    /// this long.
+    /// The observation time: only steps that have waited this long are counted, and samples are
+    /// kept this long.
     pub(super) lost_after: Duration,
     /// The reply queue of the bus.
     pub(super) reply_queue: String,
@@ -125,8 +125,8 @@ impl LossWatch {
             }
             Ok(depths) => self.add_sample(now, depths),
         }
-        // The steps are counted at each sample, because a step has waited since the first count that
-        // has seen it.
+        // The steps are counted at each sample, because a step has waited since the first count
+        // that has seen it.
         let waiting_by_queue = count_waiting(env, bus, lost_after).await?;
         let losses = self.find_losses(clock::timer_now(), &waiting_by_queue);
         for queue in env.queue_losses.replace(&env.metrics, bus, &losses) {
@@ -253,8 +253,8 @@ async fn count_waiting(
             *waiting_by_queue.entry(queue).or_default() += count;
         }
     }
-    // A job that was passivated after this function began may have been counted above, so it is left
-    // out here.
+    // A job that was passivated after this function began may have been counted above, so it is
+    // left out here.
     env.routes.for_each_passivated_wait(|_, passivated_at, definition, wait| {
         let has_waited = wait
             .waiting_since

@@ -3,8 +3,8 @@
 //!
 //! `send` is for inputs whose number is bounded by their cause: deliveries by the prefetch, child
 //! jobs by the window, inspections and operations of clients by the concurrent requests of the API
-//! (`http.connections_max`), and forwarded inputs by the mailbox from which they come. `try_send` is
-//! for all others: it applies back-pressure, and returns the input if the mailbox is full.
+//! (`http.connections_max`), and forwarded inputs by the mailbox from which they come. `try_send`
+//! is for all others: it applies back-pressure, and returns the input if the mailbox is full.
 
 use crate::telemetry::Metrics;
 use actix::dev::channel::{AddressReceiver, channel};
@@ -155,8 +155,8 @@ impl<A: MailboxActor> Inbox<A> {
 }
 
 impl<I: Send + 'static> Mailbox<I> {
-    /// Sends an input whose number is bounded by its cause, whatever the depth of the mailbox. If the
-    /// actor has stopped, the input is dropped, which requeues a delivery.
+    /// Sends an input whose number is bounded by its cause, whatever the depth of the mailbox. If
+    /// the actor has stopped, the input is dropped, which requeues a delivery.
     #[allow(
         clippy::disallowed_methods,
         reason = "only a mailbox calls do_send: it counts the inputs, which do_send does not limit"

@@ -403,8 +403,8 @@ impl Manager {
                 "not everything was finished within shutdown.grace: the next start resumes it"
             );
         }
-        // The readers are closed before the journal, because its last checkpoint is complete only if
-        // nothing reads the `-wal`.
+        // The readers are closed before the journal, because its last checkpoint is complete only
+        // if nothing reads the `-wal`.
         let (reader, timeout) = (self.core.reader.clone(), grace.saturating_sub(started.elapsed()));
         let close =
             actix_rt::task::spawn_blocking(move || reader.close("the manager stops", timeout));

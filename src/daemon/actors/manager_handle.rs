@@ -189,8 +189,8 @@ impl ManagerHandle {
         })
     }
 
-    /// Requests an operation on a job. The future resolves after the commit. The request is sent when
-    /// this is called, not when the future is awaited.
+    /// Requests an operation on a job. The future resolves after the commit. The request is sent
+    /// when this is called, not when the future is awaited.
     pub fn operate<R: Into<OperationRequest>>(
         &self,
         id: JobId,

@@ -104,8 +104,8 @@ impl JobMemory {
         self.pending.load(Ordering::Relaxed) == 0 && self.fits(bytes)
     }
 
-    /// Returns whether `bytes` more bytes are within the limit. If no job is in memory, any number of
-    /// bytes is.
+    /// Returns whether `bytes` more bytes are within the limit. If no job is in memory, any number
+    /// of bytes is.
     pub fn fits(&self, bytes: usize) -> bool {
         let (used, bytes) = (self.used_bytes(), bytes.min(self.limit_parts(ADMISSION_PARTS_MAX)));
         used == 0 || used.saturating_add(bytes) <= self.limit_bytes

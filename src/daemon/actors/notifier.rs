@@ -28,8 +28,8 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Creates the actor. It creates the topic when it starts, on its own thread. If `topic_factory`
-    /// is `None`, there is no topic.
+    /// Creates the actor. It creates the topic when it starts, on its own thread. If
+    /// `topic_factory` is `None`, there is no topic.
     pub fn new(
         event_hub: Arc<EventHub>,
         metrics: Metrics,
@@ -52,7 +52,8 @@ impl Notifier {
                 }
             }
             NotifierInput::Close(mut answer) => {
-                // Without a topic there is nothing to wait for. Dropping the sender wakes the receiver.
+                // Without a topic there is nothing to wait for. Dropping the sender wakes the
+                // receiver.
                 let Some(topic) = self.topic.take() else { return };
                 let close = topic.close();
                 let close_until_dropped = async move {
@@ -78,8 +79,8 @@ fn to_message(event: &Event) -> EventMessage {
     }
 }
 
-/// Returns the routing key `<workflow>.<job|step>.<action>`. Dots in the workflow's full name, which
-/// come from a virtual host, are replaced by `_`. A key that is too long loses its beginning.
+/// Returns the routing key `<workflow>.<job|step>.<action>`. Dots in the workflow's full name,
+/// which come from a virtual host, are replaced by `_`. A key that is too long loses its beginning.
 fn routing_key(event: &Event) -> String {
     let suffix = format!(".{}", event.name());
     let workflow = event.workflow.replace('.', "_");

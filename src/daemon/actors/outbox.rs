@@ -63,10 +63,10 @@ impl Outbox {
 }
 
 impl Outgoing {
-    /// Converts the effect to the one to send if the job was deleted before the commit; `None`: none
-    /// is sent. The decision is not in the journal, so it must have no effects. Only earlier
-    /// messages are still withdrawn, and clients get their responses. `is_replaced`: another job has
-    /// the id by now.
+    /// Converts the effect to the one to send if the job was deleted before the commit; `None`:
+    /// none is sent. The decision is not in the journal, so it must have no effects. Only earlier
+    /// messages are still withdrawn, and clients get their responses. `is_replaced`: another job
+    /// has the id by now.
     pub fn after_deletion(self, is_replaced: bool) -> Option<Outgoing> {
         match self {
             Outgoing::ReleaseLatch(_) => Some(self),

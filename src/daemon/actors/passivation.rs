@@ -1,4 +1,4 @@
-//! Passivated jobs: they have not ended, but only the journal holds their state. The manager keeps a
+//! Passivated jobs: they take input, but only the journal holds their state. The manager keeps a
 //! summary of each, such as its id and when something in it is due. When an input for it arrives or
 //! something in it is due, the job is activated: rebuilt from the journal.
 //!

@@ -5,8 +5,8 @@
 //! notify the manager: a message that is published to a missing queue is returned, but a step that
 //! waits publishes nothing.
 //!
-//! A queue on which no step waits is not checked. It has lost no message, and its worker may want to
-//! declare it again with other properties.
+//! A queue on which no step waits is not checked. It has lost no message, and its worker may want
+//! to declare it again with other properties.
 
 use super::bulk_requests::{JOBS_AT_ONCE, OldestWaits, WaitingStep};
 use super::bus_env::BusEnv;
@@ -36,8 +36,8 @@ pub(super) async fn watch(env: Arc<BusEnv>, bus: BusKey) {
     let mut interval = CHECK_INTERVAL;
     loop {
         tokio::time::sleep(interval).await;
-        // Without a connection, queues cannot be checked. Each new connection begins with a check of
-        // all queues.
+        // Without a connection, queues cannot be checked. Each new connection begins with a check
+        // of all queues.
         if matches!(env.health.bus(&bus), None | Some(BusState::Disconnected { .. })) {
             continue;
         }

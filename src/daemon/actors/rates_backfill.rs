@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// `-wal`.
 const ROWS_PER_READ: u32 = 10_000;
 
-/// The most creations that are read, and the most ends. If there are more creations, only the newest
-/// are read. The ends are read workflow by workflow until the limit is reached.
+/// The most creations that are read, and the most ends. If there are more creations, only the
+/// newest are read. The ends are read workflow by workflow until the limit is reached.
 const ROWS_MAX: u32 = 2_000_000;
 
 /// The source and the target of the backfill.
@@ -62,8 +62,8 @@ fn read_journal(backfill: &RatesBackfill) -> Result<u32, JournalError> {
                 }
             })?;
         match next_cursor {
-            // The rows are in the order of creation, the newest first. If no row of a page is recent,
-            // no older row is, unless the clock was set.
+            // The rows are in the order of creation, the newest first. If no row of a page is
+            // recent, no older row is, unless the clock was set.
             Some(next_cursor) if has_recent => cursor = next_cursor,
             Some(_) | None => break,
         }

@@ -135,10 +135,10 @@ impl Router {
         }
     }
 
-    /// Notifies every job that a queue is missing. The journal answers `handled` after their commits,
-    /// and only then the bus declares the queue. If it did so earlier, a crash in between could leave
-    /// a declared queue without its messages, which the journal still has as confirmed and does not
-    /// send again.
+    /// Notifies every job that a queue is missing. The journal answers `handled` after their
+    /// commits, and the bus declares the queue only then. If it did so earlier, a crash in between
+    /// could leave an empty queue whose messages the journal still has as confirmed, so that they
+    /// would not be sent again.
     fn handle_queue_missing(
         &mut self,
         queue: &Address,
@@ -202,8 +202,8 @@ impl Router {
         job.send(JobInput::Engine { input, ack: Some(delivery.into_acknowledger()) });
     }
 
-    /// Logs a reply of an unknown type, so that someone notices a worker which sends `Error` instead
-    /// of `error`.
+    /// Logs a reply of an unknown type, so that someone notices a worker which sends `Error`
+    /// instead of `error`.
     fn log_unknown_kind(&self, kind: &str, correlation_id: &str) {
         if self.env.log_limiter.may_log("unknown_type") {
             let (kind, correlation_id) = (shorten(kind), shorten(correlation_id));

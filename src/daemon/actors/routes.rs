@@ -127,8 +127,8 @@ impl RouteTable {
         number: JobNumber,
         inputs_handled: Option<u64>,
     ) -> Option<Mailbox<JobInput>> {
-        // No input is sent concurrently: a sender holds a reference to the entry, which locks it, or
-        // is the router, which runs this code.
+        // No input is sent concurrently: a sender holds a reference to the entry, which locks it,
+        // or is the router, which runs this code.
         let is_idle = |route: &Route| {
             route.number == number
                 && inputs_handled.is_none_or(|count| route.mailbox.sent_count() == count)

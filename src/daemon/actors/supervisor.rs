@@ -21,7 +21,8 @@ use journal::JobNumber;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How often a job is rebuilt to continue after a panic. After one more panic it is rebuilt to fail.
+/// How often a job is rebuilt to continue after a panic. After one more panic it is rebuilt to
+/// fail.
 const REBUILDS_MAX: u32 = 3;
 
 /// The environment of the supervisor.
@@ -142,7 +143,8 @@ impl Supervisor {
             .map(|(key, mailbox)| (mailbox, served_by_bus.remove(&key).unwrap_or_default()))
             .collect();
         let mut factories = Vec::new();
-        // Only an active job can need a bus that the settings do not have. The start has reported it.
+        // Only an active job can need a bus that the settings do not have. The start has reported
+        // it.
         let is_known = |key: &BusKey| buses.kind(key).is_some();
         for (key, served) in served_by_bus.into_iter().filter(|(key, _)| is_known(key)) {
             let factory = self.env.bus_starter.load_factory(&key, served, true);
@@ -158,8 +160,8 @@ impl Supervisor {
             .journal
             .send(JournalInput::CreateStatusTables(definitions.values().cloned().collect()));
         self.env.definitions.replace(definitions);
-        // The gates open only now, because a call may be delivered only after its workflow is loaded
-        // and its bus is registered.
+        // The gates open only now, because a call may be delivered only after its workflow is
+        // loaded and its bus is registered.
         drop(gates);
         for (mailbox, served) in started_buses {
             mailbox.send(BusInput::Serve(served));

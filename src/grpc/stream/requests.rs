@@ -1,4 +1,5 @@
-//! Handles the requests of a worker on its stream: credit, replies, extensions of leases, and nacks.
+//! Handles the requests of a worker on its stream: credit, replies, extensions of leases, and
+//! nacks.
 
 use super::WorkerStream;
 use crate::conversions::{LEASE_BOUNDS, parse_delay, parse_kind};
@@ -19,8 +20,8 @@ use daemon::api::query::ReplyType;
 use futures_util::FutureExt;
 
 impl WorkerStream {
-    /// Handles a request. `permit` covers the bytes of the request. Returns the problem with which the
-    /// stream ends, if the request breaks the protocol.
+    /// Handles a request. `permit` covers the bytes of the request. Returns the problem with which
+    /// the stream ends, if the request breaks the protocol.
     pub(super) fn handle_request(
         &mut self,
         request: Say,
@@ -166,8 +167,8 @@ impl WorkerStream {
         let IncomingEvent::TooLarge(bytes, receipt) = event else { return };
         let bytes_max = self.api.settings.http.body_bytes_max;
         let problem = Problem::too_large(format!(
-            "the message has {bytes} bytes, more than {bytes_max} (setting http.body_bytes_max): say \
-             that the attempt failed, or give a smaller result"
+            "the message has {bytes} bytes, more than {bytes_max} (setting http.body_bytes_max): \
+             say that the attempt failed, or give a smaller result"
         ));
         self.reject(receipt.unwrap_or_default(), &problem);
     }

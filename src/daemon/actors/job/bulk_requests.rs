@@ -1,5 +1,5 @@
-//! Handles bulk requests for one job: dispatches again the steps that wait on a queue, counts waiting
-//! steps, and reports since when they wait.
+//! Handles bulk requests for one job: dispatches again the steps that wait on a queue, counts
+//! waiting steps, and reports since when they wait.
 
 use super::JobActor;
 use crate::actors::bulk_requests::{BulkRedispatch, OldestWaits, QueueScan, WaitingStep};
@@ -41,8 +41,8 @@ impl JobActor {
         }
     }
 
-    /// Dispatches again the steps that wait on a queue, unless it is a dry run. Each operation holds
-    /// a clone of `done` until its commit.
+    /// Dispatches again the steps that wait on a queue, unless it is a dry run. Each operation
+    /// holds a clone of `done` until its commit.
     pub(super) fn redispatch(&mut self, bulk: &BulkRedispatch, done: &Arc<CompletionLatch>) {
         let Some(job) = self.job() else { return };
         let is_selected = |dispatch: u64| {

@@ -9,9 +9,9 @@ use engine::{Input, StepIndex, UnreadReplies};
 use std::sync::Arc;
 
 impl JobActor {
-    /// Returns the steps whose timeouts are suspended, each with a time. If the attempt began before
-    /// that time, its reply may be unread in the reply queue of the bus, or its message may be
-    /// unsent because the disk was full.
+    /// Returns the steps whose timeouts are suspended, each with a time. If the attempt began
+    /// before that time, its reply may be unread in the reply queue of the bus, or its message may
+    /// be unsent because the disk was full.
     pub(super) fn unread_replies(&self) -> UnreadReplies {
         let Some(job) = self.job() else { return UnreadReplies::new() };
         let JobEnv { buses, health, unsent_grace, .. } = &*self.env;

@@ -35,8 +35,8 @@ impl Lifecycle {
         }
     }
 
-    /// Returns whether the actor must ask to be stopped: nothing is left to do, and it has not asked
-    /// since the last input.
+    /// Returns whether the actor must ask to be stopped: nothing is left to do, and it has not
+    /// asked since the last input.
     pub(super) fn must_request_stop(&self, inputs_handled: u64) -> bool {
         match self {
             Lifecycle::Running(job) => job.is_closed(),

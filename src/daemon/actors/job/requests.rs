@@ -44,8 +44,8 @@ impl JobActor {
         }
     }
 
-    /// Checks whether a step of the job has sent the call, as it claims, and returns the call to the
-    /// router.
+    /// Checks whether a step of the job has sent the call, as it claims, and returns the call to
+    /// the router.
     pub(super) fn verify_call(&self, call: Call) {
         let Some(job) = self.job() else { return };
         self.env.router.send(RouterInput::CallVerified(call.verified_by(job)));
@@ -81,8 +81,8 @@ impl JobActor {
         } else if self.parent.is_some() {
             RequestError::ended_child_job(self.id)
         } else {
-            // The job has failed, and its actor still waits for late replies. The journal deletes the
-            // job, and has the router stop the actor.
+            // The job has failed, and its actor still waits for late replies. The journal deletes
+            // the job, and has the router stop the actor.
             return self.env.journal.send(JournalInput::Erase(self.number, response));
         };
         Outgoing::Respond(ClientResponse::Erase(response, Err(refusal))).send(&self.env.outbox);

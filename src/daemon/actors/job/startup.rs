@@ -90,8 +90,8 @@ impl JobActor {
         self.resume(recovered.job, recovered.effects);
         match abandon {
             Some(reason) => {
-                // The missed orders of the parent are not handled, because one of them may cause the
-                // panics. The parent is notified that the child job failed.
+                // The missed orders of the parent are not handled, because one of them may cause
+                // the panics. The parent is notified that the child job failed.
                 if let Some(parent_item) = ended_child_of
                     && !recovered.missed_orders.is_empty()
                 {

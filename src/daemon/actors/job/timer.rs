@@ -6,16 +6,16 @@ use actix::AsyncContext;
 use engine::{Input, Timestamp};
 use std::time::Duration;
 
-/// The delay before a suspended timeout is checked again. A timeout is suspended while the reply may
-/// be unread or the message may be unsent.
+/// The delay before a suspended timeout is checked again. A timeout is suspended while the reply
+/// may be unread or the message may be unsent.
 const RECHECK_DELAY: Duration = Duration::from_secs(3);
 
 /// The longest delay of a timer. For what is due later, the timer is set again when it fires.
 const TIMER_DELAY_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl JobActor {
-    /// Sets the timer for what is due next, unless it is set for that already. The delay is computed
-    /// once, by the job's clock; the timer itself is monotonic.
+    /// Sets the timer for what is due next, unless it is set for that already. The delay is
+    /// computed once, by the job's clock; the timer itself is monotonic.
     pub(super) fn set_timer(&mut self, ctx: &mut actix::Context<Self>) {
         let due = match &self.lifecycle {
             // While the job is passivated, the router has the timer.
@@ -43,8 +43,8 @@ impl JobActor {
         self.timer.set(due, handle);
     }
 
-    /// Returns the time that the timer is for, and the delay after which it fires. The delay can end
-    /// before that time: then the timer is set again.
+    /// Returns the time that the timer is for, and the delay after which it fires. The delay can
+    /// end before that time: then the timer is set again.
     fn timer_target(&self, due: Timestamp) -> (Timestamp, Duration) {
         let delay = self.time_until(due).min(TIMER_DELAY_MAX);
         if !delay.is_zero() {

@@ -45,8 +45,8 @@ impl BatchSizer {
         self.pause
     }
 
-    /// Records that a batch deleted `rows` rows in `duration`. The size of the next batch shrinks at
-    /// once if the batch was slow, and at most doubles if it was fast.
+    /// Records that a batch deleted `rows` rows in `duration`. The size of the next batch shrinks
+    /// at once if the batch was slow, and at most doubles if it was fast.
     pub(super) fn record(&mut self, rows: usize, duration: Duration) {
         // The lower bound of a microsecond only avoids a division by zero.
         let ideal_rows =

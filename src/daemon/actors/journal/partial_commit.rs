@@ -1,6 +1,6 @@
 //! Partial commits, for when the disk has too little space for all waiting records. The records of
-//! cancelled jobs are committed first, because these jobs can then be deleted to free space. If there
-//! are none, or they do not fit either, the number of records is halved until they fit.
+//! cancelled jobs are committed first, because these jobs can then be deleted to free space. If
+//! there are none, or they do not fit either, the number of records is halved until they fit.
 
 use crate::actors::inputs::{Append, Outgoing};
 use engine::JobState;

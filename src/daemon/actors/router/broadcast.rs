@@ -1,5 +1,5 @@
-//! Broadcasts: inputs for every job, in batches. Each batch is sent only after the commit of what the
-//! jobs of the last batch have decided. So other inputs wait behind at most one batch.
+//! Broadcasts: inputs for every job, in batches. Each batch is sent only after the commit of what
+//! the jobs of the last batch have decided. So other inputs wait behind at most one batch.
 
 use super::Router;
 use crate::actors::completion_latch::CompletionLatch;

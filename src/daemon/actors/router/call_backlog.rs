@@ -19,8 +19,8 @@ impl CallBacklog {
         self.calls.push_back(call);
     }
 
-    /// Marks the retry as scheduled if calls wait. Returns whether the caller must schedule it: calls
-    /// wait, and it was not scheduled before.
+    /// Marks the retry as scheduled if calls wait. Returns whether the caller must schedule it:
+    /// calls wait, and it was not scheduled before.
     pub(super) fn mark_retry_scheduled(&mut self) -> bool {
         !self.calls.is_empty() && !std::mem::replace(&mut self.is_retry_scheduled, true)
     }

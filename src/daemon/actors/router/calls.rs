@@ -64,10 +64,10 @@ impl Router {
         }
     }
 
-    /// Returns the call if it may be handled. A call whose `reply_to` is the manager's own reply queue
-    /// may only come from a step, so the claimed job must verify it first; then this returns `None`.
-    /// If no such job takes input, the call is refused, without a message to its caller, because
-    /// that would be sent to the manager's own reply queue.
+    /// Returns the call if it may be handled. A call whose `reply_to` is the manager's own reply
+    /// queue may only come from a step, so the claimed job must verify it first; then this returns
+    /// `None`. If no such job takes input, the call is refused, without a message to its caller,
+    /// because that would be sent to the manager's own reply queue.
     fn reject_own_reply_queue(&mut self, call: Call) -> Option<Call> {
         let env = self.env.clone();
         let uses_own_reply_queue = |caller: &Caller| {
@@ -133,9 +133,9 @@ impl Router {
         });
     }
 
-    /// Passes the call to the job under its id. If there is none, has the archive look up the id, and
-    /// the job is started after that. Drops a stale call. Returns the call if it must wait, because
-    /// the manager accepts no job now.
+    /// Passes the call to the job under its id. If there is none, has the archive look up the id,
+    /// and the job is started after that. Drops a stale call. Returns the call if it must wait,
+    /// because the manager accepts no job now.
     fn try_start_call(&mut self, call: Call) -> Option<Call> {
         if call.ack.is_stale() {
             // The connection of the call was lost: the broker delivers it again.
@@ -167,8 +167,8 @@ impl Router {
         None
     }
 
-    /// Starts the job of a call, or joins the call to the job that has its id, after a lookup of the
-    /// id. An ended job is reopened to answer the caller.
+    /// Starts the job of a call, or joins the call to the job that has its id, after a lookup of
+    /// the id. An ended job is reopened to answer the caller.
     pub(super) fn start_or_join_call(
         &mut self,
         call: Call,
@@ -234,8 +234,8 @@ impl Router {
     }
 
     /// Sends an unverified call to the job that it claims to come from, which verifies it. A
-    /// passivated job is activated for that. If there is no such job, returns the call as an external
-    /// one. Any other call is returned unchanged.
+    /// passivated job is activated for that. If there is no such job, returns the call as an
+    /// external one. Any other call is returned unchanged.
     fn verify_source(&mut self, call: Call) -> Option<Call> {
         let CallSource::Unverified(correlation_id, _) = &call.source else { return Some(call) };
         let claimed_job = correlation_id.job;

@@ -13,7 +13,8 @@ use std::sync::Arc;
 const ID_CONFLICT: &str = "its id belongs to another job by now: retry when that job has ended";
 
 impl Router {
-    /// Starts a child job, unless it runs already. If another job has its id, the parent is notified.
+    /// Starts a child job, unless it runs already. If another job has its id, the parent is
+    /// notified.
     pub(super) fn start_child(&mut self, child: Box<NewChild>) {
         let id = child.origin.id;
         let Some(RouterInput::StartChild(child)) =

@@ -89,8 +89,8 @@ impl Router {
     pub(super) fn passivate(&mut self, request: PassivateRequest, ctx: &mut Context<Self>) {
         let PassivateRequest { inputs_handled, tree } = request;
         let Some(root) = tree.members.first() else { return };
-        // The passivated route is added before the other route is removed, so that the job can always
-        // be found.
+        // The passivated route is added before the other route is removed, so that the job can
+        // always be found.
         self.route_table.add_passivated(&tree);
         match self.route_table.remove_if_idle(root.id, root.number, Some(inputs_handled)) {
             Some(mailbox) => {

@@ -13,13 +13,13 @@ use engine::{Input, JobId};
 use std::collections::VecDeque;
 
 impl Router {
-    /// Sends a request to the job under the id, or has the archive look up the id. If a lookup of the
-    /// id is pending, the request waits for its result.
+    /// Sends a request to the job under the id, or has the archive look up the id. If a lookup of
+    /// the id is pending, the request waits for its result.
     pub(super) fn handle_request(&mut self, id: JobId, new_request: PendingRequest) {
         let is_lookup_pending = self.lookups.waiting.contains_key(&id);
         if !is_lookup_pending && self.env.routes.is_passivated(id) {
-            // An ended job is deleted without activation. So disk space can be freed even if the disk
-            // is too full to activate a job.
+            // An ended job is deleted without activation. So disk space can be freed even if the
+            // disk is too full to activate a job.
             return match (new_request, self.find_ended_passivated(id)) {
                 (PendingRequest::Erase(response), Some(number)) => {
                     self.env.journal.send(JournalInput::Erase(number, response))
@@ -109,8 +109,8 @@ impl Router {
         self.update_lookup_gauge();
     }
 
-    /// Resumes one request with the result of a lookup. If that is of the wrong kind, the outcome is
-    /// another lookup.
+    /// Resumes one request with the result of a lookup. If that is of the wrong kind, the outcome
+    /// is another lookup.
     fn resume_request(
         &mut self,
         id: JobId,

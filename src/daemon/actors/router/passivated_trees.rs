@@ -13,8 +13,8 @@ pub(super) struct PassivatedTrees {
     pub(super) trees: BTreeMap<JobNumber, TreeEntry>,
     /// How many jobs are in these trees.
     pub(super) job_count: usize,
-    /// When something in a tree is due, with the number of its root job. A tree is removed once it is
-    /// requested because of that.
+    /// When something in a tree is due, with the number of its root job. A tree is removed once it
+    /// is requested because of that.
     pub(super) due: BTreeSet<(Timestamp, JobNumber)>,
     /// The trees that are activated as soon as memory is free, without an input for them.
     pub(super) pending: BTreeSet<JobNumber>,

@@ -54,8 +54,8 @@ impl Router {
         }
     }
 
-    /// Finds the number of a passivated root job that has ended, by its id. Such a job can be deleted
-    /// without being activated.
+    /// Finds the number of a passivated root job that has ended, by its id. Such a job can be
+    /// deleted without being activated.
     pub(super) fn find_ended_passivated(&self, id: JobId) -> Option<JobNumber> {
         let root_number = self.env.routes.passivated_root(id)?;
         let tree = &self.passivated.trees.get(&root_number)?.tree;
@@ -125,8 +125,8 @@ impl Router {
         self.env.memory.set_passivated(*job_count, pending.len());
     }
 
-    /// Requests the next batch of trees from the archive, unless it still rebuilds the last batch or
-    /// the pause after that has not ended.
+    /// Requests the next batch of trees from the archive, unless it still rebuilds the last batch
+    /// or the pause after that has not ended.
     pub(super) fn activate_next(&mut self, ctx: &mut Context<Self>) {
         self.activate_due(ctx);
         if self.passivated.activating_count > 0 || self.passivated.is_pausing {
@@ -251,8 +251,8 @@ impl Router {
         Some(entry)
     }
 
-    /// Removes a deleted job if it is passivated. Its stashed inputs are handled again, now as inputs
-    /// for an unknown job.
+    /// Removes a deleted job if it is passivated. Its stashed inputs are handled again, now as
+    /// inputs for an unknown job.
     pub(super) fn remove_deleted(&mut self, request: StopRequest, ctx: &mut Context<Self>) {
         let root_number = self.env.routes.passivated_root(request.id);
         if root_number != Some(request.number) {

@@ -51,8 +51,8 @@ impl PendingRequest {
         }
     }
 
-    /// Returns whether the request is for this job, which has the id of the request. An order is only
-    /// for the child job of one step and item.
+    /// Returns whether the request is for this job, which has the id of the request. An order is
+    /// only for the child job of one step and item.
     pub(super) fn is_for(&self, job: &RouteRef<'_>) -> bool {
         match self {
             PendingRequest::Order(child_order) => {
@@ -66,8 +66,8 @@ impl PendingRequest {
         }
     }
 
-    /// Returns whether an ended job must handle the request. Of the orders of a parent, only a retry
-    /// concerns it.
+    /// Returns whether an ended job must handle the request. Of the orders of a parent, only a
+    /// retry concerns it.
     pub(super) fn concerns_ended_job(&self) -> bool {
         match self {
             PendingRequest::Order(child_order) => {
