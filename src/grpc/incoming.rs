@@ -70,7 +70,7 @@ pub(super) struct IncomingBody {
     permits: mpsc::UnboundedSender<Permit>,
     events: mpsc::UnboundedSender<IncomingEvent>,
     /// The bytes that were received and not parsed yet.
-    unread: Bytes,
+    unparsed: Bytes,
     state: IncomingState,
 }
 
@@ -102,7 +102,7 @@ impl IncomingBody {
         let bytes_max = api.settings.http.body_bytes_max;
         let (permit_sender, permit_receiver) = mpsc::unbounded_channel();
         let (event_sender, event_receiver) = mpsc::unbounded_channel();
-        let unread = Bytes::new();
+        let unparsed = Bytes::new();
         let state = IncomingState::Head(BytesMut::new());
         let incoming = IncomingBody {
             body,
@@ -111,7 +111,7 @@ impl IncomingBody {
             skips_too_large,
             permits: permit_sender,
             events: event_sender,
-            unread,
+            unparsed,
             state,
         };
         (incoming, IncomingSignals { permits: permit_receiver, events: event_receiver })
@@ -171,7 +171,7 @@ impl IncomingBody {
     /// Starts the payload of a message that has its permit. Returns the bytes of the message that
     /// can be forwarded now.
     fn begin_payload(&mut self, head: Bytes, length: usize, permit: Permit) -> Bytes {
-        let available = self.unread.split_to(length.min(self.unread.len()));
+        let available = self.unparsed.split_to(length.min(self.unparsed.len()));
         if available.len() == length {
             self.finish_message(permit);
         } else {
@@ -201,7 +201,9 @@ impl IncomingBody {
             match std::mem::replace(&mut self.state, IncomingState::Head(BytesMut::new())) {
                 IncomingState::Head(mut head) => {
                     let remaining = HEAD_BYTES - head.len();
-                    head.extend_from_slice(&self.unread.split_to(remaining.min(self.unread.len())));
+                    head.extend_from_slice(
+                        &self.unparsed.split_to(remaining.min(self.unparsed.len())),
+                    );
                     if head.len() < HEAD_BYTES {
                         self.state = IncomingState::Head(head);
                         return Poll::Ready(Ok(None));
@@ -226,7 +228,7 @@ impl IncomingBody {
                     };
                 }
                 IncomingState::Message { remaining, permit, timeout } => {
-                    let available = self.unread.split_to(remaining.min(self.unread.len()));
+                    let available = self.unparsed.split_to(remaining.min(self.unparsed.len()));
                     if available.len() == remaining {
                         self.finish_message(permit);
                     } else {
@@ -239,7 +241,7 @@ impl IncomingBody {
                     return Poll::Ready(Ok((!available.is_empty()).then_some(available)));
                 }
                 IncomingState::Skipping { length, remaining, mut payload_start, timeout } => {
-                    let available = self.unread.split_to(remaining.min(self.unread.len()));
+                    let available = self.unparsed.split_to(remaining.min(self.unparsed.len()));
                     let capacity = PAYLOAD_START_BYTES_MAX - payload_start.len();
                     payload_start.extend_from_slice(&available[..capacity.min(available.len())]);
                     if available.len() < remaining {
@@ -335,7 +337,7 @@ impl HttpBody for IncomingBody {
             };
             match next {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.unread = data,
+                    Ok(data) => self.unparsed = data,
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 Some(Err(error)) => {

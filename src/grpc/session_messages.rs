@@ -16,7 +16,7 @@ pub(super) struct SessionMessages {
 /// settled, its lease has ended, or another session has adopted it.
 pub(super) struct SessionMessage {
     id: Arc<str>,
-    /// The number of the delivery, which tells apart the leases of one message.
+    /// The number of the delivery, which distinguishes the leases of one message.
     delivery: u32,
     lease_queue: Arc<LeaseQueue>,
     /// Identifies the session to the lease queue.

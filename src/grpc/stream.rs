@@ -62,7 +62,8 @@ pub(super) fn start(
     start: StreamStart,
     inbound: Streaming<FromWorker>,
 ) -> BoxStream<'static, Result<ToWorker, Status>> {
-    // The channel has a capacity of one, so a message that leaves the backlog is sent at once.
+    // The channel has a capacity of one. All other messages wait in the backlog, whose size limits
+    // how many are leased.
     let (sender, receiver) = mpsc::channel::<OutboundItem>(1);
     let tracker = start.tracker.clone();
     tokio::spawn(serve_worker(start, inbound, sender));

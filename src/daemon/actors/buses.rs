@@ -22,7 +22,7 @@ pub struct Buses {
     /// by the names of the buses.
     replies_first: BTreeMap<Arc<str>, Duration>,
     /// The mailboxes of the buses that were started.
-    started: RwLock<BTreeMap<BusKey, Mailbox<BusInput>>>,
+    mailboxes: RwLock<BTreeMap<BusKey, Mailbox<BusInput>>>,
 }
 
 impl Buses {
@@ -38,7 +38,7 @@ impl Buses {
             reply_queues: kinds.keys().filter_map(reply_queue).collect(),
             replies_first: kinds.keys().map(replies_first).collect(),
             kinds,
-            started: RwLock::default(),
+            mailboxes: RwLock::default(),
         }
     }
 
@@ -113,17 +113,17 @@ impl Buses {
 
     /// Finds the mailbox of a bus; `None`: the bus was not started.
     pub fn find(&self, key: &BusKey) -> Option<Mailbox<BusInput>> {
-        self.started.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.mailboxes.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
     /// Returns the mailboxes of all buses that were started.
     pub fn all(&self) -> Vec<(BusKey, Mailbox<BusInput>)> {
-        let started = self.started.read().unwrap_or_else(PoisonError::into_inner);
-        started.iter().map(|(key, mailbox)| (key.clone(), mailbox.clone())).collect()
+        let mailboxes = self.mailboxes.read().unwrap_or_else(PoisonError::into_inner);
+        mailboxes.iter().map(|(key, mailbox)| (key.clone(), mailbox.clone())).collect()
     }
 
     /// Adds a bus that was started.
     pub fn add(&self, key: BusKey, mailbox: Mailbox<BusInput>) {
-        self.started.write().unwrap_or_else(PoisonError::into_inner).insert(key, mailbox);
+        self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).insert(key, mailbox);
     }
 }

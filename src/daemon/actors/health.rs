@@ -146,6 +146,7 @@ impl Health {
     /// Waits until all checks pass.
     pub async fn wait_until_ready(&self) {
         loop {
+            // This precedes the checks, so that no notification is missed in between.
             let changed = self.changed.notified();
             if self.checks().iter().all(|(_, is_good, _)| *is_good) {
                 return;
@@ -155,9 +156,9 @@ impl Health {
     }
 
     /// Returns the end of the time for which replies may be unread: the reply to a message that was
-    /// sent earlier may still be in the reply queue of the bus. `None`: all replies are read.
-    /// Replies may be unread while the bus is not connected, while it is catching up, and for the
-    /// duration `replies_first` after it has connected.
+    /// sent earlier may still be in the reply queue of the bus. `None`: all replies are read, or
+    /// the bus has no state yet. Replies may be unread while the bus is not connected, while it is
+    /// catching up, and for the duration `replies_first` after it has connected.
     pub fn replies_unread_before(
         &self,
         key: &BusKey,

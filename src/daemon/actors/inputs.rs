@@ -177,14 +177,14 @@ pub enum JobInput {
         /// The queue.
         queue: Address,
         /// Dropped after the commit, or at once if no message of the job is affected.
-        done: Arc<CompletionLatch>,
+        latch: Arc<CompletionLatch>,
     },
     /// Dispatches again the job's steps that wait on a queue.
     Redispatch {
         /// The request to all jobs.
         bulk: Arc<BulkRedispatch>,
         /// Dropped after the commit.
-        done: Arc<CompletionLatch>,
+        latch: Arc<CompletionLatch>,
     },
     /// Restores the times at which the job's steps were first seen waiting, which were recorded
     /// before the job was passivated. Each follows the number of its dispatch.
@@ -196,7 +196,7 @@ pub enum JobInput {
         /// The collection to which the job adds its waiting steps.
         waits: Arc<OldestWaits>,
         /// Dropped after the job has added them.
-        done: Arc<CompletionLatch>,
+        latch: Arc<CompletionLatch>,
     },
     /// The job was rebuilt after a panic.
     Rebuilt {
@@ -218,17 +218,17 @@ pub enum JobInput {
 /// An inspection of a job. Its completion is reported after the commit of the inspected state.
 pub struct Inspection {
     pub(super) inspect: Box<dyn FnOnce(&Job) + Send>,
-    pub(super) done: Arc<CompletionLatch>,
+    pub(super) latch: Arc<CompletionLatch>,
 }
 
 impl Inspection {
-    /// Creates an inspection that passes the job to `inspect`. `done` is dropped after the commit
+    /// Creates an inspection that passes the job to `inspect`. `latch` is dropped after the commit
     /// of the inspected state.
     pub fn new(
         inspect: impl FnOnce(&Job) + Send + 'static,
-        done: Arc<CompletionLatch>,
+        latch: Arc<CompletionLatch>,
     ) -> Inspection {
-        Inspection { inspect: Box::new(inspect), done }
+        Inspection { inspect: Box::new(inspect), latch }
     }
 }
 

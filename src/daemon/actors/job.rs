@@ -234,27 +234,27 @@ impl JobActor {
             }
             JobInput::Call(call) => self.handle_call(call),
             JobInput::VerifyCall(call) => self.verify_call(call),
-            JobInput::Cancel(by, response) => self.handle_cancel(by, response),
+            JobInput::Cancel(principal, response) => self.handle_cancel(principal, response),
             JobInput::Erase(response) => self.handle_erase(response),
             JobInput::Operate(request, response) => self.handle_operation(request, response),
-            JobInput::QueueMissing { queue, done } => self.handle_queue_missing(&queue, done),
-            JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
+            JobInput::QueueMissing { queue, latch } => self.handle_queue_missing(&queue, latch),
+            JobInput::Redispatch { bulk, latch } => self.redispatch(&bulk, &latch),
             JobInput::RestoreWaitingSince(waiting_since) => {
                 self.waiting_since.restore(waiting_since)
             }
             JobInput::CountWaiting(scan) => self.count_waiting(&scan),
-            JobInput::ReportWaits { waits, done } => {
+            JobInput::ReportWaits { waits, latch } => {
                 self.report_waits(&waits);
-                drop(done);
+                drop(latch);
             }
-            JobInput::AwaitCommit(done) => {
-                self.send_after_commit(vec![Outgoing::ReleaseLatch(done)])
+            JobInput::AwaitCommit(latch) => {
+                self.send_after_commit(vec![Outgoing::ReleaseLatch(latch)])
             }
-            JobInput::Inspect(Inspection { inspect, done }) => {
+            JobInput::Inspect(Inspection { inspect, latch }) => {
                 if let Some(job) = self.job() {
                     inspect(job);
                 }
-                self.send_after_commit(vec![Outgoing::ReleaseLatch(done)]);
+                self.send_after_commit(vec![Outgoing::ReleaseLatch(latch)]);
             }
             // `handle_in_lifecycle` has handled `Close`, and `Rebuilt` of a broken job; a running
             // job ignores `Rebuilt`. Passivation is checked after each input.

@@ -243,9 +243,18 @@ impl JournalActor {
         let mut committed: Vec<_> = self.waiting_records.drain(..count).collect();
         self.commit_schedule.end_commit(committed.len());
         self.forward_router_requests(&mut committed, &deleted);
+        self.send_effects(committed, &deleted);
+        if let Some(error) = &disk_full_error {
+            self.wait_and_retry(JournalWait::DiskSpace, error, ctx);
+        }
+        disk_full_error.is_none()
+    }
+
+    /// Sends the effects of committed records, in order. The publications are batched by bus.
+    fn send_effects(&self, committed: Vec<WaitingRecord>, deleted: &BTreeSet<JobNumber>) {
         let mut publications = PublicationBatch::default();
         for WaitingRecord { append, since } in committed {
-            metrics.journal_queue.observe(since.elapsed().as_secs_f64());
+            self.env.metrics.journal_queue.observe(since.elapsed().as_secs_f64());
             let Append { id, job: number, mut outgoing, .. } = append;
             if deleted.contains(&number) {
                 // Another job may have the id of the deleted job by now.
@@ -274,10 +283,6 @@ impl JournalActor {
             }
         }
         exit_on_panic(|| publications.send(&self.env.outbox));
-        if let Some(error) = &disk_full_error {
-            self.wait_and_retry(JournalWait::DiskSpace, error, ctx);
-        }
-        disk_full_error.is_none()
     }
 
     /// Forwards to the router the requests of committed jobs to be passivated or stopped, before

@@ -81,13 +81,13 @@ struct DepthGuard {
 impl DepthGuard {
     fn new(counts: &Arc<Counts>, metrics: &Arc<ActorMetrics>) -> DepthGuard {
         let sent = counts.sent.fetch_add(1, Ordering::Relaxed) + 1;
-        let waiting = sent.saturating_sub(counts.removed.load(Ordering::Relaxed));
+        let waiting_count = sent.saturating_sub(counts.removed.load(Ordering::Relaxed));
         metrics.depth.inc();
-        let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
+        let waiting_count = i64::try_from(waiting_count).unwrap_or(i64::MAX);
         // A concurrent sender may overwrite a slightly higher mark, which does not matter for a
         // metric.
-        if waiting > metrics.high_water.get() {
-            metrics.high_water.set(waiting);
+        if waiting_count > metrics.high_water.get() {
+            metrics.high_water.set(waiting_count);
         }
         DepthGuard { counts: counts.clone(), metrics: metrics.clone() }
     }
@@ -173,8 +173,9 @@ impl<I: Send + 'static> Mailbox<I> {
     /// Returns the input if the mailbox is full.
     pub fn try_send(&self, input: I) -> Result<(), I> {
         let Counts { sent, removed } = &*self.counts;
-        let waiting = sent.load(Ordering::Relaxed).saturating_sub(removed.load(Ordering::Relaxed));
-        if waiting >= self.capacity {
+        let waiting_count =
+            sent.load(Ordering::Relaxed).saturating_sub(removed.load(Ordering::Relaxed));
+        if waiting_count >= self.capacity {
             return Err(input);
         }
         self.send(input);

@@ -207,15 +207,16 @@ impl ManagerHandle {
         async move { pending?.receive_for_job(id).await }
     }
 
-    /// Cancels a job, in the name of the principal `by` if there is one. The future resolves after
+    /// Cancels a job, in the name of `principal` if there is one. The future resolves after
     /// the commit. This is idempotent: if the job has ended, the response is its state. The request
     /// is sent when this is called, not when the future is awaited.
     pub fn cancel(
         &self,
         id: JobId,
-        by: Option<Arc<str>>,
+        principal: Option<Arc<str>>,
     ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
-        let pending = send_cancel(&self.0, id, |response| RouterInput::Cancel(id, by, response));
+        let pending =
+            send_cancel(&self.0, id, |response| RouterInput::Cancel(id, principal, response));
         async move { pending?.receive_for_job(id).await }
     }
 
@@ -289,17 +290,17 @@ impl ManagerHandle {
                 queues_by_bus.entry(bus).or_default().push(step.queue.clone());
             }
         }
-        let inspections = queues_by_bus.into_iter().map(|(bus, mut queues)| async move {
+        let inspect_each = queues_by_bus.into_iter().map(|(bus, mut queues)| async move {
             queues.sort_unstable();
             queues.dedup();
             let statuses = self.inspect_queues(&bus, queues.clone()).await;
             (bus, queues, statuses)
         });
-        let (inspected, (oldest, collected_in)) = tokio::join!(
-            join_all(inspections),
+        let (inspections, (oldest_waits, collection_time)) = tokio::join!(
+            join_all(inspect_each),
             collect_oldest_waits(&self.0.routes, &self.0.buses)
         );
-        let status_by_queue = inspected.into_iter().flat_map(|(bus, queues, statuses)| {
+        let status_by_queue = inspections.into_iter().flat_map(|(bus, queues, statuses)| {
             queues
                 .into_iter()
                 .zip(statuses)
@@ -309,8 +310,8 @@ impl ManagerHandle {
             queues: status_by_queue.collect(),
             at: clock::now(),
             instant: clock::timer_now(),
-            oldest,
-            collected_in,
+            oldest: oldest_waits,
+            collected_in: collection_time,
         }
     }
 

@@ -107,8 +107,9 @@ impl JobMemory {
     /// Returns whether `bytes` more bytes are within the limit. If no job is in memory, any number
     /// of bytes is.
     pub fn fits(&self, bytes: usize) -> bool {
-        let (used, bytes) = (self.used_bytes(), bytes.min(self.limit_parts(ADMISSION_PARTS_MAX)));
-        used == 0 || used.saturating_add(bytes) <= self.limit_bytes
+        let used_bytes = self.used_bytes();
+        let counted_bytes = bytes.min(self.limit_parts(ADMISSION_PARTS_MAX));
+        used_bytes == 0 || used_bytes.saturating_add(counted_bytes) <= self.limit_bytes
     }
 
     /// Records that a job of `bytes` bytes was refused. Until it would fit or another job is
@@ -170,9 +171,9 @@ impl JobMemory {
 
     /// Renders a summary for readiness.
     pub fn render_summary(&self) -> String {
-        let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+        let to_mib = |bytes: usize| bytes.div_ceil(1 << 20);
         let mut summary =
-            format!("jobs hold {} of {} MiB", mib(self.used_bytes()), mib(self.limit_bytes));
+            format!("jobs hold {} of {} MiB", to_mib(self.used_bytes()), to_mib(self.limit_bytes));
         let (passivated, pending) =
             (self.passivated.load(Ordering::Relaxed), self.pending.load(Ordering::Relaxed));
         if passivated > 0 {
@@ -202,9 +203,9 @@ impl MemoryShare {
             counter.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
         }
         self.bytes = bytes;
-        let used = self.memory.used_bytes();
-        set_gauge(&self.memory.gauges.used, used);
-        if used <= self.memory.limit_parts(LOW_WATERMARK_PARTS) {
+        let used_bytes = self.memory.used_bytes();
+        set_gauge(&self.memory.gauges.used, used_bytes);
+        if used_bytes <= self.memory.limit_parts(LOW_WATERMARK_PARTS) {
             self.memory.is_notified.store(false, Ordering::Relaxed);
         }
     }
@@ -251,8 +252,8 @@ mod tests {
 
     fn memory(limit_bytes: usize) -> Arc<JobMemory> {
         let gauge = || IntGauge::new("a", "a").expect("the gauge is valid");
-        let (used, max_gauge) = (gauge(), gauge());
-        let gauges = MemoryGauges { used, max: max_gauge, passivated: gauge(), pending: gauge() };
+        let gauges =
+            MemoryGauges { used: gauge(), max: gauge(), passivated: gauge(), pending: gauge() };
         JobMemory::new(limit_bytes, gauges)
     }
 

@@ -41,8 +41,8 @@ pub(super) async fn watch(env: Arc<BusEnv>, bus: BusKey) {
         if matches!(env.health.bus(&bus), None | Some(BusState::Disconnected { .. })) {
             continue;
         }
-        let (waits, collected_in) = collect_oldest_waits(&env.routes, &env.buses).await;
-        interval = CHECK_INTERVAL.max(INTERVAL_FACTOR * collected_in);
+        let (waits, collection_time) = collect_oldest_waits(&env.routes, &env.buses).await;
+        interval = CHECK_INTERVAL.max(INTERVAL_FACTOR * collection_time);
         let queues: Vec<Arc<str>> = waits
             .into_keys()
             .filter(|address| address.bus == bus)
@@ -67,14 +67,14 @@ pub(super) async fn collect_oldest_waits(
     let collect = async {
         for chunk in routes.ids().chunks(JOBS_AT_ONCE) {
             let (sender, completion) = oneshot::channel();
-            let done = CompletionLatch::new(sender);
+            let latch = CompletionLatch::new(sender);
             for id in chunk {
                 // A job without a route has stopped, or was passivated.
                 if let Some(job) = routes.find(*id) {
-                    job.send(JobInput::ReportWaits { waits: waits.clone(), done: done.clone() });
+                    job.send(JobInput::ReportWaits { waits: waits.clone(), latch: latch.clone() });
                 }
             }
-            drop(done);
+            drop(latch);
             // This cannot fail: the latch sends when it is dropped.
             let _ = completion.await;
         }

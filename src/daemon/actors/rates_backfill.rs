@@ -48,15 +48,15 @@ pub(super) fn start(backfill: RatesBackfill) {
 /// Reads the creations and ends, and returns how many creations were read.
 fn read_journal(backfill: &RatesBackfill) -> Result<u32, JournalError> {
     let RatesBackfill { reader, rates, definitions, process_started } = backfill;
-    let oldest = Timestamp(process_started.0.saturating_sub(RETENTION_NS));
-    let is_in_period = |time: Timestamp| time >= oldest && time < *process_started;
+    let period_start = Timestamp(process_started.0.saturating_sub(RETENTION_NS));
+    let is_in_period = |time: Timestamp| time >= period_start && time < *process_started;
     let (mut creation_count, mut cursor) = (0, NEWEST_CURSOR);
     while creation_count < ROWS_MAX {
         let mut has_recent = false;
         let next_cursor =
             reader.for_each_creation(cursor, ROWS_PER_READ, &mut |workflow, created| {
                 creation_count += 1;
-                has_recent |= created >= oldest;
+                has_recent |= created >= period_start;
                 if is_in_period(created) {
                     rates.record_past_created(workflow, created);
                 }
@@ -80,7 +80,7 @@ fn read_journal(backfill: &RatesBackfill) -> Result<u32, JournalError> {
         while end_count < ROWS_MAX {
             let next_cursor = reader.for_each_end(
                 &workflow,
-                oldest,
+                period_start,
                 cursor,
                 ROWS_PER_READ,
                 &mut |state, created, ended| {

@@ -107,8 +107,8 @@ impl Router {
             RouterInput::Operate(id, operation, answer) => {
                 self.handle_request(id, PendingRequest::Operate(operation, answer))
             }
-            RouterInput::Cancel(id, by, answer) => {
-                self.handle_request(id, PendingRequest::Cancel(by, answer))
+            RouterInput::Cancel(id, principal, answer) => {
+                self.handle_request(id, PendingRequest::Cancel(principal, answer))
             }
             RouterInput::Erase(id, answer) => {
                 self.handle_request(id, PendingRequest::Erase(answer))
@@ -116,7 +116,7 @@ impl Router {
             RouterInput::LookupFinished(id, result) => self.handle_lookup_result(id, result, ctx),
             RouterInput::Redispatch(bulk, answer) => {
                 let queue = bulk.queue.clone();
-                let make_input = move |done| JobInput::Redispatch { bulk: bulk.clone(), done };
+                let make_input = move |latch| JobInput::Redispatch { bulk: bulk.clone(), latch };
                 // An error means that the receiver was dropped.
                 let on_completion = |_: &Router| {
                     let _ = answer.send(());
@@ -152,7 +152,8 @@ impl Router {
              dispatched again"
         );
         let missing_queue = queue.clone();
-        let make_input = move |done| JobInput::QueueMissing { queue: missing_queue.clone(), done };
+        let make_input =
+            move |latch| JobInput::QueueMissing { queue: missing_queue.clone(), latch };
         let on_completion = |router: &Router| {
             router.env.journal.send(JournalInput::CommitBarrier(handled));
         };

@@ -134,8 +134,10 @@ impl Supervisor {
         let buses = &self.env.buses;
         // Active jobs keep the definitions that they began with. A job that is being created may
         // still begin with a definition that is loaded now.
-        let (loaded, in_use) = (self.env.definitions.current(), self.env.routes.definitions());
-        let used_definitions = definitions.values().chain(loaded.values()).chain(&in_use);
+        let loaded_definitions = self.env.definitions.current();
+        let active_definitions = self.env.routes.definitions();
+        let used_definitions =
+            definitions.values().chain(loaded_definitions.values()).chain(&active_definitions);
         let mut served_by_bus = queues_by_bus(buses, &definitions, used_definitions);
         let started_buses: Vec<_> = buses
             .all()

@@ -42,17 +42,17 @@ impl JobActor {
     }
 
     /// Dispatches again the steps that wait on a queue, unless it is a dry run. Each operation
-    /// holds a clone of `done` until its commit.
-    pub(super) fn redispatch(&mut self, bulk: &BulkRedispatch, done: &Arc<CompletionLatch>) {
+    /// holds a clone of `latch` until its commit.
+    pub(super) fn redispatch(&mut self, bulk: &BulkRedispatch, latch: &Arc<CompletionLatch>) {
         let Some(job) = self.job() else { return };
         let is_selected = |dispatch: u64| {
             bulk.min_wait.is_none_or(|min_wait| self.waiting_since.has_waited(dispatch, min_wait))
         };
-        let selected = self
+        let selected_steps = self
             .confirmed_steps_in_queue(&bulk.queue)
             .filter(|step| is_selected(job.step(*step).dispatch));
         let names: Vec<String> =
-            selected.map(|step| job.graph().step(step).name.to_string()).collect();
+            selected_steps.map(|step| job.graph().step(step).name.to_string()).collect();
         bulk.step_count.fetch_add(names.len(), Ordering::Relaxed);
         bulk.job_count.fetch_add(usize::from(!names.is_empty()), Ordering::Relaxed);
         if bulk.is_dry_run {
@@ -66,7 +66,7 @@ impl JobActor {
             };
             self.handle_engine_input(
                 Input::from_request(request),
-                vec![Outgoing::ReleaseLatch(done.clone())],
+                vec![Outgoing::ReleaseLatch(latch.clone())],
             );
         }
     }

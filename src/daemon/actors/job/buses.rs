@@ -26,9 +26,9 @@ impl JobActor {
                 .is_waiting_for_start()
                 .then(|| health.disconnected_since(&bus))
                 .flatten();
-            let before =
+            let cutoff =
                 disconnected_since.or(unread_before).max(health.unsent_before(*unsent_grace));
-            before.map(|time| self.clock.convert(time))
+            cutoff.map(|time| self.clock.convert(time))
         };
         job.graph()
             .indices()
@@ -39,14 +39,14 @@ impl JobActor {
             .collect()
     }
 
-    /// Dispatches again the steps whose messages were in the missing queue. `done` is dropped after
-    /// the commit.
-    pub(super) fn handle_queue_missing(&mut self, queue: &Address, done: Arc<CompletionLatch>) {
+    /// Dispatches again the steps whose messages were in the missing queue. `latch` is dropped
+    /// after the commit.
+    pub(super) fn handle_queue_missing(&mut self, queue: &Address, latch: Arc<CompletionLatch>) {
         let steps: Vec<StepIndex> = self.confirmed_steps_in_queue(queue).collect();
         if !steps.is_empty() {
             self.handle_engine_input(
                 Input::QueueMissing(steps),
-                vec![Outgoing::ReleaseLatch(done)],
+                vec![Outgoing::ReleaseLatch(latch)],
             );
         }
     }

@@ -104,8 +104,10 @@ impl JobActor {
             | JobEntry::Rerun { .. } => {
                 let is_reopened =
                     matches!(entry, JobEntry::Retried { .. } | JobEntry::Rerun { .. });
-                if let Some((ended, state)) = self.previous_end.filter(|_| is_root && is_reopened) {
-                    self.env.rates.revoke_end(workflow, ended, state);
+                if let Some((ended_at, end_state)) =
+                    self.previous_end.filter(|_| is_root && is_reopened)
+                {
+                    self.env.rates.revoke_end(workflow, ended_at, end_state);
                 }
                 tracing::debug!(job = %self.id, state = job.state().as_str(), "job state changed");
             }

@@ -54,7 +54,7 @@ impl JobActor {
     /// Cancels the job for a client. If it has ended, the response is its state.
     pub(super) fn handle_cancel(
         &mut self,
-        by: Option<Arc<str>>,
+        principal: Option<Arc<str>>,
         response: ResponseSender<OperationResponse>,
     ) {
         let Some(job) = self.job() else { return };
@@ -66,7 +66,7 @@ impl JobActor {
         } else {
             let operation = Operation::Cancel { reason: CANCEL_REASON.into() };
             self.handle_operation(
-                OperationRequest { operation, reason: None, principal: by },
+                OperationRequest { operation, reason: None, principal },
                 response,
             );
         }

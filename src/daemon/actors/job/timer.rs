@@ -33,8 +33,8 @@ impl JobActor {
         let handle = ctx.run_later(delay, move |actor, ctx| {
             actor.timer.clear();
             if reaches_target {
-                let unread = actor.unread_replies();
-                actor.handle_engine_input(Input::Timer { due: target, unread }, Vec::new());
+                let input = Input::Timer { due: target, unread: actor.unread_replies() };
+                actor.handle_engine_input(input, Vec::new());
                 actor.stop_or_resume();
                 actor.passivate_if_memory_short();
             }

@@ -19,7 +19,7 @@ impl JobActor {
     /// Returns the withdrawals of the messages whose attempts a decision has ended.
     pub(super) fn withdrawals(&self, recorded: &Recorded) -> Vec<Outgoing> {
         let Some(job) = self.job() else { return Vec::new() };
-        let current =
+        let current_attempt =
             |step: StepIndex, end| EndedAttempt { step, attempt: job.step(step).attempt, end };
         let mut ended_attempts: Vec<EndedAttempt> = Vec::new();
         for entry in &recorded.entries {
@@ -32,13 +32,13 @@ impl JobActor {
                     });
                 }
                 Entry::Step(step, StepEntry::Failed(_)) => {
-                    ended_attempts.push(current(*step, AttemptEnd::Failed));
+                    ended_attempts.push(current_attempt(*step, AttemptEnd::Failed));
                 }
                 Entry::Step(step, StepEntry::Cancelled) => {
-                    ended_attempts.push(current(*step, AttemptEnd::Cancelled));
+                    ended_attempts.push(current_attempt(*step, AttemptEnd::Cancelled));
                 }
                 Entry::Step(step, StepEntry::Completed(_)) => {
-                    ended_attempts.push(current(*step, AttemptEnd::Answered));
+                    ended_attempts.push(current_attempt(*step, AttemptEnd::Answered));
                 }
                 // The active attempts of a failed job continue, except those that its deadline has
                 // cancelled.
@@ -48,8 +48,9 @@ impl JobActor {
                             && job.step_state(*step) == StepState::Cancelled
                     };
                     let cancelled_steps = job.graph().indices().filter(is_cancelled);
-                    ended_attempts
-                        .extend(cancelled_steps.map(|step| current(step, AttemptEnd::Cancelled)));
+                    ended_attempts.extend(
+                        cancelled_steps.map(|step| current_attempt(step, AttemptEnd::Cancelled)),
+                    );
                 }
                 // A rerun starts the active steps of a failed job again, with new attempts.
                 Entry::Job(JobEntry::Rerun { .. }) => {

@@ -71,18 +71,20 @@ fn move_cancelled_first(waiting_records: &mut Vec<WaitingRecord>) -> usize {
     };
     let cancelled_jobs: BTreeSet<JobNumber> =
         waiting_records.iter().filter(is_cancellation).map(|waiting| waiting.append.job).collect();
-    let (mut cancelled, mut others): (Vec<_>, Vec<_>) = std::mem::take(waiting_records)
-        .into_iter()
-        .partition(|waiting| cancelled_jobs.contains(&waiting.append.job));
+    let (mut cancelled_records, mut other_records): (Vec<_>, Vec<_>) =
+        std::mem::take(waiting_records)
+            .into_iter()
+            .partition(|waiting| cancelled_jobs.contains(&waiting.append.job));
     // A latch waits for the commit of all earlier records, so it moves to the last record.
-    if let Some(last) = others.last_mut() {
+    if let Some(last_record) = other_records.last_mut() {
         let is_latch = |outgoing: &mut Outgoing| matches!(outgoing, Outgoing::ReleaseLatch(_));
-        for waiting in &mut cancelled {
-            last.append.outgoing.extend(waiting.append.outgoing.extract_if(.., is_latch));
+        for cancelled in &mut cancelled_records {
+            let latches = cancelled.append.outgoing.extract_if(.., is_latch);
+            last_record.append.outgoing.extend(latches);
         }
     }
-    let count = cancelled.len();
-    cancelled.append(&mut others);
-    *waiting_records = cancelled;
+    let count = cancelled_records.len();
+    cancelled_records.append(&mut other_records);
+    *waiting_records = cancelled_records;
     count
 }

@@ -36,13 +36,13 @@ impl Router {
             for batch in ids.chunks(JOBS_PER_BATCH) {
                 faults::hit("router::part");
                 let (sender, completion) = oneshot::channel();
-                let done = CompletionLatch::new(sender);
+                let latch = CompletionLatch::new(sender);
                 // The inputs are sent through the router, because jobs can be passivated meanwhile.
                 for id in batch {
-                    let input = Box::new(make_input(done.clone()));
+                    let input = Box::new(make_input(latch.clone()));
                     env.router.send(RouterInput::ForwardToJob(*id, input));
                 }
-                drop(done);
+                drop(latch);
                 // The latch completes when its last clone is dropped, even if an actor panics.
                 let _ = completion.await;
             }

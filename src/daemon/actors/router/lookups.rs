@@ -51,9 +51,10 @@ impl Router {
         self.update_lookup_gauge();
     }
 
+    /// Updates the gauge of requests that wait for the archive.
     fn update_lookup_gauge(&self) {
-        let waiting = i64::try_from(self.lookups.request_count).unwrap_or(i64::MAX);
-        self.env.metrics.lookups_waiting.set(waiting);
+        let request_count = i64::try_from(self.lookups.request_count).unwrap_or(i64::MAX);
+        self.env.metrics.lookups_waiting.set(request_count);
     }
 
     /// Sends a lookup to the archive, and stores the requests that wait for its result.
@@ -121,8 +122,8 @@ impl Router {
         match (result, request) {
             (result, PendingRequest::Create(job)) => self.create_unless_existing(id, job, result),
             (result, PendingRequest::Call(call)) => self.start_or_join_call(call, result, ctx),
-            (result, PendingRequest::Cancel(by, response)) => {
-                self.cancel_ended(by, response, result)
+            (result, PendingRequest::Cancel(principal, response)) => {
+                self.cancel_ended(principal, response, result)
             }
             (result, PendingRequest::Erase(response)) => self.erase_ended(id, response, result),
             (LookupResult::Job(recovered), PendingRequest::Operate(operation, response)) => {
@@ -158,7 +159,7 @@ impl Router {
                 JobInput::CreateDuplicate { workflow: definition.full_name(), message, response }
             }
             PendingRequest::Operate(operation, response) => JobInput::Operate(operation, response),
-            PendingRequest::Cancel(by, response) => JobInput::Cancel(by, response),
+            PendingRequest::Cancel(principal, response) => JobInput::Cancel(principal, response),
             PendingRequest::Erase(response) => JobInput::Erase(response),
             PendingRequest::Call(call) => JobInput::Call(call),
             PendingRequest::Order(child_order) => {

@@ -162,7 +162,7 @@ impl Router {
     /// Responds to a cancellation with the state of the ended job, which does not change.
     pub(super) fn cancel_ended(
         &self,
-        by: Option<Arc<str>>,
+        principal: Option<Arc<str>>,
         response: ResponseSender<OperationResponse>,
         result: LookupResult,
     ) -> RequestOutcome {
@@ -170,7 +170,7 @@ impl Router {
             LookupResult::Creation(None) | LookupResult::Job(None) => Err(RequestError::NotFound),
             LookupResult::Job(Some(recovered)) => Ok(OperationResponse::Job(recovered.job.state())),
             LookupResult::Creation(Some(_)) | LookupResult::Child(_) => {
-                return RequestOutcome::look_up(PendingRequest::Cancel(by, response));
+                return RequestOutcome::look_up(PendingRequest::Cancel(principal, response));
             }
         };
         ClientResponse::Operation(response, response_result).send();

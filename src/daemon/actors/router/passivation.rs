@@ -65,8 +65,8 @@ impl Router {
 
     /// Returns the ids of the passivated jobs whose tree meets the condition.
     pub(super) fn passivated_ids(&self, condition: impl Fn(&PassivatedTree) -> bool) -> Vec<JobId> {
-        let selected = self.passivated.trees.values().filter(|entry| condition(&entry.tree));
-        selected.flat_map(|entry| entry.tree.members.iter().map(|member| member.id)).collect()
+        let entries = self.passivated.trees.values().filter(|entry| condition(&entry.tree));
+        entries.flat_map(|entry| entry.tree.members.iter().map(|member| member.id)).collect()
     }
 
     /// Adds the job trees that did not fit in memory at the start.

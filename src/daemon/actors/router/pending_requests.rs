@@ -33,7 +33,9 @@ impl PendingRequest {
             PendingRequest::Operate(request, response) => {
                 RouterInput::Operate(id, request, response)
             }
-            PendingRequest::Cancel(by, response) => RouterInput::Cancel(id, by, response),
+            PendingRequest::Cancel(principal, response) => {
+                RouterInput::Cancel(id, principal, response)
+            }
             PendingRequest::Erase(response) => RouterInput::Erase(id, response),
             PendingRequest::Call(call) => RouterInput::CallVerified(call),
             PendingRequest::Order(child_order) => RouterInput::OrderChild(child_order),
