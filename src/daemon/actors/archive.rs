@@ -174,6 +174,7 @@ impl Archive {
                 self.send_result(request, Ok(Some(Box::new(job))));
                 continue;
             }
+            // The read above failed, it has not found the job, or an earlier request has taken it.
             match self.env.reader.recover_jobs(&[number]) {
                 Ok(mut jobs) => self.send_result(request, Ok(jobs.remove(&number).map(Box::new))),
                 Err(error) => self.send_result(request, Err(&error)),

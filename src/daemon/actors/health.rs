@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The health of the manager.
+/// The health of the manager. All actors share it.
 pub struct Health {
     write_state: RwLock<WriteState>,
     /// The message for clients that the journal's files are lost. It is set once they are.
@@ -195,7 +195,7 @@ impl Health {
         *self.write_state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the journal waits.
+    /// Returns whether the journal waits for disk space or the lock.
     pub fn is_journal_waiting(&self) -> bool {
         self.journal_wait().is_some()
     }

@@ -144,6 +144,7 @@ impl LossWatch {
         Some(())
     }
 
+    /// Adds a sample of the depths, and removes those that are older than the observation time.
     fn add_sample(&mut self, now: Instant, depths: Vec<QueueDepth>) {
         let depths: HashMap<String, Option<u64>> =
             depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
@@ -204,7 +205,8 @@ impl LossWatch {
         losses: &BTreeMap<Arc<str>, QueueLoss>,
         now: Instant,
     ) {
-        // The backoff of a queue is forgotten once it has lost nothing for twice its duration.
+        // The backoff starts over for a queue without a loss whose last redispatch is at least twice
+        // the backoff ago.
         self.redispatches.retain(|queue, last| {
             losses.contains_key(queue) || now.saturating_duration_since(last.at) < last.backoff * 2
         });

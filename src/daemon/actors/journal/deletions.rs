@@ -22,8 +22,9 @@ pub(super) struct Deletions {
     pub(super) clock_doubt: Option<ClockDoubt>,
 }
 
-/// The deletion of all jobs that are past their retention.
+/// The deletion of all jobs that are past their retention, in batches.
 pub(super) struct Sweep {
+    /// When the first batch began.
     pub(super) started: Instant,
     /// How many root jobs were deleted so far.
     pub(super) jobs: usize,
