@@ -205,8 +205,8 @@ impl LossWatch {
         losses: &BTreeMap<Arc<str>, QueueLoss>,
         now: Instant,
     ) {
-        // The backoff starts over for a queue without a loss whose last redispatch is at least twice
-        // the backoff ago.
+        // The backoff starts over for a queue without a loss whose last redispatch is at least
+        // twice the backoff ago.
         self.redispatches.retain(|queue, last| {
             losses.contains_key(queue) || now.saturating_duration_since(last.at) < last.backoff * 2
         });
