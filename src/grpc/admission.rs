@@ -1,5 +1,5 @@
-//! Admits calls before their bodies are read: checks the token, the host name (against DNS
-//! rebinding) and the headers of browsers, and limits the size of the body.
+//! Admits calls before their bodies are read. Checks the token, the host name (against DNS
+//! rebinding) and that no browser has sent the call, and limits the size of the body.
 
 use super::call_metrics;
 use super::connection::Peer;
@@ -27,7 +27,8 @@ pub(super) const SERVICE_NAME: &str = wire::workers_server::SERVICE_NAME;
 /// The method whose calls are streams.
 const STREAM_METHOD: &str = "Work";
 
-/// Headers that browsers set to the origin of a request (see [`guard`]), and other programs do not.
+/// Headers by which browsers name the origin of a request, and which other programs leave out (see
+/// [`guard`]).
 const BROWSER_HEADERS: [&str; 2] = ["origin", "sec-fetch-site"];
 
 /// Forwards admitted calls to the services, and rejects others.
@@ -39,7 +40,7 @@ pub(super) struct Admission {
 
 /// Why a call is rejected.
 enum Rejection {
-    /// The call is not allowed.
+    /// The call is not allowed, or exceeds a limit.
     Call(Problem),
     /// The token is missing or invalid.
     Sender(AuthenticationFailure),
@@ -50,8 +51,8 @@ impl Admission {
         Admission { routes, api }
     }
 
-    /// Authenticates the sender of a call. Returns `None` for calls of health and reflection: they
-    /// need no token, because they reveal nothing of the manager's work.
+    /// Authenticates the sender of a call. Returns `None` for calls of the health and reflection
+    /// services, which need no token, because they reveal nothing of the manager's work.
     fn authenticate(
         &self,
         request: &http::Request<Body>,
@@ -85,7 +86,9 @@ impl Admission {
         Ok(Some(caller))
     }
 
-    /// Authenticates the sender of a call, and registers the call on its connection.
+    /// Authenticates the sender of a call, and registers the call on its connection. Returns the
+    /// sender, as [`authenticate`](Self::authenticate) does, and the guard that registers the call;
+    /// `None`: the connection is unknown.
     fn admit(
         &self,
         request: &http::Request<Body>,

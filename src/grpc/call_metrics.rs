@@ -1,5 +1,5 @@
 //! Counts calls by method and status code when they end. gRPC sends the code in the trailers, after
-//! the response.
+//! the body of the response.
 
 use bytes::Bytes;
 use daemon::api::connection_slots::CallGuard;
@@ -17,12 +17,13 @@ use tonic::codegen::http::{HeaderMap, Response};
 /// names.
 const METHODS: [&str; 5] = ["Work", "Receive", "Reply", "Extend", "Nack"];
 
-/// Returns the metric label of a method.
-pub(super) fn metric_label(called: Option<&str>) -> &'static str {
-    METHODS.into_iter().find(|method| Some(*method) == called).unwrap_or("other")
+/// Returns the metric label of a method; `None`: the call is for another service.
+pub(super) fn metric_label(called_method: Option<&str>) -> &'static str {
+    METHODS.into_iter().find(|method| Some(*method) == called_method).unwrap_or("other")
 }
 
-/// Counts a call once its response has ended or was dropped. `call_guard` is held until then.
+/// Wraps a response, so that its call is counted once the response has ended or is dropped.
+/// `call_guard` is held until then.
 pub(super) fn count_call(
     response: Response<Body>,
     method: &'static str,
@@ -39,12 +40,12 @@ pub(super) fn count_call(
     response.map(|body| Body::new(CountedBody { body, call }))
 }
 
-/// Finds the status code in headers or trailers.
+/// Finds the gRPC status code in headers or trailers.
 fn find_code(headers: &HeaderMap) -> Option<Code> {
     Status::from_header_map(headers).map(|status| status.code())
 }
 
-/// A call that is counted when it ends.
+/// A call that is counted when it ends. If it is dropped before that, it counts as cancelled.
 struct CountedCall {
     method: &'static str,
     api: Arc<ApiState>,
@@ -91,7 +92,7 @@ const fn code_name(code: Code) -> &'static str {
     }
 }
 
-/// The body of a response, whose trailers have the code.
+/// The body of a response, whose trailers contain the status code.
 struct CountedBody {
     body: Body,
     call: CountedCall,

@@ -1,4 +1,5 @@
-//! Limits connections: their number, and the time until the first call of each is admitted.
+//! Limits the connections of the server: their number, and the time until the first call of each is
+//! admitted.
 
 use daemon::access::CertificateStore;
 use daemon::api::connection_slots::{ConnectionSlot, ConnectionSlots, SlotGuard};
@@ -27,27 +28,27 @@ pub(super) type Peer = Arc<ConnectionSlot>;
 pub(super) struct Connection {
     socket: Socket,
     slot: SlotGuard,
-    /// Closes the connection if no call is admitted in time. The TLS handshake counts towards it.
-    /// `None` once a call was admitted.
+    /// Closes the connection if no call is admitted in time, including the TLS handshake; `None`: a
+    /// call was admitted.
     admission_timeout: Option<Pin<Box<Sleep>>>,
-    /// Counts the connection until it is dropped.
+    /// Counts the connection towards the limit until it is dropped.
     _permit: OwnedSemaphorePermit,
 }
 
-/// Returns the accepted connections. One call of each must be admitted within `timeout`. While
-/// `connections_max` are open, no further one is accepted.
+/// Returns the accepted connections. On each, a call must be admitted within `admission_timeout`.
+/// While `connections_max` connections are open, no further one is accepted.
 pub(super) fn incoming(
     listener: TcpListener,
     certificate: Option<Arc<CertificateStore>>,
     connections_max: usize,
     slots: Arc<ConnectionSlots>,
-    timeout: Duration,
+    admission_timeout: Duration,
 ) -> impl Stream<Item = Result<Connection, Infallible>> + use<> {
     let permits = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
     futures_util::stream::unfold(
         (listener, permits, slots, certificate),
         move |(listener, permits, slots, certificate)| async move {
-            // The semaphore is never closed.
+            // This always succeeds, because the semaphore is never closed.
             let permit = permits.clone().acquire_owned().await.ok()?;
             let (socket, slot) = loop {
                 match listener.accept().await {
@@ -66,7 +67,7 @@ pub(super) fn incoming(
             let connection = Connection {
                 socket: Socket::accept(socket, tls.as_ref()),
                 slot,
-                admission_timeout: Some(Box::pin(tokio::time::sleep(timeout))),
+                admission_timeout: Some(Box::pin(tokio::time::sleep(admission_timeout))),
                 _permit: permit,
             };
             Some((Ok(connection), (listener, permits, slots, certificate)))

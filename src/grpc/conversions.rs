@@ -1,4 +1,4 @@
-//! Converts the fields of `proto/workers.proto` that unary calls and streams share.
+//! Converts the messages of `proto/workers.proto` and their fields, for unary calls and streams.
 
 use super::times::{lease_end, parse_duration, timestamp_from_seconds};
 use super::wire::{Kind, NackRequest, StepMessage, Taken};
@@ -33,7 +33,8 @@ pub(super) fn parse_kind(kind: i32) -> Result<ReplyType, Problem> {
     }
 }
 
-/// Parses the delay of a nack. Returns `None` if the message is not to be requeued.
+/// Parses the delay after which a nacked message is requeued. Returns `None` if it must not be
+/// requeued.
 pub(super) fn parse_delay(request: &NackRequest) -> Result<Option<Duration>, Problem> {
     let delay = parse_duration("delay", request.delay, (Duration::ZERO, DELAY_MAX))?;
     match (request.requeue, delay) {
@@ -43,7 +44,7 @@ pub(super) fn parse_delay(request: &NackRequest) -> Result<Option<Duration>, Pro
     }
 }
 
-/// Converts the outcome of a reply.
+/// Converts the outcome of a reply or a nack to the answer for the worker.
 ///
 /// # Errors
 ///
@@ -54,7 +55,7 @@ pub(super) fn to_taken(
 ) -> Result<Taken, Problem> {
     match outcome {
         Ok(ReplyOutcome { rejection, .. }) => {
-            // The protocol says "no reason" by an empty text.
+            // In the protocol, an empty text means that there is no reason.
             let why_not = rejection.map_or("", Rejection::label).to_owned();
             Ok(Taken { receipt, changed: rejection.is_none(), why_not, detail: String::new() })
         }
@@ -64,7 +65,7 @@ pub(super) fn to_taken(
     }
 }
 
-/// Converts a leased message to the protocol.
+/// Converts a leased message to the message of the protocol.
 #[allow(clippy::expect_used, reason = "each message to a worker has these headers and this id")]
 pub(super) fn to_step_message(queue: &str, vhost: &str, message: &LeasedMessage) -> StepMessage {
     let find_text = |name| Header::find_text(&message.headers, name).map(|text| text.to_string());

@@ -1,8 +1,9 @@
-//! Limits the messages of a call before memory is allocated for them: the size and the time of
-//! each, and the bytes of all by the budget for bodies, as for requests over HTTP.
+//! Limits the messages of a call before memory is allocated for them. The size of each message and
+//! the time until it has arrived are limited, and the budget for bodies limits the bytes of all, as
+//! for requests over HTTP.
 //!
-//! A gRPC message is a flag, its length in four bytes, and its payload. On a stream, a message that
-//! is too large is skipped, and the stream continues.
+//! A gRPC message consists of a compression flag, its length in four bytes, and its payload. On a
+//! stream, a message that is too large is skipped, and the stream continues.
 
 use super::status::to_status;
 use base::budget::{Permit, ResourceBudget, SMALL_BODY_BYTES_MAX};
@@ -20,17 +21,17 @@ use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 
-/// The bytes before the payload of a message: a flag and its length.
+/// The size of the prefix of a gRPC message: the compression flag and the length of the payload.
 const HEAD_BYTES: usize = 5;
 
-/// How many bytes of a message that is too large are kept, to find its receipt.
-const PREFIX_BYTES_MAX: usize = 4096;
+/// How many bytes of a message that is too large are kept, so that its receipt can be parsed.
+const PAYLOAD_START_BYTES_MAX: usize = 4096;
 
-/// What a call receives besides its messages.
+/// What the handler of a call receives besides the messages.
 pub(super) struct IncomingSignals {
-    /// The permits of the messages, in their order.
+    /// The permits of the messages, in the order of the messages.
     pub(super) permits: mpsc::UnboundedReceiver<Permit>,
-    /// Events that are no message.
+    /// The events of the body that are no messages.
     pub(super) events: mpsc::UnboundedReceiver<IncomingEvent>,
 }
 
@@ -39,7 +40,7 @@ pub(super) enum IncomingEvent {
     /// A message was too large and was skipped: its length in bytes, and its receipt, if that could
     /// be parsed.
     TooLarge(usize, Option<String>),
-    /// The stream was aborted instead of ended.
+    /// The stream was aborted by an error, and not ended by the client.
     Aborted,
 }
 
@@ -62,32 +63,33 @@ impl SignalsSlot {
 pub(super) struct IncomingBody {
     body: Body,
     api: Arc<ApiState>,
-    /// The largest message.
+    /// The largest payload of a message, in bytes.
     bytes_max: usize,
-    /// Whether messages that are too large are skipped; otherwise they end the call.
+    /// Whether messages that are too large are skipped. Otherwise they end the call.
     skips_too_large: bool,
     permits: mpsc::UnboundedSender<Permit>,
     events: mpsc::UnboundedSender<IncomingEvent>,
-    /// Bytes that were received and not parsed.
-    unread: Bytes,
+    /// The bytes that were received and not parsed yet.
+    unparsed: Bytes,
     state: IncomingState,
 }
 
 /// The parser's position in the body.
 enum IncomingState {
-    /// Between two messages, or within the head of one.
+    /// Between two messages, or within the prefix of one, which has these bytes so far.
     Head(BytesMut),
-    /// A message waits for its permit.
+    /// A message of `length` bytes waits for its permit.
     WaitingForPermit {
         head: Bytes,
         length: usize,
         acquire: BoxFuture<'static, Option<Permit>>,
         timeout: Pin<Box<Sleep>>,
     },
-    /// Within a message that has its permit. `missing` bytes were not received yet.
-    Message { missing: usize, permit: Permit, timeout: Pin<Box<Sleep>> },
-    /// Within a message that is skipped. `prefix` is its start.
-    Skipping { length: usize, missing: usize, prefix: BytesMut, timeout: Pin<Box<Sleep>> },
+    /// Within a message that has its permit. `remaining` bytes were not received yet.
+    Message { remaining: usize, permit: Permit, timeout: Pin<Box<Sleep>> },
+    /// Within a message that is skipped. `payload_start` has the first bytes of its payload, and
+    /// `remaining` bytes were not received yet.
+    Skipping { length: usize, remaining: usize, payload_start: BytesMut, timeout: Pin<Box<Sleep>> },
 }
 
 impl IncomingBody {
@@ -100,7 +102,7 @@ impl IncomingBody {
         let bytes_max = api.settings.http.body_bytes_max;
         let (permit_sender, permit_receiver) = mpsc::unbounded_channel();
         let (event_sender, event_receiver) = mpsc::unbounded_channel();
-        let unread = Bytes::new();
+        let unparsed = Bytes::new();
         let state = IncomingState::Head(BytesMut::new());
         let incoming = IncomingBody {
             body,
@@ -109,34 +111,44 @@ impl IncomingBody {
             skips_too_large,
             permits: permit_sender,
             events: event_sender,
-            unread,
+            unparsed,
             state,
         };
         (incoming, IncomingSignals { permits: permit_receiver, events: event_receiver })
     }
 
-    /// Creates the body of a call with small messages.
+    /// Creates the body of a call to another service, whose messages are small.
     pub(super) fn for_small_call(body: Body, api: Arc<ApiState>) -> IncomingBody {
         let (incoming, _) = IncomingBody::for_worker(body, api, false);
         IncomingBody { bytes_max: SMALL_BODY_BYTES_MAX, ..incoming }
     }
 
+    /// Starts the timeout for one message to arrive.
     fn new_timeout(&self) -> Pin<Box<Sleep>> {
         Box::pin(tokio::time::sleep(self.api.settings.http.body_timeout.0))
     }
 
-    /// Starts a message. Returns the bytes of it that can be forwarded now.
+    /// Starts a message, whose prefix is `head`. Returns the bytes of it that can be forwarded now;
+    /// `None`: it waits for a permit, or is skipped.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that ends the call if the message is too large.
     fn begin_message(&mut self, head: Bytes, length: usize) -> Result<Option<Bytes>, Status> {
         if length > self.bytes_max {
             if !self.skips_too_large {
-                let max = self.bytes_max;
+                let bytes_max = self.bytes_max;
                 return Err(to_status(&Problem::too_large(format!(
-                    "the message has {length} bytes, more than {max} (setting http.body_bytes_max)"
+                    "the message has {length} bytes, more than {bytes_max} \
+                     (setting http.body_bytes_max)"
                 ))));
             }
-            let timeout = self.new_timeout();
-            let prefix = BytesMut::new();
-            self.state = IncomingState::Skipping { length, missing: length, prefix, timeout };
+            self.state = IncomingState::Skipping {
+                length,
+                remaining: length,
+                payload_start: BytesMut::new(),
+                timeout: self.new_timeout(),
+            };
             return Ok(None);
         }
         match body_budget(&self.api, length).try_acquire(length) {
@@ -159,12 +171,12 @@ impl IncomingBody {
     /// Starts the payload of a message that has its permit. Returns the bytes of the message that
     /// can be forwarded now.
     fn begin_payload(&mut self, head: Bytes, length: usize, permit: Permit) -> Bytes {
-        let available = self.unread.split_to(length.min(self.unread.len()));
+        let available = self.unparsed.split_to(length.min(self.unparsed.len()));
         if available.len() == length {
             self.finish_message(permit);
         } else {
-            let (missing, timeout) = (length - available.len(), self.new_timeout());
-            self.state = IncomingState::Message { missing, permit, timeout };
+            let (remaining, timeout) = (length - available.len(), self.new_timeout());
+            self.state = IncomingState::Message { remaining, permit, timeout };
         }
         if available.is_empty() {
             return head;
@@ -182,14 +194,16 @@ impl IncomingBody {
         let _ = self.permits.send(permit);
     }
 
-    /// Polls for received bytes that can be forwarded. Returns `None` if more must be received
-    /// first.
+    /// Polls for bytes that were received and can be forwarded. Returns `None` if more bytes must
+    /// be received first.
     fn poll_forward(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             match std::mem::replace(&mut self.state, IncomingState::Head(BytesMut::new())) {
                 IncomingState::Head(mut head) => {
-                    let missing = HEAD_BYTES - head.len();
-                    head.extend_from_slice(&self.unread.split_to(missing.min(self.unread.len())));
+                    let remaining = HEAD_BYTES - head.len();
+                    head.extend_from_slice(
+                        &self.unparsed.split_to(remaining.min(self.unparsed.len())),
+                    );
                     if head.len() < HEAD_BYTES {
                         self.state = IncomingState::Head(head);
                         return Poll::Ready(Ok(None));
@@ -213,37 +227,41 @@ impl IncomingBody {
                         Poll::Pending
                     };
                 }
-                IncomingState::Message { missing, permit, timeout } => {
-                    let available = self.unread.split_to(missing.min(self.unread.len()));
-                    if available.len() == missing {
+                IncomingState::Message { remaining, permit, timeout } => {
+                    let available = self.unparsed.split_to(remaining.min(self.unparsed.len()));
+                    if available.len() == remaining {
                         self.finish_message(permit);
                     } else {
                         self.state = IncomingState::Message {
-                            missing: missing - available.len(),
+                            remaining: remaining - available.len(),
                             permit,
                             timeout,
                         };
                     }
                     return Poll::Ready(Ok((!available.is_empty()).then_some(available)));
                 }
-                IncomingState::Skipping { length, missing, mut prefix, timeout } => {
-                    let available = self.unread.split_to(missing.min(self.unread.len()));
-                    let capacity = PREFIX_BYTES_MAX - prefix.len();
-                    prefix.extend_from_slice(&available[..capacity.min(available.len())]);
-                    if available.len() < missing {
-                        let missing = missing - available.len();
-                        self.state = IncomingState::Skipping { length, missing, prefix, timeout };
+                IncomingState::Skipping { length, remaining, mut payload_start, timeout } => {
+                    let available = self.unparsed.split_to(remaining.min(self.unparsed.len()));
+                    let capacity = PAYLOAD_START_BYTES_MAX - payload_start.len();
+                    payload_start.extend_from_slice(&available[..capacity.min(available.len())]);
+                    if available.len() < remaining {
+                        self.state = IncomingState::Skipping {
+                            length,
+                            remaining: remaining - available.len(),
+                            payload_start,
+                            timeout,
+                        };
                         return Poll::Ready(Ok(None));
                     }
+                    let receipt = parse_receipt(&payload_start);
                     // An error means that the handler of the call has ended.
-                    let _ =
-                        self.events.send(IncomingEvent::TooLarge(length, parse_receipt(&prefix)));
+                    let _ = self.events.send(IncomingEvent::TooLarge(length, receipt));
                 }
             }
         }
     }
 
-    /// Polls whether the current message has timed out.
+    /// Polls whether the current message has timed out while its bytes arrive.
     fn poll_timeout(&mut self, context: &mut Context<'_>) -> bool {
         match &mut self.state {
             IncomingState::Message { timeout, .. } | IncomingState::Skipping { timeout, .. } => {
@@ -263,23 +281,25 @@ fn body_budget(api: &ApiState, length: usize) -> &ResourceBudget {
     }
 }
 
-/// Builds the status of a call whose message found no capacity in the budget in time.
+/// Builds the status of a call whose message got no permit from the budget in time.
 fn over_budget() -> Status {
     Status::unavailable(
         "too many bytes of messages at once (setting http.bodies_bytes_max): send it again later",
     )
 }
 
-/// Parses the receipt of a reply from the start of its message.
-fn parse_receipt(prefix: &[u8]) -> Option<String> {
+/// Parses the receipt of a reply from the first bytes of its message; `None`: it is no reply, or
+/// the receipt is not within these bytes.
+fn parse_receipt(payload_start: &[u8]) -> Option<String> {
     // The field numbers in `proto/workers.proto`.
     const REPLY: u32 = 3;
     const RECEIPT: u32 = 1;
-    let mut input = prefix;
-    let (field, kind) = decode_key(&mut input).ok()?;
-    if field != REPLY || kind != WireType::LengthDelimited {
+    let mut input = payload_start;
+    let (field, wire_type) = decode_key(&mut input).ok()?;
+    if field != REPLY || wire_type != WireType::LengthDelimited {
         return None;
     }
+    // The length of the reply, which is not needed.
     decode_varint(&mut input).ok()?;
     loop {
         match decode_key(&mut input).ok()? {
@@ -288,7 +308,7 @@ fn parse_receipt(prefix: &[u8]) -> Option<String> {
                 return Some(std::str::from_utf8(input.get(..length)?).ok()?.to_owned());
             }
             (_, WireType::Varint) => drop(decode_varint(&mut input).ok()?),
-            // Any other field is the body, which does not end within the prefix.
+            // Any other field is the body, which does not end within these bytes.
             _ => return None,
         }
     }
@@ -317,7 +337,7 @@ impl HttpBody for IncomingBody {
             };
             match next {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.unread = data,
+                    Ok(data) => self.unparsed = data,
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 Some(Err(error)) => {
@@ -338,7 +358,7 @@ mod tests {
     use prost::Message;
 
     #[test]
-    fn the_receipt_of_a_reply_is_parsed_from_its_start() {
+    fn the_receipt_of_a_reply_is_parsed_from_the_first_bytes() {
         use wire::from_worker::Say;
         let encode = |request: Say| wire::FromWorker { say: Some(request) }.encode_to_vec();
         let body = Bytes::from(vec![b'x'; 10_000]);
@@ -348,12 +368,12 @@ mod tests {
         };
         for kind in [0, 2] {
             let bytes = encode(reply(kind));
-            let receipt = parse_receipt(&bytes[..PREFIX_BYTES_MAX]);
+            let receipt = parse_receipt(&bytes[..PAYLOAD_START_BYTES_MAX]);
             assert_eq!(receipt.as_deref(), Some("/api/queue/a/message/b/1/reply"));
-            for cut in 0..40 {
-                // A receipt is parsed whole or not at all.
-                let receipt = parse_receipt(&bytes[..cut]);
-                assert!(receipt.is_none_or(|receipt| receipt.ends_with("/reply")), "{cut}");
+            for length in 0..40 {
+                // A truncated receipt is not returned.
+                let receipt = parse_receipt(&bytes[..length]);
+                assert!(receipt.is_none_or(|receipt| receipt.ends_with("/reply")), "{length}");
             }
         }
         let extend = wire::ExtendRequest { receipt: "x".to_owned(), lease: None };

@@ -1,9 +1,9 @@
 //! The gRPC server for workers. It leases messages of the embedded bus, as `daemon::api::worker`
 //! does over HTTP. Both use [`daemon::api::leases`]. The protocol is `proto/workers.proto`.
 //!
-//! A call passes [`connection`], which limits connections and the time until they authenticate,
-//! and [`admission`], which checks the caller and limits the body. Then [`service`] handles a unary
-//! call, and [`stream`] the session of a worker.
+//! A call passes through [`connection`], which limits connections and the time until they
+//! authenticate, and [`admission`], which checks the caller and limits the body. Then [`service`]
+//! handles a unary call, and [`stream`] the session of a worker.
 
 mod admission;
 mod call_metrics;
@@ -46,11 +46,12 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
 /// `u32`.
 const STREAMS_MAX: usize = 1 << 28;
 
-/// How long a client may take to acknowledge a keep-alive ping; the default of gRPC clients.
+/// How long a client may take to acknowledge a keep-alive ping. This is the default of gRPC
+/// clients.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The largest metadata of a call, in bytes; the default limit of gRPC clients.
-const HEADER_BYTES_MAX: u32 = 16 * 1024;
+/// The largest metadata of a call, in bytes. This is the default limit of gRPC clients.
+const METADATA_BYTES_MAX: u32 = 16 * 1024;
 
 /// How long the last responses may take to be sent once all streams have ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -60,14 +61,17 @@ pub struct GrpcServer {
     /// The address on which it listens.
     pub address: SocketAddr,
     arbiter: Arbiter,
+    /// The phase of the server, which its streams watch.
     phase: watch::Sender<ServerPhase>,
+    /// The permits of streams. All are available when no stream is open.
     streams: Arc<Semaphore>,
+    /// Notified when the server has ended.
     ended: oneshot::Receiver<()>,
     api: Arc<ApiState>,
 }
 
-/// Starts the server on the address of the setting `grpc.listen`, if it is set. For port 0 the
-/// system chooses a port.
+/// Starts the server on the address of the setting `grpc.listen`; `None`: it is not set. For port 0
+/// the system chooses a port.
 ///
 /// # Errors
 ///
@@ -86,13 +90,13 @@ pub async fn start(api: Arc<ApiState>) -> io::Result<Option<GrpcServer>> {
         if let Err(error) = server.await {
             tracing::error!(error, "the gRPC server ended");
         }
-        // An error means that nobody waits for the end of the server.
+        // An error means that the handle was dropped.
         let _ = ended_sender.send(());
     });
     Ok(Some(GrpcServer { address, arbiter, phase, streams, ended, api }))
 }
 
-/// Returns how many streams may be open.
+/// Returns how many streams may be open at the same time.
 fn streams_max(api: &ApiState) -> usize {
     api.settings.grpc.streams_max.min(STREAMS_MAX)
 }
@@ -123,20 +127,21 @@ async fn run(
         .add_service(builder().build_v1alpha().map_err(to_text)?)
         .prepare();
     let certificate = api.access.certificate(&settings.http.tls)?;
-    let (max, address_max) = (connections_max(settings), settings.http.address_connections_max);
-    let slots = ConnectionSlots::new(&api, "grpc.connections_max", max, address_max);
+    let total_max = connections_max(settings);
+    let per_address_max = settings.http.address_connections_max;
+    let slots = ConnectionSlots::new(&api, "grpc.connections_max", total_max, per_address_max);
     let health_reports = report_health(api.clone(), reporter, phases.clone());
     let mut shutdown_phases = phases;
     let server = Server::builder()
         .http2_keepalive_interval(Some(grpc.keep_alive.0))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
-        .http2_max_header_list_size(HEADER_BYTES_MAX)
+        .http2_max_header_list_size(METADATA_BYTES_MAX)
         .max_concurrent_streams(grpc.connection_calls_max)
         .initial_stream_window_size(grpc.window_bytes)
         .initial_connection_window_size(grpc.window_bytes)
         .serve_with_incoming_shutdown(
             Admission::new(routes, api.clone()),
-            connection::incoming(listener, certificate, max, slots, grpc.handshake_timeout.0),
+            connection::incoming(listener, certificate, total_max, slots, grpc.handshake_timeout.0),
             async move {
                 // An error means that the handle was dropped without stopping the server.
                 let _ = shutdown_phases.wait_for(|phase| *phase == ServerPhase::Stopping).await;
@@ -148,8 +153,8 @@ async fn run(
     }
 }
 
-/// Reports readiness to the health service until the server stops. Returns `CLOSE_TIMEOUT` after
-/// that.
+/// Reports readiness to the health service until the server stops. Then waits for `CLOSE_TIMEOUT`,
+/// so that the last responses are sent, and returns.
 async fn report_health(
     api: Arc<ApiState>,
     reporter: tonic_health::server::HealthReporter,
@@ -175,18 +180,22 @@ async fn report_health(
 }
 
 impl GrpcServer {
-    /// Stops the server. Notifies workers with a session, which may reply for the time of the
-    /// setting `grpc.drain`.
+    /// Stops the server. Workers with a session are notified first, and may still reply for the
+    /// time of the setting `grpc.drain`.
     pub async fn stop(self) {
         let GrpcServer { arbiter, phase, streams, mut ended, api, .. } = self;
-        // Errors mean that the server has already ended.
+        // An error of `send` means that the server has already ended.
         let _ = phase.send(ServerPhase::Draining);
-        let all_ended = streams.acquire_many(u32::try_from(streams_max(&api)).unwrap_or(u32::MAX));
-        let _ = tokio::time::timeout(api.settings.grpc.drain.0, all_ended).await;
+        // All permits are available only after every stream has ended.
+        let all_permits = u32::try_from(streams_max(&api)).unwrap_or(u32::MAX);
+        let streams_ended = streams.acquire_many(all_permits);
+        let _ = tokio::time::timeout(api.settings.grpc.drain.0, streams_ended).await;
         let _ = phase.send(ServerPhase::Stopping);
+        // The server should end on its own after `CLOSE_TIMEOUT`.
         let _ = tokio::time::timeout(2 * CLOSE_TIMEOUT, &mut ended).await;
         arbiter.stop();
-        // The thread has no work left. Joining it may block, so another thread does.
+        // The thread has no work left. Joining it may block, so a thread for blocking tasks does
+        // it.
         let _ = actix_rt::task::spawn_blocking(move || arbiter.join()).await;
     }
 }

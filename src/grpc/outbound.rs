@@ -1,6 +1,6 @@
-//! Tracks the outbound messages of a call. Each keeps its permit until its last byte has been sent
-//! to the worker. That HTTP/2 has taken it is not enough: HTTP/2 buffers what a worker does not
-//! read.
+//! Tracks the outbound messages of a call. Each holds its memory permit until its last byte has
+//! been sent to the worker. Handing the message over to HTTP/2 is not enough, because HTTP/2
+//! buffers what a worker does not read.
 
 use super::connection::Peer;
 use base::budget::Permit;
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tonic::Status;
 use tonic::body::Body;
 
-/// Tracks what a call sends. Clones share it.
+/// Tracks the messages that a call sends. Clones share their state.
 #[derive(Clone, Default)]
 pub(super) struct OutboundTracker(Arc<OutboundState>);
 
@@ -25,8 +25,9 @@ struct OutboundState {
     next_chunk: Mutex<Vec<OutboundPermit>>,
     /// How many messages have not been sent yet.
     pending: AtomicUsize,
-    /// How many permits were released: their messages were sent, or dropped with the call.
+    /// How many permits were released so far: their messages were sent, or dropped with the call.
     released: AtomicUsize,
+    /// Notified when the last pending permit is released.
     all_released: Notify,
 }
 
@@ -53,7 +54,7 @@ impl OutboundTracker {
         OutboundPermit { state: self.0.clone(), _permit: permit }
     }
 
-    /// Adds a message to the next chunk.
+    /// Adds the permit of a message that tonic encodes next.
     pub(super) fn add_to_next_chunk(&self, permit: OutboundPermit) {
         self.0.next_chunk.lock().unwrap_or_else(PoisonError::into_inner).push(permit);
     }
@@ -69,13 +70,13 @@ impl OutboundTracker {
         self.0.pending.load(Ordering::Acquire) > 0
     }
 
-    /// Returns how many permits were released. A rising number shows that the worker reads.
+    /// Returns how many permits were released so far. While the number rises, the worker reads.
     pub(super) fn released_count(&self) -> usize {
         self.0.released.load(Ordering::Relaxed)
     }
 
-    /// Waits until all messages have been sent. Closes the connection if none was sent for
-    /// `timeout`.
+    /// Waits until all messages have been sent. Closes the connection, if it is known, once none
+    /// was sent for `timeout`.
     pub(super) async fn wait_until_sent(self, peer: Option<Peer>, timeout: Duration) {
         while self.is_pending() {
             let released_before = self.released_count();
@@ -107,7 +108,7 @@ struct OutboundBody {
     tracker: OutboundTracker,
 }
 
-/// Releases the permits of what is never written.
+/// Releases the permits of messages that are never encoded.
 impl Drop for OutboundBody {
     fn drop(&mut self) {
         drop(self.tracker.take_next_chunk());

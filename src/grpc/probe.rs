@@ -1,5 +1,5 @@
-//! Probes whether workers can connect over gRPC. It calls the port as a worker does, without side
-//! effects.
+//! Probes whether workers can connect over gRPC. It connects to the port as a worker does, and
+//! makes calls without side effects.
 
 use super::admission::SERVICE_NAME;
 use bytes::{Buf, Bytes};
@@ -14,10 +14,10 @@ use tokio_rustls::TlsConnector;
 use tonic::codegen::http::{HeaderMap, Request, header};
 use tonic::{Code, Status};
 
-/// An encoded empty message: a flag and the length 0.
+/// An encoded empty gRPC message: the compression flag 0 and the length 0, in four bytes.
 const EMPTY_MESSAGE: &[u8] = &[0; 5];
 
-/// The encoded response "serving" of the health service: field 1 is 1.
+/// The payload of the health service's response "serving": the varint field 1 has the value 1.
 const SERVING_RESPONSE: &[u8] = &[0x08, 0x01];
 
 /// The port to probe.
@@ -26,9 +26,9 @@ pub struct ProbeTarget {
     pub address: SocketAddr,
     /// The client configuration for TLS; `None` to connect without TLS.
     pub tls: Option<ClientConfig>,
-    /// The host name, as in the certificate.
+    /// The host name in the certificate, which is only used with TLS.
     pub host: String,
-    /// The token; empty if there is none.
+    /// The token of a worker; empty if it has none.
     pub token: String,
 }
 
@@ -41,7 +41,7 @@ pub struct ProbeResult {
     pub admission: Result<(), String>,
 }
 
-/// Calls the health service of a port, and a method of workers with an empty request.
+/// Calls the health service of a port, and a method of the workers' service with an empty request.
 ///
 /// # Errors
 ///
@@ -73,10 +73,11 @@ async fn send_calls(
 ) -> Result<ProbeResult, String> {
     let to_reason = |error: h2::Error| format!("it does not speak gRPC: {error}");
     let (mut send_request, connection) = handshake(socket).await.map_err(to_reason)?;
-    // An error of the connection also ends the calls, which return it.
+    // The error of the connection is not needed here, because the calls return it too.
     let driver = actix_rt::spawn(async move { drop(connection.await) });
     let url = |method: &str| format!("{scheme}://{authority}/{method}");
     let responses = async {
+        // The health service needs no token.
         let health =
             call_with_empty_message(&mut send_request, &url("grpc.health.v1.Health/Check"), "")
                 .await?;
@@ -92,7 +93,8 @@ async fn send_calls(
     driver.abort();
     let ((health_status, message), (worker_status, _)) = responses?;
     let is_serving = health_status.code() == Code::Ok && message.ends_with(SERVING_RESPONSE);
-    // An admitted call fails too, but with another code: its request names no message.
+    // The call also fails if it is admitted, because its request has no receipt. But then its code
+    // is another one.
     let is_refused = matches!(worker_status.code(), Code::Unauthenticated | Code::PermissionDenied);
     let admission = if is_refused { Err(worker_status.message().to_owned()) } else { Ok(()) };
     Ok(ProbeResult { is_serving, admission })
@@ -117,13 +119,13 @@ async fn call_with_empty_message(
     let response = response.await?;
     let find_status = |headers: &HeaderMap| Status::from_header_map(headers);
     let header_status = find_status(response.headers());
-    let (mut body, mut message) = (response.into_body(), Vec::new());
+    let (mut body, mut response_message) = (response.into_body(), Vec::new());
     while let Some(chunk) = body.data().await {
         let chunk = chunk?;
         body.flow_control().release_capacity(chunk.remaining())?;
-        message.extend_from_slice(&chunk);
+        response_message.extend_from_slice(&chunk);
     }
     let trailers = body.trailers().await?;
     let status = header_status.or_else(|| trailers.as_ref().and_then(find_status));
-    Ok((status.unwrap_or_else(|| Status::unknown("it told no status of gRPC")), message))
+    Ok((status.unwrap_or_else(|| Status::unknown("it returned no gRPC status")), response_message))
 }

@@ -45,7 +45,7 @@ impl WorkerService {
         WorkerService { api, phases, streams }
     }
 
-    /// Parses a receipt, and returns it with its lease queue, if the caller may settle it.
+    /// Parses a receipt. Returns it with its lease queue, if the caller may settle the message.
     async fn find_message(
         &self,
         caller: &Authenticated,
@@ -56,7 +56,8 @@ impl WorkerService {
         Ok((receipt, lease_queue))
     }
 
-    /// Leases messages of a queue. Returns them with the tracker that holds their permits.
+    /// Leases messages of a queue, and waits for the first if there is none. Returns them with the
+    /// tracker that holds their permits.
     async fn receive_messages(
         &self,
         caller: &Authenticated,
@@ -77,20 +78,26 @@ impl WorkerService {
         };
         let wait =
             parse_duration("wait", wait, (Duration::ZERO, WAIT_MAX))?.unwrap_or(WAIT_DEFAULT);
-        let (max, name) = (max.max(1), queue.clone());
-        let request =
-            LeaseRequest { queue, vhost: vhost.clone(), options, wait, max, transport: TRANSPORT };
+        let request = LeaseRequest {
+            queue: queue.clone(),
+            vhost: vhost.clone(),
+            options,
+            wait,
+            max: max.max(1),
+            transport: TRANSPORT,
+        };
         let mut messages = leases::receive(&self.api, request).await?;
         let tracker = OutboundTracker::default();
-        // The permits of memory are held until the bytes of the messages have been sent.
+        // The memory permits are held until the bytes of the messages have been sent.
         for permit in messages.iter_mut().filter_map(|message| message.permit.take()) {
             tracker.add_to_next_chunk(tracker.track(permit));
         }
         let messages =
-            messages.iter().map(|message| to_step_message(&name, &vhost, message)).collect();
+            messages.iter().map(|message| to_step_message(&queue, &vhost, message)).collect();
         Ok((ReceiveAnswer { messages }, tracker))
     }
 
+    /// Commits a reply.
     async fn handle_reply(
         &self,
         caller: &Authenticated,
@@ -109,6 +116,7 @@ impl WorkerService {
         to_taken(request.receipt, result)
     }
 
+    /// Extends a lease.
     async fn handle_extend(
         &self,
         caller: &Authenticated,
@@ -120,6 +128,7 @@ impl WorkerService {
         Ok(Lease { receipt: request.receipt, until: Some(lease_end(end)) })
     }
 
+    /// Returns a message to its queue, or makes its attempt fail.
     async fn handle_nack(
         &self,
         caller: &Authenticated,
@@ -134,12 +143,13 @@ impl WorkerService {
     }
 }
 
-/// Returns the caller, which the admission sets on each call that it forwards.
+/// Returns the caller, which the admission adds to each call of this service.
 fn authenticated_caller<T>(request: &Request<T>) -> Result<Authenticated, Status> {
     let caller = request.extensions().get::<Authenticated>().cloned();
     caller.ok_or_else(|| Status::internal("the call was not admitted"))
 }
 
+/// Converts the result of a call to its response or status.
 fn to_response<T>(result: Result<T, Problem>) -> Result<Response<T>, Status> {
     result.map(Response::new).map_err(|problem| to_status(&problem))
 }
@@ -195,15 +205,15 @@ impl Workers for WorkerService {
                 Ok(response)
             }
             _ = phases.wait_for(|phase| *phase != ServerPhase::Serving) => {
-                let reason = "the manager stops: ask again later".to_owned();
-                to_response(Err(Problem::overloaded(reason)))
+                let detail = "the manager stops: ask again later".to_owned();
+                to_response(Err(Problem::overloaded(detail)))
             }
         }
     }
 
     async fn reply(&self, mut request: Request<ReplyRequest>) -> Result<Response<Taken>, Status> {
-        // Holds the permit of the request's message until the reply is handled.
-        let _permit = request.extensions_mut().remove::<SignalsSlot>();
+        // The slot holds the permit of the request's message until the reply is handled.
+        let _signals = request.extensions_mut().remove::<SignalsSlot>();
         let caller = authenticated_caller(&request)?;
         to_response(self.handle_reply(&caller, request.into_inner()).await)
     }

@@ -14,7 +14,7 @@ use daemon::api::token::Authenticated;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Returns the Hello that the first message of a worker must be.
+/// Returns the Hello, which must be the first message of a worker.
 pub(super) fn expect_hello(message: Option<FromWorker>) -> Result<Hello, Problem> {
     match message {
         Some(FromWorker { say: Some(Say::Hello(hello)) }) => Ok(hello),
@@ -24,16 +24,16 @@ pub(super) fn expect_hello(message: Option<FromWorker>) -> Result<Hello, Problem
     }
 }
 
-/// A worker's session: the queues whose messages it receives.
+/// A worker's session: the queues whose messages it receives, and how they are leased to it.
 pub(super) struct Session {
     pub(super) queues: Vec<Arc<str>>,
     pub(super) vhost: String,
     pub(super) lease_queue: Arc<LeaseQueue>,
     pub(super) options: ReceiveOptions,
-    /// Receives the revocations of the session's leases. It also identifies the session to the
-    /// lease queue.
+    /// The lease queue sends the revocations of the session's leases to it. It also identifies the
+    /// session to the lease queue.
     pub(super) revocations: RevocationSender,
-    /// Counts the session as a worker of each queue until they are dropped.
+    /// Count the session as a worker of each queue until they are dropped.
     _count_guards: Vec<WorkerCountGuard>,
 }
 

@@ -1,5 +1,5 @@
-//! Keeps the messages of a session. When its stream ends, all of them return to their queues at
-//! once.
+//! The messages that are leased to a session. When its stream ends, all of them return to their
+//! queues at once.
 
 use bus::lease_queue::{LeaseQueue, RevocationSender};
 use std::collections::HashMap;
@@ -12,10 +12,11 @@ pub(super) struct SessionMessages {
     messages: HashMap<Arc<str>, SessionMessage>,
 }
 
-/// A message that is leased to a session. Dropping it returns it to its queue at once, unless it
-/// is settled or another session has adopted it.
+/// A message that is leased to a session. Dropping it returns it to its queue at once, unless it is
+/// settled, its lease has ended, or another session has adopted it.
 pub(super) struct SessionMessage {
     id: Arc<str>,
+    /// The number of the delivery, which distinguishes the leases of one message.
     delivery: u32,
     lease_queue: Arc<LeaseQueue>,
     /// Identifies the session to the lease queue.
@@ -28,21 +29,23 @@ pub(super) struct SessionMessage {
 /// What dropping a message does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DropAction {
-    /// Returns it to its queue, and does not count the delivery: it was not sent to the worker, or
-    /// the worker closed the stream itself.
+    /// Returns it to its queue without counting the delivery, because it was not sent to the
+    /// worker, or the worker closed the stream in order.
     Release,
-    /// Returns it to its queue, and counts the delivery, as when a lease expires: the worker may
-    /// have crashed because of it.
+    /// Returns it to its queue and counts the delivery, as when a lease expires, because it may
+    /// have made the worker crash.
     Requeue,
-    /// Nothing: it is settled, or its lease has ended already.
+    /// Does nothing, because it is settled or its lease has ended already.
     Nothing,
 }
 
 impl SessionMessage {
     /// Creates a message that was not sent to the worker yet.
     pub(super) fn new(
-        (id, delivery): (Arc<str>, u32),
-        (lease_queue, revocations): (Arc<LeaseQueue>, RevocationSender),
+        id: Arc<str>,
+        delivery: u32,
+        lease_queue: Arc<LeaseQueue>,
+        revocations: RevocationSender,
         receipt: String,
     ) -> SessionMessage {
         SessionMessage {
@@ -73,7 +76,7 @@ impl Drop for SessionMessage {
     fn drop(&mut self) {
         let SessionMessage { id, delivery, lease_queue, revocations, on_drop, .. } = self;
         let session = Some(&*revocations);
-        // Errors mean that its lease or its attempt has ended, or that another session has adopted
+        // An error means that its lease or its attempt has ended, or another session has adopted
         // it.
         let _ = match on_drop {
             DropAction::Release => lease_queue.release(id, *delivery, session),
@@ -86,14 +89,15 @@ impl Drop for SessionMessage {
 }
 
 impl SessionMessages {
+    /// Inserts a message, in place of an older delivery of the same message.
     pub(super) fn insert(&mut self, message: SessionMessage) {
         self.messages.insert(message.id.clone(), message);
     }
 
-    /// Puts a message back after a request of the worker to settle it was rejected.
+    /// Restores a message after the worker's request to settle it was rejected.
     pub(super) fn restore(&mut self, message: SessionMessage) {
         if self.messages.contains_key(&message.id) {
-            // The message was adopted meanwhile.
+            // The session has adopted the message meanwhile.
             message.disarm();
         } else {
             self.insert(message);
@@ -117,7 +121,7 @@ impl SessionMessages {
         }
     }
 
-    /// Makes dropping any message release it, because the worker closed the stream itself.
+    /// Makes dropping any message release it, because the worker closed the stream in order.
     pub(super) fn release_on_drop(&mut self) {
         for message in self.messages.values_mut() {
             message.on_drop = DropAction::Release;

@@ -1,4 +1,4 @@
-//! Converts problems to gRPC statuses.
+//! Converts problems of the API to gRPC statuses.
 
 use actix_web::ResponseError;
 use actix_web::http::StatusCode;
@@ -6,10 +6,10 @@ use daemon::api::problem::Problem;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-/// The metadata key of an error's machine-readable reason.
+/// The metadata key of the machine-readable reason of an error.
 const REASON_METADATA: &str = "reason";
 
-/// Converts a problem to a status.
+/// Converts a problem to a status. Its HTTP status code determines the gRPC code.
 pub(super) fn to_status(problem: &Problem) -> Status {
     let code = match problem.status_code() {
         StatusCode::UNAUTHORIZED => Code::Unauthenticated,

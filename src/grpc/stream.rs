@@ -1,5 +1,6 @@
-//! Serves the stream of a worker. One stream is one session: it carries credit, messages, replies
-//! and revocations. When the stream ends, its messages return to their queues.
+//! Serves the stream of a worker. One stream is one session. The worker sends credit and replies,
+//! and receives messages and revocations. When the stream ends, its messages return to their
+//! queues.
 
 mod backlog;
 mod requests;
@@ -31,10 +32,10 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
-/// How long leased messages may take to be sent before the stream stops receiving more.
+/// How long the backlog may be full before the stream stops receiving more messages.
 const STALL_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// How long one receive waits for a message. After that, the stream starts another.
+/// How long one receive waits for a message. After that, the stream starts another receive.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What a stream needs to start.
@@ -56,12 +57,13 @@ pub(super) struct StreamStart {
 type OutboundItem = Result<(ToWorker, Option<OutboundPermit>), Status>;
 type OutboundSender = mpsc::Sender<OutboundItem>;
 
-/// Starts a stream. Returns the messages to its worker.
+/// Starts a stream on a task of its own. Returns the messages to its worker.
 pub(super) fn start(
     start: StreamStart,
     inbound: Streaming<FromWorker>,
 ) -> BoxStream<'static, Result<ToWorker, Status>> {
-    // The channel has a capacity of one, so a message that leaves the backlog is sent at once.
+    // The channel has a capacity of one. All other messages wait in the backlog, whose size limits
+    // how many are leased.
     let (sender, receiver) = mpsc::channel::<OutboundItem>(1);
     let tracker = start.tracker.clone();
     tokio::spawn(serve_worker(start, inbound, sender));
@@ -69,8 +71,8 @@ pub(super) fn start(
         futures_util::stream::unfold((receiver, tracker), |(mut outbound, tracker)| async move {
             let item = outbound.recv().await?;
             let result = item.map(|(message, permit)| {
-                if let Some(outbound_permit) = permit {
-                    tracker.add_to_next_chunk(outbound_permit);
+                if let Some(permit) = permit {
+                    tracker.add_to_next_chunk(permit);
                 }
                 message
             });
@@ -114,7 +116,7 @@ async fn serve_worker(
         }
         Err(status) => Err(status),
     };
-    // Releases the permit of the Hello.
+    // Releases the permit of the Hello, which was handled.
     drop(signals.permits.try_recv());
     let (session, revocations) = match session_result {
         Ok(parts) => parts,
@@ -147,8 +149,8 @@ impl StreamEnd {
     }
 }
 
-/// A receive that waits for a message of a queue. It yields `None` when it times out, or when the
-/// lease queue is closed.
+/// A receive that waits for a message of a queue. It resolves to the queue and the leased message;
+/// `None`: it has timed out, or the lease queue is closed.
 type PendingReceive = BoxFuture<'static, (Arc<str>, Option<LeasedMessage>)>;
 
 /// The state of a stream.
@@ -157,15 +159,16 @@ struct WorkerStream {
     caller: Authenticated,
     session: Session,
     outbound: OutboundSender,
-    /// How many more messages the worker wants.
+    /// How many more messages may be leased for the worker.
     credit: u32,
-    /// One receive for each queue, while the worker has credit.
+    /// One receive for each queue, while the worker has credit and the backlog is not full for
+    /// long.
     receives: FuturesUnordered<PendingReceive>,
     messages: SessionMessages,
-    /// Active requests that settle a message. They complete even if the stream ends.
+    /// The active requests that settle a message. They complete even if the stream ends.
     settlements: FuturesUnordered<BoxFuture<'static, StreamAction>>,
-    /// Other active requests, and the active check of attempts. They are cancelled when the stream
-    /// ends.
+    /// The other active requests, and the active check of attempts. They are cancelled when the
+    /// stream ends.
     actions: FuturesUnordered<BoxFuture<'static, StreamAction>>,
     /// The messages that wait to be sent to the worker.
     backlog: OutboundQueue,
@@ -173,11 +176,11 @@ struct WorkerStream {
     tracker: OutboundTracker,
     /// How many permits the tracker had released when `read_deadline` was last checked.
     released_count: usize,
-    /// When the stream ends, unless the worker has read a message by then.
+    /// When the stream ends if messages wait to be sent and the worker has read none by then.
     read_deadline: Instant,
-    /// When the stream stops receiving, unless the backlog has capacity by then.
+    /// When the stream stops receiving if the backlog is still full by then.
     stall_deadline: Instant,
-    /// Whether the worker has closed its half.
+    /// Whether the worker has closed its half, so that it sends no more requests.
     is_closed: bool,
     /// Whether the manager is shutting down: no more messages are leased.
     is_draining: bool,
@@ -223,7 +226,7 @@ impl WorkerStream {
         phases: watch::Receiver<ServerPhase>,
     ) -> StreamEnd {
         let end = self.serve(inbound, signals, revocations, phases).await;
-        // The worker does not receive the results of these settlements.
+        // The settlements are completed, but the worker no longer receives their results.
         let settlements = std::mem::take(&mut self.settlements);
         tokio::spawn(settlements.for_each(|_| std::future::ready(())));
         end
@@ -281,8 +284,8 @@ impl WorkerStream {
                         None => self.receive_from(queue),
                     }
                 }
-                // A receive that is not polled would hold notifications and permits that other
-                // workers could use.
+                // While the backlog is full, the receives are not polled. They would hold
+                // notifications and permits that other workers could use.
                 () = tokio::time::sleep_until(stall_deadline), if !can_lease && is_receiving => {
                     self.receives.clear();
                 }
@@ -305,7 +308,7 @@ impl WorkerStream {
                             return StreamEnd::Error(to_status(&problem));
                         }
                     }
-                    // A stream that was reset also yields `None`; its event tells them apart.
+                    // A stream that was reset also yields `None`, but it has an event.
                     Ok(None) => match signals.events.try_recv() {
                         Ok(IncomingEvent::Aborted) => return StreamEnd::Disconnected,
                         Ok(event) => self.handle_incoming_event(event),
@@ -336,7 +339,7 @@ impl WorkerStream {
     }
 
     /// Returns how the stream ends, if no work is left on it. If the worker closed its half, its
-    /// messages are released: it has not crashed because of any of them.
+    /// messages are to be released: the deliveries do not count, because none made it crash.
     fn finish_if_idle(&mut self) -> Option<StreamEnd> {
         let has_requests = !self.settlements.is_empty() || !self.actions.is_empty();
         if has_requests || !self.backlog.is_empty() {
@@ -349,6 +352,7 @@ impl WorkerStream {
         (self.is_draining && self.messages.is_empty()).then_some(StreamEnd::Done)
     }
 
+    /// Enqueues a message that is no step message.
     fn enqueue(&mut self, message: ToWorkerMessage) {
         self.enqueue_outbound(Outbound { message, leased: None });
     }
@@ -360,15 +364,17 @@ impl WorkerStream {
         self.backlog.push(outbound);
     }
 
+    /// Returns the read deadline if the worker reads something now.
     fn next_read_deadline(&self) -> Instant {
         clock::timer_now() + self.api.settings.http.answer_timeout.0
     }
 
+    /// Sends the next message of the backlog, and resumes receiving if it had stopped.
     fn send_next(&mut self, permit: mpsc::Permit<'_, OutboundItem>) {
         let Some(Outbound { message, leased }) = self.backlog.pop() else { return };
-        let outbound_permit = leased.and_then(|leased_ahead| {
-            self.messages.mark_sent(&leased_ahead.id);
-            leased_ahead.permit
+        let outbound_permit = leased.and_then(|leased| {
+            self.messages.mark_sent(&leased.id);
+            leased.permit
         });
         permit.send(Ok((ToWorker { say: Some(message) }, outbound_permit)));
         self.read_deadline = self.next_read_deadline();
@@ -381,21 +387,21 @@ impl WorkerStream {
         }
     }
 
-    /// Waits for the next message of each queue.
+    /// Starts a receive on each queue.
     fn receive_from_all(&mut self) {
         for queue in self.session.queues.clone() {
             self.receive_from(queue);
         }
     }
 
-    /// Waits for the next message of a queue.
+    /// Starts a receive on a queue.
     fn receive_from(&mut self, queue: Arc<str>) {
         let (api, lease_queue) = (self.api.clone(), self.session.lease_queue.clone());
         let options = self.session.options.clone();
         self.receives.push(
             async move {
-                let until = clock::timer_now() + RECEIVE_TIMEOUT;
-                let leased = receive_next(&api, &lease_queue, &queue, &options, until).await;
+                let deadline = clock::timer_now() + RECEIVE_TIMEOUT;
+                let leased = receive_next(&api, &lease_queue, &queue, &options, deadline).await;
                 (queue, leased)
             }
             .boxed(),
@@ -406,14 +412,18 @@ impl WorkerStream {
     fn enqueue_message(&mut self, queue: Arc<str>, mut leased: LeasedMessage) {
         let permit = leased.permit.take().map(|permit| self.tracker.track(permit));
         let message = to_step_message(&queue, &self.session.vhost, &leased);
-        let (id, receipt) = (leased.id.clone(), message.receipt.clone());
-        let lease_owner = (self.session.lease_queue.clone(), self.session.revocations.clone());
-        self.messages.insert(SessionMessage::new((id, leased.delivery), lease_owner, receipt));
-        let leased_ahead = Some(LeasedAhead { id: leased.id, bytes: message.body.len(), permit });
+        self.messages.insert(SessionMessage::new(
+            leased.id.clone(),
+            leased.delivery,
+            self.session.lease_queue.clone(),
+            self.session.revocations.clone(),
+            message.receipt.clone(),
+        ));
+        let leased_ahead = LeasedAhead { id: leased.id, bytes: message.body.len(), permit };
         self.stall_deadline = clock::timer_now() + STALL_TIMEOUT;
         self.enqueue_outbound(Outbound {
             message: ToWorkerMessage::Message(message),
-            leased: leased_ahead,
+            leased: Some(leased_ahead),
         });
         self.credit -= 1;
         if self.credit > 0 {
@@ -428,12 +438,12 @@ impl WorkerStream {
         match action {
             StreamAction::Send(message) => self.enqueue(message),
             StreamAction::Rejected(session_message, rejection) => {
-                if let Some(restored) = session_message {
-                    self.messages.restore(restored);
+                if let Some(session_message) = session_message {
+                    self.messages.restore(session_message);
                 }
                 self.enqueue(ToWorkerMessage::Taken(rejection));
             }
-            StreamAction::Extended(receipt, receipt_text, confirmation) => {
+            StreamAction::Extended { receipt, receipt_text, confirmation } => {
                 self.adopt_message(&receipt, receipt_text);
                 self.enqueue(confirmation);
             }
@@ -444,8 +454,8 @@ impl WorkerStream {
             StreamAction::AttemptsChecked(ended_attempts) => {
                 self.is_checking = false;
                 for (receipt, notice) in ended_attempts {
-                    if let Some(removed) = self.messages.remove(&receipt.id, receipt.delivery) {
-                        removed.disarm();
+                    if let Some(message) = self.messages.remove(&receipt.id, receipt.delivery) {
+                        message.disarm();
                         self.enqueue(ToWorkerMessage::Gone(notice));
                     }
                 }
@@ -455,23 +465,27 @@ impl WorkerStream {
         None
     }
 
-    /// Adopts a message that the worker has, for example from an earlier session.
+    /// Adds a message to this session whose lease it has just extended, for example one that the
+    /// worker has from an earlier session. Does nothing if the session has it already.
     fn adopt_message(&mut self, receipt: &Receipt, receipt_text: String) {
         let (id, delivery, revocations) =
             (receipt.id.as_str(), receipt.delivery, &self.session.revocations);
         let Ok(lease_queue) = find_lease_queue(&self.api, &receipt.vhost) else { return };
-        // Its lease may have ended meanwhile.
+        // The lease may have ended meanwhile.
         if !self.messages.has(id, delivery) && lease_queue.is_leased_to(id, delivery, revocations) {
             let message = SessionMessage::new(
-                (id.into(), delivery),
-                (lease_queue, revocations.clone()),
+                id.into(),
+                delivery,
+                lease_queue,
+                revocations.clone(),
                 receipt_text,
             );
             self.messages.insert(message.into_delivered());
         }
     }
 
-    /// Handles the revocation of a lease by the lease queue.
+    /// Handles the revocation of a lease by the lease queue: removes the message, and notifies the
+    /// worker.
     fn handle_revocation(&mut self, revocation: &LeaseRevocation) {
         let LeaseRevocation { id, delivery, reason } = revocation;
         let Some(message) = self.messages.remove(id, *delivery) else { return };
@@ -487,8 +501,8 @@ impl WorkerStream {
         }));
     }
 
-    /// Checks whether the attempts of the worker's messages have ended. The lease queue is notified
-    /// of most ends at once, but not of a reply that an operator gives.
+    /// Starts a check whether the attempts of the worker's messages have ended. The lease queue
+    /// revokes most of these messages at once, but not after a reply that an operator gives.
     fn check_attempts(&mut self) {
         if self.is_checking || self.messages.is_empty() {
             return;
@@ -511,14 +525,14 @@ impl WorkerStream {
         );
     }
 
-    /// Stops receiving, because the worker closed its half and can send no more replies.
+    /// Stops receiving messages, because the worker closed its half and can send no more replies.
     fn close_inbound(&mut self) {
         self.is_closed = true;
         self.credit = 0;
         self.receives.clear();
     }
 
-    /// Stops receiving, and notifies the worker that the manager stops.
+    /// Stops receiving messages, and notifies the worker that the manager stops.
     fn start_drain(&mut self) {
         if !self.is_draining {
             self.is_draining = true;

@@ -15,17 +15,26 @@ use tonic::{Code, Status};
 
 /// What a stream does after a worker's request, or after its check of attempts.
 pub(super) enum StreamAction {
+    /// Sends an answer to the worker.
     Send(ToWorkerMessage),
-    /// Reports that the request is rejected. The session keeps its message.
+    /// Reports that the request is rejected. If it was for a message of the session, the session
+    /// keeps the message.
     Rejected(Option<SessionMessage>, Taken),
     /// Confirms that a lease was extended, by request or by progress. The session adopts the
-    /// message with this receipt; the text is the receipt as the worker sent it.
-    Extended(Receipt, String, ToWorkerMessage),
-    /// Reports that the worker no longer has a message.
+    /// message.
+    Extended {
+        /// The receipt of the message.
+        receipt: Receipt,
+        /// The receipt as the worker sent it.
+        receipt_text: String,
+        /// The confirmation for the worker.
+        confirmation: ToWorkerMessage,
+    },
+    /// Reports that the worker no longer has the message with this receipt.
     Revoked(Receipt, Gone),
-    /// Reports the messages whose attempts have ended.
+    /// Ends the check of attempts, and reports the messages whose attempts have ended.
     AttemptsChecked(Vec<(Receipt, Gone)>),
-    /// Closes the stream.
+    /// Closes the stream with this status.
     Close(Status),
 }
 
@@ -45,7 +54,7 @@ pub(super) fn server_stopping() -> Status {
     Status::unavailable("the manager stops: connect again, and send what is not answered once more")
 }
 
-/// Returns the action after the commit of a reply or a nack. If the commit failed, the stream is
+/// Returns the action after the commit of a reply or a nack. If it was not committed, the stream is
 /// closed, and the message returns to its queue.
 pub(super) fn action_after_commit(
     receipt: String,
@@ -57,7 +66,7 @@ pub(super) fn action_after_commit(
         Ok(ReplyOutcome { rejection: Some(rejection), .. }) if rejection.keeps_attempt()
     );
     match to_taken(receipt, outcome) {
-        // The attempt continues, and so does its lease.
+        // The attempt continues, so the worker keeps its lease.
         Ok(taken) if keeps_attempt => StreamAction::Rejected(message, taken),
         Ok(taken) => {
             message.map(SessionMessage::disarm);
@@ -67,8 +76,8 @@ pub(super) fn action_after_commit(
     }
 }
 
-/// Returns the action after a request failed. A problem with a reason means that the worker no
-/// longer has the message.
+/// Returns the action after a request for a message has failed. If the problem has a reason, the
+/// worker no longer has the message. Otherwise the request is rejected.
 pub(super) fn action_without_lease(
     receipt: Receipt,
     receipt_text: String,
@@ -85,8 +94,8 @@ pub(super) fn action_without_lease(
     }
 }
 
-/// Returns the action after a rejected request. If the worker should retry it later, the stream is
-/// closed.
+/// Returns the action after a request was rejected. If the worker should retry it later, the stream
+/// is closed.
 pub(super) fn action_after_rejection(
     receipt: String,
     message: Option<SessionMessage>,

@@ -1,4 +1,4 @@
-//! Converts times and durations from and to protobuf.
+//! Converts times and durations between protobuf and Rust.
 
 use daemon::api::leases::{self, check_bounds};
 use daemon::api::problem::Problem;
@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
-/// Parses an optional duration.
+/// Parses an optional duration. `bounds` are the shortest and the longest one.
 ///
 /// # Errors
 ///
-/// Returns an error that names `key` if the duration is out of bounds.
+/// Returns an error that names the field `key` if the duration is out of bounds.
 pub(super) fn parse_duration(
     key: &str,
     value: Option<prost_types::Duration>,
@@ -25,7 +25,7 @@ pub(super) fn parse_duration(
     check_bounds(key, duration, format_value, bounds).map(Some)
 }
 
-/// Converts the end of a lease.
+/// Converts the end of a lease to wall-clock time.
 pub(super) fn lease_end(end: Instant) -> prost_types::Timestamp {
     let Timestamp(nanoseconds) = leases::to_wall_clock(end).0;
     let (seconds, nanos) = (
@@ -35,7 +35,7 @@ pub(super) fn lease_end(end: Instant) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds, nanos }
 }
 
-/// Converts whole seconds since 1970.
+/// Converts a Unix time in whole seconds.
 pub(super) fn timestamp_from_seconds(seconds: u64) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
 }

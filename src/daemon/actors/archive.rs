@@ -1,12 +1,12 @@
 //! The archive: it looks up jobs that take no input, and rebuilds jobs from the journal. It reads
-//! the journal on its own thread, so that a slow read delays only the requests for the archive.
-//! Before it rebuilds jobs, it waits for a barrier: all records that were appended before are
-//! committed.
+//! the journal on a thread of its own, so that a slow read delays only other requests to the
+//! archive. Before it rebuilds jobs, it waits for a barrier: the commit of all records that were
+//! appended before.
 
 use super::fatal::FatalReporter;
 use super::health::Health;
 use super::inputs::{
-    ArchiveInput, JournalInput, Lookup, LookupResult, RouterInput, SupervisorInput,
+    ArchiveInput, JournalInput, Lookup, LookupResult, RouterInput, SupervisorInput, TreeNumbers,
 };
 use super::mailbox::{Envelope, Mailbox, MailboxActor};
 use super::mailboxes::Mailboxes;
@@ -48,8 +48,8 @@ impl ArchiveEnv {
         }
     }
 
-    /// Waits until all records that were appended before are committed. Returns without that if the
-    /// journal is lost: then the read will fail.
+    /// Waits until all records that were appended before are committed. If the journal is lost,
+    /// returns anyway, because the read will fail.
     async fn wait_for_barrier(&self) {
         loop {
             let (sender, receiver) = oneshot::channel();
@@ -69,7 +69,7 @@ pub struct Archive {
     /// The requests to rebuild a job that wait for the next barrier.
     requests: Vec<RebuildRequest>,
     /// The passivated job trees that wait for the next barrier.
-    trees: TreeNumbers,
+    trees: Vec<TreeNumbers>,
     /// Whether a barrier is pending.
     is_barrier_pending: bool,
 }
@@ -82,10 +82,8 @@ enum RebuildRequest {
     Supervisor(JobNumber),
 }
 
-/// Passivated job trees: the number of each root job, and the numbers of all jobs in its tree.
-type TreeNumbers = Vec<(JobNumber, Vec<JobNumber>)>;
-
-/// How many jobs one read rebuilds at most. Other requests wait for the read.
+/// The most jobs that one read rebuilds, because other requests wait for the read. A passivated
+/// tree is always read as a whole.
 const JOBS_PER_READ: usize = 200;
 
 impl Archive {
@@ -123,7 +121,7 @@ impl Archive {
         self.send_to_router(id, creation.map(LookupResult::Creation));
     }
 
-    /// Rebuilds the requested jobs after a barrier. Jobs that are requested before it completes
+    /// Rebuilds the requested jobs after a barrier. Jobs that are requested while it is pending
     /// wait for the next barrier.
     fn rebuild(&mut self, ctx: &mut Context<Self>) {
         let is_idle = self.requests.is_empty() && self.trees.is_empty();
@@ -143,23 +141,25 @@ impl Archive {
         }));
     }
 
+    /// Rebuilds jobs in one read, or one by one if that read fails, and sends the results.
     fn rebuild_jobs(&self, requests: Vec<RebuildRequest>) {
         if requests.is_empty() {
             return;
         }
         faults::hit("archive::read");
-        let lookups: Vec<_> = requests.iter().map(|request| self.find_number(request)).collect();
-        let numbers: Vec<JobNumber> = lookups.iter().flatten().flatten().copied().collect();
+        let number_results: Vec<Result<Option<JobNumber>, JournalError>> =
+            requests.iter().map(|request| self.find_number(request)).collect();
+        let numbers: Vec<JobNumber> = number_results.iter().flatten().flatten().copied().collect();
         let mut recovered = match self.env.reader.recover_jobs(&numbers) {
             Ok(recovered) => recovered,
-            // Below, the jobs are read one by one, so that only those fail that cannot be read.
+            // Below, the jobs are read one by one, so that only the unreadable ones fail.
             Err(_) if numbers.len() > 1 => HashMap::new(),
             Err(error) => {
                 return requests.iter().for_each(|request| self.send_result(request, Err(&error)));
             }
         };
-        for (request, lookup) in requests.iter().zip(lookups) {
-            let number = match lookup {
+        for (request, number_result) in requests.iter().zip(number_results) {
+            let number = match number_result {
                 Ok(Some(number)) => number,
                 Ok(None) => {
                     self.send_result(request, Ok(None));
@@ -174,6 +174,7 @@ impl Archive {
                 self.send_result(request, Ok(Some(Box::new(job))));
                 continue;
             }
+            // The read above failed, it has not found the job, or an earlier request has taken it.
             match self.env.reader.recover_jobs(&[number]) {
                 Ok(mut jobs) => self.send_result(request, Ok(jobs.remove(&number).map(Box::new))),
                 Err(error) => self.send_result(request, Err(&error)),
@@ -182,15 +183,15 @@ impl Archive {
     }
 
     /// Rebuilds passivated job trees, one after another.
-    fn rebuild_trees(&self, trees: TreeNumbers) {
+    fn rebuild_trees(&self, trees: Vec<TreeNumbers>) {
         let env = &self.env;
-        for (root_number, numbers) in trees {
+        for TreeNumbers { root, members } in trees {
             faults::hit("archive::read");
-            match env.reader.recover_job_tree(&numbers) {
+            match env.reader.recover_job_tree(&members) {
                 Ok(recovered) => {
                     let jobs =
                         recovered.into_iter().map(|job| env.rules.adjust_recovered(job)).collect();
-                    env.router.send(RouterInput::Activated(root_number, jobs));
+                    env.router.send(RouterInput::Activated(root, jobs));
                 }
                 // The manager is stopping, or its journal is lost.
                 Err(JournalError::Closed { .. }) => return,
@@ -203,7 +204,7 @@ impl Archive {
         }
     }
 
-    /// Finds the number of the requested job.
+    /// Finds the number of the requested job; `None`: the journal has no such job.
     fn find_number(&self, request: &RebuildRequest) -> Result<Option<JobNumber>, JournalError> {
         match request {
             RebuildRequest::Supervisor(number) => Ok(Some(*number)),
@@ -223,7 +224,8 @@ impl Archive {
         result: Result<Option<Box<RecoveredJob>>, &JournalError>,
     ) {
         let rules = &self.env.rules;
-        let result = result.map(|job| job.map(|job| Box::new(rules.adjust_recovered(*job))));
+        let adjust = |job: Box<RecoveredJob>| Box::new(rules.adjust_recovered(*job));
+        let result = result.map(|job| job.map(adjust));
         match request {
             RebuildRequest::Router(id, Lookup::ChildOf(_)) => {
                 self.send_to_router(*id, result.map(LookupResult::Child))

@@ -1,5 +1,5 @@
-//! Bulk requests, which are sent to every job: to dispatch its steps that wait on a queue again, to
-//! count its waiting steps, and to report the steps that wait longest.
+//! Bulk requests, which are sent to every job. They dispatch again the steps that wait on a queue,
+//! count waiting steps, or find the steps that wait longest.
 
 use bus::{Address, BusKey};
 use engine::{JobId, Timestamp};
@@ -9,20 +9,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How many jobs a scan asks at once.
+/// How many jobs a scan sends its request to before it waits for their results.
 pub(super) const JOBS_AT_ONCE: usize = 10_000;
 
-/// A request to dispatch all steps that wait on a queue again, with the counters of its result.
+/// A request to dispatch again all steps that wait on a queue, with the counters of its result.
 pub struct BulkRedispatch {
     pub(super) queue: Address,
-    /// If set, only steps that have been seen waiting for this long are dispatched again.
+    /// If set, only steps that have been seen waiting for at least this long are dispatched again.
     pub(super) min_wait: Option<Duration>,
+    /// Whether the steps are only counted.
     pub(super) is_dry_run: bool,
     /// The reason, for the record of each job.
     pub(super) reason: Option<Arc<str>>,
     /// The principal who asks: the name of a token.
     pub(super) principal: Option<Arc<str>>,
-    /// How many steps were found so far.
+    /// How many selected steps the jobs have reported so far.
     pub(super) step_count: AtomicUsize,
     /// How many jobs have one of these steps.
     pub(super) job_count: AtomicUsize,
@@ -61,14 +62,15 @@ impl BulkRedispatch {
         BulkRedispatch { reason, principal, ..self }
     }
 
-    /// Returns the number of steps that were found so far, and the number of their jobs.
+    /// Returns the number of selected steps that the jobs have reported so far, and the number of
+    /// these jobs.
     pub fn counts(&self) -> (usize, usize) {
         (self.step_count.load(Ordering::Relaxed), self.job_count.load(Ordering::Relaxed))
     }
 }
 
-/// A count of the steps that have waited for at least `min_wait`, by queue. The result is sent when
-/// the last clone is dropped.
+/// A scan that counts the steps that have waited for at least `min_wait`, by queue. Jobs share it
+/// in an [`Arc`]. The result is sent when it is dropped.
 pub struct QueueScan {
     pub(super) bus: BusKey,
     pub(super) min_wait: Duration,
@@ -120,7 +122,7 @@ pub struct WaitingStep {
 pub struct OldestWaits(Mutex<HashMap<Address, WaitingStep>>);
 
 impl OldestWaits {
-    /// Records a step that waits on this queue, if it waits longest.
+    /// Records a step that waits on this queue, if none that was recorded waits longer.
     pub(super) fn record(&self, queue: Address, wait: WaitingStep) {
         let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match waits.get_mut(&queue) {

@@ -78,7 +78,7 @@ impl BusActor {
     }
 }
 
-/// Returns the sink to which a bus reports its events.
+/// Returns the sink to which a bus reports its events. It runs on the thread of the bus.
 #[allow(clippy::too_many_lines, reason = "one match over the events")]
 pub fn event_sink(env: &Arc<BusEnv>, key: &BusKey) -> EventSink {
     let (env, key) = (env.clone(), key.clone());
@@ -142,7 +142,7 @@ pub fn event_sink(env: &Arc<BusEnv>, key: &BusKey) -> EventSink {
         }
         BusEvent::Fatal(reason) => env.fatal.report(reason),
         BusEvent::EndpointCalled { queue, outcome, duration } => {
-            // A URL of a workflow file is no metric label, because it may contain a secret.
+            // The URL of an endpoint is no metric label, because it may contain a secret.
             let service = if is_url(&queue) { "address" } else { &*queue };
             env.metrics
                 .service_calls
@@ -162,10 +162,10 @@ pub fn event_sink(env: &Arc<BusEnv>, key: &BusKey) -> EventSink {
     })
 }
 
-/// Notifies the sender of a message that the broker has the message, or that its queue does not
-/// exist.
+/// Notifies the sender of a message that nothing is left to send: the broker has confirmed the
+/// message, or the queue does not exist. If the message refuses a call, the call is acknowledged.
 fn notify_confirmed(env: &BusEnv, confirm_token: ConfirmToken) {
-    // All tokens have this payload.
+    // Every token of the manager has this payload.
     let Some(target) = confirm_token.downcast() else { return };
     let (job, created, input) = match target {
         ConfirmTarget::Step { job, created, step, attempt, dispatch } => {
@@ -180,8 +180,8 @@ fn notify_confirmed(env: &BusEnv, confirm_token: ConfirmToken) {
     send_to_job(env, job, JobInput::MessageUpdate { job_created: created, input });
 }
 
-/// Sends an input to a job. If it has no route, the input is sent to the router, because the job
-/// may be passivated.
+/// Sends an input to a job. If the job has no route, it may be passivated, so the input is sent to
+/// the router.
 fn send_to_job(env: &BusEnv, id: JobId, input: JobInput) {
     match env.routes.find(id) {
         Some(job) => job.send(input),
@@ -201,7 +201,7 @@ fn notify_leased(env: &BusEnv, confirm_token: ConfirmToken, lease: RemainingLeas
     send_to_job(env, job, JobInput::MessageUpdate { job_created: created, input });
 }
 
-/// Notifies a job that a worker has begun with its message.
+/// Notifies a job that a worker has begun to process its message.
 fn notify_begun(env: &BusEnv, confirm_token: ConfirmToken) {
     let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = confirm_token.downcast()
     else {
@@ -220,8 +220,8 @@ fn workflow_of_queue(queue: &str, vhost: &str) -> Arc<str> {
     if vhost.is_empty() { name.into() } else { format!("{vhost}/{name}").into() }
 }
 
-/// Adds the attempt to a dead letter that has lost its headers. The manager has sent the message,
-/// so its id contains the attempt.
+/// Adds the number of the attempt to a dead letter that has lost its headers. The manager has sent
+/// the message, so the number is in its id.
 fn with_attempt(mut delivery: Delivery) -> Delivery {
     if delivery.dead_letter.is_some() && delivery.attempt.is_none() {
         delivery.attempt = delivery.message_id.as_deref().and_then(parse_attempt);
@@ -229,7 +229,7 @@ fn with_attempt(mut delivery: Delivery) -> Delivery {
     delivery
 }
 
-/// Parses the attempt in the id of a step message, `<UUID>:<step>:<attempt>`.
+/// Parses the number of the attempt in the id of a step message, `<UUID>:<step>:<attempt>`.
 fn parse_attempt(message_id: &str) -> Option<u32> {
     let (correlation_id, attempt) = message_id.rsplit_once(':')?;
     correlation_id.parse::<CorrelationId>().ok()?;

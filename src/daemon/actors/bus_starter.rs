@@ -1,4 +1,5 @@
-//! Creates the buses of the settings, with the queues that the definitions need, and starts them.
+//! Creates the buses of the settings, with the queues that the definitions need, and starts their
+//! actors.
 
 use super::bus::{BusActor, Watches, event_sink};
 use super::bus_env::BusEnv;
@@ -49,29 +50,118 @@ pub enum StartError {
 /// Creates a bus. It is called on the thread on which the bus runs.
 pub type BusFactory = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
 
-/// The options with which a bus is created.
+/// The options of a new bus.
 #[derive(Default)]
 pub struct BusOptions {
     /// The queues that the bus serves.
     pub served: ServedQueues,
     /// Whether a reload has added the bus.
     pub is_added_by_reload: bool,
-    /// The offsets up to which the topics of the bus were read and written.
+    /// The stored offsets: how far the topics of the bus were read and written before.
     pub offsets: Vec<TopicOffset>,
 }
 
-/// Returns the factory of the bus with a key. Tests replace it to run on buses of their own.
+/// Returns the factory of the bus with a key. Tests provide buses of their own.
 pub type BusProvider =
     Arc<dyn Fn(&Settings, &BusKey, BusOptions) -> Result<BusFactory, StartError> + Send + Sync>;
 
-/// Returns the provider of the buses in the settings. `workers` are the workers of this process, on
-/// the embedded bus. Lease queues are registered in `lease_queues`.
+/// The gate of a bus. The bus is created when the gate is dropped, so that no delivery arrives
+/// before the recovered jobs, the workflows and the bus itself can be found.
+pub(super) type StartGate = std::sync::mpsc::Sender<()>;
+
+/// The other end of a gate, on which the thread of the bus waits.
+pub(super) type StartGateReceiver = std::sync::mpsc::Receiver<()>;
+
+/// Creates and starts buses.
+pub(super) struct BusStarter {
+    bus_provider: BusProvider,
+    settings: Arc<Settings>,
+    reader: Arc<dyn Records>,
+    env: Arc<BusEnv>,
+}
+
+impl BusStarter {
+    pub(super) fn new(
+        core: &ManagerCore,
+        mailboxes: &Mailboxes,
+        bus_provider: BusProvider,
+    ) -> BusStarter {
+        BusStarter {
+            bus_provider,
+            settings: core.settings.clone(),
+            reader: core.reader.clone(),
+            env: Arc::new(BusEnv::new(core, mailboxes)),
+        }
+    }
+
+    /// Returns the factory of a bus that serves these queues, and resumes at its stored offsets.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the journal cannot read the offsets, or if the settings have no such
+    /// bus.
+    pub(super) fn load_factory(
+        &self,
+        key: &BusKey,
+        served: ServedQueues,
+        is_added_by_reload: bool,
+    ) -> Result<BusFactory, StartError> {
+        let to_topic_offset = |stored: StoredOffset| {
+            let StoredOffset { topic, partition, offset, .. } = stored;
+            TopicOffset { topic, partition, offset }
+        };
+        let stored_offsets = self.reader.load_offsets(&key.name)?;
+        let offsets = stored_offsets.into_iter().map(to_topic_offset).collect();
+        let options = BusOptions { served, is_added_by_reload, offsets };
+        (self.bus_provider)(&self.settings, key, options)
+    }
+
+    /// Starts the actor of a bus on the thread of `arbiter`, and registers its mailbox. The bus is
+    /// created when its gate opens, or at once if there is none.
+    pub(super) fn start(
+        &self,
+        key: BusKey,
+        create_bus: BusFactory,
+        arbiter: &ArbiterHandle,
+        gate: Option<StartGateReceiver>,
+    ) {
+        self.env.health.set_bus(&key, BusState::Disconnected { reason: String::new() });
+        let metrics = ActorMetrics::new(&self.env.metrics, BusActor::KIND);
+        let (mailbox, inbox) = new_mailbox::<BusActor>(usize::MAX, metrics);
+        let (env, watches, bus_key) = (self.env.clone(), self.watches(&key), key.clone());
+        inbox.start_in(arbiter, move || {
+            if let Some(gate) = gate {
+                // An error means that the sender was dropped: the gate is open.
+                let _ = gate.recv();
+            }
+            let sink = event_sink(&env, &bus_key);
+            BusActor::new(create_bus(sink), bus_key, env, watches)
+        });
+        self.env.buses.add(key, mailbox);
+    }
+
+    /// Returns how the queues of a bus are watched, which only AMQP buses need.
+    fn watches(&self, key: &BusKey) -> Watches {
+        let amqp = self.settings.amqp_bus(&key.name);
+        let loss_watch =
+            amqp.filter(|amqp| !amqp.management.0.is_empty()).map(|amqp| LossSettings {
+                lost_after: amqp.lost_after.0,
+                reply_queue: amqp.reply_queue.clone(),
+                must_redispatch: amqp.redispatch_lost,
+            });
+        Watches { has_queue_watch: amqp.is_some(), loss_watch }
+    }
+}
+
+/// Returns the provider of the buses in the settings. `workers` are the workers of this process,
+/// which the embedded bus runs. Lease queues are registered in `lease_queues`.
 pub fn settings_bus_provider(workers: Workers, lease_queues: Arc<LeaseQueues>) -> BusProvider {
     Arc::new(move |settings, key, options| {
         bus_factory(settings, key, options, (workers.clone(), lease_queues.clone()))
     })
 }
 
+/// Returns the factory of a bus of the settings, by its kind.
 fn bus_factory(
     settings: &Settings,
     key: &BusKey,
@@ -129,8 +219,8 @@ fn kafka_bus_factory(
     Ok(Box::new(move |sink| Box::new(KafkaBus::connect(connector, sink))))
 }
 
-/// Returns an error. It is only a safeguard: in a build without Kafka, settings with a Kafka bus
-/// are refused when they are read.
+/// Returns an error. This is only a safeguard: a build without Kafka refuses settings with a Kafka
+/// bus when it reads them.
 #[cfg(not(feature = "kafka"))]
 fn kafka_bus_factory(
     _: &KafkaSection,
@@ -157,9 +247,9 @@ fn push_config(
     // On the bus `push`, a queue can be the URL of an endpoint that the settings do not name.
     let accepts_urls = *key.name == *BusKind::Push.name();
     let find_endpoint = move |queue: &str| match endpoints.get(queue) {
-        Some(settings) => Some(endpoint(settings, &push)),
+        Some(settings) => Some(to_endpoint(settings, &push)),
         None => (accepts_urls && is_url(queue))
-            .then(|| endpoint(&EndpointSettings::from_url(queue), &push)),
+            .then(|| to_endpoint(&EndpointSettings::from_url(queue), &push)),
     };
     Ok(Some(PushConfig {
         key: key.clone(),
@@ -187,7 +277,9 @@ pub fn service_client(settings: &Settings, key: BusKey) -> Result<EndpointClient
     })
 }
 
-fn endpoint(settings: &EndpointSettings, push: &PushSection) -> Endpoint {
+/// Converts the settings of an endpoint. What they leave out follows from the section of push
+/// buses.
+fn to_endpoint(settings: &EndpointSettings, push: &PushSection) -> Endpoint {
     let headers = settings.headers.iter().map(|(name, value)| (name.clone(), value.0.clone()));
     Endpoint {
         url: settings.url.0.clone(),
@@ -216,12 +308,12 @@ pub(super) fn event_topic_factory(
     Ok(Some(Box::new(move |sink| Box::new(connector.connect(sink)))))
 }
 
-/// Returns the buses of the `used` definitions, each with the queues that it serves: the queues of
-/// the steps, and a call queue for each loaded workflow.
+/// Returns the buses that `used_definitions` need, each with the queues that it serves: the queues
+/// of their steps, and a call queue for each loaded workflow.
 pub(super) fn queues_by_bus<'a>(
     buses: &Buses,
     loaded: &Definitions,
-    used: impl Iterator<Item = &'a Arc<Definition>>,
+    used_definitions: impl Iterator<Item = &'a Arc<Definition>>,
 ) -> BTreeMap<BusKey, ServedQueues> {
     let mut worker_queues: BTreeMap<BusKey, BTreeSet<Arc<str>>> = BTreeMap::new();
     let mut reply_timeouts: BTreeMap<BusKey, BTreeMap<Arc<str>, Duration>> = BTreeMap::new();
@@ -240,19 +332,21 @@ pub(super) fn queues_by_bus<'a>(
             loaded_queues.insert(buses.address(definition, step));
         }
     }
+    // Many jobs share a definition: each is visited once.
     let mut visited: BTreeSet<*const Definition> = BTreeSet::new();
-    for definition in used.filter(|definition| visited.insert(Arc::as_ptr(definition))) {
+    for definition in used_definitions.filter(|definition| visited.insert(Arc::as_ptr(definition)))
+    {
         worker_queues.entry(buses.bus_of_workflow(definition)).or_default();
         for step in definition.sending_steps() {
             let bus = buses.bus_of_step(definition, step);
             if let Some(timeout) = step.timeout {
                 let timeout = Duration::from_millis(timeout.0);
                 let bus_timeouts = reply_timeouts.entry(bus.clone()).or_default();
-                let longest = bus_timeouts.entry(step.queue.clone()).or_default();
-                *longest = timeout.max(*longest);
+                let longest_timeout = bus_timeouts.entry(step.queue.clone()).or_default();
+                *longest_timeout = timeout.max(*longest_timeout);
             }
-            // The declarations of loaded workflows override those of others, even if they are
-            // empty.
+            // The declarations of loaded workflows override those of other definitions, even if
+            // they are empty.
             let address = Address { bus: bus.clone(), queue: step.queue.clone() };
             if !loaded_queues.contains(&address) {
                 declare(address, &step.declared);
@@ -274,92 +368,4 @@ pub(super) fn queues_by_bus<'a>(
         (bus, served)
     };
     worker_queues.into_iter().map(served_by_bus).collect()
-}
-
-/// The gate of a bus. Until it is dropped, the bus delivers nothing, so that no delivery arrives
-/// before the recovered jobs, the workflows and the bus itself can be found.
-pub(super) type StartGate = std::sync::mpsc::Sender<()>;
-
-/// The end of a gate on which the bus waits.
-pub(super) type StartGateReceiver = std::sync::mpsc::Receiver<()>;
-
-/// Creates and starts buses.
-pub(super) struct BusStarter {
-    bus_provider: BusProvider,
-    settings: Arc<Settings>,
-    reader: Arc<dyn Records>,
-    env: Arc<BusEnv>,
-}
-
-impl BusStarter {
-    pub(super) fn new(
-        core: &ManagerCore,
-        mailboxes: &Mailboxes,
-        bus_provider: BusProvider,
-    ) -> BusStarter {
-        BusStarter {
-            bus_provider,
-            settings: core.settings.clone(),
-            reader: core.reader.clone(),
-            env: Arc::new(BusEnv::new(core, mailboxes)),
-        }
-    }
-
-    /// Returns the factory of a bus that serves these queues, and resumes at its stored offsets.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the journal cannot read the offsets, or if the settings have no such
-    /// bus.
-    pub(super) fn load_factory(
-        &self,
-        key: &BusKey,
-        served: ServedQueues,
-        is_added_by_reload: bool,
-    ) -> Result<BusFactory, StartError> {
-        let to_topic_offset = |stored: StoredOffset| {
-            let StoredOffset { topic, partition, offset, .. } = stored;
-            TopicOffset { topic, partition, offset }
-        };
-        let stored_offsets = self.reader.load_offsets(&key.name)?;
-        let offsets = stored_offsets.into_iter().map(to_topic_offset).collect();
-        let options = BusOptions { served, is_added_by_reload, offsets };
-        (self.bus_provider)(&self.settings, key, options)
-    }
-
-    /// Starts a bus on the thread of `arbiter`, and registers it. The bus is created when its gate
-    /// opens.
-    pub(super) fn start(
-        &self,
-        key: BusKey,
-        create_bus: BusFactory,
-        arbiter: &ArbiterHandle,
-        gate: Option<StartGateReceiver>,
-    ) {
-        self.env.health.set_bus(&key, BusState::Disconnected { reason: String::new() });
-        let metrics = ActorMetrics::new(&self.env.metrics, BusActor::KIND);
-        let (mailbox, inbox) = new_mailbox::<BusActor>(usize::MAX, metrics);
-        let (env, watches, bus_key) = (self.env.clone(), self.watches(&key), key.clone());
-        inbox.start_in(arbiter, move || {
-            if let Some(gate) = gate {
-                // An error means that the sender was dropped: the gate is open.
-                let _ = gate.recv();
-            }
-            let sink = event_sink(&env, &bus_key);
-            BusActor::new(create_bus(sink), bus_key, env, watches)
-        });
-        self.env.buses.add(key, mailbox);
-    }
-
-    /// Returns how the queues of a bus are watched.
-    fn watches(&self, key: &BusKey) -> Watches {
-        let amqp = self.settings.amqp_bus(&key.name);
-        let loss_watch =
-            amqp.filter(|amqp| !amqp.management.0.is_empty()).map(|amqp| LossSettings {
-                lost_after: amqp.lost_after.0,
-                reply_queue: amqp.reply_queue.clone(),
-                must_redispatch: amqp.redispatch_lost,
-            });
-        Watches { has_queue_watch: amqp.is_some(), loss_watch }
-    }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The buses of a process, by their keys.
 pub struct Buses {
-    /// The name of the bus of all workflows and steps that name none.
+    /// The name of the bus of workflows and steps that name no bus.
     default_bus: Arc<str>,
     /// The kinds of the buses in the settings, by their names.
     kinds: BTreeMap<Arc<str>, BusKind>,
@@ -22,7 +22,7 @@ pub struct Buses {
     /// by the names of the buses.
     replies_first: BTreeMap<Arc<str>, Duration>,
     /// The mailboxes of the buses that were started.
-    started: RwLock<BTreeMap<BusKey, Mailbox<BusInput>>>,
+    mailboxes: RwLock<BTreeMap<BusKey, Mailbox<BusInput>>>,
 }
 
 impl Buses {
@@ -38,7 +38,7 @@ impl Buses {
             reply_queues: kinds.keys().filter_map(reply_queue).collect(),
             replies_first: kinds.keys().map(replies_first).collect(),
             kinds,
-            started: RwLock::default(),
+            mailboxes: RwLock::default(),
         }
     }
 
@@ -63,12 +63,13 @@ impl Buses {
         self.replies_first.get(bus).copied().unwrap_or_default()
     }
 
+    /// Returns whether a bus has virtual hosts. A bus that the settings do not have may have them.
     fn has_vhosts(&self, bus: &str) -> bool {
         self.kinds.get(bus).is_none_or(|kind| kind.capabilities().has_vhosts)
     }
 
-    /// Returns the key of a bus; `None`: of the default bus. The virtual host is part of the key
-    /// only if the bus has virtual hosts.
+    /// Returns the key of the bus with a name, or of the default bus for `None`. The virtual host
+    /// is part of the key only if the bus has virtual hosts.
     pub fn resolve(&self, bus: Option<&Arc<str>>, vhost: &str) -> BusKey {
         let bus = bus.unwrap_or(&self.default_bus).clone();
         let vhost = if self.has_vhosts(&bus) { vhost } else { "" };
@@ -85,7 +86,8 @@ impl Buses {
         self.resolve(step.bus.as_ref(), &definition.vhost)
     }
 
-    /// Returns the bus with the reply queue of a caller.
+    /// Returns the bus with the reply queue of a caller. A caller that names no bus is on the bus
+    /// of the workflow.
     pub fn bus_of_caller(&self, definition: &Definition, caller: &Caller) -> BusKey {
         self.resolve(caller.bus.as_ref().or(definition.bus.as_ref()), &definition.vhost)
     }
@@ -101,7 +103,7 @@ impl Buses {
         key.name == *bus && (*key.vhost == *definition.vhost || !self.has_vhosts(bus))
     }
 
-    /// Finds a bus that the workflow needs and that was not started.
+    /// Finds a bus that the workflow needs and that was not started; `None`: all are started.
     pub fn find_missing(&self, definition: &Definition) -> Option<BusKey> {
         let step_buses = definition.sending_steps().map(|step| self.bus_of_step(definition, step));
         std::iter::once(self.bus_of_workflow(definition))
@@ -111,17 +113,17 @@ impl Buses {
 
     /// Finds the mailbox of a bus; `None`: the bus was not started.
     pub fn find(&self, key: &BusKey) -> Option<Mailbox<BusInput>> {
-        self.started.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.mailboxes.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
     /// Returns the mailboxes of all buses that were started.
     pub fn all(&self) -> Vec<(BusKey, Mailbox<BusInput>)> {
-        let started = self.started.read().unwrap_or_else(PoisonError::into_inner);
-        started.iter().map(|(key, mailbox)| (key.clone(), mailbox.clone())).collect()
+        let mailboxes = self.mailboxes.read().unwrap_or_else(PoisonError::into_inner);
+        mailboxes.iter().map(|(key, mailbox)| (key.clone(), mailbox.clone())).collect()
     }
 
     /// Adds a bus that was started.
     pub fn add(&self, key: BusKey, mailbox: Mailbox<BusInput>) {
-        self.started.write().unwrap_or_else(PoisonError::into_inner).insert(key, mailbox);
+        self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).insert(key, mailbox);
     }
 }

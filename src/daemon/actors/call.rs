@@ -1,7 +1,10 @@
 //! Calls: messages on the workflows' queues, each of which asks for a job
-//! (docs/worker-protocol.md). A call is acknowledged after the commit of its job and its caller; a
-//! refused call, once the broker has the refusal. While the manager accepts no jobs, calls wait in
-//! the router, unacknowledged. The prefetch bounds their number; other calls wait in the broker.
+//! (docs/worker-protocol.md).
+//!
+//! A call is acknowledged after the commit of its job and its caller. A refused call is
+//! acknowledged once the broker has confirmed the refusal. While the manager accepts no jobs, calls
+//! wait in the router, unacknowledged. The prefetch bounds their number, and further calls wait in
+//! the broker.
 
 use bus::Acknowledger;
 use engine::{Caller, CorrelationId, Definition, Job, JobId, Message, TraceContext};
@@ -10,9 +13,10 @@ use std::sync::Arc;
 /// A message that asks for a job.
 pub struct Call {
     pub(super) definition: Arc<Definition>,
+    /// The id of the job that the call asks for.
     pub(super) id: JobId,
     pub(super) message: Message,
-    /// The caller that is sent the job's end; `None`: the call has no `reply_to`.
+    /// The caller that gets the job's end as a message; `None`: the call has no `reply_to`.
     pub(super) caller: Option<Caller>,
     /// How many levels of calls and child jobs are above the job of the call.
     pub(super) depth: u16,
@@ -26,16 +30,17 @@ pub struct Call {
 pub(super) enum CallSource {
     /// The sender is not a step.
     External,
-    /// The message claims to be sent by this attempt of a step. The step's job has not checked the
-    /// claim yet.
+    /// The message claims to be sent by a step: the correlation id of the step, and the number of
+    /// the attempt. The step's job has not checked the claim yet.
     Unverified(CorrelationId, u32),
     /// The sender is a step of a job, which waits for the result. Such a call must not wait until
-    /// other jobs end: this could be a deadlock.
+    /// other jobs end, because they may in turn wait for its result: a deadlock.
     Step,
 }
 
 impl Call {
-    /// Verifies the claimed source against the job of the step.
+    /// Returns the call with its source verified by the job of the step. A false claim makes the
+    /// call external.
     pub(super) fn verified_by(self, job: &Job) -> Call {
         let source = match &self.source {
             CallSource::Unverified(sender, attempt)

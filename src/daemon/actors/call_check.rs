@@ -1,5 +1,5 @@
-//! Checks messages on the queues of workflows. Each message is parsed as a [`Call`], or refused
-//! with a reason.
+//! Checks messages on the queues of workflows. Each is parsed as a [`Call`], or refused with a
+//! reason.
 
 use super::buses::Buses;
 use super::call::{Call, CallSource};
@@ -55,7 +55,7 @@ pub(super) struct RefusedCall {
 }
 
 impl RefusedCall {
-    /// Sends the refusal to the caller. The message is acknowledged once the broker has the
+    /// Sends the refusal to the caller. The call is acknowledged once the broker has confirmed the
     /// refusal, or at once if no caller waits for it.
     pub(super) fn send_refusal(self, refusal: &CallRefusal, env: &CallEnv) {
         let RefusedCall { definition, id, caller, ack } = self;
@@ -84,13 +84,15 @@ impl RefusedCall {
 }
 
 impl Call {
+    /// Refuses the call.
     pub(super) fn refuse(self, refusal: &CallRefusal, env: &CallEnv) {
         let Call { definition, id, caller, ack, .. } = self;
         RefusedCall { definition, id, caller, ack }.send_refusal(refusal, env);
     }
 
-    /// Checks whether the call may join the job with its id. Returns the caller that joins; `None`:
-    /// the call is refused, because it asks for another job or because too many callers wait.
+    /// Checks whether the call may join the job with its id. Returns the caller that joins, if the
+    /// call has one, and the acknowledger of the call. Returns `None` if the call was refused,
+    /// because it asks for another job or too many callers wait.
     pub(super) fn check_join(
         self,
         job: &Job,
@@ -109,7 +111,8 @@ impl Call {
         Some((call.caller, call.ack))
     }
 
-    /// Returns the call, if it asks for the existing job with its id. Otherwise refuses the call.
+    /// Returns the call if it asks for the same job as the existing one with its id. Otherwise
+    /// refuses the call and returns `None`.
     pub(super) fn check_conflict<'a>(
         self,
         existing: impl Into<ExistingJob<'a>>,
@@ -127,7 +130,7 @@ impl Call {
         Some(self)
     }
 
-    /// Parses a delivery from a workflow's queue on `bus`. Returns `None` if the call is refused.
+    /// Parses a delivery from a workflow's queue on `bus`. Returns `None` if the call was refused.
     pub(super) fn from_delivery(
         definition: Arc<Definition>,
         bus: &Arc<str>,
@@ -158,6 +161,7 @@ impl Call {
     }
 }
 
+/// Returns the caller that waits for the reply; `None`: the message has no `reply_to`.
 fn caller_from(bus: &Arc<str>, delivery: &Delivery) -> Option<Caller> {
     let reply_to = delivery.reply_to.as_deref().filter(|queue| !queue.is_empty())?;
     Some(Caller {
@@ -169,10 +173,10 @@ fn caller_from(bus: &Arc<str>, delivery: &Delivery) -> Option<Caller> {
 }
 
 /// Returns the source that the message claims. It claims to be sent by a step if it names a step
-/// and this manager's reply queue, and has the id of that step's message. The id ensures that a
-/// running step starts one job at most.
+/// and this manager's reply queue, and has the id of that step's message. Because the job's id
+/// follows from the message's id, an attempt starts at most one job.
 fn source_from(delivery: &Delivery, own_reply_queue: Option<&str>) -> CallSource {
-    let claimed = || {
+    let claimed_source = || {
         let (correlation_id, message_id) =
             (delivery.correlation_id.as_deref()?, delivery.message_id.as_deref()?);
         let sender: CorrelationId = correlation_id.parse().ok()?;
@@ -186,9 +190,10 @@ fn source_from(delivery: &Delivery, own_reply_queue: Option<&str>) -> CallSource
         (is_canonical && replies_to_manager && is_same_attempt)
             .then_some(CallSource::Unverified(sender, attempt))
     };
-    claimed().unwrap_or(CallSource::External)
+    claimed_source().unwrap_or(CallSource::External)
 }
 
+/// Returns the message, or refuses it if its job would be nested too deep.
 fn check_depth(depth: u16, depth_max: u16, message: Message) -> Result<Message, CallRefusal> {
     if depth <= depth_max {
         return Ok(message);
@@ -208,12 +213,12 @@ fn job_id_from(definition: &Definition, delivery: &Delivery) -> JobId {
     let (name, message_id) = (definition.full_name(), or_empty(&delivery.message_id));
     let correlation_id = or_empty(&delivery.correlation_id);
     let reply_to = or_empty(&delivery.reply_to);
-    // Only the hyphenated form is parsed, because ids that were derived from others must not
-    // change.
+    // Only the hyphenated form is parsed. For a message id in another form of a UUID, the job's id
+    // is derived, as it was in earlier versions: a redelivery must find the same job.
     if let Some(id) = JobId::parse_hyphenated(&message_id) {
         return id;
     }
-    // A message without an id is identified by everything that determines its reply.
+    // A message without an id is identified by its correlation id, its reply queue and its body.
     let body: &[u8] = if message_id.is_empty() { &delivery.body } else { &[] };
     if message_id.is_empty() && (correlation_id.is_empty() || reply_to.is_empty()) {
         return clock::new_id();
@@ -227,6 +232,7 @@ fn job_id_from(definition: &Definition, delivery: &Delivery) -> JobId {
     ])
 }
 
+/// Parses the message of a call, or refuses it if it is too large or malformed.
 fn parse_message(body: &Bytes, bytes_max: usize) -> Result<Message, CallRefusal> {
     if body.len() > bytes_max {
         let bytes = body.len();

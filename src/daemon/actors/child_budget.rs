@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Each fan-out may always have this many active child jobs, so that it makes progress when others
-/// have used up the budget.
+/// Each fan-out may always have this many active child jobs, so that it makes progress when other
+/// fan-outs have used up the budget.
 const CHILDREN_MIN: u32 = 16;
 
-/// How many child jobs of all fan-outs may be active, and how many are.
+/// The permits for the active child jobs of all fan-outs.
 pub struct ChildBudget {
     max: u32,
+    /// How many child jobs are active, which can be more than `max`.
     used: AtomicU32,
 }
 
@@ -37,7 +38,7 @@ impl ChildBudget {
 }
 
 impl ChildPermits {
-    /// Returns how many active child jobs each fan-out of the job may have.
+    /// Returns how many active child jobs each fan-out of the job may have now.
     pub fn max(&self) -> u32 {
         let available = self.budget.max.saturating_sub(self.budget.used());
         self.count.saturating_add(available).max(CHILDREN_MIN)
@@ -46,6 +47,7 @@ impl ChildPermits {
     /// Acquires or releases permits, so that the job has `count`: one for each active child job.
     pub fn set_count(&mut self, count: u32) {
         if count != self.count {
+            // Atomic addition wraps, so this also subtracts.
             self.budget.used.fetch_add(count.wrapping_sub(self.count), Ordering::Relaxed);
             self.count = count;
         }

@@ -25,6 +25,31 @@ impl CreateResponse {
             CreateResponse::New(id) | CreateResponse::Existing(id) => id,
         }
     }
+
+    /// Returns the response to a client that asks for a job under the id of an existing job
+    /// (docs/http-api.md).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the client asks for a different job.
+    pub fn from_existing<'a>(
+        id: JobId,
+        existing: impl Into<ExistingJob<'a>>,
+        workflow: &str,
+        message: &Message,
+    ) -> Result<CreateResponse, RequestError> {
+        let existing = existing.into();
+        let reason = if existing.is_child {
+            format!("the id {id} belongs to a child job")
+        } else if existing.workflow != workflow {
+            format!("the id {id} belongs to a job of workflow \"{}\"", existing.workflow)
+        } else if existing.message != Some(message) {
+            format!("the id {id} belongs to a job with another message")
+        } else {
+            return Ok(CreateResponse::Existing(id));
+        };
+        Err(RequestError::Conflict(reason))
+    }
 }
 
 /// The response to an operation on a job.
@@ -87,7 +112,7 @@ pub enum ClientResponse {
     Erase(ResponseSender<Erased>, Result<Erased, RequestError>),
 }
 
-/// The job that has an id already, as a new request for the id is compared with it.
+/// A view of the job that has an id already, for comparison with a new request under the id.
 pub struct ExistingJob<'a> {
     /// Whether the job is a child job.
     pub is_child: bool,
@@ -136,7 +161,7 @@ impl ClientResponse {
         }
     }
 
-    /// Returns the response to send instead if the job was deleted before the commit.
+    /// Converts the response to the one to send if the job was deleted before the commit.
     pub fn after_deletion(self) -> ClientResponse {
         match self {
             ClientResponse::Operation(sender, Ok(_)) => {
@@ -153,35 +178,8 @@ impl ClientResponse {
     }
 }
 
-impl CreateResponse {
-    /// Returns the response to a client that asks for a job under the id of an existing job
-    /// (docs/http-api.md).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the client asks for a different job.
-    pub fn from_existing<'a>(
-        id: JobId,
-        existing: impl Into<ExistingJob<'a>>,
-        workflow: &str,
-        message: &Message,
-    ) -> Result<CreateResponse, RequestError> {
-        let existing = existing.into();
-        let reason = if existing.is_child {
-            format!("the id {id} belongs to a child job")
-        } else if existing.workflow != workflow {
-            format!("the id {id} belongs to a job of workflow \"{}\"", existing.workflow)
-        } else if existing.message != Some(message) {
-            format!("the id {id} belongs to a job with another message")
-        } else {
-            return Ok(CreateResponse::Existing(id));
-        };
-        Err(RequestError::Conflict(reason))
-    }
-}
-
 impl OperationResponse {
-    /// Returns the state after an operation on that step, or on the whole job.
+    /// Returns the state after an operation on the step with this name; `None`: on the whole job.
     pub fn from_job(job: &Job, step: Option<&str>) -> OperationResponse {
         let Some(index) = step.and_then(|step| job.graph().find_index(step)) else {
             return OperationResponse::Job(job.state());
@@ -207,10 +205,11 @@ impl RequestError {
         ))
     }
 
-    /// Returns the error that a job of `bytes` bytes would exceed the memory limit of jobs.
-    pub fn memory_full(used: usize, limit_bytes: usize, bytes: usize) -> RequestError {
+    /// Returns the error that a job of `bytes` bytes would exceed the memory limit of jobs, of
+    /// which `used_bytes` are used.
+    pub fn memory_full(used_bytes: usize, limit_bytes: usize, bytes: usize) -> RequestError {
         RequestError::Overloaded(format!(
-            "jobs under way hold {used} bytes of memory, and one of {bytes} bytes more would \
+            "jobs under way hold {used_bytes} bytes of memory, and one of {bytes} bytes more would \
              exceed {limit_bytes} (setting limits.jobs_bytes_max): ask again when some of them \
              have ended"
         ))

@@ -1,4 +1,4 @@
-//! A latch that completes when all who hold it are done.
+//! A latch that completes when all participants of an operation are done.
 
 use std::sync::Arc;
 use tokio::sync::oneshot;

@@ -2,7 +2,7 @@
 
 use tokio::sync::mpsc;
 
-/// Reports fatal errors of actors to the part that shuts the process down.
+/// Reports fatal errors of actors to the program, which then shuts the process down.
 #[derive(Clone)]
 pub struct FatalReporter(mpsc::UnboundedSender<String>);
 

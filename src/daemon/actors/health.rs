@@ -12,32 +12,50 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The health of the manager.
+/// The health of the manager. All actors share it.
 pub struct Health {
-    disk_state: RwLock<DiskState>,
-    /// The message for clients after the journal's files were lost.
-    journal_lost: OnceLock<String>,
-    /// Whether the manager is stopping.
-    pub stopping: AtomicBool,
+    write_state: RwLock<WriteState>,
+    /// The message for clients that the journal's files are lost. It is set once they are.
+    loss_message: OnceLock<String>,
+    is_stopping: AtomicBool,
     buses: RwLock<BTreeMap<BusKey, BusHealth>>,
     /// The name of the default bus.
     default_bus: Arc<str>,
     /// The memory of jobs, which readiness reports; `None`: it is not reported.
     memory: Option<Arc<JobMemory>>,
-    /// Notified when a check may have passed.
+    /// Wakes the tasks that wait for readiness, when a check may have passed.
     changed: Notify,
 }
 
 /// Whether the journal can be written.
 #[derive(Clone, Copy, Debug)]
-enum DiskState {
+enum WriteState {
     /// The journal has never waited.
     Writable,
     /// The journal waits.
     Waiting(JournalWait),
-    /// The journal has waited, and can be written since then, by the wall clock and by the
-    /// monotonic clock.
-    WritableSince(Timestamp, tokio::time::Instant),
+    /// The journal has waited, and can be written since this moment.
+    WritableSince(Moment),
+}
+
+/// One moment on both clocks. Time stamps are compared with the wall clock; the monotonic clock
+/// measures how long ago the moment was.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    wall_time: Timestamp,
+    instant: tokio::time::Instant,
+}
+
+impl Moment {
+    fn now() -> Moment {
+        Moment { wall_time: clock::now(), instant: clock::timer_now() }
+    }
+
+    /// Returns the wall time of the moment if it was less than `duration` ago.
+    fn wall_time_within(self, duration: Duration) -> Option<Timestamp> {
+        let elapsed = clock::timer_now().saturating_duration_since(self.instant);
+        (elapsed < duration).then_some(self.wall_time)
+    }
 }
 
 /// What the journal waits for.
@@ -65,20 +83,10 @@ impl JournalWait {
 /// The health of a bus.
 struct BusHealth {
     state: BusState,
-    /// When the bus connected, by the wall clock and by the monotonic clock; `None`: it is not
-    /// connected.
-    connected_since: Option<(Timestamp, tokio::time::Instant)>,
-    /// When the bus disconnected; `None`: it is connected.
+    /// When the bus connected; `None`: it is not connected.
+    connected_since: Option<Moment>,
+    /// When the bus disconnected, by the wall clock; `None`: it is connected.
     disconnected_since: Option<Timestamp>,
-}
-
-/// Renders the message for clients after the journal is lost.
-pub fn render_loss(loss: &FileLoss) -> String {
-    format!(
-        "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any more. What \
-         was accepted may be only in the files that this process has open: before you stop it see \
-         \"A journal that is lost\" in docs/operations.md"
-    )
 }
 
 impl Health {
@@ -86,9 +94,9 @@ impl Health {
     /// that name none.
     pub fn new(default_bus: &str) -> Health {
         Health {
-            disk_state: RwLock::new(DiskState::Writable),
-            journal_lost: OnceLock::new(),
-            stopping: AtomicBool::new(false),
+            write_state: RwLock::new(WriteState::Writable),
+            loss_message: OnceLock::new(),
+            is_stopping: AtomicBool::new(false),
             buses: RwLock::default(),
             default_bus: default_bus.into(),
             memory: None,
@@ -101,7 +109,17 @@ impl Health {
         Health { memory: Some(memory), ..self }
     }
 
-    /// Stores the state of a bus.
+    /// Marks the manager as stopping: it accepts nothing any more.
+    pub(super) fn mark_stopping(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the manager is stopping.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+
+    /// Stores the state of a bus, and since when it is connected or disconnected.
     pub fn set_bus(&self, key: &BusKey, state: BusState) {
         let is_connected = |state: &BusState| !matches!(state, BusState::Disconnected { .. });
         let mut buses = self.buses.write().unwrap_or_else(PoisonError::into_inner);
@@ -113,9 +131,7 @@ impl Health {
         let connected_since = match buses.get(key) {
             _ if !is_connected(&state) => None,
             Some(BusHealth { connected_since: Some(since), .. }) => Some(*since),
-            Some(BusHealth { connected_since: None, .. }) | None => {
-                Some((clock::now(), clock::timer_now()))
-            }
+            Some(BusHealth { connected_since: None, .. }) | None => Some(Moment::now()),
         };
         buses.insert(key.clone(), BusHealth { state, connected_since, disconnected_since });
         drop(buses);
@@ -130,6 +146,7 @@ impl Health {
     /// Waits until all checks pass.
     pub async fn wait_until_ready(&self) {
         loop {
+            // This precedes the checks, so that no notification is missed in between.
             let changed = self.changed.notified();
             if self.checks().iter().all(|(_, is_good, _)| *is_good) {
                 return;
@@ -138,10 +155,10 @@ impl Health {
         }
     }
 
-    /// Returns the time before which messages were sent whose replies may be unread in the reply
-    /// queue of a bus. Replies may be unread while the bus is not connected, while it is catching
-    /// up, and for the duration `replies_first` after it has connected. `None`: all replies are
-    /// read.
+    /// Returns the end of the time for which replies may be unread: the reply to a message that was
+    /// sent earlier may still be in the reply queue of the bus. `None`: all replies are read, or
+    /// the bus has no state yet. Replies may be unread while the bus is not connected, while it is
+    /// catching up, and for the duration `replies_first` after it has connected.
     pub fn replies_unread_before(
         &self,
         key: &BusKey,
@@ -151,58 +168,51 @@ impl Health {
         let BusHealth { state, connected_since, .. } = buses.get(key)?;
         match *connected_since {
             None => Some(Timestamp(i64::MAX)),
-            Some((time, _)) if *state == BusState::CatchingUp => Some(time),
-            Some((time, instant)) => (clock::timer_now().saturating_duration_since(instant)
-                < replies_first)
-                .then_some(time),
+            Some(connected) if *state == BusState::CatchingUp => Some(connected.wall_time),
+            Some(connected) => connected.wall_time_within(replies_first),
         }
     }
 
-    /// Returns when a bus disconnected: messages since then are not sent. `None`: the bus is
+    /// Returns when a bus disconnected: no message has been sent since. `None`: the bus is
     /// connected, or has no state yet.
     pub fn disconnected_since(&self, key: &BusKey) -> Option<Timestamp> {
         self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.disconnected_since
     }
 
-    /// Returns the time before which attempts began whose messages may be unsent, because their
-    /// commit had to wait. They may be unsent while the journal waits, and for the duration
-    /// `unsent_grace` afterwards. `None`: all messages are sent.
+    /// Returns the end of the time for which messages may be unsent because their commit had to
+    /// wait: the message of an attempt that began earlier may be one of them. `None`: all messages
+    /// are sent. Messages may be unsent while the journal waits, and for the duration
+    /// `unsent_grace` afterwards.
     pub fn unsent_before(&self, unsent_grace: Duration) -> Option<Timestamp> {
-        match self.disk_state() {
-            DiskState::Writable => None,
-            DiskState::Waiting(_) => Some(Timestamp(i64::MAX)),
-            DiskState::WritableSince(time, instant) => {
-                (clock::timer_now().saturating_duration_since(instant) < unsent_grace)
-                    .then_some(time)
-            }
+        match self.write_state() {
+            WriteState::Writable => None,
+            WriteState::Waiting(_) => Some(Timestamp(i64::MAX)),
+            WriteState::WritableSince(moment) => moment.wall_time_within(unsent_grace),
         }
     }
 
-    fn disk_state(&self) -> DiskState {
-        *self.disk_state.read().unwrap_or_else(PoisonError::into_inner)
+    fn write_state(&self) -> WriteState {
+        *self.write_state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the journal waits.
+    /// Returns whether the journal waits for disk space or the lock.
     pub fn is_journal_waiting(&self) -> bool {
         self.journal_wait().is_some()
     }
 
     /// Returns what the journal waits for; `None`: it does not wait.
     pub fn journal_wait(&self) -> Option<JournalWait> {
-        match self.disk_state() {
-            DiskState::Waiting(wait) => Some(wait),
-            DiskState::Writable | DiskState::WritableSince(..) => None,
+        match self.write_state() {
+            WriteState::Waiting(wait) => Some(wait),
+            WriteState::Writable | WriteState::WritableSince(_) => None,
         }
     }
 
-    /// Sets whether the journal can be written. Returns whether that has changed.
-    pub(super) fn set_writable(&self, is_writable: bool) -> bool {
-        if !is_writable {
-            return self.set_waiting(JournalWait::DiskSpace);
-        }
+    /// Records that the journal can be written. Returns whether it had to wait before.
+    pub(super) fn mark_writable(&self) -> bool {
         let has_waited = self.is_journal_waiting();
         if has_waited {
-            self.set_disk_state(DiskState::WritableSince(clock::now(), clock::timer_now()));
+            self.set_write_state(WriteState::WritableSince(Moment::now()));
         }
         has_waited
     }
@@ -211,28 +221,29 @@ impl Health {
     pub(super) fn set_waiting(&self, wait: JournalWait) -> bool {
         let is_changed = self.journal_wait() != Some(wait);
         if is_changed {
-            self.set_disk_state(DiskState::Waiting(wait));
+            self.set_write_state(WriteState::Waiting(wait));
         }
         is_changed
     }
 
-    fn set_disk_state(&self, state: DiskState) {
-        *self.disk_state.write().unwrap_or_else(PoisonError::into_inner) = state;
+    fn set_write_state(&self, state: WriteState) {
+        *self.write_state.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
     /// Returns the checks: for each its name, whether it passes, and a message.
     pub fn checks(&self) -> Vec<(String, bool, String)> {
-        let problem = self.journal_loss().or(self.journal_wait().map(JournalWait::as_str));
-        let is_stopping = self.stopping.load(Ordering::Relaxed);
+        let journal_problem = self.journal_loss().or(self.journal_wait().map(JournalWait::as_str));
+        let journal_message = journal_problem.unwrap_or("ok").to_owned();
+        let is_stopping = self.is_stopping();
         let process_message = if is_stopping { "stopping" } else { "ok" };
         let mut checks = vec![
-            ("journal".to_owned(), problem.is_none(), problem.unwrap_or("ok").to_owned()),
+            ("journal".to_owned(), journal_problem.is_none(), journal_message),
             ("process".to_owned(), !is_stopping, process_message.to_owned()),
         ];
         if let Some(elapsed) = clock::since_adjustment() {
-            let (by_s, ago_s) = (clock::total_adjustment_s(), elapsed.as_secs());
+            let (total_s, elapsed_s) = (clock::total_adjustment_s(), elapsed.as_secs());
             let message = format!(
-                "ok: it was set by {by_s} s since the start, the last time {ago_s} s ago \
+                "ok: it was set by {total_s} s since the start, the last time {elapsed_s} s ago \
                  (retention waits for an hour)"
             );
             checks.push(("clock".to_owned(), true, message));
@@ -276,7 +287,7 @@ impl Health {
             .map(|health| health.state.clone())
     }
 
-    /// Returns whether jobs can be accepted.
+    /// Returns whether the manager accepts jobs and requests now.
     pub fn can_accept(&self) -> bool {
         !self.is_journal_waiting() && self.can_cancel()
     }
@@ -285,16 +296,25 @@ impl Health {
     pub fn can_cancel(&self) -> bool {
         self.journal_wait() != Some(JournalWait::Lock)
             && self.journal_loss().is_none()
-            && !self.stopping.load(Ordering::Relaxed)
+            && !self.is_stopping()
     }
 
     /// Marks the journal as lost, which is permanent. Returns the message for clients.
     pub(super) fn set_journal_lost(&self, loss: &FileLoss) -> &str {
-        self.journal_lost.get_or_init(|| render_loss(loss))
+        self.loss_message.get_or_init(|| render_loss(loss))
     }
 
-    /// Returns the message for clients that the journal is lost; `None`: it is not lost.
+    /// Returns the message for clients after the journal was lost; `None`: it is not lost.
     pub fn journal_loss(&self) -> Option<&str> {
-        self.journal_lost.get().map(String::as_str)
+        self.loss_message.get().map(String::as_str)
     }
+}
+
+/// Renders the message for clients after the journal is lost.
+pub fn render_loss(loss: &FileLoss) -> String {
+    format!(
+        "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any more. What \
+         was accepted may be only in the files that this process has open: before you stop it see \
+         \"A journal that is lost\" in docs/operations.md"
+    )
 }

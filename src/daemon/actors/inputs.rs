@@ -33,19 +33,20 @@ pub const ANY_ROUND: u32 = u32::MAX;
 
 /// An input of the router.
 pub enum RouterInput {
-    /// Jobs that were rebuilt from the journal at the start, and job trees that did not fit in
-    /// memory. This is the router's first input.
+    /// The jobs that were rebuilt from the journal at the start, and the job trees that did not fit
+    /// in memory. This is the router's first input.
     Recovered(Vec<RecoveredJob>, Vec<PassivatedTree>),
     /// A job that only waits asks to be passivated.
     Passivate(Box<PassivateRequest>),
-    /// The activation of passivated job trees was requested: the next batch is activated.
+    /// The router's message to itself: the next batch of passivated job trees is activated, if one
+    /// is requested.
     ActivateNext,
     /// A passivated job tree was rebuilt from the journal: the number of its root job, and its
     /// jobs, except those that were deleted.
     Activated(JobNumber, Vec<RecoveredJob>),
     /// Memory may have become short.
     MemoryShort,
-    /// An input for a job, which may be passivated.
+    /// An input for a job that may be passivated. If it is, the input activates it.
     ForwardToJob(JobId, Box<JobInput>),
     /// Activates a job. Answered once the job is not passivated.
     Activate(JobId, oneshot::Sender<()>),
@@ -77,7 +78,8 @@ pub enum RouterInput {
     Operate(JobId, OperationRequest, ResponseSender<OperationResponse>),
     /// The archive's result of a lookup, or why it cannot read the journal.
     LookupFinished(JobId, Result<LookupResult, String>),
-    /// A client cancels a job. This is idempotent: if the job has ended, the response is its state.
+    /// A client cancels a job, in the name of a principal if it has a token. This is idempotent: if
+    /// the job has ended, the response is its state.
     Cancel(JobId, Option<Arc<str>>, ResponseSender<OperationResponse>),
     /// A client erases an ended job from the journal.
     Erase(JobId, ResponseSender<Erased>),
@@ -85,12 +87,12 @@ pub enum RouterInput {
     QueueMissing {
         /// The queue.
         queue: Address,
-        /// Answered after the commit that the messages in the queue are unconfirmed.
+        /// Answered once the journal has committed that the messages in the queue are unconfirmed.
         handled: oneshot::Sender<()>,
     },
-    /// Dispatches the steps of all jobs that wait on a queue again. Answered after all commits.
+    /// Dispatches again the steps of all jobs that wait on a queue. Answered after all commits.
     Redispatch(Arc<BulkRedispatch>, oneshot::Sender<()>),
-    /// Answered at once. By then every earlier input is handled.
+    /// Answered at once: the answer shows that every earlier input was handled.
     Barrier(oneshot::Sender<()>),
     /// The supervisor's liveness probe, which the router forwards to the journal.
     LivenessProbe(oneshot::Sender<()>),
@@ -163,7 +165,8 @@ pub enum JobInput {
     Call(Call),
     /// A call claims to come from one of this job's steps: the job checks the claim.
     VerifyCall(Call),
-    /// A client cancels the job. If the job has ended, the response is its state.
+    /// A client cancels the job, in the name of a principal if it has a token. If the job has
+    /// ended, the response is its state.
     Cancel(Option<Arc<str>>, ResponseSender<OperationResponse>),
     /// A client erases the job, if it has ended.
     Erase(ResponseSender<Erased>),
@@ -174,17 +177,17 @@ pub enum JobInput {
         /// The queue.
         queue: Address,
         /// Dropped after the commit, or at once if no message of the job is affected.
-        done: Arc<CompletionLatch>,
+        latch: Arc<CompletionLatch>,
     },
-    /// Dispatches the job's steps that wait on a queue again.
+    /// Dispatches again the job's steps that wait on a queue.
     Redispatch {
         /// The request to all jobs.
         bulk: Arc<BulkRedispatch>,
         /// Dropped after the commit.
-        done: Arc<CompletionLatch>,
+        latch: Arc<CompletionLatch>,
     },
-    /// Restores when the job's steps were first seen waiting before it was passivated, by the
-    /// number of their dispatch.
+    /// Restores the times at which the job's steps were first seen waiting, which were recorded
+    /// before the job was passivated. Each follows the number of its dispatch.
     RestoreWaitingSince(Vec<(u64, Instant)>),
     /// Counts the job's steps that wait for replies.
     CountWaiting(Arc<QueueScan>),
@@ -193,7 +196,7 @@ pub enum JobInput {
         /// The collection to which the job adds its waiting steps.
         waits: Arc<OldestWaits>,
         /// Dropped after the job has added them.
-        done: Arc<CompletionLatch>,
+        latch: Arc<CompletionLatch>,
     },
     /// The job was rebuilt after a panic.
     Rebuilt {
@@ -215,17 +218,17 @@ pub enum JobInput {
 /// An inspection of a job. Its completion is reported after the commit of the inspected state.
 pub struct Inspection {
     pub(super) inspect: Box<dyn FnOnce(&Job) + Send>,
-    pub(super) done: Arc<CompletionLatch>,
+    pub(super) latch: Arc<CompletionLatch>,
 }
 
 impl Inspection {
-    /// Creates an inspection that passes the job to `inspect`. `done` is dropped after the commit
+    /// Creates an inspection that passes the job to `inspect`. `latch` is dropped after the commit
     /// of the inspected state.
     pub fn new(
         inspect: impl FnOnce(&Job) + Send + 'static,
-        done: Arc<CompletionLatch>,
+        latch: Arc<CompletionLatch>,
     ) -> Inspection {
-        Inspection { inspect: Box::new(inspect), done }
+        Inspection { inspect: Box::new(inspect), latch }
     }
 }
 
@@ -269,8 +272,8 @@ pub struct Append {
     pub is_urgent: bool,
     /// The effects that are sent after the commit, in this order.
     pub outgoing: Vec<Outgoing>,
-    /// Set if the job has nothing left to do and asks to stop after the commit: how many inputs it
-    /// has handled.
+    /// Set if the job has nothing left to do and asks to be stopped after the commit: how many
+    /// inputs it has handled.
     pub stop_after: Option<u64>,
     /// Set if the job only waits and asks to be passivated after the commit.
     pub passivate: Option<Box<PassivateRequest>>,
@@ -282,9 +285,16 @@ pub enum ArchiveInput {
     LookUp(JobId, Lookup),
     /// The supervisor asks for the state of a job whose actor panicked.
     Rebuild(JobNumber),
-    /// The router activates passivated job trees: the number of each root job, and the numbers of
-    /// all jobs in its tree.
-    Activate(Vec<(JobNumber, Vec<JobNumber>)>),
+    /// The router activates passivated job trees.
+    Activate(Vec<TreeNumbers>),
+}
+
+/// The numbers of the jobs in a passivated job tree.
+pub struct TreeNumbers {
+    /// The number of the root job.
+    pub root: JobNumber,
+    /// The numbers of all jobs in the tree, including the root job.
+    pub members: Vec<JobNumber>,
 }
 
 /// What the router looks up under an id.
@@ -322,8 +332,8 @@ pub enum SupervisorInput {
     /// Replaces all loaded definitions. If that fails, the answer is the reason, and no definition
     /// is replaced.
     Redefine(Definitions, oneshot::Sender<Result<(), String>>),
-    /// A liveness probe. The supervisor forwards it to the router, and that to the journal, which
-    /// answers it. The answer shows that all three handle their inputs.
+    /// A liveness probe. The supervisor forwards it to the router, the router to the journal, and
+    /// the journal answers it. The answer shows that all three handle their inputs.
     LivenessProbe(oneshot::Sender<()>),
 }
 
@@ -331,7 +341,8 @@ pub enum SupervisorInput {
 pub enum NotifierInput {
     /// Publishes the events of a committed decision.
     Events(Vec<Arc<Event>>),
-    /// Sends the events that wait for the exchange, until all are sent or the receiver is dropped.
+    /// Closes the topic: waits until the exchange has all events, or until the receiver of the
+    /// answer is dropped.
     Close(oneshot::Sender<()>),
 }
 
@@ -339,18 +350,19 @@ pub enum NotifierInput {
 pub enum BusInput {
     /// Publishes messages.
     Publish(Vec<Publication>),
-    /// Withdraws the message with this id from its queue, or from the worker that has leased it.
+    /// Withdraws a message from its queue, or from the worker that has leased it: the queue, the id
+    /// of the message, and how its attempt has ended.
     Withdraw(Arc<str>, String, AttemptEnd),
     /// Sets the queues of the workflows that are loaded now.
     Serve(ServedQueues),
-    /// Inspects queues.
+    /// Inspects queues. The answer has their statuses, in the same order.
     Inspect(Vec<Arc<str>>, oneshot::Sender<Vec<QueueStatus>>),
-    /// Declares the queues that are missing among these: steps wait on them.
+    /// Declares those of these queues that are missing, because steps wait on them.
     DeclareMissing(Vec<Arc<str>>),
     /// Reports how many messages each queue holds.
     Depths(oneshot::Sender<Result<Vec<QueueDepth>, String>>),
-    /// Stops taking deliveries, waits for confirms until all have arrived or the receiver is
-    /// dropped, and closes.
+    /// Closes the bus: it takes no more deliveries, and waits until all confirms have arrived, or
+    /// until the receiver of the answer is dropped.
     Close(oneshot::Sender<()>),
 }
 
@@ -360,7 +372,8 @@ pub enum Outgoing {
     Ack(Acknowledger),
     /// Publishes a message.
     Publish(Publication),
-    /// Withdraws the message with this id, if its bus still has it: its attempt has ended.
+    /// Withdraws a message, if its bus still has it: its queue, its id, and how its attempt has
+    /// ended.
     Withdraw(Address, String, AttemptEnd),
     /// Starts a child job.
     StartChild(Box<NewChild>),

@@ -3,25 +3,29 @@
 //!
 //! Its other tasks are in files of their own:
 //!
-//! | file | what |
+//! | file | task |
 //! |---|---|
-//! | `spawn`, `startup` | the start of an actor: with a new job, or with one of the journal |
+//! | `env` | the environment of job actors |
+//! | `spawn`, `startup` | the start of an actor, with a new job or with one from the journal |
 //! | `lifecycle` | the states of an actor, and how it stops |
 //! | `requests` | requests of clients, and calls |
 //! | `passivation` | how a job that only waits leaves memory while memory is short |
 //! | `bulk_requests`, `waiting_since` | requests to every job: redispatch, waiting steps |
-//! | `buses` | which steps wait on which bus; what a missing queue means |
-//! | `child_budget` | the permits of the job's active child jobs |
+//! | `buses` | which steps wait on which bus, and what follows from a missing queue |
 //! | `withdrawals` | the withdrawal of messages whose attempts have ended |
 //! | `timer` | the timer for what is due next |
-//! | `notifications`, `reporting` | what others see of a decision: events, notices; metrics, logs |
+//! | `notifications` | the events and notices of a decision |
+//! | `reporting` | the metrics and log lines of a decision |
 //!
-//! How an actor stops: (1) After an input that leaves nothing to do, its lifecycle changes to
-//! `Stopping`. It asks the journal to stop it after its last record, and says how many inputs it
-//! has handled. (2) After the commit, the journal forwards the request to the router. (3) If no
-//! more inputs were sent to the job, the router removes it from the route table and closes its
-//! actor. (4) Otherwise an input is still in the mailbox. The actor handles it, and then continues
-//! or asks again.
+//! How an actor stops:
+//!
+//! 1. After an input that leaves nothing to do, its lifecycle changes to `Stopping`. With its last
+//!    record it asks the journal to be stopped, and says how many inputs it has handled.
+//! 2. After the commit, the journal forwards the request to the router.
+//! 3. If no more inputs were sent to the job, the router removes it from the route table and closes
+//!    its actor.
+//! 4. Otherwise an input is still in the mailbox. The actor handles it, and then continues or asks
+//!    again.
 
 mod bulk_requests;
 mod buses;
@@ -70,28 +74,31 @@ pub struct JobActor {
     env: Arc<JobEnv>,
     pub(super) id: JobId,
     number: JobNumber,
+    /// The number of the root job.
     root: JobNumber,
+    /// The number of the parent; `None`: the job is a root job.
     pub(super) parent: Option<JobNumber>,
     lifecycle: Lifecycle,
-    /// The clock of all times of the job. It does not follow changes of the wall clock.
+    /// The clock for all times of the job. It does not follow adjustments of the wall clock.
     clock: SteadyClock,
     /// How many inputs the actor has handled: all that were sent to it, except those in its
     /// mailbox.
     inputs_handled: u64,
-    /// The state that the metrics count the job in; `None`: they do not count it.
+    /// The state under which the metrics count the job; `None`: they do not count it.
     pub(super) counted_state: Option<JobState>,
-    /// When and how the job had ended before the latest decision; `None`: it had not.
+    /// When and how the job had ended before the latest decision; `None`: it had not ended.
     pub(super) previous_end: Option<(Timestamp, JobState)>,
     /// The job's share of the memory of jobs.
     memory_share: MemoryShare,
     /// The permits of the job's active child jobs.
     pub(super) child_permits: ChildPermits,
-    /// How many inputs the actor had handled when it last asked to be passivated.
-    passivation_requested_at: Option<u64>,
+    /// How many inputs the actor had handled when it last asked to be passivated; `None`: it has
+    /// not asked.
+    inputs_at_passivation_request: Option<u64>,
     timer: DueTimer,
     /// How many of the job's steps are done, for readers of the route table.
     steps_done: StepsDone,
-    /// The number of steps done that was reported last.
+    /// The number of steps done that was reported last; `None`: none was reported yet.
     steps_reported: Option<usize>,
     /// When the job's steps were first seen waiting for replies.
     waiting_since: WaitingSince,
@@ -99,7 +106,7 @@ pub struct JobActor {
 
 /// An operation whose client waits for the response.
 struct PendingOperation {
-    /// The step of the operation; `None`: it is on the whole job.
+    /// The name of the step; `None`: the operation is on the whole job.
     step: Option<String>,
     response: ResponseSender<OperationResponse>,
 }
@@ -124,7 +131,7 @@ impl JobActor {
             counted_state: None,
             previous_end: None,
             memory_share,
-            passivation_requested_at: None,
+            inputs_at_passivation_request: None,
             child_permits: env.child_budget.no_permits(),
             timer: DueTimer::default(),
             steps_done,
@@ -134,8 +141,8 @@ impl JobActor {
         }
     }
 
-    /// Returns the limits for the next decision. The window of fan-outs is limited to the available
-    /// permits of the child budget.
+    /// Returns the limits for the next decision. The window of a fan-out is also limited by the
+    /// permits that the child budget can still give.
     fn limits(&self) -> Limits {
         let env = &self.env;
         let window = env.limits.window.min(self.child_permits.max());
@@ -150,14 +157,15 @@ impl JobActor {
         }
     }
 
-    /// Returns the job; `None`: it has panicked and is being rebuilt, or the actor has no job.
+    /// Returns the job; `None`: it has panicked and is being rebuilt, or the actor has no job (yet
+    /// or any more).
     pub(super) fn job(&self) -> Option<&Job> {
         self.lifecycle.job()
     }
 
     fn handle_input(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
-        // `Rebuilt` is counted only after the stashed inputs were handled: until then the router
-        // does not stop the job.
+        // `Rebuilt` is counted only after the stashed inputs were handled. Until then the count is
+        // too low for the router to stop the job.
         let is_rebuild = matches!(input, JobInput::Rebuilt { .. });
         self.inputs_handled += u64::from(!is_rebuild);
         self.handle_in_lifecycle(input, ctx);
@@ -167,7 +175,7 @@ impl JobActor {
         self.set_timer(ctx);
     }
 
-    /// Asks to stop if nothing is left to do, also again after an input that changed nothing.
+    /// Asks to be stopped if nothing is left to do, even if it has asked before the last input.
     /// Otherwise resumes the job if it was stopping.
     fn stop_or_resume(&mut self) {
         if self.lifecycle.must_request_stop(self.inputs_handled) {
@@ -178,8 +186,8 @@ impl JobActor {
         }
     }
 
-    /// Marks the job as stopping, if there is one. Returns how many inputs the actor has handled:
-    /// with this number it asks to stop.
+    /// Marks the job as stopping. Returns how many inputs the actor has handled, for its request to
+    /// be stopped; `None`: there is no job.
     fn begin_stop(&mut self) -> Option<u64> {
         self.lifecycle.begin_stop(self.inputs_handled).then_some(self.inputs_handled)
     }
@@ -201,6 +209,8 @@ impl JobActor {
         }
     }
 
+    /// Handles an input of a job that runs, stashes it if the job is being rebuilt, and drops it if
+    /// there is no job.
     fn handle_or_stash(&mut self, input: JobInput) {
         match &mut self.lifecycle {
             Lifecycle::Running(_) | Lifecycle::Stopping { .. } => self.handle_running(input),
@@ -224,27 +234,27 @@ impl JobActor {
             }
             JobInput::Call(call) => self.handle_call(call),
             JobInput::VerifyCall(call) => self.verify_call(call),
-            JobInput::Cancel(by, response) => self.handle_cancel(by, response),
+            JobInput::Cancel(principal, response) => self.handle_cancel(principal, response),
             JobInput::Erase(response) => self.handle_erase(response),
             JobInput::Operate(request, response) => self.handle_operation(request, response),
-            JobInput::QueueMissing { queue, done } => self.handle_queue_missing(&queue, done),
-            JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
+            JobInput::QueueMissing { queue, latch } => self.handle_queue_missing(&queue, latch),
+            JobInput::Redispatch { bulk, latch } => self.redispatch(&bulk, &latch),
             JobInput::RestoreWaitingSince(waiting_since) => {
                 self.waiting_since.restore(waiting_since)
             }
             JobInput::CountWaiting(scan) => self.count_waiting(&scan),
-            JobInput::ReportWaits { waits, done } => {
+            JobInput::ReportWaits { waits, latch } => {
                 self.report_waits(&waits);
-                drop(done);
+                drop(latch);
             }
-            JobInput::AwaitCommit(done) => {
-                self.send_after_commit(vec![Outgoing::ReleaseLatch(done)])
+            JobInput::AwaitCommit(latch) => {
+                self.send_after_commit(vec![Outgoing::ReleaseLatch(latch)])
             }
-            JobInput::Inspect(Inspection { inspect, done }) => {
+            JobInput::Inspect(Inspection { inspect, latch }) => {
                 if let Some(job) = self.job() {
                     inspect(job);
                 }
-                self.send_after_commit(vec![Outgoing::ReleaseLatch(done)]);
+                self.send_after_commit(vec![Outgoing::ReleaseLatch(latch)]);
             }
             // `handle_in_lifecycle` has handled `Close`, and `Rebuilt` of a broken job; a running
             // job ignores `Rebuilt`. Passivation is checked after each input.
@@ -252,14 +262,16 @@ impl JobActor {
         }
     }
 
-    /// Lets the engine decide. `outgoing` is sent after the commit.
+    /// Lets the engine decide, as [`decide`](Self::decide) does, for an input that is no operation.
     pub(super) fn handle_engine_input(&mut self, input: Input, outgoing: Vec<Outgoing>) {
         self.decide(input, outgoing, None);
     }
 
-    /// Lets the engine decide. `outgoing` is sent after the commit, and the response to `operation`
-    /// is the state of the job. A panic of the engine affects only this job: the supervisor has it
-    /// rebuilt. Until then, its inputs are stashed. The delivery that caused the panic is requeued.
+    /// Lets the engine decide. `outgoing` is sent after the commit. If the input is an operation of
+    /// a client, `operation` is given, and the response is the state of the job.
+    ///
+    /// A panic of the engine affects only this job. The supervisor has it rebuilt, and until then
+    /// its inputs are stashed. The delivery that caused the panic is requeued.
     fn decide(
         &mut self,
         input: Input,
@@ -291,11 +303,11 @@ impl JobActor {
                 self.append(decision, None, outgoing);
             }
             Ok(Err(rejected)) => {
-                let reason = || format!("nothing to change: {}", rejected.label());
                 outgoing.extend(operation.map(|PendingOperation { response, .. }| {
+                    let reason = format!("nothing to change: {}", rejected.label());
                     Outgoing::Respond(ClientResponse::Operation(
                         response,
-                        Err(RequestError::Conflict(reason())),
+                        Err(RequestError::Conflict(reason)),
                     ))
                 }));
                 self.reject(rejected, logged_reply, outgoing);
@@ -307,14 +319,15 @@ impl JobActor {
         }
     }
 
-    /// Counts and logs an input that the engine has rejected, and sends `outgoing`.
+    /// Handles the rejection of an input by the engine: counts and logs it if the input came in a
+    /// delivery, and sends `outgoing`.
     fn reject(
         &mut self,
         rejected: Rejected,
         logged_reply: Option<LoggedReply>,
         mut outgoing: Vec<Outgoing>,
     ) {
-        if outgoing.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
+        if outgoing.iter().any(|effect| matches!(effect, Outgoing::Ack(_))) {
             self.env.metrics.replies_rejected.with_label_values(&[rejected.label()]).inc();
             if let Some(reply) = logged_reply
                 && self.env.log_limiter.may_log(rejected.label())
@@ -325,8 +338,8 @@ impl JobActor {
         // The acknowledgement follows the commit of the decision for which this input is rejected.
         // Before that commit, this delivery may be the last copy of a reply.
         if !outgoing.is_empty() {
-            for outgoing in &mut outgoing {
-                if let Outgoing::Ack(ack) = outgoing {
+            for effect in &mut outgoing {
+                if let Outgoing::Ack(ack) = effect {
                     ack.set_rejection(bus::Rejection::ByJob(rejected));
                 }
             }
@@ -338,7 +351,7 @@ impl JobActor {
         self.send_behind_commits(outgoing, None, None);
     }
 
-    /// Sends effects and requests that follow the commit of all earlier decisions.
+    /// Sends effects and requests that must wait for the commit of all earlier decisions.
     fn send_behind_commits(
         &self,
         outgoing: Vec<Outgoing>,
@@ -370,6 +383,8 @@ impl JobActor {
         self.update_child_permits();
         self.update_memory_share();
         faults::observe("job::decided", || (self.number, self.job().cloned()));
+        // These entries only record what became of a message. A decision that has nothing else is
+        // committed with a delay (setting `journal.confirm_lag`).
         let is_urgent = !matches!(
             decision.recorded.entries.as_slice(),
             [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Begun)
@@ -381,7 +396,8 @@ impl JobActor {
         let stop_after = if decision.closed { self.begin_stop() } else { None };
         let (notifications, notice) = self.notifications(&decision.recorded);
         outgoing.extend(notifications);
-        // Before the responses: a client may read the route table as soon as it has its response.
+        // This precedes the responses: a client may read the route table as soon as it has its
+        // response.
         outgoing.splice(0..0, self.steps_done_update());
         outgoing.extend(self.child_counts_update(&decision.recorded));
         let has_entries = !decision.recorded.entries.is_empty();
@@ -408,7 +424,8 @@ impl JobActor {
         }
     }
 
-    /// Converts an effect of the engine into what is sent after the commit.
+    /// Converts an effect of the engine into what is sent after the commit; `None`: there is no
+    /// job, or the caller to answer is not known any more.
     fn to_outgoing(&self, effect: Effect, now: Timestamp) -> Option<Outgoing> {
         let job = self.job()?;
         Some(match effect {
@@ -439,14 +456,14 @@ impl JobActor {
     }
 }
 
-/// Sets the failure in the acknowledgement of a result by which the attempt has failed, so that the
-/// worker is notified of it.
+/// Adds the failure to the acknowledgement of a result, if the decision is that the attempt has
+/// failed because of the result. So the worker is notified of the reason.
 fn set_failure(decision: &Decision, outgoing: &mut [Outgoing]) {
     // The first entry of a decision is the direct consequence of its input.
     let Some(Entry::Step(_, entry)) = decision.recorded.entries.first() else { return };
     let Some(failure) = entry.failure() else { return };
-    for outgoing in outgoing {
-        if let Outgoing::Ack(ack) = outgoing {
+    for effect in outgoing {
+        if let Outgoing::Ack(ack) = effect {
             ack.set_failure(failure.reason.clone());
         }
     }

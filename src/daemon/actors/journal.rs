@@ -1,5 +1,5 @@
 //! The journal actor: the only writer of the journal, on a thread of its own. It uses group commit:
-//! all records that wait are committed in one transaction. Their effects are sent only after the
+//! one transaction commits the waiting records of many jobs. Their effects are sent only after the
 //! commit.
 
 mod batch_size;
@@ -70,35 +70,35 @@ impl JournalEnv {
 pub struct JournalActor {
     store: Box<dyn Journal>,
     env: JournalEnv,
-    /// The records of the next commit.
+    /// The records of the next commit, in the order of their arrival.
     waiting_records: Vec<WaitingRecord>,
     commit_schedule: CommitSchedule,
     /// Whether the projection of committed entries is scheduled.
     is_projection_scheduled: bool,
-    /// Whether the write of confirms without a record is scheduled.
+    /// Whether the write of confirms as records of their own is scheduled.
     is_confirm_write_scheduled: bool,
     pending_offsets: PendingOffsets,
     deletions: Deletions,
     wal_reporter: WalSizeReporter,
 }
 
-/// How often the journal's files are checked, besides the checks at each commit.
+/// How often the journal's files are checked for loss, in addition to the checks at each commit.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The delay before confirms are written as records of their own, unless another record of their
-/// job is written before.
-const CONFIRM_WRITE_INTERVAL: Duration = Duration::from_secs(1);
+/// The delay before confirms are written as records of their own. A confirm needs none if another
+/// record of its job is written during this time.
+const CONFIRM_WRITE_DELAY: Duration = Duration::from_secs(1);
 
-/// How often offsets of buses are stored. After a crash, a bus reads the messages since the stored
-/// offset again.
-const OFFSET_STORE_INTERVAL: Duration = Duration::from_secs(1);
+/// The delay before the offset that a bus has reached is stored, so that one write stores many
+/// advances. After a crash, the bus reads the messages since the stored offset again.
+const OFFSET_STORE_DELAY: Duration = Duration::from_secs(1);
 
-/// The exit code of the process after an I/O error (`EX_IOERR` of sysexits).
+/// The exit code of the process after a fatal error of the journal (`EX_IOERR` of sysexits).
 const EXIT_IO_ERROR: i32 = 74;
 
 impl JournalActor {
     pub(super) fn new(store: Box<dyn Journal>, env: JournalEnv) -> JournalActor {
-        // A read error is ignored here: it will show at the first commit.
+        // After a read error, only the check of the wall clock is left out.
         let newest_record = store.newest_record_time().ok().flatten();
         JournalActor {
             store,
@@ -121,7 +121,7 @@ impl JournalActor {
                 }
                 let is_urgent = append.is_urgent;
                 self.waiting_records.push(WaitingRecord { append, since: clock::instant() });
-                self.schedule(is_urgent, ctx);
+                self.schedule_commit(is_urgent, ctx);
             }
             JournalInput::StartRetention => {
                 ctx.run_interval(self.env.settings.retention_interval.0, |actor, ctx| {
@@ -142,7 +142,7 @@ impl JournalActor {
             },
             JournalInput::StoreOffset(offset) => {
                 if self.pending_offsets.is_empty() {
-                    ctx.run_later(OFFSET_STORE_INTERVAL, Self::store_offsets);
+                    ctx.run_later(OFFSET_STORE_DELAY, Self::store_offsets);
                 }
                 self.pending_offsets.set(offset);
             }
@@ -165,10 +165,11 @@ impl JournalActor {
             // An error means that the receiver was dropped.
             JournalInput::LivenessProbe(answer) => drop(answer.send(())),
             JournalInput::CommitBarrier(answer) => {
+                // If no record waits, the latch is dropped here and answers at once.
                 let latch = CompletionLatch::new(answer);
                 if let Some(last) = self.waiting_records.last_mut() {
                     last.append.outgoing.push(Outgoing::ReleaseLatch(latch));
-                    self.schedule(true, ctx);
+                    self.schedule_commit(true, ctx);
                 }
             }
             JournalInput::ProjectionBarrier(answer) => {
@@ -181,7 +182,8 @@ impl JournalActor {
         }
     }
 
-    fn schedule(&mut self, is_urgent: bool, ctx: &mut Context<Self>) {
+    /// Starts the timer of the next commit, unless one is active or the journal has to wait.
+    fn schedule_commit(&mut self, is_urgent: bool, ctx: &mut Context<Self>) {
         let Some(timer) = self.commit_schedule.request(is_urgent) else { return };
         let delay = match timer {
             CommitTimer::Mailbox => return ctx.notify(CommitIsDue),
@@ -198,7 +200,7 @@ impl JournalActor {
     }
 
     /// Commits the waiting records, then sends their effects. Returns false if some are not
-    /// committed: the journal has to wait, or is lost.
+    /// committed, because the journal has to wait or is lost.
     fn commit(&mut self, ctx: &mut Context<Self>) -> bool {
         if self.detect_loss() {
             return false;
@@ -208,7 +210,7 @@ impl JournalActor {
             return true;
         }
         let started = clock::instant();
-        let CommitOutcome { count, deleted, disk_full } =
+        let CommitOutcome { count, deleted, disk_full_error } =
             match partial_commit::append_what_fits(&mut *self.store, &mut self.waiting_records) {
                 Ok(outcome) => outcome,
                 Err(error) => {
@@ -235,17 +237,27 @@ impl JournalActor {
         let metrics = &self.env.metrics;
         metrics.commit.observe(started.elapsed().as_secs_f64());
         metrics.batch_records.observe(count as f64);
-        if disk_full.is_none() {
+        if disk_full_error.is_none() {
             self.report_writable();
         }
         let mut committed: Vec<_> = self.waiting_records.drain(..count).collect();
         self.commit_schedule.end_commit(committed.len());
-        self.send_router_requests(&mut committed, &deleted);
+        self.forward_router_requests(&mut committed, &deleted);
+        self.send_effects(committed, &deleted);
+        if let Some(error) = &disk_full_error {
+            self.wait_and_retry(JournalWait::DiskSpace, error, ctx);
+        }
+        disk_full_error.is_none()
+    }
+
+    /// Sends the effects of committed records, in order. The publications are batched by bus.
+    fn send_effects(&self, committed: Vec<WaitingRecord>, deleted: &BTreeSet<JobNumber>) {
         let mut publications = PublicationBatch::default();
         for WaitingRecord { append, since } in committed {
-            metrics.journal_queue.observe(since.elapsed().as_secs_f64());
+            self.env.metrics.journal_queue.observe(since.elapsed().as_secs_f64());
             let Append { id, job: number, mut outgoing, .. } = append;
             if deleted.contains(&number) {
+                // Another job may have the id of the deleted job by now.
                 let route = self.env.routes.find(id);
                 let is_replaced = route.is_some_and(|job| job.number() != number);
                 outgoing = outgoing
@@ -255,13 +267,14 @@ impl JournalActor {
             }
             for effect in outgoing {
                 // If this panics, the process ends at once. Otherwise the remaining effects would
-                // be dropped, and clients would take the dropped sender for a response.
+                // be dropped, and their clients would be told that the request failed, although
+                // the journal has it.
                 exit_on_panic(|| {
                     if let Outgoing::Publish(publication) = effect {
                         return publications.add(publication);
                     }
-                    // The publications so far are sent before a latch is released, and before a
-                    // withdrawal, which may be of one of them.
+                    // The collected publications are sent first: a latch promises that they are
+                    // sent, and a withdrawal may concern one of them.
                     if let Outgoing::ReleaseLatch(_) | Outgoing::Withdraw(..) = effect {
                         std::mem::take(&mut publications).send(&self.env.outbox);
                     }
@@ -270,15 +283,15 @@ impl JournalActor {
             }
         }
         exit_on_panic(|| publications.send(&self.env.outbox));
-        if let Some(error) = &disk_full {
-            self.wait_and_retry(JournalWait::DiskSpace, error, ctx);
-        }
-        disk_full.is_none()
     }
 
-    /// Sends the router the requests of committed jobs to be passivated or stopped. They are sent
-    /// before the effects of the commit. Deleted jobs are stopped in any case.
-    fn send_router_requests(&self, committed: &mut [WaitingRecord], deleted: &BTreeSet<JobNumber>) {
+    /// Forwards to the router the requests of committed jobs to be passivated or stopped, before
+    /// the effects of the commit are sent. Deleted jobs are stopped in any case.
+    fn forward_router_requests(
+        &self,
+        committed: &mut [WaitingRecord],
+        deleted: &BTreeSet<JobNumber>,
+    ) {
         let stop_request = |WaitingRecord { append, .. }: &WaitingRecord| {
             let (id, number) = (append.id, append.job);
             if deleted.contains(&number) {
@@ -302,7 +315,8 @@ impl JournalActor {
         }
     }
 
-    /// Schedules the writes that follow a commit: the projection, and confirms without a record.
+    /// Schedules the writes that follow a commit: the projection, and the confirms that no record
+    /// has.
     fn schedule_follow_up(&mut self, ctx: &mut Context<Self>) {
         if self.store.has_unprojected()
             && !std::mem::replace(&mut self.is_projection_scheduled, true)
@@ -316,7 +330,7 @@ impl JournalActor {
         if self.store.has_pending_confirms()
             && !std::mem::replace(&mut self.is_confirm_write_scheduled, true)
         {
-            ctx.run_later(CONFIRM_WRITE_INTERVAL, |actor, ctx| {
+            ctx.run_later(CONFIRM_WRITE_DELAY, |actor, ctx| {
                 actor.is_confirm_write_scheduled = false;
                 if !actor.detect_loss() {
                     let result = actor.store.write_confirms();
@@ -326,8 +340,8 @@ impl JournalActor {
         }
     }
 
-    /// Stores the offsets that buses have reached. The effects of all messages before an offset are
-    /// committed already.
+    /// Stores the offsets that buses have reached. Everything that follows from the messages before
+    /// an offset is committed already.
     fn store_offsets(&mut self, ctx: &mut Context<Self>) {
         if self.pending_offsets.is_empty() || self.detect_loss() {
             return;
@@ -335,8 +349,7 @@ impl JournalActor {
         match self.store.store_offsets(&self.pending_offsets.to_vec()) {
             Ok(()) => self.pending_offsets.clear(),
             Err(error) => match error.remedy() {
-                // The offsets are stored later. After a crash before that, more messages are read
-                // again.
+                // A later retry stores them. Until then, a crash has more messages read again.
                 Remedy::WaitForSpace | Remedy::WaitForLock => {
                     ctx.run_later(self.env.settings.full_retry.0, Self::store_offsets);
                 }
@@ -345,7 +358,7 @@ impl JournalActor {
         }
     }
 
-    /// Projects the committed entries. Returns false if that has to wait.
+    /// Projects the committed entries. Returns false if that failed.
     fn project(&mut self) -> bool {
         match self.store.project() {
             Ok(()) => true,
@@ -358,7 +371,7 @@ impl JournalActor {
         }
     }
 
-    /// Handles the result of a write that follows a commit, and schedules the next one.
+    /// Handles the result of a write that follows a commit, and schedules the next such write.
     fn handle_follow_up(&mut self, result: Result<(), JournalError>, ctx: &mut Context<Self>) {
         match result {
             Ok(()) => {
@@ -381,6 +394,7 @@ impl JournalActor {
         }
     }
 
+    /// Reports that the journal has to wait, and schedules a retry of the commit.
     fn wait_and_retry(&mut self, wait: JournalWait, error: &JournalError, ctx: &mut Context<Self>) {
         self.report_waiting(wait, error);
         if self.commit_schedule.block() {
@@ -404,9 +418,9 @@ impl JournalActor {
     }
 
     fn report_writable(&self) {
-        let waited_for = self.env.health.journal_wait();
-        if self.env.health.set_writable(true) {
-            match waited_for {
+        let previous_wait = self.env.health.journal_wait();
+        if self.env.health.mark_writable() {
+            match previous_wait {
                 Some(JournalWait::Lock) => {
                     tracing::info!("the other program has released the journal: commits continue")
                 }
@@ -418,13 +432,13 @@ impl JournalActor {
         }
     }
 
-    /// Ends the process. It returns only if the journal's files are lost.
+    /// Ends the process, unless the error follows from the loss of the journal's files.
     fn handle_fatal(&mut self, error: &JournalError) {
         if self.detect_loss() {
             return;
         }
         // The process exits without an orderly shutdown, because nothing may be written or
-        // acknowledged any more. The next start recovers.
+        // acknowledged any more. The next start recovers from the last commit.
         tracing::error!(%error, "the journal cannot be trusted any more: the process ends");
         exit_now();
     }
@@ -432,7 +446,7 @@ impl JournalActor {
     /// Checks the journal's files, and handles their loss. Returns whether the journal is lost.
     ///
     /// A lost journal commits nothing until the next start, so no delivery is acknowledged and no
-    /// effect is sent. Records are held, as while the disk is full. Clients that wait for a
+    /// effect is sent. Records wait, as they do while the disk is full. Clients that wait for a
     /// response get an error.
     fn detect_loss(&mut self) -> bool {
         if self.commit_schedule.is_lost() {
@@ -453,7 +467,7 @@ impl JournalActor {
         env.metrics.journal_failures.with_label_values(&["lost"]).inc();
         let message = env.health.set_journal_lost(loss);
         tracing::error!(waiting = self.waiting_records.len(), "{message}");
-        // Another program may have put its own file in the journal's place.
+        // Another program may have replaced the journal with a file of its own.
         env.reader.close(message, Duration::ZERO);
         self.waiting_records
             .iter_mut()
@@ -465,25 +479,8 @@ impl JournalActor {
     }
 }
 
-/// Sends an error to the clients that wait for this commit, which will not happen. All other
-/// effects are held.
-fn refuse_clients(append: &mut Append, env: &JournalEnv) {
-    for outgoing in
-        append.outgoing.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Respond(..)))
-    {
-        if let Outgoing::Respond(response) = outgoing {
-            Outgoing::Respond(response.with_error(journal_lost_error(env))).send(&env.outbox);
-        }
-    }
-}
-
-/// Returns the error for clients after the journal is lost or a write to it has failed.
-fn journal_lost_error(env: &JournalEnv) -> RequestError {
-    let loss = env.health.journal_loss();
-    RequestError::Overloaded(loss.unwrap_or("the journal cannot be written").to_owned())
-}
-
-/// A message of the actor to itself: it is handled after the inputs that wait already.
+/// A message that the actor sends to itself. It is handled after the inputs that are already in the
+/// mailbox, so their records join the same commit.
 struct CommitIsDue;
 
 impl actix::Message for CommitIsDue {
@@ -524,19 +521,6 @@ impl Handler<CommitIsDue> for JournalActor {
     }
 }
 
-/// Calls `action`, and ends the process if it panics.
-fn exit_on_panic(action: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(action)).is_err() {
-        exit_now();
-    }
-}
-
-/// Ends the process after it has flushed the log.
-fn exit_now() -> ! {
-    log::flush();
-    std::process::exit(EXIT_IO_ERROR)
-}
-
 impl Drop for JournalActor {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -545,4 +529,35 @@ impl Drop for JournalActor {
             exit_now();
         }
     }
+}
+
+/// Sends an error to the clients that wait for this commit, which will not happen. All other
+/// effects remain in `append`.
+fn refuse_clients(append: &mut Append, env: &JournalEnv) {
+    for outgoing in
+        append.outgoing.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Respond(..)))
+    {
+        if let Outgoing::Respond(response) = outgoing {
+            Outgoing::Respond(response.with_error(journal_lost_error(env))).send(&env.outbox);
+        }
+    }
+}
+
+/// Returns the error for clients after the journal was lost or a write to it has failed.
+fn journal_lost_error(env: &JournalEnv) -> RequestError {
+    let loss = env.health.journal_loss();
+    RequestError::Overloaded(loss.unwrap_or("the journal cannot be written").to_owned())
+}
+
+/// Calls `action`, and ends the process if it panics.
+fn exit_on_panic(action: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(action)).is_err() {
+        exit_now();
+    }
+}
+
+/// Flushes the log, and ends the process.
+fn exit_now() -> ! {
+    log::flush();
+    std::process::exit(EXIT_IO_ERROR)
 }

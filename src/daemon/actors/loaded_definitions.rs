@@ -1,4 +1,5 @@
-//! The loaded definitions: new jobs run them. A reload replaces them; running jobs keep theirs.
+//! The loaded definitions, which new jobs run. A reload replaces them, but running jobs keep
+//! theirs.
 
 use super::inputs::Definitions;
 use crate::telemetry::Metrics;
@@ -10,11 +11,12 @@ pub fn index_by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
     definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect()
 }
 
-/// The definitions that are loaded now. The metrics have a series for each of their steps.
+/// The definitions that are loaded now. The metrics have a series for each of their steps, up to a
+/// limit.
 pub struct LoadedDefinitions {
     current: RwLock<Arc<Definitions>>,
     metrics: Metrics,
-    /// The limit of steps with metric series of their own.
+    /// The most steps that have metric series of their own (setting `metrics.steps_max`).
     steps_max: usize,
 }
 
@@ -34,18 +36,18 @@ impl LoadedDefinitions {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the definitions.
+    /// Replaces the definitions, and the steps for which the metrics have series.
     pub(super) fn replace(&self, definitions: Definitions) {
         self.metrics.set_definitions(&definitions, self.steps_max);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definitions);
     }
 
-    /// Returns the definitions of `in_use` that are not loaded: the workflow has another definition
-    /// now, or none.
+    /// Returns those of the definitions in use that are not loaded: their workflow has another
+    /// definition now, or was removed.
     pub(super) fn without_loaded(&self, mut in_use: Vec<Arc<Definition>>) -> Vec<Arc<Definition>> {
-        let loaded = self.current();
+        let current = self.current();
         let is_loaded = |definition: &Arc<Definition>| {
-            loaded.get(&definition.full_name()).is_some_and(|loaded| loaded == definition)
+            current.get(&definition.full_name()).is_some_and(|loaded| loaded == definition)
         };
         in_use.retain(|definition| !is_loaded(definition));
         in_use

@@ -1,4 +1,4 @@
-//! The rate limiter of the log.
+//! The rate limiter of log lines that outside events cause.
 
 use base::clock;
 use std::collections::BTreeMap;
@@ -9,21 +9,22 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct KeyedRateLimiter(Mutex<BTreeMap<&'static str, tokio::time::Instant>>);
 
-/// The shortest time between two lines of a kind.
+/// The shortest time between two lines of the same kind.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl KeyedRateLimiter {
-    /// Returns whether a line of this kind may be logged now. If so, it counts as logged.
+    /// Returns whether a line of this kind may be logged now. If so, the caller must log it: the
+    /// next one may be logged only after the interval.
     pub fn may_log(&self, kind: &'static str) -> bool {
-        // A monotonic clock: if the wall clock were set back, nothing would be logged until it has
-        // caught up.
+        // The monotonic clock is used, because nothing would be logged for long if the wall clock
+        // were set back.
         let now = clock::timer_now();
-        let mut logged_at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = logged_at
+        let mut last_logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last_logged
             .get(kind)
             .is_none_or(|last| now.saturating_duration_since(*last) >= LOG_INTERVAL);
         if is_due {
-            logged_at.insert(kind, now);
+            last_logged.insert(kind, now);
         }
         is_due
     }

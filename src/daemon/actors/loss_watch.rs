@@ -3,14 +3,14 @@
 //!
 //! A confirmed message is in its queue, waiting or unacknowledged, until its reply is in the reply
 //! queue, because a worker replies before it acknowledges. So at any moment, the queue and the
-//! reply queue together hold at least as many messages as there are steps that wait before and
+//! reply queue together hold at least as many messages as there are steps that wait both before and
 //! after this moment. If they hold fewer messages in each of several samples, messages are lost:
 //! deleted with their queue, purged, rejected without a dead-letter policy, or acknowledged without
 //! a reply.
 //!
 //! The broker's figures are seconds old, and a reply can be in flight to the manager. So only steps
-//! that have waited for the whole observation time count, and the samples at its beginning and its
-//! end do not.
+//! that have waited for the whole observation time are counted, and the samples at the beginning
+//! and the end of this time are ignored.
 
 use super::bulk_requests::{BulkRedispatch, JOBS_AT_ONCE, QueueScan};
 use super::bus_env::BusEnv;
@@ -28,15 +28,15 @@ use tokio::time::{Instant, MissedTickBehavior};
 /// How many samples are taken within the observation time (setting `amqp.lost_after`).
 const SAMPLES_PER_OBSERVATION: u32 = 10;
 
-/// How many samples at the beginning of the observation time do not count. The broker's figures can
-/// be this many samples old.
+/// How many samples at the beginning of the observation time are ignored. The broker's figures can
+/// be as old as this many samples.
 const STALE_SAMPLES: u32 = 3;
 
-/// How many samples at the end of the observation time do not count. A reply can be in flight for
-/// this many samples.
+/// How many samples at the end of the observation time are ignored. A reply can be in flight for as
+/// long as this many samples.
 const RECENT_SAMPLES: u32 = 1;
 
-/// How many samples must count before a loss is reported.
+/// How many samples must remain for a loss to be reported.
 const SAMPLES_MIN: usize = 3;
 
 /// The reason of a redispatch, in the records of the jobs.
@@ -47,7 +47,8 @@ const REDISPATCH_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
 /// The settings of the loss detection of a bus.
 pub(super) struct LossSettings {
-    /// The observation time: steps that have waited for it count, and samples are kept for it.
+    /// The observation time: only steps that have waited this long are counted, and samples are
+    /// kept this long.
     pub(super) lost_after: Duration,
     /// The reply queue of the bus.
     pub(super) reply_queue: String,
@@ -82,18 +83,26 @@ struct DepthSample {
 
 struct LossWatch {
     settings: LossSettings,
+    /// The samples of the observation time, the oldest first.
     samples: VecDeque<DepthSample>,
-    /// The queues whose steps were dispatched again: when, and the backoff before the next time.
-    redispatched: BTreeMap<Arc<str>, (Instant, Duration)>,
+    /// The last redispatch for each queue that has lost messages.
+    redispatches: BTreeMap<Arc<str>, Redispatch>,
+}
+
+/// A redispatch of the steps that wait on a queue.
+struct Redispatch {
+    at: Instant,
+    /// The shortest time until the next redispatch for the queue.
+    backoff: Duration,
 }
 
 impl LossWatch {
     fn new(settings: LossSettings) -> LossWatch {
-        LossWatch { settings, samples: VecDeque::new(), redispatched: BTreeMap::new() }
+        LossWatch { settings, samples: VecDeque::new(), redispatches: BTreeMap::new() }
     }
 
-    /// Takes a sample, reports losses, and dispatches steps again. `None`: the bus is closed, or
-    /// the manager is stopping.
+    /// Takes a sample, reports losses, and dispatches steps again. Returns `None` if the bus is
+    /// closed or the manager is stopping.
     async fn sample(&mut self, env: &BusEnv, bus: &BusKey) -> Option<()> {
         let (sender, receiver) = oneshot::channel();
         env.buses.find(bus)?.send(BusInput::Depths(sender));
@@ -103,7 +112,7 @@ impl LossWatch {
         let are_replies_read = matches!(env.health.bus(bus), Some(BusState::Connected))
             && env.health.replies_unread_before(bus, lost_after).is_none();
         match depths {
-            // While replies are not read, the samples say nothing.
+            // While replies are not read, the depths do not show a loss.
             _ if !are_replies_read || env.health.is_journal_waiting() => self.samples.clear(),
             Err(reason) => {
                 if env.log_limiter.may_log("queue depths") {
@@ -116,10 +125,10 @@ impl LossWatch {
             }
             Ok(depths) => self.add_sample(now, depths),
         }
-        // The steps are counted at each sample, because a job measures how long a step has waited
-        // from the first count.
-        let waiting = count_waiting(env, bus, lost_after).await?;
-        let losses = self.find_losses(clock::timer_now(), &waiting);
+        // The steps are counted at each sample, because a step has waited since the first count
+        // that has seen it.
+        let waiting_by_queue = count_waiting(env, bus, lost_after).await?;
+        let losses = self.find_losses(clock::timer_now(), &waiting_by_queue);
         for queue in env.queue_losses.replace(&env.metrics, bus, &losses) {
             let Some(loss) = losses.get(&queue) else { continue };
             let (waiting, held) = (loss.waiting, loss.messages);
@@ -135,6 +144,7 @@ impl LossWatch {
         Some(())
     }
 
+    /// Adds a sample of the depths, and removes those that are older than the observation time.
     fn add_sample(&mut self, now: Instant, depths: Vec<QueueDepth>) {
         let depths: HashMap<String, Option<u64>> =
             depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
@@ -145,12 +155,13 @@ impl LossWatch {
         self.samples.retain(|sample| now.saturating_duration_since(sample.taken_at) <= lost_after);
     }
 
-    /// Finds the queues that have lost messages. `waiting` is how many steps wait on each queue. In
-    /// every sample that counts, such a queue and the reply queue together held fewer messages.
+    /// Finds the queues that have lost messages. `waiting_by_queue` is how many steps wait on each
+    /// queue. In every sample that is not ignored, a queue with a loss and the reply queue together
+    /// held fewer messages.
     fn find_losses(
         &self,
         now: Instant,
-        waiting: &HashMap<Arc<str>, u64>,
+        waiting_by_queue: &HashMap<Arc<str>, u64>,
     ) -> BTreeMap<Arc<str>, QueueLoss> {
         let lost_after = self.settings.lost_after;
         let age_max = lost_after - lost_after * STALE_SAMPLES / SAMPLES_PER_OBSERVATION;
@@ -163,10 +174,11 @@ impl LossWatch {
         if samples.len() < SAMPLES_MIN {
             return BTreeMap::new();
         }
-        // The broker lists all queues: one that is not listed does not exist.
+        // The broker lists all queues: one that is not listed does not exist, and has no messages.
         let depth_in = |queue: &str, sample: &DepthSample| {
             sample.depths.get(queue).copied().unwrap_or(Some(0)).map(|depth| depth + sample.replies)
         };
+        // `None`: a sample does not have the depth.
         let max_depth = |queue: &str| {
             samples
                 .iter()
@@ -175,7 +187,7 @@ impl LossWatch {
                 .into_iter()
                 .max()
         };
-        waiting
+        waiting_by_queue
             .iter()
             .filter_map(|(queue, waiting)| {
                 let loss = QueueLoss { waiting: *waiting, messages: max_depth(queue)? };
@@ -184,7 +196,7 @@ impl LossWatch {
             .collect()
     }
 
-    /// Dispatches the steps again that have waited for the whole observation time, with an
+    /// Dispatches again the steps that have waited for the whole observation time, with an
     /// exponential backoff for each queue.
     fn redispatch(
         &mut self,
@@ -193,18 +205,20 @@ impl LossWatch {
         losses: &BTreeMap<Arc<str>, QueueLoss>,
         now: Instant,
     ) {
-        self.redispatched.retain(|queue, (last, backoff)| {
-            losses.contains_key(queue) || now.saturating_duration_since(*last) < *backoff * 2
+        // The backoff starts over for a queue without a loss whose last redispatch is at least
+        // twice the backoff ago.
+        self.redispatches.retain(|queue, last| {
+            losses.contains_key(queue) || now.saturating_duration_since(last.at) < last.backoff * 2
         });
         for queue in losses.keys() {
-            let backoff = match self.redispatched.get(queue) {
+            let backoff = match self.redispatches.get(queue) {
                 None => self.settings.lost_after,
-                Some((last, backoff)) if now.saturating_duration_since(*last) >= *backoff => {
-                    (*backoff * 2).min(REDISPATCH_BACKOFF_MAX)
+                Some(last) if now.saturating_duration_since(last.at) >= last.backoff => {
+                    (last.backoff * 2).min(REDISPATCH_BACKOFF_MAX)
                 }
                 Some(_) => continue,
             };
-            self.redispatched.insert(queue.clone(), (now, backoff));
+            self.redispatches.insert(queue.clone(), Redispatch { at: now, backoff });
             tracing::info!(
                 %bus,
                 %queue,
@@ -228,7 +242,7 @@ async fn count_waiting(
     bus: &BusKey,
     min_wait: Duration,
 ) -> Option<HashMap<Arc<str>, u64>> {
-    let (mut waiting, started) = (HashMap::<Arc<str>, u64>::new(), clock::timer_now());
+    let (mut waiting_by_queue, started) = (HashMap::<Arc<str>, u64>::new(), clock::timer_now());
     for chunk in env.routes.ids().chunks(JOBS_AT_ONCE) {
         let (sender, receiver) = oneshot::channel();
         let scan = Arc::new(QueueScan::new(bus.clone(), min_wait, sender));
@@ -238,10 +252,11 @@ async fn count_waiting(
         }
         drop(scan);
         for (queue, count) in receiver.await.ok()? {
-            *waiting.entry(queue).or_default() += count;
+            *waiting_by_queue.entry(queue).or_default() += count;
         }
     }
-    // A job that was passivated since the start may have been counted above: it is left out here.
+    // A job that was passivated after this function began may have been counted above, so it is
+    // left out here.
     env.routes.for_each_passivated_wait(|_, passivated_at, definition, wait| {
         let has_waited = wait
             .waiting_since
@@ -251,10 +266,10 @@ async fn count_waiting(
             && !Definition::is_call_queue(&wait.queue)
             && env.buses.resolve(wait.bus.as_ref(), &definition.vhost) == *bus
         {
-            *waiting.entry(wait.queue.clone()).or_default() += 1;
+            *waiting_by_queue.entry(wait.queue.clone()).or_default() += 1;
         }
     });
-    Some(waiting)
+    Some(waiting_by_queue)
 }
 
 #[cfg(test)]
@@ -263,8 +278,8 @@ mod tests {
 
     const LOST_AFTER: Duration = Duration::from_secs(60);
 
-    /// Takes samples one after another, the last one now. Each reading has the depths of the queue
-    /// `q` and of the reply queue.
+    /// Returns a watch that has taken these samples, and the time of the last one. Each reading has
+    /// the depths of the queue `q` and of the reply queue.
     fn watch_after(readings: &[(Option<u64>, u64)]) -> (LossWatch, Instant) {
         let settings = LossSettings {
             lost_after: LOST_AFTER,
@@ -318,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_old_nor_the_latest_samples_count_and_a_few_samples_are_not_enough() {
+    fn the_oldest_and_the_latest_samples_are_ignored_and_a_few_samples_are_not_enough() {
         let (few, enough) = ((Some(0), 0), (Some(5), 0));
         assert_eq!(
             missing(&[enough, enough, enough, few, few, few, few, few, few, few, enough], 5),
@@ -332,8 +347,8 @@ mod tests {
         let (watch, now) = watch_after(&[(Some(1), 0); 11]);
         assert_eq!(
             watch
-                .find_losses(now, &HashMap::from([("gone".into(), 1)]))
-                .get("gone")
+                .find_losses(now, &HashMap::from([("absent".into(), 1)]))
+                .get("absent")
                 .map(|loss| loss.messages),
             Some(0)
         );

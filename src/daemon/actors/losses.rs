@@ -5,18 +5,18 @@ use bus::{Address, BusKey};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The messages that a queue has lost, as a comparison of two counts.
+/// The loss of messages on a queue: more steps wait than the queue can have messages for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLoss {
     /// How many steps have waited on the queue for the whole observation time.
     pub waiting: u64,
-    /// The largest number of messages in any sample: waiting, unacknowledged, or in the reply
-    /// queue.
+    /// The largest number of messages in any sample: those that wait in the queue, are
+    /// unacknowledged, or are in the reply queue.
     pub messages: u64,
 }
 
 impl QueueLoss {
-    /// Returns how many messages are lost at least.
+    /// Returns a lower bound of the number of lost messages.
     pub fn missing(self) -> u64 {
         self.waiting.saturating_sub(self.messages)
     }
@@ -32,7 +32,8 @@ impl QueueLosses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(queue).copied()
     }
 
-    /// Replaces the losses of a bus. Returns the queues that had no loss before.
+    /// Replaces the losses of a bus, and updates their metrics. Returns the queues that have a loss
+    /// now and had none before.
     pub(super) fn replace(
         &self,
         metrics: &Metrics,

@@ -3,8 +3,8 @@
 //!
 //! `send` is for inputs whose number is bounded by their cause: deliveries by the prefetch, child
 //! jobs by the window, inspections and operations of clients by the concurrent requests of the API
-//! (`http.connections_max`), or by the mailbox that they passed before. `try_send` is for all
-//! others: it applies back-pressure, and returns the input if the mailbox is full.
+//! (`http.connections_max`), and forwarded inputs by the mailbox from which they come. `try_send`
+//! is for all others: it applies back-pressure, and returns the input if the mailbox is full.
 
 use crate::telemetry::Metrics;
 use actix::dev::channel::{AddressReceiver, channel};
@@ -22,7 +22,8 @@ pub trait MailboxActor: Actor<Context = Context<Self>> + Handler<Envelope<Self::
     const KIND: &'static str;
 }
 
-/// An input in a mailbox. The depth metric counts it until it is handled or dropped.
+/// An input in a mailbox. The depth metric counts it until the actor begins to handle it, or it is
+/// dropped.
 pub struct Envelope<I> {
     input: I,
     depth_guard: DepthGuard,
@@ -71,6 +72,7 @@ struct Counts {
     removed: AtomicU64,
 }
 
+/// Counts an input as waiting in its mailbox until this is dropped.
 struct DepthGuard {
     counts: Arc<Counts>,
     metrics: Arc<ActorMetrics>,
@@ -79,11 +81,13 @@ struct DepthGuard {
 impl DepthGuard {
     fn new(counts: &Arc<Counts>, metrics: &Arc<ActorMetrics>) -> DepthGuard {
         let sent = counts.sent.fetch_add(1, Ordering::Relaxed) + 1;
-        let waiting = sent.saturating_sub(counts.removed.load(Ordering::Relaxed));
+        let waiting_count = sent.saturating_sub(counts.removed.load(Ordering::Relaxed));
         metrics.depth.inc();
-        let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
-        if waiting > metrics.high_water.get() {
-            metrics.high_water.set(waiting);
+        let waiting_count = i64::try_from(waiting_count).unwrap_or(i64::MAX);
+        // A concurrent sender may overwrite a slightly higher mark, which does not matter for a
+        // metric.
+        if waiting_count > metrics.high_water.get() {
+            metrics.high_water.set(waiting_count);
         }
         DepthGuard { counts: counts.clone(), metrics: metrics.clone() }
     }
@@ -119,13 +123,14 @@ impl<I: Send + 'static> Clone for Mailbox<I> {
 /// The receiving end of a mailbox, with which its actor is started.
 pub struct Inbox<A: MailboxActor>(AddressReceiver<A>);
 
-/// Creates a mailbox, and the inbox of its actor. The mailbox refuses a `try_send` while `capacity`
-/// inputs wait.
+/// Creates a mailbox, and the inbox of its actor. The mailbox refuses a `try_send` while at least
+/// `capacity` inputs wait.
 pub fn new_mailbox<A: MailboxActor>(
     capacity: usize,
     metrics: Arc<ActorMetrics>,
 ) -> (Mailbox<A::Input>, Inbox<A>) {
-    // The actix channel is unbounded: the capacity is checked in `try_send`.
+    // The mailbox sends with `do_send`, which ignores the capacity of the actix channel. `try_send`
+    // checks that of the mailbox instead.
     let (sender, receiver) = channel(0);
     let mailbox = Mailbox {
         recipient: Addr::new(sender).recipient(),
@@ -150,8 +155,8 @@ impl<A: MailboxActor> Inbox<A> {
 }
 
 impl<I: Send + 'static> Mailbox<I> {
-    /// Sends an input whose number is bounded by its cause. If the actor has stopped, the input is
-    /// dropped, which requeues a delivery.
+    /// Sends an input whose number is bounded by its cause, whatever the depth of the mailbox. If
+    /// the actor has stopped, the input is dropped, which requeues a delivery.
     #[allow(
         clippy::disallowed_methods,
         reason = "only a mailbox calls do_send: it counts the inputs, which do_send does not limit"
@@ -168,8 +173,9 @@ impl<I: Send + 'static> Mailbox<I> {
     /// Returns the input if the mailbox is full.
     pub fn try_send(&self, input: I) -> Result<(), I> {
         let Counts { sent, removed } = &*self.counts;
-        let waiting = sent.load(Ordering::Relaxed).saturating_sub(removed.load(Ordering::Relaxed));
-        if waiting >= self.capacity {
+        let waiting_count =
+            sent.load(Ordering::Relaxed).saturating_sub(removed.load(Ordering::Relaxed));
+        if waiting_count >= self.capacity {
             return Err(input);
         }
         self.send(input);

@@ -1,10 +1,12 @@
-//! The manager: its start and its stop. An application that embeds it sends requests through its
-//! [handle](ManagerHandle), like the API.
+//! Starts and stops the manager. An application that embeds it sends requests through its
+//! [handle](ManagerHandle), as the API does.
 //!
 //! Order of start: journal (lock, verify, recover) → arbiters → mailboxes → journal actor, router,
-//! archive, supervisor, notifier → buses → jobs. Order of stop: no new jobs → buses stop taking
-//! deliveries and wait for confirms → the webhook → the journal commits the remaining records →
-//! traces and events of the last commits are sent → readers → threads.
+//! archive, supervisor, notifier → buses → jobs.
+//!
+//! Order of stop: no new jobs → buses stop taking deliveries and wait for confirms → the webhook →
+//! the journal commits the remaining records → traces and events of the last commits are sent →
+//! readers → threads.
 
 use super::archive::{Archive, ArchiveEnv};
 use super::bus_starter::{
@@ -27,7 +29,6 @@ use super::router::{Router, RouterEnv};
 use super::routes::{self, RouteTable};
 use super::rules::{Engine, Rules};
 use super::supervisor::{Supervisor, SupervisorEnv};
-
 use crate::events::WebhookEnv;
 use crate::settings::Settings;
 use actix::{Arbiter, ArbiterHandle};
@@ -42,14 +43,14 @@ use journal::{
     SqliteJournal,
 };
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// The shortest timeout for threads to end after they were stopped.
+/// The timeout for threads to end after they were stopped, if less of the setting `shutdown.grace`
+/// is left.
 const JOIN_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// The delay before a retry to open a journal that another program keeps locked.
+/// The delay between attempts to open a journal that another program keeps locked.
 const OPEN_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A running manager in this process.
@@ -63,17 +64,17 @@ pub struct Manager {
 
 /// The threads on which the actors run.
 pub enum Threads {
-    /// Threads of their own: for the journal, the archive, the supervisor, the notifier and each
-    /// bus but the first; and for jobs, as many as half the cores. The first bus and the buses that
-    /// a reload adds run on the router's thread.
+    /// One thread each for the journal, the router, the archive, the supervisor, the notifier and
+    /// every bus except the first, and one for every two cores for jobs. The first bus and the
+    /// buses that a reload adds run on the router's thread. The arbiters are those started so far.
     Own(Vec<Arbiter>),
     /// The current thread for all actors, so that they run in a deterministic order.
     Current,
 }
 
 impl Threads {
-    /// Creates the gate of the next bus. On the current thread none is needed: the bus runs after
-    /// the start.
+    /// Creates the gate of the next bus; `None` on the current thread, where a bus runs only after
+    /// the start anyway.
     fn new_gate(&self) -> Option<(StartGate, StartGateReceiver)> {
         match self {
             Threads::Own(_) => Some(std::sync::mpsc::channel()),
@@ -81,6 +82,7 @@ impl Threads {
         }
     }
 
+    /// Starts a thread for the next actor, or returns the current one.
     fn next_arbiter(&mut self) -> ArbiterHandle {
         match self {
             Threads::Own(arbiters) => {
@@ -94,19 +96,20 @@ impl Threads {
     }
 }
 
-/// The replaceable parts of a manager.
+/// The parts of a manager that tests can replace.
 pub struct Parts {
     /// Provides the buses.
     pub bus_provider: BusProvider,
     /// The rules that decide for the jobs.
     pub rules: Arc<dyn Rules>,
-    /// Connects the mailboxes with the actors.
+    /// Chooses the mailboxes that senders use.
     pub wiring: Wiring,
     /// The registry of the lease queues of embedded buses.
     pub lease_queues: Arc<LeaseQueues>,
 }
 
-/// Returns the mailboxes that senders use. A test can put a relay between these and the actors.
+/// Returns the mailboxes that senders use, from those of the actors. A test can put a relay between
+/// them.
 pub type Wiring = Box<dyn FnOnce(Mailboxes, &ManagerCore) -> Mailboxes>;
 
 impl Parts {
@@ -123,8 +126,12 @@ impl Parts {
     }
 }
 
-/// Starts a manager with its standard parts, in an actix system. Without an AMQP server in the
-/// settings, the default bus is the embedded bus, with `workers`.
+/// Starts a manager with its standard parts, in an actix system. `workers` are the workers of this
+/// process, which the embedded bus runs. It is the default bus if the settings have no AMQP server.
+///
+/// # Errors
+///
+/// Returns an error if the journal cannot be opened or read, or a part cannot be started.
 pub async fn start(
     settings: Settings,
     definitions: Vec<Arc<Definition>>,
@@ -135,6 +142,10 @@ pub async fn start(
 }
 
 /// Starts a manager on the given threads, with the given parts.
+///
+/// # Errors
+///
+/// Returns an error if the journal cannot be opened or read, or a part cannot be started.
 pub fn start_on(
     threads: Threads,
     settings: Settings,
@@ -209,7 +220,7 @@ pub fn start_on(
     }
     mailboxes.journal.send(JournalInput::StartRetention);
     if let Err(error) = start_webhook(&core, &mailboxes) {
-        // The end of its thread closes the journal.
+        // The journal is closed when the thread of its actor ends.
         for arbiter in arbiters {
             arbiter.stop();
             let _ = arbiter.join();
@@ -257,9 +268,10 @@ fn load_bus_factories(
     let definitions = core.definitions.current();
     let recovered_definitions = recovered.iter().map(|recovered| recovered.job.definition());
     let passivated_definitions = passivated.iter().map(|tree| &tree.definition);
-    let used = definitions.values().chain(recovered_definitions).chain(passivated_definitions);
+    let used_definitions =
+        definitions.values().chain(recovered_definitions).chain(passivated_definitions);
     let mut factories = Vec::new();
-    for (key, served) in queues_by_bus(&core.buses, &definitions, used) {
+    for (key, served) in queues_by_bus(&core.buses, &definitions, used_definitions) {
         if !core.buses.is_known(&key.name) {
             tracing::error!(
                 bus = %key,
@@ -283,6 +295,8 @@ struct Inboxes {
     notifier: Inbox<Notifier>,
 }
 
+/// Creates the mailboxes of the singleton actors. Those of the journal, the archive and the
+/// supervisor have no limit, because only other actors and bounded requests send to them.
 fn new_mailboxes(core: &ManagerCore) -> (Mailboxes, Inboxes) {
     fn new<A: MailboxActor>(core: &ManagerCore, capacity: usize) -> (Mailbox<A::Input>, Inbox<A>) {
         new_mailbox(capacity, ActorMetrics::new(&core.metrics, A::KIND))
@@ -302,6 +316,7 @@ fn new_mailboxes(core: &ManagerCore) -> (Mailboxes, Inboxes) {
     (Mailboxes { router, journal, archive, supervisor, notifier }, inboxes)
 }
 
+/// Starts all actors, and returns their mailboxes and threads.
 fn start_actors(
     core: &ManagerCore,
     store: Box<dyn Journal>,
@@ -311,8 +326,8 @@ fn start_actors(
     (bus_provider, wiring): (BusProvider, Wiring),
 ) -> Result<(Mailboxes, Vec<Arbiter>), StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // Jobs use half of the cores. The other half is for the journal, the buses and HTTP: with more
-    // threads, the cost of waking each other exceeds the gain of parallelism.
+    // Jobs use half of the cores, and the journal, the buses and HTTP the other half. With more
+    // threads for jobs, waking them would cost more than the parallelism gains.
     let job_arbiters: Vec<ArbiterHandle> =
         (0..cores.div_ceil(2)).map(|_| threads.next_arbiter()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next_arbiter(), threads.next_arbiter());
@@ -361,7 +376,7 @@ impl Manager {
         &self.handle
     }
 
-    /// Returns the shared state of the manager.
+    /// Returns the state that the manager's parts share.
     pub fn core(&self) -> &ManagerCore {
         &self.core
     }
@@ -371,15 +386,15 @@ impl Manager {
         &self.mailboxes
     }
 
-    /// Waits until an actor reports a fatal error, and returns it.
+    /// Waits until an actor reports a fatal error, and returns its reason.
     pub async fn wait_for_failure(&mut self) -> String {
         self.fatal_reports.recv().await.unwrap_or_else(|| "the manager has stopped".to_owned())
     }
 
-    /// Stops the manager in order, within the setting `shutdown.grace`. Unfinished work is left to
-    /// the next start, and a thread that does not end is detached.
+    /// Stops the manager in order, within the setting `shutdown.grace`. The next start resumes
+    /// unfinished work, and a thread that does not end is detached.
     pub async fn stop(self) {
-        self.core.health.stopping.store(true, Ordering::Relaxed);
+        self.core.health.mark_stopping();
         faults::hit("manager::stop");
         let (grace, started) = (self.core.settings.shutdown.grace.0, clock::instant());
         if tokio::time::timeout(grace, self.drain()).await.is_err() {
@@ -388,8 +403,8 @@ impl Manager {
                 "not everything was finished within shutdown.grace: the next start resumes it"
             );
         }
-        // The readers are closed before the journal: the last checkpoint is complete only if
-        // nothing reads the -wal.
+        // The readers are closed before the journal, because its last checkpoint is complete only
+        // if nothing reads the `-wal`.
         let (reader, timeout) = (self.core.reader.clone(), grace.saturating_sub(started.elapsed()));
         let close =
             actix_rt::task::spawn_blocking(move || reader.close("the manager stops", timeout));
@@ -401,8 +416,9 @@ impl Manager {
             // An arbiter whose thread has ended returns false.
             let _ = arbiter.stop();
         }
-        // The threads are joined, so that the journal is closed and unlocked when this returns.
-        // This happens on a detached thread, because a runtime waits for its own blocking tasks.
+        // The threads are joined, so that the journal is closed and unlocked when this returns. A
+        // detached thread joins them: at its end, the runtime would wait for a blocking task
+        // without a timeout.
         let (sender, receiver) = oneshot::channel();
         std::thread::spawn(move || {
             arbiters.into_iter().for_each(|arbiter| drop(arbiter.join()));

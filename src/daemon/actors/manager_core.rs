@@ -31,7 +31,7 @@ pub struct ManagerCore {
     pub limits: Limits,
     /// The metrics.
     pub metrics: Metrics,
-    /// The outcomes of jobs, by minute.
+    /// The creations and outcomes of jobs, by minute.
     pub rates: Arc<JobRates>,
     /// The rules that decide for the jobs.
     pub rules: Arc<dyn Rules>,
@@ -47,7 +47,7 @@ pub struct ManagerCore {
     pub started_at: (Timestamp, tokio::time::Instant),
     /// Limits the rate of log lines about messages and requests from outside.
     pub log_limiter: Arc<KeyedRateLimiter>,
-    /// The subscribers of events.
+    /// The hub of events, to which clients subscribe.
     pub feeds: Arc<EventHub>,
     /// The webhook; `None`: the settings have none.
     pub webhook: Option<Arc<Webhook>>,

@@ -1,5 +1,5 @@
 //! The manager handle: the requests of clients to the manager, with typed responses. The API, the
-//! examples and the benches use it, and send no inputs to actors themselves.
+//! examples and the benches use it instead of sending inputs to actors.
 
 use super::bulk_requests::BulkRedispatch;
 use super::buses::Buses;
@@ -49,7 +49,9 @@ struct HandleState {
     health: Arc<Health>,
     queue_losses: Arc<QueueLosses>,
     limits: Limits,
+    /// When the process started, by the wall clock and by the monotonic clock.
     started_at: (Timestamp, Instant),
+    /// The setting `limits.creations_waiting_max`.
     creations_max: usize,
     /// The permits for creations that wait for their response.
     creation_permits: Semaphore,
@@ -83,7 +85,7 @@ impl ManagerHandle {
         self.0.definitions.current()
     }
 
-    /// Returns the definitions that active jobs run and that are no longer loaded.
+    /// Returns the definitions of active and passivated jobs that are no longer loaded.
     pub fn unloaded_definitions(&self) -> Vec<Arc<Definition>> {
         self.0.definitions.without_loaded(self.0.routes.definitions())
     }
@@ -176,16 +178,18 @@ impl ManagerHandle {
                 "{limit} creations are under way (setting limits.creations_waiting_max)"
             )));
         };
-        let panicked = || "the job's creation panicked; the log has the panic".to_owned();
         send_request(&self.0, |response| {
             RouterInput::Create(CreateJob { id, definition, message, trace, response })
         })
         .receive()
         .await
-        .unwrap_or_else(|ActorStopped| Err(RequestError::Failed(panicked())))
+        .unwrap_or_else(|ActorStopped| {
+            let reason = "the job's creation panicked; the log has the panic";
+            Err(RequestError::Failed(reason.to_owned()))
+        })
     }
 
-    /// Requests an operation on a job. The response follows after the commit. The request is sent
+    /// Requests an operation on a job. The future resolves after the commit. The request is sent
     /// when this is called, not when the future is awaited.
     pub fn operate<R: Into<OperationRequest>>(
         &self,
@@ -203,25 +207,28 @@ impl ManagerHandle {
         async move { pending?.receive_for_job(id).await }
     }
 
-    /// Cancels a job. The response follows after the commit. This is idempotent: if the job has
-    /// ended, the response is its state. The request is sent when this is called.
+    /// Cancels a job, in the name of `principal` if there is one. The future resolves after
+    /// the commit. This is idempotent: if the job has ended, the response is its state. The request
+    /// is sent when this is called, not when the future is awaited.
     pub fn cancel(
         &self,
         id: JobId,
-        by: Option<Arc<str>>,
+        principal: Option<Arc<str>>,
     ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
-        let pending = send_cancel(&self.0, id, |response| RouterInput::Cancel(id, by, response));
+        let pending =
+            send_cancel(&self.0, id, |response| RouterInput::Cancel(id, principal, response));
         async move { pending?.receive_for_job(id).await }
     }
 
-    /// Erases an ended job from the journal. The request is sent when this is called.
+    /// Erases an ended job from the journal. The request is sent when this is called, not when the
+    /// future is awaited.
     pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, RequestError>> + use<> {
         let pending = send_request(&self.0, |response| RouterInput::Erase(id, response));
         async move { pending.receive_for_job(id).await }
     }
 
-    /// Dispatches all steps that wait on a queue again; a dry run only counts them. Returns, after
-    /// the commit, the number of these steps and the number of their jobs.
+    /// Dispatches again all steps that wait on a queue; a dry run only counts them. Returns after
+    /// the commit: the number of these steps, and the number of their jobs.
     ///
     /// # Errors
     ///
@@ -235,8 +242,9 @@ impl ManagerHandle {
         if self.0.router.try_send(RouterInput::Redispatch(bulk.clone(), sender)).is_err() {
             return Err(mailbox_full());
         }
-        let stopping = || RequestError::Overloaded("the manager is stopping".to_owned());
-        receiver.await.map_err(|_| stopping())?;
+        receiver
+            .await
+            .map_err(|_| RequestError::Overloaded("the manager is stopping".to_owned()))?;
         Ok(bulk.counts())
     }
 
@@ -244,7 +252,7 @@ impl ManagerHandle {
     ///
     /// # Errors
     ///
-    /// Returns an error if no definition was replaced.
+    /// Returns the reason if no definition was replaced.
     pub async fn replace_definitions(&self, definitions: Definitions) -> Result<(), String> {
         let (sender, receiver) = oneshot::channel();
         self.0.supervisor.send(SupervisorInput::Redefine(definitions, sender));
@@ -253,7 +261,7 @@ impl ManagerHandle {
 
     /// Returns the status of each of these queues of a bus, in the same order.
     pub async fn inspect_queues(&self, bus: &BusKey, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
-        let unknown = |reason: String| vec![QueueStatus::Unknown(reason); queues.len()];
+        let all_unknown = |reason: String| vec![QueueStatus::Unknown(reason); queues.len()];
         let request = async {
             let (sender, receiver) = oneshot::channel();
             self.0.buses.find(bus)?.send(BusInput::Inspect(queues.clone(), sender));
@@ -261,16 +269,18 @@ impl ManagerHandle {
         };
         match tokio::time::timeout(INSPECT_TIMEOUT, request).await {
             Ok(Some(statuses)) => statuses,
-            Ok(None) => unknown("there is no bus, or it is closing".to_owned()),
-            Err(_) => unknown(format!("no answer within {INSPECT_TIMEOUT:?}")),
+            Ok(None) => all_unknown("there is no bus, or it is closing".to_owned()),
+            Err(_) => all_unknown(format!("no answer within {INSPECT_TIMEOUT:?}")),
         }
     }
 
-    /// Returns the report on all queues of the loaded workflows and of active jobs. It is cached.
+    /// Returns the report on all queues of the loaded workflows and of active jobs. It can be some
+    /// seconds old, because it is cached.
     pub async fn queue_report(&self) -> Arc<QueueReport> {
-        self.0.queue_reports.last_or_inspect(self.inspect_all_queues()).await
+        self.0.queue_reports.cached_or_inspect(self.inspect_all_queues()).await
     }
 
+    /// Inspects all queues, on all buses at the same time.
     async fn inspect_all_queues(&self) -> QueueReport {
         let mut queues_by_bus: BTreeMap<BusKey, Vec<Arc<str>>> = BTreeMap::new();
         let unloaded = self.unloaded_definitions();
@@ -280,17 +290,17 @@ impl ManagerHandle {
                 queues_by_bus.entry(bus).or_default().push(step.queue.clone());
             }
         }
-        let inspections = queues_by_bus.into_iter().map(|(bus, mut queues)| async move {
+        let inspect_each = queues_by_bus.into_iter().map(|(bus, mut queues)| async move {
             queues.sort_unstable();
             queues.dedup();
             let statuses = self.inspect_queues(&bus, queues.clone()).await;
             (bus, queues, statuses)
         });
-        let (inspected, (oldest, collected_in)) = tokio::join!(
-            join_all(inspections),
+        let (inspections, (oldest_waits, collection_time)) = tokio::join!(
+            join_all(inspect_each),
             collect_oldest_waits(&self.0.routes, &self.0.buses)
         );
-        let status_by_queue = inspected.into_iter().flat_map(|(bus, queues, statuses)| {
+        let status_by_queue = inspections.into_iter().flat_map(|(bus, queues, statuses)| {
             queues
                 .into_iter()
                 .zip(statuses)
@@ -299,9 +309,9 @@ impl ManagerHandle {
         QueueReport {
             queues: status_by_queue.collect(),
             at: clock::now(),
-            ticks: clock::timer_now(),
-            oldest,
-            collected_in,
+            instant: clock::timer_now(),
+            oldest: oldest_waits,
+            collected_in: collection_time,
         }
     }
 
@@ -352,8 +362,8 @@ impl ManagerHandle {
     }
 
     /// Probes liveness: returns when the supervisor, the router and the journal have handled the
-    /// probe, one after another. A full disk or an unavailable broker does not prevent that, but if
-    /// one of the threads hangs, or the manager is stopping, this never returns.
+    /// probe, one after another. A full disk or an unavailable broker does not prevent that. If one
+    /// of the threads hangs, or the manager is stopping, this never returns.
     pub async fn probe_liveness(&self) {
         let (sender, receiver) = oneshot::channel();
         self.0.supervisor.send(SupervisorInput::LivenessProbe(sender));
@@ -382,6 +392,7 @@ struct ActorStopped;
 struct PendingResponse<T>(Option<oneshot::Receiver<Result<T, RequestError>>>);
 
 impl<T> PendingResponse<T> {
+    /// Waits for the response.
     async fn receive(self) -> Result<Result<T, RequestError>, ActorStopped> {
         match self.0 {
             None => Ok(Err(mailbox_full())),
@@ -413,14 +424,15 @@ fn send_if_accepting<T>(
     if state.health.can_accept() { Ok(send_request(state, input)) } else { Err(not_accepting()) }
 }
 
-/// Sends a request to cancel a job. For an active job this is possible even while the disk is full.
+/// Sends a request to cancel a job. For a job that has not stopped, this is possible even while the
+/// disk is full.
 fn send_cancel<T>(
     state: &HandleState,
     id: JobId,
     input: impl FnOnce(ResponseSender<T>) -> RouterInput,
 ) -> Result<PendingResponse<T>, RequestError> {
-    let is_possible = state.health.can_cancel() && state.routes.is_under_way(id);
-    if is_possible { Ok(send_request(state, input)) } else { send_if_accepting(state, input) }
+    let can_cancel = state.health.can_cancel() && state.routes.is_under_way(id);
+    if can_cancel { Ok(send_request(state, input)) } else { send_if_accepting(state, input) }
 }
 
 fn mailbox_full() -> RequestError {

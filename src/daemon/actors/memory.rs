@@ -1,10 +1,10 @@
 //! The memory limit of active jobs: how many bytes they hold in total, and how many they may hold.
 //! Each job actor has a [`MemoryShare`].
 //!
-//! At the limit, the manager refuses creations, calls from outside, operations that reopen an ended
-//! job, and further child jobs of a fan-out. A job is always admitted while no other is active,
-//! and so is one child job of each fan-out: no job waits for memory that is never released. Replies
-//! are never refused.
+//! At the limit, the manager refuses creations and operations that reopen an ended job, calls from
+//! outside wait, and fan-outs start no further child jobs. A job is always admitted while no other
+//! is active, and so is one child job of each fan-out. So no job waits for memory that is never
+//! released. Replies are never refused.
 
 use base::budget::memory;
 use engine::{Job, Message, Origin, StepRun, own_bytes};
@@ -30,20 +30,21 @@ const ACTOR_BYTES: usize = 2 << 10;
 /// How many parts the limit is divided into for the fractions below.
 const LIMIT_PARTS: usize = 8;
 
-/// The high watermark, in parts of the limit: above it, memory is short. What is above the
-/// watermark is free for new jobs.
+/// The high watermark, in parts of the limit: above it, memory is short. The memory between the
+/// watermark and the limit is kept for new jobs.
 const HIGH_WATERMARK_PARTS: usize = 5;
 
 /// The low watermark, in parts of the limit: at or below it, memory is no longer short, and the
 /// next shortage is notified again.
 const LOW_WATERMARK_PARTS: usize = 4;
 
-/// In admission a job counts as at most this many parts of the limit. So a large job need not wait
-/// until a small one that never ends has released its memory.
+/// For admission, a job counts as at most this many parts of the limit. Otherwise a very large job
+/// would have to wait until every small one has ended.
 const ADMISSION_PARTS_MAX: usize = 7;
 
 /// The memory that all active jobs hold.
 pub struct JobMemory {
+    /// The bytes that jobs hold: the sum of all shares.
     used: AtomicUsize,
     limit_bytes: usize,
     /// The size of the last job that was refused; 0 after a job was admitted.
@@ -104,14 +105,15 @@ impl JobMemory {
     }
 
     /// Returns whether `bytes` more bytes are within the limit. If no job is in memory, any number
-    /// is.
+    /// of bytes is.
     pub fn fits(&self, bytes: usize) -> bool {
-        let (used, bytes) = (self.used_bytes(), bytes.min(self.limit_parts(ADMISSION_PARTS_MAX)));
-        used == 0 || used.saturating_add(bytes) <= self.limit_bytes
+        let used_bytes = self.used_bytes();
+        let counted_bytes = bytes.min(self.limit_parts(ADMISSION_PARTS_MAX));
+        used_bytes == 0 || used_bytes.saturating_add(counted_bytes) <= self.limit_bytes
     }
 
-    /// Notes that a job of `bytes` bytes was refused. Until it fits, memory is short, and jobs that
-    /// only wait are passivated.
+    /// Records that a job of `bytes` bytes was refused. Until it would fit or another job is
+    /// admitted, memory is short, and jobs that only wait are passivated.
     pub fn note_rejected(&self, bytes: usize) {
         let was_short = self.is_short();
         self.rejected_bytes.store(bytes, Ordering::Relaxed);
@@ -120,12 +122,12 @@ impl JobMemory {
         }
     }
 
-    /// Notes that a job was admitted.
+    /// Records that a job was admitted.
     pub fn note_admitted(&self) {
         self.rejected_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether memory is short: then jobs that only wait are passivated.
+    /// Returns whether memory is short, so that jobs that only wait are passivated.
     pub fn is_short(&self) -> bool {
         self.used_bytes() > self.limit_parts(HIGH_WATERMARK_PARTS)
             || !self.fits(self.rejected_bytes.load(Ordering::Relaxed))
@@ -169,9 +171,9 @@ impl JobMemory {
 
     /// Renders a summary for readiness.
     pub fn render_summary(&self) -> String {
-        let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+        let to_mib = |bytes: usize| bytes.div_ceil(1 << 20);
         let mut summary =
-            format!("jobs hold {} of {} MiB", mib(self.used_bytes()), mib(self.limit_bytes));
+            format!("jobs hold {} of {} MiB", to_mib(self.used_bytes()), to_mib(self.limit_bytes));
         let (passivated, pending) =
             (self.passivated.load(Ordering::Relaxed), self.pending.load(Ordering::Relaxed));
         if passivated > 0 {
@@ -201,9 +203,9 @@ impl MemoryShare {
             counter.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
         }
         self.bytes = bytes;
-        let used = self.memory.used_bytes();
-        set_gauge(&self.memory.gauges.used, used);
-        if used <= self.memory.limit_parts(LOW_WATERMARK_PARTS) {
+        let used_bytes = self.memory.used_bytes();
+        set_gauge(&self.memory.gauges.used, used_bytes);
+        if used_bytes <= self.memory.limit_parts(LOW_WATERMARK_PARTS) {
             self.memory.is_notified.store(false, Ordering::Relaxed);
         }
     }
@@ -250,8 +252,8 @@ mod tests {
 
     fn memory(limit_bytes: usize) -> Arc<JobMemory> {
         let gauge = || IntGauge::new("a", "a").expect("the gauge is valid");
-        let (used, max_gauge) = (gauge(), gauge());
-        let gauges = MemoryGauges { used, max: max_gauge, passivated: gauge(), pending: gauge() };
+        let gauges =
+            MemoryGauges { used: gauge(), max: gauge(), passivated: gauge(), pending: gauge() };
         JobMemory::new(limit_bytes, gauges)
     }
 

@@ -1,5 +1,5 @@
-//! The messages that a job sends to workers and to its callers, and the payloads of their confirm
-//! tokens.
+//! Builds the messages that a job sends to workers and to its callers, with the payloads of their
+//! confirm tokens.
 
 use base::clock;
 use base::times;
@@ -10,14 +10,14 @@ use bus::{
 use engine::{Caller, Definition, Job, JobId, JobState, Lease, Message, StepIndex, Timestamp};
 use std::time::Duration;
 
-/// The payload of a message's confirm token: who is notified that the broker has the message.
+/// The payload of a message's confirm token: what is notified once the broker has the message.
 #[derive(Debug)]
 pub enum ConfirmTarget {
     /// The message of a step.
     Step {
         /// The id of the job or child job.
         job: JobId,
-        /// When the job was created: another job can get its id once it has ended.
+        /// When the job was created. Another job can get its id once it has ended.
         created: Timestamp,
         /// The index of the step.
         step: StepIndex,
@@ -83,10 +83,8 @@ pub(super) fn step_message(
     input: Message,
     (now, sampling_ratio): (Timestamp, Option<f64>),
 ) -> Publication {
-    let (id, definition) = (job.id(), job.graph().step(step));
-    let (created, dispatch) = (job.origin().created, job.step(step).dispatch);
-    let correlation_id = correlation_id(job, step);
-    let trace = job.origin().trace_parent(&definition.name, attempt, sampling_ratio);
+    let step_definition = job.graph().step(step);
+    let trace = job.origin().trace_parent(&step_definition.name, attempt, sampling_ratio);
     let mut headers = vec![
         Header::from_text("workflow", job.definition().full_name()),
         Header::from_text("job", job.origin().root.to_string()),
@@ -95,35 +93,35 @@ pub(super) fn step_message(
     ];
     let trace_state = job.origin().trace.as_ref().and_then(|trace| trace.state.as_ref());
     headers.extend(trace_state.map(|state| Header::from_text("tracestate", state.as_ref())));
-    if Definition::is_call_queue(&definition.queue) {
+    if Definition::is_call_queue(&step_definition.queue) {
         // How many levels of calls and child jobs are above the job that calls.
         headers.push(Header::from_number("depth", job.origin().depth));
     }
     Publication {
-        address: Address { bus, queue: definition.queue.clone() },
+        address: Address { bus, queue: step_definition.queue.clone() },
         addressee: Addressee::Worker,
         id: message_id(job, step, attempt),
-        correlation_id: Some(correlation_id.into()),
+        correlation_id: Some(correlation_id(job, step).into()),
         kind: None,
-        priority: definition.priority,
+        priority: step_definition.priority,
         timestamp_s: times::unix_seconds(now),
         headers,
         body: input.into(),
         lease: job.step(step).lease.as_ref().map(|lease| remaining_lease(**lease, now)),
-        sets_user_id: !definition.reply_users.is_empty(),
+        sets_user_id: !step_definition.reply_users.is_empty(),
         lifetime: lifetime(job, step, now),
         confirm_token: ConfirmToken::new(ConfirmTarget::Step {
-            job: id,
-            created,
+            job: job.id(),
+            created: job.origin().created,
             step,
             attempt,
-            dispatch,
+            dispatch: job.step(step).dispatch,
         }),
     }
 }
 
-/// Returns the lifetime of an attempt's message: its TTL is the time left for the attempt. Without
-/// a timeout the message never expires, because nothing would detect its loss.
+/// Returns the lifetime of an attempt's message. Its TTL is the time that is left for the attempt.
+/// Without a timeout the message never expires, because nothing would detect its loss.
 fn lifetime(job: &Job, step: StepIndex, now: Timestamp) -> Lifetime {
     let run = job.step(step);
     let Some(timeout) = job.graph().step(step).timeout else { return Lifetime::default() };
@@ -183,8 +181,8 @@ pub(super) fn caller_reply(
     }
 }
 
-/// Returns the message that reports the end of the job to its caller; `None`: the job has not
-/// ended, or has no such caller.
+/// Returns the message that reports the end of the job to the caller with this number in the job;
+/// `None`: the job has not ended, or has no such caller.
 pub(super) fn job_end_message(
     job: &Job,
     bus: BusKey,

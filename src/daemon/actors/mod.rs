@@ -1,5 +1,5 @@
-//! The actors: they own the engine's jobs, the journal's writer and the buses. This module also has
-//! their inputs and the state that they share.
+//! The actors: they own the engine's jobs, the journal's writer and the buses. This module also
+//! contains their inputs and the state that they share.
 //!
 //! A file imports only from files above it in this list (`tests/fast/floors.rs` refuses a cycle):
 //!

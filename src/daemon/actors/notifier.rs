@@ -1,6 +1,6 @@
-//! The notifier: it publishes committed events to the open streams and to the topic. Neither can
-//! block jobs: events beyond their capacity are dropped and counted, and the subscribers are
-//! notified of the loss.
+//! The notifier: it publishes committed events to the open streams and to the topic, which is an
+//! exchange of an AMQP broker. Neither can block jobs: events beyond their capacity are dropped and
+//! counted, and the subscribers of streams are notified of the loss.
 
 use super::inputs::NotifierInput;
 use super::mailbox::{Envelope, MailboxActor};
@@ -15,19 +15,21 @@ use std::sync::Arc;
 pub const NOTIFIER_MAILBOX_MAX: usize = 16_384;
 
 /// The longest routing key in AMQP, in bytes.
-const KEY_BYTES_MAX: usize = 255;
+const ROUTING_KEY_BYTES_MAX: usize = 255;
 
 /// The actor that publishes events to streams and to the topic.
 pub struct Notifier {
     event_hub: Arc<EventHub>,
     metrics: Metrics,
-    /// The factory of the topic, until the actor is started.
+    /// The factory of the topic; `None`: there is no topic, or the actor has started.
     topic_factory: Option<EventTopicFactory>,
+    /// The topic; `None`: there is none, the actor has not started, or it was closed.
     topic: Option<Box<dyn EventTopic>>,
 }
 
 impl Notifier {
-    /// Creates the actor. It has no topic if `topic_factory` is `None`.
+    /// Creates the actor. It creates the topic when it starts, on its own thread. If
+    /// `topic_factory` is `None`, there is no topic.
     pub fn new(
         event_hub: Arc<EventHub>,
         metrics: Metrics,
@@ -50,7 +52,8 @@ impl Notifier {
                 }
             }
             NotifierInput::Close(mut answer) => {
-                // Without a topic nothing waits: dropping the sender wakes the receiver.
+                // Without a topic there is nothing to wait for. Dropping the sender wakes the
+                // receiver.
                 let Some(topic) = self.topic.take() else { return };
                 let close = topic.close();
                 let close_until_dropped = async move {
@@ -77,12 +80,11 @@ fn to_message(event: &Event) -> EventMessage {
 }
 
 /// Returns the routing key `<workflow>.<job|step>.<action>`. Dots in the workflow's full name,
-/// which a virtual host can have, are replaced by `_`. A key that is too long is truncated at its
-/// beginning.
+/// which come from a virtual host, are replaced by `_`. A key that is too long loses its beginning.
 fn routing_key(event: &Event) -> String {
     let suffix = format!(".{}", event.name());
     let workflow = event.workflow.replace('.', "_");
-    let excess_bytes = (workflow.len() + suffix.len()).saturating_sub(KEY_BYTES_MAX);
+    let excess_bytes = (workflow.len() + suffix.len()).saturating_sub(ROUTING_KEY_BYTES_MAX);
     let start = (excess_bytes..=workflow.len())
         .find(|index| workflow.is_char_boundary(*index))
         .unwrap_or_default();
@@ -109,6 +111,7 @@ impl Actor for Notifier {
 
 impl MailboxActor for Notifier {
     type Input = NotifierInput;
+    // The label is older than the name of the actor. Metrics keep their labels.
     const KIND: &'static str = "announcer";
 }
 
@@ -123,7 +126,6 @@ impl Handler<Envelope<NotifierInput>> for Notifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-
     use crate::events::Subject;
     use engine::{JobId, Timestamp};
 
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(routing_key(&event("a.b/chain")), "a_b/chain.step.attempt-failed");
         let long = routing_key(&event(&format!("{}/chain", "ä".repeat(150))));
         assert!(
-            long.len() <= KEY_BYTES_MAX && long.ends_with("/chain.step.attempt-failed"),
+            long.len() <= ROUTING_KEY_BYTES_MAX && long.ends_with("/chain.step.attempt-failed"),
             "{long}"
         );
     }

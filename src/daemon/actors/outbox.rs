@@ -1,6 +1,6 @@
-//! The outbox: all effects of decisions are sent through it. The journal actor sends them after the
-//! commit, in order, with the publications of a commit batched by bus. Effects that follow from no
-//! decision, such as a refusal, are sent at once.
+//! The outbox: it sends the effects of decisions. The journal actor sends them after the commit, in
+//! order, with the publications of a commit batched by bus. Effects that follow from no decision,
+//! such as a refusal, are sent at once.
 
 use super::buses::Buses;
 use super::client_response::ClientResponse;
@@ -47,8 +47,8 @@ impl Outbox {
         }
     }
 
-    /// Sends events to the notifier, with best effort: if its mailbox is full, they are dropped, so
-    /// that the journal is not blocked.
+    /// Sends events to the notifier, with best effort: if its mailbox is full, the events are
+    /// dropped, so that the journal is not blocked.
     fn publish_events(&self, events: Vec<Arc<Event>>) {
         if let Err(rejected) = self.notifier.try_send(NotifierInput::Events(events)) {
             let NotifierInput::Events(events) = rejected else { return };
@@ -63,13 +63,14 @@ impl Outbox {
 }
 
 impl Outgoing {
-    /// Returns the effect to send if the job was deleted before the commit; `None`: none is sent.
-    /// The decision is not in the journal, so it must have no effects, but earlier messages are
-    /// still withdrawn. `is_replaced`: another job has the id by now.
+    /// Converts the effect to the one to send if the job was deleted before the commit; `None`:
+    /// none is sent. The decision is not in the journal, so it must have no effects. Only earlier
+    /// messages are still withdrawn, and clients get their responses. `is_replaced`: another job
+    /// has the id by now.
     pub fn after_deletion(self, is_replaced: bool) -> Option<Outgoing> {
         match self {
             Outgoing::ReleaseLatch(_) => Some(self),
-            // The messages of the job that has the id by now have the same message ids.
+            // The messages of a new job with the same id have the same message ids.
             Outgoing::Withdraw(..) => (!is_replaced).then_some(self),
             // The delivery is requeued. When it is redelivered, a reply finds no job, and a call
             // starts a new one.

@@ -1,6 +1,6 @@
-//! Passivated jobs: they are active, but only the journal holds their state. The manager keeps a
-//! summary of each: its id, and when something in it is due. It is activated, which is to say
-//! rebuilt from the journal, when an input for it arrives or something in it is due.
+//! Passivated jobs: they take input, but only the journal holds their state. The manager keeps a
+//! summary of each, such as its id and when something in it is due. When an input for it arrives or
+//! something in it is due, the job is activated: rebuilt from the journal.
 //!
 //! Two kinds of jobs are passivated: those that did not fit in memory at the start, and those that
 //! only wait while memory is short.
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use tokio::time::Instant;
 
-/// Returns when the dispatch with this number was first seen waiting.
+/// Returns when the dispatch with this number was first seen waiting; `None`: no scan has seen it.
 pub(super) type FindWaitingSince<'a> = dyn Fn(u64) -> Option<Instant> + 'a;
 
 /// A passivated job tree: one job, or a parent with its active child jobs. Its jobs are activated
@@ -56,19 +56,19 @@ pub struct PassivatedWait {
     pub step: Arc<str>,
     /// The queue of the step's messages.
     pub queue: Arc<str>,
-    /// The bus that the step names; `None`: it names none.
+    /// The bus that the step names; `None`: it is on the default bus.
     pub bus: Option<Arc<str>>,
-    /// When the step's attempt began.
+    /// When the step's attempt began; `None`: unknown.
     pub since: Option<Timestamp>,
     /// The number of the entry that dispatched the step.
     pub dispatch: u64,
-    /// When it was first seen waiting with a confirmed message; `None`: its message is not
+    /// When the step was first seen waiting with a confirmed message; `None`: its message is not
     /// confirmed.
     pub waiting_since: Option<Instant>,
 }
 
 impl PassivatedTree {
-    /// Describes a root job without child jobs that only waits.
+    /// Creates the summary of a root job without child jobs that only waits.
     pub(super) fn from_waiting_job(
         number: JobNumber,
         job: &Job,
@@ -84,7 +84,7 @@ impl PassivatedTree {
         }
     }
 
-    /// Describes a job tree of the journal; `None` if it is empty.
+    /// Creates the summary of a job tree from the journal; `None` if it has no jobs.
     fn from_recovered(tree: &[RecoveredJob]) -> Option<PassivatedTree> {
         let root = &tree.first()?.job;
         let find_waiting_since: &FindWaitingSince<'_> = &|_| None;
@@ -140,7 +140,7 @@ impl PassivatedJob {
     }
 }
 
-/// Counts the steps of a job that are done.
+/// Counts the steps of a job that are done, whatever their outcome.
 pub fn count_steps_done(job: &Job) -> usize {
     let is_done = |state| !matches!(state, StepState::Waiting | StepState::Running);
     job.steps().filter(|(_, run)| is_done(run.state)).count()
@@ -150,9 +150,21 @@ fn tree_bytes(tree: &[RecoveredJob]) -> usize {
     tree.iter().map(|recovered| job_bytes(&recovered.job)).sum()
 }
 
+/// A job tree that was loaded at the start.
+enum LoadedTree {
+    /// Its jobs fit in memory.
+    Active(Vec<RecoveredJob>),
+    /// It does not fit in memory; only its summary is kept.
+    Passivated(PassivatedTree),
+}
+
 /// Loads all jobs of the journal that take input. Job trees that fit in `limit_bytes` are returned
 /// as jobs, the others as passivated trees. The first tree always fits. Beyond `limit_bytes`,
 /// memory holds at most one tree for each thread that reads.
+///
+/// # Errors
+///
+/// Returns an error if the journal cannot be read.
 pub(super) fn load_at_start(
     store: &dyn Journal,
     rules: &dyn Rules,
@@ -165,20 +177,22 @@ pub(super) fn load_at_start(
             tree.into_iter().map(|recovered| rules.adjust_recovered(recovered)).collect();
         let bytes = tree_bytes(&jobs);
         let used_before = used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // Sending cannot fail: the receiver outlives this loop.
-        if used_before == 0 || used_before.saturating_add(bytes) <= limit_bytes {
-            drop(sender.send(Ok(jobs)));
+        let fits = used_before == 0 || used_before.saturating_add(bytes) <= limit_bytes;
+        let loaded = if fits {
+            Some(LoadedTree::Active(jobs))
         } else {
             used_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            drop(sender.send(Err(PassivatedTree::from_recovered(&jobs))));
-        }
+            PassivatedTree::from_recovered(&jobs).map(LoadedTree::Passivated)
+        };
+        // Sending cannot fail: the receiver outlives this loop.
+        loaded.into_iter().for_each(|tree| drop(sender.send(tree)));
     })?;
     drop(sender);
     let (mut recovered, mut passivated) = (Vec::new(), Vec::new());
-    for job_tree in receiver {
-        match job_tree {
-            Ok(jobs) => recovered.extend(jobs),
-            Err(tree) => passivated.extend(tree),
+    for loaded in receiver {
+        match loaded {
+            LoadedTree::Active(jobs) => recovered.extend(jobs),
+            LoadedTree::Passivated(tree) => passivated.push(tree),
         }
     }
     recovered.sort_unstable_by_key(|recovered: &RecoveredJob| recovered.number);

@@ -8,16 +8,23 @@ use std::sync::Arc;
 /// stored late does no harm: after a crash, the messages since the stored one are read again.
 #[derive(Default)]
 pub(super) struct PendingOffsets {
-    /// The offsets, by bus, topic and partition.
-    offsets: BTreeMap<(Arc<str>, Arc<str>, i32), i64>,
+    offsets: BTreeMap<PartitionKey, i64>,
+}
+
+/// A partition of a topic on a bus.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct PartitionKey {
+    bus: Arc<str>,
+    topic: Arc<str>,
+    partition: i32,
 }
 
 impl PendingOffsets {
-    /// Sets the offset that a bus has reached. It can be lower than before if the topic was
-    /// recreated.
-    pub(super) fn set(&mut self, reached: StoredOffset) {
-        let StoredOffset { bus, topic, partition, offset } = reached;
-        self.offsets.insert((bus, topic, partition), offset);
+    /// Replaces the offset of a partition by the one that its bus has reached. It can be lower than
+    /// before if the topic was recreated.
+    pub(super) fn set(&mut self, reached_offset: StoredOffset) {
+        let StoredOffset { bus, topic, partition, offset } = reached_offset;
+        self.offsets.insert(PartitionKey { bus, topic, partition }, offset);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -26,11 +33,11 @@ impl PendingOffsets {
 
     /// Returns all offsets.
     pub(super) fn to_vec(&self) -> Vec<StoredOffset> {
-        let to_stored = |(key, offset): (&(Arc<str>, Arc<str>, i32), &i64)| {
-            let (bus, topic, partition) = key.clone();
+        let to_stored_offset = |(key, offset): (&PartitionKey, &i64)| {
+            let PartitionKey { bus, topic, partition } = key.clone();
             StoredOffset { bus, topic, partition, offset: *offset }
         };
-        self.offsets.iter().map(to_stored).collect()
+        self.offsets.iter().map(to_stored_offset).collect()
     }
 
     /// Removes all offsets, after the journal has stored them.

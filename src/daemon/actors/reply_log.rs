@@ -1,4 +1,4 @@
-//! Logs replies that change nothing.
+//! Logs replies that the engine rejects, so that they change nothing.
 
 use engine::text::shorten;
 use engine::{Input, JobId, Rejected, Reply, Sender};
@@ -7,8 +7,10 @@ use std::sync::Arc;
 /// A copy of a reply, which is logged if the engine rejects the reply.
 pub(super) struct LoggedReply {
     step: String,
+    /// The number of the attempt; `None`: the reply does not name it.
     attempt: Option<u32>,
     reply: Reply,
+    /// The user of the broker, or the token, that sent the reply; `None`: unknown.
     user: Option<Arc<str>>,
 }
 

@@ -1,5 +1,5 @@
-//! The router: sends each reply to the job actor that its correlation id names, and admits new
-//! jobs.
+//! The router: it sends each reply to the job that its correlation id names, admits new jobs, and
+//! starts and stops job actors.
 
 mod broadcast;
 mod call_backlog;
@@ -41,6 +41,7 @@ pub struct Router {
     call_backlog: CallBacklog,
     /// The number of the next job.
     next_number: JobNumber,
+    /// The requests that wait for the archive.
     lookups: PendingLookups,
     passivated: PassivatedTrees,
 }
@@ -58,7 +59,7 @@ impl Router {
         }
     }
 
-    /// Takes the number for a new job.
+    /// Returns the number for a new job. Each number is used once.
     fn take_job_number(&mut self) -> JobNumber {
         let number = self.next_number;
         self.next_number += 1;
@@ -81,7 +82,7 @@ impl Router {
                 self.handle_activated(root_number, recovered_jobs, ctx)
             }
             RouterInput::MemoryShort => self.notify_if_memory_short(),
-            RouterInput::ReplyDelivered(delivery) => self.handle_delivery(delivery),
+            RouterInput::ReplyDelivered(delivery) => self.handle_reply(delivery),
             RouterInput::CallDelivered { workflow, bus, delivery } => {
                 self.handle_call_delivery(&workflow, &bus, delivery, ctx)
             }
@@ -106,8 +107,8 @@ impl Router {
             RouterInput::Operate(id, operation, answer) => {
                 self.handle_request(id, PendingRequest::Operate(operation, answer))
             }
-            RouterInput::Cancel(id, by, answer) => {
-                self.handle_request(id, PendingRequest::Cancel(by, answer))
+            RouterInput::Cancel(id, principal, answer) => {
+                self.handle_request(id, PendingRequest::Cancel(principal, answer))
             }
             RouterInput::Erase(id, answer) => {
                 self.handle_request(id, PendingRequest::Erase(answer))
@@ -115,7 +116,7 @@ impl Router {
             RouterInput::LookupFinished(id, result) => self.handle_lookup_result(id, result, ctx),
             RouterInput::Redispatch(bulk, answer) => {
                 let queue = bulk.queue.clone();
-                let make_input = move |done| JobInput::Redispatch { bulk: bulk.clone(), done };
+                let make_input = move |latch| JobInput::Redispatch { bulk: bulk.clone(), latch };
                 // An error means that the receiver was dropped.
                 let on_completion = |_: &Router| {
                     let _ = answer.send(());
@@ -134,9 +135,10 @@ impl Router {
         }
     }
 
-    /// Notifies every job, then waits for the journal. The queue must not be declared before the
-    /// journal has committed that its messages are unconfirmed. Otherwise, after a crash between
-    /// the two, the journal would show them as confirmed, and they would not be sent again.
+    /// Notifies every job that a queue is missing. The journal answers `handled` after their
+    /// commits, and the bus declares the queue only then. If it did so earlier, a crash in between
+    /// could leave an empty queue whose messages the journal still has as confirmed, so that they
+    /// would not be sent again.
     fn handle_queue_missing(
         &mut self,
         queue: &Address,
@@ -150,23 +152,25 @@ impl Router {
              dispatched again"
         );
         let missing_queue = queue.clone();
-        let make_input = move |done| JobInput::QueueMissing { queue: missing_queue.clone(), done };
+        let make_input =
+            move |latch| JobInput::QueueMissing { queue: missing_queue.clone(), latch };
         let on_completion = |router: &Router| {
             router.env.journal.send(JournalInput::CommitBarrier(handled));
         };
         self.broadcast(queue, make_input, on_completion, ctx);
     }
 
-    /// Sends an input to a job, if it takes input. A passivated job is activated for it.
+    /// Sends an input to a job, if it takes input. A passivated job is activated first.
     fn send_to_job(&mut self, id: JobId, input: JobInput) {
         if let Some(job) = self.env.routes.find(id) {
             return job.send(input);
         }
-        // An input for an ended job is dropped.
+        // If the job has ended, the input is dropped.
         let _ = self.stash_if_passivated(id, RouterInput::ForwardToJob(id, Box::new(input)));
     }
 
-    fn handle_delivery(&mut self, delivery: Delivery) {
+    /// Sends a reply to its job, or rejects it. Dead-lettered step messages also count as replies.
+    fn handle_reply(&mut self, delivery: Delivery) {
         let Some(correlation_id) = &delivery.correlation_id else {
             return self.reject(delivery, Rejection::NoCorrelationId);
         };
@@ -199,8 +203,8 @@ impl Router {
         job.send(JobInput::Engine { input, ack: Some(delivery.into_acknowledger()) });
     }
 
-    /// Logs a reply of an unknown type, so that a worker which sends `Error` instead of `error` is
-    /// noticed.
+    /// Logs a reply of an unknown type, so that someone notices a worker which sends `Error`
+    /// instead of `error`.
     fn log_unknown_kind(&self, kind: &str, correlation_id: &str) {
         if self.env.log_limiter.may_log("unknown_type") {
             let (kind, correlation_id) = (shorten(kind), shorten(correlation_id));
@@ -213,6 +217,7 @@ impl Router {
         }
     }
 
+    /// Counts, logs and acknowledges a reply that changes nothing.
     fn reject(&self, delivery: Delivery, rejection: Rejection) {
         let reason = rejection.label();
         self.env.metrics.replies_rejected.with_label_values(&[reason]).inc();

@@ -1,5 +1,5 @@
-//! The route table: which jobs take input, by id. All actors share it. Only the router writes it,
-//! through [`RouteTable`]; the other actors read it, through [`Routes`].
+//! The route table: the jobs that take input, and the passivated jobs, by id. All actors share it.
+//! The router writes it through [`RouteTable`], and the others read it through [`Routes`].
 
 use super::inputs::JobInput;
 use super::mailbox::Mailbox;
@@ -32,9 +32,10 @@ struct RouteState {
     routes: DashMap<JobId, Route>,
     /// The routes of passivated jobs. An input for one activates the job.
     passivated: DashMap<JobId, PassivatedRoute>,
+    /// How many root jobs are in both tables.
     root_count: AtomicUsize,
-    /// The definitions that these jobs run, each with the number of jobs that run it. A passivated
-    /// tree counts as one.
+    /// The definitions that the jobs in both tables run, each with the number of jobs that run it.
+    /// A passivated tree counts as one job.
     definitions: DashMap<DefinitionKey, (Arc<Definition>, usize)>,
 }
 
@@ -69,14 +70,16 @@ struct PassivatedRoute {
     /// The number of the root job of its tree.
     root: JobNumber,
     is_child: bool,
+    /// How many of the job's steps are done.
     steps_done: usize,
     passivated_at: Instant,
     definition: Arc<Definition>,
+    /// The job's steps that wait for replies.
     waits: Arc<[PassivatedWait]>,
 }
 
-/// A reference to the route of a job that takes input. The route stays in the table while the
-/// reference is held.
+/// A reference to the route of a job that takes input. It holds a lock, so the route stays in the
+/// table while the reference is held.
 pub struct RouteRef<'a>(Ref<'a, JobId, Route>);
 
 impl RouteRef<'_> {
@@ -95,8 +98,8 @@ impl RouteRef<'_> {
         self.0.steps_done.get()
     }
 
-    /// Returns whether it is the child job that was started for this step and item of the job with
-    /// this number.
+    /// Returns whether this is the child job that was started for `parent_item` of the job with the
+    /// number `parent`.
     pub fn is_child_of(&self, parent: JobNumber, parent_item: ParentItem) -> bool {
         self.0.parent == Some(parent) && self.0.parent_item == Some(parent_item)
     }
@@ -116,15 +119,16 @@ impl RouteTable {
     }
 
     /// Removes the route of the job with this number, if exactly `inputs_handled` inputs were sent
-    /// to the job. If `inputs_handled` is `None`, the number of inputs does not matter.
+    /// to the job. If `inputs_handled` is `None`, the number of inputs does not matter. Returns the
+    /// job's mailbox if the route was removed.
     pub fn remove_if_idle(
         &self,
         id: JobId,
         number: JobNumber,
         inputs_handled: Option<u64>,
     ) -> Option<Mailbox<JobInput>> {
-        // No input is sent concurrently: a sender holds a reference to the entry, or is the
-        // router, which runs this code.
+        // No input is sent concurrently: a sender holds a reference to the entry, which locks it,
+        // or is the router, which runs this code.
         let is_idle = |route: &Route| {
             route.number == number
                 && inputs_handled.is_none_or(|count| route.mailbox.sent_count() == count)
@@ -136,28 +140,7 @@ impl RouteTable {
         self.0.release_definition(&route.definition);
         Some(route.mailbox)
     }
-}
 
-impl RouteState {
-    /// Increments the number of jobs that run this definition.
-    fn add_definition(&self, definition: &Arc<Definition>) {
-        let entry = self.definitions.entry(DefinitionKey::from_definition(definition));
-        entry.or_insert_with(|| (definition.clone(), 0)).1 += 1;
-    }
-
-    /// Decrements the number of jobs that run this definition, and removes it after the last one.
-    fn release_definition(&self, definition: &Arc<Definition>) {
-        self.definitions.remove_if_mut(
-            &DefinitionKey::from_definition(definition),
-            |_, (_, job_count)| {
-                *job_count -= 1;
-                *job_count == 0
-            },
-        );
-    }
-}
-
-impl RouteTable {
     /// Adds the routes of the jobs of a passivated tree.
     pub fn add_passivated(&self, tree: &PassivatedTree) {
         self.0.add_definition(&tree.definition);
@@ -188,16 +171,35 @@ impl RouteTable {
     }
 }
 
+impl RouteState {
+    /// Increments the number of jobs that run this definition.
+    fn add_definition(&self, definition: &Arc<Definition>) {
+        let entry = self.definitions.entry(DefinitionKey::from_definition(definition));
+        entry.or_insert_with(|| (definition.clone(), 0)).1 += 1;
+    }
+
+    /// Decrements the number of jobs that run this definition, and removes it after the last one.
+    fn release_definition(&self, definition: &Arc<Definition>) {
+        self.definitions.remove_if_mut(
+            &DefinitionKey::from_definition(definition),
+            |_, (_, job_count)| {
+                *job_count -= 1;
+                *job_count == 0
+            },
+        );
+    }
+}
+
 impl Routes {
     /// Finds the job that takes input under this id. The result locks a part of the table: a caller
-    /// that holds it must not look up anything else.
+    /// that holds it must not look up anything else, which could be a deadlock.
     pub fn find(&self, id: JobId) -> Option<RouteRef<'_>> {
         self.0.routes.get(&id).map(RouteRef)
     }
 
-    /// Returns whether a job takes input under this id, or is passivated.
+    /// Returns whether a job with this id takes input or is passivated.
     pub fn is_under_way(&self, id: JobId) -> bool {
-        // The second lookup of the route finds a job that was activated after the first one.
+        // The second lookup of the route finds a job that was activated after the first lookup.
         self.find(id).is_some() || self.is_passivated(id) || self.find(id).is_some()
     }
 
@@ -212,8 +214,8 @@ impl Routes {
     }
 
     /// Calls `visit` for each step of a passivated job that waits for a reply, with the job, the
-    /// time of its passivation, its definition, and the step. The table is locked in parts:
-    /// `visit` must not look up anything in it.
+    /// time of its passivation, its definition, and the step. A part of the table is locked during
+    /// each call, so `visit` must not look up anything in it.
     pub(super) fn for_each_passivated_wait(
         &self,
         mut visit: impl FnMut(JobId, Instant, &Definition, &PassivatedWait),
@@ -225,8 +227,8 @@ impl Routes {
         }
     }
 
-    /// Returns how many steps of a job are done; `None` before its first commit, and if it takes no
-    /// input.
+    /// Returns how many steps of a job are done; `None` before its first commit, and if no job with
+    /// the id takes input or is passivated.
     pub fn steps_done(&self, id: JobId) -> Option<usize> {
         let passivated_steps_done = || self.0.passivated.get(&id).map(|route| route.steps_done);
         self.find(id).map_or_else(passivated_steps_done, |route| route.steps_done())
@@ -242,13 +244,13 @@ impl Routes {
         self.0.root_count.load(Ordering::Relaxed)
     }
 
-    /// Returns the definitions that these jobs run, in no order. Definitions can be equal: each
-    /// rebuilt job has a copy.
+    /// Returns the definitions of the jobs that take input or are passivated, in no particular
+    /// order. Some can be equal, because each rebuilt job has a copy of its own.
     pub(super) fn definitions(&self) -> Vec<Arc<Definition>> {
         self.0.definitions.iter().map(|entry| entry.0.clone()).collect()
     }
 
-    /// Returns the ids of all jobs that take input, in no order.
+    /// Returns the ids of all jobs that take input, in no particular order.
     pub(super) fn ids(&self) -> Vec<JobId> {
         self.0.routes.iter().map(|route| *route.key()).collect()
     }

@@ -1,5 +1,5 @@
-//! The rules by which job actors decide. They are the engine's, unless a manager is started with
-//! others: tests replace them, like the buses.
+//! The rules by which job actors decide. They are the engine's, except in tests, which can replace
+//! them as they can replace the buses.
 
 use engine::{Context, Decision, Input, Job, Rejected};
 use journal::RecoveredJob;

@@ -1,4 +1,4 @@
-//! The number of a job's steps that are done. Lists of jobs read it without a message to the actor.
+//! The number of a job's steps that are done. Job lists read it without a message to the actor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The value before the first commit.
 const UNKNOWN: usize = usize::MAX;
 
-/// How many steps of a job are done, as of its last commit. The job's actor sets it, others read
-/// it.
+/// How many steps of a job are done, as of its last commit. Clones share the number: the outbox
+/// sets it after each commit, and others read it.
 #[derive(Clone)]
 pub struct StepsDone(Arc<AtomicUsize>);
 

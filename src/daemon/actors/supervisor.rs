@@ -1,5 +1,6 @@
-//! The supervisor: it has jobs rebuilt whose actors panicked, replaces the definitions at a reload,
-//! and forwards liveness probes, which show that the router and the journal handle their inputs.
+//! The supervisor. It has jobs rebuilt after a panic of their actors, replaces the definitions at a
+//! reload, and forwards liveness probes, which show that the router and the journal handle their
+//! inputs.
 
 use super::bus_starter::{BusStarter, queues_by_bus};
 use super::buses::Buses;
@@ -20,7 +21,8 @@ use journal::JobNumber;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How often a job is rebuilt after panics. After one more panic it fails.
+/// How often a job is rebuilt to continue after a panic. After one more panic it is rebuilt to
+/// fail.
 const REBUILDS_MAX: u32 = 3;
 
 /// The environment of the supervisor.
@@ -61,8 +63,17 @@ impl SupervisorEnv {
 /// The supervisor. A manager has one.
 pub struct Supervisor {
     env: SupervisorEnv,
-    /// The jobs whose actors have panicked, and how often.
-    panicked: HashMap<JobNumber, (JobId, u32)>,
+    /// The panics of each job whose actor has panicked.
+    panicked: HashMap<JobNumber, JobPanics>,
+}
+
+/// The panics of one job.
+#[derive(Clone, Copy)]
+struct JobPanics {
+    /// The job's id.
+    id: JobId,
+    /// How often its actor has panicked.
+    count: u32,
 }
 
 impl Supervisor {
@@ -73,18 +84,20 @@ impl Supervisor {
     fn handle_input(&mut self, input: SupervisorInput) {
         match input {
             SupervisorInput::Panicked { id, number } => {
-                let (_, panics) = self.panicked.entry(number).or_insert((id, 0));
-                *panics += 1;
+                let panics = self.panicked.entry(number).or_insert(JobPanics { id, count: 0 });
+                panics.count += 1;
                 tracing::error!(
                     job = %id,
-                    panics,
+                    panics = panics.count,
                     "the job's actor panicked: it is rebuilt from the journal"
                 );
                 self.env.metrics.restarts.with_label_values(&["job"]).inc();
                 self.env.archive.send(ArchiveInput::Rebuild(number));
             }
             SupervisorInput::Rebuilt(number, recovered) => {
-                let Some((id, panics)) = self.panicked.get(&number).copied() else { return };
+                let Some(JobPanics { id, count }) = self.panicked.get(&number).copied() else {
+                    return;
+                };
                 let Some(recovered) = recovered else {
                     // The job was deleted before it was rebuilt.
                     self.panicked.remove(&number);
@@ -95,9 +108,9 @@ impl Supervisor {
                 else {
                     return;
                 };
-                let abandon = (panics > REBUILDS_MAX).then(|| {
+                let abandon = (count > REBUILDS_MAX).then(|| {
                     self.panicked.remove(&number);
-                    format!("its actor panicked {panics} times; the log has the panics").into()
+                    format!("its actor panicked {count} times; the log has the panics").into()
                 });
                 job.send(JobInput::Rebuilt { recovered, abandon });
             }
@@ -112,20 +125,28 @@ impl Supervisor {
         }
     }
 
+    /// Replaces the definitions for new jobs, and starts the buses that they need in addition.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if a new bus cannot be created. Then nothing has changed.
     fn replace_definitions(&self, definitions: Definitions) -> Result<(), String> {
         let buses = &self.env.buses;
         // Active jobs keep the definitions that they began with. A job that is being created may
         // still begin with a definition that is loaded now.
-        let (loaded, in_use) = (self.env.definitions.current(), self.env.routes.definitions());
-        let used = definitions.values().chain(loaded.values()).chain(&in_use);
-        let mut served_by_bus = queues_by_bus(buses, &definitions, used);
+        let loaded_definitions = self.env.definitions.current();
+        let active_definitions = self.env.routes.definitions();
+        let used_definitions =
+            definitions.values().chain(loaded_definitions.values()).chain(&active_definitions);
+        let mut served_by_bus = queues_by_bus(buses, &definitions, used_definitions);
         let started_buses: Vec<_> = buses
             .all()
             .into_iter()
             .map(|(key, mailbox)| (mailbox, served_by_bus.remove(&key).unwrap_or_default()))
             .collect();
         let mut factories = Vec::new();
-        // Only active jobs can need a bus that the settings do not have. The start has reported it.
+        // Only an active job can need a bus that the settings do not have. The start has reported
+        // it.
         let is_known = |key: &BusKey| buses.kind(key).is_some();
         for (key, served) in served_by_bus.into_iter().filter(|(key, _)| is_known(key)) {
             let factory = self.env.bus_starter.load_factory(&key, served, true);
@@ -141,8 +162,8 @@ impl Supervisor {
             .journal
             .send(JournalInput::CreateStatusTables(definitions.values().cloned().collect()));
         self.env.definitions.replace(definitions);
-        // The new buses deliver calls only now, when their workflows are loaded and the buses are
-        // registered.
+        // The gates open only now, because a call may be delivered only after its workflow is
+        // loaded and its bus is registered.
         drop(gates);
         for (mailbox, served) in started_buses {
             mailbox.send(BusInput::Serve(served));

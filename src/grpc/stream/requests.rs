@@ -1,4 +1,5 @@
-//! Handles the requests of a worker on its stream: credit, replies, lease extensions and nacks.
+//! Handles the requests of a worker on its stream: credit, replies, extensions of leases, and
+//! nacks.
 
 use super::WorkerStream;
 use crate::conversions::{LEASE_BOUNDS, parse_delay, parse_kind};
@@ -19,7 +20,8 @@ use daemon::api::query::ReplyType;
 use futures_util::FutureExt;
 
 impl WorkerStream {
-    /// Handles a request. A returned problem ends the stream.
+    /// Handles a request. `permit` covers the bytes of the request. Returns the problem with which
+    /// the stream ends, if the request breaks the protocol.
     pub(super) fn handle_request(
         &mut self,
         request: Say,
@@ -49,12 +51,12 @@ impl WorkerStream {
 
     /// Reports to the worker why its request is rejected.
     fn reject(&mut self, receipt: String, problem: &Problem) {
-        // The report waits in memory until the worker reads it, so it must not hold a huge text.
+        // The report waits in memory until the worker reads it, so a huge receipt is left out.
         let receipt = if receipt.len() > RECEIPT_BYTES_MAX { String::new() } else { receipt };
         self.enqueue(ToWorkerMessage::Taken(rejection(receipt, problem)));
     }
 
-    /// Commits a reply. Progress extends the lease; other replies settle the message.
+    /// Commits a reply. Progress extends the lease, and other replies settle the message.
     fn handle_reply(&mut self, request: ReplyRequest, permit: Option<budget::Permit>) {
         let ReplyRequest { receipt: receipt_text, kind, body } = request;
         let parsed = parse_kind(kind)
@@ -91,7 +93,7 @@ impl WorkerStream {
                             changed: true,
                             ..Taken::default()
                         });
-                        StreamAction::Extended(receipt, receipt_text, confirmation)
+                        StreamAction::Extended { receipt, receipt_text, confirmation }
                     }
                     outcome => action_after_commit(receipt_text, outcome, message),
                 }
@@ -123,7 +125,7 @@ impl WorkerStream {
                             receipt: receipt_text.clone(),
                             until: Some(lease_end(end)),
                         });
-                        StreamAction::Extended(receipt, receipt_text, confirmation)
+                        StreamAction::Extended { receipt, receipt_text, confirmation }
                     }
                     Err(problem) => action_without_lease(receipt, receipt_text, None, &problem),
                 }
@@ -132,7 +134,7 @@ impl WorkerStream {
         );
     }
 
-    /// Returns a message to its queue, or rejects it.
+    /// Returns a message to its queue, or makes its attempt fail.
     fn handle_nack(&mut self, request: NackRequest) {
         let parsed =
             parse_delay(&request).and_then(|delay| Ok((delay, Receipt::parse(&request.receipt)?)));
@@ -163,10 +165,10 @@ impl WorkerStream {
     /// Rejects a request that was too large. Other events are ignored here.
     pub(super) fn handle_incoming_event(&mut self, event: IncomingEvent) {
         let IncomingEvent::TooLarge(bytes, receipt) = event else { return };
-        let max = self.api.settings.http.body_bytes_max;
+        let bytes_max = self.api.settings.http.body_bytes_max;
         let problem = Problem::too_large(format!(
-            "the message has {bytes} bytes, more than {max} (setting http.body_bytes_max): say \
-             that the attempt failed, or give a smaller result"
+            "the message has {bytes} bytes, more than {bytes_max} (setting http.body_bytes_max): \
+             say that the attempt failed, or give a smaller result"
         ));
         self.reject(receipt.unwrap_or_default(), &problem);
     }

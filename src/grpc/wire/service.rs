@@ -19,30 +19,34 @@ pub mod workers_server {
             >
             + std::marker::Send
             + 'static;
-        /// One stream is one worker. It says Hello, then Want; it is given as many messages as it wants, and says on the same
-        /// stream what becomes of each. When the stream ends, whatever the worker still has goes back to its queue at once.
-        /// Replies to what it had count all the same: by Reply, or on the next stream.
+        /// Opens the stream of one worker. The worker sends Hello, then Want. It receives as many messages as
+        /// it wants, and settles them on the same stream. When the stream ends, the messages that are not
+        /// settled return to their queues at once. The worker may still reply to them, with Reply or on its
+        /// next stream.
         async fn work(
             &self,
             request: tonic::Request<tonic::Streaming<super::FromWorker>>,
         ) -> std::result::Result<tonic::Response<Self::WorkStream>, tonic::Status>;
-        /// Takes messages of a queue, as soon as there is one: for clients without streams. Their leases end by time alone.
+        /// Receives messages of a queue, and waits until there is one (long poll). This is for clients
+        /// without streams. The leases end only by time.
         async fn receive(
             &self,
             request: tonic::Request<super::ReceiveRequest>,
         ) -> std::result::Result<tonic::Response<super::ReceiveAnswer>, tonic::Status>;
-        /// Sends the reply to a message; answered once it is committed. UNAVAILABLE: it was not; send it again.
+        /// Sends the reply to a message. The answer follows after the commit. UNAVAILABLE means that the
+        /// reply was not committed: send it again.
         async fn reply(
             &self,
             request: tonic::Request<super::ReplyRequest>,
         ) -> std::result::Result<tonic::Response<super::Taken>, tonic::Status>;
-        /// Lengthens the lease of a message, or takes up again one that has ended. FAILED_PRECONDITION: the attempt is over,
-        /// or another worker has the message; the metadata "reason" has the word of Gone.reason.
+        /// Extends the lease of a message, or renews one that has ended. FAILED_PRECONDITION means that the
+        /// attempt has ended, or another worker has the message. The metadata "reason" is as in Gone.reason.
         async fn extend(
             &self,
             request: tonic::Request<super::ExtendRequest>,
         ) -> std::result::Result<tonic::Response<super::Lease>, tonic::Status>;
-        /// Refuses a message: its attempt fails, or it goes back to its queue. FAILED_PRECONDITION: as for Extend.
+        /// Refuses a message: its attempt fails, or it returns to its queue. FAILED_PRECONDITION is as for
+        /// Extend.
         async fn nack(
             &self,
             request: tonic::Request<super::NackRequest>,

@@ -1,5 +1,5 @@
-//! Bulk requests, as each job handles them: to dispatch the steps that wait on a queue again, to
-//! count waiting steps, and to report since when they wait.
+//! Handles bulk requests for one job: dispatches again the steps that wait on a queue, counts
+//! waiting steps, and reports since when they wait.
 
 use super::JobActor;
 use crate::actors::bulk_requests::{BulkRedispatch, OldestWaits, QueueScan, WaitingStep};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl JobActor {
-    /// Counts the steps that wait for a reply, and records when each was first seen waiting. Steps
-    /// that call a workflow do not count: the message of a call is acknowledged when its job is
-    /// created, long before the reply.
+    /// Records which steps wait for a reply, and counts those on the bus of the scan that have
+    /// waited long enough. Steps that call a workflow are not counted: the message of a call is
+    /// acknowledged when its job is created, long before the reply.
     pub(super) fn count_waiting(&mut self, scan: &QueueScan) {
         let Some(job) = self.lifecycle.job() else { return };
-        // Steps on all buses are recorded, not only those on the bus of the scan, because
-        // `record_waiting` forgets all others.
+        // The steps on all buses are recorded, not only those on the bus of the scan, because
+        // `record_waiting` forgets every step that it is not given.
         self.waiting_since
             .record_waiting(job.confirmed_steps().map(|step| job.step(step).dispatch));
         let has_waited = |step: &StepIndex| {
@@ -30,7 +30,7 @@ impl JobActor {
         scan.add_steps(queues);
     }
 
-    /// Reports the steps that wait for replies, and since when.
+    /// Adds the steps that wait for replies to the report, each with the start of its attempt.
     pub(super) fn report_waits(&self, waits: &OldestWaits) {
         let Some(job) = self.job() else { return };
         for index in job.steps_awaiting_replies() {
@@ -41,17 +41,18 @@ impl JobActor {
         }
     }
 
-    /// Dispatches the steps that wait on a queue again. `done` is dropped after the commit.
-    pub(super) fn redispatch(&mut self, bulk: &BulkRedispatch, done: &Arc<CompletionLatch>) {
+    /// Dispatches again the steps that wait on a queue, unless it is a dry run. Each operation
+    /// holds a clone of `latch` until its commit.
+    pub(super) fn redispatch(&mut self, bulk: &BulkRedispatch, latch: &Arc<CompletionLatch>) {
         let Some(job) = self.job() else { return };
         let is_selected = |dispatch: u64| {
             bulk.min_wait.is_none_or(|min_wait| self.waiting_since.has_waited(dispatch, min_wait))
         };
-        let selected = self
+        let selected_steps = self
             .confirmed_steps_in_queue(&bulk.queue)
             .filter(|step| is_selected(job.step(*step).dispatch));
         let names: Vec<String> =
-            selected.map(|step| job.graph().step(step).name.to_string()).collect();
+            selected_steps.map(|step| job.graph().step(step).name.to_string()).collect();
         bulk.step_count.fetch_add(names.len(), Ordering::Relaxed);
         bulk.job_count.fetch_add(usize::from(!names.is_empty()), Ordering::Relaxed);
         if bulk.is_dry_run {
@@ -65,7 +66,7 @@ impl JobActor {
             };
             self.handle_engine_input(
                 Input::from_request(request),
-                vec![Outgoing::ReleaseLatch(done.clone())],
+                vec![Outgoing::ReleaseLatch(latch.clone())],
             );
         }
     }

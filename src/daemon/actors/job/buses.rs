@@ -1,5 +1,5 @@
-//! The buses of a job's steps: whether replies can be unread on them, which messages they have
-//! confirmed, and what happens if a queue is missing.
+//! The buses of a job's steps: whether replies on them may be unread, which messages they have
+//! confirmed, and what follows if a queue is missing.
 
 use super::{JobActor, JobEnv};
 use crate::actors::completion_latch::CompletionLatch;
@@ -9,8 +9,8 @@ use engine::{Input, StepIndex, UnreadReplies};
 use std::sync::Arc;
 
 impl JobActor {
-    /// Returns the steps whose timeouts are suspended, each with a time. For attempts that began
-    /// before that time, the reply may be unread in the reply queue of the bus, or the message may
+    /// Returns the steps whose timeouts are suspended, each with a time. If the attempt began
+    /// before that time, its reply may be unread in the reply queue of the bus, or its message may
     /// be unsent because the disk was full.
     pub(super) fn unread_replies(&self) -> UnreadReplies {
         let Some(job) = self.job() else { return UnreadReplies::new() };
@@ -19,16 +19,16 @@ impl JobActor {
             let step = job.graph().step(index);
             let bus = buses.bus_of_step(job.definition(), step);
             let unread_before = health.replies_unread_before(&bus, buses.replies_first(&bus.name));
-            // A message that was to be sent since the bus disconnected is unsent, so it has no
-            // reply.
+            // The bus has not sent the message of an attempt that began after it disconnected. So
+            // there is no reply to it, and the attempt can time out.
             let disconnected_since = job
                 .step(index)
                 .is_waiting_for_start()
                 .then(|| health.disconnected_since(&bus))
                 .flatten();
-            let before =
+            let cutoff =
                 disconnected_since.or(unread_before).max(health.unsent_before(*unsent_grace));
-            before.map(|time| self.clock.convert(time))
+            cutoff.map(|time| self.clock.convert(time))
         };
         job.graph()
             .indices()
@@ -39,14 +39,14 @@ impl JobActor {
             .collect()
     }
 
-    /// Dispatches the steps whose messages were in the missing queue again. `done` is dropped after
-    /// the commit.
-    pub(super) fn handle_queue_missing(&mut self, queue: &Address, done: Arc<CompletionLatch>) {
+    /// Dispatches again the steps whose messages were in the missing queue. `latch` is dropped
+    /// after the commit.
+    pub(super) fn handle_queue_missing(&mut self, queue: &Address, latch: Arc<CompletionLatch>) {
         let steps: Vec<StepIndex> = self.confirmed_steps_in_queue(queue).collect();
         if !steps.is_empty() {
             self.handle_engine_input(
                 Input::QueueMissing(steps),
-                vec![Outgoing::ReleaseLatch(done)],
+                vec![Outgoing::ReleaseLatch(latch)],
             );
         }
     }

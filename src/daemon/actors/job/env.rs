@@ -38,9 +38,9 @@ pub(in crate::actors) struct JobEnv {
     /// The sampling ratio of traces: the fraction of root jobs whose traces are exported; `None`:
     /// none are.
     pub(super) sampling_ratio: Option<f64>,
-    /// How long timeouts are suspended after the disk was full, so that messages that could not be
-    /// sent meanwhile are sent and answered first. It is the same on every bus, because a full disk
-    /// stops the messages of all buses.
+    /// How long timeouts are suspended after the disk was full, so that the delayed messages are
+    /// sent and answered first. It is the same on every bus, because a full disk stops the messages
+    /// of all buses.
     pub(super) unsent_grace: Duration,
     pub(super) metrics: Metrics,
     pub(super) rates: Arc<JobRates>,

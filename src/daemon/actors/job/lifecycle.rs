@@ -10,16 +10,17 @@ pub(super) enum Lifecycle {
     Starting(JobStart),
     /// The job runs.
     Running(Job),
-    /// The job panicked, and is being rebuilt from the journal. Until then inputs are stashed.
+    /// The job panicked, and is being rebuilt from the journal. Meanwhile inputs are stashed.
     Broken { stash: Vec<JobInput> },
-    /// Nothing is left to do. The actor asked to stop when it had handled `requested_at` inputs. An
-    /// input that arrives before it is stopped can resume the job.
-    Stopping { job: Job, requested_at: u64 },
-    /// There is no job: its creation panicked, or it was stopped.
+    /// Nothing is left to do. The actor asked to be stopped when it had handled `inputs_at_request`
+    /// inputs. An input that arrives before it is stopped can resume the job.
+    Stopping { job: Job, inputs_at_request: u64 },
+    /// There is no job: its creation panicked, or the actor was stopped.
     Stopped,
 }
 
 impl Lifecycle {
+    /// Returns the job; `None`: there is none in this state.
     pub(super) fn job(&self) -> Option<&Job> {
         match self {
             Lifecycle::Running(job) | Lifecycle::Stopping { job, .. } => Some(job),
@@ -34,13 +35,13 @@ impl Lifecycle {
         }
     }
 
-    /// Returns whether the actor must ask to stop: nothing is left to do, and it has not asked
-    /// since the last input.
+    /// Returns whether the actor must ask to be stopped: nothing is left to do, and it has not
+    /// asked since the last input.
     pub(super) fn must_request_stop(&self, inputs_handled: u64) -> bool {
         match self {
             Lifecycle::Running(job) => job.is_closed(),
-            Lifecycle::Stopping { job, requested_at } => {
-                job.is_closed() && *requested_at != inputs_handled
+            Lifecycle::Stopping { job, inputs_at_request } => {
+                job.is_closed() && *inputs_at_request != inputs_handled
             }
             Lifecycle::Starting(_) | Lifecycle::Broken { .. } | Lifecycle::Stopped => false,
         }
@@ -50,7 +51,7 @@ impl Lifecycle {
     pub(super) fn begin_stop(&mut self, inputs_handled: u64) -> bool {
         match std::mem::replace(self, Lifecycle::Stopped) {
             Lifecycle::Running(job) | Lifecycle::Stopping { job, .. } => {
-                *self = Lifecycle::Stopping { job, requested_at: inputs_handled };
+                *self = Lifecycle::Stopping { job, inputs_at_request: inputs_handled };
                 true
             }
             state @ (Lifecycle::Starting(_) | Lifecycle::Broken { .. } | Lifecycle::Stopped) => {

@@ -1,4 +1,4 @@
-//! The notifications of a decision: for subscribers, the webhook and traces.
+//! Builds the notifications of a decision, for the subscribers of events, the webhook and traces.
 
 use super::JobActor;
 use crate::actors::inputs::Outgoing;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 impl JobActor {
     /// Returns the notifications of a decision that are sent after its commit, and the notice for
-    /// the webhook, which is committed with the decision. Without subscribers and a webhook, no
-    /// events are built.
+    /// the webhook, which is committed with the decision; `None`: it needs no notice. Events are
+    /// built only if there is a subscriber or a notice.
     pub(super) fn notifications(&self, recorded: &Recorded) -> (Vec<Outgoing>, Option<Notice>) {
         let Some(job) = self.job() else { return (Vec::new(), None) };
         let (env, send_trace) = (&self.env, self.trace_of_end(job, recorded));
@@ -44,6 +44,7 @@ impl JobActor {
         if self.parent.is_some() || !job.origin().is_sampled(sampling_ratio) {
             return None;
         }
+        // `first` is the number of entries before the decision, and entries are numbered from 1.
         let mut entries = (recorded.first + 1..).zip(&recorded.entries);
         let is_end = |entry: &Entry| entry.job_state().is_some_and(JobState::is_ended);
         let (entry, _) = entries.find(|(_, entry)| is_end(entry))?;
@@ -51,11 +52,11 @@ impl JobActor {
         Some(Outgoing::SendTrace(EndedJob { id, created, entry, at }))
     }
 
-    /// Returns the notification that the counts of the job's child jobs have changed; `None`: they
-    /// have not, or nobody subscribes to them.
+    /// Returns the notification that the counts of the job's child jobs may have changed; `None`:
+    /// they have not, or they have no subscriber.
     pub(super) fn child_counts_update(&self, recorded: &Recorded) -> Option<Outgoing> {
-        let is_changed = recorded.entries.iter().any(|entry| matches!(entry, Entry::FanOut(..)));
-        (is_changed && self.env.event_hub.has_counting_subscribers(self.id))
+        let has_changed = recorded.entries.iter().any(|entry| matches!(entry, Entry::FanOut(..)));
+        (has_changed && self.env.event_hub.has_counting_subscribers(self.id))
             .then(|| Outgoing::ChildCountsChanged(self.id))
     }
 }

@@ -11,6 +11,9 @@ use engine::{
 /// Nanoseconds in a millisecond.
 const MILLISECOND_NS: i64 = 1_000_000;
 
+/// Nanoseconds in a second.
+const SECOND_NS: f64 = 1e9;
+
 impl JobActor {
     /// Updates the gauge of jobs by state.
     pub(super) fn update_state_gauge(&mut self) {
@@ -18,7 +21,8 @@ impl JobActor {
         self.set_counted_state(Some(job.state()).filter(|state| !state.is_ended()));
     }
 
-    /// Moves the job to the gauge of another state; `None`: the job is no longer counted.
+    /// Counts the job under this state, and no longer under the last one; `None`: it is not counted
+    /// any more.
     pub(super) fn set_counted_state(&mut self, state: Option<JobState>) {
         let Some(job) = self.job() else { return };
         if state == self.counted_state {
@@ -44,13 +48,13 @@ impl JobActor {
         self.counted_state = state;
     }
 
-    /// Returns the update of the number of steps that are done; `None`: it has not changed since
-    /// the last update.
+    /// Counts the steps that are done. Returns the update for readers of the route table; `None`:
+    /// the number has not changed since the last call.
     pub(super) fn steps_done_update(&mut self) -> Option<Outgoing> {
         let job = self.job()?;
         let count = count_steps_done(job);
-        let is_changed = self.steps_reported.replace(count) != Some(count);
-        is_changed.then(|| Outgoing::StepsDone(self.steps_done.clone(), count))
+        let has_changed = self.steps_reported.replace(count) != Some(count);
+        has_changed.then(|| Outgoing::StepsDone(self.steps_done.clone(), count))
     }
 
     /// Counts and logs the entries of a decision.
@@ -100,8 +104,10 @@ impl JobActor {
             | JobEntry::Rerun { .. } => {
                 let is_reopened =
                     matches!(entry, JobEntry::Retried { .. } | JobEntry::Rerun { .. });
-                if let Some((ended, state)) = self.previous_end.filter(|_| is_root && is_reopened) {
-                    self.env.rates.revoke_end(workflow, ended, state);
+                if let Some((ended_at, end_state)) =
+                    self.previous_end.filter(|_| is_root && is_reopened)
+                {
+                    self.env.rates.revoke_end(workflow, ended_at, end_state);
                 }
                 tracing::debug!(job = %self.id, state = job.state().as_str(), "job state changed");
             }
@@ -231,7 +237,7 @@ impl JobActor {
         let elapsed_ns = run.started.map_or(0, |started| now.0 - started.0);
         let labels = [workflow, metrics.series.step_label(workflow, name)];
         metrics.replied.with_label_values(&labels).inc();
-        metrics.step_duration.with_label_values(&labels).observe(elapsed_ns as f64 / 1e9);
+        metrics.step_duration.with_label_values(&labels).observe(elapsed_ns as f64 / SECOND_NS);
         tracing::debug!(
             job = %self.id,
             step = name,
@@ -256,7 +262,10 @@ impl JobActor {
         }
         self.env.rates.record_ended(workflow, now, job.state(), elapsed_ns);
         metrics.jobs_ended.with_label_values(&[workflow, state]).inc();
-        metrics.job_duration.with_label_values(&[workflow, state]).observe(elapsed_ns as f64 / 1e9);
+        metrics
+            .job_duration
+            .with_label_values(&[workflow, state])
+            .observe(elapsed_ns as f64 / SECOND_NS);
         tracing::info!(
             job = %self.id,
             workflow,

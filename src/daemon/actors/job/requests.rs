@@ -1,4 +1,4 @@
-//! Requests of clients, and calls.
+//! Handles the requests of clients for one job, and calls of its workflow under the job's id.
 
 use super::{JobActor, PendingOperation};
 use crate::actors::call::Call;
@@ -38,20 +38,23 @@ impl JobActor {
             Some((Some(caller), ack)) if !job.is_caller_waiting(&caller) => {
                 self.handle_engine_input(Input::CallerJoined(caller), vec![Outgoing::Ack(ack)])
             }
-            // The caller waits already, but the commit of its first message may not be done yet.
+            // The call needs no reply, or its caller waits already. What it relies on may not be
+            // committed yet.
             Some((_, ack)) => self.send_after_commit(vec![Outgoing::Ack(ack)]),
         }
     }
 
-    /// Verifies whether a step of the job has sent the call, and sends the call back to the router.
+    /// Checks whether a step of the job has sent the call, as it claims, and returns the call to
+    /// the router.
     pub(super) fn verify_call(&self, call: Call) {
         let Some(job) = self.job() else { return };
         self.env.router.send(RouterInput::CallVerified(call.verified_by(job)));
     }
 
+    /// Cancels the job for a client. If it has ended, the response is its state.
     pub(super) fn handle_cancel(
         &mut self,
-        by: Option<Arc<str>>,
+        principal: Option<Arc<str>>,
         response: ResponseSender<OperationResponse>,
     ) {
         let Some(job) = self.job() else { return };
@@ -63,12 +66,13 @@ impl JobActor {
         } else {
             let operation = Operation::Cancel { reason: CANCEL_REASON.into() };
             self.handle_operation(
-                OperationRequest { operation, reason: None, principal: by },
+                OperationRequest { operation, reason: None, principal },
                 response,
             );
         }
     }
 
+    /// Has the journal erase the job for a client, or refuses that.
     pub(super) fn handle_erase(&mut self, response: ResponseSender<Erased>) {
         let Some(job) = self.job() else { return };
         let state = job.state();
@@ -77,25 +81,26 @@ impl JobActor {
         } else if self.parent.is_some() {
             RequestError::ended_child_job(self.id)
         } else {
-            // The job has failed, and its actor waits for late replies. The journal deletes the job
-            // and has the actor stopped.
+            // The job has failed, and its actor still waits for late replies. The journal deletes
+            // the job, and has the router stop the actor.
             return self.env.journal.send(JournalInput::Erase(self.number, response));
         };
         Outgoing::Respond(ClientResponse::Erase(response, Err(refusal))).send(&self.env.outbox);
     }
 
+    /// Lets the engine decide about an operation of a client, or refuses it.
     pub(super) fn handle_operation(
         &mut self,
         request: OperationRequest,
         response: ResponseSender<OperationResponse>,
     ) {
-        let operation = &request.operation;
         let Some(job) = self.job() else { return };
+        let operation = &request.operation;
         if let Some(error) = job.check_operation(operation, &self.env.limits) {
             let refusal = ClientResponse::Operation(response, Err(error.into()));
             return Outgoing::Respond(refusal).send(&self.env.outbox);
         }
-        // An operation with a reason or a principal has an entry, and is logged with that.
+        // An operation with a reason or a principal is recorded in an entry, and logged with it.
         if request.reason.is_none() && request.principal.is_none() {
             tracing::info!(job = %self.id, operation = operation.as_str(), "asked for by a client");
         }

@@ -1,4 +1,4 @@
-//! The request to start a job actor.
+//! The request to start a job actor, which the router makes.
 
 use crate::actors::inputs::Outgoing;
 use crate::actors::memory::{job_bytes, new_job_bytes};
@@ -60,7 +60,8 @@ impl JobStart {
         }
     }
 
-    /// Returns the step and item of the parent that the job was started for.
+    /// Returns the step and item of the parent that the job was started for; `None`: it is a root
+    /// job.
     pub fn parent_item(&self) -> Option<ParentItem> {
         match self {
             JobStart::New { origin, .. } => origin.parent,

@@ -1,5 +1,5 @@
-//! The start of a job actor: with a new job, or with one from the journal; and the restart of its
-//! job after a panic.
+//! Starts the job of an actor: a new one, or one from the journal. After a panic, resumes the job
+//! that was rebuilt.
 
 use super::JobActor;
 use super::lifecycle::Lifecycle;
@@ -34,8 +34,9 @@ impl JobActor {
         }
     }
 
-    /// Handles a panic during the creation of the job, which is not in the journal. A parent or a
-    /// caller is notified. The response to a client is dropped, which it takes for a failure.
+    /// Handles a panic during the creation of the job, which is not in the journal. The parent or
+    /// the sender of the call is notified. The sender of the response to a client is dropped, and
+    /// the client gets an error.
     fn handle_creation_panic(
         &self,
         origin: &Origin,
@@ -51,8 +52,8 @@ impl JobActor {
             Outgoing::NotifyParent(parent, ChildEnd { child: self.id, round: ANY_ROUND, outcome })
                 .send(&self.env.outbox);
         }
-        for outgoing in outgoing {
-            if let Outgoing::Ack(ack) = outgoing {
+        for effect in outgoing {
+            if let Outgoing::Ack(ack) = effect {
                 let refusal = CallRefusal {
                     kind: "creation_panicked",
                     reason: "the creation of the job panicked".to_owned(),
@@ -68,14 +69,15 @@ impl JobActor {
         }
     }
 
-    /// Resumes the job after it was rebuilt, and handles the inputs that were stashed meanwhile.
+    /// Resumes the job after it was rebuilt, and handles the inputs that were stashed meanwhile. If
+    /// `abandon` has a reason, the job fails first.
     pub(super) fn handle_rebuilt(
         &mut self,
         mut recovered: RecoveredJob,
         abandon: Option<Arc<str>>,
         stash: Vec<JobInput>,
     ) {
-        let parent_item =
+        let ended_child_of =
             recovered.job.origin().parent.filter(|_| recovered.job.state().is_ended());
         let confirmed_steps = confirmed_in_stash(&stash, &recovered.job);
         recovered.effects.retain(|effect| match effect {
@@ -88,9 +90,9 @@ impl JobActor {
         self.resume(recovered.job, recovered.effects);
         match abandon {
             Some(reason) => {
-                // The order of the parent made the job panic, and is not handled: the parent is
-                // notified that the child job failed.
-                if let Some(parent_item) = parent_item
+                // The missed orders of the parent are not handled, because one of them may cause
+                // the panics. The parent is notified that the child job failed.
+                if let Some(parent_item) = ended_child_of
                     && !recovered.missed_orders.is_empty()
                 {
                     let end = ChildEnd {
@@ -115,7 +117,7 @@ impl JobActor {
     }
 
     /// Resumes a job from the journal. Its effects are sent at once, because their entries are
-    /// committed.
+    /// already committed.
     fn resume(&mut self, job: Job, effects: Vec<Effect>) {
         self.lifecycle = Lifecycle::Running(job);
         self.update_state_gauge();

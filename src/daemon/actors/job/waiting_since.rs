@@ -1,11 +1,12 @@
-//! When the steps of a job were first seen waiting for replies. Each scan of the waiting steps
-//! records it: only a message whose step has waited for a while can be lost.
+//! Records when the steps of a job were first seen waiting for replies. The detection of lost
+//! messages needs that: it only counts steps that have waited for its whole observation time.
 
 use base::clock;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// When each dispatch was first seen waiting, by the number of its entry.
+/// When each dispatch was first seen waiting by a scan. A dispatch is identified by the number of
+/// its entry.
 #[derive(Default)]
 pub(super) struct WaitingSince(Vec<(u64, Instant)>);
 
@@ -17,10 +18,10 @@ impl WaitingSince {
             dispatches.map(|dispatch| (dispatch, self.find(dispatch).unwrap_or(now))).collect();
     }
 
-    /// Returns whether a dispatch has been seen waiting for at least `span`.
-    pub(super) fn has_waited(&self, dispatch: u64, span: Duration) -> bool {
+    /// Returns whether a dispatch has been seen waiting for at least `min_wait`.
+    pub(super) fn has_waited(&self, dispatch: u64, min_wait: Duration) -> bool {
         let now = clock::timer_now();
-        self.find(dispatch).is_some_and(|since| now.saturating_duration_since(since) >= span)
+        self.find(dispatch).is_some_and(|since| now.saturating_duration_since(since) >= min_wait)
     }
 
     /// Restores the times that were recorded before the job was passivated.

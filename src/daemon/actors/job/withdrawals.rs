@@ -7,45 +7,60 @@ use bus::AttemptEnd;
 use bus::Withdrawal;
 use engine::{Entry, Job, JobEntry, Recorded, StepEntry, StepIndex, StepState};
 
+/// An attempt that a decision has ended.
+struct EndedAttempt {
+    step: StepIndex,
+    /// The number of the attempt.
+    attempt: u32,
+    end: AttemptEnd,
+}
+
 impl JobActor {
-    /// Returns the withdrawals of the messages whose attempts have ended by a decision.
+    /// Returns the withdrawals of the messages whose attempts a decision has ended.
     pub(super) fn withdrawals(&self, recorded: &Recorded) -> Vec<Outgoing> {
         let Some(job) = self.job() else { return Vec::new() };
-        let mut ended: Vec<(StepIndex, u32, AttemptEnd)> = Vec::new();
+        let current_attempt =
+            |step: StepIndex, end| EndedAttempt { step, attempt: job.step(step).attempt, end };
+        let mut ended_attempts: Vec<EndedAttempt> = Vec::new();
         for entry in &recorded.entries {
             match entry {
                 Entry::Step(step, StepEntry::AttemptFailed { attempt, .. }) => {
-                    ended.push((*step, *attempt, AttemptEnd::Failed));
+                    ended_attempts.push(EndedAttempt {
+                        step: *step,
+                        attempt: *attempt,
+                        end: AttemptEnd::Failed,
+                    });
                 }
                 Entry::Step(step, StepEntry::Failed(_)) => {
-                    ended.push((*step, job.step(*step).attempt, AttemptEnd::Failed));
+                    ended_attempts.push(current_attempt(*step, AttemptEnd::Failed));
                 }
                 Entry::Step(step, StepEntry::Cancelled) => {
-                    ended.push((*step, job.step(*step).attempt, AttemptEnd::Cancelled));
+                    ended_attempts.push(current_attempt(*step, AttemptEnd::Cancelled));
                 }
                 Entry::Step(step, StepEntry::Completed(_)) => {
-                    ended.push((*step, job.step(*step).attempt, AttemptEnd::Answered));
+                    ended_attempts.push(current_attempt(*step, AttemptEnd::Answered));
                 }
-                // The attempts of a failed job continue, unless its deadline has cancelled the
-                // steps.
+                // The active attempts of a failed job continue, except those that its deadline has
+                // cancelled.
                 Entry::Job(JobEntry::Cancelled { .. } | JobEntry::Failed { .. }) => {
                     let is_cancelled = |step: &StepIndex| {
                         job.step(*step).has_active_attempt()
                             && job.step_state(*step) == StepState::Cancelled
                     };
-                    let cancelled = job.graph().indices().filter(is_cancelled);
-                    let attempt = |step: StepIndex| job.step(step).attempt;
-                    ended
-                        .extend(cancelled.map(|step| (step, attempt(step), AttemptEnd::Cancelled)));
+                    let cancelled_steps = job.graph().indices().filter(is_cancelled);
+                    ended_attempts.extend(
+                        cancelled_steps.map(|step| current_attempt(step, AttemptEnd::Cancelled)),
+                    );
                 }
                 // A rerun starts the active steps of a failed job again, with new attempts.
                 Entry::Job(JobEntry::Rerun { .. }) => {
-                    let undone = |step: StepIndex| (step, job.step(step).attempts_undone());
-                    let undone =
-                        job.graph().indices().map(undone).filter(|(_, attempt)| *attempt > 0);
-                    ended.extend(
-                        undone.map(|(step, attempt)| (step, attempt, AttemptEnd::Cancelled)),
-                    );
+                    let last_undone = |step: StepIndex| EndedAttempt {
+                        step,
+                        attempt: job.step(step).attempts_undone(),
+                        end: AttemptEnd::Cancelled,
+                    };
+                    let undone_attempts = job.graph().indices().map(last_undone);
+                    ended_attempts.extend(undone_attempts.filter(|undone| undone.attempt > 0));
                 }
                 Entry::Step(..) | Entry::Job(_) | Entry::FanOut(..) | Entry::Caller(_) => {}
             }
@@ -54,26 +69,26 @@ impl JobActor {
             .entries
             .iter()
             .any(|entry| matches!(entry, Entry::Job(JobEntry::Asked { .. })));
-        ended
-            .into_iter()
-            .filter_map(|(step, attempt, end)| {
-                self.withdrawal(job, (step, attempt, end), is_by_operation)
-            })
+        ended_attempts
+            .iter()
+            .filter_map(|ended| self.withdrawal(job, ended, is_by_operation))
             .collect()
     }
 
-    /// Returns the withdrawal of the message of an attempt, if its bus supports that.
+    /// Returns the withdrawal of the message of an attempt; `None`: the message needs none, or its
+    /// bus does not support it. `is_by_operation`: an operation has ended the attempt.
     fn withdrawal(
         &self,
         job: &Job,
-        (index, attempt, end): (StepIndex, u32, AttemptEnd),
+        ended: &EndedAttempt,
         is_by_operation: bool,
     ) -> Option<Outgoing> {
+        let EndedAttempt { step: index, attempt, end } = *ended;
         let step = job.graph().step(index);
         let address = step.has_queue().then(|| self.env.buses.address(job.definition(), step))?;
         let kind = self.env.buses.kind(&address.bus)?;
         let must_withdraw = match kind.capabilities().withdrawal {
-            Withdrawal::Unsent => can_be_unsent(job, index, attempt, end, is_by_operation),
+            Withdrawal::Unsent => can_be_unsent(job, ended, is_by_operation),
             Withdrawal::Abandoned => end != AttemptEnd::Answered,
             Withdrawal::All => true,
         };
@@ -81,18 +96,12 @@ impl JobActor {
     }
 }
 
-/// Returns whether the message of an attempt can be unsent, as far as the job knows.
+/// Returns whether the message of an attempt may be unsent, as far as the job knows.
 /// `is_by_operation`: an operation has ended the attempt.
-fn can_be_unsent(
-    job: &Job,
-    step: StepIndex,
-    attempt: u32,
-    end: AttemptEnd,
-    is_by_operation: bool,
-) -> bool {
-    let run = job.step(step);
+fn can_be_unsent(job: &Job, ended: &EndedAttempt, is_by_operation: bool) -> bool {
+    let run = job.step(ended.step);
     // The reply to a first attempt shows that its message was sent, unless an operator gave the
     // reply.
-    let has_reply = end == AttemptEnd::Answered && attempt == 1 && !is_by_operation;
-    !has_reply && (run.attempt != attempt || !run.confirmed)
+    let has_reply = ended.end == AttemptEnd::Answered && ended.attempt == 1 && !is_by_operation;
+    !has_reply && (run.attempt != ended.attempt || !run.confirmed)
 }

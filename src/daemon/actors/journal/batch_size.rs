@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-/// The target duration of a batch. Other inputs wait for one batch at most.
+/// The target duration of a batch. Other inputs wait for at most one batch.
 const BATCH_DURATION: Duration = Duration::from_millis(40);
 
 /// The size of the first batch, in rows. It measures how fast the disk is.
-const ROWS_FIRST: u32 = 500;
+const FIRST_BATCH_ROWS: u32 = 500;
 
-/// The smallest batch, in rows. In a smaller one, the commit would cost more than the rows.
+/// The smallest batch, in rows. In a smaller one, the commit would cost more than the deletion of
+/// the rows.
 const ROWS_MIN: u32 = 50;
 
 /// The largest batch, in rows.
@@ -22,13 +23,15 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Adapts the size of the next batch to the duration of the last one.
 pub(super) struct BatchSizer {
+    /// The size of the next batch.
     rows: u32,
+    /// The pause before the next batch.
     pause: Duration,
 }
 
 impl BatchSizer {
     pub(super) fn new() -> BatchSizer {
-        BatchSizer { rows: ROWS_FIRST, pause: PAUSE_MIN }
+        BatchSizer { rows: FIRST_BATCH_ROWS, pause: PAUSE_MIN }
     }
 
     /// Returns the size of the next batch, in rows.
@@ -42,9 +45,10 @@ impl BatchSizer {
         self.pause
     }
 
-    /// Records that a batch of `rows` rows took `duration`.
+    /// Records that a batch deleted `rows` rows in `duration`. The size of the next batch shrinks
+    /// at once if the batch was slow, and at most doubles if it was fast.
     pub(super) fn record(&mut self, rows: usize, duration: Duration) {
-        // The lower bound only avoids a division by zero.
+        // The lower bound of a microsecond only avoids a division by zero.
         let ideal_rows =
             f64::from(self.rows) * BATCH_DURATION.as_secs_f64() / duration.as_secs_f64().max(1e-6);
         // A batch that was not full does not show that a larger one would be fast.
@@ -60,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_shrinks_at_once_at_most_doubles_and_is_followed_by_a_pause_of_the_same_length() {
+    fn batches_shrink_at_once_and_at_most_double_and_the_pause_is_as_long_as_the_last_batch() {
         let mut sizer = BatchSizer::new();
         sizer.record(500, BATCH_DURATION * 5);
         assert_eq!((sizer.rows(), sizer.pause()), (100, BATCH_DURATION * 5));

@@ -1,30 +1,31 @@
-//! Detects at a start that the wall clock may be wrong, by comparing it with the time of the newest
-//! record.
+//! Detects at a start that the wall clock may be wrong: it is far from the time of the newest
+//! record. Retention then waits, because with a wrong clock it would delete jobs too early.
 
 use base::clock;
 use engine::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Nanoseconds in a second.
+const SECOND_NS: i64 = 1_000_000_000;
+
 /// The clock is in doubt if it is behind the newest record by at least this, in nanoseconds. A
 /// smaller difference can be an ordinary correction of the clock.
-const BEHIND_MIN_NS: i64 = 120_000_000_000;
+const BEHIND_MIN_NS: i64 = 120 * SECOND_NS;
 
 /// The clock is in doubt if it is ahead of the newest record by at least this, in nanoseconds. Then
 /// either the clock is wrong, or the manager was stopped. A smaller difference needs no doubt: a
 /// wrong clock would delete jobs at most an hour early.
-const AHEAD_MIN_NS: i64 = 3_600_000_000_000;
+const AHEAD_MIN_NS: i64 = 3_600 * SECOND_NS;
 
-/// Nanoseconds in a second.
-const SECOND_NS: i64 = 1_000_000_000;
-
-/// A doubt that the clock is right. Retention waits until it is over.
+/// A doubt whether the wall clock is right. Retention waits until it is over.
 pub(super) struct ClockDoubt {
     /// When the newest record was written.
     newest_record: Timestamp,
     /// How far the clock was ahead of the newest record at the start, in nanoseconds. If negative,
     /// the clock was behind.
     ahead_ns: i64,
+    /// When the doubt began: at the start of the process.
     since: Instant,
     is_reported: bool,
 }
@@ -61,15 +62,15 @@ impl ClockDoubt {
             _ if ahead_s < 0 => tracing::warn!(
                 behind_s = -ahead_s,
                 "the clock is behind the newest record of the journal: is it wrong? Retention \
-                 waits until it has passed that, for an hour at most"
+                 waits until the clock has passed the time of that record, for an hour at most"
             ),
             // Retention would delete no job, so it does not matter whether the clock is right.
             Some(0) => {}
             jobs => tracing::warn!(
                 jobs,
                 ahead_s,
-                "the newest record of the journal is old: has the manager stood still, or is the \
-                 clock wrong? Retention would delete this many jobs now, and waits for an hour"
+                "the newest record of the journal is old: was the manager stopped for long, or is \
+                 the clock wrong? Retention would delete this many jobs now, and waits for an hour"
             ),
         }
     }
@@ -81,9 +82,9 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_far_from_the_newest_record_is_in_doubt() {
-        const MINUTE: i64 = 60_000_000_000;
-        let newest_record = Timestamp(1_000_000 * MINUTE);
-        let after = |minutes: i64| Timestamp(newest_record.0 + minutes * MINUTE);
+        const MINUTE_NS: i64 = 60 * SECOND_NS;
+        let newest_record = Timestamp(1_000_000 * MINUTE_NS);
+        let after = |minutes: i64| Timestamp(newest_record.0 + minutes * MINUTE_NS);
         for (minutes, is_in_doubt) in
             [(0, false), (59, false), (60, true), (14_400, true), (-1, false), (-2, true)]
         {

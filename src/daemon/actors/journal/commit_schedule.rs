@@ -1,10 +1,10 @@
 //! The schedule of group commits: when the next one is due.
 
 /// The journal is under load if the last commit had at least this many records. Then the next
-/// commit waits for more records: one commit of a hundred costs hardly more than one of ten.
+/// commit waits for more records, because a commit of a hundred costs hardly more than one of ten.
 const RECORDS_UNDER_LOAD: usize = 8;
 
-/// When the next commit is due.
+/// Decides when the next commit is due. The journal actor starts the timers.
 pub(super) struct CommitSchedule {
     state: State,
     /// How many records the last commit had.
@@ -22,7 +22,7 @@ enum State {
     /// The commit is due after the inputs that wait in the mailbox; under load, after
     /// `journal.linger`.
     Due,
-    /// The disk is full or another program holds the lock. The commit is retried later.
+    /// The disk is full, or another program holds the lock. A retry commits the records.
     Blocked,
     /// The journal's files are lost. There is no further commit.
     Lost,
@@ -31,7 +31,7 @@ enum State {
 /// What the commit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommitTimer {
-    /// The inputs that wait in the mailbox: their records belong to the same group commit.
+    /// The inputs that are already in the mailbox: their records belong to the same group commit.
     Mailbox,
     /// The setting `journal.linger`.
     Linger,
@@ -44,7 +44,8 @@ impl CommitSchedule {
         CommitSchedule { state: State::Idle, last_batch_records: 0, is_retry_scheduled: false }
     }
 
-    /// Requests a commit. Returns the timer that the caller must start, if any.
+    /// Requests a commit. Returns the timer that the caller must start; `None`: a timer or a retry
+    /// is scheduled already, or the journal is lost.
     pub(super) fn request(&mut self, is_urgent: bool) -> Option<CommitTimer> {
         match (self.state, is_urgent) {
             (State::Idle | State::Lagging, true) => {
@@ -73,7 +74,7 @@ impl CommitSchedule {
         matches!(self.state, State::Due | State::Lagging)
     }
 
-    /// Marks all waiting records as being committed.
+    /// Clears the schedule, because a commit begins that takes all waiting records.
     pub(super) fn begin_commit(&mut self) {
         self.state = State::Idle;
     }

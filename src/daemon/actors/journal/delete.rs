@@ -1,6 +1,6 @@
 //! Deletes jobs that clients erase, and jobs past their retention. Both are deleted in batches.
-//! Before each batch, waiting records are committed. After each batch follows a pause for other
-//! inputs.
+//! Waiting records are committed before each batch, and other inputs are handled in the pause after
+//! it.
 
 use super::deletions::Sweep;
 use super::{JournalActor, journal_lost_error};
@@ -14,8 +14,8 @@ use journal::{DeletedJob, Deletion, JobNumber, Remedy};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long retention waits after the clock was set. A clock that is wrong would delete jobs too
-/// early; it can be corrected during this time.
+/// How long retention waits after the wall clock was set. With a wrong clock, jobs would be deleted
+/// too early. During this time, someone can correct it.
 const CLOCK_SETTLE_TIME: Duration = Duration::from_secs(3600);
 
 /// Returns whether the wall clock is reliable enough for retention: it was not set recently.
@@ -31,7 +31,7 @@ fn has_settled(since_adjustment: Option<Duration>) -> bool {
 }
 
 impl JournalActor {
-    /// Erases an ended job for a client.
+    /// Erases an ended job for a client. The response is sent after the last batch of its rows.
     pub(super) fn handle_erase(
         &mut self,
         number: JobNumber,
@@ -112,7 +112,7 @@ impl JournalActor {
         Millis(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Deletes one batch, unless the pause after the last one is not over. Erasures by clients have
+    /// Deletes one batch, unless the pause after the last one still lasts. Erasures by clients have
     /// priority over retention.
     fn delete_batch(&mut self, ctx: &mut Context<Self>) {
         if self.deletions.is_batch_scheduled || self.detect_loss() {

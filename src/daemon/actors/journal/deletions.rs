@@ -1,4 +1,4 @@
-//! The state of deletions: of jobs that clients erase, and of jobs past their retention.
+//! The state of the deletion of jobs that clients erase, and of jobs past their retention.
 
 use super::batch_size::BatchSizer;
 use super::clock_doubt::ClockDoubt;
@@ -13,24 +13,26 @@ use tokio::time::Instant;
 pub(super) struct Deletions {
     /// The jobs that are partly erased, each with the client that waits for the response.
     pub(super) erasures: VecDeque<(JobNumber, ResponseSender<Erased>)>,
-    /// The active deletion of jobs past their retention.
+    /// The active deletion of jobs past their retention, if any.
     pub(super) sweep: Option<Sweep>,
     pub(super) batch_sizer: BatchSizer,
-    /// Whether the next batch is scheduled.
+    /// Whether the next batch is scheduled, after the pause.
     pub(super) is_batch_scheduled: bool,
     /// The doubt about the clock for which retention waits after a start, if any.
     pub(super) clock_doubt: Option<ClockDoubt>,
 }
 
-/// The deletion of all jobs that are past their retention.
+/// The deletion of all jobs that are past their retention, in batches.
 pub(super) struct Sweep {
+    /// When the first batch began.
     pub(super) started: Instant,
     /// How many root jobs were deleted so far.
     pub(super) jobs: usize,
 }
 
 impl Deletions {
-    /// Creates the state at a start. `newest_record` is when the newest record was written.
+    /// Creates the state at a start. `newest_record` is when the newest record was written; `None`:
+    /// the journal has none.
     pub(super) fn new(newest_record: Option<Timestamp>) -> Deletions {
         Deletions {
             erasures: VecDeque::new(),

@@ -1,5 +1,5 @@
 //! Reports how much disk space the journal's files take. The `-wal` file grows while another
-//! program keeps a read transaction open, and nothing else would show that.
+//! program keeps a read transaction open. Only its size shows that.
 
 use super::JournalActor;
 use super::wal_size::WalSizeChange;

@@ -1,23 +1,25 @@
 //! Decides when the log reports the size of the `-wal`.
 
-/// The size from which the log reports the `-wal`, in bytes. It is far above 4 MiB, the size at
-/// which a commit starts a checkpoint.
+/// The size from which the log reports the `-wal`, in bytes. It is far above the size at which
+/// SQLite starts a checkpoint, which is 4 MiB at most.
 const WAL_REPORTED_BYTES: u64 = 64 << 20;
 
-/// The size of the `-wal` that was reported last; `None`: the `-wal` is small.
+/// Reports the growth of the `-wal`. It stores the size that was reported last, in bytes; `None`:
+/// the `-wal` is small.
 #[derive(Default)]
 pub(super) struct WalSizeReporter(Option<u64>);
 
-/// A change of the size that is to be reported.
+/// A change of the size that the log must report.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WalSizeChange {
+    /// The `-wal` has become large, or has doubled since the last report.
     Grown,
+    /// The `-wal` is small again.
     Shrunk,
 }
 
 impl WalSizeReporter {
-    /// Records the size. Returns the change to report: at each doubling, and when the `-wal` is
-    /// small again.
+    /// Records the size. Returns the change to report, if any.
     pub(super) fn record(&mut self, bytes: u64) -> Option<WalSizeChange> {
         match self.0 {
             None if bytes >= WAL_REPORTED_BYTES => {

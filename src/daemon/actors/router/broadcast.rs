@@ -1,5 +1,5 @@
-//! Broadcasts: inputs for every job, in batches. The next batch is sent after the commit of all
-//! that the jobs of the last one have decided. So other inputs wait behind one batch at most.
+//! Broadcasts: inputs for every job, in batches. Each batch is sent only after the commit of what
+//! the jobs of the last batch have decided. So other inputs wait behind at most one batch.
 
 use super::Router;
 use crate::actors::completion_latch::CompletionLatch;
@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 const JOBS_PER_BATCH: usize = 1_000;
 
 impl Router {
-    /// Sends an input to all jobs that take input now, in the order of their creation, and then to
-    /// the passivated jobs whose definition uses the queue, which are activated for it. Runs
+    /// Sends an input to all jobs that take input now, in the order of their creation. Passivated
+    /// jobs whose definition uses the queue follow, and are activated for the input. Calls
     /// `on_completion` once all jobs have dropped the latch in their input.
     pub(super) fn broadcast(
         &self,
@@ -36,13 +36,13 @@ impl Router {
             for batch in ids.chunks(JOBS_PER_BATCH) {
                 faults::hit("router::part");
                 let (sender, completion) = oneshot::channel();
-                let done = CompletionLatch::new(sender);
+                let latch = CompletionLatch::new(sender);
                 // The inputs are sent through the router, because jobs can be passivated meanwhile.
                 for id in batch {
-                    let input = Box::new(make_input(done.clone()));
+                    let input = Box::new(make_input(latch.clone()));
                     env.router.send(RouterInput::ForwardToJob(*id, input));
                 }
-                drop(done);
+                drop(latch);
                 // The latch completes when its last clone is dropped, even if an actor panics.
                 let _ = completion.await;
             }

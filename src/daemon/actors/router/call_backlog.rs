@@ -19,13 +19,13 @@ impl CallBacklog {
         self.calls.push_back(call);
     }
 
-    /// Marks the retry as scheduled if calls wait. Returns whether the caller must schedule it: it
-    /// was not scheduled before.
+    /// Marks the retry as scheduled if calls wait. Returns whether the caller must schedule it:
+    /// calls wait, and it was not scheduled before.
     pub(super) fn mark_retry_scheduled(&mut self) -> bool {
         !self.calls.is_empty() && !std::mem::replace(&mut self.is_retry_scheduled, true)
     }
 
-    /// Takes the calls for the retry that was scheduled.
+    /// Takes all calls for the scheduled retry, which begins now.
     pub(super) fn take_for_retry(&mut self) -> VecDeque<Call> {
         self.is_retry_scheduled = false;
         std::mem::take(&mut self.calls)

@@ -1,5 +1,5 @@
-//! Calls: each starts a job, joins one, or is refused. While the manager accepts no jobs, calls
-//! wait.
+//! Handles calls: each starts a job, joins one, or is refused. While the manager accepts no jobs,
+//! calls wait in the backlog.
 
 use super::Router;
 use super::pending_requests::{PendingRequest, RequestOutcome};
@@ -14,12 +14,14 @@ use bus::Delivery;
 use engine::text::quote;
 use engine::{Caller, Origin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The delay before waiting calls are tried again, and before a call of a workflow that is not
 /// loaded returns to its queue.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// The reason that is logged for calls that wait, whatever prevents the start of their jobs.
+const NO_JOBS_REASON: &str = "the manager takes no jobs now";
 
 impl Router {
     /// Handles a message on the queue of a workflow.
@@ -46,7 +48,7 @@ impl Router {
         self.handle_call(call, ctx);
     }
 
-    /// Handles a call. It waits behind those in the backlog, unless a step has sent it.
+    /// Handles a call. It waits behind the calls in the backlog, unless a step has sent it.
     pub(super) fn handle_call(&mut self, call: Call, ctx: &mut Context<Self>) {
         let Some(call) = self.reject_own_reply_queue(call) else { return };
         let unhandled = match call.source {
@@ -62,10 +64,10 @@ impl Router {
         }
     }
 
-    /// Returns the call, unless its `reply_to` is the manager's own reply queue and it is not
-    /// verified as a step's. That queue is for replies to steps, so the claimed job must verify the
-    /// call first. A call that claims no job is refused without a message to its caller, because
-    /// the message would be sent to that queue.
+    /// Returns the call if it may be handled. A call whose `reply_to` is the manager's own reply
+    /// queue may only come from a step, so the claimed job must verify it first; then this returns
+    /// `None`. If no such job takes input, the call is refused, without a message to its caller,
+    /// because that would be sent to the manager's own reply queue.
     fn reject_own_reply_queue(&mut self, call: Call) -> Option<Call> {
         let env = self.env.clone();
         let uses_own_reply_queue = |caller: &Caller| {
@@ -105,19 +107,20 @@ impl Router {
         self.queue_call(call, ctx);
     }
 
+    /// Schedules a retry of the calls in the backlog, unless it is scheduled or there are none.
     fn schedule_retry(&mut self, ctx: &mut Context<Self>) {
         if !self.call_backlog.mark_retry_scheduled() {
             return;
         }
         ctx.run_later(RETRY_DELAY, |router, ctx| {
             let calls = router.call_backlog.take_for_retry();
-            if router.env.health.stopping.load(Ordering::Relaxed) {
+            if router.env.health.is_stopping() {
                 // Dropping the calls requeues them, for the next start.
                 return;
             }
             let mut is_blocked = false;
             for call in calls {
-                // Calls keep their order: once one must wait, those behind it wait too.
+                // Calls keep their order: once a call must wait, those behind it wait too.
                 if is_blocked && !call.ack.is_stale() && matches!(call.source, CallSource::External)
                 {
                     router.call_backlog.push(call);
@@ -130,9 +133,9 @@ impl Router {
         });
     }
 
-    /// Passes the call to the job under its id, or has the archive look the id up, after which the
-    /// job is started. Drops a stale call. Returns the call if the manager accepts no job now: then
-    /// it must wait.
+    /// Passes the call to the job under its id. If there is none, has the archive look up the id,
+    /// and the job is started after that. Drops a stale call. Returns the call if it must wait,
+    /// because the manager accepts no job now.
     fn try_start_call(&mut self, call: Call) -> Option<Call> {
         if call.ack.is_stale() {
             // The connection of the call was lost: the broker delivers it again.
@@ -151,20 +154,21 @@ impl Router {
         let is_full = job_count >= env.limits.jobs_running_max
             || self.check_memory(call.message_bytes()).is_some();
         if env.health.can_accept() && is_full && !call.is_from_step() {
-            match self.verify_source(call) {
-                Some(call) => return self.log_and_return(call, "the manager takes no jobs now"),
-                // The job that checks the call sends it to the router again.
-                None => return None,
-            }
+            // `None`: the job that checks the call sends it to the router again.
+            let call = self.verify_source(call)?;
+            self.log_waiting_call(&call, NO_JOBS_REASON);
+            return Some(call);
         }
         if !env.health.can_accept() {
-            return self.log_and_return(call, "the manager takes no jobs now");
+            self.log_waiting_call(&call, NO_JOBS_REASON);
+            return Some(call);
         }
         self.handle_request(id, PendingRequest::Call(call));
         None
     }
 
-    /// Starts the job of a call, or joins the call to the job that has its id.
+    /// Starts the job of a call, or joins the call to the job that has its id, after a lookup of
+    /// the id. An ended job is reopened to answer the caller.
     pub(super) fn start_or_join_call(
         &mut self,
         call: Call,
@@ -209,12 +213,13 @@ impl Router {
         RequestOutcome::KeepResult(result)
     }
 
+    /// Starts the job of a call, or queues the call if the manager accepts no job now.
     fn start_job_of_call(&mut self, call: Call, ctx: &mut Context<Self>) {
         let env = &self.env;
         let is_full = env.routes.root_count() >= env.limits.jobs_running_max
             || self.check_memory(call.message_bytes()).is_some();
         if !env.health.can_accept() || is_full && !call.is_from_step() {
-            return self.queue_call_with_reason(call, "the manager takes no jobs now", ctx);
+            return self.queue_call_with_reason(call, NO_JOBS_REASON, ctx);
         }
         let Call { id, definition, message, caller, depth, trace, ack, .. } = call;
         let origin = Origin { depth, trace, ..Origin::for_root_job(id, definition, clock::now()) };
@@ -228,9 +233,9 @@ impl Router {
         self.spawn(SpawnRequest { id, number, root: number, parent: None, start });
     }
 
-    /// Sends an unverified call to the job that it claims to come from, which verifies it; a
-    /// passivated job is activated for that. Returns the call as an external one if there is no
-    /// such job, and any other call unchanged.
+    /// Sends an unverified call to the job that it claims to come from, which verifies it. A
+    /// passivated job is activated for that. If there is no such job, returns the call as an
+    /// external one. Any other call is returned unchanged.
     fn verify_source(&mut self, call: Call) -> Option<Call> {
         let CallSource::Unverified(correlation_id, _) = &call.source else { return Some(call) };
         let claimed_job = correlation_id.job;
@@ -244,11 +249,6 @@ impl Router {
             }
             Some(_) | None => None,
         }
-    }
-
-    fn log_and_return(&self, call: Call, reason: &str) -> Option<Call> {
-        self.log_waiting_call(&call, reason);
-        Some(call)
     }
 
     fn log_waiting_call(&self, call: &Call, reason: &str) {

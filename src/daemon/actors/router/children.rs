@@ -1,4 +1,4 @@
-//! Child jobs: a parent starts them, and gives them orders.
+//! Handles what parents send to their child jobs: their start, and orders.
 
 use super::Router;
 use super::pending_requests::RequestOutcome;
@@ -13,6 +13,8 @@ use std::sync::Arc;
 const ID_CONFLICT: &str = "its id belongs to another job by now: retry when that job has ended";
 
 impl Router {
+    /// Starts a child job, unless it runs already. If another job has its id, the parent is
+    /// notified.
     pub(super) fn start_child(&mut self, child: Box<NewChild>) {
         let id = child.origin.id;
         let Some(RouterInput::StartChild(child)) =
@@ -51,8 +53,9 @@ impl Router {
         });
     }
 
-    /// Reopens an ended child job that is to be retried, and gives it the latest orders of its
-    /// parent.
+    /// Reopens an ended child job that is to be retried, and sends it the orders of its parent that
+    /// it has missed. If the journal has no such child job, or it cannot be reopened, the parent is
+    /// notified.
     pub(super) fn order_ended_child(
         &mut self,
         child_order: ChildOrder,
@@ -60,7 +63,7 @@ impl Router {
     ) -> RequestOutcome {
         let ChildOrder { id, parent_item, order, .. } = child_order;
         let round = order.round;
-        // The job found may be a child job of another step of the parent.
+        // The lookup can return a child job of another step of the same parent.
         let child =
             recovered.filter(|recovered| recovered.job.origin().parent == Some(parent_item));
         let Some(mut child) = child else {
@@ -69,10 +72,10 @@ impl Router {
             return RequestOutcome::DropResult;
         };
         let orders = if child.job.state() == JobState::Completed {
-            // The child job was retried already. It reports its end again.
+            // The child job was retried already. The order makes it report its end again.
             vec![order]
         } else {
-            // Empty if the order is late: the parent has decided otherwise since.
+            // Empty if the order is late, because the parent has decided otherwise since.
             std::mem::take(&mut child.missed_orders)
         };
         if orders.is_empty() {

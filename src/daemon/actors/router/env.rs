@@ -21,7 +21,8 @@ use std::sync::Arc;
 
 /// What the router may use.
 pub(in crate::actors) struct RouterEnv {
-    /// The router's own mailbox. An input that it sends to itself is handled after those that wait.
+    /// The router's own mailbox. An input that it sends to itself is handled after those that are
+    /// already in the mailbox.
     pub(super) router: Mailbox<RouterInput>,
     pub(super) journal: Mailbox<JournalInput>,
     pub(super) archive: Mailbox<ArchiveInput>,
@@ -32,6 +33,7 @@ pub(in crate::actors) struct RouterEnv {
     pub(super) definitions: Arc<LoadedDefinitions>,
     pub(super) health: Arc<Health>,
     pub(super) memory: Arc<JobMemory>,
+    /// The limits for the admission of jobs and requests.
     pub(super) limits: LimitSettings,
     /// The limits for decisions of the engine.
     pub(super) decision_limits: Limits,

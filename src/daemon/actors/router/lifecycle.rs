@@ -1,8 +1,8 @@
 //! The lifecycle of job actors: a route is added when an actor starts, and removed when it stops.
 //!
-//! A job with nothing left to do asks to stop. The router stops it if it has handled every input
-//! that was sent to it: then its mailbox is empty, and without a route it stays empty. Otherwise
-//! the job handles the remaining inputs, and then asks again or continues.
+//! A job with nothing left to do asks to be stopped. The router stops it if it has handled every
+//! input that was sent to it: then its mailbox is empty, and remains empty without a route.
+//! Otherwise the job handles the remaining inputs, and then asks again or continues.
 
 use super::Router;
 use crate::actors::inputs::{ChildOrder, JobInput, PassivateRequest, RouterInput, StopRequest};
@@ -18,32 +18,33 @@ impl Router {
     /// Starts a job actor on one of the arbiters, and adds its route. The child jobs of a parent
     /// share an arbiter, so that their first dispatches reach the journal and the queue in the
     /// order of the items.
-    pub(super) fn spawn(&self, spawn: SpawnRequest) {
+    pub(super) fn spawn(&self, request: SpawnRequest) {
         let env = &self.env;
         let arbiters = &env.arbiters;
-        let SpawnRequest { id, number, parent, .. } = spawn;
-        let parent_item = spawn.start.parent_item();
-        let definition = spawn.start.definition().clone();
-        // Where there are several arbiters, the child jobs of a root job do not run on its arbiter,
-        // which gathers the results.
+        let SpawnRequest { id, number, parent, .. } = request;
+        let parent_item = request.start.parent_item();
+        let definition = request.start.definition().clone();
+        // If there are several arbiters, the child jobs of a root job do not run on its arbiter,
+        // which is busy with their results.
         let arbiter_key = parent.map_or(number, |parent| parent.wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(arbiter_key).unwrap_or_default() % arbiters.len()];
         let (job_env, steps_done) = (env.job_env.clone(), StepsDone::default());
         let shared_steps_done = steps_done.clone();
-        let share = env.memory.acquire_share(spawn.start.bytes());
+        let memory_share = env.memory.acquire_share(request.start.bytes());
         self.route_table.insert(id, || {
             // The mailbox has no capacity limit, because the causes of a job's inputs bound their
             // number (see `mailbox`).
             let (mailbox, inbox) =
                 new_mailbox::<JobActor>(usize::MAX, env.job_mailbox_metrics.clone());
-            inbox
-                .start_in(arbiter, move || JobActor::new(job_env, spawn, shared_steps_done, share));
+            inbox.start_in(arbiter, move || {
+                JobActor::new(job_env, request, shared_steps_done, memory_share)
+            });
             Route { number, parent, parent_item, definition, mailbox, steps_done }
         });
     }
 
-    /// Starts a job from the journal. Its messages to other jobs are sent through the router's
-    /// mailbox, so that those jobs have started before.
+    /// Starts a job from the journal. The notifications of its parent and the orders that it has
+    /// missed are sent through the router's mailbox, so that all other jobs have started before.
     pub(super) fn start_recovered(&self, recovered: RecoveredJob) {
         let RecoveredJob { number, root, parent, job, effects, missed_orders } = recovered;
         let (parent_notifications, effects): (Vec<Effect>, Vec<Effect>) =
@@ -53,17 +54,15 @@ impl Router {
         self.spawn(SpawnRequest { id, number, root, parent, start });
         let router = &self.env.router;
         for effect in parent_notifications {
-            if let Effect::NotifyParent(parent, ended) = effect {
-                router.send(RouterInput::InputForJob(
-                    parent.job,
-                    Input::ChildEnded { step: parent.step, index: parent.index, ended },
-                ));
+            if let Effect::NotifyParent(item, ended) = effect {
+                let input = Input::ChildEnded { step: item.step, index: item.index, ended };
+                router.send(RouterInput::InputForJob(item.job, input));
             }
         }
-        for (order, (parent_item, parent)) in
-            missed_orders.into_iter().filter_map(|order| Some((order, parent_item.zip(parent)?)))
-        {
-            router.send(RouterInput::OrderChild(ChildOrder { id, parent_item, parent, order }));
+        if let (Some(parent_item), Some(parent)) = (parent_item, parent) {
+            for order in missed_orders {
+                router.send(RouterInput::OrderChild(ChildOrder { id, parent_item, parent, order }));
+            }
         }
     }
 
@@ -75,7 +74,8 @@ impl Router {
         self.spawn(SpawnRequest { id, number, root, parent, start });
     }
 
-    /// Stops a job, if it has handled every input that was sent to it.
+    /// Stops a job, if it has handled every input that was sent to it. A deleted job is stopped in
+    /// any case.
     pub(super) fn stop_if_idle(&mut self, request: StopRequest, ctx: &mut Context<Self>) {
         let StopRequest { id, number, inputs_handled } = request;
         match self.route_table.remove_if_idle(id, number, inputs_handled) {
@@ -88,12 +88,11 @@ impl Router {
     /// Passivates a job that only waits, if it has handled every input that was sent to it.
     pub(super) fn passivate(&mut self, request: PassivateRequest, ctx: &mut Context<Self>) {
         let PassivateRequest { inputs_handled, tree } = request;
-        let Some((id, number)) = tree.members.first().map(|first| (first.id, first.number)) else {
-            return;
-        };
-        // The passivated route is added before the other is removed: the job can always be found.
+        let Some(root) = tree.members.first() else { return };
+        // The passivated route is added before the other route is removed, so that the job can
+        // always be found.
         self.route_table.add_passivated(&tree);
-        match self.route_table.remove_if_idle(id, number, Some(inputs_handled)) {
+        match self.route_table.remove_if_idle(root.id, root.number, Some(inputs_handled)) {
             Some(mailbox) => {
                 mailbox.send(JobInput::Close);
                 self.store_passivated(tree);

@@ -1,5 +1,6 @@
-//! Requests about an id. If no job takes input under the id, the archive looks it up. Until its
-//! result arrives, further requests for the same id wait, in order. Requests for other ids do not.
+//! Handles requests about an id. If no job takes input under the id, the archive looks it up. Until
+//! its result arrives, further requests for the same id wait, in order. Requests for other ids do
+//! not wait.
 
 use super::Router;
 use super::pending_requests::{PendingRequest, RequestOutcome};
@@ -12,22 +13,25 @@ use engine::{Input, JobId};
 use std::collections::VecDeque;
 
 impl Router {
-    /// Sends a request to the job under the id, or has the archive look the id up. If a lookup of
+    /// Sends a request to the job under the id, or has the archive look up the id. If a lookup of
     /// the id is pending, the request waits for its result.
-    pub(super) fn handle_request(&mut self, id: JobId, incoming: PendingRequest) {
+    pub(super) fn handle_request(&mut self, id: JobId, new_request: PendingRequest) {
         let is_lookup_pending = self.lookups.waiting.contains_key(&id);
         if !is_lookup_pending && self.env.routes.is_passivated(id) {
-            // An ended job is deleted without activation: this frees disk space even if the disk is
-            // so full that no job can be activated.
-            return match (incoming, self.find_ended_passivated(id)) {
+            // An ended job is deleted without activation. So disk space can be freed even if the
+            // disk is too full to activate a job.
+            return match (new_request, self.find_ended_passivated(id)) {
                 (PendingRequest::Erase(response), Some(number)) => {
                     self.env.journal.send(JournalInput::Erase(number, response))
                 }
                 (request, _) => drop(self.stash_if_passivated(id, request.into_input(id))),
             };
         }
-        let unhandled =
-            if is_lookup_pending { Some(incoming) } else { self.send_to_running(id, incoming) };
+        let unhandled = if is_lookup_pending {
+            Some(new_request)
+        } else {
+            self.send_to_running(id, new_request)
+        };
         let Some(request) = unhandled else { return };
         let limit = self.env.limits.creations_waiting_max;
         if request.is_from_client() && self.lookups.request_count >= limit {
@@ -47,11 +51,13 @@ impl Router {
         self.update_lookup_gauge();
     }
 
+    /// Updates the gauge of requests that wait for the archive.
     fn update_lookup_gauge(&self) {
-        let waiting = i64::try_from(self.lookups.request_count).unwrap_or(i64::MAX);
-        self.env.metrics.lookups_waiting.set(waiting);
+        let request_count = i64::try_from(self.lookups.request_count).unwrap_or(i64::MAX);
+        self.env.metrics.lookups_waiting.set(request_count);
     }
 
+    /// Sends a lookup to the archive, and stores the requests that wait for its result.
     fn look_up(&mut self, id: JobId, lookup: Lookup, requests: VecDeque<PendingRequest>) {
         self.lookups.waiting.insert(id, requests);
         self.env.archive.send(ArchiveInput::LookUp(id, lookup));
@@ -67,7 +73,7 @@ impl Router {
         let Some(mut requests) = self.lookups.waiting.remove(&id) else { return };
         requests.iter().for_each(|request| self.lookups.adjust_counts(request, -1));
         if self.env.routes.is_passivated(id) {
-            // A job under that id was started during the lookup, and is passivated already.
+            // A job with this id was started during the lookup, and is passivated already.
             for request in requests {
                 drop(self.stash_if_passivated(id, request.into_input(id)));
             }
@@ -104,7 +110,8 @@ impl Router {
         self.update_lookup_gauge();
     }
 
-    /// Resumes one request with the result of a lookup.
+    /// Resumes one request with the result of a lookup. If that is of the wrong kind, the outcome
+    /// is another lookup.
     fn resume_request(
         &mut self,
         id: JobId,
@@ -115,8 +122,8 @@ impl Router {
         match (result, request) {
             (result, PendingRequest::Create(job)) => self.create_unless_existing(id, job, result),
             (result, PendingRequest::Call(call)) => self.start_or_join_call(call, result, ctx),
-            (result, PendingRequest::Cancel(by, response)) => {
-                self.cancel_ended(by, response, result)
+            (result, PendingRequest::Cancel(principal, response)) => {
+                self.cancel_ended(principal, response, result)
             }
             (result, PendingRequest::Erase(response)) => self.erase_ended(id, response, result),
             (LookupResult::Job(recovered), PendingRequest::Operate(operation, response)) => {
@@ -152,7 +159,7 @@ impl Router {
                 JobInput::CreateDuplicate { workflow: definition.full_name(), message, response }
             }
             PendingRequest::Operate(operation, response) => JobInput::Operate(operation, response),
-            PendingRequest::Cancel(by, response) => JobInput::Cancel(by, response),
+            PendingRequest::Cancel(principal, response) => JobInput::Cancel(principal, response),
             PendingRequest::Erase(response) => JobInput::Erase(response),
             PendingRequest::Call(call) => JobInput::Call(call),
             PendingRequest::Order(child_order) => {
@@ -162,6 +169,7 @@ impl Router {
         None
     }
 
+    /// Refuses a request with an error.
     fn refuse(&self, id: JobId, request: PendingRequest, refusal: RequestError) {
         match request {
             PendingRequest::Create(CreateJob { response, .. }) => {
@@ -185,6 +193,7 @@ impl Router {
         }
     }
 
+    /// Handles a request whose lookup failed: a call waits for a retry, and others are refused.
     fn fail_lookup(
         &mut self,
         id: JobId,

@@ -1,4 +1,4 @@
-//! Requests of clients: creations of jobs, and operations on jobs.
+//! Handles requests of clients: creations of jobs, and operations on ended jobs.
 
 use super::Router;
 use super::pending_requests::{PendingRequest, RequestOutcome};
@@ -48,6 +48,7 @@ impl Router {
         RequestOutcome::KeepResult(result)
     }
 
+    /// Starts a job for a client, or refuses it at a limit.
     fn start_job(&mut self, id: JobId, job: CreateJob) {
         let limit = self.env.limits.jobs_running_max;
         if self.env.routes.root_count() >= limit {
@@ -76,7 +77,7 @@ impl Router {
         self.spawn(SpawnRequest { id, number, root: number, parent: None, start });
     }
 
-    /// Reopens an ended job and sends it the operation, if that is possible.
+    /// Reopens an ended job and sends it the operation, or refuses the operation.
     pub(super) fn operate_ended(
         &self,
         id: JobId,
@@ -158,25 +159,25 @@ impl Router {
         Some(RequestError::memory_full(memory.used_bytes(), memory.limit_bytes(), bytes))
     }
 
-    /// Responds to a cancellation with the state of the ended job, which stays as it is.
+    /// Responds to a cancellation with the state of the ended job, which does not change.
     pub(super) fn cancel_ended(
         &self,
-        by: Option<Arc<str>>,
+        principal: Option<Arc<str>>,
         response: ResponseSender<OperationResponse>,
         result: LookupResult,
     ) -> RequestOutcome {
-        let state = match &result {
+        let response_result = match &result {
             LookupResult::Creation(None) | LookupResult::Job(None) => Err(RequestError::NotFound),
             LookupResult::Job(Some(recovered)) => Ok(OperationResponse::Job(recovered.job.state())),
             LookupResult::Creation(Some(_)) | LookupResult::Child(_) => {
-                return RequestOutcome::look_up(PendingRequest::Cancel(by, response));
+                return RequestOutcome::look_up(PendingRequest::Cancel(principal, response));
             }
         };
-        ClientResponse::Operation(response, state).send();
+        ClientResponse::Operation(response, response_result).send();
         RequestOutcome::KeepResult(result)
     }
 
-    /// Erases a job that has ended.
+    /// Has the journal erase an ended job, or refuses that.
     pub(super) fn erase_ended(
         &self,
         id: JobId,

@@ -2,14 +2,14 @@
 //! and stashes the inputs for its jobs until the archive has rebuilt them.
 //!
 //! Trees are activated in batches, one batch at a time. A batch begins with the requested trees,
-//! for which an input has arrived or a timer is due. Then follow the pending trees, which wait only
-//! for memory. At the memory limit a batch is still one requested tree, so that replies and
-//! operations always get through; a pause after each such tree limits the rate. A pending tree is
-//! activated beyond the limit only if no other job is in memory.
+//! for which an input has arrived or a timer is due. The pending trees, which wait only for memory,
+//! follow. At the memory limit a batch still has one requested tree, so that replies and operations
+//! always get through. A pause after each such tree limits the rate. A pending tree is activated
+//! beyond the limit only if no other job is in memory.
 
 use super::Router;
 use super::passivated_trees::{PassivatedTrees, TreeEntry};
-use crate::actors::inputs::{ArchiveInput, JobInput, RouterInput, StopRequest};
+use crate::actors::inputs::{ArchiveInput, JobInput, RouterInput, StopRequest, TreeNumbers};
 use crate::actors::passivation::PassivatedTree;
 use actix::{AsyncContext, Context};
 use base::clock;
@@ -18,16 +18,16 @@ use journal::{JobNumber, RecoveredJob};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The largest batch of job trees that are activated at once.
+/// The most job trees in a batch.
 const TREES_PER_BATCH: usize = 1_000;
 
 /// The delay before pending trees are checked again for free memory.
 const RECHECK_DELAY: Duration = Duration::from_millis(250);
 
-/// The rate of activation while the memory limit is exceeded, in bytes per second.
-const BYTES_PER_SECOND: u64 = 256 << 20;
+/// The rate of activation while the memory limit is exceeded, in bytes of jobs per second.
+const ACTIVATION_BYTES_PER_SECOND: u64 = 256 << 20;
 
-/// The longest delay of the timer. For what is due later, the timer is set again.
+/// The longest delay of the timer. For what is due later, the timer is set again when it fires.
 const TIMER_DELAY_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Router {
@@ -45,6 +45,7 @@ impl Router {
         None
     }
 
+    /// Adds a tree to the requested ones, unless it is one of them or the archive rebuilds it.
     fn request_activation(&mut self, root_number: JobNumber) {
         let Some(entry) = self.passivated.trees.get_mut(&root_number) else { return };
         if !std::mem::replace(&mut entry.is_activating, true) {
@@ -53,7 +54,8 @@ impl Router {
         }
     }
 
-    /// Finds a passivated root job that has ended. It can be deleted without being activated.
+    /// Finds the number of a passivated root job that has ended, by its id. Such a job can be
+    /// deleted without being activated.
     pub(super) fn find_ended_passivated(&self, id: JobId) -> Option<JobNumber> {
         let root_number = self.env.routes.passivated_root(id)?;
         let tree = &self.passivated.trees.get(&root_number)?.tree;
@@ -63,8 +65,8 @@ impl Router {
 
     /// Returns the ids of the passivated jobs whose tree meets the condition.
     pub(super) fn passivated_ids(&self, condition: impl Fn(&PassivatedTree) -> bool) -> Vec<JobId> {
-        let selected = self.passivated.trees.values().filter(|entry| condition(&entry.tree));
-        selected.flat_map(|entry| entry.tree.members.iter().map(|member| member.id)).collect()
+        let entries = self.passivated.trees.values().filter(|entry| condition(&entry.tree));
+        entries.flat_map(|entry| entry.tree.members.iter().map(|member| member.id)).collect()
     }
 
     /// Adds the job trees that did not fit in memory at the start.
@@ -92,6 +94,7 @@ impl Router {
         self.activate_next(ctx);
     }
 
+    /// Stores a passivated tree, whose routes were added before.
     pub(super) fn store_passivated(&mut self, tree: PassivatedTree) {
         let root_number = tree.root_number();
         self.passivated.due.extend(tree.due.map(|due| (due, root_number)));
@@ -105,14 +108,15 @@ impl Router {
         self.update_passivated_count();
     }
 
-    /// Adjusts the gauges of active jobs, which count passivated jobs too.
-    fn adjust_job_gauges(&self, tree: &PassivatedTree, by: i64) {
+    /// Adds the jobs of a tree to the gauges of active jobs, which count passivated jobs too, or
+    /// removes them: `sign` is 1 or -1.
+    fn adjust_job_gauges(&self, tree: &PassivatedTree, sign: i64) {
         let metrics = &self.env.metrics;
         let children = tree.members.iter().filter(|member| member.is_child).count();
-        metrics.child_jobs.add(by * i64::try_from(children).unwrap_or(i64::MAX));
+        metrics.child_jobs.add(sign * i64::try_from(children).unwrap_or(i64::MAX));
         if !tree.state.is_ended() {
             let labels = [&*tree.definition.full_name(), tree.state.as_str()];
-            metrics.jobs.with_label_values(&labels).add(by);
+            metrics.jobs.with_label_values(&labels).add(sign);
         }
     }
 
@@ -121,7 +125,8 @@ impl Router {
         self.env.memory.set_passivated(*job_count, pending.len());
     }
 
-    /// Requests the next batch of trees from the archive, unless it still rebuilds the last one.
+    /// Requests the next batch of trees from the archive, unless it still rebuilds the last batch
+    /// or the pause after that has not ended.
     pub(super) fn activate_next(&mut self, ctx: &mut Context<Self>) {
         self.activate_due(ctx);
         if self.passivated.activating_count > 0 || self.passivated.is_pausing {
@@ -130,7 +135,7 @@ impl Router {
         let memory = self.env.memory.clone();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         let mut admit_tree = |entry: &TreeEntry, is_requested: bool, is_first: bool| {
-            let is_admitted = memory.fits(bytes + entry.tree.bytes) || is_requested && is_first;
+            let is_admitted = memory.fits(bytes + entry.tree.bytes) || (is_requested && is_first);
             if is_admitted {
                 bytes += entry.tree.bytes;
                 memory.note_admitted();
@@ -164,10 +169,10 @@ impl Router {
         let trees = batch.into_iter().filter_map(|root_number| {
             let entry = self.passivated.trees.get_mut(&root_number)?;
             entry.is_activating = true;
-            let numbers = entry.tree.members.iter().map(|member| member.number).collect();
-            Some((root_number, numbers))
+            let members = entry.tree.members.iter().map(|member| member.number).collect();
+            Some(TreeNumbers { root: root_number, members })
         });
-        let trees: Vec<(JobNumber, Vec<JobNumber>)> = trees.collect();
+        let trees: Vec<TreeNumbers> = trees.collect();
         if trees.is_empty() {
             if !self.passivated.pending.is_empty() {
                 self.notify_if_memory_short();
@@ -179,7 +184,7 @@ impl Router {
         self.env.archive.send(ArchiveInput::Activate(trees));
     }
 
-    /// Delays the next batch.
+    /// Delays the next batch, and then requests it.
     fn pause_activation(&mut self, delay: Duration, ctx: &mut Context<Self>) {
         self.passivated.is_pausing = true;
         ctx.run_later(delay, |router, ctx| {
@@ -203,7 +208,8 @@ impl Router {
             self.route_table.remove_passivated(&entry.tree);
             self.restore_waiting_since(&entry.tree);
             let bytes = u64::try_from(entry.tree.bytes).unwrap_or(u64::MAX);
-            let delay = Duration::from_millis(bytes.saturating_mul(1_000) / BYTES_PER_SECOND);
+            let delay =
+                Duration::from_millis(bytes.saturating_mul(1_000) / ACTIVATION_BYTES_PER_SECOND);
             if !delay.is_zero() && !self.passivated.is_pausing && self.env.memory.is_exceeded() {
                 self.pause_activation(delay, ctx);
             }
@@ -213,7 +219,7 @@ impl Router {
         self.activate_next(ctx);
     }
 
-    /// Sends activated jobs the times at which their steps were first seen waiting. So the
+    /// Sends activated jobs the times at which their steps were first seen waiting, so that the
     /// detection of lost messages does not start over.
     fn restore_waiting_since(&self, tree: &PassivatedTree) {
         for member in &tree.members {
@@ -231,7 +237,8 @@ impl Router {
         }
     }
 
-    /// Removes a tree from the passivated ones, with all that is stored of it except its routes.
+    /// Removes a passivated tree. Its routes remain. If it is requested, its number also remains in
+    /// that queue, where `activate_next` skips it.
     fn remove_tree(&mut self, root_number: JobNumber) -> Option<TreeEntry> {
         let entry = self.passivated.trees.remove(&root_number)?;
         self.passivated.pending.remove(&root_number);
@@ -244,8 +251,8 @@ impl Router {
         Some(entry)
     }
 
-    /// Removes a deleted job if it is passivated. Its stashed inputs are then handled as inputs for
-    /// an unknown job.
+    /// Removes a deleted job if it is passivated. Its stashed inputs are handled again, now as
+    /// inputs for an unknown job.
     pub(super) fn remove_deleted(&mut self, request: StopRequest, ctx: &mut Context<Self>) {
         let root_number = self.env.routes.passivated_root(request.id);
         if root_number != Some(request.number) {
@@ -257,8 +264,8 @@ impl Router {
         }
     }
 
-    /// Notifies all jobs in memory if memory has become short: those that only wait ask to be
-    /// passivated. The others check for the shortage themselves once they only wait.
+    /// Notifies all jobs in memory if memory has become short. Those that only wait ask to be
+    /// passivated. The others check for the shortage on their own once they only wait.
     pub(super) fn notify_if_memory_short(&self) {
         if self.env.memory.take_notification() {
             let routes = &self.env.routes;
@@ -280,8 +287,8 @@ impl Router {
             self.passivated.due.remove(&(due, root_number));
             self.request_activation(root_number);
         }
-        let next = self.passivated.due.first().map(|(due, _)| *due);
-        let Some(due) = self.passivated.timer.adjust(next, ctx) else { return };
+        let next_due = self.passivated.due.first().map(|(due, _)| *due);
+        let Some(due) = self.passivated.timer.adjust(next_due, ctx) else { return };
         let delay = now.duration_until(due).min(TIMER_DELAY_MAX);
         let handle = ctx.run_later(delay, |router, ctx| {
             router.passivated.timer.clear();

@@ -1,4 +1,4 @@
-//! Requests about an id, and the requests that wait for a lookup by the archive.
+//! The requests about an id, and the lookups by the archive for which they wait.
 
 use crate::actors::call::Call;
 use crate::actors::client_response::{Erased, OperationResponse, ResponseSender};
@@ -8,14 +8,14 @@ use engine::{Instruction, JobId, OperationRequest};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// A request about one id. It is sent to the job under that id; if there is none, the archive looks
-/// the id up.
+/// A request about one id. It is sent to the job under that id. If there is none, the archive looks
+/// up the id.
 pub(super) enum PendingRequest {
     /// A client asks for a job under the id.
     Create(CreateJob),
     /// A client asks for an operation on the job.
     Operate(OperationRequest, ResponseSender<OperationResponse>),
-    /// A client cancels the job.
+    /// A client cancels the job, in the name of a principal if it has a token.
     Cancel(Option<Arc<str>>, ResponseSender<OperationResponse>),
     /// A client erases the job.
     Erase(ResponseSender<Erased>),
@@ -26,21 +26,23 @@ pub(super) enum PendingRequest {
 }
 
 impl PendingRequest {
-    /// Converts the request into the router input that makes it.
+    /// Converts the request into the router input that leads to it.
     pub(super) fn into_input(self, id: JobId) -> RouterInput {
         match self {
             PendingRequest::Create(job) => RouterInput::Create(job),
             PendingRequest::Operate(request, response) => {
                 RouterInput::Operate(id, request, response)
             }
-            PendingRequest::Cancel(by, response) => RouterInput::Cancel(id, by, response),
+            PendingRequest::Cancel(principal, response) => {
+                RouterInput::Cancel(id, principal, response)
+            }
             PendingRequest::Erase(response) => RouterInput::Erase(id, response),
             PendingRequest::Call(call) => RouterInput::CallVerified(call),
             PendingRequest::Order(child_order) => RouterInput::OrderChild(child_order),
         }
     }
 
-    /// Returns the lookup that the request begins with if no job takes input under the id.
+    /// Returns the first lookup that the request needs if no job takes input under the id.
     pub(super) fn lookup(&self) -> Lookup {
         match self {
             PendingRequest::Create(_) | PendingRequest::Call(_) | PendingRequest::Erase(_) => {
@@ -51,8 +53,8 @@ impl PendingRequest {
         }
     }
 
-    /// Returns whether the request is for this job, which has the id. An order is only for the
-    /// child job of one step and item.
+    /// Returns whether the request is for this job, which has the id of the request. An order is
+    /// only for the child job of one step and item.
     pub(super) fn is_for(&self, job: &RouteRef<'_>) -> bool {
         match self {
             PendingRequest::Order(child_order) => {
@@ -66,8 +68,8 @@ impl PendingRequest {
         }
     }
 
-    /// Returns whether an ended job would handle the request. Of the orders of a parent, it would
-    /// only handle a retry.
+    /// Returns whether an ended job must handle the request. Of the orders of a parent, only a
+    /// retry concerns it.
     pub(super) fn concerns_ended_job(&self) -> bool {
         match self {
             PendingRequest::Order(child_order) => {
@@ -81,6 +83,7 @@ impl PendingRequest {
         }
     }
 
+    /// Returns whether the request counts towards the limit of waiting requests.
     pub(super) fn is_from_client(&self) -> bool {
         match self {
             PendingRequest::Create(_)
@@ -104,16 +107,17 @@ pub(super) enum RequestOutcome {
 }
 
 impl RequestOutcome {
-    /// Returns the outcome that the request needs the lookup which it begins with.
+    /// Returns the outcome that the request needs its first lookup.
     pub(super) fn look_up(request: PendingRequest) -> RequestOutcome {
         let lookup = request.lookup();
         RequestOutcome::LookUp(request, lookup)
     }
 }
 
-/// The pending lookups: the ids that the archive looks up, and the requests that wait for each.
+/// The pending lookups, with the requests that wait for their results.
 #[derive(Default)]
 pub(super) struct PendingLookups {
+    /// The requests that wait, by the id that is looked up, in order.
     pub(super) waiting: HashMap<JobId, VecDeque<PendingRequest>>,
     /// How many requests wait.
     pub(super) request_count: usize,
@@ -127,10 +131,11 @@ impl PendingLookups {
         self.call_count
     }
 
-    pub(super) fn adjust_counts(&mut self, request: &PendingRequest, by: isize) {
-        self.request_count = self.request_count.saturating_add_signed(by);
+    /// Counts a request as waiting, or no longer: `delta` is 1 or -1.
+    pub(super) fn adjust_counts(&mut self, request: &PendingRequest, delta: isize) {
+        self.request_count = self.request_count.saturating_add_signed(delta);
         if matches!(request, PendingRequest::Call(_)) {
-            self.call_count = self.call_count.saturating_add_signed(by);
+            self.call_count = self.call_count.saturating_add_signed(delta);
         }
     }
 }

@@ -81,9 +81,10 @@ pub mod workers_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// One stream is one worker. It says Hello, then Want; it is given as many messages as it wants, and says on the same
-        /// stream what becomes of each. When the stream ends, whatever the worker still has goes back to its queue at once.
-        /// Replies to what it had count all the same: by Reply, or on the next stream.
+        /// Opens the stream of one worker. The worker sends Hello, then Want. It receives as many messages as
+        /// it wants, and settles them on the same stream. When the stream ends, the messages that are not
+        /// settled return to their queues at once. The worker may still reply to them, with Reply or on its
+        /// next stream.
         pub async fn work(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::FromWorker>,
@@ -108,7 +109,8 @@ pub mod workers_client {
                 .insert(GrpcMethod::new("workflow_manager.v1.Workers", "Work"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Takes messages of a queue, as soon as there is one: for clients without streams. Their leases end by time alone.
+        /// Receives messages of a queue, and waits until there is one (long poll). This is for clients
+        /// without streams. The leases end only by time.
         pub async fn receive(
             &mut self,
             request: impl tonic::IntoRequest<super::ReceiveRequest>,
@@ -130,7 +132,8 @@ pub mod workers_client {
                 .insert(GrpcMethod::new("workflow_manager.v1.Workers", "Receive"));
             self.inner.unary(req, path, codec).await
         }
-        /// Sends the reply to a message; answered once it is committed. UNAVAILABLE: it was not; send it again.
+        /// Sends the reply to a message. The answer follows after the commit. UNAVAILABLE means that the
+        /// reply was not committed: send it again.
         pub async fn reply(
             &mut self,
             request: impl tonic::IntoRequest<super::ReplyRequest>,
@@ -152,8 +155,8 @@ pub mod workers_client {
                 .insert(GrpcMethod::new("workflow_manager.v1.Workers", "Reply"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lengthens the lease of a message, or takes up again one that has ended. FAILED_PRECONDITION: the attempt is over,
-        /// or another worker has the message; the metadata "reason" has the word of Gone.reason.
+        /// Extends the lease of a message, or renews one that has ended. FAILED_PRECONDITION means that the
+        /// attempt has ended, or another worker has the message. The metadata "reason" is as in Gone.reason.
         pub async fn extend(
             &mut self,
             request: impl tonic::IntoRequest<super::ExtendRequest>,
@@ -175,7 +178,8 @@ pub mod workers_client {
                 .insert(GrpcMethod::new("workflow_manager.v1.Workers", "Extend"));
             self.inner.unary(req, path, codec).await
         }
-        /// Refuses a message: its attempt fails, or it goes back to its queue. FAILED_PRECONDITION: as for Extend.
+        /// Refuses a message: its attempt fails, or it returns to its queue. FAILED_PRECONDITION is as for
+        /// Extend.
         pub async fn nack(
             &mut self,
             request: impl tonic::IntoRequest<super::NackRequest>,
