@@ -1,5 +1,5 @@
-//! Compiles the conditions of steps, reports errors at their locations in the file, and compares
-//! the steps that they refer to with the graph.
+//! Compiles the conditions of steps, and checks the steps that they refer to. Errors have the
+//! locations within the conditions, if these can be determined.
 
 use super::diagnostics::Diagnostics;
 use super::draft::{ConditionDraft, GraphDraft};
@@ -9,17 +9,19 @@ use engine::text::quote;
 use engine::{Expression, Graph, StepIndex};
 use std::collections::HashMap;
 
-/// The compiled conditions of a file: equal texts are compiled once.
+/// The compiled conditions of a file. Equal texts are compiled only once.
 #[derive(Default)]
 pub(super) struct CompiledConditions {
-    /// The results of compiling, by text.
+    /// The results of compiling, by the text of the condition.
     results: HashMap<String, Result<Expression, ExpressionError>>,
-    /// The total length of the texts that were compiled, and of those beyond the limit.
+    /// The total length of the distinct texts, in bytes, including those that were not compiled
+    /// because the limit was exceeded.
     total_bytes: usize,
 }
 
 impl CompiledConditions {
-    /// Compiles a condition; `None` if an error was reported.
+    /// Compiles a condition. Returns `None`, and reports an error, if it is invalid or beyond the
+    /// limit.
     pub(super) fn compile(
         &mut self,
         draft: &ConditionDraft,
@@ -62,8 +64,8 @@ impl CompiledConditions {
     }
 }
 
-/// Reports the errors in a step's conditions, their references to steps that do not exist, and a
-/// `when` that refers to its own step.
+/// Checks the compiled conditions of the step with this index. Reports obvious mistakes, references
+/// to steps that do not exist, and a `when` that refers to its own step.
 pub(super) fn check_references(
     draft: &GraphDraft,
     index: usize,
@@ -108,7 +110,8 @@ pub(super) fn check_references(
     }
 }
 
-/// Warns of race conditions: a `when` that refers to a step that is not an ancestor of its own.
+/// Warns about race conditions: a `when` that refers to a step for which its own step does not
+/// wait, directly or through others.
 pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Diagnostics) {
     if graph.steps.iter().all(|step| step.when.as_ref().is_none_or(|when| when.steps().is_empty()))
     {
@@ -125,7 +128,7 @@ pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Diag
         for name in when.steps() {
             if graph
                 .find_index(name)
-                .is_some_and(|other| !ancestors[index.as_usize()].contains(other))
+                .is_some_and(|target| !ancestors[index.as_usize()].contains(target))
             {
                 report.add_warning(
                     condition.locate_step(name),
@@ -141,7 +144,7 @@ pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Diag
     }
 }
 
-/// A set of steps, as a bitmap by their index.
+/// A set of steps, as a bitmap indexed by [`StepIndex`].
 #[derive(Clone)]
 struct StepSet(Vec<u64>);
 

@@ -1,5 +1,5 @@
-//! Parses the tree of a file to drafts of its workflows, and checks each key and value on its own.
-//! `graph` checks how they fit together (dependencies, tasks, cycles).
+//! Parses the tree of a file into drafts of its workflows, and checks each key and value on its
+//! own. The module `graph` checks how they fit together (dependencies, tasks, cycles).
 
 use super::diagnostics::Diagnostics;
 use super::draft::{GraphDraft, StepDraft, StepOptions, WorkflowDraft};
@@ -19,7 +19,7 @@ use base::web_address::{is_url, parse_web_address};
 use engine::text::quote;
 use engine::{FanOutKeys, Millis};
 
-/// Parses all workflows of a file.
+/// Parses all workflows of a file. Leaves out those that are not mappings.
 pub(super) fn parse_workflows(root: &Node, report: &mut Diagnostics) -> Vec<WorkflowDraft> {
     let Some(fields) = Fields::from_node(root, Section::File, report) else { return Vec::new() };
     let Some(list) = fields.required_list("workflows", usize::MAX, report) else {
@@ -80,15 +80,14 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
     })
 }
 
-/// Warns of timeouts that are not shorter than the deadline. The deadline fails the whole job, so
-/// such a timeout has no effect.
+/// Warns about timeouts that are not shorter than the deadline. The deadline fails the whole job,
+/// so such a timeout has no effect.
 fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Diagnostics) {
     for step in &graph.steps {
         let StepOptions { timeout, timeout_location, start_within, .. } = &step.options;
-        let timeouts =
-            [("timeout", timeout.zip(*timeout_location)), ("startWithin", *start_within)];
+        let keys = [("timeout", timeout.zip(*timeout_location)), ("startWithin", *start_within)];
         for (key, (timeout, location)) in
-            timeouts.into_iter().filter_map(|(key, timeout)| Some((key, timeout?)))
+            keys.into_iter().filter_map(|(key, duration)| Some((key, duration?)))
         {
             if timeout >= deadline {
                 report.step = step.name.as_ref().map(|name| name.text.clone());
@@ -136,7 +135,7 @@ fn parse_vhosts(fields: &Fields<'_>, report: &mut Diagnostics) -> Vec<LocatedTex
     vhosts
 }
 
-/// Parses one task. Its fan-out is `None` if the key of its list is missing or invalid.
+/// Parses one task. Its `fan_out` is `None` if its `itemListKey` is missing or invalid.
 fn parse_task(node: &Node, report: &mut Diagnostics) -> Option<GraphDraft> {
     let fields = Fields::from_node(node, Section::Task, report)?;
     let name = fields.parse_name(report);
@@ -220,7 +219,7 @@ fn parse_step(node: &Node, report: &mut Diagnostics) -> Option<StepDraft> {
     Some(StepDraft { name, queue, bus, queue_keys, task, depends, priority, options })
 }
 
-/// Parses the name of a bus; whether the manager has it is checked later.
+/// Parses the name of a bus. `buses` checks whether the manager has it.
 fn parse_bus(entry: &Entry, report: &mut Diagnostics) -> Option<LocatedText> {
     let bus = parse_nonempty_text(&entry.value, entry.location(), "the name of a bus", report)?;
     if !is_bus_name(&bus.text) {

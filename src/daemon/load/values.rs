@@ -1,4 +1,5 @@
-//! Parses single values of a file: names, texts, numbers, durations, choices.
+//! Parses single values of a file: names, texts, numbers, durations, choices. A parser that finds
+//! an invalid value reports an error and returns `None`.
 
 use super::diagnostics::Diagnostics;
 use super::duration::{self, DURATION_MAX};
@@ -10,6 +11,15 @@ use engine::id::is_valid_name;
 use engine::text::{enumerate_quoted, quote, shorten};
 use engine::{Millis, Tolerate};
 
+/// How many decimals a percentage may have.
+const PERCENTAGE_DECIMALS: u32 = 2;
+
+/// The largest share, 100 %, in hundredths of a percent.
+const SHARE_MAX: u64 = 10_000;
+
+/// How many decimals a factor may have.
+const FACTOR_DECIMALS: u32 = 3;
+
 /// A text of the file with its location.
 #[derive(Clone, Debug)]
 pub(super) struct LocatedText {
@@ -17,8 +27,8 @@ pub(super) struct LocatedText {
     pub(super) text: String,
 }
 
-/// Parses a name, or a reference to one, without checking its characters. `expected` is the noun
-/// for it in messages.
+/// Parses a name, or a reference to one, without checking its characters. `expected` describes the
+/// value in messages: "a name".
 pub(super) fn parse_reference(
     node: &Node,
     location: SourceLocation,
@@ -120,7 +130,7 @@ pub(super) fn parse_short_text(
     Some(LocatedText { location, text: text.to_owned() })
 }
 
-/// Parses a text that YAML does not read as another type.
+/// Parses a text of any length. An unquoted scalar that YAML reads as another type is an error.
 pub(super) fn parse_text<'n>(
     node: &'n Node,
     location: SourceLocation,
@@ -130,12 +140,12 @@ pub(super) fn parse_text<'n>(
     match &node.value {
         Value::Scalar(ScalarKind::Text, text) => return Some(text),
         Value::Scalar(kind @ (ScalarKind::Boolean | ScalarKind::Number), text) => {
-            let kind = if *kind == ScalarKind::Number { "number" } else { "boolean" };
+            let type_name = if *kind == ScalarKind::Number { "number" } else { "boolean" };
             report.add_error(
                 location,
                 format!(
-                    "expected {expected}, found {text}, which YAML may take for a {kind}; put it \
-                     into quotes: \"{text}\"",
+                    "expected {expected}, found {text}, which YAML may take for a {type_name}; put \
+                     it into quotes: \"{text}\"",
                     text = shorten(text)
                 ),
             );
@@ -184,7 +194,8 @@ pub(super) fn parse_integer(
     parsed
 }
 
-/// Returns advice to remove the quotes of a text that would be valid without them, or nothing.
+/// Returns advice to remove the quotes of a text that would be valid without them, or an empty
+/// text.
 fn advise_quotes(node: &Node, is_valid: impl Fn(&str) -> bool) -> &'static str {
     match &node.value {
         Value::Scalar(ScalarKind::Text, text) if is_valid(text) => "; remove the quotes",
@@ -192,7 +203,7 @@ fn advise_quotes(node: &Node, is_valid: impl Fn(&str) -> bool) -> &'static str {
     }
 }
 
-/// Returns a noun for a value, for messages about an unexpected one.
+/// Describes an unexpected value, for messages: "the number 5".
 pub(super) fn describe(node: &Node) -> String {
     match &node.value {
         Value::Map(_) => "a mapping".to_owned(),
@@ -204,7 +215,7 @@ pub(super) fn describe(node: &Node) -> String {
     }
 }
 
-/// Parses `true` or `false`.
+/// Parses `true` or `false`, in this spelling only.
 pub(super) fn parse_boolean(entry: &Entry, report: &mut Diagnostics) -> Option<bool> {
     match &entry.value.value {
         Value::Scalar(ScalarKind::Boolean, text) if text == "true" => return Some(true),
@@ -224,7 +235,7 @@ pub(super) fn parse_boolean(entry: &Entry, report: &mut Diagnostics) -> Option<b
     None
 }
 
-/// Parses one of the given words, and returns the value beside it.
+/// Parses one of the words of `choices`, and returns the value that is paired with it.
 pub(super) fn parse_choice<T: Copy>(
     entry: &Entry,
     choices: &[(&str, T)],
@@ -253,7 +264,8 @@ pub(super) fn parse_choice<T: Copy>(
     None
 }
 
-/// Parses a duration of at least `min`, which is 1 ms where 0 has no meaning.
+/// Parses a duration from `min` to [`DURATION_MAX`]. `min` is 1 ms where a duration of 0 has no
+/// meaning, otherwise 0.
 pub(super) fn parse_duration(
     entry: &Entry,
     min: Millis,
@@ -311,16 +323,7 @@ pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option
     parsed
 }
 
-/// How many decimals a percentage may have.
-const PERCENTAGE_DECIMALS: u32 = 2;
-
-/// The largest share, 100 %, in hundredths of a percent.
-const SHARE_MAX: u64 = 10_000;
-
-/// How many decimals a factor may have.
-const FACTOR_DECIMALS: u32 = 3;
-
-/// Parses a number from 1 to `max` with at most three decimals, in thousandths.
+/// Parses a number from 1 to `max` with at most three decimals. Returns it in thousandths.
 pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) -> Option<u32> {
     let range = 1_000..=u64::from(max) * 1_000;
     let parsed = match &entry.value.value {
