@@ -205,7 +205,7 @@ impl QueueDeclarations {
         let declaration = step_declaration(step, draft);
         let section = settings.and_then(|settings| settings.amqp_bus(bus));
         let effective = with_bus_defaults(&declaration, section);
-        // Without settings, every bus that is not predefined may be an AMQP bus.
+        // Without settings, any bus except the embedded one is assumed to be an AMQP bus.
         if let (Some((_, location)), None | Some(BusKind::Amqp)) = (step.priority, bus_kind)
             && !is_url(&queue.text)
             && bus != BusKind::Embedded.name()
