@@ -116,6 +116,7 @@ fn check_address(
     settings: Option<&Settings>,
     report: &mut Diagnostics,
 ) {
+    // The queue is the name of an endpoint in the settings, or the address itself.
     let endpoint = settings.and_then(|settings| settings.push_bus(bus)?.get(&queue.text));
     let Ok(url) = parse_web_address(endpoint.map_or(&queue.text, |endpoint| &endpoint.url.0))
     else {

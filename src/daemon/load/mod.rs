@@ -185,7 +185,8 @@ fn load(paths: &[PathBuf], mut loader: Loader<'_>) -> Result<LoadedWorkflows, Lo
         } else {
             Diagnostics::new(&path.display().to_string())
         };
-        match if is_stdin { read_text(io::stdin().lock()) } else { read_file(path) } {
+        let text = if is_stdin { read_text(io::stdin().lock()) } else { read_file(path) };
+        match text {
             Ok(text) => loader.add_file(&text, report),
             Err(error) => {
                 report.add_unscoped_errors(vec![error]);
@@ -318,9 +319,9 @@ impl Loader<'_> {
             queue: draft.queue_keys.declaration.clone(),
             ..Definition::new(&name.text, Vec::new())
         };
-        if let Some((file, first)) = self.declarations.get(&definition.full_name()) {
+        if let Some((file, location)) = self.declarations.get(&definition.full_name()) {
             let message = format!(
-                "a workflow {} is declared already, at {file}:{first}",
+                "a workflow {} is declared already, at {file}:{location}",
                 quote(&definition.full_name())
             );
             report.add_error(name.location, message);
@@ -378,9 +379,10 @@ fn read_file(path: &Path) -> Result<String, LocatedError> {
 
 /// Reads text of at most [`FILE_BYTES_MAX`] bytes in UTF-8.
 fn read_text(file: impl Read) -> Result<String, LocatedError> {
-    let limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
+    // One more byte is read, to notice that a text is too large.
+    let read_limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes).map_err(read_error)?;
+    file.take(read_limit).read_to_end(&mut bytes).map_err(read_error)?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(size_error());
     }
@@ -401,10 +403,12 @@ fn read_text(file: impl Read) -> Result<String, LocatedError> {
     })
 }
 
+/// Returns the error for a file that cannot be read.
 fn read_error(error: io::Error) -> LocatedError {
     LocatedError::new(SourceLocation::WHOLE_FILE, format!("cannot read the file: {error}"))
 }
 
+/// Returns the error for a text of more than [`FILE_BYTES_MAX`] bytes.
 fn size_error() -> LocatedError {
     let kib = FILE_BYTES_MAX / 1024;
     LocatedError::new(

@@ -1,5 +1,5 @@
-//! Parses single values of a file: names, texts, numbers, durations, choices. A parser that finds
-//! an invalid value reports an error and returns `None`.
+//! Parses single values of a file: names, texts, numbers, durations, choices. For an invalid value,
+//! each parser returns `None` and reports an error, unless the YAML parser has reported it already.
 
 use super::diagnostics::Diagnostics;
 use super::duration::{self, DURATION_MAX};
@@ -19,6 +19,9 @@ const SHARE_MAX: u64 = 10_000;
 
 /// How many decimals a factor may have.
 const FACTOR_DECIMALS: u32 = 3;
+
+/// The factor 1, as [`parse_factor`] returns it: in thousandths.
+const FACTOR_ONE: u64 = 10_u64.pow(FACTOR_DECIMALS);
 
 /// A text of the file with its location.
 #[derive(Clone, Debug)]
@@ -176,6 +179,7 @@ pub(super) fn parse_integer(
         | Value::List(_) => None,
     };
     if parsed.is_none() {
+        // This maximum only stands for the range of the type, not for a limit.
         let range = if max == u64::from(u32::MAX) {
             format!("of at least {min}")
         } else {
@@ -325,7 +329,7 @@ pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option
 
 /// Parses a number from 1 to `max` with at most three decimals. Returns it in thousandths.
 pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) -> Option<u32> {
-    let range = 1_000..=u64::from(max) * 1_000;
+    let range = FACTOR_ONE..=u64::from(max) * FACTOR_ONE;
     let parsed = match &entry.value.value {
         Value::Scalar(ScalarKind::Number, text) => {
             parse_decimal(text, FACTOR_DECIMALS).filter(|thousandths| range.contains(thousandths))
@@ -344,7 +348,8 @@ pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) ->
     parsed.and_then(|thousandths| u32::try_from(thousandths).ok())
 }
 
-/// Parses a decimal number as a fixed-point number: `2.5` with `decimals_max` 2 is 250.
+/// Parses a decimal number as a fixed-point number: `2.5` with `decimals_max` 2 is 250. Returns
+/// `None` if the text is malformed, has more decimals, or is too large.
 fn parse_decimal(text: &str, decimals_max: u32) -> Option<u64> {
     let (integer, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let decimals = u32::try_from(fraction.len()).ok()?;
@@ -355,6 +360,7 @@ fn parse_decimal(text: &str, decimals_max: u32) -> Option<u64> {
     {
         return None;
     }
-    let fraction = fraction.parse::<u64>().ok()? * 10_u64.pow(decimals_max - decimals);
-    integer.parse::<u64>().ok()?.checked_mul(10_u64.pow(decimals_max))?.checked_add(fraction)
+    let fraction_units = fraction.parse::<u64>().ok()? * 10_u64.pow(decimals_max - decimals);
+    let integer_units = integer.parse::<u64>().ok()?.checked_mul(10_u64.pow(decimals_max))?;
+    integer_units.checked_add(fraction_units)
 }

@@ -1,4 +1,4 @@
-//! Parses YAML (or JSON, which is YAML) to a tree in which every key and value has its location.
+//! Parses YAML (or JSON, which is YAML) into a tree in which every key and value has its location.
 //!
 //! The tree is built from the parser's events, without deserialization. So a scalar keeps its text
 //! and its type (the unquoted `yes` in `name: yes` is a boolean, not a name), a duplicate key is
@@ -53,8 +53,8 @@ pub(super) struct Key {
     pub(super) text: String,
 }
 
-/// Parses a text to a tree and the errors in it. Returns no tree after a syntax error, if a limit
-/// is exceeded, or for an empty file.
+/// Parses a text. Returns the tree, and the errors in the text. There is no tree after a syntax
+/// error, if a limit is exceeded, or for an empty file.
 pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<LocatedError>) {
     let mut builder = TreeBuilder::default();
     let mut options = granit_parser::options! {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 const FILE_SUFFIX: &str = "_FILE";
 
 /// The size limit of a file with the value of a setting, in bytes.
-const VALUE_BYTES_MAX: u64 = 65_536;
+const VALUE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Returns the environment variables whose names begin as those of settings do, with their values.
 /// If a variable names a file, reads the value from it.
@@ -72,9 +72,9 @@ pub(super) fn secret_files() -> Vec<(String, String)> {
     std::env::vars_os().filter_map(with_file).collect()
 }
 
-/// Returns the name of `variable` without the suffix `_FILE`, if it names a file with the value of
-/// a setting; otherwise `None`. `is_setting` tells whether there is a setting such as
-/// `http.listen`.
+/// Returns the variable of the setting whose value is in the file that `variable` names, which is
+/// `variable` without the suffix `_FILE`. Returns `None` if `variable` does not name such a file.
+/// `is_setting` tells whether there is a setting with a name such as `http.listen`.
 fn strip_file_suffix(variable: &str, is_setting: impl Fn(&str) -> bool) -> Option<String> {
     let name = variable.get(..variable.len().checked_sub(FILE_SUFFIX.len())?)?;
     if !variable.to_uppercase().ends_with(FILE_SUFFIX) {

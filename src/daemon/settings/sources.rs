@@ -42,7 +42,7 @@ pub struct Sources {
     pub(super) warnings: Vec<String>,
 }
 
-/// That a source has a setting.
+/// Records that a source sets a setting.
 #[derive(Clone, Debug)]
 struct SourceEntry {
     /// The name of the setting, or of a section that was set as a whole.

@@ -319,6 +319,7 @@ impl FieldWriter<'_> {
         if !std::mem::take(&mut self.is_first) {
             self.writer.write_char(' ')?;
         }
+        // The style of tracing-subscriber: italic names, and dim equals signs.
         match (name, self.writer.has_ansi_escapes()) {
             ("message", _) => {}
             (_, true) => write!(self.writer, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m")?,

@@ -80,8 +80,7 @@ impl ProcessState {
     fn read() -> Option<ProcessState> {
         let count_entries = || fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         let count = match fs::metadata("/proc/self/fd").map_or(0, |folder| folder.len()) {
-            // Since Linux 6.2, the size of the folder is the number of open files; before, it was
-            // 0.
+            // Since Linux 6.2, the size is the number of open files. Older versions return 0.
             0 => u64::try_from(count_entries()).unwrap_or(u64::MAX),
             size => size,
         };
@@ -107,6 +106,8 @@ impl ProcessState {
         // So the third field begins after the last bracket. The manual counts fields from 1.
         let fields: Vec<&str> = process_stat.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        // The fields are 14 utime, 15 stime, 20 num_threads, 22 starttime, 23 vsize and 24 rss. The
+        // times are in clock ticks, and rss is in pages.
         let ticks_per_second = clock_ticks_per_second();
         let resident_bytes = field(24)? * u64::try_from(page_size()).ok()?;
         Some(ProcessState {

@@ -57,10 +57,10 @@ impl StepSeries {
         let is_replaced = |definition: &Arc<Definition>| {
             !definitions.values().any(|current| Arc::ptr_eq(current, definition))
         };
-        let replaced: Vec<_> = old_definitions.filter(is_replaced).collect();
-        state.previous.extend(replaced.iter().map(Arc::downgrade));
+        let replaced_definitions: Vec<_> = old_definitions.filter(is_replaced).collect();
+        state.previous.extend(replaced_definitions.iter().map(Arc::downgrade));
         // Only references of jobs may keep a replaced definition alive below.
-        drop(replaced);
+        drop(replaced_definitions);
         let mut workflows_by_size: Vec<_> =
             state.current.iter().map(|(name, definition)| (step_names(definition), name)).collect();
         workflows_by_size.sort_unstable_by_key(|(steps, name)| (steps.len(), (*name).clone()));
@@ -88,8 +88,8 @@ impl StepSeries {
             .then_some(SeriesOverflow { untracked: step_count - tracked_count, steps: step_count })
     }
 
-    /// Adds the definition of a job, unless it is there already. If it is in no file, its steps get
-    /// series of their own as far as the limit allows them for all of its steps.
+    /// Adds the definition of a job, unless it is there already. Its steps get series of their own
+    /// if the limit allows it for all of them.
     pub fn add_definition(&self, definition: &Arc<Definition>) {
         let name = definition.full_name();
         let has_definition = |state: &SeriesState| {
