@@ -144,7 +144,7 @@ fn value_schema(kind: ValueKind) -> Value {
                 "maxItems": max,
             })
         }
-        ValueKind::Integer(min, max) => {
+        ValueKind::Integer { min, max } => {
             json!({ "type": "integer", "minimum": min, "maximum": max })
         }
         ValueKind::Factor(max) => json!({ "type": "number", "minimum": 1, "maximum": max }),
@@ -185,17 +185,17 @@ fn value_schema(kind: ValueKind) -> Value {
         }),
         ValueKind::Choice(choices) => json!({ "type": "string", "enum": choices }),
         ValueKind::Mapping(section) => reference_schema(section),
-        ValueKind::MappingList(section, 0, max) => {
+        ValueKind::MappingList { section, min: 0, max } => {
             json!({
                 "type": ["array", "null"],
                 "items": reference_schema(section),
                 "maxItems": max,
             })
         }
-        ValueKind::MappingList(section, min, max) if max == usize::MAX => {
+        ValueKind::MappingList { section, min, max: usize::MAX } => {
             json!({ "type": "array", "items": reference_schema(section), "minItems": min })
         }
-        ValueKind::MappingList(section, min, max) => {
+        ValueKind::MappingList { section, min, max } => {
             json!({
                 "type": "array",
                 "items": reference_schema(section),

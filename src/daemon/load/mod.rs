@@ -185,8 +185,8 @@ fn load(paths: &[PathBuf], mut loader: Loader<'_>) -> Result<LoadedWorkflows, Lo
         } else {
             Diagnostics::new(&path.display().to_string())
         };
-        let text = if is_stdin { read_text(io::stdin().lock()) } else { read_file(path) };
-        match text {
+        let result = if is_stdin { read_text(io::stdin().lock()) } else { read_file(path) };
+        match result {
             Ok(text) => loader.add_file(&text, report),
             Err(error) => {
                 report.add_unscoped_errors(vec![error]);

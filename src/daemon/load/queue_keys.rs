@@ -265,11 +265,11 @@ impl QueueDeclarations {
             )),
             Some(_) => Ok(()),
             None => {
-                let first = FirstDeclaration {
+                let first_declaration = FirstDeclaration {
                     declaration: declaration.clone(),
                     source: source.to_owned(),
                 };
-                self.0.insert(key, first);
+                self.0.insert(key, first_declaration);
                 Ok(())
             }
         }

@@ -35,7 +35,7 @@ pub(super) enum ValueKind {
     Text,
     /// A text without control characters, which may be empty.
     TextOrEmpty,
-    /// The name of a queue.
+    /// The name of a queue, or the address of a web service.
     Queue,
     /// The name of a bus.
     Bus,
@@ -43,8 +43,8 @@ pub(super) enum ValueKind {
     TextList(usize),
     /// A list of at least one distinct text, with the maximum number of items.
     NonEmptyTextList(usize),
-    /// A whole number, with its minimum and maximum.
-    Integer(u64, u64),
+    /// A whole number from `min` to `max`, both included.
+    Integer { min: u64, max: u64 },
     /// A decimal number of at least 1, with its maximum.
     Factor(u32),
     /// A duration, which may be 0.
@@ -63,8 +63,8 @@ pub(super) enum ValueKind {
     Choice(&'static [&'static str]),
     /// A mapping with the keys of this section.
     Mapping(Section),
-    /// A list of mappings, with the minimum and maximum number of items.
-    MappingList(Section, usize, usize),
+    /// A list of mappings with the keys of this section. `min` and `max` limit the number of items.
+    MappingList { section: Section, min: usize, max: usize },
 }
 
 /// A row of the table: a key, where it is allowed, and what value it takes.
@@ -104,7 +104,7 @@ pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::File,
         "workflows",
-        ValueKind::MappingList(Section::Workflow, 1, usize::MAX),
+        ValueKind::MappingList { section: Section::Workflow, min: 1, max: usize::MAX },
         "The workflows.",
     ),
     required(
@@ -137,13 +137,13 @@ pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::Workflow,
         "steps",
-        ValueKind::MappingList(Section::Step, 1, STEPS_MAX),
+        ValueKind::MappingList { section: Section::Step, min: 1, max: STEPS_MAX },
         "The steps.",
     ),
     optional(
         Section::Workflow,
         "tasks",
-        ValueKind::MappingList(Section::Task, 0, TASKS_MAX),
+        ValueKind::MappingList { section: Section::Task, min: 0, max: TASKS_MAX },
         "The tasks that steps of this workflow name.",
     ),
     optional(
@@ -183,14 +183,14 @@ pub(super) const KEYS: &[KnownKey] = &[
     optional(
         Section::Task,
         "maxConcurrency",
-        ValueKind::Integer(1, u32::MAX as u64),
+        ValueKind::Integer { min: 1, max: u32::MAX as u64 },
         "How many child jobs of one step are under way at once. Default: the setting \
          fanout.window.",
     ),
     required(
         Section::Task,
         "steps",
-        ValueKind::MappingList(Section::Step, 1, STEPS_MAX),
+        ValueKind::MappingList { section: Section::Step, min: 1, max: STEPS_MAX },
         "The steps.",
     ),
     optional(
@@ -246,7 +246,7 @@ pub(super) const KEYS: &[KnownKey] = &[
     optional(
         Section::Step,
         "priority",
-        ValueKind::Integer(0, PRIORITY_MAX),
+        ValueKind::Integer { min: 0, max: PRIORITY_MAX },
         "The AMQP message priority. It works only on a quorum queue, or on one declared with \
          x-max-priority.",
     ),
@@ -333,7 +333,7 @@ pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::Retry,
         "attempts",
-        ValueKind::Integer(1, ATTEMPTS_MAX),
+        ValueKind::Integer { min: 1, max: ATTEMPTS_MAX },
         "How often the step is tried in all, the first attempt counted.",
     ),
     optional(

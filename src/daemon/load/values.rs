@@ -169,7 +169,7 @@ pub(super) fn parse_integer(
     report: &mut Diagnostics,
 ) -> Option<u64> {
     let node = &entry.value;
-    let parsed = match &node.value {
+    let number = match &node.value {
         Value::Scalar(ScalarKind::Number, text) => {
             text.parse::<u64>().ok().filter(|number| (min..=max).contains(number))
         }
@@ -178,7 +178,7 @@ pub(super) fn parse_integer(
         | Value::Map(_)
         | Value::List(_) => None,
     };
-    if parsed.is_none() {
+    if number.is_none() {
         // This maximum only stands for the range of the type, not for a limit.
         let range = if max == u64::from(u32::MAX) {
             format!("of at least {min}")
@@ -195,7 +195,7 @@ pub(super) fn parse_integer(
             ),
         );
     }
-    parsed
+    number
 }
 
 /// Returns advice to remove the quotes of a text that would be valid without them, or an empty
@@ -304,7 +304,7 @@ pub(super) fn parse_duration(
 
 /// Parses how many child jobs may fail: `5` or `2.5%`.
 pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option<Tolerate> {
-    let parsed = match &entry.value.value {
+    let tolerance = match &entry.value.value {
         Value::Scalar(ScalarKind::Number, text) => text.parse().ok().map(Tolerate::Count),
         Value::Scalar(ScalarKind::Text, text) => text
             .strip_suffix('%')
@@ -315,7 +315,7 @@ pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option
         Value::Invalid => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => None,
     };
-    if parsed.is_none() {
+    if tolerance.is_none() {
         let message = format!(
             "{} takes a number of child jobs, such as 5, or a share of them, such as 10% or 2.5%, \
              at most 100%; found {}",
@@ -324,20 +324,20 @@ pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option
         );
         report.add_error(entry.location(), message);
     }
-    parsed
+    tolerance
 }
 
 /// Parses a number from 1 to `max` with at most three decimals. Returns it in thousandths.
 pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) -> Option<u32> {
     let range = FACTOR_ONE..=u64::from(max) * FACTOR_ONE;
-    let parsed = match &entry.value.value {
+    let factor = match &entry.value.value {
         Value::Scalar(ScalarKind::Number, text) => {
             parse_decimal(text, FACTOR_DECIMALS).filter(|thousandths| range.contains(thousandths))
         }
         Value::Invalid => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => None,
     };
-    if parsed.is_none() {
+    if factor.is_none() {
         let message = format!(
             "{} takes a number from 1 to {max} with at most three decimals, found {}",
             quote(&entry.key.text),
@@ -345,7 +345,7 @@ pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) ->
         );
         report.add_error(entry.location(), message);
     }
-    parsed.and_then(|thousandths| u32::try_from(thousandths).ok())
+    factor.and_then(|thousandths| u32::try_from(thousandths).ok())
 }
 
 /// Parses a decimal number as a fixed-point number: `2.5` with `decimals_max` 2 is 250. Returns

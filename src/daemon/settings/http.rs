@@ -71,8 +71,8 @@ pub struct WorkerToken {
 }
 
 impl HttpSettings {
-    /// Returns whether calls need a token, because at least one is configured. Tokens of workers do
-    /// not count.
+    /// Returns whether calls need a token, because at least one is configured. Tokens in `workers`
+    /// do not count.
     pub(crate) fn requires_token(&self) -> bool {
         !self.token.0.is_empty() || !self.tokens.is_empty() || !self.tokens_file.is_empty()
     }

@@ -117,8 +117,8 @@ impl Sources {
             ("http.listen", flags.listen.is_some()),
             ("http.insecure", flags.insecure),
         ];
-        let given = settings.into_iter().filter(|(_, is_given)| *is_given);
-        self.entries.extend(given.map(|(setting, _)| SourceEntry {
+        let given_flags = settings.into_iter().filter(|(_, is_given)| *is_given);
+        self.entries.extend(given_flags.map(|(setting, _)| SourceEntry {
             setting: setting.to_owned(),
             source: Source::Flag,
             place: None,

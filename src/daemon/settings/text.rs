@@ -22,7 +22,7 @@ pub(super) fn redact_values(error: &str) -> String {
     /// What the deserializer writes before a text value.
     const QUOTE_START: &str = "invalid type: string \"";
     let Some((before, quoted)) = error.split_once(QUOTE_START) else { return error.to_owned() };
-    let value_end = quoted.find("\", expected").map_or(quoted.len(), |quote| quote + 1);
+    let value_end = quoted.find("\", expected").map_or(quoted.len(), |quote_index| quote_index + 1);
     format!("{before}invalid type: a text{}", &quoted[value_end..])
 }
 
@@ -139,7 +139,8 @@ impl Source for SettingsFile {
     }
 }
 
-/// Converts a JSON object to a table of settings that come from `file`.
+/// Converts a JSON object to a table of settings that come from `file`, which is a `String` because
+/// [`Value::new`] requires one.
 fn to_table(keys: serde_json::Map<String, serde_json::Value>, file: &String) -> Map<String, Value> {
     keys.into_iter().map(|(key, value)| (key, to_value(value, file))).collect()
 }

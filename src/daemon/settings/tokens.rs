@@ -78,8 +78,8 @@ impl TokenSettings {
     /// Returns an error if the file cannot be read, or contains something that is not a token.
     pub fn read_file(file: &Path) -> Result<BTreeMap<String, TokenSettings>, String> {
         let to_error = |reason: String| format!("http.tokens_file, {}: {reason}", file.display());
-        let text = SettingsFile::read(file).map_err(to_error)?;
-        let TokenFile { tokens } = text.into_value().try_deserialize().map_err(|error| {
+        let content = SettingsFile::read(file).map_err(to_error)?;
+        let TokenFile { tokens } = content.into_value().try_deserialize().map_err(|error| {
             to_error(format!(
                 "{}; expected tokens: {{ NAME: {{ hash: \"{HASH_PREFIX}…\", scope: read }} }}",
                 redact_values(&error.to_string())

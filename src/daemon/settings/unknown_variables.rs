@@ -14,8 +14,8 @@ const CLIENT_VARIABLES: [&str; 4] = [
     "WORKFLOW_MANAGER_TIME",
 ];
 
-/// Words that users may write after the program's name in place of those of the client variables,
-/// normalized, each with the variable that they mean.
+/// Words that users may write in place of the last word of a client variable, normalized, each with
+/// the variable that they mean.
 const CLIENT_ALIASES: [(&str, &str); 4] = [
     ("SERVER", "WORKFLOW_MANAGER_URL"),
     ("ADDRESS", "WORKFLOW_MANAGER_URL"),

@@ -531,8 +531,8 @@ mod tests {
                 end == "\n" && !line.contains(is_unsafe_to_print) && line.contains('ü'),
                 "{line}"
             );
-            let parsed: Value = serde_json::from_str(line).expect("JSON");
-            let reason = parsed["reason"].as_str().expect("a text");
+            let printed_event: Value = serde_json::from_str(line).expect("JSON");
+            let reason = printed_event["reason"].as_str().expect("a text");
             assert!(reason.starts_with(hostile), "{reason:?}");
         }
     }
@@ -559,8 +559,11 @@ mod tests {
         });
         let text = output.0.lock().expect("no panic").clone();
         let text = String::from_utf8(text).expect("text");
-        let count = |pattern: &str| text.matches(pattern).count();
-        assert_eq!((count("h2::proto"), count("h1::"), count("own")), (1, 1, 100));
+        let count_matches = |pattern: &str| text.matches(pattern).count();
+        assert_eq!(
+            (count_matches("h2::proto"), count_matches("h1::"), count_matches("own")),
+            (1, 1, 100)
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ const MINUTE_NS: i64 = 60_000_000_000;
 /// How far back the counts reach, in nanoseconds.
 pub(crate) const RETENTION_NS: i64 = RETAINED_MINUTES as i64 * MINUTE_NS;
 
-/// The counts of all workflows, by the names under which they were recorded.
+/// The counts of all workflows, by their full names.
 #[derive(Default)]
 pub struct JobRates(Mutex<HashMap<Arc<str>, WorkflowRates>>);
 
@@ -101,7 +101,8 @@ impl JobRates {
     }
 
     /// Revokes the count of a job that ended at `ended_at` in `state` but continues, because it was
-    /// retried for example. It is counted again at its next end.
+    /// retried for example. It is counted again at its next end. If it had completed, its duration
+    /// stays in the percentiles.
     pub(crate) fn revoke_end(&self, workflow: &str, ended_at: Timestamp, state: JobState) {
         self.update(workflow, |rates| {
             let minute = ended_at.0.div_euclid(MINUTE_NS);
