@@ -12,8 +12,8 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// Returns an error if an exchange is configured but no AMQP bus, or if `events.bus` is not the
-    /// name of an AMQP bus.
+    /// Returns an error if `events.bus` is not the name of an AMQP bus, or if it is empty, an
+    /// exchange is configured and there is no bus `amqp`.
     pub fn exchange_bus(&self) -> Result<Option<(&str, &AmqpSection)>, String> {
         let EventSettings { bus, .. } = &self.events;
         let name = if bus.is_empty() { BusKind::Amqp.name() } else { bus.as_str() };

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_that_expand_without_end_are_rejected() {
+    fn aliases_that_expand_exponentially_are_rejected() {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..9 {
             let lower_level = level - 1;

@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_printed_without_controls_and_keeps_its_value() {
+    fn json_is_printed_without_control_characters_and_keeps_its_value() {
         let hostile = "a\u{1b}[2J\n\u{202e}b\u{2028}\u{9b}x\u{7f}ü";
         for event in [
             serde_json::json!({ "level": "INFO", "reason": hostile }),
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_people_is_one_line_without_controls() {
+    fn a_line_for_people_is_one_line_without_control_characters() {
         let output = TestOutput::default();
         let writer = output.clone();
         let layer = tracing_subscriber::fmt::layer()
