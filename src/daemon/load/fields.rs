@@ -93,7 +93,12 @@ impl<'n> Fields<'n> {
 
     /// Returns the items of the list `key`, at most `limit` of them. Reports further items, and a
     /// value that is not a list. Returns no items if the key is missing or has no value.
-    pub(super) fn list(&self, key: &str, limit: usize, report: &mut Diagnostics) -> Vec<&'n Node> {
+    pub(super) fn parse_list(
+        &self,
+        key: &str,
+        limit: usize,
+        report: &mut Diagnostics,
+    ) -> Vec<&'n Node> {
         let Some(entry) = self.get(key) else { return Vec::new() };
         match &entry.value.value {
             Value::List(items) => {
@@ -136,7 +141,7 @@ impl<'n> Fields<'n> {
 
     /// Returns the items of the list `key`, at least one. If there are none, reports an error
     /// unless that was done already, and returns `None`.
-    pub(super) fn required_list(
+    pub(super) fn parse_required_list(
         &self,
         key: &str,
         limit: usize,
@@ -152,7 +157,7 @@ impl<'n> Fields<'n> {
             );
             return None;
         };
-        let items = self.list(key, limit, report);
+        let items = self.parse_list(key, limit, report);
         if items.is_empty()
             && matches!(&entry.value.value, Value::List(_) | Value::Scalar(ScalarKind::Null, _))
         {

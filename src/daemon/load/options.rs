@@ -154,7 +154,7 @@ fn parse_text_list(
 ) -> Vec<Arc<str>> {
     let TextListKey { key, item_noun, items_max, purpose } = list_key;
     let mut texts: Vec<LocatedText> = Vec::new();
-    for node in fields.list(key, items_max, report) {
+    for node in fields.parse_list(key, items_max, report) {
         let Some(item) =
             parse_nonempty_text(node, node.location, &format!("a {item_noun}"), report)
         else {

@@ -22,11 +22,11 @@ use engine::{FanOutKeys, Millis};
 /// Parses all workflows of a file. Leaves out those that are not mappings.
 pub(super) fn parse_workflows(root: &Node, report: &mut Diagnostics) -> Vec<WorkflowDraft> {
     let Some(fields) = Fields::from_node(root, Section::File, report) else { return Vec::new() };
-    let Some(list) = fields.required_list("workflows", usize::MAX, report) else {
+    let Some(nodes) = fields.parse_required_list("workflows", usize::MAX, report) else {
         return Vec::new();
     };
-    let mut drafts = Vec::with_capacity(list.len());
-    for node in list {
+    let mut drafts = Vec::with_capacity(nodes.len());
+    for node in nodes {
         report.workflow = label(node);
         report.add_scope(node.location, node.end);
         drafts.extend(parse_workflow(node, report));
@@ -53,7 +53,7 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
         steps: parse_steps(&fields, report),
     };
     let mut tasks = Vec::new();
-    for node in fields.list("tasks", TASKS_MAX, report) {
+    for node in fields.parse_list("tasks", TASKS_MAX, report) {
         report.task = label(node);
         report.add_scope(node.location, node.end);
         tasks.extend(parse_task(node, report));
@@ -107,7 +107,7 @@ fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Diag
 /// Parses the distinct virtual hosts of a workflow; empty if it names none.
 fn parse_vhosts(fields: &Fields<'_>, report: &mut Diagnostics) -> Vec<LocatedText> {
     let mut vhosts: Vec<LocatedText> = Vec::new();
-    for node in fields.list("vhosts", VHOSTS_MAX, report) {
+    for node in fields.parse_list("vhosts", VHOSTS_MAX, report) {
         let Some(vhost) = parse_nonempty_text(node, node.location, "a virtual host", report) else {
             continue;
         };
@@ -172,9 +172,11 @@ fn parse_task(node: &Node, report: &mut Diagnostics) -> Option<GraphDraft> {
 
 /// Parses the steps of a workflow or task.
 fn parse_steps(fields: &Fields<'_>, report: &mut Diagnostics) -> Vec<StepDraft> {
-    let Some(list) = fields.required_list("steps", STEPS_MAX, report) else { return Vec::new() };
-    let mut steps = Vec::with_capacity(list.len());
-    for node in list {
+    let Some(nodes) = fields.parse_required_list("steps", STEPS_MAX, report) else {
+        return Vec::new();
+    };
+    let mut steps = Vec::with_capacity(nodes.len());
+    for node in nodes {
         report.step = label(node);
         report.add_scope(node.location, node.end);
         steps.extend(parse_step(node, report));
@@ -207,7 +209,7 @@ fn parse_step(node: &Node, report: &mut Diagnostics) -> Option<StepDraft> {
         parse_reference(&entry.value, entry.location(), "the name of a task", report)
     });
     let mut depends = Vec::new();
-    for node in fields.list("depends", usize::MAX, report) {
+    for node in fields.parse_list("depends", usize::MAX, report) {
         depends.extend(parse_reference(node, node.location, "the name of a step", report));
     }
     let priority = fields.get("priority").and_then(|entry| {

@@ -152,8 +152,8 @@ pub fn print(text: &str) {
     }
 }
 
-/// Waits until all lines are written, but no longer than [`FLUSH_TIMEOUT`]. Call this before the
-/// process ends.
+/// Waits until all lines are written, but no longer than one second. Call this before the process
+/// ends.
 pub fn flush() {
     flush_within(FLUSH_TIMEOUT);
 }
