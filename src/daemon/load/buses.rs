@@ -1,5 +1,6 @@
-//! Checks workflows against the manager's settings: the buses that they name must exist, no step
-//! may send its messages to a reply queue, and the web services that steps call must be allowed.
+//! Checks workflows against the manager's settings. The buses that they name must exist, no step
+//! may send its messages to a reply queue or quarantine queue, and the web services that steps call
+//! must be allowed.
 
 use super::calls::{all_steps, message_queue};
 use super::diagnostics::Diagnostics;
@@ -12,8 +13,8 @@ use base::web_address::{ip_address, is_cleartext, is_url, parse_web_address};
 use engine::Definition;
 use engine::text::quote;
 
-/// Refuses buses that the settings do not have, steps that send to a reply queue or to a quarantine
-/// queue, and workflows that would receive these messages as calls.
+/// Reports buses that the settings do not have, steps that send to a reply queue or quarantine
+/// queue, and workflows whose call queue is such a queue.
 pub(super) fn check_buses(draft: &WorkflowDraft, settings: &Settings, report: &mut Diagnostics) {
     let workflow_bus = draft.bus.as_ref();
     check_bus_exists(workflow_bus, settings, report);
@@ -51,13 +52,14 @@ pub(super) struct SendingStep<'a> {
     /// The name of its task; `None` for a step of the workflow itself.
     pub(super) task: Option<&'a LocatedText>,
     pub(super) step: &'a StepDraft,
+    /// The queue, or the address of a web service.
     pub(super) queue: &'a LocatedText,
-    /// The name of the bus.
+    /// The name of the effective bus: the step's, the workflow's, or the default one.
     pub(super) bus: &'a str,
 }
 
-/// Returns the steps that send their messages to buses of one kind. The kind of a bus follows from
-/// the settings if they are known, else from its name.
+/// Returns the steps that send their messages to buses of one kind. Without settings, only the
+/// predefined buses are known, whose names are those of their kinds.
 pub(super) fn steps_on_bus<'a>(
     kind: BusKind,
     draft: &'a WorkflowDraft,
@@ -77,8 +79,8 @@ pub(super) fn steps_on_bus<'a>(
     })
 }
 
-/// Refuses steps that call a web service without a timeout, or at an address that may not be
-/// called. Without settings, only the address itself is checked.
+/// Reports steps that call a web service without a timeout, that name an unknown endpoint, or whose
+/// address may not be called. Without settings, the allowed networks are the default ones.
 pub(super) fn check_services(
     draft: &WorkflowDraft,
     settings: Option<&Settings>,
@@ -106,13 +108,15 @@ pub(super) fn check_services(
     (report.task, report.step) = (None, None);
 }
 
-/// Refuses an address to which nothing may be sent, and warns of one without TLS.
+/// Reports the address of a web service if it is not allowed, and warns if it does not use TLS. A
+/// host name is not resolved here, only IP addresses are checked.
 fn check_address(
     bus: &str,
     queue: &LocatedText,
     settings: Option<&Settings>,
     report: &mut Diagnostics,
 ) {
+    // The queue is the name of an endpoint in the settings, or the address itself.
     let endpoint = settings.and_then(|settings| settings.push_bus(bus)?.get(&queue.text));
     let Ok(url) = parse_web_address(endpoint.map_or(&queue.text, |endpoint| &endpoint.url.0))
     else {
@@ -120,6 +124,7 @@ fn check_address(
     };
     let networks =
         settings.map_or_else(|| Ok(Networks::default()), |settings| settings.push.networks());
+    // If the networks in the settings are invalid, that is the reason.
     if let Some(reason) = networks.map_or_else(Some, |networks| networks.refusal(ip_address(&url)?))
     {
         report.add_error(queue.location, format!("the web service cannot be called: {reason}"));
@@ -135,7 +140,7 @@ fn check_address(
     }
 }
 
-/// Advises to name the settings of the manager if a workflow names a bus: without them it is
+/// Advises to check with the manager's settings if a workflow names a bus: without them it is
 /// unknown whether the bus exists. Advises once for each workflow.
 pub(super) fn advise_config(draft: &WorkflowDraft, report: &mut Diagnostics) {
     let steps = all_steps(draft)
@@ -159,9 +164,9 @@ fn check_bus_exists(bus: Option<&LocatedText>, settings: &Settings, report: &mut
     }
 }
 
-/// Returns a sentence about the reserved purpose of a queue; `None` if it has none. The queues of
-/// section `amqp` are reserved on the embedded bus too, so that a file stays valid when a broker is
-/// configured later.
+/// Returns the beginning of a message about the reserved purpose of a queue; `None` if it has none.
+/// The queues of section `amqp` are reserved on the embedded bus too, so that a file stays valid
+/// when a broker is configured later.
 fn reserved_purpose(settings: &Settings, bus: &str, queue: &str) -> Option<String> {
     let is_embedded = bus == BusKind::Embedded.name();
     let buses = [Some(bus), is_embedded.then_some(BusKind::Amqp.name())];

@@ -1,5 +1,5 @@
 //! Checks whether workflows call each other in a cycle. A step whose queue is `workflow.<name>`
-//! asks for a job of that workflow (docs/worker-protocol.md).
+//! calls that workflow: its message creates a job (docs/worker-protocol.md).
 
 use super::cycles::find_cycles;
 use super::diagnostics::Diagnostics;
@@ -13,16 +13,16 @@ use std::collections::HashMap;
 /// How many cycles of calls are reported.
 const CALL_CYCLES_LISTED_MAX: usize = 10;
 
-/// A step without a condition whose messages ask for jobs of a workflow.
+/// A step without a `when` that calls a workflow.
 pub(super) struct CallingStep {
     file: String,
     location: SourceLocation,
     /// The full name of the step's workflow.
     caller: String,
-    /// The queue, prefixed with its bus and virtual host.
+    /// The queue to which the step sends, as a [`qualified_queue`].
     queue: String,
-    /// The queue on which the step's own workflow takes calls, with the same prefix.
-    own_queue: String,
+    /// The queue on which the caller takes calls itself, as a [`qualified_queue`].
+    caller_queue: String,
     step: String,
 }
 
@@ -44,19 +44,20 @@ pub(super) fn all_steps(
     draft.graph.steps.iter().map(|step| (None, step)).chain(tasks)
 }
 
-/// Returns a queue prefixed with its bus and virtual host: the key by which queues are compared.
+/// Returns a queue prefixed with its bus and virtual host. Two queues are the same if these texts
+/// are equal.
 fn qualified_queue(bus: Option<&str>, definition: &Definition, queue: &str) -> String {
     format!("{} {}/{queue}", bus.unwrap_or_default(), definition.vhost)
 }
 
-/// Returns the steps of a workflow that always call another: those without a `when`.
+/// Returns the steps of a workflow that call a workflow unconditionally: those without a `when`.
 pub(super) fn find_calls(
     draft: &WorkflowDraft,
     definition: &Definition,
     file: &str,
 ) -> Vec<CallingStep> {
-    let unconditional = all_steps(draft).filter(|(_, step)| step.options.when.is_none());
-    let calls = unconditional.filter_map(|(_, step)| {
+    let unconditional_steps = all_steps(draft).filter(|(_, step)| step.options.when.is_none());
+    let calls = unconditional_steps.filter_map(|(_, step)| {
         let queue = message_queue(step)?;
         queue.text.starts_with(Definition::CALL_QUEUE_PREFIX).then(|| CallingStep {
             file: file.to_owned(),
@@ -67,7 +68,7 @@ pub(super) fn find_calls(
                 definition,
                 &queue.text,
             ),
-            own_queue: qualified_queue(
+            caller_queue: qualified_queue(
                 definition.bus.as_deref(),
                 definition,
                 &Definition::call_queue(&definition.name),
@@ -78,21 +79,22 @@ pub(super) fn find_calls(
     calls.collect()
 }
 
-/// Warns of workflows that call each other in a cycle, so that jobs start without end.
+/// Warns about workflows that call each other in a cycle, so that they create jobs without end.
 pub(super) fn warn_of_call_cycles(calls: &[CallingStep], reports: &mut [Diagnostics]) {
-    let mut names: Vec<&str> = Vec::new();
+    // The nodes of the graph are the callers. A workflow that calls none is on no cycle.
+    let mut callers: Vec<&str> = Vec::new();
     let mut indexes: HashMap<&str, usize> = HashMap::new();
     for call in calls {
         indexes.entry(&call.caller).or_insert_with(|| {
-            names.push(&call.caller);
-            names.len() - 1
+            callers.push(&call.caller);
+            callers.len() - 1
         });
     }
     let index_by_queue: HashMap<&str, usize> = calls
         .iter()
-        .filter_map(|call| Some((&*call.own_queue, *indexes.get(&*call.caller)?)))
+        .filter_map(|call| Some((&*call.caller_queue, *indexes.get(&*call.caller)?)))
         .collect();
-    let mut successors = vec![Vec::new(); names.len()];
+    let mut successors = vec![Vec::new(); callers.len()];
     for call in calls {
         if let (Some(caller), Some(callee)) =
             (indexes.get(&*call.caller), index_by_queue.get(&*call.queue))
@@ -102,9 +104,10 @@ pub(super) fn warn_of_call_cycles(calls: &[CallingStep], reports: &mut [Diagnost
         }
     }
     for cycle in find_cycles(&successors, CALL_CYCLES_LISTED_MAX) {
+        // A workflow that calls itself is a cycle of one node.
         let second = cycle.get(1).unwrap_or(&cycle[0]);
         let is_first_edge = |call: &&CallingStep| {
-            call.caller == names[cycle[0]] && index_by_queue.get(&*call.queue) == Some(second)
+            call.caller == callers[cycle[0]] && index_by_queue.get(&*call.queue) == Some(second)
         };
         let Some(call) = calls.iter().find(is_first_edge) else { continue };
         let Some(report) = reports.iter_mut().find(|report| report.file == call.file) else {
@@ -114,7 +117,7 @@ pub(super) fn warn_of_call_cycles(calls: &[CallingStep], reports: &mut [Diagnost
             [_] => "the workflow calls itself: each of its jobs asks for another one".to_owned(),
             nodes => {
                 let path: Vec<String> =
-                    nodes.iter().chain(&cycle[..1]).map(|index| quote(names[*index])).collect();
+                    nodes.iter().chain(&cycle[..1]).map(|index| quote(callers[*index])).collect();
                 format!(
                     "workflows call each other in a circle, {}: each job asks for another one",
                     path.join(" → ")

@@ -1,5 +1,5 @@
-//! Compiles the conditions of steps, reports errors at their locations in the file, and compares
-//! the steps that they refer to with the graph.
+//! Compiles the conditions of steps, and checks the steps that they refer to. Errors have the
+//! locations within the conditions, if these can be determined.
 
 use super::diagnostics::Diagnostics;
 use super::draft::{ConditionDraft, GraphDraft};
@@ -9,17 +9,18 @@ use engine::text::quote;
 use engine::{Expression, Graph, StepIndex};
 use std::collections::HashMap;
 
-/// The compiled conditions of a file: equal texts are compiled once.
+/// The compiled conditions of a file. Equal texts are compiled only once.
 #[derive(Default)]
 pub(super) struct CompiledConditions {
-    /// The results of compiling, by text.
+    /// The results of compiling, by the text of the condition.
     results: HashMap<String, Result<Expression, ExpressionError>>,
-    /// The total length of the texts that were compiled, and of those beyond the limit.
+    /// The total length of the compiled texts and of those beyond the limit, in bytes.
     total_bytes: usize,
 }
 
 impl CompiledConditions {
-    /// Compiles a condition; `None` if an error was reported.
+    /// Compiles a condition. Returns `None` if it is invalid, which is reported, or if it is beyond
+    /// [`CONDITION_BYTES_MAX`], which is reported once for each file.
     pub(super) fn compile(
         &mut self,
         draft: &ConditionDraft,
@@ -29,7 +30,6 @@ impl CompiledConditions {
             let bytes_before = self.total_bytes;
             self.total_bytes = bytes_before.saturating_add(draft.text.len());
             if self.total_bytes > CONDITION_BYTES_MAX {
-                // The error is reported once for each file.
                 if bytes_before <= CONDITION_BYTES_MAX {
                     let kib = CONDITION_BYTES_MAX / 1024;
                     report.add_error(
@@ -62,8 +62,8 @@ impl CompiledConditions {
     }
 }
 
-/// Reports the errors in a step's conditions, their references to steps that do not exist, and a
-/// `when` that refers to its own step.
+/// Checks the compiled conditions of the step with this index. Reports obvious mistakes, references
+/// to steps that do not exist, and a `when` that refers to its own step.
 pub(super) fn check_references(
     draft: &GraphDraft,
     index: usize,
@@ -108,7 +108,8 @@ pub(super) fn check_references(
     }
 }
 
-/// Warns of race conditions: a `when` that refers to a step that is not an ancestor of its own.
+/// Warns about race conditions: a `when` that refers to a step for which its own step does not
+/// wait, directly or through others.
 pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Diagnostics) {
     if graph.steps.iter().all(|step| step.when.as_ref().is_none_or(|when| when.steps().is_empty()))
     {
@@ -125,7 +126,7 @@ pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Diag
         for name in when.steps() {
             if graph
                 .find_index(name)
-                .is_some_and(|other| !ancestors[index.as_usize()].contains(other))
+                .is_some_and(|target| !ancestors[index.as_usize()].contains(target))
             {
                 report.add_warning(
                     condition.locate_step(name),
@@ -141,41 +142,48 @@ pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Diag
     }
 }
 
-/// A set of steps, as a bitmap by their index.
+/// How many steps one word of a [`StepSet`] covers.
+const STEPS_PER_WORD: usize = u64::BITS as usize;
+
+/// A set of steps, as a bitmap indexed by [`StepIndex`].
 #[derive(Clone)]
 struct StepSet(Vec<u64>);
 
 impl StepSet {
     fn contains(&self, step: StepIndex) -> bool {
-        self.0[step.as_usize() / 64] >> (step.as_usize() % 64) & 1 == 1
+        let word = self.0[step.as_usize() / STEPS_PER_WORD];
+        word >> (step.as_usize() % STEPS_PER_WORD) & 1 == 1
     }
 
     fn insert(&mut self, step: StepIndex) {
-        self.0[step.as_usize() / 64] |= 1 << (step.as_usize() % 64);
+        self.0[step.as_usize() / STEPS_PER_WORD] |= 1 << (step.as_usize() % STEPS_PER_WORD);
+    }
+
+    /// Adds all steps of another set of the same size.
+    fn extend(&mut self, other: &StepSet) {
+        for (word, other_word) in self.0.iter_mut().zip(&other.0) {
+            *word |= other_word;
+        }
     }
 }
 
 /// Returns for each step its ancestors: the steps that it waits for, directly or through others
 /// (Kahn's algorithm). The graph must have no cycle.
 fn find_ancestors(graph: &Graph) -> Vec<StepSet> {
-    let empty = StepSet(vec![0; graph.steps.len().div_ceil(64)]);
+    let empty = StepSet(vec![0; graph.steps.len().div_ceil(STEPS_PER_WORD)]);
     let mut ancestors = vec![empty; graph.steps.len()];
     let mut unvisited_dependencies: Vec<usize> =
         graph.steps.iter().map(|step| step.step_dependencies().len()).collect();
-    let mut ready: Vec<StepIndex> =
+    let mut ready_steps: Vec<StepIndex> =
         graph.indices().filter(|step| unvisited_dependencies[step.as_usize()] == 0).collect();
-    while let Some(step) = ready.pop() {
+    while let Some(step) = ready_steps.pop() {
         let step_ancestors = ancestors[step.as_usize()].clone();
         for dependent in graph.dependents(step) {
-            for (bits, inherited) in
-                ancestors[dependent.as_usize()].0.iter_mut().zip(&step_ancestors.0)
-            {
-                *bits |= inherited;
-            }
+            ancestors[dependent.as_usize()].extend(&step_ancestors);
             ancestors[dependent.as_usize()].insert(step);
             unvisited_dependencies[dependent.as_usize()] -= 1;
             if unvisited_dependencies[dependent.as_usize()] == 0 {
-                ready.push(*dependent);
+                ready_steps.push(*dependent);
             }
         }
     }

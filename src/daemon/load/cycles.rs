@@ -1,15 +1,16 @@
 //! Finds cycles in a directed graph.
 
 /// How many edges the search for all cycles follows in one strongly connected component. The number
-/// of cycles can be exponential.
+/// of cycles can be exponential in the number of nodes, so the search must be bounded.
 const EDGES_FOLLOWED_MAX: usize = 100_000;
 
-/// Returns up to `limit` distinct cycles of a graph in order. Each cycle starts with its smallest
-/// node. `successors[n]` are the nodes to which `n` has an edge. As far as `limit` allows, there is
-/// at least one cycle of each strongly connected component.
+/// Returns up to `limit` distinct cycles of a graph, sorted. Each cycle starts with its smallest
+/// node. `successors[n]` are the nodes to which `n` has an edge. Unless `limit` is reached, the
+/// result has at least one cycle of each strongly connected component that has cycles.
 pub(super) fn find_cycles(successors: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
     let components = strongly_connected_components(successors);
     let mut cycles: Vec<Vec<usize>> = Vec::new();
+    // A component is identified by one of its nodes, so both lists have an element for each node.
     let mut edge_budgets: Vec<usize> = vec![EDGES_FOLLOWED_MAX; successors.len()];
     let mut is_visited = vec![false; successors.len()];
     for start in 0..successors.len() {
@@ -18,8 +19,8 @@ pub(super) fn find_cycles(successors: &[Vec<usize>], limit: usize) -> Vec<Vec<us
         if !successors[start].iter().any(|node| is_inside(*node)) {
             continue;
         }
-        // The first node of a component always lies on a cycle; the shortest one is found in linear
-        // time.
+        // The smallest node of a component always lies on a cycle, and breadth-first search finds
+        // the shortest one in linear time. So each component has a cycle even if its budget ends.
         if !std::mem::replace(&mut is_visited[component], true) {
             cycles.extend(shortest_cycle(successors, start, &is_inside));
         }
@@ -67,8 +68,9 @@ fn shortest_cycle(
     None
 }
 
-/// Adds the cycles that start with `start` (depth-first search), until there are `limit` cycles or
-/// `edge_budget` is spent.
+/// Adds the cycles through `start` and nodes for which `is_inside` holds (depth-first search),
+/// until there are `limit` cycles or `edge_budget` is spent. Skips cycles that are in `cycles`
+/// already.
 fn enumerate_cycles(
     successors: &[Vec<usize>],
     start: usize,
@@ -78,19 +80,20 @@ fn enumerate_cycles(
     cycles: &mut Vec<Vec<usize>>,
 ) {
     let mut path = vec![start];
+    // For each node on the path, the index of the next edge to follow.
     let mut next_edges = vec![0];
     let mut is_on_path = vec![false; successors.len()];
-    while let (Some(node), Some(edge)) = (path.last().copied(), next_edges.last_mut()) {
+    while let (Some(node), Some(next_edge)) = (path.last().copied(), next_edges.last_mut()) {
         if *edge_budget == 0 || cycles.len() >= limit {
             return;
         }
-        let Some(successor) = successors[node].get(*edge).copied() else {
+        let Some(successor) = successors[node].get(*next_edge).copied() else {
             path.pop();
             next_edges.pop();
             is_on_path[node] = false;
             continue;
         };
-        *edge += 1;
+        *next_edge += 1;
         *edge_budget -= 1;
         if successor == start {
             if !cycles.contains(&path) {
@@ -117,17 +120,18 @@ fn strongly_connected_components(successors: &[Vec<usize>]) -> Vec<usize> {
         if indexes[root] != UNVISITED {
             continue;
         }
+        // The nodes whose visit has begun, each with the index of its next edge.
         let mut call_stack = vec![(root, 0)];
-        while let Some((node, edge)) = call_stack.last_mut() {
+        while let Some((node, next_edge)) = call_stack.last_mut() {
             let node = *node;
-            if *edge == 0 {
+            if *next_edge == 0 {
                 indexes[node] = next_index;
                 low_links[node] = next_index;
                 next_index += 1;
                 stack.push(node);
             }
-            if let Some(successor) = successors[node].get(*edge).copied() {
-                *edge += 1;
+            if let Some(successor) = successors[node].get(*next_edge).copied() {
+                *next_edge += 1;
                 if indexes[successor] == UNVISITED {
                     call_stack.push((successor, 0));
                 } else if components[successor] == UNVISITED {

@@ -1,4 +1,5 @@
-//! Collects the diagnostics of a file: loading continues after an error, so that it hides no other.
+//! Collects the diagnostics of a file. Loading continues after an error, so that one error does not
+//! hide others.
 
 use super::location::{LocatedError, SourceLocation};
 use engine::text::{did_you_mean, quote};
@@ -10,17 +11,17 @@ use std::fmt;
 pub struct Diagnostic {
     /// The name of the file, as it was given.
     pub file: String,
-    /// The line, counted from 1; 0 if the file could not be read at all.
+    /// The line, counted from 1; 0 if the diagnostic concerns the whole file.
     pub line: usize,
-    /// The column in characters, counted from 1; 0 if the file could not be read at all.
+    /// The column in characters, counted from 1; 0 if the diagnostic concerns the whole file.
     pub column: usize,
     /// The workflow at the location; `None` outside of the workflows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow: Option<String>,
-    /// The task of that workflow.
+    /// The task of that workflow; `None` outside of tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// The step of that task or workflow.
+    /// The step of that task or workflow; `None` outside of steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     /// What is wrong, what was expected, and what to do.
@@ -47,12 +48,14 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// How many misspelt words of one file get a suggestion. Each is compared with all candidates, so
-/// this bounds the time.
+/// For how many misspelt words of one file similar words are searched. Each word is compared with
+/// all candidates, so this bounds the time.
 const SUGGESTIONS_MAX: usize = 50;
 
-/// The diagnostics of one file, and the workflow, task and step that are being read.
+/// The diagnostics of one file. The fields `workflow`, `task` and `step` are the current scope: the
+/// checks set them to what they work on, and each new diagnostic gets them.
 pub(super) struct Diagnostics {
+    /// The name of the file, as it was given.
     pub(super) file: String,
     pub(super) workflow: Option<String>,
     pub(super) task: Option<String>,
@@ -60,13 +63,15 @@ pub(super) struct Diagnostics {
     pub(super) errors: Vec<Diagnostic>,
     pub(super) warnings: Vec<Diagnostic>,
     pub(super) advice: Vec<Diagnostic>,
+    /// How many searches for similar words counted towards [`SUGGESTIONS_MAX`].
     suggestion_count: usize,
     scopes: Vec<Scope>,
 }
 
 /// The part of the file that belongs to a workflow, task or step.
 struct Scope {
-    location: SourceLocation,
+    start: SourceLocation,
+    /// The location just after the part.
     end: SourceLocation,
     workflow: Option<String>,
     task: Option<String>,
@@ -103,10 +108,10 @@ impl Diagnostics {
         self.advice.push(diagnostic);
     }
 
-    /// Records that the current workflow, task and step extend from `location` to `end`.
-    pub(super) fn add_scope(&mut self, location: SourceLocation, end: SourceLocation) {
+    /// Records that the current workflow, task or step extends from `start` to `end`.
+    pub(super) fn add_scope(&mut self, start: SourceLocation, end: SourceLocation) {
         self.scopes.push(Scope {
-            location,
+            start,
             end,
             workflow: self.workflow.clone(),
             task: self.task.clone(),
@@ -114,15 +119,14 @@ impl Diagnostics {
         });
     }
 
-    /// Adds errors that the YAML parser found, each with the workflow, task and step whose scope
-    /// contains it.
+    /// Adds errors that occurred before the scopes were known, such as those of the YAML parser.
+    /// Each gets the workflow, task and step of the innermost scope that contains it.
     pub(super) fn add_unscoped_errors(&mut self, errors: Vec<LocatedError>) {
-        // The sort is stable: of two scopes that begin at the same location, the inner one was
-        // added later.
-        self.scopes.sort_by_key(|scope| scope.location);
+        // The sort is stable, so of two scopes that begin at the same location, the inner one is
+        // last: it was added later.
+        self.scopes.sort_by_key(|scope| scope.start);
         for error in errors {
-            let scopes_before =
-                self.scopes.partition_point(|scope| scope.location <= error.location);
+            let scopes_before = self.scopes.partition_point(|scope| scope.start <= error.location);
             if let Some(scope) =
                 self.scopes[..scopes_before].iter().rev().find(|scope| error.location < scope.end)
             {
@@ -134,8 +138,8 @@ impl Diagnostics {
         }
     }
 
-    /// Returns `; did you mean "x"?`, or an empty text if no candidate is near or the limit of
-    /// suggestions is reached. Counts towards that limit.
+    /// Returns `; did you mean "x"?`, or an empty text if no candidate is similar or
+    /// [`SUGGESTIONS_MAX`] is reached. Counts towards that limit.
     pub(super) fn suggest<'a>(
         &mut self,
         text: &str,
@@ -147,12 +151,12 @@ impl Diagnostics {
         suggestion
     }
 
-    /// Returns whether another suggestion is allowed.
+    /// Returns whether another search for similar words is allowed.
     pub(super) fn can_suggest(&self) -> bool {
         self.suggestion_count < SUGGESTIONS_MAX
     }
 
-    /// Counts a suggestion towards the limit.
+    /// Counts a search for similar words towards [`SUGGESTIONS_MAX`].
     pub(super) fn count_suggestion(&mut self) {
         self.suggestion_count += 1;
     }
@@ -164,8 +168,8 @@ impl Diagnostics {
         self.step = None;
     }
 
-    /// Sorts the diagnostics by location and removes duplicates: the value of an alias is checked
-    /// at each use, and each time gives the same error.
+    /// Sorts the diagnostics by location and removes duplicates. There are duplicates because the
+    /// value of an alias is checked at each use, and gives the same error each time.
     pub(super) fn sort(&mut self) {
         for diagnostics in [&mut self.errors, &mut self.warnings, &mut self.advice] {
             diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));

@@ -1,5 +1,5 @@
-//! Drafts of workflows: the values of a file before they are checked against each other. A value
-//! that is missing or invalid is `None`, or the default.
+//! Drafts of workflows: the values of a file before they are checked against each other. A field
+//! whose key is missing or invalid is `None`, empty, or the default.
 
 use super::location::SourceLocation;
 use super::scalars::ScalarLayout;
@@ -14,11 +14,14 @@ use std::sync::Arc;
 pub(super) struct WorkflowDraft {
     pub(super) location: SourceLocation,
     pub(super) name: Option<LocatedText>,
+    /// The virtual hosts; empty for the one in the broker's address.
     pub(super) vhosts: Vec<LocatedText>,
     pub(super) bus: Option<LocatedText>,
     pub(super) deadline: Option<Millis>,
     pub(super) retention: Option<Millis>,
+    /// The declaration of the queues of all steps.
     pub(super) queue_keys: QueueKeys,
+    /// The workflow's own steps.
     pub(super) graph: GraphDraft,
     pub(super) tasks: Vec<GraphDraft>,
 }
@@ -29,7 +32,8 @@ pub(super) struct GraphDraft {
     pub(super) location: SourceLocation,
     /// The name of the workflow or task.
     pub(super) name: Option<LocatedText>,
-    /// The keys of the list and its items; `None` for the graph of a workflow.
+    /// The keys of the list and its items; `None` for the graph of a workflow, and for a task whose
+    /// `itemListKey` is missing or invalid.
     pub(super) fan_out: Option<FanOutKeys>,
     pub(super) steps: Vec<StepDraft>,
 }
@@ -46,11 +50,13 @@ pub(super) struct QueueKeys {
 #[derive(Debug)]
 pub(super) struct StepDraft {
     pub(super) name: Option<LocatedText>,
+    /// The queue, or the address of a web service; `None`: the queue has the step's name.
     pub(super) queue: Option<LocatedText>,
     pub(super) bus: Option<LocatedText>,
     pub(super) queue_keys: QueueKeys,
     pub(super) task: Option<LocatedText>,
     pub(super) depends: Vec<LocatedText>,
+    /// The priority of the step's messages, and its location.
     pub(super) priority: Option<(u8, SourceLocation)>,
     pub(super) options: StepOptions,
 }
@@ -66,6 +72,7 @@ pub(super) struct StepOptions {
     pub(super) when: Option<ConditionDraft>,
     pub(super) cancel_when: Option<ConditionDraft>,
     pub(super) on_failure: OnFailure,
+    /// Whether the step is external, and the location of the value.
     pub(super) external: Option<(bool, SourceLocation)>,
     pub(super) status: StatusWords,
     pub(super) statuses_location: Option<SourceLocation>,
@@ -83,8 +90,9 @@ pub(super) struct ConditionDraft {
 }
 
 impl ConditionDraft {
-    /// Returns where the error is in the file. If that is unknown, returns the location of the
-    /// condition, and a suffix for the message with the line and column within the condition.
+    /// Returns the location of an error in the file, and a suffix for the message. If the location
+    /// is unknown, returns that of the condition, and the suffix has the line and column within the
+    /// condition; otherwise the suffix is empty.
     pub(super) fn locate_error(&self, error: &ExpressionError) -> (SourceLocation, String) {
         match self.locate(error.line, error.column) {
             Some(location) => (location, String::new()),
@@ -92,21 +100,21 @@ impl ConditionDraft {
         }
     }
 
-    /// Returns the location at which the text of a step's name first occurs in the condition: a
-    /// guess, since it may be part of another name.
+    /// Returns the location at which a step's name first occurs in the text of the condition. This
+    /// is a guess, because the name may occur there as part of another word.
     pub(super) fn locate_step(&self, step: &str) -> SourceLocation {
         let text_before = self.text.split_once(step).map_or("", |(before, _)| before);
         let (line, column) = position_after(text_before);
         self.locate(line, column).unwrap_or(self.location)
     }
 
-    /// Returns the location in the file of a line and column of the condition. `None` if the layout
-    /// of the scalar does not determine it.
+    /// Converts a line and column within the condition, both counted from 1, to a location in the
+    /// file. Returns `None` if the layout of the scalar does not determine it.
     fn locate(&self, line: usize, column: usize) -> Option<SourceLocation> {
         match self.layout {
-            ScalarLayout::Line(offset) => Some(SourceLocation {
+            ScalarLayout::Line(quote_columns) => Some(SourceLocation {
                 line: self.location.line,
-                column: self.location.column + offset + column - 1,
+                column: self.location.column + quote_columns + column - 1,
             }),
             ScalarLayout::Block => Some(SourceLocation {
                 line: self.location.line + line - 1,

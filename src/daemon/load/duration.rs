@@ -1,11 +1,12 @@
-//! Parses durations in workflow files: whole numbers with units, `30s` or `1h30m`.
+//! Parses durations in workflow files: whole numbers with units, such as `30s` or `1h30m`.
 
 use engine::Millis;
 
-/// The longest duration: ten years.
+/// The longest duration that a workflow file may contain: ten years of 365 days.
 pub(crate) const DURATION_MAX: Millis = Millis(3_650 * 24 * 3_600_000);
 
-/// Parses whole numbers with units, the larger unit first and each unit at most once.
+/// Parses whole numbers with units, the larger unit first and each unit at most once. Returns
+/// `None` for any other text, and if the duration overflows.
 pub(super) fn parse(text: &str) -> Option<Millis> {
     let mut remaining = text;
     let mut units = Millis::UNITS.iter();
@@ -15,7 +16,7 @@ pub(super) fn parse(text: &str) -> Option<Millis> {
         let number = &remaining[..remaining.len() - after_number.len()];
         let after_unit = after_number.trim_start_matches(|c: char| c.is_ascii_alphabetic());
         let unit = &after_number[..after_number.len() - after_unit.len()];
-        // The search continues behind the last unit, so a unit that is larger or equal is missed.
+        // The iterator is already past the previous unit, so a larger or equal unit is not found.
         let (_, millis) = units.find(|(name, _)| *name == unit)?;
         total_millis =
             total_millis.checked_add(number.parse::<u64>().ok()?.checked_mul(*millis)?)?;

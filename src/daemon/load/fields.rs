@@ -1,4 +1,4 @@
-//! Reads one mapping of a file: refuses unknown keys, and returns its values, lists and name.
+//! Reads one mapping of a file. Reports unknown and missing keys, and returns values by their keys.
 
 use super::diagnostics::Diagnostics;
 use super::location::SourceLocation;
@@ -8,18 +8,18 @@ use super::values::{LocatedText, describe, name_error, parse_reference};
 use super::yaml::{Entry, Node, Value};
 use engine::text::{quote, shorten};
 
-/// The entries of a mapping whose keys are checked.
+/// The entries of a mapping whose keys were checked.
 pub(super) struct Fields<'n> {
     location: SourceLocation,
     section: Section,
     entries: &'n [Entry],
-    /// The keys that were suggested for misspelt ones.
-    suggested: Vec<&'static str>,
+    /// The known keys that were suggested in place of misspelt ones.
+    suggested_keys: Vec<&'static str>,
 }
 
 impl<'n> Fields<'n> {
-    /// Reads a node as a mapping of this section. Returns `None`, after an error was reported, if
-    /// it is no mapping.
+    /// Checks that a node is a mapping with known keys of this section, and reports unknown ones.
+    /// If the node is not a mapping, reports an error and returns `None`.
     pub(super) fn from_node(
         node: &'n Node,
         section: Section,
@@ -27,17 +27,17 @@ impl<'n> Fields<'n> {
     ) -> Option<Fields<'n>> {
         match &node.value {
             Value::Map(entries) => {
-                let mut suggested = Vec::new();
+                let mut suggested_keys = Vec::new();
                 for entry in entries {
                     if let Some(error) =
                         schema::key_error(section, &entry.key.text, report.can_suggest())
                     {
                         report.count_suggestion();
                         report.add_error(entry.key.location, error.message);
-                        suggested.extend(error.suggestion);
+                        suggested_keys.extend(error.suggestion);
                     }
                 }
-                Some(Fields { location: node.location, section, entries, suggested })
+                Some(Fields { location: node.location, section, entries, suggested_keys })
             }
             Value::Invalid => None,
             Value::List(_) | Value::Scalar(..) => {
@@ -55,19 +55,20 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// Returns the entry with this key.
+    /// Returns the entry with this key; `None` if the mapping does not have the key.
     pub(super) fn get(&self, key: &str) -> Option<&'n Entry> {
         self.entries.iter().find(|entry| entry.key.text == key)
     }
 
-    /// Reports that `key` is missing, unless a misspelling of it was reported.
+    /// Reports that `key` is missing, unless an error about another key has suggested it.
     pub(super) fn report_missing(&self, key: &str, reason: &str, report: &mut Diagnostics) {
-        if !self.suggested.contains(&key) {
+        if !self.suggested_keys.contains(&key) {
             report.add_error(self.location, format!("the key {} is missing; {reason}", quote(key)));
         }
     }
 
-    /// Parses the required key `name`. Reports an invalid name, but returns it.
+    /// Parses the required key `name`. An invalid name is reported, but returned too, so that
+    /// references to it are not reported as well.
     pub(super) fn parse_name(&self, report: &mut Diagnostics) -> Option<LocatedText> {
         let Some(entry) = self.get("name") else {
             self.report_missing("name", &format!("{} has a name", self.section.noun()), report);
@@ -79,7 +80,6 @@ impl<'n> Fields<'n> {
         {
             report.add_error(location, error);
         }
-        // References to an invalid name must not be reported too.
         match &entry.value.value {
             Value::Scalar(ScalarKind::Text | ScalarKind::Boolean | ScalarKind::Number, text) => {
                 Some(LocatedText { location, text: text.clone() })
@@ -91,14 +91,20 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// Returns the items of the list `key`, at most `limit`; a missing list is an empty one.
-    pub(super) fn list(&self, key: &str, limit: usize, report: &mut Diagnostics) -> Vec<&'n Node> {
+    /// Returns the items of the list `key`, at most `limit` of them. Reports further items, and a
+    /// value that is not a list. Returns no items if the key is missing or has no value.
+    pub(super) fn parse_list(
+        &self,
+        key: &str,
+        limit: usize,
+        report: &mut Diagnostics,
+    ) -> Vec<&'n Node> {
         let Some(entry) = self.get(key) else { return Vec::new() };
         match &entry.value.value {
             Value::List(items) => {
-                if let Some(extra) = items.get(limit) {
+                if let Some(first_excess_item) = items.get(limit) {
                     report.add_error(
-                        extra.location,
+                        first_excess_item.location,
                         format!(
                             "{} has {} {key}, more than the {limit} allowed",
                             self.section.noun(),
@@ -133,33 +139,34 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// Returns the items of the list `key`, at least one. `None` if there are none; then an error
-    /// was reported.
-    pub(super) fn required_list(
+    /// Returns the items of the list `key`, at least one. If there are none, reports an error
+    /// unless that was done already, and returns `None`.
+    pub(super) fn parse_required_list(
         &self,
         key: &str,
         limit: usize,
         report: &mut Diagnostics,
     ) -> Option<Vec<&'n Node>> {
+        // All required lists have regular plurals as keys: `workflows`, `steps`.
+        let item_noun = key.trim_end_matches('s');
         let Some(entry) = self.get(key) else {
             self.report_missing(
                 key,
-                &format!("{} has at least one {}", self.section.noun(), key.trim_end_matches('s')),
+                &format!("{} has at least one {item_noun}", self.section.noun()),
                 report,
             );
             return None;
         };
-        let items = self.list(key, limit, report);
+        let items = self.parse_list(key, limit, report);
         if items.is_empty()
             && matches!(&entry.value.value, Value::List(_) | Value::Scalar(ScalarKind::Null, _))
         {
             report.add_error(
                 entry.location(),
                 format!(
-                    "the list {} is empty; {} has at least one {}",
+                    "the list {} is empty; {} has at least one {item_noun}",
                     quote(key),
-                    self.section.noun(),
-                    key.trim_end_matches('s')
+                    self.section.noun()
                 ),
             );
         }
@@ -168,7 +175,7 @@ impl<'n> Fields<'n> {
 }
 
 impl Entry {
-    /// Returns the location for diagnostics: the value's, or the key's if the value is empty.
+    /// Returns the location for diagnostics: the value's, or the key's if the value is omitted.
     pub(super) fn location(&self) -> SourceLocation {
         match &self.value.value {
             Value::Scalar(ScalarKind::Null, text) if text.is_empty() => self.key.location,
@@ -179,7 +186,7 @@ impl Entry {
     }
 }
 
-/// Returns the name of a workflow, task or step for diagnostics, before it is known to be valid.
+/// Returns the name of a workflow, task or step for diagnostics, even if it is not a valid name.
 pub(super) fn label(node: &Node) -> Option<String> {
     let Value::Map(entries) = &node.value else { return None };
     let name = entries.iter().find(|entry| entry.key.text == "name")?;
@@ -193,7 +200,7 @@ pub(super) fn label(node: &Node) -> Option<String> {
     }
 }
 
-/// Returns the first key of a mapping, or an empty text.
+/// Returns the first key of a mapping; an empty text for an empty mapping and any other value.
 fn first_key(node: &Node) -> &str {
     match &node.value {
         Value::Map(entries) => entries.first().map_or("", |entry| entry.key.text.as_str()),

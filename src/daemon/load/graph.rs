@@ -1,4 +1,4 @@
-//! Builds the graphs of one workflow from its draft: resolves names to indexes, and checks how the
+//! Builds the graphs of one workflow from its draft. Resolves names to indexes, and checks how the
 //! steps and tasks fit together.
 
 use super::calls::message_queue;
@@ -15,17 +15,18 @@ use engine::{Dependency, Graph, GraphIndex, Step, StepIndex};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// How many cycles of one graph are reported. Others are found once these are fixed.
+/// How many cycles of one graph are reported. The next check finds others once these are fixed.
 const CYCLES_LISTED_MAX: usize = 10;
 
-/// The columns of a status table that are not steps (docs/operations.md).
+/// The columns of a status table that are not steps (docs/operations.md), in lower case.
 const STATUS_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 
-/// The workflow of each task of the file, by the task's name. Messages about steps that name a task
-/// of another workflow use it.
+/// The name of the workflow that declares each task of the file, by the task's name. It is used for
+/// the message about a step that names a task of another workflow.
 pub(super) type TaskOwners = BTreeMap<String, String>;
 
-/// Returns the workflow of each task. If several have a task of one name, the first counts.
+/// Returns the workflow of each task. If several workflows have a task of the same name, the first
+/// counts.
 pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
     let mut owners = TaskOwners::new();
     for workflow in workflows {
@@ -46,7 +47,7 @@ pub(super) fn build_graphs(
     report: &mut Diagnostics,
 ) -> Vec<Graph> {
     report.workflow = workflow.name.as_ref().map(|name| name.text.clone());
-    let tasks = TaskIndex::from_draft(workflow, owners, report);
+    let tasks = TaskLookup::from_draft(workflow, owners, report);
     check_columns(&workflow.graph, report);
     let mut graphs = Vec::with_capacity(1 + workflow.tasks.len());
     for (draft, is_task) in std::iter::once((&workflow.graph, false))
@@ -66,16 +67,16 @@ pub(super) fn build_graphs(
 fn build_graph(
     draft: &GraphDraft,
     workflow: &WorkflowDraft,
-    tasks: &TaskIndex<'_>,
+    tasks: &TaskLookup<'_>,
     conditions: &mut CompiledConditions,
     report: &mut Diagnostics,
 ) -> Graph {
-    let names = index_steps(draft, report);
+    let step_indexes = index_steps(draft, report);
     let mut steps = Vec::with_capacity(draft.steps.len());
     for (index, step) in draft.steps.iter().enumerate() {
         let Some(name) = &step.name else { continue };
         report.step = Some(name.text.clone());
-        let depends = resolve_dependencies(draft, index, &names, report);
+        let depends = resolve_dependencies(draft, index, &step_indexes, report);
         let task = step.task.as_ref().and_then(|task| tasks.find(task, report));
         check_keys(step, report);
         let mut compile = |condition: &Option<_>| {
@@ -89,6 +90,7 @@ fn build_graph(
                 .queue
                 .as_ref()
                 .map_or_else(|| name.clone(), |queue| queue.text.as_str().into()),
+            // A step that sends no messages has no bus.
             bus: (step.bus.as_ref().or(workflow.bus.as_ref()))
                 .filter(|_| message_queue(step).is_some())
                 .map(|bus| bus.text.as_str().into()),
@@ -113,9 +115,9 @@ fn build_graph(
         });
         report.step = None;
     }
-    report_cycles(draft, &names, report);
+    report_cycles(draft, &step_indexes, report);
     if steps.len() < draft.steps.len() || !report.errors.is_empty() {
-        // An error was reported, so indexes can be wrong and the graph is not used.
+        // An error was reported, so indexes may be wrong, and the graph is not used.
         steps.clear();
     }
     let graph = Graph::new(
@@ -132,7 +134,7 @@ fn build_graph(
 
 /// Returns the index of each step by its name, and reports duplicate names.
 fn index_steps<'d>(draft: &'d GraphDraft, report: &mut Diagnostics) -> HashMap<&'d str, usize> {
-    let mut names: HashMap<&str, (usize, SourceLocation)> =
+    let mut steps: HashMap<&str, (usize, SourceLocation)> =
         HashMap::with_capacity(draft.steps.len());
     for (index, name) in draft
         .steps
@@ -140,7 +142,7 @@ fn index_steps<'d>(draft: &'d GraphDraft, report: &mut Diagnostics) -> HashMap<&
         .enumerate()
         .filter_map(|(index, step)| Some((index, step.name.as_ref()?)))
     {
-        match names.get(name.text.as_str()) {
+        match steps.get(name.text.as_str()) {
             Some((_, first)) => {
                 report.step = Some(name.text.clone());
                 report.add_error(
@@ -154,11 +156,11 @@ fn index_steps<'d>(draft: &'d GraphDraft, report: &mut Diagnostics) -> HashMap<&
                 report.step = None;
             }
             None => {
-                names.insert(&name.text, (index, name.location));
+                steps.insert(&name.text, (index, name.location));
             }
         }
     }
-    names.into_iter().map(|(name, (index, _))| (name, index)).collect()
+    steps.into_iter().map(|(name, (index, _))| (name, index)).collect()
 }
 
 /// Resolves the `depends` of the step with this index, in order. `__start__` alone is the same as
@@ -166,7 +168,7 @@ fn index_steps<'d>(draft: &'d GraphDraft, report: &mut Diagnostics) -> HashMap<&
 fn resolve_dependencies(
     draft: &GraphDraft,
     index: usize,
-    names: &HashMap<&str, usize>,
+    step_indexes: &HashMap<&str, usize>,
     report: &mut Diagnostics,
 ) -> Vec<Dependency> {
     let step = &draft.steps[index];
@@ -191,13 +193,13 @@ fn resolve_dependencies(
                 dependency.location,
                 "depends on \"__end__\", but the end comes after every step",
             ),
-            name => match names.get(name) {
-                Some(other) if *other == index => report.add_error(
+            name => match step_indexes.get(name) {
+                Some(target) if *target == index => report.add_error(
                     dependency.location,
                     "depends on itself, the shortest cycle; remove it from its `depends`",
                 ),
-                Some(other) => dependencies.extend(
-                    u16::try_from(*other).ok().map(|other| Dependency::Step(StepIndex(other))),
+                Some(target) => dependencies.extend(
+                    u16::try_from(*target).ok().map(|target| Dependency::Step(StepIndex(target))),
                 ),
                 None => {
                     let suggestion = report.suggest(
@@ -219,7 +221,11 @@ fn resolve_dependencies(
 }
 
 /// Reports the cycles of dependencies, except a step that depends on itself.
-fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut Diagnostics) {
+fn report_cycles(
+    draft: &GraphDraft,
+    step_indexes: &HashMap<&str, usize>,
+    report: &mut Diagnostics,
+) {
     let dependencies: Vec<Vec<usize>> = draft
         .steps
         .iter()
@@ -227,22 +233,25 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
         .map(|(index, step)| {
             step.depends
                 .iter()
-                .filter_map(|dependency| names.get(dependency.text.as_str()).copied())
-                .filter(|other| *other != index)
+                .filter_map(|dependency| step_indexes.get(dependency.text.as_str()).copied())
+                .filter(|target| *target != index)
                 .collect()
         })
         .collect();
-    let name =
+    let step_name =
         |index: usize| draft.steps[index].name.as_ref().map_or("", |name| name.text.as_str());
     for cycle in find_cycles(&dependencies, CYCLES_LISTED_MAX) {
+        // A cycle has at least two steps, because dependencies of a step on itself were left out.
         let (first, second) = (cycle[0], cycle[1]);
-        let Some(dependency) =
-            draft.steps[first].depends.iter().find(|dependency| dependency.text == name(second))
+        let Some(dependency) = draft.steps[first]
+            .depends
+            .iter()
+            .find(|dependency| dependency.text == step_name(second))
         else {
             continue;
         };
-        let path: Vec<&str> = cycle.iter().chain([&first]).map(|index| name(*index)).collect();
-        report.step = Some(name(first).to_owned());
+        let path: Vec<&str> = cycle.iter().chain([&first]).map(|index| step_name(*index)).collect();
+        report.step = Some(step_name(first).to_owned());
         report.add_error(
             dependency.location,
             format!(
@@ -255,8 +264,8 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
     }
 }
 
-/// Reports names of steps that collide as columns of the status table. SQLite ignores their case
-/// (docs/operations.md).
+/// Reports names of steps that collide as columns of the status table (docs/operations.md). SQLite
+/// ignores the case of column names.
 fn check_columns(draft: &GraphDraft, report: &mut Diagnostics) {
     let mut columns: HashMap<String, &LocatedText> = HashMap::with_capacity(draft.steps.len());
     for name in draft.steps.iter().filter_map(|step| step.name.as_ref()) {
@@ -292,22 +301,24 @@ fn check_columns(draft: &GraphDraft, report: &mut Diagnostics) {
 }
 
 /// The graphs of a workflow's tasks, by the task's name.
-struct TaskIndex<'d> {
+struct TaskLookup<'d> {
     graphs: BTreeMap<&'d str, GraphIndex>,
+    /// The workflows of all tasks of the file, for messages.
     owners: &'d TaskOwners,
 }
 
-impl<'d> TaskIndex<'d> {
+impl<'d> TaskLookup<'d> {
     /// Indexes the tasks, and reports duplicate names.
     fn from_draft(
         workflow: &'d WorkflowDraft,
         owners: &'d TaskOwners,
         report: &mut Diagnostics,
-    ) -> TaskIndex<'d> {
+    ) -> TaskLookup<'d> {
         let mut graphs = BTreeMap::new();
         let mut locations: HashMap<&str, SourceLocation> =
             HashMap::with_capacity(workflow.tasks.len());
         for (position, task) in workflow.tasks.iter().enumerate() {
+            // Graph 0 is the workflow's own.
             let (Some(name), Ok(index)) = (&task.name, GraphIndex::try_from(position + 1)) else {
                 continue;
             };
@@ -325,11 +336,11 @@ impl<'d> TaskIndex<'d> {
             graphs.insert(name.text.as_str(), index);
             locations.insert(&name.text, name.location);
         }
-        TaskIndex { graphs, owners }
+        TaskLookup { graphs, owners }
     }
 
-    /// Returns the graph of the task that a step names; `None`, after an error was reported, if the
-    /// workflow has no such task.
+    /// Returns the graph of the task that a step names. If the workflow has no such task, reports
+    /// an error and returns `None`.
     fn find(&self, task: &LocatedText, report: &mut Diagnostics) -> Option<GraphIndex> {
         if let Some(index) = self.graphs.get(task.text.as_str()) {
             return Some(*index);
@@ -355,21 +366,22 @@ impl<'d> TaskIndex<'d> {
     }
 }
 
-/// Warns of tasks that no step starts, not even through other tasks.
+/// Warns about tasks that cannot be reached from a step of the workflow, not even through other
+/// tasks.
 fn warn_of_unused_tasks(tasks: &[GraphDraft], graphs: &[Graph], report: &mut Diagnostics) {
     if !report.errors.is_empty() {
         return;
     }
-    let mut is_used = vec![false; graphs.len()];
-    let mut reachable = vec![0];
-    while let Some(index) = reachable.pop() {
-        if !std::mem::replace(&mut is_used[index], true) {
-            reachable
+    let mut is_reachable = vec![false; graphs.len()];
+    let mut pending_graphs = vec![0];
+    while let Some(index) = pending_graphs.pop() {
+        if !std::mem::replace(&mut is_reachable[index], true) {
+            pending_graphs
                 .extend(graphs[index].steps.iter().filter_map(|step| step.task).map(usize::from));
         }
     }
-    for (task, is_used) in tasks.iter().zip(&is_used[1..]) {
-        if !is_used {
+    for (task, is_task_reachable) in tasks.iter().zip(&is_reachable[1..]) {
+        if !is_task_reachable {
             report.task = task.name.as_ref().map(|name| name.text.clone());
             report.add_warning(
                 task.name.as_ref().map_or(task.location, |name| name.location),

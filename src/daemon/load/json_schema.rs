@@ -1,8 +1,9 @@
-//! The JSON Schema of workflow files, for editors. It follows from the table of keys.
+//! The JSON Schema of workflow files, for editors. It is derived from the table of keys in
+//! `schema`.
 //!
-//! A schema cannot express how the values must fit together (dependencies, tasks, conditions). Its
-//! `maxLength` counts characters, while the limits of the checks are bytes: the schema accepts a
-//! text beyond ASCII that is up to four times too long.
+//! The schema is less strict than the loader. It cannot express how the values must fit together
+//! (dependencies, tasks, conditions). Its `maxLength` counts characters, while the loader counts
+//! bytes: the schema accepts non-ASCII text that is up to four times too long.
 
 use super::limits::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use super::schema::{EXTENSION_PREFIX, KEYS, KnownKey, Section, ValueKind};
@@ -10,17 +11,23 @@ use engine::QUEUE_TYPE;
 use engine::expression::TEXT_BYTES_MAX as CONDITION_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
+/// The name of a workflow, task or step.
 const NAME_PATTERN: &str = "[A-Za-z][A-Za-z0-9_-]*";
+
+/// The name of a bus.
 const BUS_PATTERN: &str = "[a-z][a-z0-9_]*";
-/// No control characters.
+
+/// A text without control characters.
 const TEXT_PATTERN: &str = "[^\\u0000-\\u001f\\u007f-\\u009f]*";
+
 /// Whole numbers with units, the larger unit first. It matches the empty text too, which
 /// `minLength` excludes.
 const DURATION_PATTERN: &str = "([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?";
+
 /// A percentage up to 100 % with at most two decimals.
 const PERCENTAGE_PATTERN: &str = "0*(100(\\.0{1,2})?|[0-9]{1,2}(\\.[0-9]{1,2})?)%";
 
-/// Returns the schema of workflow files (draft-07, which editors read).
+/// Returns the schema of workflow files, in draft-07, which editors support.
 pub fn json_schema() -> Value {
     let mut schema = mapping_schema(Section::File, "A workflow file of workflow-manager.");
     schema.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
@@ -36,10 +43,14 @@ pub fn json_schema() -> Value {
             Section::Task,
             "A child workflow, started once for each item of a list."
         ),
-        "step": mapping_schema(Section::Step, "A node of the graph: a message to a queue, a task, \
-                                        or an external action."),
-        "retry": mapping_schema(Section::Retry, "When and how often a failed attempt is followed \
-                                          by another."),
+        "step": mapping_schema(
+            Section::Step,
+            "A node of the graph: a message to a queue, a task, or an external action."
+        ),
+        "retry": mapping_schema(
+            Section::Retry,
+            "When and how often a failed attempt is followed by another."
+        ),
     });
     schema.insert("definitions".to_owned(), definitions);
     Value::Object(schema)
@@ -107,7 +118,7 @@ fn value_schema(kind: ValueKind) -> Value {
             })
         }
         ValueKind::Queue => {
-            merge(value_schema(ValueKind::Text), json!({ "not": { "pattern": "^amq\\." } }))
+            with_keywords(value_schema(ValueKind::Text), json!({ "not": { "pattern": "^amq\\." } }))
         }
         ValueKind::Bus => {
             json!({
@@ -133,7 +144,7 @@ fn value_schema(kind: ValueKind) -> Value {
                 "maxItems": max,
             })
         }
-        ValueKind::Integer(min, max) => {
+        ValueKind::Integer { min, max } => {
             json!({ "type": "integer", "minimum": min, "maximum": max })
         }
         ValueKind::Factor(max) => json!({ "type": "number", "minimum": 1, "maximum": max }),
@@ -146,9 +157,10 @@ fn value_schema(kind: ValueKind) -> Value {
             })
         }
         // A duration without a digit from 1 to 9 is 0.
-        ValueKind::PositiveDuration => {
-            merge(value_schema(ValueKind::Duration), json!({ "not": { "pattern": "^[0a-z]*$" } }))
-        }
+        ValueKind::PositiveDuration => with_keywords(
+            value_schema(ValueKind::Duration),
+            json!({ "not": { "pattern": "^[0a-z]*$" } }),
+        ),
         ValueKind::Tolerance => json!({
             "anyOf": [
                 { "type": "integer", "minimum": 0, "maximum": u32::MAX },
@@ -173,17 +185,17 @@ fn value_schema(kind: ValueKind) -> Value {
         }),
         ValueKind::Choice(choices) => json!({ "type": "string", "enum": choices }),
         ValueKind::Mapping(section) => reference_schema(section),
-        ValueKind::MappingList(section, 0, max) => {
+        ValueKind::MappingList { section, min: 0, max } => {
             json!({
                 "type": ["array", "null"],
                 "items": reference_schema(section),
                 "maxItems": max,
             })
         }
-        ValueKind::MappingList(section, min, max) if max == usize::MAX => {
+        ValueKind::MappingList { section, min, max: usize::MAX } => {
             json!({ "type": "array", "items": reference_schema(section), "minItems": min })
         }
-        ValueKind::MappingList(section, min, max) => {
+        ValueKind::MappingList { section, min, max } => {
             json!({
                 "type": "array",
                 "items": reference_schema(section),
@@ -194,20 +206,20 @@ fn value_schema(kind: ValueKind) -> Value {
     }
 }
 
-/// Returns a schema with the keywords of both, which have none in common.
-fn merge(mut schema: Value, other: Value) -> Value {
-    if let (Value::Object(keywords), Value::Object(other)) = (&mut schema, other) {
-        keywords.extend(other);
+/// Adds keywords to a schema, which must not have them already.
+fn with_keywords(mut schema: Value, additions: Value) -> Value {
+    if let (Value::Object(keywords), Value::Object(additions)) = (&mut schema, additions) {
+        keywords.extend(additions);
     }
     schema
 }
 
-/// Returns a pattern that matches only whole texts.
+/// Returns the pattern, anchored so that it must match the whole text.
 fn anchored(pattern: &str) -> String {
     format!("^{pattern}$")
 }
 
-/// Returns a reference to the schema of a mapping.
+/// Returns a reference to the definition of a section.
 fn reference_schema(section: Section) -> Value {
     let name = match section {
         Section::File => return json!({ "$ref": "#" }),

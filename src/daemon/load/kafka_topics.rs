@@ -1,4 +1,4 @@
-//! Checks steps that send their messages to Kafka: their queues are topics.
+//! Checks steps that send their messages over Kafka, where the queue of a step is a topic.
 
 use super::buses::{SendingStep, steps_on_bus};
 use super::diagnostics::Diagnostics;
@@ -8,9 +8,9 @@ use crate::settings::{BusKind, Settings};
 use bus::check_topic;
 use engine::Definition;
 
-/// Refuses steps on Kafka that have no timeout, whose queue cannot be a topic or is a workflow's,
-/// or that limit whose replies count. Warns of keys that have no effect. The settings determine
-/// which buses use Kafka, if they are known.
+/// Reports steps on Kafka that have no timeout or have `replyUsers`, and those whose queue is not a
+/// valid topic or is the call queue of a workflow. Warns about keys that have no effect. Without
+/// settings, only the predefined bus `kafka` is known to be one.
 pub(super) fn check_topics(
     draft: &WorkflowDraft,
     settings: Option<&Settings>,
@@ -25,6 +25,7 @@ pub(super) fn check_topics(
     (report.task, report.step) = (None, None);
 }
 
+/// Checks one step. `topic` is the full name of the topic for its queue.
 fn check_step(step: &StepDraft, queue: &LocatedText, topic: &str, report: &mut Diagnostics) {
     if let Err(reason) = check_topic(topic) {
         report.add_error(queue.location, format!("the queue is a topic of Kafka: {reason}"));

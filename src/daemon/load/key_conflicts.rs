@@ -1,4 +1,4 @@
-//! Checks for keys that contradict each other, have no effect, or are missing.
+//! Checks for keys of a step that contradict each other, have no effect, or are missing.
 
 use super::calls::{all_steps, message_queue};
 use super::diagnostics::Diagnostics;
@@ -6,7 +6,7 @@ use super::draft::{GraphDraft, StepDraft, WorkflowDraft};
 use engine::text::quote;
 use engine::{Definition, Graph};
 
-/// How many steps without a timeout the advice names.
+/// How many steps without a timeout the advice lists by name.
 const STEPS_LISTED_MAX: usize = 10;
 
 /// Reports keys of a step that contradict each other or have no effect.
@@ -28,8 +28,9 @@ pub(super) fn check_keys(step: &StepDraft, report: &mut Diagnostics) {
     } else {
         None
     };
-    if let Some(no_message_reason) = no_message_reason {
-        // The address of a web service determines the bus, which then has the queue's location.
+    if let Some(reason) = no_message_reason {
+        // The address of a web service implies the bus, which then has the location of the queue.
+        // Such a bus is not written in the file, so it gets no warning.
         let queue_location = step.queue.as_ref().map(|queue| queue.location);
         let locations = [
             ("queue", queue_location),
@@ -45,30 +46,20 @@ pub(super) fn check_keys(step: &StepDraft, report: &mut Diagnostics) {
         for (key, location) in
             locations.into_iter().filter_map(|(key, location)| Some((key, location?)))
         {
-            report.add_warning(
-                location,
-                format!("{} has no effect: {no_message_reason}", quote(key)),
-            );
+            report.add_warning(location, format!("{} has no effect: {reason}", quote(key)));
         }
     }
-    if let (Some((_, location)), Some(no_message_reason)) =
-        (&step.options.start_within, no_message_reason)
-    {
+    if let (Some((_, location)), Some(reason)) = (&step.options.start_within, no_message_reason) {
         report.add_error(
             *location,
             format!(
                 "\"startWithin\" bounds how long a message waits for its worker, and \
-                 {no_message_reason}: take it away; \"timeout\" bounds how long the step takes"
+                 {reason}: take it away; \"timeout\" bounds how long the step takes"
             ),
         );
     }
-    if let (Some((_, location)), Some(no_message_reason)) =
-        (&step.options.reply_users, no_message_reason)
-    {
-        report.add_error(
-            *location,
-            format!("\"replyUsers\" has nothing to look at: {no_message_reason}"),
-        );
+    if let (Some((_, location)), Some(reason)) = (&step.options.reply_users, no_message_reason) {
+        report.add_error(*location, format!("\"replyUsers\" has nothing to look at: {reason}"));
     } else if let Some((_, location)) = &step.options.reply_users
         && message_queue(step)
             .is_some_and(|queue| queue.text.starts_with(Definition::CALL_QUEUE_PREFIX))
@@ -94,7 +85,7 @@ pub(super) fn check_keys(step: &StepDraft, report: &mut Diagnostics) {
     }
 }
 
-/// Warns of each `startWithin` that is not shorter than the deadline of the workflow.
+/// Warns about each `startWithin` that is not shorter than the deadline of the workflow.
 pub(super) fn warn_of_long_waits(draft: &WorkflowDraft, report: &mut Diagnostics) {
     let Some(deadline) = draft.deadline else { return };
     for (task, step) in all_steps(draft) {
@@ -116,23 +107,27 @@ pub(super) fn warn_of_long_waits(draft: &WorkflowDraft, report: &mut Diagnostics
     (report.task, report.step) = (None, None);
 }
 
-/// Advises a timeout for the steps of a graph that wait for a worker and have none
+/// Advises a timeout for the steps of a graph that have a queue but no timeout
 /// (docs/workflow-file.md).
 pub(super) fn advise_timeouts(draft: &GraphDraft, graph: &Graph, report: &mut Diagnostics) {
-    let names: Vec<&str> = graph
+    let step_names: Vec<&str> = graph
         .steps
         .iter()
         .filter(|step| step.has_queue() && step.timeout.is_none())
         .map(|step| &*step.name)
         .collect();
-    let mut listed: Vec<String> =
-        names.iter().take(STEPS_LISTED_MAX).map(|name| quote(name)).collect();
-    if names.len() > STEPS_LISTED_MAX {
-        listed.push(format!("{} more", names.len() - STEPS_LISTED_MAX));
+    let mut listed_names: Vec<String> =
+        step_names.iter().take(STEPS_LISTED_MAX).map(|name| quote(name)).collect();
+    if step_names.len() > STEPS_LISTED_MAX {
+        listed_names.push(format!("{} more", step_names.len() - STEPS_LISTED_MAX));
     }
-    let Some(last) = listed.pop() else { return };
-    let list = if listed.is_empty() { last } else { format!("{} and {last}", listed.join(", ")) };
-    let (noun, verb) = if names.len() == 1 { ("step", "has") } else { ("steps", "have") };
+    let Some(last_name) = listed_names.pop() else { return };
+    let list = if listed_names.is_empty() {
+        last_name
+    } else {
+        format!("{} and {last_name}", listed_names.join(", "))
+    };
+    let (noun, verb) = if step_names.len() == 1 { ("step", "has") } else { ("steps", "have") };
     report.add_advice(
         draft.name.as_ref().map_or(draft.location, |name| name.location),
         format!(

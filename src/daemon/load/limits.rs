@@ -7,8 +7,8 @@ pub const FILE_BYTES_MAX: usize = 1024 * 1024;
 /// properties, and `message_id` is `<UUID>:<step>:<attempt>`.
 pub(crate) const NAME_BYTES_MAX: usize = 200;
 
-/// The longest queue name, virtual host, item key and status, in bytes; for the first two the limit
-/// is AMQP's.
+/// The longest queue name, virtual host, item key and status, in bytes. For queue names and virtual
+/// hosts, it is AMQP's limit.
 pub const TEXT_BYTES_MAX: usize = 255;
 
 /// How many steps a workflow or a task may have.
@@ -23,7 +23,7 @@ pub(crate) const VHOSTS_MAX: usize = 100;
 /// How many statuses a step may list.
 pub const STATUSES_MAX: usize = 1_000;
 
-/// How many users a step may name whose replies count.
+/// How many users a step may list in `replyUsers`.
 pub(crate) const REPLY_USERS_MAX: usize = 100;
 
 /// How many attempts a retry may allow.
@@ -32,19 +32,19 @@ pub(crate) const ATTEMPTS_MAX: u64 = 1_000;
 /// The largest factor by which the backoff of a retry grows.
 pub(crate) const FACTOR_MAX: u32 = 100;
 
-/// The highest priority of an AMQP message that brokers commonly honour.
+/// The highest `priority` of a step. AMQP 0-9-1 defines the message priorities 0 to 9.
 pub(crate) const PRIORITY_MAX: u64 = 9;
 
 /// How many steps all definitions may have together. Steps of tasks count too, and each step counts
 /// once for each virtual host.
 pub const STEPS_IN_ALL_MAX: usize = 100_000;
 
-/// How deep lists and mappings may nest. A workflow file needs seven levels.
+/// How deep lists and mappings may nest. Workflow files nest far less.
 pub const NESTING_MAX: usize = 32;
 
 /// How many keys and values a file may have, including those that aliases repeat.
 pub const VALUES_MAX: usize = 100_000;
 
-/// How many bytes the conditions of one file may have together, counting equal ones once. Compiling
-/// a condition takes a thousand times as long as reading it.
+/// The total length of the conditions of one file, in bytes. Equal conditions count once. Compiling
+/// a condition takes about a thousand times as long as reading it.
 pub(crate) const CONDITION_BYTES_MAX: usize = 128 * 1024;

@@ -4,7 +4,8 @@ use super::limits::NESTING_MAX;
 use serde_yaml::granit_parser::Marker;
 use std::fmt;
 
-/// A location in a text: line and column, both counted from 1, the column in characters.
+/// A location in a text. Line and column are counted from 1, the column in characters; both are 0
+/// in [`SourceLocation::WHOLE_FILE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SourceLocation {
     pub(super) line: usize,
@@ -20,6 +21,7 @@ impl SourceLocation {
 }
 
 impl From<Marker> for SourceLocation {
+    /// Converts a location of the parser, which counts columns from 0.
     fn from(marker: Marker) -> SourceLocation {
         SourceLocation { line: marker.line().max(1), column: marker.col() + 1 }
     }
@@ -31,7 +33,8 @@ impl fmt::Display for SourceLocation {
     }
 }
 
-/// An error with its location, before its workflow, task and step are known.
+/// An error with its location. Its workflow, task and step are determined later, by
+/// `Diagnostics::add_unscoped_errors`.
 #[derive(Debug)]
 pub(super) struct LocatedError {
     pub(super) location: SourceLocation,

@@ -1,26 +1,26 @@
-//! Loads workflow files: YAML to validated definitions, with all errors at once
-//! (docs/workflow-file.md). Nothing else uses the YAML crate.
+//! Loads workflow files (docs/workflow-file.md): turns YAML into validated definitions, and reports
+//! all errors at once.
 //!
 //! ```text
-//! yaml      text → a tree in which each key and value has its location (`location`;
-//!           `scalars`: their types; `syntax_errors`: the parser's errors, explained)
-//! read      tree → `draft`s: each key and value on its own is valid (`schema`: the known keys;
-//!           `fields`: one mapping; `values`, `duration`: single values; `options`: the optional
-//!           keys of a step; `singular`: item keys)
-//! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions
-//!           (`conditions`), keys that conflict (`key_conflicts`)
-//! buses     checks against the manager's settings: the buses, their reply queues, web services
+//! yaml          text → a tree in which each key and value has its location (`location`;
+//!               `scalars`: their types; `syntax_errors`: the parser's errors, explained)
+//! read          tree → `draft`s, in which each key and value is valid on its own (`schema`: the
+//!               known keys; `fields`: one mapping; `values`, `duration`: single values;
+//!               `options`: the optional keys of a step; `singular`: item keys)
+//! graph         draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions
+//!               (`conditions`), keys that conflict (`key_conflicts`)
+//! buses         checks against the manager's settings: buses, reply queues, web services
 //! kafka_topics  checks of steps whose queues are topics
-//! queue_keys  checks of how queues are declared
-//! calls     checks of which workflow asks for jobs of which: cycles
-//! mod       files → definitions, one for each virtual host; checks across workflows and files
+//! queue_keys    parses and checks how queues are declared
+//! calls         checks whether workflows call each other in cycles
+//! mod           files → definitions, one for each virtual host; checks across all files
 //! ```
 //!
 //! `limits` has the limits of a file. `serde_errors` explains errors of other YAML files.
-//! `json_schema` describes to editors what `schema` and `values` check here.
+//! `json_schema` describes the keys of `schema` to editors.
 //!
-//! A file is untrusted: its size, its nesting, its values and what its aliases expand to are
-//! limited, so that any file is loaded or refused in bounded time and memory.
+//! A file is untrusted. Its size, its nesting, the number of its values and the expansion of its
+//! aliases are limited, so that any file is loaded or refused in bounded time and memory.
 
 mod buses;
 mod calls;
@@ -61,6 +61,7 @@ use diagnostics::Diagnostics;
 use draft::WorkflowDraft;
 use engine::text::{find_byte_order_mark, position_after, quote};
 use engine::{Definition, Graph};
+use location::{LocatedError, SourceLocation};
 use queue_keys::QueueDeclarations;
 use std::collections::HashMap;
 use std::fmt;
@@ -68,16 +69,18 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use location::{LocatedError, SourceLocation};
+/// The file name that means standard input in [`load_files_or_stdin`].
+pub(crate) const STANDARD_INPUT: &str = "-";
 
-/// The content of valid files.
+/// What valid workflow files define.
 #[derive(Debug, Default)]
 pub struct LoadedWorkflows {
     /// The definitions in the order of the files and of their workflows, one for each virtual host.
     pub definitions: Vec<Arc<Definition>>,
-    /// Warnings of what is allowed, but probably a mistake.
+    /// Warnings about what is allowed, but probably a mistake.
     pub warnings: Vec<Diagnostic>,
-    /// Advice that makes workflows safer: useful to their authors, but not at each start.
+    /// Advice on how to make workflows safer. It is meant for their authors, so the manager does
+    /// not log it at each start.
     pub advice: Vec<Diagnostic>,
 }
 
@@ -106,9 +109,6 @@ pub fn load_files(paths: &[PathBuf]) -> Result<LoadedWorkflows, LoadErrors> {
     load(paths, Loader::default())
 }
 
-/// The file name that means standard input in [`load_files_or_stdin`].
-pub(crate) const STANDARD_INPUT: &str = "-";
-
 /// Loads workflow files like [`load_files`], and checks them against the settings of a manager if
 /// there are any. The file `-` is standard input.
 ///
@@ -120,26 +120,6 @@ pub fn load_files_or_stdin(
     settings: Option<&Settings>,
 ) -> Result<LoadedWorkflows, LoadErrors> {
     load(paths, Loader { allows_stdin: true, settings, ..Loader::default() })
-}
-
-/// Loads the files with a loader that has its options set.
-fn load(paths: &[PathBuf], mut loader: Loader<'_>) -> Result<LoadedWorkflows, LoadErrors> {
-    for path in paths {
-        let is_stdin = loader.allows_stdin && path.as_os_str() == STANDARD_INPUT;
-        let mut report = if is_stdin {
-            Diagnostics::new("standard input")
-        } else {
-            Diagnostics::new(&path.display().to_string())
-        };
-        match if is_stdin { read_text(io::stdin().lock()) } else { read_file(path) } {
-            Ok(text) => loader.add_file(&text, report),
-            Err(error) => {
-                report.add_unscoped_errors(vec![error]);
-                loader.diagnostics.push(report);
-            }
-        }
-    }
-    loader.finish()
 }
 
 /// Loads workflow files like [`load_files`], for a manager with these settings: all named buses
@@ -196,26 +176,49 @@ pub fn load_data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, 
     })
 }
 
-/// What the files that were read so far contain, and the options of loading.
+/// Loads the files with a loader whose options are set.
+fn load(paths: &[PathBuf], mut loader: Loader<'_>) -> Result<LoadedWorkflows, LoadErrors> {
+    for path in paths {
+        let is_stdin = loader.allows_stdin && path.as_os_str() == STANDARD_INPUT;
+        let mut report = if is_stdin {
+            Diagnostics::new("standard input")
+        } else {
+            Diagnostics::new(&path.display().to_string())
+        };
+        let result = if is_stdin { read_text(io::stdin().lock()) } else { read_file(path) };
+        match result {
+            Ok(text) => loader.add_file(&text, report),
+            Err(error) => {
+                report.add_unscoped_errors(vec![error]);
+                loader.diagnostics.push(report);
+            }
+        }
+    }
+    loader.finish()
+}
+
+/// Collects the definitions and diagnostics of the files read so far. Also has the options of
+/// loading.
 #[derive(Default)]
 struct Loader<'s> {
     /// The diagnostics of each file.
     diagnostics: Vec<Diagnostics>,
     /// The definitions of files without errors.
     definitions: Vec<Arc<Definition>>,
-    /// The number of steps, each counted once for each virtual host.
+    /// The number of steps so far, each counted once for each virtual host.
     step_count: usize,
-    /// For each full name of a workflow, the file and location of its first declaration.
+    /// The file and location where each workflow is declared first, by the workflow's full name.
     declarations: HashMap<String, (String, SourceLocation)>,
-    /// The first spelling of each workflow's name and full name, by the name in lower case.
+    /// The first spelling of each name and full name of a workflow, by the name in lower case.
+    /// SQLite ignores the case of table names, so two spellings would share a status table.
     spellings: HashMap<String, String>,
-    /// The manager's settings, if they are known.
+    /// The settings of the manager to check against; `None` if they are unknown.
     settings: Option<&'s Settings>,
     /// Whether the file `-` is standard input.
     allows_stdin: bool,
-    /// Steps that always ask for a job of a workflow.
+    /// The steps without a condition that call a workflow, for the search for cycles.
     calls: Vec<CallingStep>,
-    /// How the steps declare their queues.
+    /// How the steps so far declare their queues.
     queues: QueueDeclarations,
 }
 
@@ -298,8 +301,8 @@ impl Loader<'_> {
         report.leave_scope();
     }
 
-    /// Adds the definition of a workflow in one of its virtual hosts, unless the file has errors or
-    /// the name is taken.
+    /// Adds the definition of a workflow in one of its virtual hosts, unless the file has errors.
+    /// Reports a full name that another workflow has already.
     fn add_definition(
         &mut self,
         draft: &WorkflowDraft,
@@ -316,9 +319,9 @@ impl Loader<'_> {
             queue: draft.queue_keys.declaration.clone(),
             ..Definition::new(&name.text, Vec::new())
         };
-        if let Some((file, first)) = self.declarations.get(&definition.full_name()) {
+        if let Some((file, location)) = self.declarations.get(&definition.full_name()) {
             let message = format!(
-                "a workflow {} is declared already, at {file}:{first}",
+                "a workflow {} is declared already, at {file}:{location}",
                 quote(&definition.full_name())
             );
             report.add_error(name.location, message);
@@ -344,7 +347,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Checks the calls across all files. Returns what was loaded, or all errors.
+    /// Checks the calls across all files. Returns the loaded workflows, or all errors.
     fn finish(mut self) -> Result<LoadedWorkflows, LoadErrors> {
         calls::warn_of_call_cycles(&self.calls, &mut self.diagnostics);
         let (mut errors, mut warnings, mut advice) = (Vec::new(), Vec::new(), Vec::new());
@@ -369,28 +372,30 @@ fn read_file(path: &Path) -> Result<String, LocatedError> {
             "this is a directory; name the workflow files in it",
         ));
     }
-    // The reported size of the file is no limit: it may be a pipe, or grow.
+    // The size in the file's metadata cannot be relied on: the file may be a pipe, or grow. So
+    // `read_text` limits what it reads.
     read_text(files::open(path).map_err(read_error)?)
 }
 
 /// Reads text of at most [`FILE_BYTES_MAX`] bytes in UTF-8.
 fn read_text(file: impl Read) -> Result<String, LocatedError> {
-    let limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
+    // One more byte is read, to notice that a text is too large.
+    let read_limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes).map_err(read_error)?;
+    file.take(read_limit).read_to_end(&mut bytes).map_err(read_error)?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(size_error());
     }
-    let byte_order_mark = find_byte_order_mark(&bytes);
+    let marked_encoding = find_byte_order_mark(&bytes);
     String::from_utf8(bytes).map_err(|error| {
-        if let Some(encoding) = byte_order_mark {
+        if let Some(encoding) = marked_encoding {
             let message = format!(
                 "the file begins with a byte-order mark of {encoding}; save it as UTF-8 text"
             );
-            return LocatedError::new(SourceLocation { line: 1, column: 1 }, message);
+            return LocatedError::new(SourceLocation::START, message);
         }
-        let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-        let (line, column) = position_after(&valid);
+        let valid_bytes = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let (line, column) = position_after(&String::from_utf8_lossy(valid_bytes));
         LocatedError::new(
             SourceLocation { line, column },
             "this byte is not UTF-8; save the file as UTF-8 text",
@@ -398,10 +403,12 @@ fn read_text(file: impl Read) -> Result<String, LocatedError> {
     })
 }
 
+/// Returns the error for a file that cannot be read.
 fn read_error(error: io::Error) -> LocatedError {
     LocatedError::new(SourceLocation::WHOLE_FILE, format!("cannot read the file: {error}"))
 }
 
+/// Returns the error for a text of more than [`FILE_BYTES_MAX`] bytes.
 fn size_error() -> LocatedError {
     let kib = FILE_BYTES_MAX / 1024;
     LocatedError::new(

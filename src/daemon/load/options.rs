@@ -1,4 +1,5 @@
-//! Parses the optional keys of a step: when it runs, how long, how often, and its status texts.
+//! Parses the optional keys of a step: conditions, time limits, retries, statuses, and whose
+//! replies count.
 
 use super::diagnostics::Diagnostics;
 use super::draft::{ConditionDraft, StepOptions};
@@ -63,7 +64,8 @@ pub(super) fn parse_step_options(fields: &Fields<'_>, report: &mut Diagnostics) 
     }
 }
 
-/// Parses a `retry`. `attempts` is required; the other keys default to those of [`Retry`].
+/// Parses a `retry`. `attempts` is required; the other keys have the defaults of [`Retry`]. Returns
+/// `None` if a value is invalid.
 fn parse_retry(entry: &Entry, report: &mut Diagnostics) -> Option<Retry> {
     let fields = Fields::from_node(&entry.value, Section::Retry, report)?;
     let default = Retry::default();
@@ -104,7 +106,7 @@ fn parse_retry(entry: &Entry, report: &mut Diagnostics) -> Option<Retry> {
     })
 }
 
-/// Parses the text of a condition; it is compiled later.
+/// Parses the text of a condition. `graph` compiles it later.
 fn parse_condition(entry: &Entry, report: &mut Diagnostics) -> Option<ConditionDraft> {
     let text = parse_text(
         &entry.value,
@@ -143,15 +145,16 @@ const REPLY_USERS: TextListKey = TextListKey {
     purpose: "it names the users whose replies count",
 };
 
-/// Parses a list of distinct texts; empty if the key is missing.
+/// Parses a list of distinct texts. Returns an empty list if the key is missing; reports a list
+/// that is present but empty.
 fn parse_text_list(
     fields: &Fields<'_>,
-    list: TextListKey,
+    list_key: TextListKey,
     report: &mut Diagnostics,
 ) -> Vec<Arc<str>> {
-    let TextListKey { key, item_noun, items_max, purpose } = list;
+    let TextListKey { key, item_noun, items_max, purpose } = list_key;
     let mut texts: Vec<LocatedText> = Vec::new();
-    for node in fields.list(key, items_max, report) {
+    for node in fields.parse_list(key, items_max, report) {
         let Some(item) =
             parse_nonempty_text(node, node.location, &format!("a {item_noun}"), report)
         else {
@@ -185,6 +188,7 @@ fn parse_status(fields: &Fields<'_>, key: &str, report: &mut Diagnostics) -> Opt
         .map(into_arc)
 }
 
+/// Returns the text without its location.
 fn into_arc(located: LocatedText) -> Arc<str> {
     located.text.into()
 }

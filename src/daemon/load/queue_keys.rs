@@ -1,5 +1,5 @@
-//! The keys that determine how queues are declared: `queueType` and `queueArguments`. A step has
-//! them for its queue, or a workflow for the queues of all its steps.
+//! Parses and checks the keys that determine how queues are declared: `queueType` and
+//! `queueArguments`. A step has them for its own queue, a workflow for the queues of all its steps.
 
 use super::calls::{all_steps, message_queue};
 use super::diagnostics::Diagnostics;
@@ -19,12 +19,12 @@ use std::collections::HashMap;
 
 /// Parses both keys of a step or workflow.
 pub(super) fn parse_queue_keys(fields: &Fields<'_>, report: &mut Diagnostics) -> QueueKeys {
-    let (kind, arguments) = (fields.get(TYPE), fields.get(ARGUMENTS));
+    let (queue_type, arguments) = (fields.get(TYPE), fields.get(ARGUMENTS));
     let declaration = QueueDeclaration {
-        kind: kind.and_then(|entry| parse_queue_type(entry, report)),
+        kind: queue_type.and_then(|entry| parse_queue_type(entry, report)),
         arguments: arguments.and_then(|entry| parse_queue_arguments(entry, report)),
     };
-    let location = kind.into_iter().chain(arguments).map(Entry::location).next();
+    let location = queue_type.or(arguments).map(Entry::location);
     if let (Some(error), Some(location)) =
         (declaration.check_consistency(), arguments.map(Entry::location))
     {
@@ -40,8 +40,8 @@ fn parse_queue_type(entry: &Entry, report: &mut Diagnostics) -> Option<QueueType
         Value::Invalid => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => "",
     };
-    if let Some((_, kind)) = QueueType::ALL.into_iter().find(|(name, _)| *name == text) {
-        return Some(kind);
+    if let Some((_, queue_type)) = QueueType::ALL.into_iter().find(|(name, _)| *name == text) {
+        return Some(queue_type);
     }
     let names = || QueueType::ALL.into_iter().map(|(name, _)| name);
     let hint = match text {
@@ -109,17 +109,25 @@ fn parse_queue_arguments(entry: &Entry, report: &mut Diagnostics) -> Option<Queu
     Some(arguments)
 }
 
-/// Returns whether a queue with this declaration delivers messages of a higher priority first. The
-/// section of the bus has the defaults of the declaration.
-fn has_priorities(declaration: &QueueDeclaration, bus: Option<&AmqpSection>) -> bool {
-    let effective =
-        bus.map_or_else(|| declaration.clone(), |bus| declaration.or(&bus.declaration()));
+/// Returns the declaration with the defaults of the bus, if its section is known.
+fn with_bus_defaults(
+    declaration: &QueueDeclaration,
+    section: Option<&AmqpSection>,
+) -> QueueDeclaration {
+    match section {
+        Some(section) => declaration.or(&section.declaration()),
+        None => declaration.clone(),
+    }
+}
+
+/// Returns whether a queue with this declaration delivers messages of a higher priority first.
+fn has_priorities(effective: &QueueDeclaration) -> bool {
     effective.kind == Some(QueueType::Quorum)
         || effective.arguments.iter().flatten().any(|(name, _)| **name == *"x-max-priority")
 }
 
 /// Returns how the queue of a step is declared, as far as the file determines it. The keys of the
-/// workflow do not apply to the queue of another workflow, which declares it itself.
+/// workflow do not apply to the call queue of another workflow, which declares that queue itself.
 pub(super) fn step_declaration(step: &StepDraft, workflow: &WorkflowDraft) -> QueueDeclaration {
     match message_queue(step) {
         None => QueueDeclaration::default(),
@@ -130,13 +138,29 @@ pub(super) fn step_declaration(step: &StepDraft, workflow: &WorkflowDraft) -> Qu
     }
 }
 
-/// For each bus, virtual host and queue the first declaration, and its file and location.
+/// The first declaration of each queue in the files read so far.
 #[derive(Default)]
-pub(super) struct QueueDeclarations(HashMap<(String, String, String), (QueueDeclaration, String)>);
+pub(super) struct QueueDeclarations(HashMap<QueueKey, FirstDeclaration>);
+
+/// What identifies a queue.
+#[derive(PartialEq, Eq, Hash)]
+struct QueueKey {
+    bus: String,
+    /// The virtual host; empty for the one in the broker's address.
+    vhost: String,
+    queue: String,
+}
+
+/// A declaration with which later ones must agree.
+struct FirstDeclaration {
+    declaration: QueueDeclaration,
+    /// The file, line and column of the declaration.
+    source: String,
+}
 
 impl QueueDeclarations {
-    /// Adds the declarations of a workflow's steps. Refuses steps that declare one queue
-    /// differently, and warns of keys that have no effect.
+    /// Adds the declarations of a workflow's steps. Reports declarations of one queue that differ,
+    /// and warns about keys that have no effect.
     pub(super) fn check_workflow(
         &mut self,
         draft: &WorkflowDraft,
@@ -169,9 +193,9 @@ impl QueueDeclarations {
             Some(bus) => bus.text.as_str(),
             None => settings.map_or("", Settings::default_bus),
         };
-        let kind = settings.and_then(|settings| settings.bus_kind(bus));
+        let bus_kind = settings.and_then(|settings| settings.bus_kind(bus));
         if let (Some(location), Some(BusKind::Embedded | BusKind::Push | BusKind::Kafka)) =
-            (step.queue_keys.location, kind)
+            (step.queue_keys.location, bus_kind)
         {
             report.add_warning(
                 location,
@@ -179,10 +203,13 @@ impl QueueDeclarations {
             );
         }
         let declaration = step_declaration(step, draft);
-        if let (Some((_, location)), None | Some(BusKind::Amqp)) = (step.priority, kind)
+        let section = settings.and_then(|settings| settings.amqp_bus(bus));
+        let effective = with_bus_defaults(&declaration, section);
+        // Without settings, any bus except the embedded one is assumed to be an AMQP bus.
+        if let (Some((_, location)), None | Some(BusKind::Amqp)) = (step.priority, bus_kind)
             && !is_url(&queue.text)
             && bus != BusKind::Embedded.name()
-            && !has_priorities(&declaration, settings.and_then(|settings| settings.amqp_bus(bus)))
+            && !has_priorities(&effective)
         {
             report.add_warning(
                 location,
@@ -196,32 +223,54 @@ impl QueueDeclarations {
         }
         let keys_location = step.queue_keys.location.or(draft.queue_keys.location);
         let (false, Some(location)) = (declaration.is_default(), keys_location) else { return };
-        let section = settings.and_then(|settings| settings.amqp_bus(bus));
-        let effective =
-            section.map_or_else(|| declaration.clone(), |bus| declaration.or(&bus.declaration()));
+        // Reports a contradiction only where keys of several sources are combined:
+        // `parse_queue_keys` checks the keys of each step and workflow on their own.
         if let Some(error) = effective.check_consistency()
             && step.queue_keys.declaration.check_consistency().is_none()
             && draft.queue_keys.declaration.check_consistency().is_none()
         {
             report.add_error(location, error);
         }
-        let source = format!("{}:{location}", report.file);
-        for vhost in draft.vhosts.iter().map(|vhost| vhost.text.as_str()).chain(
+        let vhosts = draft.vhosts.iter().map(|vhost| vhost.text.as_str()).chain(
             // A workflow without virtual hosts runs in the virtual host of the broker's address.
             draft.vhosts.is_empty().then_some(""),
-        ) {
-            let key = (bus.to_owned(), vhost.to_owned(), queue.text.clone());
-            match self.0.get(&key) {
-                Some((other, other_source)) if *other != declaration => {
-                    let message = format!(
-                        "the queue {} is declared {declaration} here, and {other} at \
-                         {other_source}: a queue has one type and one set of arguments",
-                        quote(&queue.text)
-                    );
-                    return report.add_error(location, message);
-                }
-                Some(_) => {}
-                None => drop(self.0.insert(key, (declaration.clone(), source.clone()))),
+        );
+        for vhost in vhosts {
+            let key = QueueKey {
+                bus: bus.to_owned(),
+                vhost: vhost.to_owned(),
+                queue: queue.text.clone(),
+            };
+            if let Err(error) = self.add(key, &declaration, &format!("{}:{location}", report.file))
+            {
+                return report.add_error(location, error);
+            }
+        }
+    }
+
+    /// Adds the declaration of a queue. Returns an error if it differs from the first one.
+    fn add(
+        &mut self,
+        key: QueueKey,
+        declaration: &QueueDeclaration,
+        source: &str,
+    ) -> Result<(), String> {
+        match self.0.get(&key) {
+            Some(first) if first.declaration != *declaration => Err(format!(
+                "the queue {} is declared {declaration} here, and {} at {}: a queue has one type \
+                 and one set of arguments",
+                quote(&key.queue),
+                first.declaration,
+                first.source
+            )),
+            Some(_) => Ok(()),
+            None => {
+                let first_declaration = FirstDeclaration {
+                    declaration: declaration.clone(),
+                    source: source.to_owned(),
+                };
+                self.0.insert(key, first_declaration);
+                Ok(())
             }
         }
     }

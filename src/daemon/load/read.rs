@@ -1,5 +1,5 @@
-//! Parses the tree of a file to drafts of its workflows, and checks each key and value on its own.
-//! `graph` checks how they fit together (dependencies, tasks, cycles).
+//! Parses the tree of a file into drafts of its workflows, and checks each key and value on its
+//! own. The module `graph` checks how they fit together (dependencies, tasks, cycles).
 
 use super::diagnostics::Diagnostics;
 use super::draft::{GraphDraft, StepDraft, StepOptions, WorkflowDraft};
@@ -19,14 +19,14 @@ use base::web_address::{is_url, parse_web_address};
 use engine::text::quote;
 use engine::{FanOutKeys, Millis};
 
-/// Parses all workflows of a file.
+/// Parses all workflows of a file. Leaves out those that are not mappings.
 pub(super) fn parse_workflows(root: &Node, report: &mut Diagnostics) -> Vec<WorkflowDraft> {
     let Some(fields) = Fields::from_node(root, Section::File, report) else { return Vec::new() };
-    let Some(list) = fields.required_list("workflows", usize::MAX, report) else {
+    let Some(nodes) = fields.parse_required_list("workflows", usize::MAX, report) else {
         return Vec::new();
     };
-    let mut drafts = Vec::with_capacity(list.len());
-    for node in list {
+    let mut drafts = Vec::with_capacity(nodes.len());
+    for node in nodes {
         report.workflow = label(node);
         report.add_scope(node.location, node.end);
         drafts.extend(parse_workflow(node, report));
@@ -53,7 +53,7 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
         steps: parse_steps(&fields, report),
     };
     let mut tasks = Vec::new();
-    for node in fields.list("tasks", TASKS_MAX, report) {
+    for node in fields.parse_list("tasks", TASKS_MAX, report) {
         report.task = label(node);
         report.add_scope(node.location, node.end);
         tasks.extend(parse_task(node, report));
@@ -80,15 +80,14 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
     })
 }
 
-/// Warns of timeouts that are not shorter than the deadline. The deadline fails the whole job, so
-/// such a timeout has no effect.
+/// Warns about timeouts that are not shorter than the deadline. The deadline fails the whole job,
+/// so such a timeout has no effect.
 fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Diagnostics) {
     for step in &graph.steps {
         let StepOptions { timeout, timeout_location, start_within, .. } = &step.options;
-        let timeouts =
-            [("timeout", timeout.zip(*timeout_location)), ("startWithin", *start_within)];
+        let keys = [("timeout", timeout.zip(*timeout_location)), ("startWithin", *start_within)];
         for (key, (timeout, location)) in
-            timeouts.into_iter().filter_map(|(key, timeout)| Some((key, timeout?)))
+            keys.into_iter().filter_map(|(key, duration)| Some((key, duration?)))
         {
             if timeout >= deadline {
                 report.step = step.name.as_ref().map(|name| name.text.clone());
@@ -108,7 +107,7 @@ fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Diag
 /// Parses the distinct virtual hosts of a workflow; empty if it names none.
 fn parse_vhosts(fields: &Fields<'_>, report: &mut Diagnostics) -> Vec<LocatedText> {
     let mut vhosts: Vec<LocatedText> = Vec::new();
-    for node in fields.list("vhosts", VHOSTS_MAX, report) {
+    for node in fields.parse_list("vhosts", VHOSTS_MAX, report) {
         let Some(vhost) = parse_nonempty_text(node, node.location, "a virtual host", report) else {
             continue;
         };
@@ -136,7 +135,7 @@ fn parse_vhosts(fields: &Fields<'_>, report: &mut Diagnostics) -> Vec<LocatedTex
     vhosts
 }
 
-/// Parses one task. Its fan-out is `None` if the key of its list is missing or invalid.
+/// Parses one task. Its `fan_out` is `None` if its `itemListKey` is missing or invalid.
 fn parse_task(node: &Node, report: &mut Diagnostics) -> Option<GraphDraft> {
     let fields = Fields::from_node(node, Section::Task, report)?;
     let name = fields.parse_name(report);
@@ -173,9 +172,11 @@ fn parse_task(node: &Node, report: &mut Diagnostics) -> Option<GraphDraft> {
 
 /// Parses the steps of a workflow or task.
 fn parse_steps(fields: &Fields<'_>, report: &mut Diagnostics) -> Vec<StepDraft> {
-    let Some(list) = fields.required_list("steps", STEPS_MAX, report) else { return Vec::new() };
-    let mut steps = Vec::with_capacity(list.len());
-    for node in list {
+    let Some(nodes) = fields.parse_required_list("steps", STEPS_MAX, report) else {
+        return Vec::new();
+    };
+    let mut steps = Vec::with_capacity(nodes.len());
+    for node in nodes {
         report.step = label(node);
         report.add_scope(node.location, node.end);
         steps.extend(parse_step(node, report));
@@ -208,7 +209,7 @@ fn parse_step(node: &Node, report: &mut Diagnostics) -> Option<StepDraft> {
         parse_reference(&entry.value, entry.location(), "the name of a task", report)
     });
     let mut depends = Vec::new();
-    for node in fields.list("depends", usize::MAX, report) {
+    for node in fields.parse_list("depends", usize::MAX, report) {
         depends.extend(parse_reference(node, node.location, "the name of a step", report));
     }
     let priority = fields.get("priority").and_then(|entry| {
@@ -220,7 +221,7 @@ fn parse_step(node: &Node, report: &mut Diagnostics) -> Option<StepDraft> {
     Some(StepDraft { name, queue, bus, queue_keys, task, depends, priority, options })
 }
 
-/// Parses the name of a bus; whether the manager has it is checked later.
+/// Parses the name of a bus. `buses` checks whether the manager has it.
 fn parse_bus(entry: &Entry, report: &mut Diagnostics) -> Option<LocatedText> {
     let bus = parse_nonempty_text(&entry.value, entry.location(), "the name of a bus", report)?;
     if !is_bus_name(&bus.text) {

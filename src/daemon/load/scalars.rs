@@ -1,4 +1,4 @@
-//! The scalars of YAML: their types, and where their characters are in the file.
+//! Determines the types of YAML scalars, and where their characters are in the file.
 
 use super::location::SourceLocation;
 use serde_yaml::granit_parser::ScalarStyle;
@@ -6,12 +6,12 @@ use serde_yaml::granit_parser::ScalarStyle;
 /// How the characters of a scalar are laid out in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScalarLayout {
-    /// On one line. The text begins this number of columns after the scalar's location: 1 behind a
-    /// quote, else 0.
+    /// On one line. The text begins this number of columns after the scalar's location: 1 after a
+    /// quote, otherwise 0.
     Line(usize),
     /// A literal block (`|`): each line begins at the column of the scalar's location.
     Block,
-    /// With escapes or folded lines, so that locations in it are unknown; or the value is no
+    /// With escapes or folded lines, so that locations within the text are unknown; or not a
     /// scalar.
     Other,
 }
@@ -46,8 +46,9 @@ pub(super) fn find_layout(
     }
 }
 
-/// Returns the type of a scalar without quotes in YAML 1.2's core schema. The booleans of YAML 1.1
-/// are booleans too.
+/// Returns the type of a scalar without quotes: that of the core schema of YAML 1.2, with two
+/// exceptions. The words that are booleans in YAML 1.1 (except `y` and `n`) are booleans in any mix
+/// of upper and lower case. The check for numbers is lenient: it accepts `-0x1` and `0o9`.
 pub(super) fn plain_scalar_kind(text: &str) -> ScalarKind {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return ScalarKind::Null,

@@ -1,5 +1,5 @@
-//! The keys of workflow files (docs/workflow-file.md): where each is allowed, and what value it
-//! takes.
+//! The table of keys of workflow files (docs/workflow-file.md): where each key is allowed, and what
+//! value it takes. Unknown keys get an error with a suggestion.
 
 use super::limits::{
     ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX,
@@ -35,23 +35,23 @@ pub(super) enum ValueKind {
     Text,
     /// A text without control characters, which may be empty.
     TextOrEmpty,
-    /// The name of a queue.
+    /// The name of a queue, or the address of a web service.
     Queue,
     /// The name of a bus.
     Bus,
-    /// A list of distinct texts, with the largest length.
+    /// A list of distinct texts, with the maximum number of items. It may be empty.
     TextList(usize),
-    /// A list of at least one distinct text, with the largest length.
+    /// A list of at least one distinct text, with the maximum number of items.
     NonEmptyTextList(usize),
-    /// A whole number from the first bound to the second, both included.
-    Integer(u64, u64),
-    /// A number with decimals from 1 to this maximum.
+    /// A whole number from `min` to `max`, both included.
+    Integer { min: u64, max: u64 },
+    /// A decimal number of at least 1, with its maximum.
     Factor(u32),
     /// A duration, which may be 0.
     Duration,
     /// A duration that is not 0.
     PositiveDuration,
-    /// A number of child jobs, or a share of them.
+    /// A number of child jobs, or a percentage of them.
     Tolerance,
     /// A CEL expression.
     Condition,
@@ -61,19 +61,20 @@ pub(super) enum ValueKind {
     QueueArguments,
     /// One of these words.
     Choice(&'static [&'static str]),
+    /// A mapping with the keys of this section.
     Mapping(Section),
-    /// A list of mappings, with the smallest and the largest length.
-    MappingList(Section, usize, usize),
+    /// A list of mappings with the keys of this section. `min` and `max` limit the number of items.
+    MappingList { section: Section, min: usize, max: usize },
 }
 
-/// A key, where it is allowed and what it takes.
+/// A row of the table: a key, where it is allowed, and what value it takes.
 #[derive(Debug)]
 pub(super) struct KnownKey {
     pub(super) section: Section,
     pub(super) name: &'static str,
     pub(super) is_required: bool,
     pub(super) kind: ValueKind,
-    /// The meaning of the key in a sentence. Editors show it.
+    /// The meaning of the key, for the JSON Schema. Editors show it.
     pub(super) description: &'static str,
 }
 
@@ -97,12 +98,13 @@ const fn optional(
     KnownKey { section, name, is_required: false, kind, description }
 }
 
-/// All keys. The checks, the errors and the JSON Schema all follow from this table.
+/// All keys. The check for unknown keys and the JSON Schema are derived from this table; the other
+/// modules of [`super`] parse the values.
 pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::File,
         "workflows",
-        ValueKind::MappingList(Section::Workflow, 1, usize::MAX),
+        ValueKind::MappingList { section: Section::Workflow, min: 1, max: usize::MAX },
         "The workflows.",
     ),
     required(
@@ -135,13 +137,13 @@ pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::Workflow,
         "steps",
-        ValueKind::MappingList(Section::Step, 1, STEPS_MAX),
+        ValueKind::MappingList { section: Section::Step, min: 1, max: STEPS_MAX },
         "The steps.",
     ),
     optional(
         Section::Workflow,
         "tasks",
-        ValueKind::MappingList(Section::Task, 0, TASKS_MAX),
+        ValueKind::MappingList { section: Section::Task, min: 0, max: TASKS_MAX },
         "The tasks that steps of this workflow name.",
     ),
     optional(
@@ -181,14 +183,14 @@ pub(super) const KEYS: &[KnownKey] = &[
     optional(
         Section::Task,
         "maxConcurrency",
-        ValueKind::Integer(1, u32::MAX as u64),
+        ValueKind::Integer { min: 1, max: u32::MAX as u64 },
         "How many child jobs of one step are under way at once. Default: the setting \
          fanout.window.",
     ),
     required(
         Section::Task,
         "steps",
-        ValueKind::MappingList(Section::Step, 1, STEPS_MAX),
+        ValueKind::MappingList { section: Section::Step, min: 1, max: STEPS_MAX },
         "The steps.",
     ),
     optional(
@@ -244,7 +246,7 @@ pub(super) const KEYS: &[KnownKey] = &[
     optional(
         Section::Step,
         "priority",
-        ValueKind::Integer(0, PRIORITY_MAX),
+        ValueKind::Integer { min: 0, max: PRIORITY_MAX },
         "The AMQP message priority. It works only on a quorum queue, or on one declared with \
          x-max-priority.",
     ),
@@ -331,7 +333,7 @@ pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::Retry,
         "attempts",
-        ValueKind::Integer(1, ATTEMPTS_MAX),
+        ValueKind::Integer { min: 1, max: ATTEMPTS_MAX },
         "How often the step is tried in all, the first attempt counted.",
     ),
     optional(
@@ -354,19 +356,20 @@ pub(super) const KEYS: &[KnownKey] = &[
     ),
 ];
 
-/// The prefix of top-level keys that are free for the user: for anchors and for other programs.
+/// The prefix of top-level keys that are not checked. Files may use them for anchors, and other
+/// programs for their own data.
 pub(super) const EXTENSION_PREFIX: &str = "x-";
 
 /// What is wrong with a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct KeyError {
     pub(super) message: String,
-    /// The known key that was probably meant.
+    /// The known key that was probably meant; `None` if no key is similar.
     pub(super) suggestion: Option<&'static str>,
 }
 
-/// Returns what is wrong with `key` in a section, or `None` if it is known there. `can_suggest`
-/// allows a suggestion.
+/// Returns what is wrong with `key` in a section, or `None` if it is known there. Searches for a
+/// similar key only if `can_suggest`.
 pub(super) fn key_error(section: Section, key: &str, can_suggest: bool) -> Option<KeyError> {
     if section == Section::File && key.starts_with(EXTENSION_PREFIX) {
         return None;
@@ -384,6 +387,8 @@ pub(super) fn key_error(section: Section, key: &str, can_suggest: bool) -> Optio
     }
 }
 
+/// Returns the message about an unknown key: with the suggestion, else with the sections that have
+/// the key, else with all keys of its section.
 fn unknown_key_message(section: Section, key: &str, suggestion: Option<&str>) -> String {
     if let Some(suggestion) = suggestion {
         return format!(

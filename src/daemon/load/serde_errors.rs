@@ -19,14 +19,14 @@ pub(super) fn explain(error: &Error) -> String {
             )
         }
         Error::SerdeMissingField { field, .. } => format!("the key {} is missing", quote(field)),
-        other => join_lines(&DefaultMessageFormatter.format_message(other)),
+        error => join_lines(&DefaultMessageFormatter.format_message(error)),
     }
 }
 
-/// The length from which a line of the parser's message is shortened, in bytes.
+/// The longest line of a parser's message that is not shortened, in bytes.
 const LINE_BYTES_MAX: usize = 400;
 
-/// Joins the lines of a text to one line, and shortens the long ones.
+/// Joins the lines of a text to a single one, and shortens long lines.
 fn join_lines(text: &str) -> String {
     text.lines()
         .map(|line| if line.len() > LINE_BYTES_MAX { shorten(line) } else { line.to_owned() })

@@ -1,16 +1,17 @@
 //! Forms the singular of a list's key: the default of a task's `itemKey` (docs/workflow-file.md).
 //!
-//! The singular is a contract with workers. So the rules are our own: they depend on no other
-//! crate's version, and the table in the tests pins them. Only the last word of a key changes
-//! (`bookSections`, `book_sections`). A word that is not a plural stays the same. Where a rule is
-//! wrong for a word, the task's `itemKey` overrides it.
+//! The singular is a contract with workers, so the rules must not change with the version of some
+//! crate: they are written out here, and the table in the tests pins them. Only the last word of a
+//! key changes (`bookSections`, `book_sections`). A word that is not a plural stays the same. Where
+//! a rule is wrong for a word, the task's `itemKey` overrides it.
 
-/// Returns the singular of `key`: `sections` → `section`, `bookSections` → `bookSection`; `data`
-/// stays.
+/// Returns the singular of `key`: `sections` → `section`, `bookSections` → `bookSection`. Returns a
+/// key that is not a plural unchanged: `data`.
 pub(crate) fn singularize(key: &str) -> String {
     let start = last_word_start(key);
     let (prefix, word) = key.split_at(start);
     let (stem_bytes, ending) = singularize_word(word);
+    // The last word is empty: the key ends with a separator, or is empty itself.
     if stem_bytes + ending.len() == 0 {
         return key.to_owned();
     }
@@ -21,8 +22,8 @@ pub(crate) fn singularize(key: &str) -> String {
     format!("{prefix}{stem}{ending}")
 }
 
-/// Returns where the last word of a key begins: after `_`, `-`, a space or a dot, or at a capital
-/// (`bookSections`, `HTTPHeaders`).
+/// Returns the byte index at which the last word of a key begins: after one of `_`, `-`, ` `, `.`,
+/// `/` and `:`, or at a capital (`bookSections`, `HTTPHeaders`).
 fn last_word_start(key: &str) -> usize {
     let bytes = key.as_bytes();
     for index in (0..bytes.len()).rev() {
@@ -46,14 +47,14 @@ fn last_word_start(key: &str) -> usize {
     0
 }
 
-/// Returns how many bytes of `word` its singular begins with, and the ending that follows them.
+/// Returns how many leading bytes of `word` its singular keeps, and the ending to append to them.
 fn singularize_word(word: &str) -> (usize, &'static str) {
     let unchanged = (word.len(), "");
     let lower = word.to_ascii_lowercase();
     if word.len() <= 2 {
         return unchanged;
     }
-    // `URLs`, `IDs`, `CPUs`, `APIs`: an abbreviation and a small s.
+    // `URLs`, `IDs`, `CPUs`, `APIs`: an abbreviation and a lower-case s.
     if let Some(abbreviation) = word.strip_suffix('s')
         && abbreviation.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit())
     {
@@ -75,12 +76,12 @@ fn singularize_word(word: &str) -> (usize, &'static str) {
     unchanged
 }
 
-/// Returns whether a list of words, separated by spaces, has this one.
+/// Returns whether a list of words, separated by spaces, contains this word.
 fn contains_word(words: &str, word: &str) -> bool {
-    words.split(' ').any(|listed| listed == word)
+    words.split(' ').any(|listed_word| listed_word == word)
 }
 
-/// Words ending in `s` that are not plurals, or whose singular is the same.
+/// Words in lower case that end in `s` but are not plurals, or whose singular is the same.
 const UNCHANGED: &str = "alias always analytics apparatus as athletics atlas aws axis bias \
                          cannabis canvas chaos chassis christmas cms corps cosmos css debris \
                          diabetes dns economics ethics ethos fps gallows gas genetics gps \
@@ -89,10 +90,10 @@ const UNCHANGED: &str = "alias always analytics apparatus as athletics atlas aws
                          pelvis physics politics pos pyjamas scissors series shambles sms \
                          species tennis this tls was whereas yes";
 
-/// Irregular words in lower case: the plurals, how many of their bytes are removed, and what
-/// replaces these.
+/// Irregular plurals in lower case, separated by spaces. Each row has the plurals, how many bytes
+/// are removed from their ends, and the ending to append.
 const IRREGULAR: &[(&str, usize, &str)] = &[
-    // Plurals without an s at the end
+    // Plurals that do not end in -s
     ("alumni cacti foci fungi loci nuclei radii stimuli syllabi", 1, "us"),
     ("automata criteria phenomena", 1, "on"),
     ("bacteria curricula errata quanta strata", 1, "um"),
@@ -159,13 +160,13 @@ const IRREGULAR: &[(&str, usize, &str)] = &[
     ("quizzes whizzes", 3, ""),
     // -xe, -sse
     ("crevasses finesses impasses mousses pickaxes", 1, ""),
-    // -use: the other words in -uses are of -us
+    // -use; for other words in -uses, the singular ends in -us
     (
         "abuses disuses excuses fuses hypotenuses misuses muses recluses refuses reuses ruses uses",
         1,
         "",
     ),
-    // -u: the other words in -us are no plurals
+    // -u; other words in -us are not plurals
     (
         "bayous bureaus cpus emus gnus gpus gurus haikus menus milieus npus plateaus skus \
          submenus tpus vcpus",
@@ -174,8 +175,8 @@ const IRREGULAR: &[(&str, usize, &str)] = &[
     ),
 ];
 
-/// Plural endings: the ending, how many bytes are removed, and what replaces these. The first that
-/// matches counts.
+/// Regular plurals. Each row has the ending of the plural, how many bytes are removed, and the
+/// ending to append. The first row that matches counts.
 const ENDINGS: &[(&str, usize, &str)] = &[
     ("people", 4, "rson"),
     ("children", 3, ""),
@@ -189,7 +190,7 @@ const ENDINGS: &[(&str, usize, &str)] = &[
     ("appendices", 4, "ix"),
     ("helices", 4, "ix"),
     ("lyses", 2, "is"),
-    // `address`, `process`; `status`, `virus`; `basis`, `analysis`: no plurals.
+    // Not plurals: `address`, `process`; `status`, `virus`; `basis`, `analysis`.
     ("ss", 0, ""),
     ("us", 0, ""),
     ("sis", 0, ""),
@@ -214,7 +215,7 @@ mod tests {
 
     /// The contract. Adding a row is fine; changing one breaks workers.
     const PAIRS: &[(&str, &str)] = &[
-        // The specification's own.
+        // The specification's own examples.
         ("sections", "section"),
         ("bookSections", "bookSection"),
         ("entries", "entry"),
@@ -225,7 +226,7 @@ mod tests {
         ("subid_list", "subid_list"),
         ("elements", "element"),
         ("items", "item"),
-        // No plurals.
+        // Not plurals.
         ("status", "status"),
         ("bus", "bus"),
         ("news", "news"),
@@ -248,7 +249,7 @@ mod tests {
         ("", ""),
         ("_", "_"),
         ("items2", "items2"),
-        // Plain s.
+        // Plurals in -s.
         ("pages", "page"),
         ("files", "file"),
         ("images", "image"),

@@ -1,9 +1,10 @@
-//! Explains YAML syntax errors: the parser's message, and a hint at what to do.
+//! Explains YAML syntax errors: adds to the parser's message a hint at how to fix the file.
 
 use super::location::{LocatedError, SourceLocation, nesting_error};
 use serde_yaml::granit_parser::{ErrorKind, ScanError};
 
-/// Returns the parser's error with a hint, and at the location that the author of the file expects.
+/// Returns the parser's error with a hint. An error about a tab gets the location of the tab, other
+/// errors keep the parser's.
 pub(super) fn explain(error: &ScanError, text: &str) -> LocatedError {
     let mut location = SourceLocation::from(*error.marker());
     let kind = error.kind();
@@ -58,12 +59,12 @@ pub(super) fn explain(error: &ScanError, text: &str) -> LocatedError {
     LocatedError::new(location, format!("this is not valid YAML: {}{hint}", error.info()))
 }
 
-/// Returns the location of the first tab in an indentation. The parser reports where its token
-/// began, so the search starts on the line of `location`.
+/// Finds the first tab in an indentation, on the line of `location` or below. The parser reports
+/// where its token began, which may be before the tab.
 fn find_tab(text: &str, location: SourceLocation) -> Option<SourceLocation> {
-    text.split('\n').enumerate().skip(location.line - 1).find_map(|(line, content)| {
-        let indentation = content.len() - content.trim_start_matches([' ', '\t']).len();
-        let column = content[..indentation].find('\t')?;
-        Some(SourceLocation { line: line + 1, column: column + 1 })
+    text.split('\n').enumerate().skip(location.line - 1).find_map(|(line_index, line)| {
+        let indentation_bytes = line.len() - line.trim_start_matches([' ', '\t']).len();
+        let tab_index = line[..indentation_bytes].find('\t')?;
+        Some(SourceLocation { line: line_index + 1, column: tab_index + 1 })
     })
 }

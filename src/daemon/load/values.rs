@@ -1,4 +1,5 @@
-//! Parses single values of a file: names, texts, numbers, durations, choices.
+//! Parses single values of a file: names, texts, numbers, durations, choices. For an invalid value,
+//! each parser returns `None` and reports an error, unless the YAML parser has reported it already.
 
 use super::diagnostics::Diagnostics;
 use super::duration::{self, DURATION_MAX};
@@ -10,6 +11,18 @@ use engine::id::is_valid_name;
 use engine::text::{enumerate_quoted, quote, shorten};
 use engine::{Millis, Tolerate};
 
+/// How many decimals a percentage may have.
+const PERCENTAGE_DECIMALS: u32 = 2;
+
+/// The largest share, 100 %, in hundredths of a percent.
+const SHARE_MAX: u64 = 10_000;
+
+/// How many decimals a factor may have.
+const FACTOR_DECIMALS: u32 = 3;
+
+/// The factor 1, as [`parse_factor`] returns it: in thousandths.
+const FACTOR_ONE: u64 = 10_u64.pow(FACTOR_DECIMALS);
+
 /// A text of the file with its location.
 #[derive(Clone, Debug)]
 pub(super) struct LocatedText {
@@ -17,8 +30,8 @@ pub(super) struct LocatedText {
     pub(super) text: String,
 }
 
-/// Parses a name, or a reference to one, without checking its characters. `expected` is the noun
-/// for it in messages.
+/// Parses a name, or a reference to one, without checking its characters. `expected` describes the
+/// value in messages: "a name".
 pub(super) fn parse_reference(
     node: &Node,
     location: SourceLocation,
@@ -120,7 +133,7 @@ pub(super) fn parse_short_text(
     Some(LocatedText { location, text: text.to_owned() })
 }
 
-/// Parses a text that YAML does not read as another type.
+/// Parses a text of any length. An unquoted scalar that YAML reads as another type is an error.
 pub(super) fn parse_text<'n>(
     node: &'n Node,
     location: SourceLocation,
@@ -130,12 +143,12 @@ pub(super) fn parse_text<'n>(
     match &node.value {
         Value::Scalar(ScalarKind::Text, text) => return Some(text),
         Value::Scalar(kind @ (ScalarKind::Boolean | ScalarKind::Number), text) => {
-            let kind = if *kind == ScalarKind::Number { "number" } else { "boolean" };
+            let type_name = if *kind == ScalarKind::Number { "number" } else { "boolean" };
             report.add_error(
                 location,
                 format!(
-                    "expected {expected}, found {text}, which YAML may take for a {kind}; put it \
-                     into quotes: \"{text}\"",
+                    "expected {expected}, found {text}, which YAML may take for a {type_name}; put \
+                     it into quotes: \"{text}\"",
                     text = shorten(text)
                 ),
             );
@@ -156,7 +169,7 @@ pub(super) fn parse_integer(
     report: &mut Diagnostics,
 ) -> Option<u64> {
     let node = &entry.value;
-    let parsed = match &node.value {
+    let number = match &node.value {
         Value::Scalar(ScalarKind::Number, text) => {
             text.parse::<u64>().ok().filter(|number| (min..=max).contains(number))
         }
@@ -165,7 +178,8 @@ pub(super) fn parse_integer(
         | Value::Map(_)
         | Value::List(_) => None,
     };
-    if parsed.is_none() {
+    if number.is_none() {
+        // This maximum only stands for the range of the type, not for a limit.
         let range = if max == u64::from(u32::MAX) {
             format!("of at least {min}")
         } else {
@@ -181,10 +195,11 @@ pub(super) fn parse_integer(
             ),
         );
     }
-    parsed
+    number
 }
 
-/// Returns advice to remove the quotes of a text that would be valid without them, or nothing.
+/// Returns advice to remove the quotes of a text that would be valid without them, or an empty
+/// text.
 fn advise_quotes(node: &Node, is_valid: impl Fn(&str) -> bool) -> &'static str {
     match &node.value {
         Value::Scalar(ScalarKind::Text, text) if is_valid(text) => "; remove the quotes",
@@ -192,7 +207,7 @@ fn advise_quotes(node: &Node, is_valid: impl Fn(&str) -> bool) -> &'static str {
     }
 }
 
-/// Returns a noun for a value, for messages about an unexpected one.
+/// Describes an unexpected value, for messages: "the number 5".
 pub(super) fn describe(node: &Node) -> String {
     match &node.value {
         Value::Map(_) => "a mapping".to_owned(),
@@ -204,7 +219,7 @@ pub(super) fn describe(node: &Node) -> String {
     }
 }
 
-/// Parses `true` or `false`.
+/// Parses `true` or `false`, in this spelling only.
 pub(super) fn parse_boolean(entry: &Entry, report: &mut Diagnostics) -> Option<bool> {
     match &entry.value.value {
         Value::Scalar(ScalarKind::Boolean, text) if text == "true" => return Some(true),
@@ -224,7 +239,7 @@ pub(super) fn parse_boolean(entry: &Entry, report: &mut Diagnostics) -> Option<b
     None
 }
 
-/// Parses one of the given words, and returns the value beside it.
+/// Parses one of the words of `choices`, and returns the value that is paired with it.
 pub(super) fn parse_choice<T: Copy>(
     entry: &Entry,
     choices: &[(&str, T)],
@@ -253,7 +268,8 @@ pub(super) fn parse_choice<T: Copy>(
     None
 }
 
-/// Parses a duration of at least `min`, which is 1 ms where 0 has no meaning.
+/// Parses a duration from `min` to [`DURATION_MAX`]. `min` is 1 ms where a duration of 0 has no
+/// meaning, otherwise 0.
 pub(super) fn parse_duration(
     entry: &Entry,
     min: Millis,
@@ -288,7 +304,7 @@ pub(super) fn parse_duration(
 
 /// Parses how many child jobs may fail: `5` or `2.5%`.
 pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option<Tolerate> {
-    let parsed = match &entry.value.value {
+    let tolerance = match &entry.value.value {
         Value::Scalar(ScalarKind::Number, text) => text.parse().ok().map(Tolerate::Count),
         Value::Scalar(ScalarKind::Text, text) => text
             .strip_suffix('%')
@@ -299,7 +315,7 @@ pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option
         Value::Invalid => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => None,
     };
-    if parsed.is_none() {
+    if tolerance.is_none() {
         let message = format!(
             "{} takes a number of child jobs, such as 5, or a share of them, such as 10% or 2.5%, \
              at most 100%; found {}",
@@ -308,29 +324,20 @@ pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option
         );
         report.add_error(entry.location(), message);
     }
-    parsed
+    tolerance
 }
 
-/// How many decimals a percentage may have.
-const PERCENTAGE_DECIMALS: u32 = 2;
-
-/// The largest share, 100 %, in hundredths of a percent.
-const SHARE_MAX: u64 = 10_000;
-
-/// How many decimals a factor may have.
-const FACTOR_DECIMALS: u32 = 3;
-
-/// Parses a number from 1 to `max` with at most three decimals, in thousandths.
+/// Parses a number from 1 to `max` with at most three decimals. Returns it in thousandths.
 pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) -> Option<u32> {
-    let range = 1_000..=u64::from(max) * 1_000;
-    let parsed = match &entry.value.value {
+    let range = FACTOR_ONE..=u64::from(max) * FACTOR_ONE;
+    let factor = match &entry.value.value {
         Value::Scalar(ScalarKind::Number, text) => {
             parse_decimal(text, FACTOR_DECIMALS).filter(|thousandths| range.contains(thousandths))
         }
         Value::Invalid => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => None,
     };
-    if parsed.is_none() {
+    if factor.is_none() {
         let message = format!(
             "{} takes a number from 1 to {max} with at most three decimals, found {}",
             quote(&entry.key.text),
@@ -338,10 +345,11 @@ pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) ->
         );
         report.add_error(entry.location(), message);
     }
-    parsed.and_then(|thousandths| u32::try_from(thousandths).ok())
+    factor.and_then(|thousandths| u32::try_from(thousandths).ok())
 }
 
-/// Parses a decimal number as a fixed-point number: `2.5` with `decimals_max` 2 is 250.
+/// Parses a decimal number as a fixed-point number: `2.5` with `decimals_max` 2 is 250. Returns
+/// `None` if the text is malformed, has more decimals, or is too large.
 fn parse_decimal(text: &str, decimals_max: u32) -> Option<u64> {
     let (integer, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let decimals = u32::try_from(fraction.len()).ok()?;
@@ -352,6 +360,7 @@ fn parse_decimal(text: &str, decimals_max: u32) -> Option<u64> {
     {
         return None;
     }
-    let fraction = fraction.parse::<u64>().ok()? * 10_u64.pow(decimals_max - decimals);
-    integer.parse::<u64>().ok()?.checked_mul(10_u64.pow(decimals_max))?.checked_add(fraction)
+    let fraction_units = fraction.parse::<u64>().ok()? * 10_u64.pow(decimals_max - decimals);
+    let integer_units = integer.parse::<u64>().ok()?.checked_mul(10_u64.pow(decimals_max))?;
+    integer_units.checked_add(fraction_units)
 }

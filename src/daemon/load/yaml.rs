@@ -1,9 +1,9 @@
-//! Parses YAML (or JSON, which is YAML) to a tree in which every key and value has its location.
+//! Parses YAML (or JSON, which is YAML) into a tree in which every key and value has its location.
 //!
 //! The tree is built from the parser's events, without deserialization. So a scalar keeps its text
 //! and its type (the unquoted `yes` in `name: yes` is a boolean, not a name), a duplicate key is
 //! reported with both locations, and one error does not hide the next. Aliases share their node, so
-//! that a "billion laughs" file takes no memory; the number of expanded nodes is limited.
+//! that a "billion laughs" file takes little memory, and the number of expanded nodes is limited.
 
 use super::limits::{NESTING_MAX, VALUES_MAX};
 use super::location::{LocatedError, SourceLocation, nesting_error};
@@ -15,8 +15,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A value and its location. A value of an alias or a merge key (`<<`) has the location of the
-/// anchored value.
+/// A value and its location. A value that comes from an alias or a merge key (`<<`) has the
+/// location of the anchored value.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) location: SourceLocation,
@@ -24,8 +24,8 @@ pub(super) struct Node {
     pub(super) end: SourceLocation,
     pub(super) layout: ScalarLayout,
     pub(super) value: Value,
-    /// The number of values in this one, including itself, with all aliases expanded. Keys count
-    /// too.
+    /// The number of nodes in this value, with all aliases expanded. The value itself and keys
+    /// count too.
     size: usize,
 }
 
@@ -46,14 +46,15 @@ pub(super) struct Entry {
     pub(super) value: Rc<Node>,
 }
 
+/// The text of a key, and its location.
 #[derive(Debug, Clone)]
 pub(super) struct Key {
     pub(super) location: SourceLocation,
     pub(super) text: String,
 }
 
-/// Parses a text to a tree and the errors in it. Returns no tree after a syntax error, if a limit
-/// is exceeded, or for an empty file.
+/// Parses a text. Returns the tree, and the errors in the text. There is no tree after a syntax
+/// error, if a limit is exceeded, or for an empty file.
 pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<LocatedError>) {
     let mut builder = TreeBuilder::default();
     let mut options = granit_parser::options! {
@@ -65,13 +66,13 @@ pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<LocatedError>) {
     for event in Parser::new_from_str_with_options(text, options) {
         let result = match event {
             Ok((event, span)) => {
-                let location = EventLocation {
-                    location: span.start.into(),
+                let event_span = EventSpan {
+                    start: span.start.into(),
                     end: span.end.into(),
-                    tag: span.tag_start.unwrap_or(span.start).into(),
+                    tag_start: span.tag_start.unwrap_or(span.start).into(),
                     is_empty: span.start.index() == span.end.index(),
                 };
-                builder.handle_event(event, location)
+                builder.handle_event(event, event_span)
             }
             Err(error) => Err(explain(&error, text)),
         };
@@ -101,27 +102,31 @@ struct TreeBuilder {
     errors: Vec<LocatedError>,
 }
 
-/// The location of an event of the parser.
+/// The part of the file that an event of the parser covers.
 #[derive(Clone, Copy)]
-struct EventLocation {
-    location: SourceLocation,
+struct EventSpan {
+    start: SourceLocation,
     end: SourceLocation,
-    /// Where the tag begins, or else the value.
-    tag: SourceLocation,
+    /// Where the tag begins; without a tag, where the value begins.
+    tag_start: SourceLocation,
     /// Whether the event has no text in the file.
     is_empty: bool,
 }
 
+/// The parser's id of the anchor of a node that has none.
+const NO_ANCHOR: usize = 0;
+
 /// A list or mapping that is not complete yet.
 struct OpenNode {
     location: SourceLocation,
-    /// The parser's id of the anchor; 0 if there is none.
+    /// The parser's id of the anchor, or [`NO_ANCHOR`].
     anchor: usize,
+    /// The number of nodes so far; see [`Node`].
     size: usize,
     content: Content,
 }
 
-/// What an open list or mapping has so far.
+/// The part of an open list or mapping that was parsed so far.
 enum Content {
     List(Vec<Rc<Node>>),
     Map {
@@ -134,7 +139,7 @@ enum Content {
     },
 }
 
-/// What the next node of a mapping is.
+/// The meaning of the next node of an open mapping.
 enum PendingKey {
     /// The next node is a key.
     None,
@@ -148,64 +153,60 @@ enum PendingKey {
 
 impl TreeBuilder {
     /// Handles one event of the parser. Returns an error if no tree can be built.
-    fn handle_event(
-        &mut self,
-        event: Event<'_>,
-        location: EventLocation,
-    ) -> Result<(), LocatedError> {
-        let EventLocation { location, end, tag: tag_location, is_empty } = location;
+    fn handle_event(&mut self, event: Event<'_>, span: EventSpan) -> Result<(), LocatedError> {
+        let EventSpan { start, end, tag_start, is_empty } = span;
         match event {
             Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Anchor(..) => {
                 Ok(())
             }
-            Event::DocumentStart(..) => self.start_document(location),
+            Event::DocumentStart(..) => self.start_document(start),
             Event::Scalar(text, style, anchor, tag) => {
                 let is_plain = style == ScalarStyle::Plain;
                 // The parser gives `~` for an omitted value.
                 let text = if is_plain && is_empty { Cow::Borrowed("") } else { text };
-                let layout = find_layout(&text, style, location, end);
-                let value = self.parse_scalar(text, style, tag.as_deref(), tag_location);
+                let layout = find_layout(&text, style, start, end);
+                let value = self.parse_scalar(text, style, tag.as_deref(), tag_start);
                 self.attach(
-                    Node { location, end, layout, value, size: 1 }.into(),
+                    Node { location: start, end, layout, value, size: 1 }.into(),
                     anchor,
-                    location,
+                    start,
                     is_plain,
                 )
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.check_tag(tag, "seq", tag_location);
-                self.open(location, anchor, Content::List(Vec::new()))
+                self.check_tag(tag, "seq", tag_start);
+                self.open(start, anchor, Content::List(Vec::new()))
             }
             Event::MappingStart(_, anchor, tag) => {
-                self.check_tag(tag, "map", tag_location);
+                self.check_tag(tag, "map", tag_start);
                 let content = Content::Map {
                     entries: Vec::new(),
                     key_locations: HashMap::new(),
                     merge_sources: Vec::new(),
                     pending_key: PendingKey::None,
                 };
-                self.open(location, anchor, content)
+                self.open(start, anchor, content)
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(end),
             Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
-                Some(node) => self.attach(node, 0, location, false),
+                Some(node) => self.attach(node, NO_ANCHOR, start, false),
                 // The anchored list or mapping is not complete, so it would contain itself.
                 None => self.attach_invalid(
-                    location,
+                    start,
                     "this alias stands within the value that it names; a value cannot contain \
                      itself",
                 ),
             },
             Event::UnresolvedAlias(name) => self.attach_invalid(
-                location,
+                start,
                 format!("no anchor `&{}` stands before this alias", shorten(&name)),
             ),
-            // Comments; the options disable them.
+            // Only comments are left, and the options disable them.
             _ => Ok(()),
         }
     }
 
-    /// Refuses a second document.
+    /// Counts a document. Returns an error for the second one.
     fn start_document(&mut self, location: SourceLocation) -> Result<(), LocatedError> {
         self.document_count += 1;
         if self.document_count > 1 {
@@ -218,8 +219,8 @@ impl TreeBuilder {
         Ok(())
     }
 
-    /// Returns the value of a scalar: with a tag for texts it is a text, otherwise its style and
-    /// characters determine the type.
+    /// Returns the value of a scalar. The tags `!!str` and `!` make it a text, and any other tag is
+    /// reported as an error. Without a tag, its style and characters determine the type.
     fn parse_scalar(
         &mut self,
         text: Cow<'_, str>,
@@ -243,7 +244,8 @@ impl TreeBuilder {
         Value::Scalar(kind, text.into_owned())
     }
 
-    /// Reports a tag of a list or mapping that is not `expected`, the tag of its own type.
+    /// Reports the tag of a list or mapping, unless it is `!` or the `expected` one: `seq` or
+    /// `map`.
     fn check_tag(&mut self, tag: Option<Cow<'_, Tag>>, expected: &str, location: SourceLocation) {
         if let Some(tag) = tag
             && !tag.is_yaml_core_schema_tag(expected)
@@ -269,8 +271,8 @@ impl TreeBuilder {
 
     /// Completes the innermost list or mapping, and attaches it to its parent.
     fn close(&mut self, end: SourceLocation) -> Result<(), LocatedError> {
-        let Some(open) = self.open_nodes.pop() else { return Ok(()) };
-        let value = match open.content {
+        let Some(open_node) = self.open_nodes.pop() else { return Ok(()) };
+        let value = match open_node.content {
             Content::List(items) => Value::List(items),
             Content::Map { mut entries, mut key_locations, merge_sources, .. } => {
                 // Keys of the mapping itself override merged ones, and an earlier merge overrides a
@@ -286,15 +288,15 @@ impl TreeBuilder {
         };
         self.attach(
             Node {
-                location: open.location,
+                location: open_node.location,
                 end,
                 layout: ScalarLayout::Other,
                 value,
-                size: open.size,
+                size: open_node.size,
             }
             .into(),
-            open.anchor,
-            open.location,
+            open_node.anchor,
+            open_node.location,
             false,
         )
     }
@@ -315,14 +317,15 @@ impl TreeBuilder {
                 size: 1,
             }
             .into(),
-            0,
+            NO_ANCHOR,
             location,
             false,
         )
     }
 
-    /// Attaches a complete node to its parent. `location` is the place where the node is used,
-    /// which for an alias differs from the node's own.
+    /// Attaches a complete node to its parent. `location` is where the node is used; for an alias,
+    /// this differs from the node's own location. `is_plain`: whether the node is a scalar without
+    /// quotes, which as the key `<<` merges mappings.
     fn attach(
         &mut self,
         node: Rc<Node>,
@@ -414,7 +417,7 @@ fn parse_key(
     }
 }
 
-/// Returns the mappings that the value of a merge key names.
+/// Returns the mappings that the value of a merge key names. Reports any other value.
 fn parse_merge_sources(
     node: &Rc<Node>,
     location: SourceLocation,

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl Settings {
-    /// Returns the name of the bus of workflows that name none. It is the setting `bus`; if that is
-    /// empty, `amqp` if its section has an address, else the embedded bus.
+    /// Returns the name of the bus for workflows that name none: the setting `bus`. If that is
+    /// empty, it is `amqp` if that section has an address, and otherwise the embedded bus.
     pub fn default_bus(&self) -> &str {
         match self.bus.as_str() {
             "" if self.amqp.has_server() => BusKind::Amqp.name(),
@@ -26,12 +26,13 @@ impl Settings {
 
     /// Returns the names of all buses, with their kinds.
     pub fn bus_kinds(&self) -> BTreeMap<&str, BusKind> {
-        let exists = |kind: &BusKind| match kind {
+        let is_configured = |kind: &BusKind| match kind {
             BusKind::Embedded | BusKind::Push => true,
             BusKind::Amqp => self.amqp.has_server(),
             BusKind::Kafka => !self.kafka.servers.0.is_empty(),
         };
-        let predefined = BusKind::ALL.into_iter().filter(exists).map(|kind| (kind.name(), kind));
+        let predefined =
+            BusKind::ALL.into_iter().filter(is_configured).map(|kind| (kind.name(), kind));
         predefined.chain(self.buses.iter().map(|(name, bus)| (name.as_str(), bus.kind()))).collect()
     }
 
@@ -45,8 +46,8 @@ impl Settings {
         }
     }
 
-    /// Returns the settings of all AMQP buses, each with the prefix of their names, such as
-    /// `buses.a`. Section `amqp` is included even without an address.
+    /// Returns the settings of all AMQP buses, each with the prefix of the settings' names: `amqp`,
+    /// or `buses.a` for the bus `a`. Includes section `amqp` even if it has no address.
     pub(super) fn amqp_sections(&self) -> impl Iterator<Item = (String, &AmqpSection)> {
         let named = self.buses.iter().filter_map(|(name, bus)| match bus {
             BusSettings::Amqp(section) => Some((format!("buses.{name}"), &**section)),
@@ -55,13 +56,13 @@ impl Settings {
         std::iter::once(("amqp".to_owned(), &self.amqp)).chain(named)
     }
 
-    /// Returns the queue or topic on which this manager receives the replies of a bus; `None` if
-    /// the bus has none.
+    /// Returns the queue or topic on which this manager receives the replies of a bus; `None` for a
+    /// push bus, whose replies are HTTP responses or calls of the API, and for an unknown bus.
     pub fn reply_queue(&self, bus: &str) -> Option<&str> {
         if bus == BusKind::Embedded.name() {
             Some(EMBEDDED_REPLY_QUEUE)
         } else if bus == BusKind::Amqp.name() {
-            // The name is reserved even if the section has no address.
+            // Returned even if the section has no address: the name is reserved all the same.
             Some(&self.amqp.reply_queue)
         } else if let Some(section) = self.kafka_bus(bus) {
             Some(&section.reply_topic)
@@ -71,7 +72,8 @@ impl Settings {
     }
 
     /// Returns how long timeouts are deferred after a bus has connected again, so that replies that
-    /// waited at the broker count first. Zero for Kafka: its bus reports when it has read them.
+    /// waited at the broker are handled first. It is 0 for Kafka, whose bus reports when it has
+    /// read them. For buses without the setting, it is that of section `amqp`.
     pub fn replies_first(&self, bus: &str) -> Duration {
         if self.bus_kind(bus) == Some(BusKind::Kafka) {
             return Duration::ZERO;
@@ -79,7 +81,7 @@ impl Settings {
         self.amqp_bus(bus).unwrap_or(&self.amqp).replies_first.0
     }
 
-    /// Returns a phrase for the setting that names the reply queue of a bus.
+    /// Describes for messages where the reply queue of a bus is set: "setting amqp.reply_queue".
     pub(crate) fn reply_queue_setting(&self, bus: &str) -> String {
         match self.buses.get(bus) {
             Some(BusSettings::Kafka(_)) => format!("setting buses.{bus}.reply_topic"),
@@ -90,8 +92,8 @@ impl Settings {
         }
     }
 
-    /// Returns an error if the settings have no bus of this name. It suggests the most similar
-    /// name, or lists all names.
+    /// Returns an error that suggests the most similar name, or lists all names, if the settings
+    /// have no bus of this name; `None` if they have it.
     pub(crate) fn unknown_bus_error(&self, name: &str) -> Option<String> {
         let kinds = self.bus_kinds();
         if kinds.contains_key(name) {
@@ -138,19 +140,21 @@ impl Settings {
         }
     }
 
-    /// Checks that no two AMQP buses share a reply queue, which has one consumer.
+    /// Checks that no two AMQP buses share a reply queue, because each reply queue must have a
+    /// single consumer.
     fn check_reply_queues(&self) -> Result<(), String> {
+        // The bus of each reply queue, by the server and the name of the queue.
         let mut owners: BTreeMap<(&str, &str), String> = BTreeMap::new();
         for (prefix, section) in self.amqp_sections() {
             if !section.has_server() {
                 continue;
             }
-            let queue = (section.server.0.as_str(), section.reply_queue.as_str());
-            if let Some(first) = owners.insert(queue, prefix.clone()) {
+            let (server, reply_queue) = (section.server.0.as_str(), section.reply_queue.as_str());
+            if let Some(first) = owners.insert((server, reply_queue), prefix.clone()) {
                 return Err(format!(
                     "{first} and {prefix} have the same server and the same reply_queue, \
                      {}: give one of them another reply_queue",
-                    quote(queue.1)
+                    quote(reply_queue)
                 ));
             }
         }

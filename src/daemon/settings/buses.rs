@@ -1,4 +1,4 @@
-//! The buses of the settings: their kinds and names, and section `buses`.
+//! Section `buses`: deserializes buses of different kinds, and defines which names they may have.
 
 use super::text::SettingsFile;
 use amqp::AmqpSection;
@@ -9,8 +9,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
-/// A bus of section `buses`. Settings that are missing have the defaults of the section of its kind
-/// in `config/default.yaml`.
+/// A bus of section `buses`. Settings that an AMQP or Kafka bus does not have default to those of
+/// section `amqp` or `kafka` in `config/default.yaml`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum BusSettings {
@@ -33,7 +33,7 @@ impl BusSettings {
     }
 }
 
-/// The settings of one bus, by name.
+/// The settings of one bus, by their names.
 type ValueTable = BTreeMap<String, config::Value>;
 
 impl<'de> Deserialize<'de> for BusSettings {
@@ -54,16 +54,16 @@ impl<'de> Deserialize<'de> for BusSettings {
                 let bus = config::Value::from(table).try_deserialize();
                 bus.map(BusSettings::Push).map_err(D::Error::custom)
             }
-            other => Err(D::Error::custom(format!(
+            unknown_kind => Err(D::Error::custom(format!(
                 "a bus is of the kind {}, expected amqp, push or kafka; the bus \"embedded\" is \
                  always there",
-                quote(other)
+                quote(unknown_kind)
             ))),
         }
     }
 }
 
-/// Deserializes the settings of a bus. Those that are missing have the defaults of this section of
+/// Deserializes the settings of a bus. Those that are missing default to those of this section of
 /// `config/default.yaml`.
 fn deserialize_with_defaults<T: serde::de::DeserializeOwned>(
     section: &str,
@@ -78,7 +78,8 @@ fn deserialize_with_defaults<T: serde::de::DeserializeOwned>(
     config::Value::from(merged).try_deserialize()
 }
 
-/// Returns whether a bus may have this name, which is a part of names of environment variables.
+/// Returns whether a bus may have this name. The characters are restricted because the name is part
+/// of the names of environment variables.
 pub fn is_bus_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))

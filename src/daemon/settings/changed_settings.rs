@@ -1,16 +1,17 @@
-//! Warns of settings whose meaning has changed since an earlier version under the same name, if a
-//! value was probably set for the earlier meaning.
+//! Warns about settings that had another meaning under the same name in an earlier version, if
+//! their values were probably chosen for the earlier meaning.
 
 use super::root::Settings;
 use super::sources::Source;
 use std::time::Duration;
 
-/// The longest `journal.lag` that was probably set when it was the lag of confirms (20 ms by
-/// default). To project so soon after a commit is costly and useless.
+/// The longest `journal.lag` that was probably meant as the lag of confirms, the earlier meaning
+/// (20 ms by default). In the present meaning, a value this short is costly and has no use.
 const CONFIRM_LAG_MAX: Duration = Duration::from_millis(200);
 
 impl Settings {
-    /// Returns a warning for each such setting: what it means now, and what to do.
+    /// Returns a warning for each such setting, which says what it means now and what to do. At
+    /// present, the only such setting is `journal.lag`.
     pub(super) fn changed_setting_warnings(&self) -> Vec<String> {
         let (_, Some(place)) = self.sources.find("journal.lag") else { return Vec::new() };
         let is_confirm_lag_set = self.sources.find("journal.confirm_lag").0 != Source::Default;

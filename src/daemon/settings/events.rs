@@ -1,7 +1,10 @@
-//! Sections `events` and `events.webhook`: the receivers of events.
+//! Sections `events` and `events.webhook`: where events are sent to.
 
 use base::values::{DurationSetting, Secret, ServerAddress, check_at_least_one};
 use serde::{Deserialize, Serialize};
+
+/// The longest name of an exchange that AMQP allows, in bytes.
+const EXCHANGE_BYTES_MAX: usize = 255;
 
 /// The settings of section `events`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,9 +38,6 @@ impl WebhookSettings {
         !self.url.0.is_empty()
     }
 }
-
-/// The longest name of an exchange that AMQP allows, in bytes.
-const EXCHANGE_BYTES_MAX: usize = 255;
 
 impl EventSettings {
     /// Returns whether all events are published to a topic exchange.

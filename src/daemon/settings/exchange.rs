@@ -12,8 +12,8 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is an exchange without an AMQP bus, or if `events.bus` names no
-    /// AMQP bus.
+    /// Returns an error if `events.bus` is not the name of an AMQP bus, or if it is empty, an
+    /// exchange is configured and there is no bus `amqp`.
     pub fn exchange_bus(&self) -> Result<Option<(&str, &AmqpSection)>, String> {
         let EventSettings { bus, .. } = &self.events;
         let name = if bus.is_empty() { BusKind::Amqp.name() } else { bus.as_str() };
@@ -24,7 +24,7 @@ impl Settings {
         }
     }
 
-    /// Returns the error for an exchange without an AMQP bus, with what to do.
+    /// Returns the error of [`Settings::exchange_bus`], which suggests a remedy.
     fn exchange_bus_error(&self) -> String {
         let EventSettings { bus, .. } = &self.events;
         let kinds = self.bus_kinds();

@@ -1,4 +1,5 @@
-//! Opens files that users name, without blocking, and reads text up to a size limit.
+//! Opens files that users name, without blocking on special files, and reads text up to a size
+//! limit.
 
 use base::trust::describe_special_file;
 use engine::text::find_byte_order_mark;
@@ -7,12 +8,19 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-/// The paths of open file descriptors, such as pipes of the shell. Opening an anonymous pipe there
-/// does not block.
+/// Paths, or prefixes of paths, of open file descriptors, such as pipes of a shell. Opening an
+/// anonymous pipe by such a path does not block.
 const DESCRIPTOR_PATHS: [&str; 4] =
     ["/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"];
 
-/// Opens a regular file for reading. Only such a file can be read several times.
+/// The permission of all other users to read a file.
+const OTHERS_READ: u32 = 0o004;
+
+/// The permission of all other users to open the files in a directory.
+const OTHERS_SEARCH: u32 = 0o001;
+
+/// Opens a regular file for reading, for content that may be read again later: other kinds of files
+/// can be read only once.
 ///
 /// # Errors
 ///
@@ -24,8 +32,8 @@ pub fn open_regular(file: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a regular file, a character device such as a terminal, or a pipe that is already open
-/// such as `/dev/stdin`. A named pipe is refused: opening it blocks until another process opens it
+/// Opens a regular file, a character device such as a terminal, or a pipe that is already open such
+/// as `/dev/stdin`. Rejects a named pipe, because opening it blocks until another process opens it
 /// for writing.
 ///
 /// # Errors
@@ -39,14 +47,12 @@ pub fn open(file: &Path) -> io::Result<File> {
     if is_open_pipe || kind.is_char_device() { File::open(file) } else { open_regular(file) }
 }
 
-/// Returns whether the permissions of a file, and of all its parent directories, let every user of
-/// this machine read it; `false` if they cannot be examined.
+/// Returns whether the permissions of a file and of all its parent directories allow every user of
+/// this machine to read it. Returns `false` if they cannot be examined.
 pub(crate) fn is_world_readable(file: &Path) -> bool {
     let has_permission = |path: &Path, bit: u32| {
         std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & bit != 0)
     };
-    const OTHERS_READ: u32 = 0o004;
-    const OTHERS_SEARCH: u32 = 0o001;
     let Ok(file) = file.canonicalize() else { return false };
     has_permission(&file, OTHERS_READ)
         && file.ancestors().skip(1).all(|folder| has_permission(folder, OTHERS_SEARCH))
@@ -63,10 +69,10 @@ pub fn read_text(file: impl Read, bytes_max: u64) -> io::Result<String> {
     if bytes.len() as u64 > bytes_max {
         return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
     }
-    let byte_order_mark = find_byte_order_mark(&bytes);
+    let marked_encoding = find_byte_order_mark(&bytes);
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
-        io::Error::other(match byte_order_mark {
+        io::Error::other(match marked_encoding {
             Some(encoding) => {
                 format!("it begins with a byte-order mark of {encoding}; save it as text in UTF-8")
             }
@@ -75,7 +81,7 @@ pub fn read_text(file: impl Read, bytes_max: u64) -> io::Result<String> {
     })
 }
 
-/// Opens and reads a file that is read once, such as a message, so that it may be a pipe.
+/// Opens and reads a file that is read only once, such as a message. So it may also be a pipe.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Section `grpc`: the connections of workers over gRPC.
+//! Section `grpc`: the server and the limits for workers that connect over gRPC.
 
 use super::http::HttpSettings;
 use base::values::{DurationSetting, check_at_least_one};
@@ -26,11 +26,12 @@ pub struct GrpcSettings {
     pub drain: DurationSetting,
 }
 
-/// The sizes that an HTTP/2 flow-control window may have, in bytes (RFC 9113, sections 6.9.1 and
-/// 6.9.2). The smallest is the initial window: a smaller one would slow every call down.
+/// The sizes that the setting `window_bytes` may have. The largest is the maximum of an HTTP/2
+/// flow-control window, the smallest its initial size (RFC 9113, sections 6.9.1 and 6.9.2). A
+/// smaller window would slow down every call.
 const WINDOW_BYTES: std::ops::RangeInclusive<u32> = 65_535..=0x7fff_ffff;
 
-/// Deserializes an address to listen on; an empty text is none.
+/// Deserializes an address to listen on. An empty text means `None`.
 fn deserialize_optional_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
@@ -41,7 +42,7 @@ fn deserialize_optional_address<'de, D: Deserializer<'de>>(
     super::spelling::parse_listen_address(&text).map(Some)
 }
 
-/// Serializes an address to listen on; none is an empty text.
+/// Serializes an address to listen on. `None` becomes an empty text.
 fn serialize_optional_address<S: Serializer>(
     listen: &Option<SocketAddr>,
     serializer: S,
@@ -73,7 +74,7 @@ impl GrpcSettings {
         self.validate_limits()
     }
 
-    /// Checks the limits and durations.
+    /// Checks the limits and durations, which must be valid even without a server.
     fn validate_limits(&self) -> Result<(), String> {
         let numbers = [
             ("connections_max", self.connections_max),

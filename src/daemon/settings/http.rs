@@ -1,4 +1,4 @@
-//! Section `http`: the HTTP API, its tokens and its limits.
+//! Section `http`: the HTTP API with its tokens, its TLS and its limits.
 
 use super::tokens::{MAIN_TOKEN, TokenSettings, check_token_length, check_tokens, is_token_name};
 use base::values::{DurationSetting, Names, Secret, check_at_least_one};
@@ -59,7 +59,7 @@ impl TlsSettings {
     }
 }
 
-/// A worker's token, which allows nothing but to receive and settle the messages of its queues.
+/// A worker's token, which only allows receiving and settling the messages of its queues.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -71,7 +71,8 @@ pub struct WorkerToken {
 }
 
 impl HttpSettings {
-    /// Returns whether calls need a token: at least one is configured.
+    /// Returns whether calls need a token, because at least one is configured. Tokens in `workers`
+    /// do not count.
     pub(crate) fn requires_token(&self) -> bool {
         !self.token.0.is_empty() || !self.tokens.is_empty() || !self.tokens_file.is_empty()
     }
@@ -80,14 +81,14 @@ impl HttpSettings {
     ///
     /// # Errors
     ///
-    /// Returns an error if a name is used twice.
+    /// Returns an error if a name is used twice, or is that of the main token.
     pub(crate) fn check_token_names(
         &self,
         file_tokens: &BTreeMap<String, TokenSettings>,
     ) -> Result<(), String> {
-        let mut distinct = BTreeSet::from([MAIN_TOKEN]);
+        let mut distinct_names = BTreeSet::from([MAIN_TOKEN]);
         let names = self.tokens.keys().chain(self.workers.keys()).chain(file_tokens.keys());
-        match names.map(String::as_str).find(|name| !distinct.insert(name)) {
+        match names.map(String::as_str).find(|name| !distinct_names.insert(name)) {
             Some(MAIN_TOKEN) => Err(format!(
                 "a token is called {MAIN_TOKEN:?}, which is the name of the one in that setting"
             )),
@@ -99,7 +100,8 @@ impl HttpSettings {
         }
     }
 
-    /// Checks the tokens in the settings themselves; the tokens file is checked when it is read.
+    /// Checks the tokens in the settings themselves. [`TokenSettings::read_file`] checks those of
+    /// the tokens file.
     pub(super) fn validate_tokens(&self) -> Result<(), String> {
         check_token_length("http.token", &self.token.0)?;
         check_tokens("http.tokens", &self.tokens)?;
@@ -133,8 +135,8 @@ impl HttpSettings {
         Ok(())
     }
 
-    /// Returns the part of `bodies_bytes_max` that large bodies may use: three quarters, so that
-    /// large bodies cannot starve small ones.
+    /// Returns how much of `bodies_bytes_max` large bodies may use together: three quarters, so
+    /// that they cannot starve small ones.
     pub(crate) fn large_bodies_bytes_max(&self) -> usize {
         self.bodies_bytes_max - self.bodies_bytes_max / 4
     }

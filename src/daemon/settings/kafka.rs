@@ -19,8 +19,8 @@ impl Settings {
         }
     }
 
-    /// Returns the settings of all Kafka buses, each with the prefix of their names, such as
-    /// `buses.a`. Section `kafka` is included even without servers.
+    /// Returns the settings of all Kafka buses, each with the prefix of the settings' names:
+    /// `kafka`, or `buses.a` for the bus `a`. Includes section `kafka` even if it has no servers.
     pub(super) fn kafka_sections(&self) -> impl Iterator<Item = (String, &KafkaSection)> {
         let named = self.buses.iter().filter_map(|(name, bus)| match bus {
             BusSettings::Kafka(section) => Some((format!("buses.{name}"), &**section)),
@@ -29,8 +29,10 @@ impl Settings {
         std::iter::once(("kafka".to_owned(), &self.kafka)).chain(named)
     }
 
-    /// Checks the Kafka buses: their settings, and that no two share a reply topic.
+    /// Checks the settings of the Kafka buses, that this program was built with Kafka if there are
+    /// any, and that no two of them share a reply topic.
     pub(super) fn validate_kafka(&self) -> Result<(), String> {
+        // The bus of each reply topic, by the sorted servers and the name of the topic.
         let mut owners: BTreeMap<(Vec<String>, &str), String> = BTreeMap::new();
         for (prefix, section) in self.kafka_sections() {
             section.validate(&prefix)?;

@@ -15,7 +15,8 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("trace", LevelFilter::TRACE),
 ];
 
-/// Names of levels in other programs, each with the equivalent here. Errors suggest it.
+/// Names of levels in other programs, each with the equivalent name here. Errors suggest the
+/// latter.
 const LEVEL_ALIASES: [(&str, &str); 9] = [
     ("warning", "warn"),
     ("err", "error"),
@@ -28,8 +29,12 @@ const LEVEL_ALIASES: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 
-/// The module that stands for all of this program in the filter.
+/// The module that stands for the whole program in the filter.
 const PROGRAM_MODULE: &str = "workflow_manager";
+
+/// The crates of this program that have modules of their own in the filter. All other modules
+/// belong to the crate `daemon`.
+const CRATES: [&str; 7] = ["amqp", "base", "bus", "cli", "grpc", "journal", "kafka"];
 
 /// The settings of section `log`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -62,12 +67,12 @@ pub(crate) struct Directive {
 }
 
 impl LogSettings {
-    /// Parses the filter to its directives.
+    /// Parses the filter into its directives.
     ///
     /// # Errors
     ///
-    /// Returns an error if a part has no level, or if the filter does not cover this program's own
-    /// lines, so that its errors would be silent.
+    /// Returns an error if a part is malformed, or if the filter does not cover this program's own
+    /// lines, which would silence its errors.
     pub(crate) fn directives(&self) -> Result<Vec<Directive>, String> {
         let parts = self.filter.split(',').map(str::trim).filter(|part| !part.is_empty());
         let directives: Vec<Directive> = parts.map(parse_directive).collect::<Result<_, _>>()?;
@@ -127,8 +132,7 @@ fn parse_level(text: &str) -> Option<LevelFilter> {
     LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, level)| *level)
 }
 
-/// Returns whether a text is a path of modules: names of letters, digits and `_`, separated by
-/// `::`.
+/// Returns whether a text is a module path: names of letters, digits and `_`, separated by `::`.
 fn is_module(text: &str) -> bool {
     let is_name = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -144,21 +148,18 @@ impl<'de> Deserialize<'de> for LogFormat {
     }
 }
 
-/// The crates of this program that are modules of their own in the filter. All other modules are in
-/// the crate `daemon`.
-const CRATES: [&str; 7] = ["amqp", "base", "bus", "cli", "grpc", "journal", "kafka"];
-
-/// Returns the prefixes of the log targets that a module of the filter covers. Users write the
-/// program as one tree of modules, such as `workflow_manager::bus`; the targets begin with the
-/// crates, such as `workflow_manager_bus`.
+/// Returns the prefixes of the log targets that a module of the filter covers. To users, the
+/// program is a single tree of modules, such as `workflow_manager::bus`. The targets begin with the
+/// names of crates, such as `workflow_manager_bus`.
 pub fn targets_of_module(module: &str) -> Vec<String> {
     let Some(path) = module.strip_prefix("workflow_manager::") else {
         return vec![module.to_owned()];
     };
-    let (first, _) = path.split_once("::").unwrap_or((path, ""));
-    let crate_prefix = if CRATES.contains(&first) { "" } else { "daemon::" };
+    let (top_module, _) = path.split_once("::").unwrap_or((path, ""));
+    let crate_prefix = if CRATES.contains(&top_module) { "" } else { "daemon::" };
     let mut targets = vec![module.to_owned(), format!("workflow_manager_{crate_prefix}{path}")];
-    // Crates that were part of another module in earlier versions are covered by its name too.
+    // Some crates were part of another module in earlier versions. The name of that module still
+    // covers them.
     targets.extend(match path {
         "bus" => vec!["workflow_manager_amqp".to_owned(), "workflow_manager_kafka".to_owned()],
         "api" => vec!["workflow_manager_grpc".to_owned()],

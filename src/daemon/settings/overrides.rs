@@ -1,10 +1,11 @@
-//! The settings that flags of the command line give.
+//! Settings from the flags of the command line.
 
 use std::path::PathBuf;
 
-/// The settings that flags give. They override all other sources; `None` is a flag that is missing.
+/// The values of flags, which override all other sources. A flag that is not given is `None`,
+/// `false` or, for `workflows`, empty.
 #[derive(Clone, Debug, Default)]
-#[allow(missing_docs, reason = "each is the setting of the same name")]
+#[allow(missing_docs, reason = "`apply` names the setting of each flag")]
 pub struct Overrides {
     pub workflows: Vec<PathBuf>,
     pub amqp_server: Option<String>,
@@ -17,7 +18,7 @@ pub struct Overrides {
 pub(super) type Builder = config::ConfigBuilder<config::builder::DefaultState>;
 
 impl Overrides {
-    /// Adds the flags that are given to a builder.
+    /// Adds the flags that were given to the builder.
     pub(super) fn apply(&self, builder: Builder) -> Result<Builder, config::ConfigError> {
         let paths: Vec<String> =
             self.workflows.iter().map(|path| path.to_string_lossy().into_owned()).collect();

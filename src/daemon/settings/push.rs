@@ -9,18 +9,19 @@ use engine::text::{enumerate_quoted, find_nearest, quote};
 use std::collections::BTreeMap;
 
 impl Settings {
-    /// Returns the web services of a push bus; `None` if there is no push bus of this name.
+    /// Returns the web services of a push bus, by the names of their queues; `None` if there is no
+    /// push bus of this name. The predefined bus `push` has none: its steps contain the addresses.
     pub fn push_bus(&self, name: &str) -> Option<&BTreeMap<String, EndpointSettings>> {
-        static NONE: BTreeMap<String, EndpointSettings> = BTreeMap::new();
+        static NO_ENDPOINTS: BTreeMap<String, EndpointSettings> = BTreeMap::new();
         match self.buses.get(name) {
             Some(BusSettings::Push(bus)) => Some(&bus.endpoints),
             Some(BusSettings::Amqp(_) | BusSettings::Kafka(_)) => None,
-            None => (name == BusKind::Push.name()).then_some(&NONE),
+            None => (name == BusKind::Push.name()).then_some(&NO_ENDPOINTS),
         }
     }
 
-    /// Returns an error if a push bus has no web service for a queue. It suggests the most similar
-    /// name, or lists all names. `None` if it has one, or is no push bus.
+    /// Returns an error that suggests a remedy if a push bus has no web service for a queue.
+    /// Returns `None` if it has one, and for a bus that is not a push bus.
     pub(crate) fn unknown_endpoint_error(&self, bus: &str, queue: &str) -> Option<String> {
         let endpoints = self.push_bus(bus)?;
         if endpoints.contains_key(queue) || (bus == BusKind::Push.name() && is_url(queue)) {

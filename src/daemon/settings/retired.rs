@@ -1,4 +1,4 @@
-//! Ignores settings of earlier versions that became constants, with a warning.
+//! Ignores settings of earlier versions that have become constants, and warns about them.
 
 use super::sources::{PREFIX, SEPARATOR};
 use super::text::SettingsFile;
@@ -12,14 +12,15 @@ pub(super) fn remove_from_file(file: &mut SettingsFile) -> Vec<String> {
     RETIRED.iter().filter(|(section, key)| file.remove(section, key)).map(warning).collect()
 }
 
-/// Removes the variables of retired settings. Returns a warning for each.
+/// Removes the variables of retired settings, with or without the suffix `_FILE`. Returns a warning
+/// for each.
 pub(super) fn remove_from_variables(variables: &mut Vec<(String, String)>) -> Vec<String> {
     let mut warnings = Vec::new();
     variables.retain(|(name, _)| {
-        let name = name.to_uppercase();
-        let name = name.strip_suffix("_FILE").unwrap_or(&name);
+        let upper_case = name.to_uppercase();
+        let variable = upper_case.strip_suffix("_FILE").unwrap_or(&upper_case);
         let retired = RETIRED.iter().find(|(section, key)| {
-            name == format!("{PREFIX}{SEPARATOR}{section}{SEPARATOR}{key}").to_uppercase()
+            variable == format!("{PREFIX}{SEPARATOR}{section}{SEPARATOR}{key}").to_uppercase()
         });
         warnings.extend(retired.map(warning));
         retired.is_none()
@@ -48,11 +49,12 @@ mod tests {
         let expected = ["grpc.keep_alive_timeout", "traces.retry_after_max"]
             .map(|name| format!("setting {name} is no longer needed and is ignored"));
         assert_eq!(settings.warnings(), expected);
-        let set = |name: &str| (name.to_owned(), "1".to_owned());
-        let kept = set("WORKFLOW_MANAGER__GRPC__KEEP_ALIVE");
+        let variable = |name: &str| (name.to_owned(), "1".to_owned());
+        let current = variable("WORKFLOW_MANAGER__GRPC__KEEP_ALIVE");
         let retired = "WORKFLOW_MANAGER__GRPC__KEEP_ALIVE_TIMEOUT";
-        let mut variables = vec![set(retired), kept.clone(), set(&format!("{retired}_FILE"))];
+        let mut variables =
+            vec![variable(retired), current.clone(), variable(&format!("{retired}_FILE"))];
         assert_eq!(remove_from_variables(&mut variables), vec![expected[0].clone(); 2]);
-        assert_eq!(variables, [kept]);
+        assert_eq!(variables, [current]);
     }
 }

@@ -1,4 +1,4 @@
-//! Loads the settings of a daemon from their sources, and validates them.
+//! The settings of a daemon: loads them from their sources, and validates them.
 
 use super::buses::BusSettings;
 use super::events::EventSettings;
@@ -19,14 +19,6 @@ use bus::push::PushSection;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// The settings of section `tls`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
-pub struct TrustSettings {
-    pub authorities: String,
-}
 
 /// All settings of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,6 +46,14 @@ pub struct Settings {
     /// The source of each value, and warnings about ignored settings.
     #[serde(skip)]
     pub sources: Sources,
+}
+
+/// The settings of section `tls`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct TrustSettings {
+    pub authorities: String,
 }
 
 /// The settings of section `embedded`.
@@ -139,83 +139,6 @@ pub enum SettingsError {
     Invalid(String),
 }
 
-/// Adds the source to an error, removes values from it, and adds a suggestion.
-fn map_config_error<T>(
-    source_name: &str,
-    result: Result<T, config::ConfigError>,
-) -> Result<T, SettingsError> {
-    result.map_err(|error| SettingsError::InvalidSource {
-        name: source_name.to_owned(),
-        reason: text::add_suggestion(&text::redact_values(&error.to_string())),
-    })
-}
-
-/// Adds a file. It is deserialized with the defaults alone, so that an error names the file.
-fn with_file(
-    builder: Builder,
-    file: &Path,
-    sources: &mut Sources,
-) -> Result<Builder, SettingsError> {
-    let name = file.display().to_string();
-    let mut settings_file = SettingsFile::read(file)
-        .map_err(|reason| SettingsError::InvalidSource { name: name.clone(), reason })?;
-    sources.warnings.extend(retired::remove_from_file(&mut settings_file));
-    let builder = builder.add_source(settings_file.clone());
-    let result = map_config_error(
-        &name,
-        builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
-    );
-    if result.is_err() && settings_file.has_workflows() {
-        let reason = format!(
-            "this is a workflow file, and --config names a file of settings; did you mean \
-             --workflows {name}?"
-        );
-        return Err(SettingsError::InvalidSource { name, reason });
-    }
-    result?;
-    sources.add_file(settings_file.values(), &name);
-    Ok(builder)
-}
-
-/// Adds the environment. Values remain text until the setting determines their type, so that a
-/// token of digits is not read as a number.
-fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Builder, SettingsError> {
-    let to_error = |reason| SettingsError::InvalidSource { name: "environment".to_owned(), reason };
-    let warnings = unknown_variables::check_variables(std::env::vars_os()).map_err(to_error)?;
-    sources.warnings.extend(warnings);
-    let mut variables = secrets::read_variables().map_err(to_error)?;
-    sources.warnings.extend(retired::remove_from_variables(&mut variables));
-    let find_value = |variable: &str| {
-        variables.iter().find(|(name, _)| name == variable).map(|(_, value)| value.clone())
-    };
-    if let Some(server) = find_value(AMQP_SERVER) {
-        builder = map_config_error(AMQP_SERVER, builder.set_override("amqp.server", server))?;
-    }
-    for (variable, setting) in LISTS {
-        if let Some(list) = find_value(variable) {
-            let list: Vec<&str> =
-                list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
-            builder = map_config_error(variable, builder.set_override(setting, list))?;
-        }
-    }
-    sources.add_environment(variables.iter().map(|(name, _)| &**name));
-    let variables = variables
-        .into_iter()
-        .filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list))
-        .collect();
-    let builder = builder.add_source(
-        config::Environment::with_prefix(PREFIX)
-            .prefix_separator(SEPARATOR)
-            .separator(SEPARATOR)
-            .source(Some(variables)),
-    );
-    map_config_error(
-        "environment (WORKFLOW_MANAGER__…)",
-        builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
-    )?;
-    Ok(builder)
-}
-
 impl Settings {
     /// Loads and validates the settings. Later sources override earlier ones: the defaults, `file`,
     /// the environment, `overrides`.
@@ -249,7 +172,7 @@ impl Settings {
             .map_err(|reason| format!("tls.authorities: {reason}"))
     }
 
-    /// Returns whether the journal is removed when the process ends: its file is `:memory:`.
+    /// Returns whether the journal is lost when the process ends, because its file is `:memory:`.
     pub fn is_in_memory(&self) -> bool {
         self.journal.file.as_os_str() == ":memory:"
     }
@@ -269,7 +192,7 @@ impl Settings {
         )
     }
 
-    /// Validates all settings, and reads the tokens of the tokens file.
+    /// Validates all settings, and reads the tokens of the tokens file into `http.file_tokens`.
     pub(super) fn into_validated(self) -> Result<Settings, SettingsError> {
         let listeners =
             [("http.listen", Some(self.http.listen)), ("grpc.listen", self.grpc.listen)];
@@ -316,4 +239,83 @@ impl Settings {
         check_at_least_one("", &numbers).map_err(SettingsError::Invalid)?;
         Ok(Settings { http: HttpSettings { file_tokens, ..self.http }, ..self })
     }
+}
+
+/// Converts an error of the crate `config`. Adds the name of the source and a suggestion, and
+/// removes values, which may be secrets.
+fn map_config_error<T>(
+    source_name: &str,
+    result: Result<T, config::ConfigError>,
+) -> Result<T, SettingsError> {
+    result.map_err(|error| SettingsError::InvalidSource {
+        name: source_name.to_owned(),
+        reason: text::add_suggestion(&text::redact_values(&error.to_string())),
+    })
+}
+
+/// Adds a settings file. Deserializes it together with the defaults only, so that an error names
+/// the file.
+fn with_file(
+    builder: Builder,
+    file: &Path,
+    sources: &mut Sources,
+) -> Result<Builder, SettingsError> {
+    let name = file.display().to_string();
+    let mut settings_file = SettingsFile::read(file)
+        .map_err(|reason| SettingsError::InvalidSource { name: name.clone(), reason })?;
+    sources.warnings.extend(retired::remove_from_file(&mut settings_file));
+    let builder = builder.add_source(settings_file.clone());
+    let result = map_config_error(
+        &name,
+        builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
+    );
+    if result.is_err() && settings_file.has_workflows() {
+        let reason = format!(
+            "this is a workflow file, and --config names a file of settings; did you mean \
+             --workflows {name}?"
+        );
+        return Err(SettingsError::InvalidSource { name, reason });
+    }
+    result?;
+    sources.add_file(settings_file.values(), &name);
+    Ok(builder)
+}
+
+/// Adds the environment variables. Values remain text until the setting determines their type, so
+/// that a token of digits is not read as a number.
+fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Builder, SettingsError> {
+    let to_error = |reason| SettingsError::InvalidSource { name: "environment".to_owned(), reason };
+    let warnings = unknown_variables::check_variables(std::env::vars_os()).map_err(to_error)?;
+    sources.warnings.extend(warnings);
+    let mut variables = secrets::read_variables().map_err(to_error)?;
+    sources.warnings.extend(retired::remove_from_variables(&mut variables));
+    let find_value = |variable: &str| {
+        variables.iter().find(|(name, _)| name == variable).map(|(_, value)| value.clone())
+    };
+    if let Some(server) = find_value(AMQP_SERVER) {
+        builder = map_config_error(AMQP_SERVER, builder.set_override("amqp.server", server))?;
+    }
+    for (variable, setting) in LISTS {
+        if let Some(list) = find_value(variable) {
+            let items: Vec<&str> =
+                list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
+            builder = map_config_error(variable, builder.set_override(setting, items))?;
+        }
+    }
+    sources.add_environment(variables.iter().map(|(name, _)| &**name));
+    let variables = variables
+        .into_iter()
+        .filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list))
+        .collect();
+    let builder = builder.add_source(
+        config::Environment::with_prefix(PREFIX)
+            .prefix_separator(SEPARATOR)
+            .separator(SEPARATOR)
+            .source(Some(variables)),
+    );
+    map_config_error(
+        "environment (WORKFLOW_MANAGER__…)",
+        builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
+    )?;
+    Ok(builder)
 }

@@ -1,5 +1,5 @@
-//! Reads settings from environment variables, and from the files that variables with the suffix
-//! `_FILE` name: containers receive secrets as files.
+//! Reads settings from environment variables, and from files that variables with the suffix `_FILE`
+//! name. Container platforms provide secrets as such files.
 
 use super::files;
 use super::sources::{AMQP_SERVER, PREFIX, SEPARATOR};
@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 /// The suffix of the name of a variable whose value is the name of a file.
 const FILE_SUFFIX: &str = "_FILE";
 
-/// The size limit of a file with a value, in bytes.
-const VALUE_BYTES_MAX: u64 = 65_536;
+/// The size limit of a file with the value of a setting, in bytes.
+const VALUE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Returns the environment variables that are settings, with their values. Values in files are
-/// read.
+/// Returns the environment variables whose names begin as those of settings do, with their values.
+/// If a variable names a file, reads the value from it.
 ///
 /// # Errors
 ///
@@ -33,7 +33,8 @@ pub(super) fn read_variables() -> Result<Vec<(String, String)>, String> {
 }
 
 /// Replaces each variable that names a file by the variable of the setting, with the text of the
-/// file as its value. A newline at the end of the file is not part of the value.
+/// file as its value. Other variables stay the same. A line break at the end of the file is not
+/// part of the value.
 ///
 /// # Errors
 ///
@@ -42,21 +43,25 @@ fn read_files(variables: Vec<(String, String)>) -> Result<Vec<(String, String)>,
     let settings = SettingsFile::defaults().setting_names();
     let names: BTreeSet<String> = variables.iter().map(|(name, _)| name.to_uppercase()).collect();
     let resolve = |(variable, value): (String, String)| {
-        let Some(target) = strip_file_suffix(&variable, |name| settings.contains(name)) else {
+        let is_setting = |name: &str| settings.contains(name);
+        let Some(setting_variable) = strip_file_suffix(&variable, is_setting) else {
             return Ok((variable, value));
         };
-        if names.contains(&target.to_uppercase()) {
-            return Err(format!("{variable} and {target} are both set, expected one of them"));
+        if names.contains(&setting_variable.to_uppercase()) {
+            return Err(format!(
+                "{variable} and {setting_variable} are both set, expected one of them"
+            ));
         }
         let text = read_value(&value).map_err(|error| {
             format!("{variable} names the file {value:?}, which cannot be read: {error}")
         })?;
-        Ok((target, text))
+        Ok((setting_variable, text))
     };
     variables.into_iter().map(resolve).collect()
 }
 
-/// Returns the environment variables that name a file with a value, each with the file.
+/// Returns the environment variables that name a file with the value of a setting, each with the
+/// name of the file.
 pub(super) fn secret_files() -> Vec<(String, String)> {
     let settings = SettingsFile::defaults().setting_names();
     let with_file = |(name, file): (std::ffi::OsString, std::ffi::OsString)| {
@@ -67,8 +72,9 @@ pub(super) fn secret_files() -> Vec<(String, String)> {
     std::env::vars_os().filter_map(with_file).collect()
 }
 
-/// Returns the variable of the setting whose value is in the file that `variable` names; `None` if
-/// `variable` names no such file.
+/// Returns the variable of the setting whose value is in the file that `variable` names, which is
+/// `variable` without the suffix `_FILE`. Returns `None` if `variable` does not name such a file.
+/// `is_setting` tells whether there is a setting with a name such as `http.listen`.
 fn strip_file_suffix(variable: &str, is_setting: impl Fn(&str) -> bool) -> Option<String> {
     let name = variable.get(..variable.len().checked_sub(FILE_SUFFIX.len())?)?;
     if !variable.to_uppercase().ends_with(FILE_SUFFIX) {
@@ -79,12 +85,12 @@ fn strip_file_suffix(variable: &str, is_setting: impl Fn(&str) -> bool) -> Optio
     }
     let lower = variable.to_lowercase();
     let setting = lower.strip_prefix(&format!("{PREFIX}{SEPARATOR}").to_lowercase())?;
-    // The names of the settings `http.tokens_file` and `journal.file` have the same suffix.
+    // Settings such as `http.tokens_file` and `journal.file` have the suffix in their own names.
     let is_setting_itself = name.ends_with('_') || is_setting(&setting.replace(SEPARATOR, "."));
     (!is_setting_itself).then(|| name.to_owned())
 }
 
-/// Reads the value in a file, which must not be empty.
+/// Reads the value in a file. Returns an error if it is empty or begins with a byte-order mark.
 fn read_value(file: &str) -> std::io::Result<String> {
     let text = files::read_text(files::open_regular(file.as_ref())?, VALUE_BYTES_MAX)?;
     if let Some(encoding) = find_byte_order_mark(text.as_bytes()) {

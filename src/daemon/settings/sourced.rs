@@ -5,7 +5,7 @@ use super::sources::Sourced;
 use base::values::mask_addresses;
 
 impl Settings {
-    /// Returns all settings as JSON, with masked secrets.
+    /// Returns all settings as JSON, with secrets and the passwords in addresses masked.
     pub fn masked(&self) -> serde_json::Value {
         let mut value = serde_json::to_value(self).expect("settings were read from text");
         mask_addresses(&mut value);
@@ -24,7 +24,8 @@ impl Settings {
     }
 }
 
-/// Adds the values of a JSON object and of the objects in it, by their dotted names.
+/// Adds the values within `value`, whose own name is `name`, with their dotted names. Objects do
+/// not count as values, except empty ones.
 fn flatten(name: String, value: serde_json::Value, values: &mut Vec<(String, serde_json::Value)>) {
     let Some(keys) = value.as_object().filter(|keys| !keys.is_empty()) else {
         return values.push((name, value));

@@ -1,4 +1,4 @@
-//! Records the source of each setting: the file, the environment or a flag.
+//! Records the source of each setting: the settings file, the environment or a flag.
 
 use super::overrides::Overrides;
 use config::{Map, Value, ValueKind};
@@ -8,13 +8,13 @@ use utoipa::ToSchema;
 /// The prefix of environment variables that are settings.
 pub(super) const PREFIX: &str = "WORKFLOW_MANAGER";
 
-/// The separator of the parts of a variable's name: `WORKFLOW_MANAGER__HTTP__LISTEN`.
+/// The separator between the parts of a variable's name: `WORKFLOW_MANAGER__HTTP__LISTEN`.
 pub(super) const SEPARATOR: &str = "__";
 
-/// The variable for `amqp.server` that other programs read too.
+/// A second variable for `amqp.server`, which other programs read too.
 pub(super) const AMQP_SERVER: &str = "AMQP_SERVER";
 
-/// The variables of settings that are lists, with the setting. Commas separate the items.
+/// The variables of settings that are lists, each with the setting. Commas separate the items.
 pub(super) const LISTS: [(&str, &str); 2] =
     [("WORKFLOW_MANAGER__WORKFLOWS", "workflows"), ("WORKFLOW_MANAGER__HTTP__HOSTS", "http.hosts")];
 
@@ -36,11 +36,20 @@ pub enum Source {
 /// The settings that are not defaults, with their sources.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// The name, source, and file or variable of each setting; empty for a flag. Later entries
-    /// override earlier ones.
-    entries: Vec<(String, Source, String)>,
+    /// Later entries override earlier ones.
+    entries: Vec<SourceEntry>,
     /// Warnings about settings and variables that are ignored.
     pub(super) warnings: Vec<String>,
+}
+
+/// Records that a source sets a setting.
+#[derive(Clone, Debug)]
+struct SourceEntry {
+    /// The name of the setting, or of a section that was set as a whole.
+    setting: String,
+    source: Source,
+    /// The file or variable; `None` for a flag.
+    place: Option<String>,
 }
 
 /// A setting with its masked value and the source of the value.
@@ -65,18 +74,22 @@ impl Sources {
         let mut names = Vec::new();
         values.iter().for_each(|(key, value)| collect_names(key.clone(), value, &mut names));
         names.sort_unstable();
-        self.entries.extend(names.into_iter().map(|name| (name, Source::File, file.to_owned())));
+        self.entries.extend(names.into_iter().map(|setting| SourceEntry {
+            setting,
+            source: Source::File,
+            place: Some(file.to_owned()),
+        }));
     }
 
-    /// Adds the settings of environment variables. [`LISTS`] and [`AMQP_SERVER`] override others,
-    /// as they do when the settings are loaded.
+    /// Adds the settings of environment variables. The variables of [`LISTS`] and [`AMQP_SERVER`]
+    /// override others for the same setting, as they do when the settings are loaded.
     pub(super) fn add_environment<'v>(&mut self, variables: impl Iterator<Item = &'v str>) {
         let prefix = format!("{PREFIX}{SEPARATOR}").to_lowercase();
         let mut ranked = Vec::new();
         for variable in variables {
             let list = LISTS.iter().find(|(list, _)| *list == variable);
             let lower = variable.to_lowercase();
-            let (rank, name) = match (variable, list) {
+            let (rank, setting) = match (variable, list) {
                 (AMQP_SERVER, _) => (1, "amqp.server".to_owned()),
                 (_, Some((_, setting))) => (1, (*setting).to_owned()),
                 (_, None) => match lower.strip_prefix(&prefix) {
@@ -84,12 +97,15 @@ impl Sources {
                     None => continue,
                 },
             };
-            ranked.push((rank, name, variable.to_owned()));
+            ranked.push((rank, setting, variable.to_owned()));
         }
-        // The highest rank is last, so that it overrides the others.
+        // Those of the higher rank come last, so that they override the others.
         ranked.sort_unstable();
-        self.entries
-            .extend(ranked.into_iter().map(|(_, name, place)| (name, Source::Environment, place)));
+        self.entries.extend(ranked.into_iter().map(|(_, setting, variable)| SourceEntry {
+            setting,
+            source: Source::Environment,
+            place: Some(variable),
+        }));
     }
 
     /// Adds the flags that were given.
@@ -101,27 +117,32 @@ impl Sources {
             ("http.listen", flags.listen.is_some()),
             ("http.insecure", flags.insecure),
         ];
-        let names =
-            settings.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned());
-        self.entries.extend(names.map(|name| (name, Source::Flag, String::new())));
+        let given_flags = settings.into_iter().filter(|(_, is_given)| *is_given);
+        self.entries.extend(given_flags.map(|(setting, _)| SourceEntry {
+            setting: setting.to_owned(),
+            source: Source::Flag,
+            place: None,
+        }));
     }
 
-    /// Returns the source of a setting, and the file or variable if it has one. A section that was
-    /// set as a whole is the source of its settings.
+    /// Returns the source of a setting, and the file or variable if it has one. If a whole section
+    /// was set, its source is that of its settings.
     pub(super) fn find(&self, setting: &str) -> (Source, Option<&str>) {
-        let contains_setting = |name: &str| {
+        let contains_setting = |entry: &&SourceEntry| {
             setting
-                .strip_prefix(name)
+                .strip_prefix(&*entry.setting)
                 .is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
         };
-        let entry = self.entries.iter().rev().find(|(name, ..)| contains_setting(name));
-        entry.map_or((Source::Default, None), |(_, source, place)| {
-            (*source, Some(place.as_str()).filter(|place| !place.is_empty()))
-        })
+        self.entries
+            .iter()
+            .rev()
+            .find(contains_setting)
+            .map_or((Source::Default, None), |entry| (entry.source, entry.place.as_deref()))
     }
 }
 
-/// Adds the dotted names of all values in `value`, which has the name `name`. A table is no value.
+/// Adds the dotted names of all values within `value`, whose own name is `name`. A table does not
+/// count as a value, only what it contains.
 pub(super) fn collect_names(name: String, value: &Value, names: &mut Vec<String>) {
     match &value.kind {
         ValueKind::Table(table) => {

@@ -1,5 +1,5 @@
-//! Parses addresses and file names in the spellings of other programs: accepts unambiguous ones,
-//! and suggests the right spelling for the others.
+//! Parses addresses and file names in the spellings of other programs. Accepts unambiguous
+//! spellings, and suggests the right one for the others.
 
 use serde::{Deserialize, Deserializer};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,8 +13,8 @@ pub(super) const LISTEN_EXPECTED: &str = "an IP address and port, such as 127.0.
 /// The schemes with which other programs begin the address of a SQLite file.
 const JOURNAL_SCHEMES: [&str; 3] = ["sqlite3:", "sqlite:", "file:"];
 
-/// Parses an address to listen on. `:8088` means all interfaces, as in other servers; a bare port
-/// means loopback.
+/// Parses an address to listen on. `:8088` and `*:8088` mean all interfaces, as in other servers;
+/// `localhost:8088` and a bare port mean 127.0.0.1. Returns `None` if the text is no such address.
 pub(super) fn parse_socket_address(text: &str) -> Option<SocketAddr> {
     let (host, port) = match text.rsplit_once(':') {
         None => (Ipv4Addr::LOCALHOST, text),
@@ -25,15 +25,15 @@ pub(super) fn parse_socket_address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::from((host, port.parse::<u16>().ok()?)))
 }
 
-/// Returns an error if the setting `journal.file` is not the name of a file. It suggests the file
-/// that was meant.
+/// Returns an error if the setting `journal.file` is not the name of a file. The error suggests the
+/// file that was meant, if the setting begins with one of [`JOURNAL_SCHEMES`].
 pub(super) fn check_journal(file: &Path) -> Result<(), String> {
     let journal = file.to_string_lossy();
-    if let Some(file) = JOURNAL_SCHEMES.iter().find_map(|scheme| journal.strip_prefix(scheme)) {
-        let file = file.strip_prefix("//").unwrap_or(file);
+    if let Some(path) = JOURNAL_SCHEMES.iter().find_map(|scheme| journal.strip_prefix(scheme)) {
+        let path = path.strip_prefix("//").unwrap_or(path);
         return Err(format!(
             "journal.file (--db) is {journal:?}, expected the name of a file without a scheme; \
-             did you mean --db {file}?"
+             did you mean --db {path}?"
         ));
     }
     if journal.is_empty() || journal.contains("://") {
@@ -95,15 +95,16 @@ mod tests {
         let load = |overrides: &Overrides| {
             Settings::load(None, overrides).map(drop).map_err(|error| error.to_string())
         };
-        let db = |name: &str| {
+        let load_with_journal = |name: &str| {
             load(&Overrides { journal_file: Some(name.into()), ..Overrides::default() })
         };
         for name in ["sqlite3:jobs.db", "sqlite:jobs.db", "file:jobs.db", "sqlite://jobs.db"] {
-            let error = db(name).expect_err(name);
+            let error = load_with_journal(name).expect_err(name);
             assert!(error.contains("did you mean --db jobs.db?"), "{error}");
         }
-        assert!(db("postgres://host/jobs").expect_err("another database").contains("SQLite"));
-        assert!(db("a:b.db").is_ok() && db(":memory:").is_ok());
+        let error = load_with_journal("postgres://host/jobs").expect_err("another database");
+        assert!(error.contains("SQLite"), "{error}");
+        assert!(load_with_journal("a:b.db").is_ok() && load_with_journal(":memory:").is_ok());
         let error = load(&Overrides { listen: Some(":8088".into()), ..Overrides::default() })
             .expect_err("a token is missing");
         assert!(error.contains("0.0.0.0:8088") && error.contains("token"), "{error}");

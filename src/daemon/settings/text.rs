@@ -1,5 +1,5 @@
-//! Parses settings files within limits. Another kind of file, or one whose aliases expand without
-//! end ("billion laughs"), is refused before it takes memory.
+//! Parses settings files within limits. A file that is too large, or whose aliases expand
+//! exponentially ("billion laughs"), is rejected before it takes much memory.
 
 use super::files;
 use super::sources::collect_names;
@@ -12,17 +12,17 @@ use std::path::Path;
 pub const DEFAULTS: &str = include_str!("../../../config/default.yaml");
 
 /// The largest settings file, in bytes.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// How many parser events aliases may repeat.
+/// How many events of the parser aliases may repeat in one file.
 const ALIASED_VALUES_MAX: usize = 10_000;
 
-/// Removes the value from a deserializer's error: it may be a secret in the wrong place.
+/// Removes a text value from a deserializer's error, because it may be a secret in the wrong place.
 pub(super) fn redact_values(error: &str) -> String {
-    /// What the deserializer writes before a value.
+    /// What the deserializer writes before a text value.
     const QUOTE_START: &str = "invalid type: string \"";
     let Some((before, quoted)) = error.split_once(QUOTE_START) else { return error.to_owned() };
-    let value_end = quoted.find("\", expected").map_or(quoted.len(), |quote| quote + 1);
+    let value_end = quoted.find("\", expected").map_or(quoted.len(), |quote_index| quote_index + 1);
     format!("{before}invalid type: a text{}", &quoted[value_end..])
 }
 
@@ -31,7 +31,7 @@ pub(super) fn add_suggestion(error: &str) -> String {
     let with_suggestion = || {
         let (before, after) = error.split_once("unknown field `")?;
         let (name, expected) = after.split_once("`, expected ")?;
-        // Every second part stands between backticks.
+        // Every second part is between backticks.
         let known_names = expected.split('`').skip(1).step_by(2);
         let suggestion = find_nearest(name, known_names)?;
         Some(format!(
@@ -41,7 +41,7 @@ pub(super) fn add_suggestion(error: &str) -> String {
     with_suggestion().unwrap_or_else(|| error.to_owned())
 }
 
-/// The content of a settings file.
+/// The parsed content of a settings file.
 #[derive(Clone, Debug)]
 pub(super) struct SettingsFile {
     values: Map<String, Value>,
@@ -54,8 +54,8 @@ impl SettingsFile {
     ///
     /// Returns an error if the file cannot be read, is too large, or is not a YAML mapping.
     pub(super) fn read(file: &Path) -> Result<SettingsFile, String> {
-        let (size_bytes, opened) = files::open_regular(file)
-            .and_then(|opened| Ok((opened.metadata()?.len(), opened)))
+        let (size_bytes, open_file) = files::open_regular(file)
+            .and_then(|open_file| Ok((open_file.metadata()?.len(), open_file)))
             .map_err(|error| format!("it cannot be read: {error}"))?;
         if size_bytes > FILE_BYTES_MAX {
             return Err(format!(
@@ -63,7 +63,7 @@ impl SettingsFile {
                  file?"
             ));
         }
-        let text = files::read_text(opened, FILE_BYTES_MAX)
+        let text = files::read_text(open_file, FILE_BYTES_MAX)
             .map_err(|error| format!("it cannot be read: {error}"))?;
         SettingsFile::parse(&text, &file.display().to_string())
     }
@@ -75,7 +75,7 @@ impl SettingsFile {
 
     /// Parses the text of a file; `file` is its name in errors.
     pub(super) fn parse(text: &str, file: &str) -> Result<SettingsFile, String> {
-        // YAML may begin with the UTF-8 byte-order mark.
+        // YAML may begin with the byte-order mark of UTF-8.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let options = serde_yaml::options! {
             alias_limits: serde_yaml::alias_limits! {
@@ -102,8 +102,8 @@ impl SettingsFile {
 
     /// Removes a setting. Returns whether the file had it.
     pub(super) fn remove(&mut self, section: &str, key: &str) -> bool {
-        let section = self.values.get_mut(section).map(|value| &mut value.kind);
-        let Some(ValueKind::Table(table)) = section else { return false };
+        let section_value = self.values.get_mut(section).map(|value| &mut value.kind);
+        let Some(ValueKind::Table(table)) = section_value else { return false };
         table.remove(key).is_some()
     }
 
@@ -117,7 +117,8 @@ impl SettingsFile {
         &self.values
     }
 
-    /// Returns whether this is a workflow file: it has workflows, not the names of workflow files.
+    /// Returns whether this is a workflow file: its key `workflows` contains workflows instead of
+    /// the names of workflow files.
     pub(super) fn has_workflows(&self) -> bool {
         let Some(ValueKind::Array(workflows)) =
             self.values.get("workflows").map(|value| &value.kind)
@@ -138,7 +139,8 @@ impl Source for SettingsFile {
     }
 }
 
-/// Converts a JSON object to a table of settings that come from `file`.
+/// Converts a JSON object to a table of settings that come from `file`, which is a `String` because
+/// [`Value::new`] requires one.
 fn to_table(keys: serde_json::Map<String, serde_json::Value>, file: &String) -> Map<String, Value> {
     keys.into_iter().map(|(key, value)| (key, to_value(value, file))).collect()
 }
@@ -171,19 +173,19 @@ mod tests {
     }
 
     #[test]
-    fn aliases_that_expand_without_end_are_rejected() {
+    fn aliases_that_expand_exponentially_are_rejected() {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..9 {
-            let below = level - 1;
-            let list = vec![format!("*a{below}"); 9].join(", ");
+            let lower_level = level - 1;
+            let list = vec![format!("*a{lower_level}"); 9].join(", ");
             text.push_str(&format!("a{level}: &a{level} [{list}]\n"));
         }
         let error = parse_error(&text);
         assert!(error.contains("alias"), "{error}");
         // A few aliases are fine.
-        let few =
+        let file =
             SettingsFile::parse("a: &a { b: 1 }\nc: *a\n", "s.yaml").expect("the file is parsed");
-        assert_eq!(few.values()["c"].clone().into_table().expect("a table").len(), 1);
+        assert_eq!(file.values()["c"].clone().into_table().expect("a table").len(), 1);
     }
 
     #[test]
@@ -191,8 +193,8 @@ mod tests {
         let error = add_suggestion("unknown field `lissten`, expected one of `token`, `listen`");
         let suggestion = "did you mean `listen`? Expected one of `token`, `listen`";
         assert_eq!(error, format!("unknown field `lissten`; {suggestion}"));
-        for same in ["unknown field `zzzzzz`, expected `listen`", "another error"] {
-            assert_eq!(add_suggestion(same), same);
+        for error in ["unknown field `zzzzzz`, expected `listen`", "another error"] {
+            assert_eq!(add_suggestion(error), error);
         }
     }
 

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use utoipa::ToSchema;
 
-/// How many characters a token must have at least. Shorter ones can be guessed.
+/// The minimum length of a token, in characters. Shorter tokens can be guessed.
 pub const TOKEN_CHARS_MIN: usize = 16;
 
-/// The prefix of a token's hash, which names the algorithm.
+/// The prefix of a token's hash, which identifies the algorithm.
 pub const HASH_PREFIX: &str = "sha256:";
 
 /// The name of the token of the setting `http.token`, in logs and records.
@@ -78,8 +78,8 @@ impl TokenSettings {
     /// Returns an error if the file cannot be read, or contains something that is not a token.
     pub fn read_file(file: &Path) -> Result<BTreeMap<String, TokenSettings>, String> {
         let to_error = |reason: String| format!("http.tokens_file, {}: {reason}", file.display());
-        let text = SettingsFile::read(file).map_err(to_error)?;
-        let TokenFile { tokens } = text.into_value().try_deserialize().map_err(|error| {
+        let content = SettingsFile::read(file).map_err(to_error)?;
+        let TokenFile { tokens } = content.into_value().try_deserialize().map_err(|error| {
             to_error(format!(
                 "{}; expected tokens: {{ NAME: {{ hash: \"{HASH_PREFIX}…\", scope: read }} }}",
                 redact_values(&error.to_string())
@@ -90,7 +90,7 @@ impl TokenSettings {
     }
 }
 
-/// Checks tokens. Errors name the setting that has them.
+/// Checks named tokens. `section` is the setting that contains them, for errors.
 pub(super) fn check_tokens(
     section: &str,
     tokens: &BTreeMap<String, TokenSettings>,
@@ -135,20 +135,23 @@ pub(super) fn check_tokens(
     Ok(())
 }
 
-/// Returns whether a text can be the name of a token, which appears in logs and records.
+/// Returns whether a text can be the name of a token. Names are restricted because they appear in
+/// logs and records.
 pub fn is_token_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
-/// Returns whether a text is the hash of a token, with its prefix.
+/// Returns whether a text is the hash of a token: [`HASH_PREFIX`] and lower-case hexadecimal
+/// digits.
 fn is_hash(text: &str) -> bool {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     text.strip_prefix(HASH_PREFIX)
         .is_some_and(|digits| digits.len() == HASH_DIGITS && digits.bytes().all(is_digit))
 }
 
-/// Checks that a token is too long to be guessed. An empty text is no token, and allowed.
+/// Checks that a token is long enough not to be guessed. An empty text means that there is no
+/// token, which is allowed.
 pub(super) fn check_token_length(setting: &str, token: &str) -> Result<(), String> {
     match token.chars().count() {
         0 | TOKEN_CHARS_MIN.. => Ok(()),

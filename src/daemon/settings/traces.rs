@@ -5,7 +5,7 @@ use base::web_address::parse_web_address;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 
-/// The standard path for traces of OTLP over HTTP.
+/// The standard path to which OTLP over HTTP posts traces.
 const OTLP_PATH: &str = "/v1/traces";
 
 /// Headers that users cannot set: the exporter sets them, or they belong to the connection.
@@ -39,7 +39,8 @@ impl TraceSettings {
         !self.endpoint.0.is_empty()
     }
 
-    /// Returns the share of root jobs whose traces are exported; `None` if none are.
+    /// Returns the share of root jobs whose traces are exported, from 0 to 1; `None` if traces are
+    /// not exported at all.
     pub(crate) fn sampling_rate(&self) -> Option<f64> {
         self.is_enabled().then_some(self.sampled)
     }
@@ -59,7 +60,7 @@ impl TraceSettings {
         Ok(url.into())
     }
 
-    /// Parses the headers of each export: names and values.
+    /// Parses the headers that are sent with each export. Returns pairs of name and value.
     ///
     /// # Errors
     ///
@@ -86,8 +87,8 @@ impl TraceSettings {
         Ok(headers)
     }
 
-    /// Parses the resource attributes of the spans, besides the service's name, version and
-    /// instance.
+    /// Parses the additional resource attributes of the spans: those other than the service's name,
+    /// version and instance. Returns pairs of name and value.
     ///
     /// # Errors
     ///
@@ -96,7 +97,7 @@ impl TraceSettings {
         parse_pairs("traces.resource", "deployment.environment.name=production", &self.resource)
     }
 
-    /// Checks the settings.
+    /// Checks the settings. All but the endpoint must be valid even if traces are not exported.
     pub(super) fn validate(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.sampled) {
             return Err(format!("traces.sampled is {}, expected 0 to 1", self.sampled));
@@ -135,8 +136,8 @@ impl TraceSettings {
     }
 }
 
-/// Parses `name=value,name=value` with percent-encoded values, as OpenTelemetry's environment
-/// variables have them. Errors do not contain the text, which may be a secret.
+/// Parses `name=value,name=value` with percent-encoded values, the format of OpenTelemetry's
+/// environment variables. Errors do not contain the text, which may be a secret.
 fn parse_pairs(setting: &str, example: &str, text: &str) -> Result<Vec<(String, String)>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let parse_pair = |(index, part): (usize, &str)| {

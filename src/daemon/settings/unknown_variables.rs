@@ -1,4 +1,5 @@
-//! Warns of environment variables that are ignored although their names resemble those of settings.
+//! Warns about environment variables that are ignored although their names resemble those of
+//! settings or of variables of the client commands.
 
 use super::sources::{AMQP_SERVER, PREFIX, SEPARATOR};
 use super::text::SettingsFile;
@@ -13,7 +14,8 @@ const CLIENT_VARIABLES: [&str; 4] = [
     "WORKFLOW_MANAGER_TIME",
 ];
 
-/// Other words for the client variables, without the program's name, with the right names.
+/// Words that users may write in place of the last word of a client variable, normalized, each with
+/// the variable that they mean.
 const CLIENT_ALIASES: [(&str, &str); 4] = [
     ("SERVER", "WORKFLOW_MANAGER_URL"),
     ("ADDRESS", "WORKFLOW_MANAGER_URL"),
@@ -21,7 +23,7 @@ const CLIENT_ALIASES: [(&str, &str); 4] = [
     ("APITOKEN", "WORKFLOW_MANAGER_TOKEN"),
 ];
 
-/// The suffix of the name of a variable that names a file with the value.
+/// The normalized suffix of a variable that names a file with the value of a setting.
 const FILE_SUFFIX: &str = "FILE";
 
 /// Returns warnings about variables that are ignored although they look like settings, with
@@ -29,10 +31,12 @@ const FILE_SUFFIX: &str = "FILE";
 ///
 /// # Errors
 ///
-/// Returns an error if a variable differs from a setting only in underscores or case.
+/// Returns an error if a variable differs from that of a setting only in separators, case, or the
+/// spelling of the program's name.
 pub(super) fn check_variables(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<String>, String> {
+    // The normalized name of each setting, with its variable.
     let settings: Vec<(String, String)> = SettingsFile::defaults()
         .setting_names()
         .iter()
@@ -87,17 +91,17 @@ pub(super) fn check_variables(
     Ok(warnings)
 }
 
-/// Returns a warning for the client commands about a variable whose name resembles one that they
-/// read; `None` for other variables.
+/// Returns the warning of the client commands about a variable whose name resembles one that they
+/// read; `None` for all other variables, including those that they do read.
 pub fn check_client_variable(name: &str) -> Option<String> {
     if CLIENT_VARIABLES.contains(&name) || is_kubernetes_variable(name) {
         return None;
     }
     let suffix = strip_program_name(name)?;
-    let known_suffixes: Vec<String> =
+    let client_suffixes: Vec<String> =
         CLIENT_VARIABLES.iter().filter_map(|variable| strip_program_name(variable)).collect();
     let find_variable = |suffix: &str| {
-        let index = known_suffixes.iter().position(|known| known == suffix)?;
+        let index = client_suffixes.iter().position(|client_suffix| client_suffix == suffix)?;
         Some(CLIENT_VARIABLES[index])
     };
     let suggestion = CLIENT_ALIASES
@@ -106,23 +110,25 @@ pub fn check_client_variable(name: &str) -> Option<String> {
         .map(|(_, variable)| *variable)
         .or_else(|| find_variable(&suffix))
         .or_else(|| {
-            find_nearest(&suffix, known_suffixes.iter().map(String::as_str)).and_then(find_variable)
+            find_nearest(&suffix, client_suffixes.iter().map(String::as_str))
+                .and_then(find_variable)
         })?;
     Some(format!("the variable {name} is not read; did you mean {suggestion}?"))
 }
 
-/// Returns a name without its separators, in upper case.
+/// Normalizes a name for comparison: removes the separators, and converts it to upper case.
 fn normalize(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_uppercase()
 }
 
-/// Returns the normalized name without the program's name, which may be slightly misspelt; `None`
-/// if the name does not begin with it, or has nothing else.
+/// Returns the normalized name without the program's name, which may be slightly misspelt before a
+/// [`SEPARATOR`]. Returns `None` if the name does not begin with the program's name, or has no
+/// more.
 fn strip_program_name(name: &str) -> Option<String> {
     if let Some(suffix) = normalize(name).strip_prefix(&normalize(PREFIX)) {
         return Some(suffix.to_owned()).filter(|suffix| !suffix.is_empty());
     }
-    // Without the separator, a similar name is probably a variable of another program.
+    // Without the separator, a name that is only similar is probably a variable of another program.
     let upper_case = name.to_uppercase();
     let (prefix, suffix) = upper_case.split_once(SEPARATOR)?;
     find_nearest(prefix, [PREFIX]).map(|_| normalize(suffix))
@@ -133,8 +139,8 @@ fn variable_name(setting: &str) -> String {
     format!("{PREFIX}{SEPARATOR}{}", setting.to_uppercase().replace('.', SEPARATOR))
 }
 
-/// Returns whether Kubernetes or Docker's legacy links set this variable in every container because
-/// a service is called `workflow-manager`.
+/// Returns whether this is a variable that Kubernetes, or the legacy links of Docker, set in every
+/// container if a service is called `workflow-manager`.
 fn is_kubernetes_variable(name: &str) -> bool {
     let Some(suffix) = name.strip_prefix(PREFIX) else { return false };
     suffix.ends_with("_SERVICE_HOST")

@@ -1,5 +1,6 @@
-//! The log on standard error. If standard error blocks or fails, nothing else does: a thread writes
-//! the lines, their size is bounded, and lines that cannot be written are dropped and counted.
+//! The log on standard error. A thread of its own writes the lines, so that a standard error that
+//! blocks or fails stops nothing else. The size of lines is bounded, and lines that cannot be
+//! written are dropped and counted.
 
 use super::line_queue::LineQueue;
 use crate::settings::{LogFormat, LogSettings, targets_of_module};
@@ -24,19 +25,20 @@ use tracing_subscriber::fmt::{FormatFields, MakeWriter};
 use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The longest line, in bytes.
+/// The longest line, in bytes. Longer ones are shortened.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 
-/// The length to which texts are truncated in a JSON line that is too long, in bytes.
+/// The length to which the texts in a JSON line that is too long are truncated, in bytes.
 const SHORTENED_TEXT_BYTES_MAX: usize = 1024;
 
-/// How long the end of the process waits for lines to be written.
+/// How long [`flush`] waits for lines to be written before the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a panic waits for its line to be written. The process may end right after it.
+/// How long a panicking thread waits for the line about the panic to be written. The process may
+/// end right after the panic.
 const PANIC_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The shortest time between two lines of an HTTP library about connections.
+/// The minimum interval between two lines of an HTTP library about connections.
 const CONNECTION_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The target under which the HTTP library logs failed connections, one line each.
@@ -84,14 +86,14 @@ pub enum LogError {
 /// Returns an error if standard error cannot be duplicated, or the thread cannot be started.
 pub fn start() -> Result<(), LogError> {
     if LOG.get().is_none() {
-        // A file descriptor of its own: the standard library's handle is locked while a write
-        // blocks.
+        // A duplicate of the file descriptor, because the standard library locks its own handle
+        // while a write blocks.
         let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-        let lines = LineQueue::start(out, LINES_DROPPED.clone(), |lines| {
+        let queue = LineQueue::start(out, LINES_DROPPED.clone(), |lines| {
             tracing::warn!(lines, "lines of the log were dropped")
         })?;
-        // If a concurrent call was faster, the new thread waits for lines that never arrive.
-        let _ = LOG.set(lines);
+        // If a concurrent call was faster, the queue of this call never gets a line.
+        let _ = LOG.set(queue);
     }
     Ok(())
 }
@@ -132,37 +134,39 @@ pub fn init(settings: &LogSettings, now: fn() -> Instant) -> Result<(), LogError
     };
     let error_counter = ConnectionErrorCounter(LogRateLimiter::new(now))
         .with_filter(Targets::new().with_target(HTTP1_TARGET, LevelFilter::ERROR));
-    // An error means that a subscriber is installed already. It stays.
+    // An error means that a subscriber is installed already, which is left in place.
     if tracing_subscriber::registry().with(layer).with(error_counter).try_init().is_ok() {
         std::panic::set_hook(Box::new(log_panic));
     }
     Ok(())
 }
 
-/// Prints a text that is not a log event, such as why the process ends. It goes through the log if
-/// that is started.
+/// Prints a text that is not a log event, such as why the process ends. If the log is started, the
+/// text is queued behind the lines of the log.
 pub fn print(text: &str) {
     let text = format!("{}\n", escape_lines(text));
     match LOG.get() {
-        Some(lines) => lines.push(bound_line(text.as_bytes(), true)),
+        Some(queue) => queue.push(bound_line(text.as_bytes(), true)),
         // If standard error is closed, nobody can read the text.
         None => drop(io::stderr().write_all(text.as_bytes())),
     }
 }
 
-/// Waits until all lines are written, for a bounded time. Call this before the process ends.
+/// Waits until all lines are written, but no longer than one second. Call this before the process
+/// ends.
 pub fn flush() {
     flush_within(FLUSH_TIMEOUT);
 }
 
 /// Waits until all lines are written, but no longer than `timeout`.
 fn flush_within(timeout: Duration) {
-    if let Some(lines) = LOG.get() {
-        lines.flush(timeout);
+    if let Some(queue) = LOG.get() {
+        queue.flush(timeout);
     }
 }
 
-/// Logs a panic. Replaces the hook of the standard library, which would block on a full pipe.
+/// Logs a panic. Replaces the hook of the standard library, which would block on a full pipe. Waits
+/// for the line to be written, but no longer than [`PANIC_FLUSH_TIMEOUT`].
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
     let text = payload
@@ -187,6 +191,7 @@ struct LineWriterFactory {
 
 /// Pushes formatted lines to the queue of the log.
 struct LineWriter {
+    /// Whether lines are text for people, not JSON.
     is_human: bool,
 }
 
@@ -201,8 +206,8 @@ impl MakeWriter<'_> for LineWriterFactory {
 impl Write for LineWriter {
     /// Pushes a line. The formatter writes each event with one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if let Some(lines) = LOG.get() {
-            lines.push(bound_line(line, self.is_human));
+        if let Some(queue) = LOG.get() {
+            queue.push(bound_line(line, self.is_human));
         }
         Ok(line.len())
     }
@@ -212,19 +217,22 @@ impl Write for LineWriter {
     }
 }
 
-/// Returns a line of at most [`LINE_BYTES_MAX`] bytes without unsafe characters. JSON stays JSON.
+/// Returns a line of at most [`LINE_BYTES_MAX`] bytes. In JSON, also escapes unsafe characters;
+/// text for people has none, because [`HumanFields`] and [`print`] escape them. JSON stays valid
+/// JSON.
 fn bound_line(line: &[u8], is_human: bool) -> Vec<u8> {
-    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
-    if is_human || line.iter().all(is_plain) {
+    let is_plain_byte = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
+    if is_human || line.iter().all(is_plain_byte) {
         return shorten_line(line, is_human);
     }
     shorten_line(escape_unsafe(&String::from_utf8_lossy(line)).as_bytes(), is_human)
 }
 
-/// Escapes the characters of JSON that could move a terminal's cursor or reverse the direction of
-/// text when the log is printed. Such characters occur only within JSON strings.
+/// Escapes the characters of JSON that could move the cursor of a terminal or reverse the direction
+/// of text when the log is printed. Such characters occur only within JSON strings, where an escape
+/// sequence has the same value.
 fn escape_unsafe(json: &str) -> String {
-    let mut escaped = String::with_capacity(json.len() + 16);
+    let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {
         if character == '\n' || !is_unsafe_to_print(character) {
             escaped.push(character);
@@ -238,7 +246,7 @@ fn escape_unsafe(json: &str) -> String {
     escaped
 }
 
-/// Shortens a line that is too long.
+/// Returns the line, shortened if it has more than [`LINE_BYTES_MAX`] bytes.
 fn shorten_line(line: &[u8], is_human: bool) -> Vec<u8> {
     if line.len() <= LINE_BYTES_MAX {
         return line.to_vec();
@@ -250,13 +258,14 @@ fn shorten_line(line: &[u8], is_human: bool) -> Vec<u8> {
     }
 }
 
-/// Truncates a text line.
+/// Truncates a line of text for people.
 fn truncate_line(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     format!("{}\n", truncate(text.trim_end(), LINE_BYTES_MAX - 1))
 }
 
-/// Shortens the long texts of a JSON line. Returns `None` if the line is still too long.
+/// Truncates the long texts of a JSON event. Returns `None` if the line is still too long, or is
+/// not a JSON object.
 fn shorten_json(line: &[u8]) -> Option<String> {
     let mut event: serde_json::Map<String, Value> = serde_json::from_slice(line).ok()?;
     for value in event.values_mut() {
@@ -268,20 +277,23 @@ fn shorten_json(line: &[u8]) -> Option<String> {
     (text.len() <= LINE_BYTES_MAX).then_some(text)
 }
 
-/// Returns a JSON event with the beginning of a line that cannot be shortened otherwise.
+/// Returns a JSON event that contains the beginning of the line, for a line that [`shorten_json`]
+/// cannot shorten enough.
 fn truncate_line_as_json(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    // In JSON a byte takes six bytes at most, as \u0000.
+    // In JSON, a byte takes at most six bytes, as in `\u0000`. The other two eighths are more than
+    // enough for the rest of the event.
     let line = truncate(&text, LINE_BYTES_MAX / 8);
-    escape_unsafe(&format!(
-        "{}\n",
-        serde_json::json!({ "level": "WARN", "message": "a line of the log is too \
-                                                         long", "line": line })
-    ))
+    let event = serde_json::json!({
+        "level": "WARN",
+        "message": "a line of the log is too long",
+        "line": line,
+    });
+    escape_unsafe(&format!("{event}\n"))
 }
 
-/// Formats fields as text for people. No value can imitate another line or field, or move the
-/// cursor of a terminal.
+/// Formats fields as text for people. Escapes and quotes values, so that none can imitate another
+/// line or field, or move the cursor of a terminal.
 struct HumanFields;
 
 impl<'w> FormatFields<'w> for HumanFields {
@@ -295,17 +307,19 @@ impl<'w> FormatFields<'w> for HumanFields {
 /// Writes the fields of one event.
 struct FieldWriter<'w> {
     writer: Writer<'w>,
+    /// Whether no field was written yet.
     is_first: bool,
     /// The first error of the writer.
     result: fmt::Result,
 }
 
 impl FieldWriter<'_> {
-    /// Writes one field; the message has no name.
+    /// Writes one field as `name=value`. The message is written without its name.
     fn write(&mut self, name: &str, value: &dyn fmt::Debug) -> fmt::Result {
         if !std::mem::take(&mut self.is_first) {
             self.writer.write_char(' ')?;
         }
+        // The style of tracing-subscriber: italic names, and dim equals signs.
         match (name, self.writer.has_ansi_escapes()) {
             ("message", _) => {}
             (_, true) => write!(self.writer, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m")?,
@@ -324,7 +338,7 @@ impl FieldWriter<'_> {
     }
 }
 
-/// Returns whether a value needs no quotes to be distinct from the fields beside it.
+/// Returns whether a value needs no quotes to be distinct from the fields around it.
 fn is_one_word(text: &str) -> bool {
     !text.is_empty()
         && !text
@@ -354,14 +368,15 @@ impl Visit for FieldWriter<'_> {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // The crate `log` adds the location of a record as fields; the target precedes the fields.
+        // `tracing-log` adds the target and location of records of the crate `log` as fields
+        // `log.…`. They are left out, because the target precedes the fields anyway.
         if self.result.is_ok() && !field.name().starts_with("log.") {
             self.result = self.write(field.name(), value);
         }
     }
 }
 
-/// A rate limiter: allows one line in each [`CONNECTION_LOG_INTERVAL`].
+/// A rate limiter that allows one line in each [`CONNECTION_LOG_INTERVAL`].
 struct LogRateLimiter {
     now: fn() -> Instant,
     last_logged: Mutex<Option<Instant>>,
@@ -372,7 +387,7 @@ impl LogRateLimiter {
         LogRateLimiter { now, last_logged: Mutex::new(None) }
     }
 
-    /// Returns whether a line may be logged now. If so, further lines must wait.
+    /// Returns whether a line may be logged now. If so, starts the next interval.
     fn try_acquire(&self) -> bool {
         let now = (self.now)();
         let mut last_logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -385,8 +400,8 @@ impl LogRateLimiter {
     }
 }
 
-/// Limits the rate of the HTTP libraries' lines about connections: any client can cause 10,000 of
-/// them per second. [`ConnectionErrorCounter`] handles the errors of HTTP/1.
+/// Limits the rate of the HTTP libraries' lines about connections, since any client can cause
+/// 10,000 of them per second. Drops the errors of HTTP/1, which [`ConnectionErrorCounter`] handles.
 struct ConnectionLogFilter {
     http1: LogRateLimiter,
     http2: LogRateLimiter,
@@ -399,30 +414,34 @@ impl<S> Filter<S> for ConnectionLogFilter {
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let target = event.metadata().target();
+        // Other crates may have names that begin with `h2_`.
         let is_http2 =
             target.strip_prefix(HTTP2_TARGET).is_some_and(|suffix| !suffix.starts_with('_'));
-        match (target.starts_with(HTTP1_TARGET), is_http2) {
-            (true, _) => self.http1.try_acquire(),
-            (_, true) => self.http2.try_acquire(),
-            (false, false) => true,
+        if target.starts_with(HTTP1_TARGET) {
+            self.http1.try_acquire()
+        } else if is_http2 {
+            self.http2.try_acquire()
+        } else {
+            true
         }
     }
 }
 
-/// Counts failed connections, and logs a warning at a limited rate. The HTTP library logs errors,
-/// but the mistake of a client is not an error of the manager.
+/// Counts failed HTTP/1 connections, and logs warnings about them at a limited rate. It replaces
+/// the library's own lines, which are errors, although the mistake of a client is not an error of
+/// the manager.
 struct ConnectionErrorCounter(LogRateLimiter);
 
 impl<S: Subscriber> Layer<S> for ConnectionErrorCounter {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut visitor = MessageVisitor(String::new());
-        event.record(&mut visitor);
+        let mut message = MessageVisitor(String::new());
+        event.record(&mut message);
         // The HTTP library logs one such line for each failed connection.
-        if visitor.0.starts_with("stream error") {
-            let kind = if visitor.0.contains("parse error") { "malformed" } else { "other" };
+        if message.0.starts_with("stream error") {
+            let kind = if message.0.contains("parse error") { "malformed" } else { "other" };
             CONNECTION_ERRORS.with_label_values(&[kind]).inc();
             if self.0.try_acquire() {
-                tracing::warn!(kind, reason = visitor.0, "an HTTP connection ended in an error");
+                tracing::warn!(kind, reason = message.0, "an HTTP connection ended in an error");
             }
         }
     }
@@ -445,15 +464,30 @@ mod tests {
     use super::*;
     use tracing_subscriber::fmt::format;
 
+    /// The output of a test's subscriber.
+    #[derive(Clone, Default)]
+    struct TestOutput(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for TestOutput {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     #[test]
     fn a_long_line_is_shortened_and_json_stays_json() {
         assert_eq!(bound_line(b"short\n", true), b"short\n");
-        let human = bound_line(format!("{}\n", "é".repeat(LINE_BYTES_MAX)).as_bytes(), true);
-        let human = String::from_utf8(human).expect("whole characters");
+        let text_line = bound_line(format!("{}\n", "é".repeat(LINE_BYTES_MAX)).as_bytes(), true);
+        let text_line = String::from_utf8(text_line).expect("whole characters");
         assert!(
-            human.len() <= LINE_BYTES_MAX && human.ends_with("é… (cut, 32768 bytes)\n"),
+            text_line.len() <= LINE_BYTES_MAX && text_line.ends_with("é… (cut, 32768 bytes)\n"),
             "{}",
-            human.len()
+            text_line.len()
         );
 
         let event =
@@ -484,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_printed_without_controls_and_keeps_its_value() {
+    fn json_is_printed_without_control_characters_and_keeps_its_value() {
         let hostile = "a\u{1b}[2J\n\u{202e}b\u{2028}\u{9b}x\u{7f}ü";
         for event in [
             serde_json::json!({ "level": "INFO", "reason": hostile }),
@@ -497,8 +531,8 @@ mod tests {
                 end == "\n" && !line.contains(is_unsafe_to_print) && line.contains('ü'),
                 "{line}"
             );
-            let parsed: Value = serde_json::from_str(line).expect("JSON");
-            let reason = parsed["reason"].as_str().expect("a text");
+            let printed_event: Value = serde_json::from_str(line).expect("JSON");
+            let reason = printed_event["reason"].as_str().expect("a text");
             assert!(reason.starts_with(hostile), "{reason:?}");
         }
     }
@@ -508,13 +542,13 @@ mod tests {
         let output = TestOutput::default();
         let writer = output.clone();
         let now = base::clock::timer_now;
-        let rate_limited = ConnectionLogFilter {
+        let filter = ConnectionLogFilter {
             http1: LogRateLimiter::new(now),
             http2: LogRateLimiter::new(now),
         };
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(move || writer.clone())
-            .with_filter(Targets::new().with_default(LevelFilter::INFO).and(rate_limited));
+            .with_filter(Targets::new().with_default(LevelFilter::INFO).and(filter));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             for _ in 0..100 {
                 tracing::warn!(target: "h2::proto::ping_pong", "ping");
@@ -525,27 +559,15 @@ mod tests {
         });
         let text = output.0.lock().expect("no panic").clone();
         let text = String::from_utf8(text).expect("text");
-        let count = |pattern: &str| text.matches(pattern).count();
-        assert_eq!((count("h2::proto"), count("h1::"), count("own")), (1, 1, 100));
-    }
-
-    /// The output of a test's subscriber.
-    #[derive(Clone, Default)]
-    struct TestOutput(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for TestOutput {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
+        let count_matches = |pattern: &str| text.matches(pattern).count();
+        assert_eq!(
+            (count_matches("h2::proto"), count_matches("h1::"), count_matches("own")),
+            (1, 1, 100)
+        );
     }
 
     #[test]
-    fn a_line_for_people_is_one_line_without_controls() {
+    fn a_line_for_people_is_one_line_without_control_characters() {
         let output = TestOutput::default();
         let writer = output.clone();
         let layer = tracing_subscriber::fmt::layer()

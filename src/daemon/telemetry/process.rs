@@ -1,4 +1,4 @@
-//! The standard metrics of the process, `process_…`, read from `/proc`.
+//! The standard Prometheus metrics of the process, `process_…`, read from `/proc`.
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -59,47 +59,62 @@ impl Collector for ProcessCollector {
     }
 }
 
-/// The values of the metrics.
+/// The values of the metrics at one moment.
 #[derive(Debug, PartialEq)]
 struct ProcessState {
     cpu_seconds: u64,
-    /// The values of [`GAUGES`].
+    /// The values of [`GAUGES`], in the same order.
     gauges: [u64; 6],
 }
 
+/// How many files the process has open, and how many it may open.
+#[derive(Clone, Copy)]
+struct OpenFiles {
+    count: u64,
+    limit: u64,
+}
+
 impl ProcessState {
-    /// Reads the values; `None` if `/proc` cannot be read.
+    /// Reads the values. Returns `None` if `/proc/self/stat` cannot be read; other values that
+    /// cannot be read are 0.
     fn read() -> Option<ProcessState> {
         let count_entries = || fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        let open_files = match fs::metadata("/proc/self/fd").map_or(0, |folder| folder.len()) {
-            // Since Linux 6.2 the size is the number of open files; before it is 0.
+        let count = match fs::metadata("/proc/self/fd").map_or(0, |folder| folder.len()) {
+            // Since Linux 6.2, the size is the number of open files. Older versions return 0.
             0 => u64::try_from(count_entries()).unwrap_or(u64::MAX),
-            count => count,
+            size => size,
         };
-        let files_max = getrlimit(Resource::Nofile).current.unwrap_or(0);
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(0);
         // A service manager may hide /proc/stat (systemd, ProcSubset=pid).
-        let system = fs::read_to_string("/proc/stat").ok();
-        let process = fs::read_to_string("/proc/self/stat").ok()?;
-        ProcessState::parse(system.as_deref(), &process, [open_files, files_max])
+        let system_stat = fs::read_to_string("/proc/stat").ok();
+        let process_stat = fs::read_to_string("/proc/self/stat").ok()?;
+        ProcessState::parse(system_stat.as_deref(), &process_stat, OpenFiles { count, limit })
     }
 
     /// Parses `/proc/stat` and `/proc/self/stat` (proc_stat(5), proc_pid_stat(5)). Without
-    /// `/proc/stat` the start time is 0. `open_files` are the number of open files and its limit.
-    fn parse(system: Option<&str>, process: &str, open_files: [u64; 2]) -> Option<ProcessState> {
-        let boot_time_s = system.and_then(|system| {
-            let boot_time_s = system.lines().find_map(|line| line.strip_prefix("btime "))?;
-            boot_time_s.trim().parse::<u64>().ok()
+    /// `/proc/stat`, the start time is 0.
+    fn parse(
+        system_stat: Option<&str>,
+        process_stat: &str,
+        open_files: OpenFiles,
+    ) -> Option<ProcessState> {
+        let boot_time_s = system_stat.and_then(|text| {
+            let boot_time = text.lines().find_map(|line| line.strip_prefix("btime "))?;
+            boot_time.trim().parse::<u64>().ok()
         });
-        // The second field, the name of the program, may contain spaces and brackets.
-        let fields: Vec<&str> = process.rsplit_once(')')?.1.split_whitespace().collect();
+        // The second field, the name of the program in brackets, may contain spaces and brackets.
+        // So the third field begins after the last bracket. The manual counts fields from 1.
+        let fields: Vec<&str> = process_stat.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        // The fields are 14 utime, 15 stime, 20 num_threads, 22 starttime, 23 vsize and 24 rss. The
+        // times are in clock ticks, and rss is in pages.
         let ticks_per_second = clock_ticks_per_second();
         let resident_bytes = field(24)? * u64::try_from(page_size()).ok()?;
         Some(ProcessState {
             cpu_seconds: (field(14)? + field(15)?) / ticks_per_second,
             gauges: [
-                open_files[0],
-                open_files[1],
+                open_files.count,
+                open_files.limit,
                 field(23)?,
                 resident_bytes,
                 boot_time_s.map_or(Some(0), |boot_time_s| {
@@ -120,7 +135,8 @@ mod tests {
         let system = "cpu  1 2 3\nbtime 1700000000\nprocesses 7\n";
         let process = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 0 0 0 250 150 0 0 20 0 9 0 500 \
                        1048576 3 18446744073709551615 1 1\n";
-        let state = ProcessState::parse(Some(system), process, [5, 1024]);
+        let open_files = OpenFiles { count: 5, limit: 1024 };
+        let state = ProcessState::parse(Some(system), process, open_files);
         let page = u64::try_from(page_size()).expect("a size");
         let ticks = clock_ticks_per_second();
         let expected = ProcessState {
@@ -129,9 +145,9 @@ mod tests {
         };
         assert_eq!(state, Some(expected));
         let without_system =
-            ProcessState::parse(None, process, [5, 1024]).expect("/proc/self/stat is enough");
+            ProcessState::parse(None, process, open_files).expect("/proc/self/stat is enough");
         assert_eq!(without_system.gauges, [5, 1024, 1_048_576, 3 * page, 0, 9]);
-        assert_eq!(ProcessState::parse(Some(system), "42 (a", [0, 0]), None);
+        assert_eq!(ProcessState::parse(Some(system), "42 (a", open_files), None);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Counts created and ended root jobs per minute, for the charts of the page. The counts cover one
-//! day at most; the totals are in the metrics.
+//! Counts created and ended root jobs per minute, for the charts of the web page. A query covers at
+//! most the last day; the totals are in the metrics.
 
 use engine::{JobState, Timestamp};
 use serde::Serialize;
@@ -7,18 +7,20 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use utoipa::ToSchema;
 
-/// How many minutes are retained for a workflow.
+/// How many minutes with jobs are retained for a workflow. Also the longest time span of a
+/// [`Rate`].
 const RETAINED_MINUTES: usize = 24 * 60;
 
-/// How many durations of completed jobs are retained for a workflow: the newest ones.
-const RETAINED_DURATIONS: usize = 1_000;
+/// How many completed jobs are retained for the percentiles of a workflow: the newest ones.
+const RETAINED_JOBS: usize = 1_000;
 
+/// The length of a minute, in nanoseconds.
 const MINUTE_NS: i64 = 60_000_000_000;
 
 /// How far back the counts reach, in nanoseconds.
 pub(crate) const RETENTION_NS: i64 = RETAINED_MINUTES as i64 * MINUTE_NS;
 
-/// The counts of all workflows.
+/// The counts of all workflows, by their full names.
 #[derive(Default)]
 pub struct JobRates(Mutex<HashMap<Arc<str>, WorkflowRates>>);
 
@@ -27,14 +29,22 @@ pub struct JobRates(Mutex<HashMap<Arc<str>, WorkflowRates>>);
 struct WorkflowRates {
     /// The minutes in which jobs were created or ended, in order.
     minutes: VecDeque<Minute>,
-    /// For each completed job the minute of its end, and its duration in nanoseconds.
-    durations: VecDeque<(i64, i64)>,
+    /// The completed jobs, in the order in which they were recorded as ended, the newest last.
+    completed_jobs: VecDeque<CompletedJob>,
+}
+
+/// A job that has completed.
+#[derive(Debug, PartialEq, Eq)]
+struct CompletedJob {
+    /// The minute of its end, counted since 1970.
+    minute: i64,
+    duration_ns: i64,
 }
 
 /// The counts of one minute.
 #[derive(Clone, Copy, Default)]
 struct Minute {
-    /// The number of the minute since 1970.
+    /// The number of minutes since 1970.
     minute: i64,
     created: u32,
     completed: u32,
@@ -82,16 +92,17 @@ impl JobRates {
         self.update(workflow, |rates| {
             let minute = rates.minute_mut(time).count_end(state);
             if state == JobState::Completed {
-                if rates.durations.len() == RETAINED_DURATIONS {
-                    rates.durations.pop_front();
+                if rates.completed_jobs.len() == RETAINED_JOBS {
+                    rates.completed_jobs.pop_front();
                 }
-                rates.durations.push_back((minute, elapsed_ns));
+                rates.completed_jobs.push_back(CompletedJob { minute, duration_ns: elapsed_ns });
             }
         });
     }
 
-    /// Revokes the count of a job that continues after its end. It is counted again at its next
-    /// end.
+    /// Revokes the count of a job that ended at `ended_at` in `state` but continues, because it was
+    /// retried for example. It is counted again at its next end. If it had completed, its duration
+    /// stays in the percentiles.
     pub(crate) fn revoke_end(&self, workflow: &str, ended_at: Timestamp, state: JobState) {
         self.update(workflow, |rates| {
             let minute = ended_at.0.div_euclid(MINUTE_NS);
@@ -121,13 +132,14 @@ impl JobRates {
     ) {
         self.update(workflow, |rates| {
             let minute = rates.minute_mut(time).count_end(state);
-            if state == JobState::Completed && rates.durations.len() < RETAINED_DURATIONS {
-                rates.durations.push_front((minute, elapsed_ns));
+            if state == JobState::Completed && rates.completed_jobs.len() < RETAINED_JOBS {
+                rates.completed_jobs.push_front(CompletedJob { minute, duration_ns: elapsed_ns });
             }
         });
     }
 
-    /// Returns the counts of a workflow's jobs within the last minutes, the current one included.
+    /// Returns the counts of a workflow's jobs within the last `minutes`, including the current
+    /// one. `minutes` is limited to one day.
     pub fn rate(&self, workflow: &str, now: Timestamp, minutes: usize) -> Rate {
         let minutes = minutes.clamp(1, RETAINED_MINUTES);
         let minute_count = i64::try_from(minutes).unwrap_or(i64::MAX);
@@ -140,17 +152,17 @@ impl JobRates {
             rate.completed += minute.completed;
             rate.failed += minute.failed;
             rate.cancelled += minute.cancelled;
-            // After the clock was set back, there can be minutes in the future.
+            // If the clock was set back, there can be minutes in the future, which have no element.
             let index = usize::try_from(minute.minute - first_minute).unwrap_or(usize::MAX);
             if let Some(counts) = rate.per_minute.get_mut(index) {
                 *counts = (minute.completed, minute.failed);
             }
         }
         let mut durations: Vec<i64> = rates
-            .durations
+            .completed_jobs
             .iter()
-            .filter(|(minute, _)| *minute >= first_minute)
-            .map(|(_, elapsed_ns)| *elapsed_ns)
+            .filter(|job| job.minute >= first_minute)
+            .map(|job| job.duration_ns)
             .collect();
         durations.sort_unstable();
         rate.p50 = nearest_rank(&durations, 50);
@@ -158,12 +170,12 @@ impl JobRates {
         rate
     }
 
-    /// Changes the counts of a workflow.
+    /// Changes the counts of a workflow, which are created if they are missing.
     fn update(&self, workflow: &str, change: impl FnOnce(&mut WorkflowRates)) {
-        let mut rates = self.lock();
-        match rates.get_mut(workflow) {
+        let mut workflows = self.lock();
+        match workflows.get_mut(workflow) {
             Some(rates) => change(rates),
-            None => change(rates.entry(workflow.into()).or_default()),
+            None => change(workflows.entry(workflow.into()).or_default()),
         }
     }
 
@@ -181,7 +193,7 @@ impl Minute {
         self.minute
     }
 
-    /// Returns the counter of jobs that ended in a state; `None` for a state that is no end.
+    /// Returns the counter of jobs that ended in a state; `None` for a state that is not final.
     fn counter_mut(&mut self, state: JobState) -> Option<&mut u32> {
         match state {
             JobState::Completed => Some(&mut self.completed),
@@ -193,14 +205,14 @@ impl Minute {
 }
 
 impl WorkflowRates {
-    /// Returns the minute of a time, and creates it if it is missing. Drops the oldest minutes
-    /// beyond the limit.
+    /// Returns the minute of a time, and inserts it if it is missing. Drops the oldest minutes
+    /// beyond [`RETAINED_MINUTES`], except the returned one.
     fn minute_mut(&mut self, time: Timestamp) -> &mut Minute {
         let minute = time.0.div_euclid(MINUTE_NS);
-        let position = self.minutes.binary_search_by_key(&minute, |entry| entry.minute);
-        let mut index = position.unwrap_or_else(|position| {
-            self.minutes.insert(position, Minute { minute, ..Minute::default() });
-            position
+        let search_result = self.minutes.binary_search_by_key(&minute, |entry| entry.minute);
+        let mut index = search_result.unwrap_or_else(|insertion_index| {
+            self.minutes.insert(insertion_index, Minute { minute, ..Minute::default() });
+            insertion_index
         });
         while self.minutes.len() > RETAINED_MINUTES && index > 0 {
             self.minutes.pop_front();
@@ -222,60 +234,61 @@ mod tests {
 
     const SECOND_NS: i64 = 1_000_000_000;
 
-    fn at(minute: i64) -> Timestamp {
+    /// Returns a time within the minute with this number.
+    fn in_minute(minute: i64) -> Timestamp {
         Timestamp(minute * MINUTE_NS + 7 * SECOND_NS)
     }
 
     #[test]
     fn jobs_are_counted_in_their_minutes_up_to_now() {
         let rates = JobRates::default();
-        rates.record_created("w", at(100));
-        rates.record_created("other", at(100));
-        rates.record_ended("w", at(100), JobState::Completed, 3 * SECOND_NS);
-        rates.record_ended("w", at(102), JobState::Failed, SECOND_NS);
-        rates.record_ended("w", at(102), JobState::Completed, SECOND_NS);
-        rates.record_ended("w", at(103), JobState::Cancelled, SECOND_NS);
-        let rate = rates.rate("w", at(103), 4);
+        rates.record_created("w", in_minute(100));
+        rates.record_created("other", in_minute(100));
+        rates.record_ended("w", in_minute(100), JobState::Completed, 3 * SECOND_NS);
+        rates.record_ended("w", in_minute(102), JobState::Failed, SECOND_NS);
+        rates.record_ended("w", in_minute(102), JobState::Completed, SECOND_NS);
+        rates.record_ended("w", in_minute(103), JobState::Cancelled, SECOND_NS);
+        let rate = rates.rate("w", in_minute(103), 4);
         assert_eq!(rate.per_minute, [(1, 0), (0, 0), (1, 1), (0, 0)]);
         assert_eq!((rate.created, rate.completed, rate.failed, rate.cancelled), (1, 2, 1, 1));
         assert_eq!((rate.p50, rate.p95), (Some(SECOND_NS), Some(3 * SECOND_NS)));
-        let last = rates.rate("w", at(103), 2);
-        assert_eq!((last.created, last.completed, last.p50), (0, 1, Some(SECOND_NS)));
-        let none = rates.rate("unknown", at(103), 3);
-        assert_eq!((none.per_minute.len(), none.p50), (3, None));
+        let shorter = rates.rate("w", in_minute(103), 2);
+        assert_eq!((shorter.created, shorter.completed, shorter.p50), (0, 1, Some(SECOND_NS)));
+        let empty = rates.rate("unknown", in_minute(103), 3);
+        assert_eq!((empty.per_minute.len(), empty.p50), (3, None));
     }
 
     #[test]
     fn a_job_that_continues_after_its_end_is_counted_at_its_last_end_alone() {
         let rates = JobRates::default();
-        rates.record_ended("w", at(100), JobState::Failed, SECOND_NS);
-        rates.record_ended("w", at(100), JobState::Failed, SECOND_NS);
-        rates.revoke_end("w", at(100), JobState::Failed);
-        rates.record_ended("w", at(102), JobState::Failed, SECOND_NS);
-        rates.revoke_end("w", at(102), JobState::Failed);
-        rates.record_ended("w", at(103), JobState::Completed, SECOND_NS);
-        let rate = rates.rate("w", at(103), 4);
+        rates.record_ended("w", in_minute(100), JobState::Failed, SECOND_NS);
+        rates.record_ended("w", in_minute(100), JobState::Failed, SECOND_NS);
+        rates.revoke_end("w", in_minute(100), JobState::Failed);
+        rates.record_ended("w", in_minute(102), JobState::Failed, SECOND_NS);
+        rates.revoke_end("w", in_minute(102), JobState::Failed);
+        rates.record_ended("w", in_minute(103), JobState::Completed, SECOND_NS);
+        let rate = rates.rate("w", in_minute(103), 4);
         assert_eq!(rate.per_minute, [(0, 1), (0, 0), (0, 0), (1, 0)]);
         assert_eq!((rate.completed, rate.failed), (1, 1));
-        // These ends are older than the retained minutes, or not counted yet.
-        rates.revoke_end("w", at(1), JobState::Failed);
-        rates.revoke_end("w", at(103), JobState::Cancelled);
-        assert_eq!(rates.rate("w", at(103), 4), rate);
+        // An end in a minute that is not retained, and one that was not counted.
+        rates.revoke_end("w", in_minute(1), JobState::Failed);
+        rates.revoke_end("w", in_minute(103), JobState::Cancelled);
+        assert_eq!(rates.rate("w", in_minute(103), 4), rate);
     }
 
     #[test]
     fn a_day_is_retained_and_the_newest_thousand_durations_whatever_the_clock_does() {
         let rates = JobRates::default();
         for minute in 0..3 * 24 * 60 {
-            rates.record_ended("w", at(minute), JobState::Completed, minute);
+            rates.record_ended("w", in_minute(minute), JobState::Completed, minute);
         }
         // The clock is set back by an hour.
-        rates.record_ended("w", at(3 * 24 * 60 - 60), JobState::Completed, 0);
+        rates.record_ended("w", in_minute(3 * 24 * 60 - 60), JobState::Completed, 0);
         let workflows = rates.lock();
         let workflow = workflows.get("w").expect("the workflow has counts");
         assert_eq!(
-            (workflow.minutes.len(), workflow.durations.len()),
-            (RETAINED_MINUTES, RETAINED_DURATIONS)
+            (workflow.minutes.len(), workflow.completed_jobs.len()),
+            (RETAINED_MINUTES, RETAINED_JOBS)
         );
         assert!(workflow.minutes.iter().is_sorted_by_key(|minute| minute.minute));
     }
@@ -283,18 +296,19 @@ mod tests {
     #[test]
     fn past_ends_sort_behind_new_ones_and_are_bounded_too() {
         let rates = JobRates::default();
-        rates.record_ended("w", at(5_000), JobState::Completed, 1);
+        rates.record_ended("w", in_minute(5_000), JobState::Completed, 1);
         for minute in (0..2 * 24 * 60).rev() {
-            rates.record_past_ended("w", at(minute + 2_000), JobState::Completed, 2);
+            rates.record_past_ended("w", in_minute(minute + 2_000), JobState::Completed, 2);
         }
-        rates.record_past_ended("w", at(4_999), JobState::Failed, 3);
-        let rate = rates.rate("w", at(5_000), 2);
+        rates.record_past_ended("w", in_minute(4_999), JobState::Failed, 3);
+        let rate = rates.rate("w", in_minute(5_000), 2);
         assert_eq!(rate.per_minute, [(0, 1), (1, 0)]);
         let workflows = rates.lock();
         let workflow = workflows.get("w").expect("the workflow has counts");
         assert!(workflow.minutes.len() <= RETAINED_MINUTES + 1, "{}", workflow.minutes.len());
-        assert_eq!(workflow.durations.len(), RETAINED_DURATIONS);
-        assert_eq!(workflow.durations.back(), Some(&(5_000, 1)), "the newest is the last");
+        assert_eq!(workflow.completed_jobs.len(), RETAINED_JOBS);
+        let newest = CompletedJob { minute: 5_000, duration_ns: 1 };
+        assert_eq!(workflow.completed_jobs.back(), Some(&newest), "the newest is the last");
     }
 
     #[test]

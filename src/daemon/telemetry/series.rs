@@ -1,6 +1,6 @@
-//! Decides which workflows and steps have series of their own in the metrics. Their number is
-//! bounded by the workflow files and a setting. A workflow that is neither in the files nor in an
-//! active job loses its series.
+//! Decides which workflows and steps have time series of their own in the metrics. Their number is
+//! bounded by the workflow files and the setting `metrics.steps_max`. A workflow that is neither in
+//! the files nor used by an active job loses its series.
 
 use engine::Definition;
 use prometheus::core::Collector;
@@ -17,18 +17,21 @@ pub(super) type Definitions = BTreeMap<String, Arc<Definition>>;
 #[derive(Default)]
 pub struct StepSeries(RwLock<SeriesState>);
 
+/// The state of [`StepSeries`].
 #[derive(Default)]
 struct SeriesState {
+    /// How many steps may have series of their own.
     steps_max: usize,
     /// The definitions in the files, by the full names of their workflows.
     current: HashMap<String, Arc<Definition>>,
-    /// Other definitions, which running jobs use.
+    /// Other definitions. The jobs that use them keep them alive; a dead reference is removed by
+    /// [`StepSeries::remove_unused`].
     previous: Vec<Weak<Definition>>,
     /// The steps that have series of their own, by the full names of their workflows.
     tracked: HashMap<String, HashSet<Arc<str>>>,
 }
 
-/// The result of definitions that have more steps than may have series of their own.
+/// Reports that the files have more steps than may have series of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeriesOverflow {
     /// The number of steps without series of their own.
@@ -39,7 +42,8 @@ pub struct SeriesOverflow {
 
 impl StepSeries {
     /// Replaces the definitions of the files. Definitions of running jobs stay. If the files have
-    /// more steps than `steps_max`, the steps of the largest workflows share one series.
+    /// more steps than `steps_max`, the steps of each of the largest workflows share one series,
+    /// and the numbers are returned; otherwise `None`.
     pub(crate) fn replace_definitions(
         &self,
         definitions: &Definitions,
@@ -53,66 +57,68 @@ impl StepSeries {
         let is_replaced = |definition: &Arc<Definition>| {
             !definitions.values().any(|current| Arc::ptr_eq(current, definition))
         };
-        let replaced: Vec<_> = old_definitions.filter(is_replaced).collect();
-        state.previous.extend(replaced.iter().map(Arc::downgrade));
-        // What no job uses must not count as alive below.
-        drop(replaced);
-        let mut by_size: Vec<_> =
+        let replaced_definitions: Vec<_> = old_definitions.filter(is_replaced).collect();
+        state.previous.extend(replaced_definitions.iter().map(Arc::downgrade));
+        // Only references of jobs may keep a replaced definition alive below.
+        drop(replaced_definitions);
+        let mut workflows_by_size: Vec<_> =
             state.current.iter().map(|(name, definition)| (step_names(definition), name)).collect();
-        by_size.sort_unstable_by_key(|(steps, name)| (steps.len(), (*name).clone()));
-        let step_count = by_size.iter().map(|(steps, _)| steps.len()).sum();
-        let (mut count, mut selected) = (0, HashMap::new());
-        for (steps, name) in by_size {
-            count += steps.len();
-            if count <= steps_max {
-                selected.insert(name.clone(), steps);
+        workflows_by_size.sort_unstable_by_key(|(steps, name)| (steps.len(), (*name).clone()));
+        let step_count = workflows_by_size.iter().map(|(steps, _)| steps.len()).sum();
+        let (mut cumulative_count, mut tracked) = (0, HashMap::new());
+        for (steps, name) in workflows_by_size {
+            cumulative_count += steps.len();
+            if cumulative_count <= steps_max {
+                tracked.insert(name.clone(), steps);
             }
         }
-        let selected_count: usize = selected.values().map(HashSet::len).sum();
-        state.tracked = selected;
-        // The definition of a running job keeps the series that it had.
+        let tracked_count: usize = tracked.values().map(HashSet::len).sum();
+        state.tracked = tracked;
+        // The steps of running jobs keep the series that they had, even beyond the limit.
         for definition in state.alive_previous() {
             let name = definition.full_name();
             let Some(old_steps) = old_tracked.get(&*name) else { continue };
-            let retained: Vec<_> = step_names(&definition)
+            let retained_steps: Vec<_> = step_names(&definition)
                 .into_iter()
                 .filter(|step| old_steps.contains(step))
                 .collect();
-            state.tracked.entry(name).or_default().extend(retained);
+            state.tracked.entry(name).or_default().extend(retained_steps);
         }
-        (selected_count < step_count)
-            .then_some(SeriesOverflow { untracked: step_count - selected_count, steps: step_count })
+        (tracked_count < step_count)
+            .then_some(SeriesOverflow { untracked: step_count - tracked_count, steps: step_count })
     }
 
-    /// Adds the definition of a job, which may be in no file. Its steps get series of their own if
-    /// the limit allows it.
+    /// Adds the definition of a job, unless it is there already. Its steps get series of their own
+    /// if the limit allows it for all of them.
     pub fn add_definition(&self, definition: &Arc<Definition>) {
         let name = definition.full_name();
-        let is_known = |state: &SeriesState| {
+        let has_definition = |state: &SeriesState| {
             state.current.get(&*name).is_some_and(|current| Arc::ptr_eq(current, definition))
                 || state
                     .previous
                     .iter()
                     .any(|previous| previous.as_ptr() == Arc::as_ptr(definition))
         };
-        if is_known(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
+        if has_definition(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
             return;
         }
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if is_known(&state) {
+        // Another thread may have added it before this one got the write lock.
+        if has_definition(&state) {
             return;
         }
         state.previous.push(Arc::downgrade(definition));
+        // The steps of a workflow that is beyond the limit share one series in all versions.
         let is_untracked =
             state.current.contains_key(&*name) && !state.tracked.contains_key(&*name);
-        let count: usize = state.tracked.values().map(HashSet::len).sum();
-        let tracked = state.tracked.get(&*name);
-        let added: Vec<_> = step_names(definition)
+        let tracked_count: usize = state.tracked.values().map(HashSet::len).sum();
+        let tracked_steps = state.tracked.get(&*name);
+        let new_steps: Vec<_> = step_names(definition)
             .into_iter()
-            .filter(|step| tracked.is_none_or(|steps| !steps.contains(step)))
+            .filter(|step| tracked_steps.is_none_or(|steps| !steps.contains(step)))
             .collect();
-        if !is_untracked && count + added.len() <= state.steps_max {
-            state.tracked.entry(name).or_default().extend(added);
+        if !is_untracked && tracked_count + new_steps.len() <= state.steps_max {
+            state.tracked.entry(name).or_default().extend(new_steps);
         }
     }
 
@@ -123,8 +129,8 @@ impl StepSeries {
         if is_tracked { step } else { OTHER }
     }
 
-    /// Removes the definitions that no job uses any more. Returns the steps that are still used, or
-    /// `None` if nothing was removed.
+    /// Removes the definitions that are in no file and that no job uses any more. Returns the steps
+    /// that are still used, or `None` if nothing was removed.
     pub(super) fn remove_unused(&self) -> Option<UsedSteps> {
         let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if state.previous.iter().all(|previous| previous.strong_count() > 0) {
@@ -133,19 +139,19 @@ impl StepSeries {
         drop(state);
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
         state.previous.retain(|previous| previous.strong_count() > 0);
-        let mut used: HashMap<String, HashSet<Arc<str>>> = HashMap::new();
+        let mut used_steps: HashMap<String, HashSet<Arc<str>>> = HashMap::new();
         let previous = state.alive_previous();
         for definition in state.current.values().chain(&previous) {
-            used.entry(definition.full_name()).or_default().extend(step_names(definition));
+            used_steps.entry(definition.full_name()).or_default().extend(step_names(definition));
         }
-        state.tracked.retain(|name, tracked| match used.get(name) {
+        state.tracked.retain(|name, tracked| match used_steps.get(name) {
             Some(steps) => {
                 tracked.retain(|step| steps.contains(step));
                 true
             }
             None => false,
         });
-        Some(UsedSteps(used))
+        Some(UsedSteps(used_steps))
     }
 }
 
@@ -156,11 +162,12 @@ impl SeriesState {
     }
 }
 
-/// The workflows and steps whose series are still used.
+/// The steps whose series are still used, by the full names of their workflows.
 pub(super) struct UsedSteps(HashMap<String, HashSet<Arc<str>>>);
 
 impl UsedSteps {
-    /// Returns whether the series of a workflow, or of one of its steps, is still used.
+    /// Returns whether the series of a workflow, or of one of its steps, is still used. The shared
+    /// series [`OTHER`] is used as long as the workflow is.
     pub(super) fn has(&self, workflow: &str, step: Option<&str>) -> bool {
         self.0
             .get(workflow)
@@ -173,7 +180,7 @@ fn step_names(definition: &Definition) -> HashSet<Arc<str>> {
     definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| step.name.clone()).collect()
 }
 
-/// Returns the names and values of the labels of each series of a family.
+/// Returns the labels of each series of a family, as pairs of name and value.
 pub(super) fn collect_labels(family: &impl Collector) -> Vec<Vec<(String, String)>> {
     let families = family.collect();
     let metrics = families.iter().flat_map(|family| family.get_metric());
@@ -224,14 +231,14 @@ mod tests {
     #[test]
     fn reloads_leave_no_series_of_removed_steps() {
         let metrics = Metrics::new();
-        let stays = definition("stays", &["a"]);
-        let mut lines = Vec::new();
+        let unchanged = definition("stays", &["a"]);
+        let mut line_counts = Vec::new();
         for round in 0..60 {
             let (workflow, step) = (format!("w{round}"), format!("s{round}"));
             let (removed, renamed) =
                 (definition(&workflow, &["a"]), definition("renamed", &["kept", &step]));
             assert_eq!(
-                metrics.series.replace_definitions(&files(&[&stays, &removed, &renamed]), 100),
+                metrics.series.replace_definitions(&files(&[&unchanged, &removed, &renamed]), 100),
                 None
             );
             for (workflow, step) in
@@ -239,9 +246,9 @@ mod tests {
             {
                 count(&metrics, workflow, step);
             }
-            lines.push(metrics.render().lines().count());
+            line_counts.push(metrics.render().lines().count());
         }
-        assert_eq!(lines[1], lines[59], "as many as at the beginning");
+        assert_eq!(line_counts[1], line_counts[59], "the number of series does not grow");
         assert_eq!(
             rendered_labels(&metrics),
             [

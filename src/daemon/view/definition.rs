@@ -109,6 +109,7 @@ impl<'d> DefinitionView<'d> {
     /// Creates the view of a definition.
     pub fn from_definition(definition: &'d Definition) -> DefinitionView<'d> {
         let graph = definition.graph();
+        // The first graph is the workflow's own; the others are its tasks.
         let tasks = definition.graphs.iter().enumerate().skip(1).filter_map(|(index, task)| {
             let keys = task.fan_out.as_ref()?;
             Some(TaskView {
@@ -165,6 +166,7 @@ fn to_step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepVi
     graph.steps.iter().map(view).collect()
 }
 
+/// Returns the view of a `retry`, with the keys of the workflow file.
 fn to_retry_view(retry: Retry) -> RetryView {
     RetryView {
         attempts: retry.attempts,
@@ -174,19 +176,20 @@ fn to_retry_view(retry: Retry) -> RetryView {
     }
 }
 
-/// Returns whether a task starts itself, directly or through other tasks.
+/// Returns whether a task starts itself, directly or through other tasks. `task` is the index of
+/// its graph.
 fn is_recursive(definition: &Definition, task: usize) -> bool {
     let find_subtasks = |task: usize| {
         definition.graphs[task].steps.iter().filter_map(|step| step.task).map(usize::from)
     };
     let mut is_visited = vec![false; definition.graphs.len()];
-    let mut reachable: Vec<usize> = find_subtasks(task).collect();
-    while let Some(subtask) = reachable.pop() {
+    let mut pending_tasks: Vec<usize> = find_subtasks(task).collect();
+    while let Some(subtask) = pending_tasks.pop() {
         if subtask == task {
             return true;
         }
         if !std::mem::replace(&mut is_visited[subtask], true) {
-            reachable.extend(find_subtasks(subtask));
+            pending_tasks.extend(find_subtasks(subtask));
         }
     }
     false

@@ -44,15 +44,18 @@ impl ItemsView {
     }
 }
 
+/// The size of an item's state in an [`ItemMap`], in bits.
+const BITS_PER_ITEM: usize = 2;
+
+/// How many items share a byte of an [`ItemMap`].
+const ITEMS_PER_BYTE: usize = 8 / BITS_PER_ITEM;
+
 /// The states of items in two bits each: four items per byte, the first in the lowest bits. 0 is
 /// waiting, 1 running (or cancelled, once the step or the job has ended), 2 completed, 3 failed.
 pub struct ItemMap(Vec<u8>);
 
-/// How many items share a byte.
-const ITEMS_PER_BYTE: usize = 4;
-
 impl ItemMap {
-    /// Returns the size of the map of `items` items, in bytes.
+    /// Returns the size of a map of `items` items, in bytes.
     pub(crate) fn byte_len(items: u32) -> usize {
         (items as usize).div_ceil(ITEMS_PER_BYTE)
     }
@@ -62,11 +65,11 @@ impl ItemMap {
         ItemMap(vec![0; ItemMap::byte_len(items)])
     }
 
-    /// Sets the state of a waiting item. An item outside of the map is ignored.
+    /// Sets the state of an item that is still waiting in the map. Ignores an item beyond its end.
     pub fn set(&mut self, item: u32, state: ItemState) {
         let index = item as usize;
         if let Some(byte) = self.0.get_mut(index / ITEMS_PER_BYTE) {
-            *byte |= to_bits(state) << (2 * (index % ITEMS_PER_BYTE));
+            *byte |= to_bits(state) << (BITS_PER_ITEM * (index % ITEMS_PER_BYTE));
         }
     }
 
@@ -87,23 +90,27 @@ impl FromIterator<ItemState> for ItemMap {
     }
 }
 
+/// The number in [`ItemTimes`] for a child job that has not started, or not ended. Each of its
+/// bytes is 0xff.
+const NEVER: u32 = u32::MAX;
+
+/// The size of a number in [`ItemTimes`], in bytes.
+const NUMBER_BYTES: usize = size_of::<u32>();
+
+/// The length of a millisecond, in nanoseconds.
+const MILLI_NS: i64 = 1_000_000;
+
 /// The times at which the child jobs of items started and ended: two 32-bit numbers per item,
 /// little-endian, in milliseconds since the start of the step.
 pub struct ItemTimes {
+    /// The start of the step.
     started: Timestamp,
     bytes: Vec<u8>,
 }
 
-/// The value of a time that has not come.
-const NEVER: u32 = u32::MAX;
-
-/// The size of a number, in bytes.
-const NUMBER_BYTES: usize = size_of::<u32>();
-
-const MILLI_NS: i64 = 1_000_000;
-
 impl ItemTimes {
-    /// Returns the size of the times of `items` items, in bytes.
+    /// Returns the size of the times of `items` items, in bytes. It is also the offset of the item
+    /// with this index.
     pub(crate) fn byte_len(items: u32) -> usize {
         items as usize * 2 * NUMBER_BYTES
     }
@@ -113,7 +120,9 @@ impl ItemTimes {
         ItemTimes { started, bytes: vec![NEVER.to_le_bytes()[0]; ItemTimes::byte_len(items)] }
     }
 
-    /// Sets the times of an item. An item that does not exist is ignored.
+    /// Sets the times of an item. Ignores an item that does not exist. A time before the start of
+    /// the step becomes 0, and one that is too large for a number becomes the largest before
+    /// [`NEVER`].
     pub fn set(&mut self, item: u32, started: Timestamp, ended: Option<Timestamp>) {
         let offset = ItemTimes::byte_len(item);
         let Some(numbers) = self.bytes.get_mut(offset..offset + 2 * NUMBER_BYTES) else { return };
@@ -121,9 +130,9 @@ impl ItemTimes {
             let millis = time.0.saturating_sub(self.started.0).max(0) / MILLI_NS;
             u32::try_from(millis).unwrap_or(NEVER).min(NEVER - 1)
         };
-        let (first, second) = numbers.split_at_mut(NUMBER_BYTES);
-        first.copy_from_slice(&to_millis(started).to_le_bytes());
-        second.copy_from_slice(&ended.map_or(NEVER, to_millis).to_le_bytes());
+        let (start_number, end_number) = numbers.split_at_mut(NUMBER_BYTES);
+        start_number.copy_from_slice(&to_millis(started).to_le_bytes());
+        end_number.copy_from_slice(&ended.map_or(NEVER, to_millis).to_le_bytes());
     }
 
     /// Returns the bytes of all numbers.
@@ -132,7 +141,7 @@ impl ItemTimes {
     }
 }
 
-/// Returns the two bits of a state.
+/// Returns the [`BITS_PER_ITEM`] bits of a state.
 fn to_bits(state: ItemState) -> u8 {
     match state {
         ItemState::Waiting => 0,
@@ -163,12 +172,12 @@ mod tests {
 
     #[test]
     fn each_item_has_two_numbers_from_the_start_of_the_step_on() {
-        let at = |millis: i64| Timestamp(1_000 + millis * MILLI_NS);
-        let mut times = ItemTimes::new(4, at(0));
-        times.set(0, at(1), Some(at(258)));
-        times.set(1, at(-5), None);
-        times.set(3, at(7), Some(at(1 << 40)));
-        times.set(4, at(7), None);
+        let time_at = |millis: i64| Timestamp(1_000 + millis * MILLI_NS);
+        let mut times = ItemTimes::new(4, time_at(0));
+        times.set(0, time_at(1), Some(time_at(258)));
+        times.set(1, time_at(-5), None);
+        times.set(3, time_at(7), Some(time_at(1 << 40)));
+        times.set(4, time_at(7), None);
         let bytes = times.into_bytes();
         let numbers: Vec<u32> = bytes
             .chunks(NUMBER_BYTES)

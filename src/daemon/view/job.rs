@@ -1,4 +1,5 @@
-//! Views of a job with its steps: the whole view, and the light view, whose size is bounded.
+//! Views of a job with its steps: the whole view, and the light view, whose size depends only on
+//! the number of steps.
 
 use base::times::Rfc3339Time;
 use engine::{
@@ -12,7 +13,8 @@ use utoipa::ToSchema;
 /// The length to which the light view truncates texts of workers and people, in characters.
 const LIGHT_TEXT_CHARS_MAX: usize = 1_000;
 
-/// The longest number that the light view contains, in bytes of its text.
+/// The longest progress that the light view contains, in bytes of its JSON text. JSON numbers can
+/// have any number of digits.
 const LIGHT_NUMBER_BYTES_MAX: usize = 32;
 
 /// A job with its steps.
@@ -157,8 +159,8 @@ impl<'a> JobView<'a> {
             let tasks = child_ids(job, index, run);
             let started = run.started.unwrap_or(created);
             match job.step_state(index) {
-                // In a failed job, steps that waited for their next attempt, and steps that were
-                // halted, no longer run; a reply may still come.
+                // In a job that has ended, such as a failed one, a step runs only while a reply to
+                // it would still be accepted.
                 StepState::Running if job.state().is_ended() && !job.can_be_answered(index) => {}
                 StepState::Running => running.push(StepEntry {
                     name: &step.name,
@@ -188,7 +190,7 @@ impl<'a> JobView<'a> {
             completed.push(StepEntry::completed("__end__", ended, ended, Vec::new(), job.result()));
         }
         let steps = job.graph().indices().map(|step| StepView::new(job, step, now)).collect();
-        JobView { running, completed, ..JobView::head(job, steps) }
+        JobView { running, completed, ..JobView::common(job, steps) }
     }
 
     /// Creates the light view: without messages, outputs and ids of child jobs, and with truncated
@@ -196,17 +198,17 @@ impl<'a> JobView<'a> {
     pub fn light(job: &'a Job, now: Timestamp) -> JobView<'a> {
         let steps =
             job.graph().indices().map(|step| StepView::new(job, step, now).into_light()).collect();
-        let head = JobView::head(job, steps);
+        let view = JobView::common(job, steps);
         JobView {
             entries: Some(job.entry_count()),
             definition: Some(job.definition().hash()),
-            reason: head.reason.map(truncate),
-            ..head
+            reason: view.reason.map(truncate),
+            ..view
         }
     }
 
-    /// Creates the view without messages and outputs.
-    fn head(job: &'a Job, steps: Vec<StepView<'a>>) -> JobView<'a> {
+    /// Creates the view without what is only in the whole or only in the light view.
+    fn common(job: &'a Job, steps: Vec<StepView<'a>>) -> JobView<'a> {
         let origin = job.origin();
         JobView {
             uuid: job.id(),
@@ -246,7 +248,8 @@ impl<'a> StepEntry<'a> {
         tasks: Vec<JobId>,
         message: Message,
     ) -> StepEntry<'a> {
-        // At least 1: clients take an entry without `elapsed` for one that still runs.
+        // At least 1, as docs/http-api.md promises: to clients, an entry without `elapsed` still
+        // runs.
         StepEntry {
             name,
             start_time: Rfc3339Time(started),
@@ -265,7 +268,7 @@ impl<'a> StepView<'a> {
         let end = run.ended.or(job.ended()).or(is_running.then_some(now));
         let elapsed_since = |start: Option<Timestamp>| Some((end?.0 - start?.0).max(0));
         let state = job.step_state(index);
-        // A step that the end of the job has cancelled ended with the job.
+        // A step that was cut off by the end of the job has no end of its own.
         let ended_with_job = job.ended().filter(|_| state == StepState::Cancelled);
         StepView {
             name: &step.name,
@@ -321,8 +324,8 @@ impl<'a> StepView<'a> {
     }
 }
 
-/// Describes the failures that a completed job has tolerated. The text continues a sentence; it is
-/// empty if there are none.
+/// Describes the failures that a completed job has tolerated. The text is meant to continue a
+/// sentence, and begins with `; `. It is empty if there were no failures.
 pub fn describe_failures(job: &Job) -> String {
     let mut text = String::new();
     for (step, (definition, run)) in job.graph().indices().zip(job.steps()) {
@@ -345,7 +348,8 @@ pub(super) fn truncate(text: &str) -> &str {
     text.char_indices().nth(LIGHT_TEXT_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }
 
-/// Returns a warning about the step's input, or about the results of its child jobs.
+/// Returns the warning that was recorded about the step's input; otherwise one about results of its
+/// child jobs that lack the item key, if there are such results.
 fn find_warning(run: &StepRun, counts: Option<ItemCounts>) -> Option<Cow<'_, str>> {
     if let Some(warning) = &run.warning {
         return Some(Cow::Borrowed(warning));

@@ -1,5 +1,5 @@
-//! Views of jobs and workflows: plain data that serializes to JSON. The API answers with them; the
-//! command line prints them when it reads a journal itself.
+//! Views of jobs and workflows: plain data that serializes to JSON. The API returns them. The
+//! command line prints them too, when it reads a journal file itself.
 
 mod definition;
 mod items;

@@ -8,7 +8,7 @@ use engine::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// The size limit of the payload in a view, in bytes. A larger payload is left out.
+/// The size limit of the payload in a view, in bytes. A larger payload is left out of the view.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 4096;
 
 /// One entry of a job's record. Keys that mean nothing for its kind are left out.
@@ -93,6 +93,7 @@ pub struct EntryView<'a> {
     payload_omitted: bool,
 }
 
+/// The value that an entry carries.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Payload<'a> {
@@ -101,7 +102,7 @@ enum Payload<'a> {
 }
 
 impl Payload<'_> {
-    /// Returns the size of the payload as text.
+    /// Returns the size of the payload as JSON text, in bytes.
     fn byte_len(&self) -> usize {
         match self {
             Payload::Message(message) => message.encoded_len(),
@@ -111,13 +112,13 @@ impl Payload<'_> {
 }
 
 impl<'a> EntryView<'a> {
-    /// Creates the views of a row's entries, for a job that runs `graph`.
+    /// Creates the views of the entries in a row of the record. `graph` is what the job runs.
     pub fn from_row(
         graph: &'a Graph,
         row: &'a Recorded,
     ) -> impl Iterator<Item = EntryView<'a>> + use<'a> {
-        (row.first + 1..).zip(&row.entries).map(|(n, entry)| {
-            let view = EntryView { n, at: Rfc3339Time(row.at), ..EntryView::default() };
+        (row.first + 1..).zip(&row.entries).map(|(number, entry)| {
+            let view = EntryView { n: number, at: Rfc3339Time(row.at), ..EntryView::default() };
             match entry {
                 Entry::Job(entry) => view.with_job_entry(graph, entry),
                 Entry::Step(step, entry) => view.with_step(graph, *step).with_step_entry(entry),
@@ -134,10 +135,12 @@ impl<'a> EntryView<'a> {
         })
     }
 
+    /// Adds the name of a step.
     fn with_step(self, graph: &'a Graph, step: StepIndex) -> EntryView<'a> {
         EntryView { step: graph.steps.get(step.as_usize()).map(|step| &*step.name), ..self }
     }
 
+    /// Adds what an entry about the job contains.
     fn with_job_entry(self, graph: &'a Graph, entry: &'a JobEntry) -> EntryView<'a> {
         match entry {
             JobEntry::Created { message, deadline, trace: _, trace_state: _ } => {
@@ -192,6 +195,7 @@ impl<'a> EntryView<'a> {
         }
     }
 
+    /// Adds what an entry about a step contains, except the step's name.
     fn with_step_entry(self, entry: &'a StepEntry) -> EntryView<'a> {
         match entry {
             StepEntry::Started { attempt, deadline } => {
@@ -233,6 +237,7 @@ impl<'a> EntryView<'a> {
         }
     }
 
+    /// Adds what an entry about a fan-out contains, except the step's name.
     fn with_fan_out_entry(self, entry: &'a FanOutEntry) -> EntryView<'a> {
         match entry {
             FanOutEntry::Started { items, warning, deadline } => EntryView {
@@ -285,6 +290,7 @@ impl<'a> EntryView<'a> {
         EntryView { deadline: deadline.map(Rfc3339Time), ..self }
     }
 
+    /// Adds the reason of a failure, and the beginning of the reply if that is the reason.
     fn with_failure(self, failure: &'a Failure) -> EntryView<'a> {
         EntryView { reason: Some(&failure.reason), raw: failure.raw.as_deref(), ..self }
     }

@@ -1,4 +1,4 @@
-//! The view of one step of a job, with its attempts.
+//! The view of one step of a job with its newest attempts, which are derived from the job's record.
 
 use super::job::{StepView, truncate};
 use base::times::Rfc3339Time;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use utoipa::ToSchema;
 
-/// How many attempts the view has: the newest ones.
+/// How many attempts the view has at most. Older ones are only counted.
 const ATTEMPTS_MAX: usize = 100;
 
 /// A step with its attempts and the sizes of its payloads, but without the payloads.
@@ -45,7 +45,8 @@ impl<'a> StepDetail<'a> {
         now: Timestamp,
     ) -> StepDetail<'a> {
         let run = job.step(step);
-        let AttemptHistory { mut newest, omitted, .. } = attempts;
+        let AttemptHistory { mut newest, omitted_count, .. } = attempts;
+        // No entry of the step ends its last attempt if the end of the job has cut it off.
         if let Some(last) = newest.back_mut().filter(|last| last.state == AttemptState::Running) {
             let state = match job.step_state(step) {
                 StepState::Cancelled | StepState::Skipped => AttemptState::Cancelled,
@@ -65,17 +66,20 @@ impl<'a> StepDetail<'a> {
             input_bytes: job.started_input(step).map(|input| input.encoded_len()),
             output_bytes: run.output.as_ref().map(|output| output.encoded_len()),
             attempts: newest.into(),
-            attempts_omitted: omitted,
+            attempts_omitted: omitted_count,
         }
     }
 }
 
-/// The newest attempts of a step: the fold of its job's record.
+/// The newest attempts of a step. [`AttemptHistory::apply`] builds it from the rows of the job's
+/// record.
 #[derive(Clone)]
 pub struct AttemptHistory {
     step: StepIndex,
+    /// At most [`ATTEMPTS_MAX`] attempts, the oldest first.
     newest: VecDeque<Attempt>,
-    omitted: u64,
+    /// How many older attempts were dropped.
+    omitted_count: u64,
 }
 
 #[derive(Clone, Serialize, ToSchema)]
@@ -119,14 +123,14 @@ enum AttemptState {
 impl AttemptHistory {
     /// Creates an empty history of a step.
     pub(crate) fn for_step(step: StepIndex) -> AttemptHistory {
-        AttemptHistory { step, newest: VecDeque::new(), omitted: 0 }
+        AttemptHistory { step, newest: VecDeque::new(), omitted_count: 0 }
     }
 
     /// Applies the next row of the record, up to the entry numbered `last_number`. Rows must be
     /// applied in order.
     pub fn apply(&mut self, row: &Recorded, last_number: u64) {
-        let numbered = (row.first + 1..).zip(&row.entries);
-        for (_, entry) in numbered.take_while(|(n, _)| *n <= last_number) {
+        let numbered_entries = (row.first + 1..).zip(&row.entries);
+        for (_, entry) in numbered_entries.take_while(|(number, _)| *number <= last_number) {
             match entry {
                 Entry::Step(step, entry) if *step == self.step => self.apply_step(entry, row.at),
                 Entry::FanOut(step, entry) if *step == self.step => {
@@ -140,6 +144,7 @@ impl AttemptHistory {
         }
     }
 
+    /// Applies an entry of the step.
     fn apply_step(&mut self, entry: &StepEntry, time: Timestamp) {
         match entry {
             StepEntry::Started { attempt, .. } => self.begin_attempt(*attempt, time),
@@ -177,6 +182,8 @@ impl AttemptHistory {
         }
     }
 
+    /// Applies an entry of the step as a fan-out. The start of a fan-out has no number of an
+    /// attempt, so it gets the next one.
     fn apply_fan_out(&mut self, entry: &FanOutEntry, time: Timestamp) {
         match entry {
             FanOutEntry::Started { .. } => {
@@ -192,11 +199,11 @@ impl AttemptHistory {
         }
     }
 
-    /// Adds a running attempt, and drops the oldest one beyond the limit.
+    /// Adds a running attempt. If there are [`ATTEMPTS_MAX`] already, drops the oldest one.
     fn begin_attempt(&mut self, attempt: u32, time: Timestamp) {
         if self.newest.len() == ATTEMPTS_MAX {
             self.newest.pop_front();
-            self.omitted += 1;
+            self.omitted_count += 1;
         }
         self.newest.push_back(Attempt {
             attempt,
@@ -213,7 +220,7 @@ impl AttemptHistory {
         });
     }
 
-    /// Ends the last attempt, unless it has ended.
+    /// Ends the last attempt, unless it has ended already.
     fn end_attempt(&mut self, state: AttemptState, time: Timestamp) {
         if let Some(last) =
             self.newest.back_mut().filter(|last| last.state == AttemptState::Running)
@@ -223,7 +230,8 @@ impl AttemptHistory {
         }
     }
 
-    /// Ends the last attempt as failed, unless it has ended otherwise.
+    /// Ends the last attempt as failed, and sets the reason. Does nothing if it has ended in
+    /// another state.
     fn fail_attempt(&mut self, failure: &Failure, time: Timestamp) {
         self.end_attempt(AttemptState::Failed, time);
         if let Some(last) = self.newest.back_mut().filter(|last| last.state == AttemptState::Failed)
