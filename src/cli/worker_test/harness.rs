@@ -166,8 +166,8 @@ impl WorkerHarness {
         }
     }
 
-    /// Sends a valid message, and waits until the worker has processed it. Returns what is wrong, if
-    /// anything is.
+    /// Sends a valid message, and waits until the worker has processed it. Returns what is wrong,
+    /// if anything is.
     async fn check_working(&mut self, timeout: Duration) -> Result<Option<String>, ClientError> {
         let number = self.send_valid().await?.number;
         Ok(match self.wait_for_outcome(number, false, timeout).await {

@@ -19,8 +19,8 @@ const LARGE_BYTES: usize = 1 << 20;
 /// that parses numbers as floating point, or unescapes strings, changes them.
 pub(super) const ROUND_TRIP_VALUES: [&str; 3] = ["9007199254740993", "0.10", "\\u0000"];
 
-/// The keys of the round-trip message, in order. It is not alphabetical, so that sorting is noticed.
-/// The value of the first key is the marker.
+/// The keys of the round-trip message, in order. It is not alphabetical, so that sorting is
+/// noticed. The value of the first key is the marker.
 pub(super) const ROUND_TRIP_KEYS: [&str; 4] =
     ["\"z-mark\"", "\"y-long\"", "\"b-decimal\"", "\"a-null\""];
 

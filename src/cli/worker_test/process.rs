@@ -89,8 +89,8 @@ impl WorkerProcess {
         }
     }
 
-    /// Sends SIGTERM to the process group, and waits until the process has ended, but no longer than
-    /// the grace period. Dropping the process then kills what is left.
+    /// Sends SIGTERM to the process group, and waits until the process has ended, but no longer
+    /// than the grace period. Dropping the process then kills what is left.
     pub(super) async fn stop(&mut self) {
         if self.poll_exit().is_none() {
             // Signalling fails only if the process has ended.

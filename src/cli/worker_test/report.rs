@@ -127,8 +127,8 @@ impl<'o> Reporter<'o> {
         Ok(())
     }
 
-    /// Prints the summary. Returns whether the worker keeps the protocol: no rule of level `Must` was
-    /// violated, and no case was left out by `bail_out`.
+    /// Prints the summary. Returns whether the worker keeps the protocol: no rule of level `Must`
+    /// was violated, and no case was left out by `bail_out`.
     pub(super) fn finish(self) -> io::Result<bool> {
         let Reporter { out, passed, failed, advised, .. } = self;
         let bail_reason = self.bail_reason.as_ref().map(Text::raw);

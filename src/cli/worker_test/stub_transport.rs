@@ -32,8 +32,8 @@ impl StubTransport {
         }
     }
 
-    /// Ends the attempt of this message. Over HTTP the worker learns of it when it extends its lease.
-    /// Over AMQP a requeue becomes a rejection.
+    /// Ends the attempt of this message. Over HTTP the worker learns of it when it extends its
+    /// lease. Over AMQP a requeue becomes a rejection.
     pub(super) fn end_attempt(&self, message: &TestMessage) {
         match self {
             StubTransport::Http(http) => http.end_attempt(message.number),
@@ -41,8 +41,8 @@ impl StubTransport {
         }
     }
 
-    /// Makes the attempt end as soon as the message is delivered. This has no effect over AMQP, where
-    /// a worker cannot learn of it.
+    /// Makes the attempt end as soon as the message is delivered. This has no effect over AMQP,
+    /// where a worker cannot learn of it.
     pub(super) fn cancel_when_delivered(&self, message: &TestMessage) {
         match self {
             StubTransport::Http(http) => http.cancel_when_leased(message.number),

@@ -254,8 +254,8 @@ impl StubLeaseQueue {
         }
     }
 
-    /// Handles a request of a worker, and answers it unless it is a long poll. Returns the responder
-    /// if the connection is to be cut instead of answering.
+    /// Handles a request of a worker, and answers it unless it is a long poll. Returns the
+    /// responder if the connection is to be cut instead of answering.
     fn handle_request(&mut self, request: PendingRequest) -> Option<oneshot::Sender<StubResponse>> {
         let PendingRequest { queue, delivery: delivery_key, call, responder } = request;
         let respond = |response: StubResponse, responder: oneshot::Sender<StubResponse>| {
@@ -319,8 +319,8 @@ impl StubLeaseQueue {
         }
     }
 
-    /// Handles a reply, and answers it. Returns the responder if the connection is to be cut instead
-    /// of answering.
+    /// Handles a reply, and answers it. Returns the responder if the connection is to be cut
+    /// instead of answering.
     fn handle_reply(
         &mut self,
         index: usize,
@@ -404,8 +404,8 @@ async fn sleep_until(time: Option<Instant>) {
     }
 }
 
-/// Extends the lease of a delivery. A message whose lease has ended is leased again. The response is
-/// 410 if the attempt is over, or another delivery has the lease.
+/// Extends the lease of a delivery. A message whose lease has ended is leased again. The response
+/// is 410 if the attempt is over, or another delivery has the lease.
 fn extend_lease(entry: &mut QueuedMessage, delivery: u32, lease: Option<Duration>) -> StubResponse {
     match entry.state {
         MessageState::Settled | MessageState::AttemptOver => {

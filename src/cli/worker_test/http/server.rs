@@ -222,8 +222,8 @@ async fn forward(
     response.await.unwrap_or_else(|_| unavailable()).into_http_response()
 }
 
-/// Returns the values of the parameters with these names, in the order of the names. Like a manager,
-/// refuses every other parameter except `_`, which clients add to bypass caches.
+/// Returns the values of the parameters with these names, in the order of the names. Like a
+/// manager, refuses every other parameter except `_`, which clients add to bypass caches.
 fn parse_parameters<const N: usize>(
     query: &[(String, String)],
     names: [&str; N],
