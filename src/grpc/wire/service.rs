@@ -19,30 +19,36 @@ pub mod workers_server {
             >
             + std::marker::Send
             + 'static;
-        /// One stream is one worker. It says Hello, then Want; it is given as many messages as it wants, and says on the same
-        /// stream what becomes of each. When the stream ends, whatever the worker still has goes back to its queue at once.
-        /// Replies to what it had count all the same: by Reply, or on the next stream.
+        /// A stream serves one worker. The worker sends Hello, and then Want. The manager sends as
+        /// many messages as the worker wants, and the worker says on the same stream what becomes
+        /// of each. When the stream ends, the messages that the worker still has return to their
+        /// queues at once. Replies to them still count, by Reply or on the next stream.
         async fn work(
             &self,
             request: tonic::Request<tonic::Streaming<super::FromWorker>>,
         ) -> std::result::Result<tonic::Response<Self::WorkStream>, tonic::Status>;
-        /// Takes messages of a queue, as soon as there is one: for clients without streams. Their leases end by time alone.
+        /// Receives messages from a queue as soon as there is one (long polling), for clients
+        /// without streams. Without a stream, a lease that is not settled ends only when it
+        /// expires.
         async fn receive(
             &self,
             request: tonic::Request<super::ReceiveRequest>,
         ) -> std::result::Result<tonic::Response<super::ReceiveAnswer>, tonic::Status>;
-        /// Sends the reply to a message; answered once it is committed. UNAVAILABLE: it was not; send it again.
+        /// Sends the reply to a message. The answer comes once the reply is committed. UNAVAILABLE
+        /// means that it was not committed: send it again.
         async fn reply(
             &self,
             request: tonic::Request<super::ReplyRequest>,
         ) -> std::result::Result<tonic::Response<super::Taken>, tonic::Status>;
-        /// Lengthens the lease of a message, or takes up again one that has ended. FAILED_PRECONDITION: the attempt is over,
-        /// or another worker has the message; the metadata "reason" has the word of Gone.reason.
+        /// Extends the lease of a message, or renews one that has ended. FAILED_PRECONDITION means
+        /// that the attempt is over, or that another worker has the message. The metadata "reason"
+        /// then has the value of Gone.reason.
         async fn extend(
             &self,
             request: tonic::Request<super::ExtendRequest>,
         ) -> std::result::Result<tonic::Response<super::Lease>, tonic::Status>;
-        /// Refuses a message: its attempt fails, or it goes back to its queue. FAILED_PRECONDITION: as for Extend.
+        /// Rejects a message: its attempt fails, or it returns to its queue. FAILED_PRECONDITION
+        /// means the same as for Extend.
         async fn nack(
             &self,
             request: tonic::Request<super::NackRequest>,

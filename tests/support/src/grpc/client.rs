@@ -81,9 +81,10 @@ pub mod workers_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// One stream is one worker. It says Hello, then Want; it is given as many messages as it wants, and says on the same
-        /// stream what becomes of each. When the stream ends, whatever the worker still has goes back to its queue at once.
-        /// Replies to what it had count all the same: by Reply, or on the next stream.
+        /// A stream serves one worker. The worker sends Hello, and then Want. The manager sends as
+        /// many messages as the worker wants, and the worker says on the same stream what becomes
+        /// of each. When the stream ends, the messages that the worker still has return to their
+        /// queues at once. Replies to them still count, by Reply or on the next stream.
         pub async fn work(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::FromWorker>,
@@ -108,7 +109,9 @@ pub mod workers_client {
                 .insert(GrpcMethod::new("workflow_manager.v1.Workers", "Work"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Takes messages of a queue, as soon as there is one: for clients without streams. Their leases end by time alone.
+        /// Receives messages from a queue as soon as there is one (long polling), for clients
+        /// without streams. Without a stream, a lease that is not settled ends only when it
+        /// expires.
         pub async fn receive(
             &mut self,
             request: impl tonic::IntoRequest<super::ReceiveRequest>,
@@ -130,7 +133,8 @@ pub mod workers_client {
                 .insert(GrpcMethod::new("workflow_manager.v1.Workers", "Receive"));
             self.inner.unary(req, path, codec).await
         }
-        /// Sends the reply to a message; answered once it is committed. UNAVAILABLE: it was not; send it again.
+        /// Sends the reply to a message. The answer comes once the reply is committed. UNAVAILABLE
+        /// means that it was not committed: send it again.
         pub async fn reply(
             &mut self,
             request: impl tonic::IntoRequest<super::ReplyRequest>,
@@ -152,8 +156,9 @@ pub mod workers_client {
                 .insert(GrpcMethod::new("workflow_manager.v1.Workers", "Reply"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lengthens the lease of a message, or takes up again one that has ended. FAILED_PRECONDITION: the attempt is over,
-        /// or another worker has the message; the metadata "reason" has the word of Gone.reason.
+        /// Extends the lease of a message, or renews one that has ended. FAILED_PRECONDITION means
+        /// that the attempt is over, or that another worker has the message. The metadata "reason"
+        /// then has the value of Gone.reason.
         pub async fn extend(
             &mut self,
             request: impl tonic::IntoRequest<super::ExtendRequest>,
@@ -175,7 +180,8 @@ pub mod workers_client {
                 .insert(GrpcMethod::new("workflow_manager.v1.Workers", "Extend"));
             self.inner.unary(req, path, codec).await
         }
-        /// Refuses a message: its attempt fails, or it goes back to its queue. FAILED_PRECONDITION: as for Extend.
+        /// Rejects a message: its attempt fails, or it returns to its queue. FAILED_PRECONDITION
+        /// means the same as for Extend.
         pub async fn nack(
             &mut self,
             request: impl tonic::IntoRequest<super::NackRequest>,
