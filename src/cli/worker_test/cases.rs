@@ -19,7 +19,7 @@ macro_rules! ordered_enum {
 }
 
 ordered_enum! {
-    /// A case of the test: one rule of the protocol.
+    /// A case of the test: one rule of the protocol. [`Case::info`] describes each.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum Case {
         Answers,

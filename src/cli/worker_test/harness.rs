@@ -61,7 +61,7 @@ impl WorkerHarness {
                 continue;
             }
             if case == Case::Answers {
-                report.bail_out("the worker does not do the message that it can do (--message)")?;
+                report.bail_out("the worker does not process its valid message (--message)")?;
                 return Ok(());
             }
             if let Some(problem) = self.recover_worker().await? {
@@ -145,6 +145,7 @@ impl WorkerHarness {
         timeout: Duration,
     ) -> Result<MessageOutcome, String> {
         let (log, process) = (self.log.clone(), &mut self.process);
+        // Set when the process has ended, which also ends the wait.
         let mut exit = None;
         let outcome = log
             .wait_until(timeout, || {

@@ -113,8 +113,7 @@ impl Service {
         lock(&self.observations.calls).clone()
     }
 
-    /// Returns the maximum number of calls that were unanswered at the same time, and starts to
-    /// measure it anew.
+    /// Returns the maximum number of calls that were unanswered at the same time, and resets it.
     pub fn take_peak_concurrency(&self) -> usize {
         self.observations.peak_concurrency.swap(0, Ordering::SeqCst)
     }

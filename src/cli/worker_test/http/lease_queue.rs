@@ -95,7 +95,7 @@ pub(super) struct StubLeaseQueue {
     /// All messages in the order in which they were sent, including the settled ones.
     entries: Vec<QueuedMessage>,
     long_polls: VecDeque<PendingReceive>,
-    /// Where to cut the connection, once.
+    /// The number of the message at which to cut the connection, and when. `None` after the cut.
     cut: Option<(usize, CutTiming)>,
     /// The number of the message whose attempt ends as soon as it is leased.
     cancel_when_leased: Option<usize>,

@@ -84,7 +84,8 @@ const COLUMNS: [(&str, &str, bool); 21] = [
 ];
 
 /// Changes rows: the first choice says whether checksums are repaired, and the others name the rows
-/// and their new values. Returns whether a row has a wrong checksum in the end.
+/// and their new values. Returns whether a row certainly has a wrong checksum in the end. With
+/// repairs that is not known, so it returns false.
 fn damage(file: &Path, choices: &mut Choices<'_>) -> bool {
     let connection = Connection::open(file).expect("opens");
     connection.pragma_update(None, "synchronous", "OFF").expect("a pragma");
