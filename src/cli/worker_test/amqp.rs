@@ -182,8 +182,8 @@ impl AmqpStub {
         self.proxy.interventions().prevent_requeue(message.correlation_id());
     }
 
-    /// Removes the messages that wait in the queue or are in flight. The worker cannot connect
-    /// meanwhile.
+    /// Removes the messages that wait in the queue or are in flight. Closes the
+    /// worker's connections, and lets new ones wait meanwhile.
     pub(super) async fn clear(&self) -> Result<(), ClientError> {
         self.proxy.pause();
         let deadline = clock::timer_now() + CLEAR_TIMEOUT;

@@ -45,7 +45,8 @@ pub(super) struct WorkerHarness {
     pub(super) expected: Option<Value>,
     /// How long the worker may take for each thing that a case waits for, such as a reply.
     pub(super) timeout: Duration,
-    /// The numbers of the messages sent so far that the worker is able to process.
+    /// The numbers of the messages that `send_valid` has sent. The passive cases read the events of
+    /// these.
     pub(super) valid_messages: Vec<usize>,
 }
 
