@@ -31,6 +31,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// How long the broker may take to accept a connection, and then to open its channel.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How long the broker may take to confirm that a connection is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -115,10 +116,12 @@ impl ChannelHandle {
         }
     }
 
+    /// Acknowledges a delivery.
     async fn ack(&self, delivery: &Delivery) -> Result<(), ConnectionLost> {
         self.wait_for_call(delivery.acker.ack(BasicAckOptions::default())).await.map(drop)
     }
 
+    /// Rejects a delivery.
     async fn nack(&self, delivery: &Delivery, requeue: bool) -> Result<(), ConnectionLost> {
         let options = BasicNackOptions { requeue, ..BasicNackOptions::default() };
         self.wait_for_call(delivery.acker.nack(options)).await.map(drop)
