@@ -45,7 +45,7 @@ pub(super) struct WorkContext {
     pub(super) program: Program,
     /// The duration of each lease.
     pub(super) lease: Duration,
-    /// Whether settled messages are not logged.
+    /// Whether the log omits messages that were settled.
     pub(super) is_quiet: bool,
 }
 
