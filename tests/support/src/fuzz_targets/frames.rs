@@ -23,8 +23,8 @@ const FRAME_OVERHEAD_BYTES: usize = 8;
 /// The start of a content header: the class `basic` (60), the weight, and the size of the body.
 const HEADER_START: [u8; 12] = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2];
 
-/// Filters an input. Its first byte is the size of the pieces. The others are taken in three ways:
-/// as a stream of frames, as the properties of a content header, and as a name in a delivery.
+/// Filters an input. Its first byte chooses the size of the pieces. The others are taken in three
+/// ways: as a stream of frames, as the properties of a content header, and as a name in a delivery.
 pub fn run(data: &[u8]) {
     let mut choices = Choices { bytes: data };
     let piece_bytes = choices.below(64) + 1;
