@@ -63,7 +63,8 @@ enum MessageState {
 struct QueuedMessage {
     message: TestMessage,
     state: MessageState,
-    /// The number of its latest delivery, from 1. 0 if it was not delivered since the last restart.
+    /// The number of its latest delivery, from 1. 0 before the first one, and after a restart of
+    /// the server ended its lease.
     delivery: u32,
     /// The duration of its latest lease.
     lease: Duration,
