@@ -1,11 +1,11 @@
-//! The failure of an attempt.
+//! The failure of an attempt, which a function returns as its error.
 
 use std::fmt;
 
-/// The longest reason that is sent, in characters. The log has all of it.
+/// The maximum length of a reason in an error reply, in characters. The log has the full reason.
 const REASON_CHARS_MAX: usize = 4_000;
 
-/// Why a function failed. `?` makes one of any error, such that another attempt may succeed.
+/// Why a function failed. The operator `?` turns any error into a retryable failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     reason: String,
@@ -13,13 +13,14 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Makes a failure after which another attempt would fail too: the step's `retry` is not used.
+    /// Makes a failure that is final: another attempt would fail, too, so the step's `retry` is not
+    /// used.
     pub fn last(reason: impl fmt::Display) -> Failure {
         Failure { reason: reason.to_string(), is_retryable: false }
     }
 
-    /// Makes a failure after which another attempt may succeed: the step's `retry` says how many
-    /// follow.
+    /// Makes a failure after which another attempt may succeed. The step's `retry` decides whether
+    /// there is one.
     pub fn retryable(reason: impl fmt::Display) -> Failure {
         Failure { reason: reason.to_string(), is_retryable: true }
     }
@@ -34,7 +35,7 @@ impl Failure {
         self.is_retryable
     }
 
-    /// Makes a failure of an error and its causes. Another attempt may succeed.
+    /// Makes a retryable failure from an error and its causes, joined by colons.
     pub(crate) fn from_error(error: &dyn std::error::Error) -> Failure {
         let mut reason = error.to_string();
         let mut cause = error.source();
@@ -49,8 +50,8 @@ impl Failure {
     /// Returns the body of the error reply.
     pub(crate) fn to_body(&self) -> Vec<u8> {
         let mut reason = self.reason.as_str();
-        if let Some((at, _)) = reason.char_indices().nth(REASON_CHARS_MAX) {
-            reason = &reason[..at];
+        if let Some((end, _)) = reason.char_indices().nth(REASON_CHARS_MAX) {
+            reason = &reason[..end];
         }
         serde_json::json!({ "error": reason, "retryable": self.is_retryable }).to_string().into()
     }
@@ -79,7 +80,10 @@ mod tests {
     fn a_long_reason_is_truncated_between_characters() {
         let body = Failure::last("é".repeat(REASON_CHARS_MAX + 1)).to_body();
         let json: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-        assert_eq!(json["error"].as_str().map(|told| told.chars().count()), Some(REASON_CHARS_MAX));
+        assert_eq!(
+            json["error"].as_str().map(|reason| reason.chars().count()),
+            Some(REASON_CHARS_MAX)
+        );
         assert_eq!(json["retryable"], false);
     }
 }

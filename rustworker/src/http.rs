@@ -1,6 +1,7 @@
-//! The transport over HTTP, for a manager without a broker. Messages are leased. Leases are
-//! extended while messages are in flight, and a reply is sent until the manager has committed it.
-//! If the worker dies, the lease ends, and the manager delivers the message to another worker.
+//! The transport over HTTP, for a manager without a broker. Messages are received by long polls,
+//! and leased. A lease is extended while the function runs, and the reply is sent until the manager
+//! has committed it. If the worker dies, the lease ends, and the manager delivers the message to
+//! another worker.
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
@@ -21,39 +22,48 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a receive request waits at the manager for a message.
+/// How long the manager holds a long poll while there is no message.
 const RECEIVE_WAIT: Duration = Duration::from_secs(30);
 
-/// How much longer than its wait a request may take.
+/// How long a request may take, in addition to the wait of a long poll.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a reply is sent again after the worker was asked to stop.
+/// How long to retry a reply while the worker is stopping.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The maximum pause between two tries to send a reply while the worker is stopping.
+const STOP_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How often a lease is extended within its duration.
 const EXTENSIONS_PER_LEASE: u32 = 6;
 
-/// Serves until the worker stops.
+/// Serves all queues until the worker stops.
 pub(crate) async fn serve(
     config: WorkerConfig,
     stopping: watch::Receiver<bool>,
 ) -> Result<(), Error> {
     let manager = Arc::new(ManagerClient::new(&config)?);
-    let mut queues = JoinSet::new();
-    for (queue, handler) in config.handlers {
+    let mut queue_tasks = JoinSet::new();
+    for (name, handler) in config.handlers {
         let permits = Arc::new(Semaphore::new(usize::from(config.prefetch)));
-        let queue = QueueReceiver { name: queue, handler, manager: manager.clone(), permits };
-        queues.spawn(queue.serve(stopping.clone()));
+        let receiver = QueueReceiver { name, handler, manager: manager.clone(), permits };
+        queue_tasks.spawn(receiver.serve(stopping.clone()));
     }
-    while queues.join_next().await.is_some() {}
+    while queue_tasks.join_next().await.is_some() {}
     Ok(())
 }
 
 /// A client of the manager's queue API.
 struct ManagerClient {
     client: Client,
-    base: Url,
+    /// The manager's address, without its query.
+    base_url: Url,
+    /// The virtual host of the queues, from the parameter `vhost` of the address. `None` for the
+    /// default one.
     vhost: Option<String>,
+    /// The bearer token, if one is needed.
     token: Option<String>,
+    /// The duration of each lease.
     lease: Duration,
 }
 
@@ -64,16 +74,20 @@ struct ManagerResponse {
     body: Bytes,
 }
 
-/// The body of a response: a problem, or the answer to a reply.
+/// The body of a response: problem details (RFC 9457), or the answer to a reply.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ResponseBody {
+    /// Whether a reply took effect.
     taken: bool,
+    /// Why a reply had no effect, or why an attempt is over.
     reason: String,
+    /// The detail of a problem.
     detail: String,
 }
 
 impl ManagerResponse {
+    /// Parses the body. A body that cannot be parsed counts as empty.
     fn parse_body(&self) -> ResponseBody {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
@@ -83,10 +97,13 @@ impl ManagerResponse {
         format!("{} {}", self.status.as_u16(), self.parse_body().detail)
     }
 
+    /// Returns a header. Empty if it is missing or not ASCII.
     fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
+    /// Returns how long to wait before the next try (`Retry-After`). Zero if it is not given in
+    /// seconds.
     fn retry_after(&self) -> Duration {
         Duration::from_secs(self.header("retry-after").parse().unwrap_or_default())
     }
@@ -94,25 +111,34 @@ impl ManagerResponse {
 
 impl ManagerClient {
     fn new(config: &WorkerConfig) -> Result<ManagerClient, Error> {
-        let to_error = |why: &str| address_error(&config.server, why);
-        let mut base = Url::parse(&config.server).map_err(|error| to_error(&error.to_string()))?;
-        if !base.username().is_empty() || base.password().is_some() {
+        let to_error = |reason: &str| address_error(&config.server, reason);
+        let mut base_url =
+            Url::parse(&config.server).map_err(|error| to_error(&error.to_string()))?;
+        if !base_url.username().is_empty() || base_url.password().is_some() {
             return Err(to_error("a token belongs into WORKFLOW_MANAGER_TOKEN"));
         }
-        let vhost = base.query_pairs().find(|(name, _)| name == "vhost");
-        let vhost = vhost.map(|(_, name)| name.into_owned());
-        base.set_query(None);
-        // Installing fails if another part of the program has installed a provider before.
+        let vhost = base_url
+            .query_pairs()
+            .find_map(|(name, value)| (name == "vhost").then(|| value.into_owned()));
+        base_url.set_query(None);
+        // Installing fails if the program has already installed a provider, which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
         if let Some(file) = &config.authorities {
-            let tls = tls::client_config(Some(file)).map_err(|why| to_error(&why))?;
+            let tls = tls::client_config(Some(file)).map_err(|reason| to_error(&reason))?;
             client = client.tls_backend_preconfigured(tls);
         }
         let client = client.build().map_err(Error::Http)?;
-        Ok(ManagerClient { client, base, vhost, token: config.token.clone(), lease: config.lease })
+        Ok(ManagerClient {
+            client,
+            base_url,
+            vhost,
+            token: config.token.clone(),
+            lease: config.lease,
+        })
     }
 
+    /// Posts a request. An error is a text for the log: there was no response in time.
     async fn post(
         &self,
         path: &str,
@@ -121,7 +147,7 @@ impl ManagerClient {
         time_limit: Duration,
     ) -> Result<ManagerResponse, String> {
         let to_text = |error: reqwest::Error| format_error(&error.without_url());
-        let mut url = self.base.join(path).map_err(|error| format!("{path}: {error}"))?;
+        let mut url = self.base_url.join(path).map_err(|error| format!("{path}: {error}"))?;
         for (name, value) in query {
             url.query_pairs_mut().append_pair(name, value);
         }
@@ -150,21 +176,29 @@ fn format_error(error: &reqwest::Error) -> String {
     Failure::from_error(error).reason().to_owned()
 }
 
-/// A queue with its handler.
+/// Receives the messages of one queue.
 struct QueueReceiver {
+    /// The name of the queue.
     name: String,
     handler: Handler,
     manager: Arc<ManagerClient>,
+    /// Each message in flight holds a permit.
     permits: Arc<Semaphore>,
 }
 
-/// A message in flight. It may be delivered again meanwhile, with another path.
+/// The messages in flight of one queue, by message id.
+type InFlightMessages = Arc<Mutex<HashMap<String, Arc<InFlightMessage>>>>;
+
+/// A message in flight.
 struct InFlightMessage {
+    /// The path for replies to the latest delivery. A message that is delivered again gets another
+    /// path.
     path: Mutex<String>,
 }
 
 impl InFlightMessage {
-    /// Returns the path of a call about the message: that of its replies, or one next to it.
+    /// Returns the path of a call about the message. It differs from the path for replies in its
+    /// last segment.
     fn call_path(&self, action: &str) -> String {
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
         let (path, query) = path.split_once('?').unwrap_or((&path, ""));
@@ -174,23 +208,25 @@ impl InFlightMessage {
 }
 
 impl QueueReceiver {
+    /// Receives messages until the worker stops, and then waits for the messages in flight.
     async fn serve(self, mut stopping: watch::Receiver<bool>) {
-        let queue = Arc::new(self);
+        let receiver = Arc::new(self);
         let mut tasks = JoinSet::new();
-        let in_flight: Arc<Mutex<HashMap<String, Arc<InFlightMessage>>>> = Arc::default();
+        let in_flight = InFlightMessages::default();
         let task_stopping = stopping.clone();
         tokio::select! {
             () = wait_for_stop(&mut stopping) => {}
-            () = queue.receive(&in_flight, &mut tasks, &task_stopping) => {}
+            () = receiver.receive(&in_flight, &mut tasks, &task_stopping) => {}
         }
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Receives messages as long as there are free permits. The request is dropped when the worker
-    /// stops, so that the manager sees that nobody waits.
+    /// Receives messages by long polls, whenever a permit is free. When the worker stops, this
+    /// future is dropped. That closes the connection of the long poll, so the manager leases no
+    /// message to it.
     async fn receive(
         self: &Arc<Self>,
-        in_flight: &Arc<Mutex<HashMap<String, Arc<InFlightMessage>>>>,
+        in_flight: &InFlightMessages,
         tasks: &mut JoinSet<()>,
         stopping: &watch::Receiver<bool>,
     ) {
@@ -200,16 +236,19 @@ impl QueueReceiver {
         loop {
             let Ok(permit) = self.permits.clone().acquire_owned().await else { return };
             while tasks.try_join_next().is_some() {}
+            // The first request, and one after a failure, does not wait, so that the log soon says
+            // whether it works.
             let wait = if is_connected { RECEIVE_WAIT } else { Duration::ZERO };
             let mut query =
                 vec![("wait", format!("{}s", wait.as_secs())), self.manager.lease_parameter()];
             query.extend(self.manager.vhost.clone().map(|vhost| ("vhost", vhost)));
             let result =
                 self.manager.post(&path, &query, Bytes::new(), wait + RESPONSE_TIMEOUT).await;
-            let (problem, at_least) = match result {
+            let (problem, retry_after) = match result {
                 Ok(response) if response.status.is_success() => {
                     if !is_connected {
-                        tracing::info!(queue = self.name, server = %self.manager.base, "consuming");
+                        let server = &self.manager.base_url;
+                        tracing::info!(queue = self.name, %server, "consuming");
                     }
                     is_connected = true;
                     backoff.reset();
@@ -222,10 +261,10 @@ impl QueueReceiver {
                 Err(error) => (error, Duration::ZERO),
             };
             is_connected = false;
-            let pause = backoff.next().max(at_least);
+            let pause = backoff.next().max(retry_after);
             tracing::warn!(
                 queue = self.name,
-                server = %self.manager.base,
+                server = %self.manager.base_url,
                 ?pause,
                 "no message: {problem}"
             );
@@ -233,10 +272,12 @@ impl QueueReceiver {
         }
     }
 
+    /// Starts the task that processes a message. If the message is already in flight, it only gets
+    /// the path of its new delivery.
     fn start_task(
         self: &Arc<Self>,
         response: ManagerResponse,
-        in_flight: &Arc<Mutex<HashMap<String, Arc<InFlightMessage>>>>,
+        in_flight: &InFlightMessages,
         tasks: &mut JoinSet<()>,
         stopping: &watch::Receiver<bool>,
         permit: tokio::sync::OwnedSemaphorePermit,
@@ -245,22 +286,23 @@ impl QueueReceiver {
         let id = response.header("message-id").to_owned();
         let mut messages = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(message) = messages.get(&id) {
-            // The message is processed already. From now on it counts as this delivery.
+            // A restarted manager delivers the message again. The function is not called twice.
             *message.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
             return;
         }
         let message = Arc::new(InFlightMessage { path: Mutex::new(path) });
         messages.insert(id.clone(), message.clone());
         drop(messages);
-        let (queue, messages_in_flight, stopping) =
+        let (receiver, messages_in_flight, stopping) =
             (self.clone(), in_flight.clone(), stopping.clone());
         tasks.spawn(async move {
-            queue.process(response, &message, stopping).await;
+            receiver.process(response, &message, stopping).await;
             messages_in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
             drop(permit);
         });
     }
 
+    /// Calls the function for a message, extends the lease meanwhile, and sends the reply.
     async fn process(
         &self,
         response: ManagerResponse,
@@ -280,23 +322,25 @@ impl QueueReceiver {
             Arc::new(HttpProgress { manager: self.manager.clone(), message: in_flight.clone() });
         let message =
             Message { info, body: response.body, has_reply_to: true, progress_sender, end_reason };
-        let outcome = tokio::select! {
-            outcome = process(&self.handler, message) => outcome,
+        let disposition = tokio::select! {
+            disposition = process(&self.handler, message) => disposition,
+            // `extend_lease` never returns.
             () = self.extend_lease(in_flight, end_sender) => Disposition::Dropped,
         };
-        match outcome {
+        match disposition {
             Disposition::Reply(reply) => self.send_reply(reply, in_flight, stopping).await,
             Disposition::Rejected | Disposition::Dropped => {}
         }
     }
 
-    /// Extends the lease until the future is dropped. Reports it to the function if the attempt is
-    /// over.
+    /// Extends the lease until this future is dropped. If the manager says that the attempt is
+    /// over, sends the reason to the function, and extends no more.
     async fn extend_lease(
         &self,
         message: &InFlightMessage,
         end_sender: watch::Sender<Option<Arc<str>>>,
     ) {
+        // Whether the latest extension succeeded, so that a lost lease is logged only once.
         let mut has_lease = true;
         loop {
             sleep(self.manager.lease / EXTENSIONS_PER_LEASE).await;
@@ -312,7 +356,7 @@ impl QueueReceiver {
                 return std::future::pending().await;
             }
             if response.status == StatusCode::GONE && has_lease {
-                tracing::warn!(path, "the lease has ended: the message may be given out again");
+                tracing::warn!(path, "the lease has ended: the message may be delivered again");
             } else if !response.status.is_success() && response.status != StatusCode::GONE {
                 tracing::warn!(path, "the lease could not be extended: {}", response.describe());
             }
@@ -320,8 +364,8 @@ impl QueueReceiver {
         }
     }
 
-    /// Sends the reply until the manager has committed it. The lease is no longer extended: a reply
-    /// counts without one.
+    /// Sends the reply, with exponential backoff, until the manager has committed it or finally
+    /// refuses it. The lease is no longer extended, because a reply needs none.
     async fn send_reply(
         &self,
         mut reply: Reply,
@@ -329,14 +373,15 @@ impl QueueReceiver {
         mut stopping: watch::Receiver<bool>,
     ) {
         let mut backoff = Backoff::new();
-        let mut until = None;
+        // When to give up. `None` until the first failure while the worker is stopping.
+        let mut deadline = None;
         loop {
             let path = message.call_path("reply");
             let kind = if reply.is_error { "error" } else { "result" };
             let query = [("type", kind.to_owned())];
             let result =
                 self.manager.post(&path, &query, reply.body.clone(), RESPONSE_TIMEOUT).await;
-            let (problem, at_least) = match result {
+            let (problem, retry_after) = match result {
                 Ok(response) if response.status.is_success() => {
                     let body = response.parse_body();
                     if !body.taken {
@@ -348,10 +393,10 @@ impl QueueReceiver {
                     if response.status == StatusCode::PAYLOAD_TOO_LARGE && !reply.is_error =>
                 {
                     let size = reply.body.len();
-                    let why =
+                    let reason =
                         format!("the reply has {size} bytes: {}", response.parse_body().detail);
-                    tracing::error!(path, why, "the attempt failed");
-                    reply = Reply { is_error: true, body: Failure::last(why).to_body().into() };
+                    tracing::error!(path, why = reason, "the attempt failed");
+                    reply = Reply { is_error: true, body: Failure::last(reason).to_body().into() };
                     continue;
                 }
                 Ok(response) if is_final(response.status) => {
@@ -366,19 +411,19 @@ impl QueueReceiver {
                 Err(error) => (error, Duration::ZERO),
             };
             if *stopping.borrow() {
-                let until = *until.get_or_insert_with(|| Instant::now() + STOP_TIMEOUT);
-                if Instant::now() >= until {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + STOP_TIMEOUT);
+                if Instant::now() >= deadline {
                     tracing::error!(
                         path,
-                        "the reply is given up: {problem}; its lease ends by itself"
+                        "the reply is given up: {problem}; the lease of its message will expire"
                     );
                     return;
                 }
             }
-            let pause = backoff.next().max(at_least);
+            let pause = backoff.next().max(retry_after);
             tracing::warn!(path, ?pause, "the reply was not taken: {problem}");
             if *stopping.borrow() {
-                sleep(pause.min(Duration::from_secs(1))).await;
+                sleep(pause.min(STOP_PAUSE_MAX)).await;
             } else {
                 tokio::select! {
                     () = sleep(pause) => {}
@@ -389,11 +434,16 @@ impl QueueReceiver {
     }
 }
 
-/// Returns whether it is useless to send the reply again.
+/// Returns whether it is useless to send the reply again. A missing or insufficient token is not
+/// final, because its rights may be changed meanwhile.
 fn is_final(status: StatusCode) -> bool {
-    status.is_client_error()
-        && ![StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status)
-        && ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status)
+    let retryable = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::FORBIDDEN,
+        StatusCode::REQUEST_TIMEOUT,
+        StatusCode::TOO_MANY_REQUESTS,
+    ];
+    status.is_client_error() && !retryable.contains(&status)
 }
 
 /// Sends progress over HTTP.
@@ -410,9 +460,9 @@ impl ProgressSender for HttpProgress {
             match self.manager.post(&path, &query, body, RESPONSE_TIMEOUT).await {
                 Ok(response) if response.status.is_success() => {}
                 Ok(response) => {
-                    tracing::warn!(path, "progress was not told: {}", response.describe())
+                    tracing::warn!(path, "progress could not be sent: {}", response.describe())
                 }
-                Err(error) => tracing::warn!(path, "progress was not told: {error}"),
+                Err(error) => tracing::warn!(path, "progress could not be sent: {error}"),
             }
         })
     }

@@ -14,14 +14,14 @@
 //!     Ok(Count { words: text.words.len() })
 //! }
 //!
-//! # async fn main_of_it() -> Result<(), workflow_worker::Error> {
+//! # async fn example() -> Result<(), workflow_worker::Error> {
 //! workflow_worker::run("count", count).await
 //! # }
 //! ```
 //!
-//! It receives step messages from the queue, calls the function with each, and replies with what
-//! the function returns. The rules are in the crate's `README.md`, and the protocol in
-//! workflow-manager's `docs/worker-protocol.md`.
+//! The worker receives step messages from the queue `count`, calls the function with each, and
+//! replies with what the function returns. The rules are in the crate's `README.md`, and the
+//! protocol in workflow-manager's `docs/worker-protocol.md`.
 
 mod amqp;
 mod backoff;

@@ -1,5 +1,5 @@
-//! Processes one message: parses it, calls the function, and makes the reply. It does not depend on
-//! the transport.
+//! Processes one message: parses it, calls the function, and makes the reply. Both transports use
+//! this module.
 
 use crate::failure::Failure;
 use crate::step::{MessageInfo, Step};
@@ -16,8 +16,9 @@ use tokio::sync::watch;
 /// A boxed future.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Sends the progress of a function.
+/// Sends the progress of a function over the transport of its message.
 pub(crate) trait ProgressSender: Send + Sync {
+    /// Sends progress as a JSON object. Errors are logged.
     fn progress(&self, body: Bytes) -> BoxFuture<'_, ()>;
 }
 
@@ -28,17 +29,20 @@ pub(crate) type Handler =
 /// A reply to the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
+    /// Whether it reports a failed attempt. Otherwise it is the result.
     pub(crate) is_error: bool,
+    /// A JSON object.
     pub(crate) body: Bytes,
 }
 
 /// How a message is settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
+    /// The reply is sent, and the message is acknowledged.
     Reply(Reply),
-    /// The message is rejected, since nobody waits for a reply.
+    /// The message is rejected, because it names no queue for a reply.
     Rejected,
-    /// The message is not settled, since the reply is no longer wanted.
+    /// The message is not settled, because its result is no longer wanted.
     Dropped,
 }
 
@@ -60,19 +64,21 @@ where
     })
 }
 
-/// Parses the input. Every message of a manager is an object.
+/// Parses the input, which must be a JSON object. Otherwise serde would accept an array for a
+/// struct.
 fn parse_input<I: DeserializeOwned>(body: &[u8]) -> Result<I, Failure> {
-    let to_failure = |why: &dyn std::fmt::Display| {
-        Failure::last(format!("the worker cannot read the message: {why}"))
+    let to_failure = |reason: &dyn std::fmt::Display| {
+        Failure::last(format!("the worker cannot read the message: {reason}"))
     };
-    let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
-    if first != Some(&b'{') {
+    let first_byte = body.iter().find(|byte| !byte.is_ascii_whitespace());
+    if first_byte != Some(&b'{') {
         return Err(to_failure(&"it is not a JSON object"));
     }
     serde_json::from_slice(body).map_err(|error| to_failure(&error))
 }
 
-/// Serializes the output: an object, or `null`, which counts as an empty object.
+/// Serializes the output, which must be a JSON object or `null`. `null`, the output `()`, counts as
+/// an empty object.
 fn serialize_output<O: Serialize>(output: &O) -> Result<Vec<u8>, Failure> {
     let text = serde_json::to_vec(output)
         .map_err(|error| Failure::retryable(format!("the output is no JSON: {error}")))?;
@@ -92,43 +98,38 @@ pub(crate) struct Message {
     /// Whether the message has an address for replies.
     pub(crate) has_reply_to: bool,
     pub(crate) progress_sender: Arc<dyn ProgressSender>,
+    /// Why the result is no longer wanted. `None` as long as it is wanted.
     pub(crate) end_reason: watch::Receiver<Option<Arc<str>>>,
 }
 
-/// Calls the function for a message. It runs as a task of its own, so that a panic has no further
-/// effect.
+/// Calls the function for a message. The function runs as a separate task, so that a panic only
+/// fails the attempt.
 pub(crate) async fn process(handler: &Handler, message: Message) -> Disposition {
-    let Message {
-        info: facts,
-        body,
-        has_reply_to: is_answerable,
-        progress_sender: post,
-        end_reason: mut end,
-    } = message;
-    let facts = Arc::new(facts);
-    let (queue, id) = (&facts.queue, &facts.correlation_id);
-    if !is_answerable {
+    let Message { info, body, has_reply_to, progress_sender, mut end_reason } = message;
+    let info = Arc::new(info);
+    let (queue, id) = (&info.queue, &info.correlation_id);
+    if !has_reply_to {
         tracing::error!(queue, id, "the message has no reply_to: it is refused");
         return Disposition::Rejected;
     }
     let step = Step {
-        info: facts.clone(),
+        info: info.clone(),
         raw: body.clone(),
-        progress_sender: post,
-        end_reason: end.clone(),
+        progress_sender,
+        end_reason: end_reason.clone(),
     };
     let mut task = tokio::spawn(handler(body, step));
     let result = tokio::select! {
-        // A function that was told of the end may have returned already. Its result is dropped in
-        // any case.
+        // The end is checked first: the result of a function that has seen it is always dropped,
+        // even if the function has returned already.
         biased;
-        ended = wait_for_end(&mut end) => {
-            tracing::info!(queue, id, why = &*ended, "the work is for nothing");
-            // The function may finish what it must.
+        reason = wait_for_end(&mut end_reason) => {
+            tracing::info!(queue, id, why = &*reason, "the result is no longer wanted");
+            // The function may still have to clean up.
             let _ = (&mut task).await;
             return Disposition::Dropped;
         }
-        done = &mut task => done,
+        result = &mut task => result,
     };
     let failure = match result {
         Ok(Ok(output)) => {
@@ -142,20 +143,24 @@ pub(crate) async fn process(handler: &Handler, message: Message) -> Disposition 
     Disposition::Reply(Reply { is_error: true, body: failure.to_body().into() })
 }
 
-/// Waits until the result is no longer wanted. It never returns if the sender is dropped before.
-async fn wait_for_end(end: &mut watch::Receiver<Option<Arc<str>>>) -> Arc<str> {
-    match end.wait_for(Option::is_some).await.map(|why| why.clone()) {
-        Ok(Some(why)) => why,
+/// Waits until the result is no longer wanted, and returns why. Never returns if the sender is
+/// dropped before.
+async fn wait_for_end(end_reason: &mut watch::Receiver<Option<Arc<str>>>) -> Arc<str> {
+    match end_reason.wait_for(Option::is_some).await.map(|reason| reason.clone()) {
+        Ok(Some(reason)) => reason,
         Ok(None) | Err(_) => std::future::pending().await,
     }
 }
 
+/// Describes why the task of a function ended without a result, for the error reply.
 fn describe_panic(error: tokio::task::JoinError) -> String {
     let Ok(panic) = error.try_into_panic() else { return "the runtime ended the task".to_owned() };
     let text = panic_message(&*panic);
     format!("the worker's function panicked: {text}")
 }
 
+/// Returns the text of a panic, which is a `&str` or a `String` unless the function uses
+/// `panic_any`.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
@@ -164,13 +169,13 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("without a text")
 }
 
-/// Parses the header `attempt`. The default is 1.
+/// Parses the header `attempt`. Returns 1 if it is missing or not a number.
 pub(crate) fn parse_attempt(text: &str) -> u32 {
     text.parse().unwrap_or(1)
 }
 
-/// A text that is JSON already. As input or output of a function, `Box<RawValue>` keeps every
-/// digit.
+/// A JSON text that is not parsed. As input or output of a function it keeps every digit of a
+/// number.
 pub type RawJson = Box<RawValue>;
 
 #[cfg(test)]
@@ -188,11 +193,11 @@ mod tests {
     #[tokio::test]
     async fn a_result_after_the_reported_end_is_dropped() {
         let function = async |_: RawJson, step: Step| -> Result<RawJson, Failure> {
-            let why = step.ended().await;
-            Err(Failure::last(why))
+            let reason = step.ended().await;
+            Err(Failure::last(reason))
         };
         let handler = handler(function);
-        // Both are ready at once, so either could be chosen.
+        // The end and the result are ready at once. Without `biased` either could be chosen.
         for _ in 0..50 {
             let (end_sender, end_reason) = watch::channel(None);
             let message = Message {
@@ -203,12 +208,12 @@ mod tests {
                 end_reason,
             };
             let processing = process(&handler, message);
-            let telling = async {
+            let reporting_end = async {
                 tokio::task::yield_now().await;
                 end_sender.send_replace(Some("cancelled".into()));
                 tokio::task::yield_now().await;
             };
-            assert_eq!(tokio::join!(telling, processing).1, Disposition::Dropped);
+            assert_eq!(tokio::join!(reporting_end, processing).1, Disposition::Dropped);
         }
     }
 }

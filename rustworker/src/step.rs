@@ -1,4 +1,5 @@
-//! The step that a function processes.
+//! The step that a function processes: its properties, its progress, and whether its result is
+//! still wanted.
 
 use crate::processing::ProgressSender;
 use bytes::Bytes;
@@ -10,17 +11,21 @@ use tokio::sync::watch;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MessageInfo {
     pub(crate) queue: String,
+    /// `<job>:<step>`, where the job may be a child job.
     pub(crate) correlation_id: String,
+    /// The number of the attempt, from 1.
     pub(crate) attempt: u32,
+    /// The id of the root job.
     pub(crate) job: String,
     pub(crate) workflow: String,
+    /// The number of the delivery, from 1.
     pub(crate) delivery: u32,
 }
 
-/// The progress of a function: `0.5.into()`, or more fields.
+/// The progress of a function. A number such as `0.5` converts into progress with that fraction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Progress {
-    /// The part that is done, from 0 to 1.
+    /// The part of the work that is done, from 0 to 1.
     #[serde(rename = "progress", skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
     /// What the function is doing, for people.
@@ -41,9 +46,10 @@ impl From<f64> for Progress {
 #[derive(Clone)]
 pub struct Step {
     pub(crate) info: Arc<MessageInfo>,
+    /// The body of the message.
     pub(crate) raw: Bytes,
     pub(crate) progress_sender: Arc<dyn ProgressSender>,
-    /// Why the result is no longer wanted, once that is so.
+    /// Why the result is no longer wanted. `None` as long as it is wanted.
     pub(crate) end_reason: watch::Receiver<Option<Arc<str>>>,
 }
 
@@ -78,8 +84,8 @@ impl Step {
         &self.info.queue
     }
 
-    /// Returns the number of this delivery of the attempt's message, from 1. A classic queue only
-    /// says whether it is the first.
+    /// Returns the number of this delivery of the attempt's message, from 1. Over AMQP a classic
+    /// queue counts no further than 2.
     pub fn delivery(&self) -> u32 {
         self.info.delivery
     }
@@ -98,14 +104,14 @@ impl Step {
         }
     }
 
-    /// Waits until the result is no longer wanted, since the attempt is over or the message will be
-    /// delivered again, and returns the reason. Over AMQP only the loss of the connection is known.
-    /// What the function returns after that is dropped.
+    /// Waits until the result is no longer wanted, and returns the reason: the attempt is over, or
+    /// the message will be delivered again. Over AMQP this happens only when the connection is
+    /// lost. What the function returns after that is dropped.
     pub async fn ended(&self) -> Arc<str> {
-        let mut end = self.end_reason.clone();
-        match end.wait_for(Option::is_some).await.map(|why| why.clone()) {
-            Ok(Some(why)) => why,
-            // The message is settled, so there is nothing left to do.
+        let mut end_reason = self.end_reason.clone();
+        match end_reason.wait_for(Option::is_some).await.map(|reason| reason.clone()) {
+            Ok(Some(reason)) => reason,
+            // The sender was dropped, so the message is settled.
             Ok(None) | Err(_) => Arc::from("the message is settled"),
         }
     }

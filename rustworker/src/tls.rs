@@ -1,4 +1,4 @@
-//! TLS: the trusted authorities, and connections to a broker over TLS.
+//! TLS: the trusted certificate authorities, and connections to a broker over TLS.
 
 use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
@@ -23,23 +23,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Makes a configuration that trusts the authorities of this machine, and those of a file.
+/// Makes a configuration that trusts the certificate authorities of this machine, and those of a
+/// file in PEM if one is given.
 ///
 /// # Errors
 ///
 /// Returns an error if the file has no usable certificates.
 pub(crate) fn client_config(authorities: Option<&Path>) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
-    // Authorities of the machine that cannot be read are not trusted.
+    // Authorities of the machine that cannot be parsed are skipped.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = authorities {
-        let to_error = |why: String| {
-            format!("the authorities in {}: {why}; expected certificates in PEM", file.display())
+        let to_error = |reason: String| {
+            format!("the authorities in {}: {reason}; expected certificates in PEM", file.display())
         };
-        let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-        let read: Vec<CertificateDer<'static>> = read.map_err(|why| to_error(why.to_string()))?;
-        let (added, _) = roots.add_parsable_certificates(read);
-        if added == 0 {
+        let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(file)
+            .and_then(Iterator::collect)
+            .map_err(|error| to_error(error.to_string()))?;
+        let (added_count, _) = roots.add_parsable_certificates(certificates);
+        if added_count == 0 {
             return Err(to_error("there are none".to_owned()));
         }
     }
@@ -56,25 +58,27 @@ pub(crate) async fn connect(
     properties: ConnectionProperties,
     config: Arc<ClientConfig>,
 ) -> lapin::Result<Connection> {
-    let name = ServerName::try_from(address.authority.host.clone()).map_err(io::Error::other)?;
-    let reactor = TlsReactor { sockets: Tokio::current(), config, name };
+    let server_name =
+        ServerName::try_from(address.authority.host.clone()).map_err(io::Error::other)?;
+    let reactor = TlsReactor { tokio: Tokio::current(), config, server_name };
     let resolver = Runtime::tokio_current();
     let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), reactor.clone()));
-    let open = async move |uri: AMQPUri, _| {
+    let connect_tcp = async move |uri: AMQPUri, _| {
         let (host, port) = (uri.authority.host, uri.authority.port);
         let addresses = resolver.to_socket_addrs((host, port));
         Ok(AsyncTcpStream::connect(&reactor, addresses).await?)
     };
-    Connection::connector(address, runtime, open, properties).await
+    Connection::connector(address, runtime, connect_tcp, properties).await
 }
 
-/// A reactor for lapin: that of tokio, with TLS on each socket.
+/// A reactor for lapin: the reactor of tokio, but with TLS on the connections that it opens.
 #[derive(Clone, Debug)]
 struct TlsReactor {
-    sockets: Tokio,
+    /// The reactor to which everything else is delegated.
+    tokio: Tokio,
     config: Arc<ClientConfig>,
-    /// The name that must be in the broker's certificate.
-    name: ServerName<'static>,
+    /// The name that the broker's certificate must be valid for.
+    server_name: ServerName<'static>,
 }
 
 impl Reactor for TlsReactor {
@@ -85,23 +89,24 @@ impl Reactor for TlsReactor {
         &self,
         socket: H,
     ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
-        self.sockets.register(socket)
+        self.tokio.register(socket)
     }
 
     fn sleep(&self, duration: Duration) -> Self::Sleep {
-        self.sockets.sleep(duration)
+        self.tokio.sleep(duration)
     }
 
     fn interval(&self, duration: Duration) -> impl Stream<Item = Instant> + Send + 'static {
-        self.sockets.interval(duration)
+        self.tokio.interval(duration)
     }
 
     fn tcp_connect_addr(
         &self,
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
-        let (connector, name) = (TlsConnector::from(self.config.clone()), self.name.clone());
-        let connecting = self.sockets.tcp_connect_addr(address);
-        async move { connector.connect(name, connecting.await?).await }
+        let connector = TlsConnector::from(self.config.clone());
+        let server_name = self.server_name.clone();
+        let connecting = self.tokio.tcp_connect_addr(address);
+        async move { connector.connect(server_name, connecting.await?).await }
     }
 }

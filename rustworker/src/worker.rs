@@ -1,4 +1,4 @@
-//! A worker: its queues, its server, and how it stops.
+//! A worker: its settings, the choice of a transport, and how signals stop it.
 
 use crate::failure::Failure;
 use crate::processing::{Handler, handler};
@@ -13,13 +13,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The default address of a manager without a broker.
+/// The server if no variable names one: a manager on this machine that runs without a broker.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:8088";
 
 /// The default lease of a message over HTTP.
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 
+/// The shortest lease that a manager grants.
 const LEASE_MIN: Duration = Duration::from_secs(1);
+
+/// The signal numbers, which are the same on all Unix systems.
+const SIGINT: i32 = 2;
+#[cfg(unix)]
+const SIGTERM: i32 = 15;
+
+/// Shells report the death by a signal as this exit code plus the number of the signal.
+const SIGNAL_EXIT_CODE_BASE: i32 = 128;
 
 /// Why a worker could not start.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +37,7 @@ pub enum Error {
     /// The server's address cannot be used.
     #[error("the server's address {shown} cannot be used: {why}")]
     Address {
-        /// The address, without its password.
+        /// The address, without user and password.
         shown: String,
         /// What is wrong with it.
         why: String,
@@ -37,10 +46,10 @@ pub enum Error {
     #[error("the worker has no queue: name one with Worker::queue")]
     NoQueue,
     /// The process cannot listen for signals.
-    #[error("cannot listen to signals")]
+    #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
-    /// The HTTP client cannot be made.
-    #[error("there can be no HTTP client")]
+    /// The HTTP client cannot be created.
+    #[error("cannot create the HTTP client")]
     Http(#[source] reqwest::Error),
 }
 
@@ -48,7 +57,8 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// Returns an error if the server's address cannot be used. An unreachable server is tried again.
+/// Returns an error if the worker cannot start. If the server is unreachable, the worker retries
+/// and returns no error.
 pub async fn run<I, O, F, R>(queue: &str, function: F) -> Result<(), Error>
 where
     I: DeserializeOwned,
@@ -61,15 +71,21 @@ where
 
 /// The settings that a transport needs.
 pub(crate) struct WorkerConfig {
+    /// The handlers by queue.
     pub(crate) handlers: BTreeMap<String, Handler>,
+    /// The URL of the server. Its scheme chooses the transport.
     pub(crate) server: String,
+    /// How many messages of each queue are processed at once, at least 1.
     pub(crate) prefetch: u16,
+    /// The duration of each lease, at least `LEASE_MIN`. HTTP only.
     pub(crate) lease: Duration,
+    /// The manager's token, if it needs one. HTTP only.
     pub(crate) token: Option<String>,
+    /// A file of additional trusted certificate authorities, in PEM.
     pub(crate) authorities: Option<PathBuf>,
 }
 
-/// A worker for some queues.
+/// A worker that serves one or more queues.
 pub struct Worker {
     config: WorkerConfig,
 }
@@ -112,8 +128,8 @@ impl Worker {
     }
 
     /// Sets the server: `amqp://` or `amqps://` for a broker, `http://` or `https://` for a manager
-    /// without one. Over TLS the authorities of the machine are trusted; the variable
-    /// `SSL_CERT_FILE` names others.
+    /// without one. Over TLS the certificate authorities of the machine are trusted, or those in
+    /// the file that the variable `SSL_CERT_FILE` names.
     #[must_use]
     pub fn server(mut self, address: &str) -> Worker {
         self.config.server = address.to_owned();
@@ -127,8 +143,8 @@ impl Worker {
         self
     }
 
-    /// Sets the lease of messages over HTTP. The default is 60 s, the minimum 1 s. It is extended
-    /// while the function runs.
+    /// Sets the duration of leases over HTTP. The default is 60 s, the minimum 1 s. A lease is
+    /// extended while the function runs.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Worker {
         self.config.lease = lease.max(LEASE_MIN);
@@ -142,8 +158,8 @@ impl Worker {
         self
     }
 
-    /// Sets a file of authorities in PEM, which are trusted besides those of the machine, for
-    /// `amqps://` and `https://`.
+    /// Sets a file of certificate authorities in PEM. Over `amqps://` and `https://` they are
+    /// trusted in addition to those of the machine.
     #[must_use]
     pub fn authorities(mut self, file: impl Into<PathBuf>) -> Worker {
         self.config.authorities = Some(file.into());
@@ -155,7 +171,8 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// Returns an error if the worker cannot start. An unreachable server is tried again.
+    /// Returns an error if the worker cannot start. If the server is unreachable, the worker
+    /// retries and returns no error.
     pub async fn run(self) -> Result<(), Error> {
         let mut signals = Signals::new().map_err(Error::Signals)?;
         let (stop_sender, stop_receiver) = tokio::sync::oneshot::channel();
@@ -169,18 +186,19 @@ impl Worker {
         let second_signal = tokio::spawn(async move {
             let mut signals = first_signal.await;
             let number = signals.next().await;
-            std::process::exit(128 + number);
+            std::process::exit(SIGNAL_EXIT_CODE_BASE + number);
         });
         let stop = async {
-            // An error means that the task has ended, which is a stop too.
+            // An error means that the task of the signals has ended. The worker stops then, too.
             let _ = stop_receiver.await;
         };
-        let ran = self.run_until(stop).await;
+        let result = self.run_until(stop).await;
         second_signal.abort();
-        ran
+        result
     }
 
-    /// Runs until `stop` completes, for a worker within a larger program.
+    /// Runs until `stop` completes, and finishes the messages in flight. For a worker within a
+    /// larger program, which handles signals itself.
     ///
     /// # Errors
     ///
@@ -203,7 +221,7 @@ impl Worker {
         };
         let mut serving = std::pin::pin!(serving);
         tokio::select! {
-            ended = &mut serving => return ended,
+            result = &mut serving => return result,
             () = stop => {}
         }
         stop_sender.send_replace(true);
@@ -211,23 +229,25 @@ impl Worker {
     }
 }
 
-pub(crate) fn address_error(address: &str, why: impl ToString) -> Error {
-    Error::Address { shown: display_address(address), why: why.to_string() }
+/// Makes the error for an address that cannot be used.
+pub(crate) fn address_error(address: &str, reason: impl ToString) -> Error {
+    Error::Address { shown: display_address(address), why: reason.to_string() }
 }
 
 /// Returns an address without user and password.
 pub(crate) fn display_address(address: &str) -> String {
-    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
-    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
+    let (scheme, authority) = address.split_once("://").unwrap_or(("", address));
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
 }
 
 /// Waits until the worker is asked to stop.
 pub(crate) async fn wait_for_stop(stopping: &mut watch::Receiver<bool>) {
-    // A worker that is dropped stops, too.
+    // An error means that the worker was dropped, which stops it, too.
     let _ = stopping.wait_for(|is_stopping| *is_stopping).await;
 }
 
+/// The signals that stop a worker.
 #[cfg(unix)]
 struct Signals {
     terminate: tokio::signal::unix::Signal,
@@ -247,12 +267,13 @@ impl Signals {
     /// Waits for the next signal, and returns its number.
     async fn next(&mut self) -> i32 {
         tokio::select! {
-            _ = self.terminate.recv() => 15,
-            _ = self.interrupt.recv() => 2,
+            _ = self.terminate.recv() => SIGTERM,
+            _ = self.interrupt.recv() => SIGINT,
         }
     }
 }
 
+/// The signal that stops a worker: Ctrl-C.
 #[cfg(not(unix))]
 struct Signals;
 
@@ -264,11 +285,11 @@ impl Signals {
 
     /// Waits for Ctrl-C, and returns the number of SIGINT.
     async fn next(&mut self) -> i32 {
-        // If the process cannot listen for Ctrl-C, it is terminated by it.
+        // If the process cannot listen for Ctrl-C, then Ctrl-C terminates it.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
-        2
+        SIGINT
     }
 }
 
@@ -277,7 +298,7 @@ mod tests {
     use super::display_address;
 
     #[test]
-    fn a_password_is_masked() {
+    fn user_and_password_are_not_displayed() {
         assert_eq!(display_address("amqp://user:pass@broker:5672/%2f"), "amqp://broker:5672/%2f");
         assert_eq!(display_address("http://127.0.0.1:8088"), "http://127.0.0.1:8088");
         assert_eq!(display_address("user:pass@broker"), "broker");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::api::{Answer, Api};
 use support::manager::{Setup, TestManager};
-use support::service::{Act, Called, Service, ok, status};
+use support::service::{Act, Call, Service, ok, status};
 use workflow_manager::actors::manager::Manager;
 use workflow_manager::clock;
 use workflow_manager::engine::{JobId, JobState};
@@ -48,13 +48,13 @@ fn endpoint(settings: &mut Settings) -> &mut EndpointSettings {
 
 /// One job against a service that answers so: how it ended, its result or reason, and how often the
 /// service was called.
-fn one(act: impl Fn(&Called) -> Act + Send + Sync + 'static) -> (JobState, String, usize) {
+fn one(act: impl Fn(&Call) -> Act + Send + Sync + 'static) -> (JobState, String, usize) {
     one_with(|_| {}, act)
 }
 
 fn one_with(
     change: impl FnOnce(&mut Settings),
-    act: impl Fn(&Called) -> Act + Send + Sync + 'static,
+    act: impl Fn(&Call) -> Act + Send + Sync + 'static,
 ) -> (JobState, String, usize) {
     let service = Service::start(act);
     actix_rt::System::new().block_on(async {

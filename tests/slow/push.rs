@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::harness::{Daemon, Setup, when, within};
 use crate::load::{LONG, create_through_crashes};
 use crate::tls::{Authority, serve_with_tls};
-use support::service::{Act, Called, Service, ok, status};
+use support::service::{Act, Call, Service, ok, status};
 
 /// The addresses at which replies are due, with the replies.
 type Replies = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
@@ -27,7 +27,7 @@ fn workflow(service: &Service) -> String {
     )
 }
 
-fn work(called: &Called) -> Vec<u8> {
+fn work(called: &Call) -> Vec<u8> {
     let input: Value = serde_json::from_slice(&called.body).unwrap();
     let number = |key: &str| input[key].as_i64().unwrap_or(-1_000_000);
     let output = match called.path.as_str() {

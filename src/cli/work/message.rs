@@ -1,4 +1,4 @@
-//! A message that is leased to this worker, and the calls that settle it or extend its lease.
+//! A message that is leased to this worker, and the API calls that settle it or extend its lease.
 
 use super::super::client::{ApiResult, Client, ReceivedMessage};
 use super::super::error::ClientError;
@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 use ureq::http::HeaderMap;
 
-/// The environment variables of a program, each with the header whose value it has. The names are
-/// part of the worker protocol.
+/// The environment variables of a program, each with the header that it gets its value from. The
+/// names of the variables are part of the worker protocol.
 const HEADER_VARIABLES: [(&str, &str); 10] = [
     ("WORKFLOW_CORRELATION_ID", "correlation-id"),
     ("WORKFLOW_MESSAGE_ID", "message-id"),
@@ -23,7 +23,7 @@ const HEADER_VARIABLES: [(&str, &str); 10] = [
     ("WORKFLOW_TRACESTATE", "tracestate"),
 ];
 
-/// The timeout of a reply. Its response waits for a commit.
+/// The timeout of a reply. It is long, because the manager responds only after a commit.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The timeout of other calls.
@@ -32,16 +32,18 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A message that is leased to this worker.
 pub(super) struct WorkMessage {
     queue: String,
+    /// The virtual host. Empty for the default one.
     vhost: String,
+    /// The headers of the response that delivered the message.
     headers: HeaderMap,
-    /// The path of the reply, relative to the manager's address.
+    /// The path of the reply, as an absolute path at the manager's address.
     reply_to: String,
     /// The step's input.
     pub(super) body: Vec<u8>,
 }
 
 impl WorkMessage {
-    /// Makes a message from a response.
+    /// Makes a message from the response that delivered it.
     ///
     /// # Errors
     ///
@@ -69,7 +71,7 @@ impl WorkMessage {
         })
     }
 
-    /// Returns the message id.
+    /// Returns the message id, which is the same for each delivery of the message.
     pub(super) fn id(&self) -> String {
         header_text(&self.headers, "message-id").into_owned()
     }
@@ -94,7 +96,8 @@ impl WorkMessage {
         )
     }
 
-    /// Returns the environment variables of the program. Those that are `None` must be removed.
+    /// Returns the environment variables of the program. A variable without a value must be
+    /// removed, so that the program does not inherit it.
     pub(super) fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
         let read_header = |(name, header): &(&'static str, &str)| {
             let value = self.headers.get(*header);
@@ -112,38 +115,42 @@ impl WorkMessage {
     /// Sends a reply: a result, or the error of the attempt.
     pub(super) fn reply(&self, client: &Client, is_error: bool, body: &[u8]) -> ApiResult<String> {
         let kind = if is_error { "error" } else { "result" };
-        self.send(client, "reply", &[("type", kind)], body, REPLY_TIMEOUT)
+        self.call(client, "reply", &[("type", kind)], body, REPLY_TIMEOUT)
     }
 
-    /// Extends the lease.
+    /// Extends the lease to this duration from now.
     pub(super) fn extend(&self, client: &Client, lease: &str) -> ApiResult<String> {
-        self.send(client, "extend", &[("lease", lease)], &[], CALL_TIMEOUT)
+        self.call(client, "extend", &[("lease", lease)], &[], CALL_TIMEOUT)
     }
 
-    /// Requeues the message: another worker gets it after this delay.
+    /// Requeues the message, which is delivered again after this delay at the earliest. An error is
+    /// the reason why that failed.
     pub(super) fn requeue(&self, client: &Client, delay: &str) -> Result<(), String> {
-        let query = [("requeue", "true"), ("delay", delay)];
-        match self.send(client, "nack", &query, &[], CALL_TIMEOUT) {
+        let parameters = [("requeue", "true"), ("delay", delay)];
+        match self.call(client, "nack", &parameters, &[], CALL_TIMEOUT) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err((_, detail))) => Err(detail),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    fn send(
+    /// Calls an action on the message.
+    fn call(
         &self,
         client: &Client,
         action: &str,
-        query: &[(&str, &str)],
+        parameters: &[(&str, &str)],
         body: &[u8],
         timeout: Duration,
     ) -> ApiResult<String> {
-        let query: Vec<(String, String)> =
-            query.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let query: Vec<(String, String)> = parameters
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
         client.post_bytes(&self.call_path(action), &query, body, timeout)
     }
 
-    /// Returns the path of a call, which differs from the path of the reply in its last segment.
+    /// Returns the path of an action, which differs from the path of the reply in its last segment.
     fn call_path(&self, action: &str) -> String {
         let (path, query) = match self.reply_to.split_once('?') {
             Some((path, query)) => (path, format!("?{query}")),
@@ -153,6 +160,7 @@ impl WorkMessage {
     }
 }
 
+/// Returns the value of a header. Empty if it is missing.
 fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Cow<'h, str> {
     headers.get(name).map_or(Cow::Borrowed(""), |value| String::from_utf8_lossy(value.as_bytes()))
 }

@@ -1,5 +1,5 @@
-//! The task of one message: runs the program, extends the lease meanwhile, and retries the reply
-//! until the manager has accepted it.
+//! The task of one message: runs the program, extends the lease meanwhile, and sends the reply
+//! until the manager has answered it.
 
 use super::super::client::Client;
 use super::super::text::Text;
@@ -17,10 +17,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use ureq::http::StatusCode;
 
-/// The grace period between SIGTERM and SIGKILL.
+/// The grace period between SIGTERM and SIGKILL, and between two SIGKILLs.
 const TERMINATION_GRACE: Duration = Duration::from_secs(10);
 
-/// The grace period after the second stop signal.
+/// The grace period between SIGTERM and SIGKILL after the second stop signal.
 const TERMINATION_GRACE_SHORT: Duration = Duration::from_secs(2);
 
 /// How often a lease is extended within its duration.
@@ -29,7 +29,7 @@ const EXTENSIONS_PER_LEASE: u32 = 3;
 /// The maximum delay before a failed extension is retried.
 const EXTEND_RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// The bounds of the backoff between two attempts to reply.
+/// The bounds of the exponential backoff between two tries to send the reply.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
@@ -43,19 +43,21 @@ const SPAWN_FAILURE_DELAY: &str = "10s";
 pub(super) struct WorkContext {
     pub(super) client: Client,
     pub(super) program: Program,
+    /// The duration of each lease.
     pub(super) lease: Duration,
+    /// Whether the log omits messages that were settled.
     pub(super) is_quiet: bool,
 }
 
-/// An event for the dispatcher.
+/// An event for the dispatcher. A `String` is the id of a message.
 pub(super) enum DispatcherEvent {
     /// A stop signal was received.
     Stop,
-    /// The reply to the message with this id has not reached the manager yet.
+    /// A try to send the reply to this message failed. It is retried.
     ReplyUnsent(String),
     /// The program cannot be started.
     SpawnFailed(io::Error),
-    /// The message with this id is no longer in flight.
+    /// The message is no longer in flight.
     TaskEnded(String, TaskOutcome),
 }
 
@@ -65,7 +67,7 @@ pub(super) enum TaskOutcome {
     Unsettled,
     /// The message is settled by a result or an error.
     Settled,
-    /// The message is settled by an output that is not valid, for this reason.
+    /// The message is settled, but its result failed the attempt, for this reason.
     InvalidOutput(String),
 }
 
@@ -73,7 +75,9 @@ pub(super) enum TaskOutcome {
 pub(super) struct MessageTask<'b> {
     pub(super) context: &'b WorkContext,
     pub(super) message: WorkMessage,
+    /// Cloned for the threads of the program.
     pub(super) event_sender: Sender<TaskEvent>,
+    /// The events of the program and of the dispatcher.
     pub(super) events: Receiver<TaskEvent>,
     pub(super) dispatcher: Sender<DispatcherEvent>,
 }
@@ -82,7 +86,7 @@ pub(super) struct MessageTask<'b> {
 enum StopReason {
     /// The attempt is over, for this reason, and the manager does not want a reply.
     AttemptOver(String),
-    /// The output is too large. The reply is an error that says so.
+    /// The output is too large. The program fails with an error that says so.
     OutputTooLarge,
     /// The message is to be requeued.
     Requeued,
@@ -91,7 +95,9 @@ enum StopReason {
 /// The manager's response to a reply.
 #[derive(Deserialize)]
 struct ReplyResponse {
+    /// Whether the reply took effect.
     taken: bool,
+    /// Why it did not.
     reason: Option<Text>,
     /// Why the result failed the attempt, if it did. Managers up to 0.1.0 do not report it.
     failed: Option<Text>,
@@ -109,26 +115,27 @@ struct ReplyOutcome {
 impl MessageTask<'_> {
     /// Processes the message, and returns how that ended.
     pub(super) fn run(mut self) -> TaskOutcome {
-        let start = clock::timer_now();
+        let start_time = clock::timer_now();
         let WorkContext { program, is_quiet, .. } = self.context;
         let input = std::mem::take(&mut self.message.body);
-        let program = match program.start(self.message.environment(), input, &self.event_sender) {
-            Ok(running) => running,
-            Err(error) => {
-                self.requeue(SPAWN_FAILURE_DELAY);
-                // Sending cannot fail: the dispatcher outlives the tasks.
-                let _ = self.dispatcher.send(DispatcherEvent::SpawnFailed(error));
-                return TaskOutcome::Unsettled;
-            }
-        };
-        let stop_reason = self.wait_for_exit(&program);
+        let running_program =
+            match program.start(self.message.environment(), input, &self.event_sender) {
+                Ok(running_program) => running_program,
+                Err(error) => {
+                    self.requeue(SPAWN_FAILURE_DELAY);
+                    // Sending cannot fail: the dispatcher outlives the tasks.
+                    let _ = self.dispatcher.send(DispatcherEvent::SpawnFailed(error));
+                    return TaskOutcome::Unsettled;
+                }
+            };
+        let stop_reason = self.wait_for_exit(&running_program);
         if stop_reason.is_some() {
-            // Kills the processes that the program has started, too.
-            program.kill();
+            // Child processes of the program may have ignored SIGTERM.
+            running_program.kill();
         }
-        let ended = program.wait_for_output();
-        let elapsed = Millis::from_duration(start.elapsed());
-        let result = match (stop_reason, ended) {
+        let ended_program = running_program.wait_for_output();
+        let elapsed = Millis::from_duration(start_time.elapsed());
+        let result = match (stop_reason, ended_program) {
             (Some(StopReason::AttemptOver(reason)), _) => {
                 self.log(&format!("stopped after {elapsed}: {reason}"));
                 return TaskOutcome::Unsettled;
@@ -137,16 +144,18 @@ impl MessageTask<'_> {
                 self.requeue("0s");
                 return TaskOutcome::Unsettled;
             }
-            (Some(StopReason::OutputTooLarge) | None, Ok(ended)) => ended.into_output(),
+            (Some(StopReason::OutputTooLarge) | None, Ok(ended_program)) => {
+                ended_program.into_output()
+            }
             (Some(StopReason::OutputTooLarge) | None, Err(error)) => {
                 Err(format!("the end of the program is not known: {error}"))
             }
         };
-        // An invalid output is sent all the same: the manager keeps its beginning for diagnosis.
+        // An invalid output is sent anyway: the manager keeps its beginning for diagnosis.
         let mut output_error = result.as_ref().ok().and_then(|output| find_output_error(output));
         let (is_settled, note) = match self.reply(&result) {
             Ok(ReplyOutcome { note, failure }) => {
-                // Only the manager knows what else the step requires of a result.
+                // The manager also checks what the step requires of a result.
                 output_error = output_error.or(failure);
                 (true, note)
             }
@@ -167,13 +176,14 @@ impl MessageTask<'_> {
         }
     }
 
-    /// Waits until the program has ended, and extends the lease meanwhile. Returns why the program
-    /// was stopped, if it was.
+    /// Waits until the program has ended. Extends the lease until there is a reason to stop the
+    /// program, and returns that reason, if there was one.
     fn wait_for_exit(&mut self, program: &RunningProgram) -> Option<StopReason> {
         let interval = self.context.lease / EXTENSIONS_PER_LEASE;
         let mut extend_at = clock::timer_now() + interval;
         let mut kill_at: Option<Instant> = None;
         let mut stop_reason = None;
+        // `kill_at` is set exactly if there is a stop reason.
         loop {
             let next_timer = kill_at.unwrap_or(extend_at);
             let timeout = next_timer.saturating_duration_since(clock::timer_now());
@@ -220,8 +230,8 @@ impl MessageTask<'_> {
     ///
     /// # Errors
     ///
-    /// Returns an error with a reason to stop if the attempt is over, and without one if the call
-    /// may be retried.
+    /// Returns an error with the reason to stop the program if the attempt is over, and `None` as
+    /// the error if the call failed and may be retried.
     fn extend(&self) -> Result<(), Option<StopReason>> {
         let lease = humantime::format_duration(self.context.lease).to_string();
         match self.message.extend(&self.context.client, &lease) {
@@ -231,11 +241,13 @@ impl MessageTask<'_> {
         }
     }
 
-    /// Sends the reply, and retries until the manager has received it.
+    /// Sends the reply, and retries with exponential backoff until the manager has received it. If
+    /// the manager refuses a result as too large, an error is sent instead.
     ///
     /// # Errors
     ///
-    /// Returns a note for the log if the reply was refused, or the message was requeued instead.
+    /// Returns a note for the log if the manager refused the reply, or if the message was requeued
+    /// instead.
     fn reply(&self, result: &Result<Vec<u8>, String>) -> Result<ReplyOutcome, String> {
         let error_body =
             |error: &str| json!({ "error": error, "retryable": true }).to_string().into_bytes();
@@ -244,6 +256,7 @@ impl MessageTask<'_> {
             Err(error) => (true, error_body(error)),
         };
         let mut backoff = BACKOFF_MIN;
+        // Why the manager refused the result. Set at most once: the next reply is an error.
         let mut refusal = None;
         loop {
             let error = match self.message.reply(&self.context.client, is_error, &body) {
@@ -273,7 +286,7 @@ impl MessageTask<'_> {
                         self.requeue("0s");
                         return Err(format!(", not sent: {error}"));
                     }
-                    // The reply may be sent to any delivery of the message.
+                    // The path of an earlier delivery still works for a reply.
                     Ok(
                         TaskEvent::Redelivered(_)
                         | TaskEvent::ProgramEnded
@@ -286,6 +299,7 @@ impl MessageTask<'_> {
         }
     }
 
+    /// Requeues the message, and logs whether that succeeded.
     fn requeue(&self, delay: &str) {
         match self.message.requeue(&self.context.client, delay) {
             Ok(()) => self.log("given back"),
@@ -300,24 +314,26 @@ impl MessageTask<'_> {
     }
 }
 
-/// Returns why an output is not valid: it is no JSON object. The manager applies the same rules,
-/// and those of the step.
+/// Returns why an output is not valid, if it is not: it must be a JSON object. The manager applies
+/// the same rules, and those of the step.
 fn find_output_error(output: &[u8]) -> Option<String> {
     let error = Object::parse(output).err()?;
-    let start = String::from_utf8_lossy(&output[..output.len().min(QUOTED_BYTES_MAX)]);
+    let output_start = String::from_utf8_lossy(&output[..output.len().min(QUOTED_BYTES_MAX)]);
     let ellipsis = if output.len() > QUOTED_BYTES_MAX { "…" } else { "" };
     Some(format!(
         "the output is no JSON object: {error}; it begins with {}{ellipsis}",
-        quote_start(&start)
+        quote_start(&output_start)
     ))
 }
 
-/// Quotes the start of an output, without half a character at its end.
+/// Quotes the start of an output. Drops the replacement characters at its end, which a truncated
+/// character has become.
 fn quote_start(text: &str) -> String {
     format!("\"{}\"", escape(text.trim_end_matches('\u{fffd}')))
 }
 
-/// Returns whether the manager may accept later what it refused with this status.
+/// Returns whether the manager may accept later what it refused with this status. This includes a
+/// missing or insufficient token, since its rights may be changed meanwhile.
 fn is_retryable(status: StatusCode) -> bool {
     let retryable = [
         StatusCode::UNAUTHORIZED,
@@ -328,7 +344,7 @@ fn is_retryable(status: StatusCode) -> bool {
     status.is_server_error() || retryable.contains(&status)
 }
 
-/// Parses the response to a reply. An unknown response counts as a success.
+/// Parses the response to a reply. A response that cannot be parsed counts as a success.
 fn parse_reply_outcome(response: &str) -> ReplyOutcome {
     match serde_json::from_str(response) {
         Ok(ReplyResponse { taken: false, reason, .. }) => ReplyOutcome {

@@ -1,5 +1,6 @@
-//! The program that processes messages. Each message has a process with a process group of its own:
-//! signals of the terminal do not reach it, and signals of the worker reach its children, too.
+//! The program that processes messages. Each message is processed by a new process, which leads a
+//! process group: signals of the terminal do not reach the group, and signals of the worker also
+//! reach the children of the process.
 
 use super::super::error::ClientError;
 use super::tail::Tail;
@@ -21,12 +22,15 @@ use std::time::Duration;
 /// (`limits.reply_bytes_max`).
 pub(super) const OUTPUT_BYTES_MAX: usize = 16 << 20;
 
-/// How long to wait for more output after the program has ended, if a child process keeps the pipe
-/// open.
+/// How long to wait for the next chunk of output after the program has ended, in case a child
+/// process keeps the pipe open.
 const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
-/// The maximum length of a line that is forwarded at once, in bytes.
+/// The maximum length of a line of standard error that is forwarded in one piece, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// The size of the buffer for reading an output, in bytes: the default capacity of a pipe.
+const READ_BUFFER_BYTES: usize = 64 << 10;
 
 /// An event for the task of a message.
 pub(super) enum TaskEvent {
@@ -34,9 +38,9 @@ pub(super) enum TaskEvent {
     ProgramEnded,
     /// The output is larger than allowed.
     OutputTooLarge,
-    /// The message was delivered to this worker again. The reply is sent to this path.
+    /// The message was delivered to this worker again, with this path for its reply.
     Redelivered(String),
-    /// The message is to be requeued.
+    /// The dispatcher wants the program to be stopped, and the message to be requeued.
     Requeue,
 }
 
@@ -51,7 +55,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no executable file.
+    /// Returns an error if the command is empty, or the program is no executable file.
     pub(super) fn find(command: &[OsString]) -> Result<Program, ClientError> {
         let (name, arguments) = command
             .split_first()
@@ -82,12 +86,13 @@ impl Program {
         escape(&self.name.to_string_lossy()).into_owned()
     }
 
-    /// Starts the program with environment variables and an input. Its events are sent to `events`.
+    /// Starts the program with an input. Environment variables whose value is `None` are removed.
+    /// `event_sender` receives the events of the program.
     pub(super) fn start(
         &self,
         variables: Vec<(&'static str, Option<OsString>)>,
         input: Vec<u8>,
-        events: &Sender<TaskEvent>,
+        event_sender: &Sender<TaskEvent>,
     ) -> io::Result<RunningProgram> {
         let mut command = Command::new(&self.name);
         command.args(&self.arguments).process_group(0);
@@ -101,7 +106,7 @@ impl Program {
         }
         let mut child = command.spawn()?;
         let pid = Pid::from_child(&child);
-        match start_threads(&mut child, pid, input, events) {
+        match start_threads(&mut child, pid, input, event_sender) {
             Ok((chunks, tail)) => Ok(RunningProgram { child, pid, chunks, tail }),
             Err(error) => {
                 // Without the threads, the program would run unattended.
@@ -113,7 +118,7 @@ impl Program {
     }
 }
 
-/// The chunks of standard output, and the tail of standard error.
+/// The channels for the chunks of standard output, and for the tail of standard error.
 type ProgramOutputs = (Receiver<Vec<u8>>, Receiver<Tail>);
 
 /// Starts the threads that write a program's input, read its outputs, and wait for its end.
@@ -121,46 +126,49 @@ fn start_threads(
     child: &mut Child,
     pid: Pid,
     input: Vec<u8>,
-    events: &Sender<TaskEvent>,
+    event_sender: &Sender<TaskEvent>,
 ) -> io::Result<ProgramOutputs> {
-    let (output, chunks) = channel();
+    let (chunk_sender, chunks) = channel();
     let (tail_sender, tail) = channel();
     if let Some(mut stdin) = child.stdin.take() {
-        // A program need not read its input.
+        // Writing fails if the program does not read all of its input, which it need not do.
         spawn_thread(move || drop(stdin.write_all(&input)))?;
     }
     if let Some(stdout) = child.stdout.take() {
-        let events = events.clone();
-        spawn_thread(move || forward_output(stdout, &output, &events))?;
+        let event_sender = event_sender.clone();
+        spawn_thread(move || forward_output(stdout, &chunk_sender, &event_sender))?;
     }
     if let Some(stderr) = child.stderr.take() {
         spawn_thread(move || drop(tail_sender.send(forward_stderr(stderr))))?;
     }
-    let events = events.clone();
+    let event_sender = event_sender.clone();
     spawn_thread(move || {
         wait_for_exit(pid);
-        // Sending fails only if the worker stops.
-        drop(events.send(TaskEvent::ProgramEnded));
+        // Sending fails only if the task of the message has panicked.
+        drop(event_sender.send(TaskEvent::ProgramEnded));
     })?;
     Ok((chunks, tail))
 }
 
-fn spawn_thread(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().spawn(work).map(drop)
+fn spawn_thread(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().spawn(run).map(drop)
 }
 
 /// A running program.
 pub(super) struct RunningProgram {
     child: Child,
+    /// The id of the process, and of its process group.
     pid: Pid,
+    /// The chunks of standard output.
     chunks: Receiver<Vec<u8>>,
+    /// The tail of standard error, sent when standard error is closed.
     tail: Receiver<Tail>,
 }
 
 /// A program that has ended.
 pub(super) struct EndedProgram {
     status: ExitStatus,
-    /// The output. `None` if it was too large.
+    /// Standard output. `None` if it was larger than `OUTPUT_BYTES_MAX`.
     output: Option<Vec<u8>>,
     /// The last lines of standard error.
     tail: String,
@@ -184,7 +192,9 @@ impl RunningProgram {
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// Waits for the remaining output and the exit status.
+    /// Waits for the remaining output and the exit status, and reaps the process. To be called
+    /// after
+    /// `TaskEvent::ProgramEnded`.
     pub(super) fn wait_for_output(mut self) -> io::Result<EndedProgram> {
         let mut output = Some(Vec::new());
         loop {
@@ -202,7 +212,7 @@ impl RunningProgram {
 }
 
 impl EndedProgram {
-    /// Returns the output, or why the program failed.
+    /// Returns the output, which is empty if it is only whitespace, or why the program failed.
     pub(super) fn into_output(self) -> Result<Vec<u8>, String> {
         let Some(output) = self.output else {
             return Err(format!(
@@ -223,42 +233,47 @@ impl EndedProgram {
     }
 }
 
-/// Waits until a process has exited, and does not reap it.
+/// Waits until a process has exited, without reaping it.
 fn wait_for_exit(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
 }
 
-/// Sends the output in chunks. Stops once it is larger than `OUTPUT_BYTES_MAX`.
-fn forward_output(mut source: impl Read, chunks: &Sender<Vec<u8>>, events: &Sender<TaskEvent>) {
-    let mut buffer = vec![0; LINE_BYTES_MAX];
-    let mut total = 0;
+/// Sends standard output in chunks, until it is closed or larger than `OUTPUT_BYTES_MAX`.
+fn forward_output(
+    mut source: impl Read,
+    chunk_sender: &Sender<Vec<u8>>,
+    event_sender: &Sender<TaskEvent>,
+) {
+    let mut buffer = vec![0; READ_BUFFER_BYTES];
+    let mut total_bytes = 0;
     while let Some(chunk) = read_chunk(&mut source, &mut buffer) {
-        total += chunk.len();
-        if chunks.send(chunk.to_vec()).is_err() {
+        total_bytes += chunk.len();
+        if chunk_sender.send(chunk.to_vec()).is_err() {
             return;
         }
-        if total > OUTPUT_BYTES_MAX {
-            // To return closes the pipe, so the program cannot write more.
-            drop(events.send(TaskEvent::OutputTooLarge));
+        if total_bytes > OUTPUT_BYTES_MAX {
+            // Returning closes the pipe, so the program cannot write more.
+            drop(event_sender.send(TaskEvent::OutputTooLarge));
             return;
         }
     }
 }
 
-/// Forwards standard error in complete lines, and returns its tail.
+/// Forwards a program's standard error to that of the worker, until it is closed. Writes complete
+/// lines, so that the lines of several programs do not mix. Returns the tail.
 fn forward_stderr(mut source: impl Read) -> Tail {
     let (mut tail, mut line) = (Tail::default(), Vec::new());
-    let mut buffer = vec![0; LINE_BYTES_MAX];
-    // Writing fails if standard error is closed; then nobody would read the lines.
+    let mut buffer = vec![0; READ_BUFFER_BYTES];
+    // Writing fails if the standard error of the worker is closed, so nobody reads it.
     let write = |bytes: &[u8]| drop(stderr().write_all(bytes));
     while let Some(chunk) = read_chunk(&mut source, &mut buffer) {
         tail.add(chunk);
         line.extend_from_slice(chunk);
         let lines_end = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |index| index + 1);
-        let forwarded = if line.len() > LINE_BYTES_MAX { line.len() } else { lines_end };
-        write(&line[..forwarded]);
-        line.drain(..forwarded);
+        let write_end = if line.len() > LINE_BYTES_MAX { line.len() } else { lines_end };
+        write(&line[..write_end]);
+        line.drain(..write_end);
     }
     if !line.is_empty() {
         line.push(b'\n');
@@ -280,7 +295,7 @@ pub(crate) fn read_chunk<'b>(source: &mut impl Read, buffer: &'b mut [u8]) -> Op
 }
 
 /// Returns whether an error of starting a program is transient: a resource is exhausted, or the
-/// file is being written.
+/// program's file is open for writing.
 pub(super) fn is_transient(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let transient = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::TXTBSY];

@@ -1,20 +1,21 @@
-//! The tail of a program's standard error, for the reason of a failed attempt.
+//! The tail of a program's standard error. It becomes part of the reason why an attempt failed.
 
 use engine::text::escape_lines;
 
-/// The maximum size of the tail, in bytes.
+/// The maximum size of the tail before it is escaped, in bytes.
 const TAIL_BYTES_MAX: usize = 2048;
 
 /// The maximum number of rendered lines.
 const LINES_MAX: usize = 20;
 
-/// The maximum size of the rendered text, in bytes. Escaping makes a text longer.
+/// The maximum size of the rendered text, in bytes. Escaping may make a text longer.
 const RENDERED_BYTES_MAX: usize = 3072;
 
 /// The last bytes of a stream.
 #[derive(Default)]
 pub(super) struct Tail {
     bytes: Vec<u8>,
+    /// Whether older bytes were dropped.
     is_truncated: bool,
 }
 
@@ -34,8 +35,8 @@ impl Tail {
         let text = String::from_utf8_lossy(&self.bytes);
         let lines: Vec<&str> = text.trim_end().lines().collect();
         // If bytes were dropped, the first line may be incomplete.
-        let first_line = usize::from(self.is_truncated && lines.len() > 1);
-        let first_line = first_line.max(lines.len().saturating_sub(LINES_MAX));
+        let incomplete_lines = usize::from(self.is_truncated && lines.len() > 1);
+        let first_line = incomplete_lines.max(lines.len().saturating_sub(LINES_MAX));
         let rendered = escape_lines(&lines[first_line..].join("\n"));
         let mut start = rendered.len().saturating_sub(RENDERED_BYTES_MAX);
         while !rendered.is_char_boundary(start) {
@@ -62,8 +63,8 @@ mod tests {
         assert_eq!(render_tail(""), "");
         assert_eq!(render_tail("a\r\nb\n\n"), "a\nb");
         let lines: Vec<String> = (0..100).map(|line| format!("line {line}")).collect();
-        let last = render_tail(&lines.join("\n"));
-        assert!(last.starts_with("line 80\n") && last.ends_with("line 99"), "{last}");
+        let tail = render_tail(&lines.join("\n"));
+        assert!(tail.starts_with("line 80\n") && tail.ends_with("line 99"), "{tail}");
         assert_eq!(render_tail("\u{1b}[31mred"), "\\u{1b}[31mred");
     }
 
@@ -71,7 +72,7 @@ mod tests {
     fn the_rendered_text_is_bounded() {
         assert_eq!(render_tail(&"x".repeat(10_000)).len(), TAIL_BYTES_MAX);
         assert!(render_tail(&"\u{1}".repeat(10_000)).len() <= RENDERED_BYTES_MAX);
-        let wide = render_tail(&"ö\u{1b}".repeat(10_000));
-        assert!(wide.len() <= RENDERED_BYTES_MAX && wide.ends_with("\\u{1b}"), "{wide}");
+        let escaped_tail = render_tail(&"ö\u{1b}".repeat(10_000));
+        assert!(escaped_tail.len() <= RENDERED_BYTES_MAX && escaped_tail.ends_with("\\u{1b}"));
     }
 }

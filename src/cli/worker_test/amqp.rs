@@ -35,33 +35,37 @@ use proxy::Proxy;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The maximum length of the queue's name, in bytes: `message_id` is `<UUID>:<queue>:<attempt>`,
-/// and AMQP allows 255 bytes.
+/// The maximum length of the queue's name, in bytes. AMQP allows 255 bytes for `message_id`, which
+/// is `<UUID>:<queue>:<attempt>`: a UUID has 36 bytes, and two colons and a digit are 3.
 const QUEUE_BYTES_MAX: usize = 255 - 36 - 3;
 
 /// The delivery mode of persistent messages.
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
-/// The maximum number of unacknowledged replies.
+/// The maximum number of replies that the broker delivers before the first is acknowledged.
 const PREFETCH: u16 = 100;
 
 /// The heartbeat of the connection to the broker.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// How long the broker may take to notice that the worker's connections were closed.
+/// How long `clear` waits until the broker has noticed that the worker's connections were closed.
 const CLEAR_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The interval at which the consumers are counted until then.
+/// The interval at which `clear` counts the consumers meanwhile.
 const CLEAR_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A stub manager that uses one queue of a broker.
 pub(super) struct AmqpStub {
     address: BrokerAddress,
     connection: Rc<Connection>,
+    /// Publishes messages with publisher confirms, and consumes replies.
     channel: Channel,
     queues: Rc<QueueDeclarer>,
+    /// The queue from which the worker under test consumes.
     queue: String,
+    /// The queue for the worker's replies, exclusive to `connection`.
     reply_queue: String,
+    /// The proxy through which the worker connects to the broker.
     proxy: Proxy,
     log: MessageLog,
     /// Whether the stub manager has declared the queue, and so may delete it.
@@ -70,11 +74,12 @@ pub(super) struct AmqpStub {
 
 impl AmqpStub {
     /// Connects, declares the queue if it is missing, and starts the proxy for the worker. What the
-    /// worker does is added to `log`. Must be called on an arbiter.
+    /// worker does is added to `log`. Must be called on an Actix arbiter, which runs the tasks.
     ///
     /// # Errors
     ///
-    /// Returns an error if the worker cannot be tested with this broker and queue.
+    /// Returns an error if the worker cannot be tested with this broker and queue: the connection
+    /// uses TLS, or the queue has messages or consumers.
     pub(super) async fn open(
         server: &str,
         queue: &str,
@@ -95,8 +100,8 @@ impl AmqpStub {
                  this machine",
             );
         }
-        let result = address.open("worker-test").await;
-        let connection = Rc::new(result.map_err(ClientError::Refused)?);
+        let connection = address.open("worker-test").await.map_err(ClientError::Refused)?;
+        let connection = Rc::new(connection);
         let queues = QueueDeclarer::new(connection.clone());
         let has_declared_queue = match queue_status(&address, queues.check(queue).await) {
             QueueStatus::Missing => true,
@@ -119,16 +124,15 @@ impl AmqpStub {
             .map_err(|error| ClientError::Refused(address.explain(&error)))?;
         let watched_queues =
             WatchedQueues { queue: queue.to_owned(), reply_queue: reply_queue.clone() };
-        let proxy = Proxy::open(address.host_and_port(), watched_queues, log.clone()).await;
-        let proxy = proxy
+        let proxy = Proxy::open(address.host_and_port(), watched_queues, log.clone())
+            .await
             .map_err(|error| ClientError::Refused(format!("cannot listen on loopback: {error}")))?;
-        let queue = queue.to_owned();
         let stub = AmqpStub {
             address,
             connection,
             channel,
             queues,
-            queue,
+            queue: queue.to_owned(),
             reply_queue,
             proxy,
             log,
@@ -178,11 +182,12 @@ impl AmqpStub {
         self.proxy.interventions().prevent_requeue(message.correlation_id());
     }
 
-    /// Removes the messages that wait in the queue or are in flight.
+    /// Removes the messages that wait in the queue or are in flight. Closes the
+    /// worker's connections, and lets new ones wait meanwhile.
     pub(super) async fn clear(&self) -> Result<(), ClientError> {
         self.proxy.pause();
         let deadline = clock::timer_now() + CLEAR_TIMEOUT;
-        // The broker requeues messages in flight once their consumers are gone.
+        // The broker requeues messages in flight once it has removed their consumers.
         while self.has_consumers().await && clock::timer_now() < deadline {
             tokio::time::sleep(CLEAR_POLL_INTERVAL).await;
         }
@@ -217,7 +222,7 @@ impl AmqpStub {
         }
     }
 
-    /// Deletes the queue if the stub manager has declared it. Returns whether it did.
+    /// Deletes the queue if the stub manager has declared it. Returns whether it has.
     pub(super) async fn delete(&self) -> Result<bool, ClientError> {
         if self.has_declared_queue {
             let delete =
@@ -231,7 +236,7 @@ impl AmqpStub {
     /// broker deletes the reply queue, which is exclusive to the connection.
     pub(super) async fn close(self) {
         self.proxy.pause();
-        // Deleting fails if the connection is lost; then the queue stays.
+        // Deleting fails if the connection is lost. Then the queue stays on the broker.
         let _ = self.delete().await;
         close_connection(&self.connection).await;
     }
@@ -302,16 +307,16 @@ fn log_reply(delivery: Delivery, log: &MessageLog) {
 
 /// Returns the properties of a message, as the manager sets them.
 fn properties(message: &TestMessage, reply_queue: &str) -> BasicProperties {
-    let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+    let to_value = |text: &str| AMQPValue::LongString(LongString::from(text));
     let mut headers = FieldTable::default();
-    headers.insert("workflow".into(), text(WORKFLOW));
-    headers.insert("job".into(), text(&message.job.to_string()));
+    headers.insert("workflow".into(), to_value(WORKFLOW));
+    headers.insert("job".into(), to_value(&message.job.to_string()));
     headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(message.attempt)));
-    headers.insert("traceparent".into(), text(&message.traceparent()));
+    headers.insert("traceparent".into(), to_value(&message.traceparent()));
     if message.has_extra_headers {
         let mut inner = FieldTable::default();
-        inner.insert("what".into(), text("nobody knows"));
-        let list = vec![AMQPValue::Boolean(true), AMQPValue::Void, text("\u{e4}")];
+        inner.insert("what".into(), to_value("nobody knows"));
+        let list = vec![AMQPValue::Boolean(true), AMQPValue::Void, to_value("\u{e4}")];
         for (name, value) in [
             ("x-worker-test-table", AMQPValue::FieldTable(inner)),
             ("x-worker-test-list", AMQPValue::FieldArray(FieldArray::from(list))),

@@ -1,4 +1,5 @@
-//! The cases of the test in their order, each with the rule of the protocol that it checks.
+//! The cases of the test in the order in which they run, each with the rule of the worker protocol
+//! that it checks.
 
 use super::super::arguments::TestedBus;
 use super::report::{CaseInfo, RequirementLevel};
@@ -18,7 +19,7 @@ macro_rules! ordered_enum {
 }
 
 ordered_enum! {
-    /// A case of the test: one rule of the protocol.
+    /// A case of the test: one rule of the protocol. [`Case::info`] describes each.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum Case {
         Answers,
@@ -45,11 +46,14 @@ ordered_enum! {
     }
 }
 
+// Imported, so that the tables below stay readable.
 use Case::{
     Answers, Array, Attempt, AttemptOver, Confirms, ContentType, CutAfterReply, CutBeforeReply,
     Deep, Empty, Headers, HundredMessages, Large, Lease, NoReplyTo, NotJson, Order, Persistent,
     RedeclaresQueue, RoundTrip, StopsOnSigterm,
 };
+
+// A rule quotes docs/worker-protocol.md; "…" joins two quotations. A test compares them.
 
 const ANSWER_RULE: &str = "For each message: do the work, publish a JSON object to the queue \
                       named in reply_to, with the same correlation_id, then ack";
@@ -195,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_bus_has_its_cases_of_which_the_first_is_the_answer() {
+    fn each_bus_begins_with_an_answer_and_ends_with_sigterm() {
         for bus in [TestedBus::Amqp, TestedBus::Http] {
             let cases = Case::for_bus(bus);
             assert_eq!((cases[0], cases.last()), (Answers, Some(&StopsOnSigterm)));
@@ -210,9 +214,10 @@ mod tests {
     /// Returns a text without its Markdown.
     fn strip_markdown(text: &str) -> String {
         let parts: Vec<&str> = text.split("](").collect();
-        let after_url = |part: &&str| part.split_once(')').map_or("", |(_, rest)| rest).to_owned();
+        let skip_url =
+            |part: &&str| part.split_once(')').map_or("", |(_, after_url)| after_url).to_owned();
         let without_urls =
-            parts[0].to_owned() + &parts[1..].iter().map(after_url).collect::<String>();
+            parts[0].to_owned() + &parts[1..].iter().map(skip_url).collect::<String>();
         let plain: String = without_urls.chars().filter(|c| !"`*|[".contains(*c)).collect();
         plain.split_whitespace().collect::<Vec<_>>().join(" ")
     }

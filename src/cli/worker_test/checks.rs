@@ -6,8 +6,8 @@ use super::event_log::{
 use serde_json::Value;
 use std::time::Duration;
 
-/// The maximum number of deliveries of a message within a second. With more it is in a requeue
-/// loop.
+/// The maximum number of deliveries of a message within a second. With more, the message is in a
+/// requeue loop.
 const DELIVERIES_PER_SECOND_MAX: usize = 3;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ pub(super) enum MessageOutcome {
     Refused,
     /// It was acknowledged, and needs no reply.
     Acked,
-    /// It is requeued again and again, with this number of deliveries within a second.
+    /// It is in a requeue loop, with this number of deliveries within a second.
     RequeueLoop(usize),
 }
 
@@ -30,13 +30,14 @@ pub(super) fn find_outcome(events: &[LoggedEvent], is_one_way: bool) -> Option<M
     if let Some(count) = find_requeue_loop(events) {
         return Some(MessageOutcome::RequeueLoop(count));
     }
-    let has =
+    let has_event =
         |matches: fn(&ObservedEvent) -> bool| events.iter().any(|logged| matches(&logged.event));
-    let is_acked = has(|event| matches!(event, ObservedEvent::Acked | ObservedEvent::AutoAcked));
+    let is_acked =
+        has_event(|event| matches!(event, ObservedEvent::Acked | ObservedEvent::AutoAcked));
     if let Some(reply) = find_reply(events).filter(|_| is_acked) {
         return Some(MessageOutcome::Answered(reply.clone()));
     }
-    if has(|event| matches!(event, ObservedEvent::Nacked { requeue: false })) {
+    if has_event(|event| matches!(event, ObservedEvent::Nacked { requeue: false })) {
         return Some(MessageOutcome::Refused);
     }
     (is_acked && is_one_way).then_some(MessageOutcome::Acked)
@@ -57,35 +58,41 @@ pub(super) fn find_requeue_loop(events: &[LoggedEvent]) -> Option<usize> {
     (count > DELIVERIES_PER_SECOND_MAX).then_some(count)
 }
 
-/// Describes what a message lacks that has no outcome.
+/// Describes what is missing from the events of a message that has no outcome. `timeout` is the
+/// formatted duration of the wait.
 pub(super) fn describe_missing(events: &[LoggedEvent], timeout: &str) -> String {
     let count = |matches: fn(&ObservedEvent) -> bool| {
         events.iter().filter(|logged| matches(&logged.event)).count()
     };
-    let delivered = count(|event| matches!(event, ObservedEvent::Delivered));
-    let requeued = count(|event| matches!(event, ObservedEvent::Nacked { requeue: true }));
-    let acked = count(|event| matches!(event, ObservedEvent::Acked | ObservedEvent::AutoAcked));
-    if delivered == 0 {
+    let delivery_count = count(|event| matches!(event, ObservedEvent::Delivered));
+    let requeue_count = count(|event| matches!(event, ObservedEvent::Nacked { requeue: true }));
+    let ack_count = count(|event| matches!(event, ObservedEvent::Acked | ObservedEvent::AutoAcked));
+    if delivery_count == 0 {
         return format!("it did not take the message within {timeout}");
     }
-    let times = if delivered == 1 {
+    let redeliveries = if delivery_count == 1 {
         String::new()
     } else {
-        format!("; it was delivered {delivered} times")
+        format!("; it was delivered {delivery_count} times")
     };
     if find_reply(events).is_some() {
-        return format!("it replied, and did not acknowledge within {timeout}{times}");
+        return format!("it replied, and did not acknowledge within {timeout}{redeliveries}");
     }
-    if acked > 0 {
-        return format!("it acknowledged, and did not reply within {timeout}{times}: it is lost");
+    if ack_count > 0 {
+        return format!(
+            "it acknowledged, and did not reply within {timeout}{redeliveries}: it is lost"
+        );
     }
-    if requeued > 0 {
-        return format!("it put the message back {requeued} times, and did not reply{times}");
+    if requeue_count > 0 {
+        return format!(
+            "it put the message back {requeue_count} times, and did not reply{redeliveries}"
+        );
     }
-    format!("it took the message, and did not reply within {timeout}{times}")
+    format!("it took the message, and did not reply within {timeout}{redeliveries}")
 }
 
-/// Returns what is wrong with a result, if anything is.
+/// Returns what is wrong with a reply, if anything is. It must be a result whose body is a JSON
+/// object, `null` or empty.
 pub(super) fn check_result(reply: &Reply) -> Option<String> {
     if reply.kind == ReplyKind::Error {
         return Some(format!("it answered with an error: {}", reply.render()));
@@ -100,7 +107,8 @@ pub(super) fn check_result(reply: &Reply) -> Option<String> {
     }
 }
 
-/// Returns the value of a result. An empty body counts as an empty object.
+/// Returns the value of a result. An empty body and `null` count as an empty object. A body that is
+/// not JSON counts as `Value::Null`.
 pub(super) fn result_value(reply: &Reply) -> Value {
     match serde_json::from_slice(&reply.body) {
         Ok(Value::Null) | Err(_) if reply.body.is_empty() || &*reply.body == b"null" => {
@@ -114,13 +122,15 @@ pub(super) fn result_value(reply: &Reply) -> Value {
 /// Returns how the results of one message differ, if they do.
 pub(super) fn check_same_results(events: &[LoggedEvent]) -> Option<String> {
     let mut replies = settling_replies(events);
-    let first = replies.next()?;
-    let other = replies
-        .find(|reply| reply.kind != first.kind || result_value(reply) != result_value(first))?;
-    Some(format!("it answered first {}, then {}", first.render(), other.render()))
+    let first_reply = replies.next()?;
+    let other_reply = replies.find(|reply| {
+        reply.kind != first_reply.kind || result_value(reply) != result_value(first_reply)
+    })?;
+    Some(format!("it answered first {}, then {}", first_reply.render(), other_reply.render()))
 }
 
-/// Returns how a message was acknowledged before its reply was sent, if it was.
+/// Returns what is wrong if a message was acknowledged before its reply was sent. `None` if it was
+/// not.
 pub(super) fn check_ack_after_reply(events: &[LoggedEvent]) -> Option<&'static str> {
     for logged in events {
         match logged.event {
@@ -142,7 +152,8 @@ pub(super) fn check_ack_after_reply(events: &[LoggedEvent]) -> Option<&'static s
     None
 }
 
-/// Returns whether the broker had confirmed the reply before the message was acknowledged.
+/// Returns whether the broker confirmed the reply before the message was acknowledged. False if
+/// either did not happen.
 pub(super) fn is_confirmed_before_ack(events: &[LoggedEvent]) -> bool {
     let position = |matches: fn(&ObservedEvent) -> bool| {
         events.iter().position(|logged| matches(&logged.event))

@@ -1,5 +1,7 @@
-//! The log of what a worker did, and of what was done to it.
+//! The log of what a worker did, and of what was done to it. The stub manager adds events, and the
+//! harness waits for them.
 
+use super::super::text::Text;
 use base::clock;
 use bytes::Bytes;
 use engine::text::truncate;
@@ -9,18 +11,18 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::super::text::Text;
-
-/// The maximum number of logged events. Later events of a worker that never stops are dropped.
+/// The maximum number of logged events. Later ones are dropped, so that a worker in an endless loop
+/// cannot exhaust the memory.
 const EVENTS_MAX: usize = 200_000;
 
-/// The maximum size of all logged replies, in bytes.
+/// The maximum total size of the bodies of all logged replies, in bytes.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
 /// The maximum length of a printed body, in bytes.
 const PRINTED_BYTES_MAX: usize = 240;
 
-/// The interval at which a probe is repeated without an event: the process may have ended.
+/// The interval at which a probe is repeated even without an event, since it may also check whether
+/// the process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The type of a reply.
@@ -69,13 +71,13 @@ impl Reply {
 /// The properties of a reply over AMQP.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Properties {
-    /// The value of the header `attempt`.
+    /// The value of the header `attempt`. `None` if it is missing or no number.
     pub(super) attempt: Option<i64>,
     pub(super) is_persistent: bool,
     pub(super) content_type: Option<Text>,
 }
 
-/// Renders a body for people, truncated.
+/// Renders a body for people, truncated to `PRINTED_BYTES_MAX`.
 pub(super) fn render_body(body: &[u8]) -> Text {
     if body.is_empty() {
         return Text::new("(empty)");
@@ -98,17 +100,17 @@ pub(super) enum ObservedEvent {
     Acked,
     /// The message was acknowledged by its delivery (auto-ack).
     AutoAcked,
-    /// The message was rejected.
+    /// The worker rejected the message.
     Nacked { requeue: bool },
-    /// The worker extended its lease.
+    /// The worker asked to extend its lease. The stub manager may have refused that.
     LeaseExtended,
-    /// The lease of the worker expired.
+    /// The lease of the worker expired. Over HTTP only.
     LeaseExpired,
     /// The connection was cut at this message.
     ConnectionCut,
     /// A reply or call that belongs to no message, with a description.
     Unexpected(Text),
-    /// The worker polls or consumes the queue.
+    /// The worker polled the queue, or began to consume from it.
     Connected,
 }
 
@@ -129,14 +131,15 @@ pub(super) struct EventLog(Rc<SharedLog>);
 #[derive(Default)]
 struct SharedLog {
     events: RefCell<Vec<LoggedEvent>>,
-    /// The size of all logged replies, in bytes.
+    /// The total size of the bodies of all logged replies, in bytes.
     body_bytes: Cell<usize>,
     /// Notified after each event.
     changed: Notify,
 }
 
 impl EventLog {
-    /// Logs an event. The body of a reply is dropped once the logged replies are too large.
+    /// Logs an event. Once the logged replies are too large, a placeholder replaces the body of a
+    /// reply.
     pub(super) fn add(&self, message_number: Option<usize>, mut event: ObservedEvent) {
         if let ObservedEvent::Replied(reply) = &mut event {
             let bytes = self.0.body_bytes.get().saturating_add(reply.body.len());
@@ -166,7 +169,8 @@ impl EventLog {
         })
     }
 
-    /// Waits until `probe` returns a value. Returns `None` after the timeout.
+    /// Waits until `probe` returns a value. Returns `None` after the timeout. The probe runs after
+    /// each event, and at least every `POLL_INTERVAL`.
     pub(super) async fn wait_until<T>(
         &self,
         timeout: Duration,
@@ -182,12 +186,13 @@ impl EventLog {
             if now >= deadline {
                 return None;
             }
-            // A timeout is no error: the loop probes again.
+            // After an event and after the interval alike, the loop probes again.
             let _ = tokio::time::timeout_at(deadline.min(now + POLL_INTERVAL), changed).await;
         }
     }
 
-    /// Waits until `probe` returns a value for the events of one message.
+    /// Waits until `probe` returns a value for the events of one message. Returns `None` after the
+    /// timeout.
     pub(super) async fn wait_until_message<T>(
         &self,
         number: usize,

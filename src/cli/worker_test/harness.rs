@@ -1,4 +1,5 @@
-//! The test harness: sends the messages of each case, and determines its outcome.
+//! The test harness: runs each case against the worker. A case sends messages through the stub
+//! manager, waits for events in the log, and turns them into its outcome.
 
 use super::super::arguments::TestedBus;
 use super::super::error::ClientError;
@@ -23,13 +24,13 @@ const BATCH_SIZE: usize = 100;
 /// How long to wait for a second reply to the same message.
 const DUPLICATE_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a message may take to arrive at a worker that waits for it.
-const DELIVERY_DELAY: Duration = Duration::from_millis(100);
+/// How long to wait, after a delivery was logged, until the worker has surely read the message.
+const DELIVERY_GRACE: Duration = Duration::from_millis(100);
 
 /// The interval at which the queue is polled until it exists again.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The factor of the timeout for a worker that must reconnect.
+/// Multiplies the timeout where the worker must reconnect, or a person must start it first.
 const RECONNECT_FACTOR: u32 = 2;
 
 /// A worker under test, with its stub manager and the log of what it did.
@@ -40,16 +41,18 @@ pub(super) struct WorkerHarness {
     /// The worker's process, unless a person starts the worker.
     pub(super) process: Option<WorkerProcess>,
     pub(super) messages: MessageFactory,
-    /// The expected result of a valid message, if one was given.
+    /// The expected result of a valid message (`--expect`). With `None` any valid result passes.
     pub(super) expected: Option<Value>,
-    /// How long an answer may take.
+    /// How long the worker may take for each thing that a case waits for, such as a reply.
     pub(super) timeout: Duration,
-    /// The numbers of the messages that the worker is able to process.
+    /// The numbers of the messages that `send_valid` has sent. The passive cases read the events of
+    /// these.
     pub(super) valid_messages: Vec<usize>,
 }
 
 impl WorkerHarness {
-    /// Runs all cases, and stops early if the worker no longer answers.
+    /// Runs all cases. Stops early if the worker fails the first one, or no longer answers after a
+    /// failed one.
     pub(super) async fn run(&mut self, report: &mut Reporter<'_>) -> Result<(), ClientError> {
         for case in Case::for_bus(self.bus) {
             let info = case.info(self.bus);
@@ -59,7 +62,7 @@ impl WorkerHarness {
                 continue;
             }
             if case == Case::Answers {
-                report.bail_out("the worker does not do the message that it can do (--message)")?;
+                report.bail_out("the worker does not process its valid message (--message)")?;
                 return Ok(());
             }
             if let Some(problem) = self.recover_worker().await? {
@@ -143,6 +146,7 @@ impl WorkerHarness {
         timeout: Duration,
     ) -> Result<MessageOutcome, String> {
         let (log, process) = (self.log.clone(), &mut self.process);
+        // Set when the process has ended, which also ends the wait.
         let mut exit = None;
         let outcome = log
             .wait_until(timeout, || {
@@ -164,7 +168,8 @@ impl WorkerHarness {
         }
     }
 
-    /// Checks whether the worker processes a valid message. Returns what is wrong, if anything is.
+    /// Sends a valid message, and waits until the worker has processed it. Returns what is wrong,
+    /// if anything is.
     async fn check_working(&mut self, timeout: Duration) -> Result<Option<String>, ClientError> {
         let number = self.send_valid().await?.number;
         Ok(match self.wait_for_outcome(number, false, timeout).await {
@@ -198,14 +203,15 @@ impl WorkerHarness {
         self.check_working(self.timeout * RECONNECT_FACTOR).await
     }
 
+    /// Waits until a worker appears, and checks that it answers a valid message.
     async fn check_answers(&mut self) -> Result<CaseOutcome, ClientError> {
         let start = clock::timer_now();
-        // A worker that a person starts has more time.
+        // A person needs time to start the worker.
         let (log, has_process) = (self.log.clone(), self.process.is_some());
         let timeout = if has_process { self.timeout } else { self.timeout * RECONNECT_FACTOR };
-        let find_event = || log.with_events(|events| !events.is_empty()).then_some(());
+        let find_any_event = || log.with_events(|events| !events.is_empty()).then_some(());
         if log
-            .wait_until(timeout, || find_event().or_else(|| self.poll_exit().map(drop)))
+            .wait_until(timeout, || find_any_event().or_else(|| self.poll_exit().map(drop)))
             .await
             .is_none()
         {
@@ -242,6 +248,7 @@ impl WorkerHarness {
         self.stub.cut(&message, timing);
         self.stub.send(&message).await?;
         let log = self.log.clone();
+        // `Some(false)` ends the wait: a message in a requeue loop gets no reply to cut at.
         let find_cut = |events: &[LoggedEvent]| {
             let is_cut =
                 events.iter().any(|logged| matches!(logged.event, ObservedEvent::ConnectionCut));
@@ -255,7 +262,7 @@ impl WorkerHarness {
         }
         let start = clock::timer_now();
         let timeout = self.timeout * RECONNECT_FACTOR;
-        let find_return = |events: &[LoggedEvent]| {
+        let find_reconnection = |events: &[LoggedEvent]| {
             let is_cut =
                 |logged: &LoggedEvent| matches!(logged.event, ObservedEvent::ConnectionCut);
             let cut_index = events.iter().rposition(is_cut)?;
@@ -270,7 +277,7 @@ impl WorkerHarness {
             };
             events[cut_index + 1..].iter().any(is_sign_of_life).then_some(())
         };
-        if log.wait_until(timeout, || log.with_events(find_return)).await.is_none() {
+        if log.wait_until(timeout, || log.with_events(find_reconnection)).await.is_none() {
             let exit =
                 self.poll_exit().map_or(String::new(), |exit| format!("; its process: {exit}"));
             let timeout = format_duration(timeout);
@@ -337,14 +344,15 @@ impl WorkerHarness {
                 |number: &&usize| checks::find_outcome(&log.events_of(**number), false).is_some();
             numbers.iter().filter(has_outcome).count()
         };
-        let mut finished = 0;
-        while finished < BATCH_SIZE {
-            let find_more = || Some(count_finished()).filter(|count| *count > finished);
+        let mut finished_count = 0;
+        while finished_count < BATCH_SIZE {
+            // The timeout is for the next answer, not for all of them.
+            let find_more = || Some(count_finished()).filter(|count| *count > finished_count);
             match log.wait_until(self.timeout, find_more).await {
-                Some(count) => finished = count,
+                Some(count) => finished_count = count,
                 None => {
                     return Ok(CaseOutcome::failed(format!(
-                        "{finished} of {BATCH_SIZE} were done, and no other within {}",
+                        "{finished_count} of {BATCH_SIZE} were done, and no other within {}",
                         format_duration(self.timeout)
                     )));
                 }
@@ -366,7 +374,8 @@ impl WorkerHarness {
         ))
     }
 
-    /// Checks that a worker which returns its input changes nothing in it.
+    /// Checks that a worker which returns its input changes nothing in it. Skipped if the worker
+    /// does not return its input.
     async fn check_round_trip(&mut self) -> Result<CaseOutcome, ClientError> {
         if self.expected.is_some() {
             return Ok(CaseOutcome::skipped("with --expect it is known what the worker gives"));
@@ -382,12 +391,12 @@ impl WorkerHarness {
         if !text.contains(&marker) {
             return Ok(CaseOutcome::skipped("the worker does not give its input back"));
         }
-        let lost: Vec<&str> =
+        let missing_values: Vec<&str> =
             ROUND_TRIP_VALUES.into_iter().filter(|value| !text.contains(value)).collect();
-        if !lost.is_empty() {
-            let lost = lost.join(", ");
+        if !missing_values.is_empty() {
             return Ok(CaseOutcome::failed(format!(
-                "{lost} did not come back: {}",
+                "{} did not come back: {}",
+                missing_values.join(", "),
                 reply.render()
             )));
         }
@@ -400,7 +409,8 @@ impl WorkerHarness {
         })
     }
 
-    /// Cancels an attempt, and checks that the worker stops without a reply.
+    /// Cancels an attempt, and checks that the worker stops without a reply. Skipped if the worker
+    /// never asks for an extension, by which it would learn that the attempt is over.
     async fn check_attempt_over(&mut self) -> Result<CaseOutcome, ClientError> {
         let message = self.messages.valid();
         let number = message.number;
@@ -460,12 +470,12 @@ impl WorkerHarness {
         }
         let number = self.send_valid().await?.number;
         let log = self.log.clone();
-        let delivered = log.wait_until_message(number, self.timeout, find_delivery).await;
-        let Some(process) = self.process.as_mut().filter(|_| delivered.is_some()) else {
+        let delivery = log.wait_until_message(number, self.timeout, find_delivery).await;
+        let Some(process) = self.process.as_mut().filter(|_| delivery.is_some()) else {
             return Ok(CaseOutcome::failed("it did not take the message"));
         };
-        // The message is logged before it reaches the worker.
-        tokio::time::sleep(DELIVERY_DELAY).await;
+        // The delivery is logged before the message reaches the worker.
+        tokio::time::sleep(DELIVERY_GRACE).await;
         process.terminate();
         let Some(exit) = process.wait_for_exit(self.timeout).await else {
             return Ok(CaseOutcome::failed(format!(
@@ -478,11 +488,10 @@ impl WorkerHarness {
             let is_requeue = |logged: &LoggedEvent| {
                 matches!(logged.event, ObservedEvent::Nacked { requeue: true })
             };
-            let requeued =
-                events.iter().any(is_requeue).then_some("it put back what it had not begun");
-            checks::find_outcome(events, false)
-                .map(|_| "it answered what it had in hand")
-                .or(requeued)
+            if checks::find_outcome(events, false).is_some() {
+                return Some("it answered what it had in hand");
+            }
+            events.iter().any(is_requeue).then_some("it put back what it had not begun")
         };
         let end = log.wait_until_message(number, DUPLICATE_WAIT, describe_end).await;
         Ok(match (end, is_success) {
@@ -507,7 +516,7 @@ fn format_duration(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }
 
-/// Returns `Some` once the message was delivered. It is a probe of the log.
+/// A probe for `EventLog::wait_until_message`: returns `Some` once the message was delivered.
 fn find_delivery(events: &[LoggedEvent]) -> Option<()> {
     let is_delivery = |logged: &LoggedEvent| matches!(logged.event, ObservedEvent::Delivered);
     events.iter().any(is_delivery).then_some(())

@@ -1,5 +1,5 @@
 //! A stub manager over HTTP: serves the queue API for one queue. The server forwards requests to a
-//! lease queue, which is a task of its own.
+//! lease queue, which runs as a separate task.
 
 mod lease_queue;
 mod server;
@@ -30,7 +30,7 @@ impl HttpStub {
         Ok(HttpStub { address, commands, queue_task })
     }
 
-    /// Returns the address of the server.
+    /// Returns the base URL of the server.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)
     }

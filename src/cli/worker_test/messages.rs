@@ -8,16 +8,19 @@ use serde_json::Value;
 /// The name of the workflow in all messages.
 pub(super) const WORKFLOW: &str = "worker-test";
 
-/// The nesting depth of the deep message.
+/// The nesting depth of the deep message, counting its outer object.
 const NESTING_DEPTH: usize = 100;
 
-/// The size of the large message, in bytes.
+/// The size of the field that is added to the large message, in bytes.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// The values of the round-trip message, besides its marker. The worker must return each unchanged.
+/// The values of the round-trip message, besides its marker. The worker must return each unchanged:
+/// an integer above 2^53, a decimal with a trailing zero, and an escaped null character. A program
+/// that parses numbers as floating point, or unescapes strings, changes them.
 pub(super) const ROUND_TRIP_VALUES: [&str; 3] = ["9007199254740993", "0.10", "\\u0000"];
 
-/// The keys of the round-trip message, in order. The first one has the marker.
+/// The keys of the round-trip message, in order. It is not alphabetical, so that sorting is
+/// noticed. The value of the first key is the marker.
 pub(super) const ROUND_TRIP_KEYS: [&str; 4] =
     ["\"z-mark\"", "\"y-long\"", "\"b-decimal\"", "\"a-null\""];
 
@@ -26,10 +29,12 @@ pub(super) const ROUND_TRIP_KEYS: [&str; 4] =
 pub(super) struct TestMessage {
     /// The number of the message in the test, from 0.
     pub(super) number: usize,
+    /// The id of an invented job, unique to the message.
     pub(super) job: JobId,
     pub(super) queue: String,
     pub(super) attempt: u32,
     pub(super) body: Vec<u8>,
+    /// Whether it names a queue for the reply. AMQP only.
     pub(super) has_reply_to: bool,
     /// Whether it has headers that the protocol does not define.
     pub(super) has_extra_headers: bool,
@@ -43,8 +48,9 @@ impl TestMessage {
 
     /// Returns a W3C trace context that is derived from the job's id.
     pub(super) fn traceparent(&self) -> String {
-        let id = self.job.to_string().replace('-', "");
-        format!("00-{id}-{}-01", &id[..16])
+        let trace_id = self.job.to_string().replace('-', "");
+        let parent_id = &trace_id[..16];
+        format!("00-{trace_id}-{parent_id}-01")
     }
 
     /// Returns the message id: the correlation id with the attempt.
@@ -53,16 +59,18 @@ impl TestMessage {
     }
 }
 
-/// Returns the attempt of a message. It varies, so that a worker must return it to be right.
+/// Returns the attempt of a message: 1, 2 or 3. It varies, so that a worker cannot pass by always
+/// replying with the same number.
 pub(super) fn attempt_of(number: usize) -> u32 {
     [1, 2, 3][number % 3]
 }
 
-/// Makes messages from one that the worker is able to process.
+/// Makes messages, most of them from the body of one that the worker is able to process.
 pub(super) struct MessageFactory {
     queue: String,
+    /// The text of a JSON object (`--message`), without surrounding whitespace.
     valid_body: String,
-    /// How many messages were made.
+    /// How many messages were made: the number of the next one.
     count: usize,
 }
 
@@ -71,7 +79,7 @@ impl MessageFactory {
     ///
     /// # Errors
     ///
-    /// Returns an error if the body is no JSON object.
+    /// Returns an error if the body is not a JSON object.
     pub(super) fn new(queue: &str, valid_body: &str) -> Result<MessageFactory, ClientError> {
         parse_object("--message", valid_body)?;
         Ok(MessageFactory {
@@ -114,12 +122,13 @@ impl MessageFactory {
         self.with_extra_field(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)))
     }
 
-    /// Makes a message that is larger than `LARGE_BYTES`.
+    /// Makes a message that is slightly larger than `LARGE_BYTES`.
     pub(super) fn large(&mut self) -> TestMessage {
         self.with_extra_field(&format!("\"{}\"", "x".repeat(LARGE_BYTES)))
     }
 
-    /// Makes the round-trip message. Returns it with its marker.
+    /// Makes the round-trip message. Returns it with its marker, a unique text by which a returned
+    /// input is recognized.
     pub(super) fn round_trip(&mut self) -> (TestMessage, String) {
         let marker = clock::new_id().to_string();
         let values = [

@@ -1,4 +1,4 @@
-//! The cases that send no message: they check what the other cases have logged.
+//! The passive cases: they send no message, but check what the other cases have logged.
 
 use super::checks;
 use super::event_log::{LoggedEvent, ObservedEvent, Reply, find_reply};
@@ -25,17 +25,19 @@ impl WorkerHarness {
     /// Checks that no message was acknowledged before its reply was confirmed.
     pub(super) fn check_confirms(&self) -> CaseOutcome {
         let answered = self.answered_messages();
-        let confirmed =
+        let confirmed_count =
             answered.iter().filter(|events| checks::is_confirmed_before_ack(events)).count();
-        let summary = format!("{confirmed} of {} acks came after the confirm", answered.len());
-        if confirmed == answered.len() {
+        let summary =
+            format!("{confirmed_count} of {} acks came after the confirm", answered.len());
+        if confirmed_count == answered.len() {
             CaseOutcome::passed(summary)
         } else {
             CaseOutcome::failed(summary)
         }
     }
 
-    /// Applies a check to each reply. `property` describes replies that pass it.
+    /// Applies a check to the reply of each answered message. The check returns what is wrong, if
+    /// anything is. `property` completes "N replies …" in the outcome of a case that passes.
     fn check_each_reply(
         &self,
         property: &str,
@@ -85,9 +87,9 @@ impl WorkerHarness {
         })
     }
 
-    /// Checks that no lease expired.
+    /// Checks that no lease expired. Skipped if the worker extended none, either.
     pub(super) fn check_lease(&self) -> CaseOutcome {
-        let (extended, expired) = self.log.with_events(|events| {
+        let (extension_count, expiry_count) = self.log.with_events(|events| {
             let count = |matches: fn(&ObservedEvent) -> bool| {
                 events.iter().filter(|logged| matches(&logged.event)).count()
             };
@@ -96,10 +98,10 @@ impl WorkerHarness {
                 count(|event| matches!(event, ObservedEvent::LeaseExpired)),
             )
         });
-        match (extended, expired) {
+        match (extension_count, expiry_count) {
             (0, 0) => CaseOutcome::skipped("no work took as long as its lease"),
-            (_, 0) => CaseOutcome::passed(format!("it extended {extended} times, in time")),
-            _ => CaseOutcome::failed(format!("{expired} leases ended while it worked")),
+            (_, 0) => CaseOutcome::passed(format!("it extended {extension_count} times, in time")),
+            _ => CaseOutcome::failed(format!("{expiry_count} leases ended while it worked")),
         }
     }
 }

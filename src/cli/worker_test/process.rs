@@ -1,5 +1,5 @@
-//! The process of the worker under test. It has a process group of its own, so that signals reach
-//! its children, too. Its output is forwarded to standard error, line by line and escaped.
+//! The process of the worker under test. It leads a process group, so that signals also reach its
+//! children. Its output is forwarded to standard error, line by line and escaped.
 
 use super::super::error::ClientError;
 use crate::work::read_chunk;
@@ -20,16 +20,16 @@ const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 /// The interval at which the process is polled until it has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The maximum length of a printed line, in bytes. A longer one is split.
+/// The maximum length of a printed line, in bytes. A longer line is split.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// The process of a worker. It is killed on drop.
+/// The process of a worker. It is killed on drop, with its process group.
 pub(super) struct WorkerProcess {
     command: Vec<OsString>,
     /// The environment variables to set, or to remove if the value is `None`.
     variables: Vec<(&'static str, Option<String>)>,
     child: Child,
-    /// The exit status, once the process was reaped.
+    /// The exit status. `None` until the process was reaped.
     exit_status: Option<ExitStatus>,
 }
 
@@ -51,7 +51,7 @@ impl WorkerProcess {
         Ok(())
     }
 
-    /// Returns how the process ended, if it has.
+    /// Returns how the process ended, if it has. Does not wait for it.
     pub(super) fn poll_exit(&mut self) -> Option<String> {
         if self.exit_status.is_none() {
             self.exit_status = self.child.try_wait().ok().flatten();
@@ -68,7 +68,7 @@ impl WorkerProcess {
         self.exit_status.is_some_and(|status| status.success())
     }
 
-    /// Sends SIGTERM to the process, as a service manager does.
+    /// Sends SIGTERM to the process alone, without its children.
     pub(super) fn terminate(&self) {
         if self.exit_status.is_none() {
             // Signalling fails only if the process has ended. Its id is not reused before it is
@@ -89,8 +89,8 @@ impl WorkerProcess {
         }
     }
 
-    /// Sends SIGTERM to the process group, and waits until the process has ended, at most for the
-    /// grace period.
+    /// Sends SIGTERM to the process group, and waits until the process has ended, but no longer
+    /// than the grace period. Dropping the process then kills what is left.
     pub(super) async fn stop(&mut self) {
         if self.poll_exit().is_none() {
             // Signalling fails only if the process has ended.
@@ -120,10 +120,10 @@ fn spawn(
     command: &[OsString],
     variables: &[(&'static str, Option<String>)],
 ) -> Result<Child, ClientError> {
-    let Some((name, arguments)) = command.split_first() else {
+    let Some((program, arguments)) = command.split_first() else {
         return Err(ClientError::Usage("name a program after --".to_owned()));
     };
-    let mut process = Command::new(name);
+    let mut process = Command::new(program);
     process.args(arguments).process_group(0).stdin(Stdio::null());
     service::clear_systemd_env(&mut process);
     process.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -134,8 +134,8 @@ fn spawn(
         };
     }
     let to_usage_error = |error: io::Error| {
-        let escaped_name = escape(&name.to_string_lossy()).into_owned();
-        ClientError::Usage(format!("cannot run {escaped_name}: {error}"))
+        let escaped_program = escape(&program.to_string_lossy()).into_owned();
+        ClientError::Usage(format!("cannot run {escaped_program}: {error}"))
     };
     let mut child = process.spawn().map_err(to_usage_error)?;
     let outputs = [
@@ -148,7 +148,8 @@ fn spawn(
     Ok(child)
 }
 
-/// Forwards the output of a process, line by line. A line that is too long is split.
+/// Prints the output of a process line by line, until the output ends. A line that is longer than
+/// `LINE_BYTES_MAX` is split.
 fn forward_output(mut output: Box<dyn Read + Send>) {
     let (mut line, mut buffer) = (Vec::new(), [0; LINE_BYTES_MAX]);
     let print_line = |line: &[u8]| {

@@ -1,5 +1,5 @@
-//! Prints the outcomes of the cases: each at once, in the Test Anything Protocol (TAP), or all as
-//! one JSON object at the end.
+//! Prints the outcomes of the cases: either each as soon as it is known, in the Test Anything
+//! Protocol (TAP), or all at the end, as one JSON object.
 
 use super::super::screen::print_json;
 use super::super::text::Text;
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 pub(super) enum RequirementLevel {
     /// A worker that violates the rule loses steps, or keeps a broker busy.
     Must,
-    /// A recommendation.
+    /// A recommendation: a violation is printed as advice, and does not fail the worker.
     Should,
 }
 
@@ -52,13 +52,15 @@ pub(super) struct CaseInfo {
 pub(super) struct Reporter<'o> {
     out: &'o mut dyn Write,
     is_json: bool,
+    /// The outcomes so far, as they are in the JSON summary.
     cases: Vec<Value>,
+    /// How many cases passed.
     passed: usize,
     /// How many rules of level `Must` were violated.
     failed: usize,
     /// How many rules of level `Should` were violated.
     advised: usize,
-    /// Why no further case can be checked.
+    /// Why no further case can be checked, if that is so.
     bail_reason: Option<Text>,
 }
 
@@ -77,7 +79,7 @@ impl<'o> Reporter<'o> {
         Ok(Reporter { out, is_json, cases, passed: 0, failed: 0, advised: 0, bail_reason: None })
     }
 
-    /// Counts the outcome of a case, and prints it as TAP.
+    /// Counts the outcome of a case, and prints it as TAP unless the report is JSON.
     pub(super) fn report_case(&mut self, info: &CaseInfo, outcome: &CaseOutcome) -> io::Result<()> {
         let (status, observation) = match (outcome, info.level) {
             (CaseOutcome::Passed(observation), _) => ("passed", observation),
@@ -125,7 +127,8 @@ impl<'o> Reporter<'o> {
         Ok(())
     }
 
-    /// Prints the summary. Returns whether the worker keeps the protocol.
+    /// Prints the summary. Returns whether the worker keeps the protocol: no rule of level `Must`
+    /// was violated, and no case was left out by `bail_out`.
     pub(super) fn finish(self) -> io::Result<bool> {
         let Reporter { out, passed, failed, advised, .. } = self;
         let bail_reason = self.bail_reason.as_ref().map(Text::raw);
@@ -150,22 +153,22 @@ mod tests {
     fn render(is_json: bool) -> (String, bool) {
         let mut out = Vec::new();
         let mut report = Reporter::start(&mut out, is_json, 4).unwrap();
-        let case = |level| CaseInfo { name: "a case", level, rule: "a sentence" };
-        let bad = || CaseOutcome::failed("\u{1b}[31mred\nnot ok 7");
+        let case_info = |level| CaseInfo { name: "a case", level, rule: "a sentence" };
+        let failed = || CaseOutcome::failed("\u{1b}[31mred\nnot ok 7");
         for (level, outcome) in [
             (RequirementLevel::Must, CaseOutcome::passed("well")),
-            (RequirementLevel::Must, bad()),
-            (RequirementLevel::Should, bad()),
+            (RequirementLevel::Must, failed()),
+            (RequirementLevel::Should, failed()),
             (RequirementLevel::Should, CaseOutcome::skipped("why")),
         ] {
-            report.report_case(&case(level), &outcome).unwrap();
+            report.report_case(&case_info(level), &outcome).unwrap();
         }
         let is_compliant = report.finish().unwrap();
         (String::from_utf8(out).unwrap(), is_compliant)
     }
 
     #[test]
-    fn texts_of_a_worker_cannot_add_lines() {
+    fn line_breaks_in_observations_are_escaped() {
         let (text, is_compliant) = render(false);
         let lines: Vec<&str> = text.lines().collect();
         assert!(!is_compliant);
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_one_object() {
+    fn json_is_one_object_on_one_line() {
         let (text, _) = render(true);
         let summary: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(

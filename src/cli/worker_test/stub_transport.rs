@@ -6,7 +6,7 @@ use super::cut::CutTiming;
 use super::http::HttpStub;
 use super::messages::TestMessage;
 
-/// The transport by which the worker receives its messages.
+/// The stub manager of one transport. Messages are delivered to the worker by it.
 pub(super) enum StubTransport {
     Http(HttpStub),
     Amqp(Box<AmqpStub>),
@@ -24,7 +24,7 @@ impl StubTransport {
         }
     }
 
-    /// Cuts the worker's connection once, at this message.
+    /// Makes the stub manager cut the worker's connection once, at this message.
     pub(super) fn cut(&self, message: &TestMessage, timing: CutTiming) {
         match self {
             StubTransport::Http(http) => http.cut(message.number, timing),
@@ -32,8 +32,8 @@ impl StubTransport {
         }
     }
 
-    /// Ends the attempt of this message. Over HTTP the worker learns it when it extends its lease.
-    /// Over AMQP a requeue becomes a rejection.
+    /// Ends the attempt of this message. Over HTTP the worker learns of it when it extends its
+    /// lease. Over AMQP a requeue becomes a rejection.
     pub(super) fn end_attempt(&self, message: &TestMessage) {
         match self {
             StubTransport::Http(http) => http.end_attempt(message.number),
@@ -41,8 +41,8 @@ impl StubTransport {
         }
     }
 
-    /// Ends the attempt as soon as the message is delivered. This has no effect over AMQP, where a
-    /// worker cannot learn it.
+    /// Makes the attempt end as soon as the message is delivered. This has no effect over AMQP,
+    /// where a worker cannot learn of it.
     pub(super) fn cancel_when_delivered(&self, message: &TestMessage) {
         match self {
             StubTransport::Http(http) => http.cancel_when_leased(message.number),
@@ -61,7 +61,8 @@ impl StubTransport {
         }
     }
 
-    /// Deletes the queue if the stub manager has declared one. Returns whether it did.
+    /// Deletes the queue if the stub manager has declared it. Returns whether it has. Always false
+    /// over HTTP, where no queue is declared.
     pub(super) async fn delete_queue(&self) -> Result<bool, ClientError> {
         match self {
             StubTransport::Http(_) => Ok(false),

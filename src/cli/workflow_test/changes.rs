@@ -48,33 +48,34 @@ pub struct Change {
     pub text: String,
 }
 
-/// Maps the steps of an old graph to the matching steps of a new one.
+/// Maps the steps of an old graph to the matching steps of a new one. A step matches at most one
+/// other.
 pub(super) struct StepMapping {
     new_by_old: HashMap<StepIndex, StepIndex>,
 }
 
 impl StepMapping {
-    /// Matches steps by name. A removed step counts as renamed if a new step is of the same kind,
-    /// and has the same queue or the same place in the graph.
+    /// Matches steps by name. An old step without a match counts as renamed if a new step without a
+    /// match is of the same kind, and has the same queue, or the same dependencies and dependents.
     pub(super) fn from_graphs(old: &Graph, new: &Graph) -> StepMapping {
         let mut new_by_old: HashMap<StepIndex, StepIndex> = old
             .indices()
             .filter_map(|index| Some((index, new.find_index(&old.step(index).name)?)))
             .collect();
-        let removed: Vec<StepIndex> =
+        let unmatched: Vec<StepIndex> =
             old.indices().filter(|index| !new_by_old.contains_key(index)).collect();
-        for old_index in removed {
+        for old_index in unmatched {
             let is_renamed = |new_index: &StepIndex| {
                 let is_matched = new_by_old.values().any(|matched| matched == new_index);
                 let (old_step, new_step) = (old.step(old_index), new.step(*new_index));
-                let has_same_place = dependency_names(old, old_step)
+                let has_same_neighbors = dependency_names(old, old_step)
                     == dependency_names(new, new_step)
                     && dependent_names(old, old_index) == dependent_names(new, *new_index);
                 !is_matched
                     && old.find_index(&new_step.name).is_none()
                     && old_step.task.is_some() == new_step.task.is_some()
                     && old_step.external == new_step.external
-                    && (old_step.queue == new_step.queue || has_same_place)
+                    && (old_step.queue == new_step.queue || has_same_neighbors)
             };
             if let Some(new_index) = new.indices().find(is_renamed) {
                 new_by_old.insert(old_index, new_index);
@@ -113,7 +114,7 @@ pub fn diff_definitions(old: &Definition, new: &Definition) -> Vec<Change> {
     compare_key("deadline", old.deadline, new.deadline);
     compare_key("retention", old.retention, new.retention);
     for (index, graph) in old.graphs.iter().enumerate() {
-        // The first graph is the workflow itself, the others are its tasks.
+        // The first graph is the workflow itself, and the others are its tasks.
         let task = (index > 0).then(|| graph.name.clone());
         let new_graph = match index {
             0 => Some(new.graph()),
@@ -138,7 +139,8 @@ pub fn diff_definitions(old: &Definition, new: &Definition) -> Vec<Change> {
     changes
 }
 
-/// Compares two graphs, and adds the differences to `changes`.
+/// Compares two graphs, and adds the differences to `changes`. `task` is the name of the graph if
+/// it is a task.
 fn diff_graphs(
     task: Option<&str>,
     (old_definition, old): (&Definition, &Graph),
@@ -245,7 +247,7 @@ fn diff_steps(
     }
 }
 
-/// Returns the names of the dependencies of a step. The start of the graph is `__start__`.
+/// Returns the names of the dependencies of a step. The start of the graph is called `__start__`.
 pub(super) fn dependency_names(graph: &Graph, step: &Step) -> Vec<Arc<str>> {
     step.depends
         .iter()

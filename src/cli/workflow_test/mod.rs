@@ -1,6 +1,6 @@
-//! Tests that users write for their workflows (`workflow-manager test FILE`, docs/testing.md). The
-//! engine is the real one. Time is virtual, workers are scripted, and there is no broker and no
-//! journal, so a deadline of three days passes in milliseconds.
+//! Runs the tests that users write for their workflows (`workflow-manager test FILE`,
+//! docs/testing.md). The engine is the real one. Time is virtual, workers are scripted, and there
+//! is no broker and no journal, so a deadline of three days passes in milliseconds.
 //!
 //! - `script`: the format of test files
 //! - `simulator`: jobs, scripted workers, and a clock that jumps from one event to the next
@@ -26,6 +26,9 @@ use simulator::Simulator;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Virtual times that differ by less are equal: they are printed in whole milliseconds.
+const TIME_RESOLUTION: Duration = Duration::from_millis(1);
 
 /// Why a test file cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -53,11 +56,12 @@ pub enum WorkflowTestError {
 pub struct TestOutcome {
     /// The test's name.
     pub name: String,
-    /// Whether the outcome of the job was as expected.
+    /// Whether the outcome of the job was as expected: there are no differences.
     pub passed: bool,
     /// The differences, one sentence each.
     pub differences: Vec<String>,
-    /// The virtual time from the creation of the job to the last event, in milliseconds.
+    /// The virtual time from the creation of the job to the last change of it or of a child job, or
+    /// to `until` if the test sets it. In milliseconds.
     pub took_ms: u64,
     /// What happened, one line for each event, to explain a failure.
     pub story: Vec<String>,
@@ -74,20 +78,21 @@ pub fn run_tests(path: &Path) -> Result<Vec<TestOutcome>, WorkflowTestError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let workflows: Vec<_> = file.workflows.iter().map(|name| directory.join(name)).collect();
     let loaded = load::load_files(&workflows)?;
-    let name = path.display().to_string();
+    let file_name = path.display().to_string();
     if file.tests.is_empty() {
-        return Err(WorkflowTestError::NoTests(name));
+        return Err(WorkflowTestError::NoTests(file_name));
     }
-    file.tests.iter().map(|test| run_test(&name, &loaded.definitions, test)).collect()
+    file.tests.iter().map(|test| run_test(&file_name, &loaded.definitions, test)).collect()
 }
 
+/// Runs one test. `file_name` is for errors.
 fn run_test(
-    file: &str,
+    file_name: &str,
     definitions: &[Arc<Definition>],
     test: &TestCase,
 ) -> Result<TestOutcome, WorkflowTestError> {
     let to_error = |problem: String| WorkflowTestError::Test {
-        file: file.to_owned(),
+        file: file_name.to_owned(),
         test: test.name.clone(),
         problem,
     };
@@ -96,9 +101,9 @@ fn run_test(
     let message = Message::parse(test.message.to_string().as_bytes())
         .map_err(|error| to_error(format!("message: {error}")))?;
     let mut simulator = Simulator::new(test);
-    let id = simulator.create(&definition, message);
-    simulator.run(id).map_err(to_error)?;
-    let differences = check_expectations(&simulator, id, &test.expect);
+    let job_id = simulator.create(&definition, message);
+    simulator.run(job_id).map_err(to_error)?;
+    let differences = check_expectations(&simulator, job_id, &test.expect);
     let Millis(took_ms) = Millis::from_duration(simulator.elapsed());
     Ok(TestOutcome {
         name: test.name.clone(),
@@ -109,7 +114,7 @@ fn run_test(
     })
 }
 
-/// Finds the definition of a full name. The name may be omitted if there is only one definition.
+/// Finds the definition with a full name. The name may be `None` if there is only one definition.
 fn find_definition(
     definitions: &[Arc<Definition>],
     name: Option<&str>,
@@ -129,7 +134,8 @@ fn find_definition(
     }
 }
 
-/// Checks that the state and the steps that a test names exist.
+/// Checks that the state of the job and the steps that a test names exist. Expected states and
+/// statuses of steps are not checked.
 fn check_names(definition: &Definition, test: &TestCase) -> Result<(), String> {
     let all_steps: Vec<&str> =
         definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| &*step.name).collect();
@@ -147,7 +153,7 @@ fn check_names(definition: &Definition, test: &TestCase) -> Result<(), String> {
         ));
     }
     let Expectation { states, statuses, attempts, inputs, .. } = &test.expect;
-    // Each name, with the steps that it may be.
+    // Each name, with the steps that it may refer to: workers and inputs also exist in tasks.
     let names_of_any_graph =
         test.workers.keys().chain(inputs.keys()).map(|name| (name, &all_steps));
     let names_of_workflow = states
@@ -166,9 +172,9 @@ fn check_names(definition: &Definition, test: &TestCase) -> Result<(), String> {
 }
 
 /// Compares the outcome of a job with the expectation. Returns the differences, one sentence each.
-fn check_expectations(simulator: &Simulator, id: JobId, expect: &Expectation) -> Vec<String> {
+fn check_expectations(simulator: &Simulator, job_id: JobId, expect: &Expectation) -> Vec<String> {
     let mut differences = Vec::new();
-    let Some(job) = simulator.job(id) else { return vec!["the job is gone".to_owned()] };
+    let Some(job) = simulator.job(job_id) else { return vec!["the job is gone".to_owned()] };
     let mut compare = |subject: String, expected: Value, actual: Value| {
         if expected != actual {
             differences.push(format!("{subject}: expected {expected}, came to {actual}"));
@@ -209,12 +215,12 @@ fn check_expectations(simulator: &Simulator, id: JobId, expect: &Expectation) ->
             compare("reason (a part of it)".to_owned(), reason.clone().into(), actual.into());
         }
     }
-    if let Some(took) = &expect.took
-        && simulator.elapsed().abs_diff(took.0) >= Duration::from_millis(1)
+    if let Some(expected_time) = &expect.took
+        && simulator.elapsed().abs_diff(expected_time.0) >= TIME_RESOLUTION
     {
         compare(
             "virtual time".to_owned(),
-            took.to_string().into(),
+            expected_time.to_string().into(),
             Millis::from_duration(simulator.elapsed()).to_string().into(),
         );
     }

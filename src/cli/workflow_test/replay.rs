@@ -10,7 +10,7 @@ use engine::{
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The limits of a replay. There are none: what was accepted once is accepted again.
+/// The limits of a replay: none, so that everything that was accepted once is accepted again.
 const LIMITS: Limits = Limits {
     step_message_bytes_max: usize::MAX,
     reply_bytes_max: usize::MAX,
@@ -19,44 +19,50 @@ const LIMITS: Limits = Limits {
     window_bytes: u64::MAX,
 };
 
-/// Returns what would differ for `job`, whose record is given, if it had begun under `new`. The
-/// list is empty if nothing would differ, and for a child job.
+/// Returns what would differ for `job`, whose record is given, if it had been created with
+/// `new_definition`. The list is empty if nothing would differ, and for a child job.
 ///
 /// Timeouts are not compared: it is unknown whether a worker would have been faster.
-pub fn differences_under(job: &Job, record: &[Recorded], new: &Arc<Definition>) -> Vec<Change> {
+pub fn differences_under(
+    job: &Job,
+    record: &[Recorded],
+    new_definition: &Arc<Definition>,
+) -> Vec<Change> {
     if job.origin().parent.is_some() {
-        // A child job runs a task, which `new` may not have.
+        // A child job runs a task, which the new definition may not have.
         return Vec::new();
     }
     // The record is replayed under both definitions, so what a replay omits is no difference.
-    let before = Replay::run(job, record, job.definition());
-    let after = Replay::run(job, record, new);
-    compare(job, &before, &after)
+    let old_job = Replay::run(job, record, job.definition());
+    let new_job = Replay::run(job, record, new_definition);
+    compare(job, &old_job, &new_job)
 }
 
 /// A replay of a record by a new job.
 struct Replay<'r> {
+    /// The new job.
     job: Job,
-    /// From the recorded definition to the definition of `job`.
+    /// Maps the steps of the recorded job to those of the new one.
     mapping: StepMapping,
-    /// The time of the record that is replayed.
+    /// The time at which the replayed entries were recorded.
     now: Timestamp,
-    /// Inputs of steps that are not ready for them yet.
+    /// Inputs for steps of the new job that are not ready for them yet.
     pending: VecDeque<(StepIndex, RecordedInput<'r>)>,
 }
 
 /// A recorded input of a step.
 enum RecordedInput<'r> {
     Reply(Reply),
-    /// The child job of an item ended: with this result, or with `None` if it failed.
+    /// The child job of the item with this index ended: with this result, or with `None` if it
+    /// failed.
     ChildEnded(u32, Option<Message>),
-    /// The output of a fan-out. It is the result of a step that is no fan-out in the new
-    /// definition.
+    /// The output of a completed fan-out. It becomes the result of the step if the step is no
+    /// fan-out in the new definition.
     Gathered(&'r Message),
 }
 
 impl<'r> Replay<'r> {
-    /// Replays a record under a definition, and returns the job.
+    /// Replays the record of a job under a definition, and returns the new job.
     fn run(recorded: &'r Job, record: &'r [Recorded], definition: &Arc<Definition>) -> Job {
         let origin = Origin { definition: definition.clone(), ..recorded.origin().clone() };
         let now = origin.created;
@@ -74,6 +80,7 @@ impl<'r> Replay<'r> {
         replay.job
     }
 
+    /// Derives inputs from an entry of the recorded job.
     fn replay_entry(&mut self, recorded: &'r Job, entry: &'r Entry) {
         match entry {
             Entry::Job(entry) => self.replay_job_entry(recorded, entry),
@@ -109,7 +116,7 @@ impl<'r> Replay<'r> {
     }
 
     fn replay_step_entry(&mut self, recorded: &'r Job, step: StepIndex, entry: &'r StepEntry) {
-        // A fan-out fails by the inputs of its child jobs.
+        // A fan-out fails when a replayed child job fails, so its own failure is not replayed.
         let is_fan_out = recorded.graph().step(step).task.is_some();
         let error_reply = |reason: &str, retryable: bool| {
             let body = serde_json::json!({ "error": reason, "retryable": retryable });
@@ -146,7 +153,8 @@ impl<'r> Replay<'r> {
                 let Some(new) = self.mapping.find_new(step) else { return };
                 let key = item_key(self.job.definition(), self.job.graph(), new);
                 let mut members: Vec<(u16, Arc<str>, Json)> = others.clone();
-                // The journal keeps the item apart from the other members of the result.
+                // The journal stores the item separately from the other members of the result.
+                // Both store the position that a member had in the result.
                 if let (Some((position, value)), Some(key)) = (item, key) {
                     members.push((*position, key, value.clone()));
                 }
@@ -193,7 +201,7 @@ impl<'r> Replay<'r> {
                 return;
             };
             if let Some(due) = self.job.step(step).retry_at() {
-                // The recorded attempt had begun by now, so the backoff is over.
+                // The recorded job had begun the attempt by now, so the backoff is over.
                 self.apply_input(Input::Timer { due, unread: self.unread_replies() });
             }
             self.deliver_input(step, input);
@@ -205,23 +213,24 @@ impl<'r> Replay<'r> {
         let is_running = self.job.step_state(step) == StepState::Running;
         match input {
             RecordedInput::Reply(_) => is_running && self.job.graph().step(step).task.is_none(),
-            // A fan-out ignores this input.
+            // `deliver_input` drops it for a fan-out.
             RecordedInput::Gathered(_) => is_running,
             RecordedInput::ChildEnded(index, _) => match &self.job.step(step).fan_out {
                 Some(fan_out) => fan_out.active_children().any(|active| active == *index),
-                // A step that is no fan-out ignores this input.
+                // `deliver_input` drops it for a step that is no fan-out.
                 None => is_running,
             },
         }
     }
 
-    /// Returns unread replies of all steps. So no attempt times out by a timer: the record says
-    /// which did.
+    /// Returns unread replies for all steps. With an unread reply no attempt times out by a timer:
+    /// the record says which attempts did.
     fn unread_replies(&self) -> UnreadReplies {
         self.job.graph().indices().map(|step| (step, Timestamp(i64::MAX))).collect()
     }
 
-    /// Applies an input to a step that is ready for it.
+    /// Applies an input to a step that is ready for it, or drops the input if it does not fit the
+    /// step.
     fn deliver_input(&mut self, step: StepIndex, input: RecordedInput<'_>) {
         let definition = self.job.graph().step(step);
         let (name, is_fan_out) = (definition.name.to_string(), definition.task.is_some());
@@ -254,24 +263,24 @@ impl<'r> Replay<'r> {
     }
 }
 
-/// Returns the key of the item in the messages of a fan-out.
+/// Returns the key of the item in the messages of a fan-out. `None` if the step is no fan-out.
 fn item_key(definition: &Definition, graph: &Graph, step: StepIndex) -> Option<Arc<str>> {
     let task = graph.step(step).task?;
     Some(definition.graphs.get(usize::from(task))?.fan_out.as_ref()?.item_key.clone())
 }
 
-/// Compares the jobs of two replays. Returns the differences that still matter to `job`.
-fn compare(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
-    let (old, new) = (before.graph(), after.graph());
-    let mapping = StepMapping::from_graphs(old, new);
-    let definition_changes = diff_definitions(before.definition(), after.definition());
+/// Compares the jobs of two replays. Returns the differences that matter to the recorded `job`.
+fn compare(job: &Job, old_job: &Job, new_job: &Job) -> Vec<Change> {
+    let (old_graph, new_graph) = (old_job.graph(), new_job.graph());
+    let mapping = StepMapping::from_graphs(old_graph, new_graph);
+    let definition_changes = diff_definitions(old_job.definition(), new_job.definition());
     let mut changes = Vec::new();
-    for old_index in old.indices() {
-        let name = &*old.step(old_index).name;
+    for old_index in old_graph.indices() {
+        let name = &*old_graph.step(old_index).name;
         let mut add_change = |kind, text| {
             changes.push(Change { kind, task: None, step: Some(name.to_owned()), text });
         };
-        let old_state = before.step_state(old_index);
+        let old_state = old_job.step_state(old_index);
         let Some(new_index) = mapping.find_new(old_index) else {
             add_change(
                 ChangeKind::Gone,
@@ -279,14 +288,14 @@ fn compare(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
             );
             continue;
         };
-        let new_state = after.step_state(new_index);
+        let new_state = new_job.step_state(new_index);
         if old_state != new_state {
             add_change(
-                classify(old_state, new_state),
-                describe_state_change(old_state, new_state, after, new_index),
+                classify_state_change(old_state, new_state),
+                describe_state_change(old_state, new_state, new_job, new_index),
             );
-        } else if before.status(old_index) != after.status(new_index) {
-            let (old_status, new_status) = (before.status(old_index), after.status(new_index));
+        } else if old_job.status(old_index) != new_job.status(new_index) {
+            let (old_status, new_status) = (old_job.status(old_index), new_job.status(new_index));
             add_change(
                 ChangeKind::Status,
                 format!("has the status {old_status}, would have {new_status}"),
@@ -295,10 +304,10 @@ fn compare(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
         // What the definition says about a step matters until the step has ended.
         let is_open =
             !job.state().is_ended() && matches!(old_state, StepState::Waiting | StepState::Running);
-        let task = old
+        let task = old_graph
             .step(old_index)
             .task
-            .and_then(|task| before.definition().graphs.get(usize::from(task)));
+            .and_then(|task| old_job.definition().graphs.get(usize::from(task)));
         for change in &definition_changes {
             let is_about_step = change.task.is_none() && change.step.as_deref() == Some(name);
             let is_about_task = change.task.is_some()
@@ -312,19 +321,19 @@ fn compare(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
             }
         }
     }
-    for new_index in new.indices().filter(|index| mapping.is_new(*index)) {
-        let (kind, step) = (ChangeKind::New, Some(new.step(new_index).name.to_string()));
-        let text = format!("is new and would be {}", after.step_state(new_index).as_str());
+    for new_index in new_graph.indices().filter(|index| mapping.is_new(*index)) {
+        let (kind, step) = (ChangeKind::New, Some(new_graph.step(new_index).name.to_string()));
+        let text = format!("is new and would be {}", new_job.step_state(new_index).as_str());
         changes.push(Change { kind, task: None, step, text });
     }
     let job_change = |kind, text| Change { kind, task: None, step: None, text };
-    if before.state() != after.state() {
-        let (old_state, new_state) = (before.state().as_str(), after.state().as_str());
+    if old_job.state() != new_job.state() {
+        let (old_state, new_state) = (old_job.state().as_str(), new_job.state().as_str());
         changes.push(job_change(
             ChangeKind::State,
             format!("the job is {old_state}, would be {new_state}"),
         ));
-    } else if before.state() == JobState::Completed && before.result() != after.result() {
+    } else if old_job.state() == JobState::Completed && old_job.result() != new_job.result() {
         changes
             .push(job_change(ChangeKind::Result, "the job would have another result".to_owned()));
     }
@@ -332,27 +341,28 @@ fn compare(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
 }
 
 /// Returns the kind of a change of a step's state.
-fn classify(old_state: StepState, new_state: StepState) -> ChangeKind {
-    let states_of_conditions = [StepState::Skipped, StepState::Cancelled];
-    if states_of_conditions.contains(&old_state) || states_of_conditions.contains(&new_state) {
+fn classify_state_change(old_state: StepState, new_state: StepState) -> ChangeKind {
+    let states_from_conditions = [StepState::Skipped, StepState::Cancelled];
+    if states_from_conditions.contains(&old_state) || states_from_conditions.contains(&new_state) {
         ChangeKind::Condition
     } else {
         ChangeKind::State
     }
 }
 
+/// Describes a change of a step's state. `step` is the index in `new_job`.
 fn describe_state_change(
     old_state: StepState,
     new_state: StepState,
-    after: &Job,
+    new_job: &Job,
     step: StepIndex,
 ) -> String {
-    let (graph, old_name) = (after.graph(), old_state.as_str());
+    let (graph, old_name) = (new_job.graph(), old_state.as_str());
     match new_state {
         StepState::Waiting => {
             let is_open = |name: &Arc<str>| {
                 graph.find_index(name).is_some_and(|index| {
-                    matches!(after.step_state(index), StepState::Waiting | StepState::Running)
+                    matches!(new_job.step_state(index), StepState::Waiting | StepState::Running)
                 })
             };
             let open_dependencies: Vec<Arc<str>> =

@@ -1,4 +1,4 @@
-//! The format of test files.
+//! The format of test files, which docs/testing.md describes for users.
 
 use engine::{Message, Millis};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
@@ -26,17 +26,19 @@ pub(super) struct TestCase {
     pub(super) name: String,
     /// The workflow's full name. It may be omitted if there is only one workflow.
     pub(super) workflow: Option<String>,
+    /// The message with which the job is created. By default an empty object.
     #[serde(default = "empty_object")]
     pub(super) message: Value,
-    /// What the worker of a step does, or the person for an external step, by the name of a step in
-    /// the workflow or a task. Workers without a script reply with their input. External steps
-    /// without a script wait.
+    /// What the worker of a step does, or the person for an external step. The key is the name of a
+    /// step in the workflow or a task. Workers without a script reply with their input. External
+    /// steps without a script wait.
     #[serde(default)]
     pub(super) workers: BTreeMap<String, WorkerScript>,
     /// What users do while the job runs.
     #[serde(default)]
     pub(super) users: Vec<UserAction>,
-    /// The virtual time at which the test stops. Without it, the test stops after the last event.
+    /// The virtual time at which the test stops, counted from the creation of the job. Without it,
+    /// the test stops after the last event.
     pub(super) until: Option<ScriptDuration>,
     pub(super) expect: Expectation,
 }
@@ -45,7 +47,7 @@ fn empty_object() -> Value {
     Value::Object(serde_json::Map::new())
 }
 
-/// One action, or a list of which the first one that applies is used.
+/// One action, or a list of actions. The first one that applies is used.
 #[derive(Debug)]
 pub(super) enum WorkerScript {
     Several(Vec<WorkerAction>),
@@ -77,11 +79,11 @@ impl<'de> Deserialize<'de> for WorkerScript {
 }
 
 impl WorkerScript {
-    /// Returns the action that applies to an attempt, if one does.
+    /// Returns the first action that applies to an attempt with this input, if one does.
     pub(super) fn find_action(&self, attempt: u32, input: &Value) -> Option<&WorkerAction> {
         let applies = |action: &&WorkerAction| {
             action.attempt.is_none_or(|number| number == attempt)
-                && action.when.as_ref().is_none_or(|part| contains(input, part))
+                && action.when.as_ref().is_none_or(|condition| contains(input, condition))
         };
         match self {
             WorkerScript::One(action) => Some(action).filter(applies),
@@ -95,15 +97,15 @@ impl WorkerScript {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct WorkerAction {
-    /// The action applies to this attempt only.
+    /// The action applies only to the attempt with this number, from 1.
     pub(super) attempt: Option<u32>,
     /// The action applies only to an input that has these keys with these values.
     #[serde(rename = "if")]
     pub(super) when: Option<Value>,
-    /// How long the message waits for a worker. If the attempt ends before, no worker gets it.
+    /// How long the message waits in its queue. If the attempt ends earlier, no worker receives it.
     #[serde(default)]
     pub(super) starts_after: ScriptDuration,
-    /// How long the worker takes to reply.
+    /// How long the worker takes to reply after it has received the message.
     #[serde(default)]
     pub(super) after: ScriptDuration,
     /// The worker replies with this object.
@@ -128,10 +130,13 @@ pub(super) struct WorkerAction {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProgressMessage {
-    /// How long after the worker has received its message.
+    /// How long after the receipt of its message the worker sends this one.
     pub(super) after: ScriptDuration,
+    /// One of the step's `statuses`.
     pub(super) status: Option<String>,
+    /// The part of the work that is done, from 0 to 1.
     pub(super) progress: Option<f64>,
+    /// A text for people.
     pub(super) message: Option<String>,
 }
 
@@ -139,8 +144,9 @@ pub(super) struct ProgressMessage {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UserAction {
-    /// How long after the creation of the job.
-    pub(super) at: ScriptDuration,
+    /// How long after the creation of the job the user acts.
+    #[serde(rename = "at")]
+    pub(super) delay: ScriptDuration,
     /// One of cancel, pause, resume, retry or rerun.
     #[serde(rename = "do")]
     pub(super) operation: String,
@@ -148,24 +154,30 @@ pub(super) struct UserAction {
     pub(super) step: Option<String>,
 }
 
-/// The expected outcome. What it does not name is not checked.
+/// The expected outcome. A field that is not set is not checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Expectation {
+    /// The state of the job.
     pub(super) state: Option<String>,
+    /// The result of the job.
     pub(super) result: Option<Value>,
     /// A part of the reason why the job ended.
     pub(super) reason: Option<String>,
+    /// The states of steps, by step.
     #[serde(default)]
     pub(super) states: BTreeMap<String, String>,
+    /// The statuses of steps, by step.
     #[serde(default)]
     pub(super) statuses: BTreeMap<String, String>,
+    /// The numbers of the latest attempts, by step.
     #[serde(default)]
     pub(super) attempts: BTreeMap<String, u32>,
-    /// All inputs of a step, in any order, by the name of a step in the workflow or a task.
+    /// All inputs of a step, in any order. The key is the name of a step in the workflow or a task.
     #[serde(default)]
     pub(super) inputs: BTreeMap<String, Vec<Value>>,
-    /// The virtual time from the creation to the last event.
+    /// The virtual time from the creation of the job to the last change of it or of a child job, or
+    /// to `until`.
     pub(super) took: Option<ScriptDuration>,
 }
 
@@ -191,11 +203,14 @@ impl<'de> Deserialize<'de> for ScriptDuration {
     }
 }
 
-/// Returns whether `value` contains everything in `part`.
+/// Returns whether an object has all keys of `part` with the same values. Nested objects may have
+/// more keys, too. Any other value must be equal to `part`.
 fn contains(value: &Value, part: &Value) -> bool {
     match (value, part) {
-        (Value::Object(value), Value::Object(part)) => {
-            part.iter().all(|(key, part)| value.get(key).is_some_and(|value| contains(value, part)))
+        (Value::Object(members), Value::Object(expected_members)) => {
+            expected_members.iter().all(|(key, expected)| {
+                members.get(key).is_some_and(|member| contains(member, expected))
+            })
         }
         (value, part) => value == part,
     }

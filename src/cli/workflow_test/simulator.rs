@@ -1,5 +1,5 @@
-//! The simulator: runs jobs with scripted workers, and a virtual clock that jumps from event to
-//! event.
+//! The simulator: runs the job of a test, and its child jobs, on the real engine. Workers follow
+//! the script of the test, and the virtual clock jumps from one scheduled event to the next.
 
 use super::script::{ProgressMessage, TestCase, UserAction, WorkerAction, WorkerScript, to_json};
 use engine::{
@@ -16,11 +16,14 @@ use uuid::Uuid;
 /// The virtual time at which every test begins: 2026-01-01T00:00:00Z.
 const START: Timestamp = Timestamp(1_767_225_600_000_000_000);
 
-/// The maximum number of events. A test with more is taken for an endless loop.
+/// The maximum number of events. A test with more is considered an endless loop.
 const EVENTS_MAX: usize = 1_000_000;
 
-/// The maximum number of lines of the story.
+/// The maximum number of lines of the story. Later lines are dropped.
 const STORY_LINES_MAX: usize = 200;
+
+/// The maximum length of an output in the story, in characters.
+const STORY_OUTPUT_CHARS_MAX: usize = 200;
 
 /// The id of the job under test.
 const JOB_ID: JobId = JobId(Uuid::from_u128(0x0a11_ce00_0000_4000_8000_0000_0000_0001));
@@ -33,26 +36,28 @@ enum ScheduledEvent {
     Reply { job: JobId, step: StepIndex, name: Arc<str>, attempt: u32, reply: Reply },
     /// A user operates on the job under test.
     User(UserAction),
-    /// The timer of a job is due.
+    /// The timer of a job is due at this time. It is ignored if the job has another timer by then.
     Timer(JobId, Timestamp),
 }
 
 /// A simulation of one test.
 pub(super) struct Simulator<'t> {
     test: &'t TestCase,
+    /// The job under test and its child jobs, including those that have ended.
     jobs: HashMap<JobId, Job>,
     /// The virtual time.
     now: Timestamp,
-    /// The time of the last event that changed a job.
-    last_event: Timestamp,
-    /// The events, sorted by time, then by the order of scheduling.
+    /// When a job was last changed. Once the test has stopped because of `until`, that time.
+    last_change: Timestamp,
+    /// The events that are to come, sorted by time, then by the order of scheduling.
     scheduled: BTreeMap<(Timestamp, u64), ScheduledEvent>,
+    /// How many events were scheduled: the second part of the key of the latest one.
     scheduled_count: u64,
-    /// The effects that are not carried out yet.
+    /// The effects that are not carried out yet, each with the job that caused it.
     effects: VecDeque<(JobId, Effect)>,
     /// The inputs that were sent to workers, by step.
     inputs: HashMap<Arc<str>, Vec<Message>>,
-    /// The ids of jobs that accept inputs.
+    /// The ids of the jobs that are not closed. No other job may be started with one of them.
     open_jobs: HashSet<JobId>,
     /// What happened, one line for each event.
     pub(super) story: Vec<String>,
@@ -64,7 +69,7 @@ impl<'t> Simulator<'t> {
             test,
             jobs: HashMap::new(),
             now: START,
-            last_event: START,
+            last_change: START,
             scheduled: BTreeMap::new(),
             scheduled_count: 0,
             effects: VecDeque::new(),
@@ -83,34 +88,39 @@ impl<'t> Simulator<'t> {
         self.inputs.get(step).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the virtual time from the creation to the last event.
+    /// Returns the virtual time from the creation of the job under test to the last change of any
+    /// job, or to `until`.
     pub(super) fn elapsed(&self) -> Duration {
-        START.duration_until(self.last_event)
+        START.duration_until(self.last_change)
     }
 
-    /// Creates the job under test, and schedules what users do.
+    /// Creates the job under test, and schedules what users do. Returns the id of the job.
     pub(super) fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
         let id = JOB_ID;
         for action in &self.test.users {
-            self.schedule(action.at.0, ScheduledEvent::User(action.clone()));
+            self.schedule(action.delay.0, ScheduledEvent::User(action.clone()));
         }
         let origin = Origin::for_root_job(id, definition.clone(), self.now);
         self.start_job(origin, message);
         id
     }
 
-    /// Runs until nothing more happens, or the test stops.
+    /// Runs until no event is scheduled, or until the time at which the test stops.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an operation of a user is refused, or if there are too many events.
     pub(super) fn run(&mut self, id: JobId) -> Result<(), String> {
-        let until = self.test.until.map_or(Timestamp(i64::MAX), |duration| {
+        let stop_time = self.test.until.map_or(Timestamp(i64::MAX), |duration| {
             Timestamp(START.0.saturating_add(to_nanoseconds(duration.0)))
         });
         for _ in 0..EVENTS_MAX {
             self.run_effects();
             let Some(next_event) =
-                self.scheduled.first_entry().filter(|next| next.key().0 <= until)
+                self.scheduled.first_entry().filter(|next| next.key().0 <= stop_time)
             else {
-                if until.0 < i64::MAX {
-                    self.last_event = until;
+                if stop_time.0 < i64::MAX {
+                    self.last_change = stop_time;
                 }
                 return Ok(());
             };
@@ -123,6 +133,7 @@ impl<'t> Simulator<'t> {
         ))
     }
 
+    /// Handles a due event. `id` is the job under test, on which users operate.
     fn handle_event(&mut self, id: JobId, event: ScheduledEvent) -> Result<(), String> {
         match event {
             ScheduledEvent::Start { job, step, attempt, input, action } => {
@@ -160,7 +171,7 @@ impl<'t> Simulator<'t> {
             ScheduledEvent::User(action) => {
                 let operation = parse_operation(&action)?;
                 if let Some(objection) = self.check_operation(id, &operation) {
-                    return Err(format!("users, at {}: {}", action.at, objection.message()));
+                    return Err(format!("users, at {}: {}", action.delay, objection.message()));
                 }
                 self.add_line(format!("a user asks for {}", operation.as_str()));
                 self.apply_input(id, Input::from_request(operation));
@@ -174,14 +185,14 @@ impl<'t> Simulator<'t> {
         self.jobs.get(&id)?.check_operation(operation, context(self.now).limits)
     }
 
-    /// Schedules an event after a duration from now.
-    fn schedule(&mut self, after: Duration, event: ScheduledEvent) {
-        let time = Timestamp(self.now.0.saturating_add(to_nanoseconds(after)));
+    /// Schedules an event after a delay from now.
+    fn schedule(&mut self, delay: Duration, event: ScheduledEvent) {
+        let time = Timestamp(self.now.0.saturating_add(to_nanoseconds(delay)));
         self.scheduled_count += 1;
         self.scheduled.insert((time, self.scheduled_count), event);
     }
 
-    /// Starts a job. If its id is taken, notifies the parent.
+    /// Starts a job. If another job with its id is not closed, notifies the parent instead.
     fn start_job(&mut self, origin: Origin, message: Message) {
         let id = origin.id;
         if !self.open_jobs.insert(id) {
@@ -195,6 +206,7 @@ impl<'t> Simulator<'t> {
         self.handle_decision(id, decision);
     }
 
+    /// Applies an input to a job, and schedules what follows from it.
     fn apply_input(&mut self, id: JobId, input: Input) {
         let context = context(self.now);
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -204,12 +216,13 @@ impl<'t> Simulator<'t> {
         }
     }
 
-    /// Schedules what follows from a decision: effects and timers.
+    /// Adds the entries of a decision to the story, and schedules what follows: effects and timers.
     fn handle_decision(&mut self, id: JobId, decision: Decision) {
-        self.last_event = self.now;
+        self.last_change = self.now;
         for entry in &decision.recorded.entries {
             self.add_entry(id, entry);
-            // An external step has no effect, but the person sees that it runs.
+            // The engine sends no message for an external step. This dispatch stands for the
+            // person, who sees that the step runs.
             if let (Entry::Step(step, StepEntry::Started { attempt, .. }), Some(job)) =
                 (entry, self.jobs.get(&id))
                 && job.graph().step(*step).external
@@ -275,11 +288,11 @@ impl<'t> Simulator<'t> {
             // There is no script: a worker replies with its input, and a person does nothing.
             None => WorkerAction { silent: is_external, ..WorkerAction::default() },
         };
-        let after = action.starts_after.0;
-        if after.is_zero() {
+        let delay = action.starts_after.0;
+        if delay.is_zero() {
             self.start_work(id, step, attempt, &input, &action);
         } else {
-            self.schedule(after, ScheduledEvent::Start { job: id, step, attempt, input, action });
+            self.schedule(delay, ScheduledEvent::Start { job: id, step, attempt, input, action });
         }
     }
 
@@ -294,9 +307,9 @@ impl<'t> Simulator<'t> {
         action: &WorkerAction,
     ) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let (name, run) = (job.graph().step(step).name.clone(), job.step(step));
-        let is_over = !run.has_active_attempt()
-            || run.attempt != attempt
+        let (name, step_run) = (job.graph().step(step).name.clone(), job.step(step));
+        let is_over = !step_run.has_active_attempt()
+            || step_run.attempt != attempt
             || job.step_state(step) != StepState::Running;
         if is_over {
             return self.add_line(format!(
@@ -336,7 +349,7 @@ impl<'t> Simulator<'t> {
         );
     }
 
-    /// Adds a line to the story.
+    /// Adds a line to the story, with the virtual time.
     fn add_line(&mut self, text: String) {
         if self.story.len() < STORY_LINES_MAX {
             let elapsed = Millis::from_duration(START.duration_until(self.now));
@@ -344,7 +357,7 @@ impl<'t> Simulator<'t> {
         }
     }
 
-    /// Adds an entry of a job to the story.
+    /// Adds an entry of a job to the story, unless users have no use for it.
     fn add_entry(&mut self, id: JobId, entry: &Entry) {
         let Some(job) = self.jobs.get(&id) else { return };
         let name = |step: &StepIndex| job.graph().step(*step).name.clone();
@@ -365,6 +378,8 @@ impl<'t> Simulator<'t> {
     }
 }
 
+/// Describes an entry of a job. `name` returns the name of a step. `None` if the entry is not part
+/// of the story.
 fn describe_job_entry(entry: &JobEntry, name: impl Fn(&StepIndex) -> Arc<str>) -> Option<String> {
     Some(match entry {
         JobEntry::Completed => "completed".to_owned(),
@@ -378,6 +393,7 @@ fn describe_job_entry(entry: &JobEntry, name: impl Fn(&StepIndex) -> Arc<str>) -
     })
 }
 
+/// Describes an entry of a step. `None` if the entry is not part of the story.
 fn describe_step_entry(name: &str, entry: &StepEntry) -> Option<String> {
     Some(match entry {
         StepEntry::Started { attempt, .. } => format!("step {name} starts, attempt {attempt}"),
@@ -385,7 +401,8 @@ fn describe_step_entry(name: &str, entry: &StepEntry) -> Option<String> {
             format!("step {name} tells {}", serde_json::json!(progress))
         }
         StepEntry::Completed(output) => {
-            format!("step {name} completes with {:.200}", output.to_text())
+            let output = output.to_text();
+            format!("step {name} completes with {output:.STORY_OUTPUT_CHARS_MAX$}")
         }
         StepEntry::AttemptFailed { attempt, failure, .. } => {
             format!("attempt {attempt} of step {name} fails: {}", failure.reason)
@@ -399,6 +416,7 @@ fn describe_step_entry(name: &str, entry: &StepEntry) -> Option<String> {
     })
 }
 
+/// Describes an entry of a fan-out. `None` if the entry is not part of the story.
 fn describe_fan_out_entry(name: &str, entry: &FanOutEntry) -> Option<String> {
     Some(match entry {
         FanOutEntry::Started { items, .. } => format!("step {name} fans out over {items} items"),
@@ -435,6 +453,7 @@ fn progress_body(message: &ProgressMessage) -> String {
     serde_json::json!({ "status": status, "progress": progress, "message": message }).to_string()
 }
 
+/// Converts a duration to nanoseconds. Durations that do not fit become `i64::MAX`.
 fn to_nanoseconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }

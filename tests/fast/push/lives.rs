@@ -4,7 +4,7 @@ use super::{ONE, ask_why, endpoint, one, post, setup, with_service};
 use std::sync::Arc;
 use std::time::Duration;
 use support::api::Api;
-use support::service::{Act, Called, Service, ok, status};
+use support::service::{Act, Call, Service, ok, status};
 use support::waits::{until, until_async};
 use workflow_manager::actors::bus_starter::{BusOptions, settings_bus_provider};
 use workflow_manager::actors::manager::Manager;
@@ -17,7 +17,7 @@ use workflow_manager::engine::{JobState, StepIndex};
 use workflow_manager::settings::{DurationSetting, Settings};
 
 /// The path in the `Reply-To` of a call, without the address of the API.
-fn reply_to(called: &Called) -> String {
+fn reply_to(called: &Call) -> String {
     let address = called.header("reply-to");
     address.strip_prefix("http://manager.example").expect("the public address").to_owned()
 }
@@ -108,13 +108,13 @@ fn a_cancelled_or_timed_out_attempt_breaks_the_call_off() {
         let id = manager.create_job("one", "{}").await;
         until("the service is called", || service.calls().len() == 1).await;
         manager.handle().cancel(id, None).await.expect("cancelled");
-        until("the call is broken off", || service.gone() == 1).await;
+        until("the call is broken off", || service.abandoned_calls() == 1).await;
         manager.stop().await;
 
         let manager = setup(&ONE.replace("90s", "50ms"), &service).set(patient).await;
         let id = manager.create_job("one", "{}").await;
         manager.until_ended(id).await;
-        until("two attempts are broken off", || service.gone() == 3).await;
+        until("two attempts are broken off", || service.abandoned_calls() == 3).await;
         assert_eq!(service.calls().len(), 3);
         manager.stop().await;
     });
@@ -182,7 +182,7 @@ fn a_service_has_no_more_calls_at_once_than_it_may() {
             }
             manager.stop().await;
         });
-        assert_eq!(service.forget_most(), most);
+        assert_eq!(service.take_peak_concurrency(), most);
     }
 }
 
@@ -204,7 +204,7 @@ fn while_nothing_is_delivered_one_call_at_a_time_finds_out() {
             let job = manager.until_ended(id).await;
             assert_eq!((job.state(), job.step(StepIndex(0)).attempt), (JobState::Completed, 1));
         }
-        let alone = |called: &Called| called.at_once == 1;
+        let alone = |called: &Call| called.concurrency == 1;
         assert!(service.calls()[..6].iter().all(alone), "{:?}", service.calls());
         manager.stop().await;
     });

@@ -7,7 +7,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use support::service::{Act, Called, Service, status};
+use support::service::{Act, Call, Service, status};
 use workflow_manager::settings::{DurationSetting as Time, ServerAddress, Settings};
 
 /// A span, to be compared.
@@ -69,7 +69,7 @@ fn attributes(attributes: &[KeyValue]) -> BTreeMap<String, String> {
 }
 
 /// An export, read.
-pub(crate) fn read(called: &Called) -> ExportTraceServiceRequest {
+pub(crate) fn read(called: &Call) -> ExportTraceServiceRequest {
     ExportTraceServiceRequest::decode(&*called.body).expect("an export")
 }
 
@@ -87,7 +87,7 @@ impl Receiver {
         Receiver::with(|_| status(200))
     }
 
-    pub(crate) fn with(act: impl Fn(&Called) -> Act + Send + Sync + 'static) -> Receiver {
+    pub(crate) fn with(act: impl Fn(&Call) -> Act + Send + Sync + 'static) -> Receiver {
         Receiver(Service::start(act))
     }
 

@@ -1,4 +1,4 @@
-//! The HTTP API of a manager in this process: no socket.
+//! The HTTP API of a manager in this process, called without a socket.
 
 use crate::waits::until_async;
 use actix_web::dev::{Service, ServiceResponse};
@@ -15,18 +15,18 @@ use workflow_manager::api::state::ApiState;
 /// Names and values of headers.
 pub type Headers<'a> = &'a [(&'a str, &'a str)];
 
-/// An answer, read.
+/// An answer of the API.
 pub struct Answer {
-    /// Its status.
+    /// The status.
     pub status: StatusCode,
-    /// Its headers.
+    /// The headers.
     pub headers: header::HeaderMap,
-    /// Its body, whole.
+    /// The complete body.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// Returns a header; empty if there is none.
+    /// Returns a header. Empty if it is missing.
     pub fn header(&self, name: impl header::AsHeaderName) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
@@ -36,29 +36,30 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Returns the body, which is JSON.
+    /// Returns the body as JSON. Panics if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// Returns the detail of a problem.
+    /// Returns the detail of a problem. Panics if the answer is none.
     pub fn detail(&self) -> String {
         assert_eq!(self.header(header::CONTENT_TYPE), "application/problem+json");
         self.json()["detail"].as_str().expect("a detail").to_owned()
     }
 }
 
-type Sender = dyn Fn(TestRequest) -> Pin<Box<dyn Future<Output = Answer>>>;
+/// Sends a request to the service. Boxed, because the type of the service cannot be named.
+type SendRequest = dyn Fn(TestRequest) -> Pin<Box<dyn Future<Output = Answer>>>;
 
-/// Sends requests.
+/// A client of the API. Clones share one service.
 #[derive(Clone)]
 pub struct Api {
-    send: Rc<Sender>,
+    send: Rc<SendRequest>,
     state: Arc<ApiState>,
 }
 
 impl Api {
-    /// Opens the API of a manager.
+    /// Makes a client for the API of a manager.
     pub async fn new(manager: &Manager) -> Api {
         let state = ApiState::new(manager);
         let service = Rc::new(init_service(api::app(state.clone())).await);
@@ -74,7 +75,7 @@ impl Api {
         Api { send: Rc::new(send), state }
     }
 
-    /// Returns what the calls use.
+    /// Returns the state that the handlers share.
     pub fn state(&self) -> &Arc<ApiState> {
         &self.state
     }
@@ -84,7 +85,7 @@ impl Api {
         (self.send)(request).await
     }
 
-    /// Sends a request from a program on this machine.
+    /// Sends a request. Its `Host` is 127.0.0.1:8088, unless `headers` has another one.
     pub async fn request(
         &self,
         method: Method,
@@ -107,7 +108,7 @@ impl Api {
         self.request(Method::GET, path, headers, "").await
     }
 
-    /// Gets a path, whose answer is 200.
+    /// Gets a path, and returns the JSON of the answer. Panics if its status is not 200.
     pub async fn get_json(&self, path: &str) -> Value {
         let answer = self.get(path, &[]).await;
         assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
@@ -119,25 +120,25 @@ impl Api {
         self.request(Method::POST, path, &[], body).await
     }
 
-    /// Posts to a path until the answer is 200.
+    /// Posts to a path until the status of the answer is 200.
     pub async fn post_until_accepted(&self, path: &str, body: &str) {
         until_async(path, async || self.post(path, body).await.status == StatusCode::OK).await;
     }
 
     /// Creates a job, and returns its id. `workflow` may end with a query.
     pub async fn create_job(&self, workflow: &str, message: &str) -> String {
-        let created = self.post(&format!("/api/workflow/{workflow}"), message).await;
-        assert_eq!(created.status, StatusCode::CREATED, "{}", created.text());
-        created.json()["id"].as_str().expect("an id").to_owned()
+        let answer = self.post(&format!("/api/workflow/{workflow}"), message).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.text());
+        answer.json()["id"].as_str().expect("an id").to_owned()
     }
 
-    /// Gets a path until the answer is 200 and fits.
-    pub async fn until(&self, path: &str, fits: impl Fn(&Value) -> bool) -> Value {
-        let look = async || {
+    /// Gets a path until the status is 200 and the JSON meets a condition. Returns the JSON.
+    pub async fn until(&self, path: &str, is_met: impl Fn(&Value) -> bool) -> Value {
+        let probe = async || {
             let answer = self.get(path, &[]).await;
             let json = (answer.status == StatusCode::OK).then(|| answer.json());
-            json.filter(&fits)
+            json.filter(&is_met)
         };
-        until_async(path, look).await
+        until_async(path, probe).await
     }
 }

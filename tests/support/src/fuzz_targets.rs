@@ -1,6 +1,6 @@
-//! What the fuzz targets do with an input. Each is a plain function that panics on a finding. The
-//! fuzzers in `fuzz/` run them, and `tests/fast/fuzzed.rs` runs them over the committed corpora, on
-//! stable and without a fuzzer.
+//! What the fuzz targets do with an input. Each target is a function `run` that panics if it finds
+//! a defect. The fuzzers in `fuzz/` run them, and `tests/fast/fuzzed.rs` runs them over the
+//! committed corpora, with stable Rust and without a fuzzer.
 
 mod bytes_in;
 pub mod correlation_ids;

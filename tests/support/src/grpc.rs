@@ -1,4 +1,4 @@
-//! A worker over gRPC, for tests and measurements: it sends what it is told to send.
+//! A worker over gRPC for tests and measurements. It sends only what its caller asks for.
 
 #[allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated")]
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "generated: not every test needs all")]
@@ -11,24 +11,27 @@ use tokio::sync::mpsc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use workflow_manager::grpc::wire::from_worker::Say;
-use workflow_manager::grpc::wire::to_worker::Say as Tell;
+use workflow_manager::grpc::wire::to_worker::Say as ManagerMessage;
 use workflow_manager::grpc::wire::{
     ExtendRequest, FromWorker, Hello, Kind, NackRequest, ReplyRequest, StepMessage, ToWorker, Want,
 };
 
-/// Connects to the manager that listens there.
+/// The maximum size of a message from the manager, in bytes. It is more than any test sends.
+const DECODED_BYTES_MAX: usize = 64 << 20;
+
+/// Connects to the manager at an address. Panics if that fails.
 pub async fn connect(address: SocketAddr) -> WorkersClient<Channel> {
     try_connect(address).await.expect("connected")
 }
 
-/// Connects, unless nobody listens there now.
+/// Connects to the manager at an address. `None` if that fails.
 pub async fn try_connect(address: SocketAddr) -> Option<WorkersClient<Channel>> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
     let client = WorkersClient::new(endpoint.connect().await.ok()?);
-    Some(client.max_decoding_message_size(64 << 20))
+    Some(client.max_decoding_message_size(DECODED_BYTES_MAX))
 }
 
-/// Makes a call with a token.
+/// Makes a request with a bearer token.
 pub fn with_bearer<T>(request: T, token: &str) -> Request<T> {
     let mut request = Request::new(request);
     let bearer = format!("Bearer {token}").parse().expect("a header");
@@ -36,8 +39,9 @@ pub fn with_bearer<T>(request: T, token: &str) -> Request<T> {
     request
 }
 
-/// A worker on a stream.
+/// A worker with one stream.
 pub struct GrpcWorker {
+    /// `None` once the worker has closed its half of the stream.
     outgoing: Option<mpsc::UnboundedSender<FromWorker>>,
     incoming: Streaming<ToWorker>,
 }
@@ -53,7 +57,7 @@ impl GrpcWorker {
             .await
     }
 
-    /// Opens a stream with another hello, and a token.
+    /// Opens a stream, and sends this hello. An empty token is not sent.
     pub async fn open_with(
         client: &WorkersClient<Channel>,
         hello: Hello,
@@ -64,7 +68,7 @@ impl GrpcWorker {
         Ok(worker)
     }
 
-    /// Opens a stream on which nothing is sent yet.
+    /// Opens a stream without sending anything on it. An empty token is not sent.
     pub async fn open_silent(
         client: &WorkersClient<Channel>,
         token: &str,
@@ -81,15 +85,15 @@ impl GrpcWorker {
         Ok(GrpcWorker { outgoing: Some(outgoing), incoming })
     }
 
-    /// Sends something.
+    /// Sends a message to the manager. Does nothing once this half of the stream is closed.
     pub fn send(&mut self, say: Say) {
         if let Some(outgoing) = &self.outgoing {
-            // An error means that the stream has ended, as is received.
+            // Sending fails if the stream has ended, which `receive` returns.
             let _ = outgoing.send(FromWorker { say: Some(say) });
         }
     }
 
-    /// Gives credit for so many messages.
+    /// Gives the manager credit for this many messages.
     pub fn want(&mut self, messages: u32) {
         self.send(Say::Want(Want { messages }));
     }
@@ -106,27 +110,27 @@ impl GrpcWorker {
         self.send(Say::Extend(ExtendRequest { receipt, lease: None }));
     }
 
-    /// Gives a message back.
+    /// Rejects a message.
     pub fn nack(&mut self, receipt: &str, requeue: bool) {
         let receipt = receipt.to_owned();
         self.send(Say::Nack(NackRequest { receipt, requeue, delay: None }));
     }
 
-    /// Closes its half of the stream.
+    /// Closes the worker's half of the stream.
     pub fn close(&mut self) {
         self.outgoing = None;
     }
 
-    /// Waits for what comes next; none: the stream has ended well.
-    pub async fn receive(&mut self) -> Result<Option<Tell>, Status> {
+    /// Waits for the next message of the manager. `None` if the stream has ended without an error.
+    pub async fn receive(&mut self) -> Result<Option<ManagerMessage>, Status> {
         let message = self.incoming.message().await?;
-        Ok(message.map(|message| message.say.expect("something is said")))
+        Ok(message.map(|message| message.say.expect("a message with content")))
     }
 
-    /// Waits for the message that comes next.
+    /// Waits for the next message of the manager, which must be a step message.
     pub async fn message(&mut self) -> StepMessage {
         match self.receive().await {
-            Ok(Some(Tell::Message(message))) => message,
+            Ok(Some(ManagerMessage::Message(message))) => message,
             other => panic!("expected a message, got {other:?}"),
         }
     }

@@ -1,4 +1,10 @@
 //! What the tests, the fuzz targets and the benches share.
+//!
+//! - `manager`, `api`, `grpc`: a manager in this process, its HTTP API, and a gRPC worker for it
+//! - `world`: jobs on the engine alone, without a manager
+//! - `service`: a web service that steps and webhooks call
+//! - `waits`: waiting for conditions
+//! - `fuzz_targets`: what each fuzz target does with an input
 
 pub mod api;
 pub mod fuzz_targets;

@@ -1,4 +1,5 @@
-//! A manager in this process: the embedded bus, unless its settings say otherwise.
+//! A manager in this process, for tests. It has the embedded bus, unless its settings or parts say
+//! otherwise.
 
 use crate::api::Api;
 use crate::waits::until;
@@ -15,34 +16,37 @@ use workflow_manager::engine::{Job, JobId, Message};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{Overrides, Settings};
 
-/// Parses a message, which is valid.
+/// Parses a valid message.
 pub fn message(text: &str) -> Message {
     Message::parse(text.as_bytes()).expect("a message")
 }
 
-/// Works: replies what it was sent.
+/// A worker's function that replies with its input.
 pub fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
 }
 
-/// A manager that runs. What it does not name here is that of [`Manager`].
+/// A running manager. It dereferences to [`Manager`], whose methods it adds to.
 pub struct TestManager {
     manager: Manager,
-    /// Goes with the manager; none: the test has named a place.
+    /// The folder of the journal, which is deleted on drop. `None` if the test has named another
+    /// place for the journal.
     _folder: Option<TempDir>,
 }
 
-/// What a manager is started with: to await it starts the manager.
+/// What a manager is started with. Awaiting it starts the manager.
 pub struct Setup {
+    /// The text of a workflow file.
     workflows: String,
     settings: Settings,
     workers: Workers,
+    /// See [`TestManager`].
     folder: Option<TempDir>,
 }
 
 impl TestManager {
-    /// Prepares a manager with these workflows, the default settings and no workers. Its journal
-    /// goes with it, unless a place is named.
+    /// Prepares a manager with these workflows, the default settings and no workers. Its journal is
+    /// deleted with the manager, unless `Setup::folder` or `Setup::journal` names another place.
     pub fn with(workflows: &str) -> Setup {
         let folder = tempfile::tempdir().expect("a folder");
         let mut settings = Settings::defaults().expect("defaults");
@@ -55,24 +59,24 @@ impl TestManager {
         }
     }
 
-    /// Creates a job.
+    /// Creates a job with this message.
     pub async fn create_job(&self, workflow: &str, text: &str) -> JobId {
         self.handle().create(workflow, None, message(text)).await.expect("created").id()
     }
 
-    /// Returns a job as the journal has it; none: it does not know the job.
+    /// Loads a job from the journal. `None` if the journal does not have it.
     pub fn find_job(&self, id: JobId) -> Option<Job> {
-        self.core().reader.load_job(id).expect("reads").map(|found| found.job)
+        self.core().reader.load_job(id).expect("reads").map(|loaded| loaded.job)
     }
 
-    /// Returns a job as the journal has it.
+    /// Loads a job from the journal, which has it.
     pub fn job(&self, id: JobId) -> Job {
         self.find_job(id).expect("it is there")
     }
 
-    /// Waits until the journal has a job that fits, and returns it.
-    pub async fn until(&self, id: JobId, fits: impl Fn(&Job) -> bool) -> Job {
-        until("the job is as wanted", || self.find_job(id).filter(&fits)).await
+    /// Waits until the job in the journal meets a condition, and returns it.
+    pub async fn until(&self, id: JobId, is_met: impl Fn(&Job) -> bool) -> Job {
+        until("the job meets the condition", || self.find_job(id).filter(&is_met)).await
     }
 
     /// Waits until a job has ended, and returns it.
@@ -80,12 +84,12 @@ impl TestManager {
         self.until(id, |job| job.state().is_ended()).await
     }
 
-    /// Waits until a job takes no more input.
+    /// Waits until a job is closed: it accepts no more input.
     pub async fn until_closed(&self, id: JobId) {
-        until("the job takes no more input", || !self.is_under_way(id)).await;
+        until("the job is closed", || !self.is_under_way(id)).await;
     }
 
-    /// Returns whether a job takes input.
+    /// Returns whether a job still accepts input: the router has a route for it.
     pub fn is_under_way(&self, id: JobId) -> bool {
         self.core().routes.is_under_way(id)
     }
@@ -104,21 +108,21 @@ impl Deref for TestManager {
     }
 }
 
-/// Makes the condition that so many child jobs of the first step have ended.
+/// Returns the condition that at least this many child jobs of the first step have ended.
 pub fn children_ended(count: u32) -> impl Fn(&Job) -> bool {
     move |job| {
-        let fan_out = job.steps().next().and_then(|(_, run)| run.fan_out.as_ref());
+        let fan_out = job.steps().next().and_then(|(_, step_run)| step_run.fan_out.as_ref());
         fan_out.is_some_and(|fan_out| fan_out.ended() >= count)
     }
 }
 
 impl Setup {
-    /// Names the folder of the journal, `j.db`, which stays.
+    /// Puts the journal into this folder, as `j.db`. It is not deleted.
     pub fn folder(self, folder: &Path) -> Setup {
         self.journal(&folder.join("j.db"))
     }
 
-    /// Names the file of the journal, which stays.
+    /// Sets the file of the journal. It is not deleted.
     pub fn journal(mut self, file: &Path) -> Setup {
         self.folder = None;
         self.set(|settings| file.clone_into(&mut settings.journal.file))
@@ -130,7 +134,7 @@ impl Setup {
         self
     }
 
-    /// Adds a worker with one thread.
+    /// Adds a worker with one thread, which calls `work` for each message of the queue.
     pub fn worker(
         mut self,
         queue: &str,
@@ -140,35 +144,38 @@ impl Setup {
         self
     }
 
-    /// Adds workers that reply what they were sent.
+    /// Adds workers that reply with their inputs.
     pub fn echo<const N: usize>(self, queues: [&str; N]) -> Setup {
         queues.into_iter().fold(self, |setup, queue| setup.worker(queue, echo))
     }
 
-    /// Has these workers, and none that were named before.
+    /// Sets the workers. Replaces those that were added before.
     pub fn workers(self, workers: Workers) -> Setup {
         Setup { workers, ..self }
     }
 
-    /// Starts the manager of other parts, on these threads. It has no other workers than these
-    /// parts name.
+    /// Starts the manager with other parts, on these threads. The workers of this setup are
+    /// ignored: the parts name the workers.
     pub fn start_on(self, threads: Threads, parts: Parts) -> TestManager {
-        let loaded = load_text("test.yaml", &self.workflows);
-        let definitions = loaded.unwrap_or_else(|errors| panic!("{errors}")).definitions;
+        let definitions = load_text("test.yaml", &self.workflows)
+            .unwrap_or_else(|errors| panic!("{errors}"))
+            .definitions;
         let manager = manager::start_on(threads, self.settings, definitions, parts);
         TestManager { manager: manager.expect("starts"), _folder: self.folder }
     }
 
-    /// Runs `test` on the API of such a manager, once it is ready, on a system of its own.
+    /// Starts the manager on a new Actix system, waits until it is ready, and runs `test` on its
+    /// API.
     pub fn serve<F: Future>(self, test: impl FnOnce(Api) -> F) -> F::Output {
         actix_rt::System::new().block_on(self.serve_here(test))
     }
 
-    /// Runs `test` on the API of such a manager, once it is ready.
+    /// Starts the manager on the current Actix system, waits until it is ready, and runs `test` on
+    /// its API.
     pub async fn serve_here<F: Future>(self, test: impl FnOnce(Api) -> F) -> F::Output {
         let manager = self.await;
         let health = &manager.core().health;
-        until("it is ready", || health.checks().iter().all(|(_, good, _)| *good)).await;
+        until("it is ready", || health.checks().iter().all(|(_, is_good, _)| *is_good)).await;
         let output = test(Api::new(&manager).await).await;
         manager.stop().await;
         output
@@ -185,11 +192,11 @@ impl IntoFuture for Setup {
     }
 }
 
-/// Loads settings with these lines, as a file has them.
+/// Loads settings from the text of a settings file.
 ///
 /// # Errors
 ///
-/// Why they are refused.
+/// Returns why they are refused.
 pub fn load_settings(text: &str) -> Result<Settings, String> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("settings.yaml");

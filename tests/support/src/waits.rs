@@ -1,19 +1,20 @@
-//! Waiting for what is to come, up to one deadline.
+//! Waiting for conditions, with one deadline for all tests.
 
 use std::time::Duration;
 
-/// How long a condition is waited for before the test fails.
+/// How long to wait for a condition before the test fails.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The pause between two looks.
-const PAUSE: Duration = Duration::from_millis(1);
+/// The interval at which a condition is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What a look gives: whether a condition holds, or what was to come.
+/// The result of a probe: a `bool` that says whether a condition is met, or an `Option` that is
+/// `Some` once it is.
 pub trait Condition {
-    /// What whoever has waited gets.
+    /// What waiting returns.
     type Value;
 
-    /// Returns what was found; none: not yet.
+    /// Returns the value if the condition is met.
     fn value(self) -> Option<Self::Value>;
 }
 
@@ -33,32 +34,36 @@ impl<T> Condition for Option<T> {
     }
 }
 
-/// Looks again and again until there is something to see.
-pub async fn until<C: Condition>(what: &str, mut look: impl FnMut() -> C) -> C::Value {
-    until_async(what, async || look()).await
+/// Polls `probe` until its condition is met, and returns the value. Panics with `description` after
+/// the deadline.
+pub async fn until<C: Condition>(description: &str, mut probe: impl FnMut() -> C) -> C::Value {
+    until_async(description, async || probe()).await
 }
 
-/// Looks again and again until there is something to see; to look may take its time.
-pub async fn until_async<C: Condition>(what: &str, look: impl AsyncFnMut() -> C) -> C::Value {
-    within(what, poll_async(look)).await
+/// Like [`until`], with an asynchronous probe.
+pub async fn until_async<C: Condition>(
+    description: &str,
+    probe: impl AsyncFnMut() -> C,
+) -> C::Value {
+    within(description, poll_async(probe)).await
 }
 
-/// Looks again and again, without a deadline: for measurements.
-pub async fn poll<C: Condition>(mut look: impl FnMut() -> C) -> C::Value {
-    poll_async(async || look()).await
+/// Polls `probe` until its condition is met, without a deadline. For measurements.
+pub async fn poll<C: Condition>(mut probe: impl FnMut() -> C) -> C::Value {
+    poll_async(async || probe()).await
 }
 
-async fn poll_async<C: Condition>(mut look: impl AsyncFnMut() -> C) -> C::Value {
+async fn poll_async<C: Condition>(mut probe: impl AsyncFnMut() -> C) -> C::Value {
     loop {
-        if let Some(found) = look().await.value() {
-            return found;
+        if let Some(value) = probe().await.value() {
+            return value;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Waits for a future, which must end within the deadline.
-pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let ended = tokio::time::timeout(DEADLINE, future).await;
-    ended.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}"))
+/// Waits for a future. Panics with `description` after the deadline.
+pub async fn within<T>(description: &str, future: impl Future<Output = T>) -> T {
+    let result = tokio::time::timeout(DEADLINE, future).await;
+    result.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {description}"))
 }

@@ -1,6 +1,6 @@
-//! A world around the pure engine: jobs in a map, effects done at once, step messages handed to the
-//! test. After every decision each job is rebuilt from its entries, as the journal would hold them,
-//! and compared with the live one.
+//! A world around the engine alone, without a manager. Jobs are kept in a map, effects are carried
+//! out at once, and step messages are handed to the test. After each decision, the job is rebuilt
+//! from its entries as the journal would store them, and compared with the live one.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use workflow_manager::engine::{
     ParentItem, Recorded, Rejected, Reply, Sender, StepIndex, Timestamp,
 };
 
-/// Limits that no test of the engine meets by chance.
+/// Limits that a test reaches only on purpose.
 pub const LIMITS: Limits = Limits {
     step_message_bytes_max: 1 << 20,
     reply_bytes_max: 1 << 20,
@@ -21,34 +21,59 @@ pub const LIMITS: Limits = Limits {
 /// A step message that waits for a reply.
 #[derive(Clone, Debug)]
 pub struct Dispatched {
-    /// Whose it is.
+    /// The job that sent it.
     pub job: JobId,
-    /// Which step it asks for.
+    /// The step that it belongs to.
     pub step: StepIndex,
     /// The step's name.
     pub name: String,
     /// The attempt's number.
     pub attempt: u32,
-    /// What the worker is given.
+    /// The input of the step.
     pub input: Message,
 }
 
-struct Live {
+/// A live job, with the entries of all its decisions.
+struct RecordedJob {
     job: Job,
-    rows: Vec<Recorded>,
+    record: Vec<Recorded>,
+}
+
+impl RecordedJob {
+    /// Checks that the job can be rebuilt from its entries, after they were serialized as in the
+    /// journal. Panics if the result differs from the live job.
+    fn assert_rebuilt_equal(&self) {
+        let stored = self.record.iter().map(|recorded| {
+            let text = serde_json::to_string(&recorded.entries).expect("entries serialize");
+            let entries: Vec<Entry> = serde_json::from_str(&text).expect("entries parse");
+            Recorded { entries, ..*recorded }
+        });
+        let stored: Vec<Recorded> = stored.collect();
+        // The message of a root job is in its first entry. A child job's comes from its parent.
+        let message = self.job.origin().parent.map(|_| self.job.message().clone());
+        let rebuilt = Job::recover(self.job.origin().clone(), message, stored);
+        assert!(
+            rebuilt == self.job,
+            "the rebuilt job differs from the live one:\n{rebuilt:#?}\n{:#?}",
+            self.job
+        );
+    }
 }
 
 /// Jobs without a manager.
 pub struct World {
-    jobs: HashMap<JobId, Live>,
-    /// The step messages without a reply, oldest first.
+    /// All jobs, including those that have ended.
+    jobs: HashMap<JobId, RecordedJob>,
+    /// The step messages that the test has not taken yet, oldest first.
     pub dispatched: VecDeque<Dispatched>,
-    /// The ids of jobs that take input.
-    live: HashSet<JobId>,
+    /// The ids of the jobs that are not closed.
+    open_jobs: HashSet<JobId>,
+    /// The time, which advances by a nanosecond with each input.
     now: i64,
-    /// What each decision is given.
+    /// The limits of the decisions.
     pub limits: Limits,
-    /// Compare with the rebuilt job after every decision (costs the square of the entries).
+    /// Whether the live job is compared with a rebuilt one after each decision. The cost is
+    /// quadratic in the number of entries.
     pub compare: bool,
 }
 
@@ -64,7 +89,7 @@ impl World {
         World {
             jobs: HashMap::new(),
             dispatched: VecDeque::new(),
-            live: HashSet::new(),
+            open_jobs: HashSet::new(),
             now: 1,
             limits: LIMITS,
             compare: true,
@@ -81,22 +106,22 @@ impl World {
         id
     }
 
-    /// Returns a job, which may have ended.
+    /// Returns a job, which may have ended. Panics if there is no such job.
     pub fn job(&self, id: JobId) -> &Job {
         &self.jobs[&id].job
     }
 
     /// Returns all jobs, in any order.
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
-        self.jobs.values().map(|live| &live.job)
+        self.jobs.values().map(|recorded| &recorded.job)
     }
 
-    /// Gives a job the result of one of its step messages.
-    pub fn reply(&mut self, to: &Dispatched, body: &str) -> Result<(), Rejected> {
+    /// Replies to a step message with a result.
+    pub fn reply(&mut self, dispatched: &Dispatched, body: &str) -> Result<(), Rejected> {
         self.take(
-            to.job,
+            dispatched.job,
             Input::Reply {
-                step: to.name.clone(),
+                step: dispatched.name.clone(),
                 attempt: None,
                 reply: Reply::Result(body.to_owned().into()),
                 from: Sender::Unknown,
@@ -104,54 +129,44 @@ impl World {
         )
     }
 
-    /// Gives a job an input, and does what follows from it.
+    /// Applies an input to a job, and carries out the effects.
     pub fn take(&mut self, id: JobId, input: Input) -> Result<(), Rejected> {
         self.now += 1;
-        let Some(live) = self.jobs.get_mut(&id) else { return Err(Rejected::Ended) };
+        let Some(recorded) = self.jobs.get_mut(&id) else { return Err(Rejected::Ended) };
         let context = Context { now: Timestamp(self.now), limits: &self.limits };
-        let decision = live.job.handle_input(input, &context)?;
+        let decision = recorded.job.handle_input(input, &context)?;
         self.apply(id, decision);
         Ok(())
     }
 
+    /// Starts a job. If a job with its id is open, notifies the parent instead.
     fn start(&mut self, origin: Origin, message: Message) {
         self.now += 1;
         let id = origin.id;
-        if !self.live.insert(id) {
+        if !self.open_jobs.insert(id) {
             let ParentItem { job, step, index } = origin.parent.expect("clients choose other ids");
             self.take(job, Input::IdConflict { step, index, id })
-                .expect("it is tried under another");
+                .expect("the parent tries another id");
             return;
         }
         let context = Context { now: Timestamp(self.now), limits: &self.limits };
         let (job, decision) = Job::create(origin, message, &context);
-        self.jobs.insert(id, Live { job, rows: Vec::new() });
+        self.jobs.insert(id, RecordedJob { job, record: Vec::new() });
         self.apply(id, decision);
     }
 
+    /// Records the entries of a decision, checks the job, and carries out the effects.
     fn apply(&mut self, id: JobId, decision: Decision) {
-        let live = self.jobs.get_mut(&id).expect("a live job");
-        live.job.assert_invariants();
+        let recorded = self.jobs.get_mut(&id).expect("a live job");
+        recorded.job.assert_invariants();
         let Recorded { first, entries, .. } = &decision.recorded;
-        assert_eq!(first + entries.len() as u64, live.job.entry_count());
-        live.rows.push(decision.recorded);
+        assert_eq!(first + entries.len() as u64, recorded.job.entry_count());
+        recorded.record.push(decision.recorded);
         if self.compare {
-            let stored = live.rows.iter().map(|row| {
-                let text = serde_json::to_string(&row.entries).expect("entries serialise");
-                let entries: Vec<Entry> = serde_json::from_str(&text).expect("entries parse");
-                Recorded { entries, ..*row }
-            });
-            let rows: Vec<Recorded> = stored.collect();
-            let message = live.job.origin().parent.map(|_| live.job.message().clone());
-            let rebuilt = Job::recover(live.job.origin().clone(), message, rows);
-            assert!(
-                rebuilt == live.job,
-                "the rebuilt job differs from the live one:\n{rebuilt:#?}\n{:#?}",
-                live.job
-            );
+            recorded.assert_rebuilt_equal();
         }
         if decision.closed {
-            self.live.remove(&id);
+            self.open_jobs.remove(&id);
         }
         for effect in decision.effects {
             match effect {
@@ -160,11 +175,13 @@ impl World {
                     self.dispatched.push_back(Dispatched { job: id, step, name, attempt, input });
                 }
                 Effect::StartChild { origin, message } => self.start(*origin, message),
-                // A child that has ended already takes no more.
+                // A child job that has ended rejects the order.
                 Effect::OrderChild { child, order, .. } => {
                     let _ = self.take(child, Input::Order(order));
                 }
+                // Nobody waits for the answer to a caller.
                 Effect::AnswerCaller { .. } => {}
+                // A parent that has ended rejects the input.
                 Effect::NotifyParent(parent, ended) => {
                     let _ = self.take(
                         parent.job,

@@ -21,16 +21,16 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// The lease if a request does not say one: a manager's default.
+/// The duration of a lease if the request names none: the default of a manager.
 const LEASE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// How long it is tried to bind the port again.
+/// How long to retry before giving up on binding the port again.
 const REBIND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The delay between two attempts to bind the port again.
+/// The delay between two tries to bind the port.
 const REBIND_DELAY: Duration = Duration::from_millis(20);
 
-/// A command of the harness. Messages are known by their numbers.
+/// A command of the harness. A `usize` is the number of a message.
 pub(super) enum QueueCommand {
     /// Enqueues a message.
     Put(TestMessage),
@@ -63,18 +63,23 @@ enum MessageState {
 struct QueuedMessage {
     message: TestMessage,
     state: MessageState,
-    /// How often it was delivered: the number of its last delivery.
+    /// The number of its latest delivery, from 1. 0 before the first one, and after a restart of
+    /// the server ended its lease.
     delivery: u32,
-    /// The duration of its lease.
+    /// The duration of its latest lease.
     lease: Duration,
 }
 
 /// A long poll that waits for messages.
 struct PendingReceive {
+    /// When it is answered even without a message.
     deadline: Instant,
+    /// The duration of the leases that it takes.
     lease: Duration,
-    /// How many messages are received at most, as an array. `None` asks for one message as it is.
+    /// The maximum number of messages in the response, which is then an array. With `None` the
+    /// response is a single message: its body as it is, and the rest in headers.
     max: Option<usize>,
+    /// The virtual host, which `Reply-To` must repeat. Empty if the request names none.
     vhost: String,
     responder: oneshot::Sender<StubResponse>,
 }
@@ -83,13 +88,17 @@ struct PendingReceive {
 pub(super) struct StubLeaseQueue {
     queue: String,
     log: EventLog,
+    /// The address of the server. A restarted server binds it again.
     address: SocketAddr,
+    /// Passed to each server, so that its requests arrive here.
     requests: mpsc::Sender<PendingRequest>,
     server: ServerHandle,
+    /// All messages in the order in which they were sent, including the settled ones.
     entries: Vec<QueuedMessage>,
     long_polls: VecDeque<PendingReceive>,
-    /// Where to cut the connection, once.
+    /// The number of the message at which to cut the connection, and when. `None` after the cut.
     cut: Option<(usize, CutTiming)>,
+    /// The number of the message whose attempt ends as soon as it is leased.
     cancel_when_leased: Option<usize>,
 }
 
@@ -122,7 +131,7 @@ impl StubLeaseQueue {
     ) {
         loop {
             self.lease_ready_messages();
-            let next = self.next_timer();
+            let next_timer = self.next_timer();
             tokio::select! {
                 biased;
                 command = commands.recv() => match command {
@@ -147,14 +156,16 @@ impl StubLeaseQueue {
                         return;
                     }
                 },
-                received = requests.recv() => {
-                    let Some(request) = received else { return };
+                request = requests.recv() => {
+                    let Some(request) = request else { return };
                     if let Some(responder) = self.handle_request(request) {
                         self.restart().await;
+                        // Dropped only now: dropping it while the connection is open would answer
+                        // the request.
                         drop(responder);
                     }
                 }
-                () = sleep_until(next) => self.handle_timers(),
+                () = sleep_until(next_timer) => self.handle_timers(),
             }
         }
     }
@@ -168,7 +179,8 @@ impl StubLeaseQueue {
         self.entries.iter_mut().find(|entry| entry.message.number == number)
     }
 
-    /// Returns when the next lease or long poll ends, or a message may be leased.
+    /// Returns when the next lease or long poll ends, or the next message may be leased to a long
+    /// poll. `None` if there is nothing to wait for.
     fn next_timer(&self) -> Option<Instant> {
         let entry_timers = self.entries.iter().filter_map(|entry| match entry.state {
             MessageState::Waiting(time) if !self.long_polls.is_empty() => Some(time),
@@ -187,11 +199,11 @@ impl StubLeaseQueue {
                 self.log.add(Some(entry.message.number), ObservedEvent::LeaseExpired);
             }
         }
-        let (expired, waiting): (Vec<PendingReceive>, Vec<PendingReceive>) =
+        let (expired, open): (Vec<PendingReceive>, Vec<PendingReceive>) =
             std::mem::take(&mut self.long_polls)
                 .into_iter()
                 .partition(|long_poll| long_poll.deadline <= now);
-        self.long_polls = waiting.into();
+        self.long_polls = open.into();
         for long_poll in expired {
             let response = match long_poll.max {
                 Some(_) => StubResponse::json(&json!([])),
@@ -207,7 +219,8 @@ impl StubLeaseQueue {
         self.long_polls.retain(|long_poll| !long_poll.responder.is_closed());
         loop {
             let now = clock::timer_now();
-            let message_max =
+            // Without a long poll the limit is 0, so no message is ready.
+            let message_limit =
                 self.long_polls.front().map_or(0, |long_poll| long_poll.max.unwrap_or(1));
             let is_ready = |entry: &&mut QueuedMessage| match entry.state {
                 MessageState::Waiting(time) => time <= now,
@@ -216,7 +229,7 @@ impl StubLeaseQueue {
                 }
             };
             let ready: Vec<&mut QueuedMessage> =
-                self.entries.iter_mut().filter(is_ready).take(message_max).collect();
+                self.entries.iter_mut().filter(is_ready).take(message_limit).collect();
             if ready.is_empty() {
                 return;
             }
@@ -242,7 +255,8 @@ impl StubLeaseQueue {
         }
     }
 
-    /// Handles a request of a worker. Returns the responder if the response is to be lost.
+    /// Handles a request of a worker, and answers it unless it is a long poll. Returns the
+    /// responder if the connection is to be cut instead of answering.
     fn handle_request(&mut self, request: PendingRequest) -> Option<oneshot::Sender<StubResponse>> {
         let PendingRequest { queue, delivery: delivery_key, call, responder } = request;
         let respond = |response: StubResponse, responder: oneshot::Sender<StubResponse>| {
@@ -306,7 +320,8 @@ impl StubLeaseQueue {
         }
     }
 
-    /// Handles a reply. Returns the responder if the response is to be lost.
+    /// Handles a reply, and answers it. Returns the responder if the connection is to be cut
+    /// instead of answering.
     fn handle_reply(
         &mut self,
         index: usize,
@@ -352,8 +367,8 @@ impl StubLeaseQueue {
         None
     }
 
-    /// Stops the server with all connections, and starts it again. Leased messages wait again, as a
-    /// manager keeps leases in memory only.
+    /// Stops the server, which closes all connections, and starts it again. Leased messages become
+    /// available again, because a manager keeps leases in memory only.
     async fn restart(&mut self) {
         self.server.stop(false).await;
         self.long_polls.clear();
@@ -382,7 +397,7 @@ impl StubLeaseQueue {
     }
 }
 
-/// Sleeps until a time, or for ever without one.
+/// Sleeps until a time. Never returns if there is none.
 async fn sleep_until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
@@ -390,7 +405,8 @@ async fn sleep_until(time: Option<Instant>) {
     }
 }
 
-/// Extends the lease of a delivery. A message whose lease has ended is leased again.
+/// Extends the lease of a delivery. A message whose lease has ended is leased again. The response
+/// is 410 if the attempt is over, or another delivery has the lease.
 fn extend_lease(entry: &mut QueuedMessage, delivery: u32, lease: Option<Duration>) -> StubResponse {
     match entry.state {
         MessageState::Settled | MessageState::AttemptOver => {
@@ -410,13 +426,13 @@ fn extend_lease(entry: &mut QueuedMessage, delivery: u32, lease: Option<Duration
     StubResponse::json(&json!({ "until": format_time_after(entry.lease) }))
 }
 
-/// Formats the time after a duration from now.
+/// Formats the time that is this duration from now.
 fn format_time_after(duration: Duration) -> String {
     let nanoseconds = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
     format_rfc3339(Timestamp(clock::now().0.saturating_add(nanoseconds)))
 }
 
-/// Returns the path of the reply to a delivery.
+/// Returns the path for the reply to the latest delivery of a message.
 fn reply_to(entry: &QueuedMessage, vhost: &str) -> String {
     let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     let vhost = match vhost {
@@ -427,7 +443,7 @@ fn reply_to(entry: &QueuedMessage, vhost: &str) -> String {
     format!("/api/queue/{queue}/message/{id}/{}/reply{vhost}", entry.delivery)
 }
 
-/// Renders one message: its body, with everything else in headers.
+/// Renders the response to a receive of one message: its body, with everything else in headers.
 fn render_message(entry: &QueuedMessage, vhost: &str) -> StubResponse {
     let message = &entry.message;
     let mut headers = vec![
@@ -449,7 +465,8 @@ fn render_message(entry: &QueuedMessage, vhost: &str) -> StubResponse {
     StubResponse { status: 200, headers, body: message.body.clone() }
 }
 
-/// Renders an array of messages, with their bodies. A body that is not JSON becomes a JSON string.
+/// Renders the response to a receive of several messages: a JSON array of objects. A body that is
+/// not JSON becomes a JSON string.
 fn render_batch(entries: &[&QueuedMessage], vhost: &str) -> StubResponse {
     let views: Vec<String> = entries
         .iter()
@@ -469,6 +486,7 @@ fn render_batch(entries: &[&QueuedMessage], vhost: &str) -> StubResponse {
             if message.has_extra_headers {
                 view["x_worker_test"] = json!({ "what": ["nobody", "knows"] });
             }
+            // The body is spliced in as text: parsing it would change its numbers and key order.
             let text = String::from_utf8_lossy(&message.body).into_owned();
             let body = match serde_json::from_str::<&RawValue>(&text) {
                 Ok(_) => text,

@@ -12,19 +12,19 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// The maximum number of requests that wait for the lease queue.
+/// The capacity of the channel from the server to the lease queue, in requests.
 pub(super) const PENDING_REQUESTS_MAX: usize = 256;
 
 /// The maximum size of a reply, in bytes: a manager's default (`limits.reply_bytes_max`).
 const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// The maximum number of connections.
+/// The maximum number of open connections.
 const CONNECTIONS_MAX: usize = 256;
 
-/// How long the headers of a request may take.
+/// How long a client may take to send the headers of a request.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The wait of a long poll if the request does not say one.
+/// The wait of a long poll if the request names none: the default of a manager.
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// The maximum wait of a long poll.
@@ -42,13 +42,18 @@ const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// A call of the queue API.
 pub(super) enum WorkerCall {
+    /// A long poll. Without `max` it asks for one message that is not wrapped in an array. `vhost`
+    /// is empty if the request names none.
     Receive { wait: Duration, lease: Option<Duration>, max: Option<usize>, vhost: String },
+    /// A reply of the kind `result`, `error` or `progress`.
     Reply { kind: String, body: Bytes },
+    /// An extension of the lease. Without `lease` its duration stays as it was.
     Extend { lease: Option<Duration> },
+    /// A rejection. A requeued message is not delivered again before the delay has passed.
     Nack { requeue: bool, delay: Duration },
 }
 
-/// A call with the delivery that it is about, and the channel of the response.
+/// A call with the delivery that it is about, and the channel for the response.
 pub(super) struct PendingRequest {
     pub(super) queue: String,
     /// The id of the message and the number of its delivery. `None` for a receive.
@@ -116,9 +121,9 @@ pub(super) fn serve(
         .disable_signals()
         .bind(listen)?;
     let address = server.addrs().first().copied().unwrap_or(listen);
-    let server = server.run();
-    let handle = server.handle();
-    actix_rt::spawn(server);
+    let running_server = server.run();
+    let handle = running_server.handle();
+    actix_rt::spawn(running_server);
     Ok((handle, address))
 }
 
@@ -217,7 +222,8 @@ async fn forward(
     response.await.unwrap_or_else(|_| unavailable()).into_http_response()
 }
 
-/// Parses the parameters of these names. Any other parameter is refused, as by a manager.
+/// Returns the values of the parameters with these names, in the order of the names. Like a
+/// manager, refuses every other parameter except `_`, which clients add to bypass caches.
 fn parse_parameters<const N: usize>(
     query: &[(String, String)],
     names: [&str; N],
@@ -233,7 +239,7 @@ fn parse_parameters<const N: usize>(
     Ok(values)
 }
 
-/// Parses a duration within a range.
+/// Parses a duration, and checks that it is within the range, which includes both bounds.
 fn parse_duration(
     name: &str,
     text: Option<String>,

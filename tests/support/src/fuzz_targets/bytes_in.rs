@@ -1,35 +1,37 @@
-//! Reads an input as a row of choices. An input that is used up goes on as zeros, so every input
-//! means something.
+//! Reads a fuzz input as a sequence of choices. Once the input is used up, every choice is zero, so
+//! every input is valid.
 
-/// What is left of an input.
-pub(crate) struct Choices<'a>(pub &'a [u8]);
+/// The unread part of an input.
+pub(crate) struct Choices<'a> {
+    pub(crate) bytes: &'a [u8],
+}
 
 impl<'a> Choices<'a> {
-    /// The next byte.
+    /// Reads the next byte.
     pub(crate) fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
+        let Some((byte, unread)) = self.bytes.split_first() else { return 0 };
+        self.bytes = unread;
+        *byte
     }
 
-    /// A number below `end`, which is at least 1.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        usize::from(self.byte()) % end
+    /// Reads a number below `bound`, which must be from 1 to 256.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        usize::from(self.byte()) % bound
     }
 
-    /// Whether anything is left.
-    pub(crate) fn more(&self) -> bool {
-        !self.0.is_empty()
+    /// Returns whether there are unread bytes.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.bytes.is_empty()
     }
 
-    /// Up to `length` bytes.
+    /// Reads the next `length` bytes, or fewer at the end of the input.
     pub(crate) fn take(&mut self, length: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(length.min(self.0.len()));
-        self.0 = rest;
-        taken
+        let (bytes, unread) = self.bytes.split_at(length.min(self.bytes.len()));
+        self.bytes = unread;
+        bytes
     }
 
-    /// A text: its length in one byte, then its bytes, with what is no UTF-8 replaced.
+    /// Reads a text: a byte with its length, and then its bytes. Invalid UTF-8 is replaced.
     pub(crate) fn text(&mut self) -> String {
         let length = usize::from(self.byte());
         String::from_utf8_lossy(self.take(length)).into_owned()

@@ -1,6 +1,6 @@
-//! Damaged rows: a journal whose rows were changed behind its back, with and without their
-//! checksums made right, is refused with an error or read, never with a panic; its file stays as it
-//! was.
+//! Fuzzes damaged journals: some rows of a journal are changed by SQL, with or without a repair of
+//! their checksums. The journal must then be refused with an error, or read, without a panic and
+//! without a change of its file.
 
 use super::bytes_in::Choices;
 use crate::world::LIMITS;
@@ -17,36 +17,38 @@ use workflow_manager::journal::{
     JobRecords, Journal, JournalError, JournalOptions, NewJob, Reader, Record, SqliteJournal,
 };
 
-/// Changes of a row, each four choices or more.
+/// Damages the sample journal by the chosen changes, and reads it in all ways.
 pub fn run(data: &[u8]) {
-    let (folder, sample) = (tempfile::tempdir().expect("a folder"), sample());
+    let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    std::fs::write(&file, sample).expect("writable");
-    let must_refuse = damage(&file, &mut Choices(data));
-    let before = std::fs::read(&file).expect("readable");
+    std::fs::write(&file, sample_journal()).expect("writable");
+    let has_wrong_checksum = damage(&file, &mut Choices { bytes: data });
+    let damaged_bytes = std::fs::read(&file).expect("readable");
     match SqliteJournal::open(&options(file.clone())) {
-        Ok(store) => {
-            assert!(!must_refuse, "a row under a wrong checksum was taken");
-            told(
-                store.recover().map(|jobs| {
+        Ok(journal) => {
+            assert!(!has_wrong_checksum, "a row with a wrong checksum was accepted");
+            check_error(
+                journal.recover().map(|jobs| {
                     jobs.iter().for_each(|recovered| recovered.job.assert_invariants())
                 }),
             );
         }
-        Err(error) => told(Err(error)),
+        Err(error) => check_error(Err(error)),
     }
-    assert!(std::fs::read(&file).expect("readable") == before, "the file was changed");
+    assert!(std::fs::read(&file).expect("readable") == damaged_bytes, "the file was changed");
     let reader = Reader::new(&file);
+    // The sample has fewer jobs than that, so missing ones are also read.
     for number in 0..6 {
-        told(reader.recover_jobs(&[number]).map(|_| ()));
+        check_error(reader.recover_jobs(&[number]).map(drop));
     }
     for number in 1..6 {
-        told(reader.load_job(id(number)).map(|_| ()));
-        told(reader.load_creation(id(number)).map(|_| ()));
+        check_error(reader.load_job(id(number)).map(drop));
+        check_error(reader.load_creation(id(number)).map(drop));
     }
 }
 
-fn told(result: Result<(), JournalError>) {
+/// Checks that an error, if there is one, names the file.
+fn check_error(result: Result<(), JournalError>) {
     if let Err(error) = result {
         assert!(error.to_string().contains("j.db"), "{error}");
     }
@@ -56,7 +58,7 @@ fn options(file: PathBuf) -> JournalOptions {
     JournalOptions { file, cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
 }
 
-/// Columns, and whether a checksum covers them.
+/// The columns that may be changed: the table, the column, and whether a checksum covers it.
 const COLUMNS: [(&str, &str, bool); 21] = [
     ("entries", "body", true),
     ("entries", "job", true),
@@ -81,64 +83,67 @@ const COLUMNS: [(&str, &str, bool); 21] = [
     ("definitions", "hash", true),
 ];
 
-/// Changes rows; true if one is left whose checksum is wrong.
+/// Changes rows: the first choice says whether checksums are repaired, and the others name the rows
+/// and their new values. Returns whether a row certainly has a wrong checksum in the end. With
+/// repairs that is not known, so it returns false.
 fn damage(file: &Path, choices: &mut Choices<'_>) -> bool {
     let connection = Connection::open(file).expect("opens");
     connection.pragma_update(None, "synchronous", "OFF").expect("a pragma");
     connection.pragma_update(None, "foreign_keys", "OFF").expect("a pragma");
-    let repair = choices.byte() & 1 == 1;
-    let mut wrong = false;
-    while choices.more() {
-        let (table, column, covered) = COLUMNS[choices.below(COLUMNS.len())];
-        let row = choices.byte() % 8;
+    let must_repair = choices.byte() & 1 == 1;
+    let mut has_wrong_checksum = false;
+    while choices.has_more() {
+        let (table, column, is_covered) = COLUMNS[choices.below(COLUMNS.len())];
+        let offset = choices.byte() % 8;
         let sql =
-            format!("SELECT rowid, {column} FROM {table} ORDER BY rowid LIMIT 1 OFFSET {row}");
-        let Ok((rowid, old)) = connection
+            format!("SELECT rowid, {column} FROM {table} ORDER BY rowid LIMIT 1 OFFSET {offset}");
+        let Ok((rowid, old_value)) = connection
             .query_row(&sql, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Value>(1)?)))
         else {
             continue;
         };
-        let new = value(choices, &old);
-        // STRICT tables take no value of another type; that is SQLite's to say.
-        let changed = connection.execute(
+        let new_value = choose_value(choices, &old_value);
+        // A constraint of the table, such as STRICT, may refuse the value.
+        let update = connection.execute(
             &format!("UPDATE {table} SET {column} = ?1 WHERE rowid = ?2"),
-            params![new, rowid],
+            params![new_value, rowid],
         );
-        // The checksum takes no value for -1 in these columns.
-        let read: Value = connection
+        let is_updated = update.is_ok();
+        // Read again, because SQLite may have converted the value.
+        let stored_value: Value = connection
             .query_row(&format!("SELECT {column} FROM {table} WHERE rowid = ?1"), [rowid], |row| {
                 row.get(0)
             })
             .expect("a row");
-        let alike =
+        // In a checksum, NULL counts as -1.
+        let checksum_value =
             |value: &Value| if *value == Value::Null { Value::Integer(-1) } else { value.clone() };
-        wrong |= covered && changed.is_ok() && alike(&read) != alike(&old) && !repair;
-        if repair && changed.is_ok() && column != "checksum" && column != "hash" {
-            make_right(&connection, table, rowid);
+        let is_changed = checksum_value(&stored_value) != checksum_value(&old_value);
+        has_wrong_checksum |= is_covered && is_updated && is_changed && !must_repair;
+        if must_repair && is_updated && column != "checksum" && column != "hash" {
+            repair_checksum(&connection, table, rowid);
         }
     }
-    // Changes may have taken one another back.
-    if wrong {
-        wrong = !all_right(&connection);
-    }
-    wrong
+    // A later change may have undone an earlier one.
+    has_wrong_checksum && !are_checksums_correct(&connection)
 }
 
-fn value(choices: &mut Choices<'_>, old: &Value) -> Value {
-    match (choices.below(4), old) {
+/// Chooses a new value for a column: a variation of the old one, or another value of any type.
+fn choose_value(choices: &mut Choices<'_>, old_value: &Value) -> Value {
+    match (choices.below(4), old_value) {
         (0, Value::Text(text)) => {
-            // A few bytes of the text in another's place.
+            // Replaces up to 15 bytes of the text.
             let mut bytes = text.clone().into_bytes();
-            let at = (choices.below(256) * 256 + choices.below(256)) % bytes.len().max(1);
-            let new = choices.text();
-            let end = (at + choices.below(16)).min(bytes.len());
-            bytes.splice(at..end, new.into_bytes());
+            let start = (choices.below(256) * 256 + choices.below(256)) % bytes.len().max(1);
+            let replacement = choices.text();
+            let end = (start + choices.below(16)).min(bytes.len());
+            bytes.splice(start..end, replacement.into_bytes());
             Value::Text(String::from_utf8_lossy(&bytes).into_owned())
         }
         (0, Value::Blob(blob)) => {
             let mut blob = blob.clone();
-            let at = choices.below(blob.len().max(1));
-            if let Some(byte) = blob.get_mut(at) {
+            let index = choices.below(blob.len().max(1));
+            if let Some(byte) = blob.get_mut(index) {
                 *byte ^= choices.byte();
             }
             Value::Blob(blob)
@@ -156,26 +161,38 @@ fn value(choices: &mut Choices<'_>, old: &Value) -> Value {
     }
 }
 
-fn make_right(connection: &Connection, table: &str, rowid: i64) {
-    let sums = sums(connection, table);
-    let Some((_, _, right)) = sums.into_iter().find(|(row, _, _)| *row == rowid) else { return };
+/// Corrects the checksum of a row.
+fn repair_checksum(connection: &Connection, table: &str, rowid: i64) {
+    let checksums = load_checksums(connection, table);
+    let Some(row) = checksums.into_iter().find(|row| row.rowid == rowid) else { return };
     let column = if table == "definitions" { "hash" } else { "checksum" };
     connection
         .execute(
             &format!("UPDATE {table} SET {column} = ?1 WHERE rowid = ?2"),
-            params![right, rowid],
+            params![row.correct, rowid],
         )
         .expect("updates");
 }
 
-fn all_right(connection: &Connection) -> bool {
+/// Returns whether all rows have correct checksums.
+fn are_checksums_correct(connection: &Connection) -> bool {
     ["definitions", "jobs", "entries"]
         .iter()
-        .all(|table| sums(connection, table).iter().all(|(_, stored, right)| stored == right))
+        .all(|table| load_checksums(connection, table).iter().all(|row| row.stored == row.correct))
 }
 
-/// Rows with their stored and their right checksums.
-fn sums(connection: &Connection, table: &str) -> Vec<(i64, Value, Value)> {
+/// The checksums of a row.
+struct RowChecksums {
+    rowid: i64,
+    /// The checksum in the row.
+    stored: Value,
+    /// The checksum of the other columns.
+    correct: Value,
+}
+
+/// Loads the checksums of all rows of a table, and computes the correct ones: SHA-256 for
+/// definitions, and CRC-32 for other tables.
+fn load_checksums(connection: &Connection, table: &str) -> Vec<RowChecksums> {
     let columns = match table {
         "definitions" => "number, hash, body",
         "entries" => "seq, checksum, job, first, at, CAST(body AS BLOB)",
@@ -187,10 +204,10 @@ fn sums(connection: &Connection, table: &str) -> Vec<(i64, Value, Value)> {
     let mut statement =
         connection.prepare(&format!("SELECT {columns} FROM {table}")).expect("prepares");
     let rows = statement.query_map([], |row| {
-        let number = |at: usize| {
-            row.get::<_, Option<i64>>(at).map(|number| number.unwrap_or(-1).to_le_bytes())
+        let number = |column: usize| {
+            row.get::<_, Option<i64>>(column).map(|number| number.unwrap_or(-1).to_le_bytes())
         };
-        let right = match table {
+        let correct = match table {
             "definitions" => {
                 Value::Blob(Sha256::digest(row.get::<_, String>(2)?.as_bytes()).to_vec())
             }
@@ -204,13 +221,14 @@ fn sums(connection: &Connection, table: &str) -> Vec<(i64, Value, Value)> {
                 )))
             }
         };
-        Ok((row.get(0)?, row.get(1)?, right))
+        Ok(RowChecksums { rowid: row.get(0)?, stored: row.get(1)?, correct })
     });
     rows.expect("reads").collect::<Result<_, _>>().expect("rows")
 }
 
-/// A journal of a job with a fan-out: its parent runs, one child has ended, one waits for a reply.
-fn sample() -> &'static [u8] {
+/// Returns the file of a journal, which is written once. It has a running job with a fan-out, of
+/// whose child jobs the first has ended.
+fn sample_journal() -> &'static [u8] {
     static SAMPLE: OnceLock<Vec<u8>> = OnceLock::new();
     SAMPLE.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a folder");
@@ -228,32 +246,35 @@ fn id(number: i64) -> JobId {
     JobId(uuid::Uuid::from_u128(number.unsigned_abs().into()))
 }
 
+/// Writes the sample journal. The engine decides, and each decision is committed.
 fn write_sample(file: &Path) {
-    let mut store = SqliteJournal::open(&options(file.to_owned())).expect("opens");
-    let definition = definition();
-    let origin = Origin::for_root_job(id(1), definition, Timestamp(1));
+    let mut journal = SqliteJournal::open(&options(file.to_owned())).expect("opens");
+    let origin = Origin::for_root_job(id(1), definition(), Timestamp(1));
     let message =
         Message::parse(br#"{"items":["a","00000000-0000-0000-0000-000000000003"],"n":1e400}"#)
             .expect("a message");
-    let (mut parent, created) = Job::create(origin.clone(), message, &context(1));
-    let origin = NewJob { origin: Arc::new(origin), root: 1, parent: None };
-    store.append(&[&Record::from_decision(1, Some(origin), created)]).expect("commits");
-    let mut replied = parent
+    let (mut parent, creation) = Job::create(origin.clone(), message, &context(1));
+    let new_job = NewJob { origin: Arc::new(origin), root: 1, parent: None };
+    journal.append(&[&Record::from_decision(1, Some(new_job), creation)]).expect("commits");
+    let mut fan_out = parent
         .handle_input(reply("first", r#"{"items":["a",["b"],3],"k":0.10}"#), &context(2))
-        .expect("taken");
-    let effects = std::mem::take(&mut replied.effects);
-    store.append(&[&Record::from_decision(1, None, replied)]).expect("commits");
+        .expect("accepted");
+    let effects = std::mem::take(&mut fan_out.effects);
+    journal.append(&[&Record::from_decision(1, None, fan_out)]).expect("commits");
+    // The numbers of jobs: the parent has 1, so the child jobs begin at 2.
     for (number, effect) in (2..).zip(effects) {
         let Effect::StartChild { mut origin, message } = effect else { continue };
         origin.id = id(number);
-        let (mut child, created) = Job::create((*origin).clone(), message, &context(number));
-        let origin = NewJob { origin: Arc::new(*origin), root: 1, parent: Some(1) };
-        store.append(&[&Record::from_decision(number, Some(origin), created)]).expect("commits");
+        let (mut child, creation) = Job::create((*origin).clone(), message, &context(number));
+        let new_job = NewJob { origin: Arc::new(*origin), root: 1, parent: Some(1) };
+        journal
+            .append(&[&Record::from_decision(number, Some(new_job), creation)])
+            .expect("commits");
         if number == 2 {
-            let ended = child
+            let completion = child
                 .handle_input(reply("child", r#"{"item":1,"x":"y"}"#), &context(9))
-                .expect("taken");
-            store.append(&[&Record::from_decision(number, None, ended)]).expect("commits");
+                .expect("accepted");
+            journal.append(&[&Record::from_decision(number, None, completion)]).expect("commits");
         }
     }
 }
@@ -267,13 +288,15 @@ fn reply(step: &str, body: &str) -> Input {
     }
 }
 
+/// Returns a workflow of three steps in a row, of which the second fans out.
 fn definition() -> Arc<Definition> {
-    let step = |name: &str, on: Option<u16>, task| {
-        let depends = on.map(|on| Dependency::Step(StepIndex(on))).into_iter().collect();
+    let step = |name: &str, dependency: Option<u16>, task| {
+        let depends =
+            dependency.map(|index| Dependency::Step(StepIndex(index))).into_iter().collect();
         Step { depends, task, ..Step::with_name(name) }
     };
     let keys = FanOutKeys::new("items", "item");
-    let own = Graph::new(
+    let workflow = Graph::new(
         "w".to_owned(),
         None,
         vec![
@@ -283,5 +306,5 @@ fn definition() -> Arc<Definition> {
         ],
     );
     let task = Graph::new("t".to_owned(), Some(keys), vec![step("child", None, None)]);
-    Arc::new(Definition::new("w", vec![own, task]))
+    Arc::new(Definition::new("w", vec![workflow, task]))
 }

@@ -1,4 +1,5 @@
-//! Reply bodies and merging: the input is bodies, divided by the byte 0x1E, which no JSON text has.
+//! Fuzzes the parsing and merging of reply bodies, compared with the naive implementation in
+//! `plain_json`. The input is a list of bodies, separated by `SEPARATOR`.
 
 use super::plain_json::{self, Pairs};
 use workflow_manager::engine::json::{
@@ -6,34 +7,38 @@ use workflow_manager::engine::json::{
 };
 use workflow_manager::engine::{Entry, Json, Message, StepEntry, StepIndex};
 
-/// Some bodies.
+/// The byte between two bodies, which no JSON text contains: the ASCII record separator.
+const SEPARATOR: u8 = 0x1e;
+
+/// Parses and merges bodies.
 pub fn run(data: &[u8]) {
-    let bodies: Vec<&[u8]> = data.split(|byte| *byte == 0x1e).collect();
-    let read: Vec<(Message, Pairs)> = bodies.into_iter().filter_map(one).collect();
-    let messages: Vec<Message> = read.iter().map(|(message, _)| message.clone()).collect();
-    let parts: Vec<Pairs> = read.iter().map(|(_, pairs)| pairs.clone()).collect();
+    let parsed: Vec<(Message, Pairs)> =
+        data.split(|byte| *byte == SEPARATOR).filter_map(check_body).collect();
+    let (messages, objects): (Vec<Message>, Vec<Pairs>) = parsed.into_iter().unzip();
     let merged = Message::merge(&messages);
-    same(&merged, &plain_json::merged(&parts));
-    // Merging is the same in portions, and again.
-    if let Some((first, rest)) = messages.split_first() {
-        assert_eq!(Message::merge([first, &Message::merge(rest)]), merged);
+    check_equal(&merged, &plain_json::merged(&objects));
+    // Merging is associative and idempotent.
+    if let Some((first, others)) = messages.split_first() {
+        assert_eq!(Message::merge([first, &Message::merge(others)]), merged);
         assert_eq!(Message::merge([&merged, first]), merged);
         assert_eq!(Message::merge([&merged, &merged]), merged);
     }
-    stored(&merged);
+    check_storage(&merged);
 }
 
-fn one(body: &[u8]) -> Option<(Message, Pairs)> {
+/// Checks that a body is accepted or refused like by the naive implementation. Returns what it is
+/// parsed as by both, if it is accepted.
+fn check_body(body: &[u8]) -> Option<(Message, Pairs)> {
     let expected = std::str::from_utf8(body).ok().and_then(|text| match plain_json::trim(text) {
         "" | "null" => Some(Pairs::new()),
         text => plain_json::pairs(text).filter(|_| plain_json::depth(text) <= NESTING_MAX),
     });
     match (Message::parse(body), expected) {
         (Ok(message), Some(pairs)) => {
-            same(&message, &pairs);
-            stored(&message);
-            message.iter().for_each(|(_, value)| parts(value));
-            replaced(&message, &pairs);
+            check_equal(&message, &pairs);
+            check_storage(&message);
+            message.iter().for_each(|(_, value)| check_elements(value));
+            check_replacements(&message, &pairs);
             Some((message, pairs))
         }
         (Err(error), None) => {
@@ -48,10 +53,11 @@ fn one(body: &[u8]) -> Option<(Message, Pairs)> {
     }
 }
 
-fn same(message: &Message, pairs: &Pairs) {
-    let found: Pairs =
+/// Checks that a message has exactly these members, by all ways to read it.
+fn check_equal(message: &Message, pairs: &Pairs) {
+    let members: Pairs =
         message.iter().map(|(key, value)| (key.to_string(), value.text().to_owned())).collect();
-    assert_eq!(found, *pairs);
+    assert_eq!(members, *pairs);
     assert_eq!(message.to_text(), plain_json::text(pairs));
     assert_eq!(message.encoded_len(), message.to_text().len());
     for (key, value) in pairs {
@@ -59,31 +65,36 @@ fn same(message: &Message, pairs: &Pairs) {
     }
 }
 
-/// The text is read as the same message, also inside an entry of the journal.
-fn stored(message: &Message) {
+/// Checks that a message is unchanged after it was stored, also inside an entry of the journal.
+fn check_storage(message: &Message) {
     let text = message.to_text();
-    let again = Message::parse(text.as_bytes()).expect("what was written is read");
-    assert_eq!(again, *message);
-    assert_eq!(again.to_text(), text);
+    let reparsed = Message::parse(text.as_bytes()).expect("its own text");
+    assert_eq!(reparsed, *message);
+    assert_eq!(reparsed.to_text(), text);
     let entry = vec![Entry::Step(StepIndex(0), StepEntry::Completed(message.clone()))];
-    let row = serde_json::to_string(&entry).expect("an entry serialises");
+    let row = serde_json::to_string(&entry).expect("an entry serializes");
     assert_eq!(serde_json::from_str::<Vec<Entry>>(&row).expect("a stored entry parses"), entry);
 }
 
-fn parts(value: &Json) {
+/// Checks the elements of a value that is an array. For other values the engine must say their
+/// kind.
+fn check_elements(value: &Json) {
+    // Any value is valid. It must only not panic.
     let _ = find_item_uuid(value);
     match Elements::parse(value) {
         Ok(elements) => {
-            let found: Vec<String> =
+            let texts: Vec<String> =
                 (0..elements.count()).map(|index| elements.get(index).text().to_owned()).collect();
-            assert_eq!(found, plain_json::elements(value.text()));
+            assert_eq!(texts, plain_json::elements(value.text()));
         }
         Err(kind) => assert!(kind == value.kind() && kind != JsonKind::Array),
     }
 }
 
-/// SPEC §3.3: a key in its place under another name, which goes from where it was.
-fn replaced(message: &Message, pairs: &Pairs) {
+/// Checks the replacement of a member by one with a new key, as for the item of a fan-out. The new
+/// member has the position of the old one. Another member with the new key is removed.
+fn check_replacements(message: &Message, pairs: &Pairs) {
+    // The number of combinations is quadratic, so only a few keys are tried.
     let keys: Vec<&str> =
         pairs.iter().map(|(key, _)| key.as_str()).chain(["other"]).take(4).collect();
     for (key, new_key) in
@@ -91,15 +102,15 @@ fn replaced(message: &Message, pairs: &Pairs) {
     {
         let expected = pairs
             .iter()
-            .filter(|(known, _)| known != new_key || known == key)
-            .map(|(known, value)| {
-                if known == key {
+            .filter(|(pair_key, _)| pair_key != new_key || pair_key == key)
+            .map(|(pair_key, value)| {
+                if pair_key == key {
                     (new_key.to_owned(), "null".to_owned())
                 } else {
-                    (known.clone(), value.clone())
+                    (pair_key.clone(), value.clone())
                 }
             })
             .collect();
-        same(&message.with_replaced(key, new_key, Json::null()), &expected);
+        check_equal(&message.with_replaced(key, new_key, Json::null()), &expected);
     }
 }

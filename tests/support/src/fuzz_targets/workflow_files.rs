@@ -1,20 +1,20 @@
-//! Workflow files: any text is loaded or refused, twice alike; what is loaded is sound.
+//! Fuzzes the loading of workflow files. A text is loaded or refused, always with the same result,
+//! and loaded definitions are sound.
 
 use workflow_manager::engine::{Definition, Graph, StepState, id::is_valid_name};
 use workflow_manager::load::{STEPS_IN_ALL_MAX, load_text};
 
-/// The most characters of problems for each byte of the file, beside a constant: no file makes a
-/// flood of them.
-const PROBLEM_BYTES_PER_BYTE: usize = 1_000;
-const PROBLEM_BYTES_FREE: usize = 100_000;
+/// The maximum size of all problems of a file, in bytes: a base, plus a factor for each byte of the
+/// file. So no small file fills the log.
+const PROBLEM_BYTES_BASE: usize = 100_000;
+const PROBLEM_BYTES_PER_FILE_BYTE: usize = 1_000;
 
-/// One file.
+/// Loads a file twice.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let (first, second) = (load_text("f.yaml", text), load_text("f.yaml", text));
-    match (first, second) {
-        (Ok(loaded), Ok(again)) => {
-            assert_eq!(loaded.definitions, again.definitions);
+    match (load_text("f.yaml", text), load_text("f.yaml", text)) {
+        (Ok(loaded), Ok(reloaded)) => {
+            assert_eq!(loaded.definitions, reloaded.definitions);
             let steps: usize = loaded
                 .definitions
                 .iter()
@@ -22,21 +22,22 @@ pub fn run(data: &[u8]) {
                 .map(|graph| graph.steps.len())
                 .sum();
             assert!(steps <= STEPS_IN_ALL_MAX);
-            loaded.definitions.iter().for_each(|definition| sound(definition));
+            loaded.definitions.iter().for_each(|definition| check_definition(definition));
         }
-        (Err(errors), Err(again)) => {
-            assert_eq!(errors, again);
+        (Err(errors), Err(errors_of_reload)) => {
+            assert_eq!(errors, errors_of_reload);
             assert!(!errors.0.is_empty(), "refused without a reason");
-            // YAML also ends a line at a carriage return that stands alone.
-            let lines = text.matches(['\n', '\r']).count() + 2;
+            // In YAML a lone carriage return also ends a line. An error at the end of the file may
+            // be reported for the line after the last one.
+            let line_max = text.matches(['\n', '\r']).count() + 2;
             for problem in &errors.0 {
-                assert!(problem.line <= lines, "line {} of {lines}: {problem}", problem.line);
+                assert!(problem.line <= line_max, "line {} of {line_max}: {problem}", problem.line);
                 assert!(!problem.message.is_empty());
             }
-            let said = errors.to_string().len();
+            let problem_bytes = errors.to_string().len();
             assert!(
-                said <= PROBLEM_BYTES_FREE + PROBLEM_BYTES_PER_BYTE * text.len(),
-                "{said} bytes of problems for {} bytes",
+                problem_bytes <= PROBLEM_BYTES_BASE + PROBLEM_BYTES_PER_FILE_BYTE * text.len(),
+                "{problem_bytes} bytes of problems for {} bytes",
                 text.len()
             );
         }
@@ -44,14 +45,15 @@ pub fn run(data: &[u8]) {
     }
 }
 
-fn sound(definition: &Definition) {
+/// Checks that a definition is sound, and unchanged after it was stored.
+fn check_definition(definition: &Definition) {
     assert!(is_valid_name(&definition.name));
-    let stored = serde_json::to_string(definition).expect("a definition serialises");
-    let read: Definition = serde_json::from_str(&stored).expect("a stored definition parses");
-    assert_eq!(read, *definition);
+    let stored = serde_json::to_string(definition).expect("a definition serializes");
+    let restored: Definition = serde_json::from_str(&stored).expect("a stored definition parses");
+    assert_eq!(restored, *definition);
     assert!(!definition.graphs.is_empty());
-    for (at, graph) in definition.graphs.iter().enumerate() {
-        assert_eq!(graph.fan_out.is_some(), at > 0, "tasks fan out, workflows do not");
+    for (index, graph) in definition.graphs.iter().enumerate() {
+        assert_eq!(graph.fan_out.is_some(), index > 0, "tasks fan out, workflows do not");
         for step in &graph.steps {
             assert!(is_valid_name(&step.name));
             assert!(
@@ -64,22 +66,24 @@ fn sound(definition: &Definition) {
                 "names are unique"
             );
         }
-        assert!(ends(graph), "a cycle was loaded");
+        assert!(is_acyclic(graph), "a cycle was loaded");
     }
 }
 
-/// Whether every step can be reached when steps are done one after the other.
-fn ends(graph: &Graph) -> bool {
+/// Returns whether a graph has no cycle: every step is reached if each is completed once its
+/// dependencies are.
+fn is_acyclic(graph: &Graph) -> bool {
     let mut states = vec![StepState::Waiting; graph.steps.len()];
-    let mut waits: Vec<usize> =
+    let mut open_dependencies: Vec<usize> =
         graph.steps.iter().map(|step| step.step_dependencies().len()).collect();
-    let mut ready: Vec<_> = graph.indices().filter(|step| waits[step.as_usize()] == 0).collect();
+    let mut ready: Vec<_> =
+        graph.indices().filter(|step| open_dependencies[step.as_usize()] == 0).collect();
     while let Some(step) = ready.pop() {
         states[step.as_usize()] = StepState::Completed;
-        for next in graph.dependents(step) {
-            waits[next.as_usize()] -= 1;
-            if waits[next.as_usize()] == 0 {
-                ready.push(*next);
+        for dependent in graph.dependents(step) {
+            open_dependencies[dependent.as_usize()] -= 1;
+            if open_dependencies[dependent.as_usize()] == 0 {
+                ready.push(*dependent);
             }
         }
     }
