@@ -107,7 +107,8 @@ impl Connector {
             state.sink.clone(),
             publisher::run(
                 state.clone(),
-                (commands, recheck_requests),
+                commands,
+                recheck_requests,
                 unconfirmed.clone(),
                 phases.clone(),
             ),
