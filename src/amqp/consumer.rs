@@ -177,31 +177,9 @@ impl Consumer {
     ) -> Result<OpenConsumer, OpenError> {
         let settings = &self.state.settings;
         let queue = settings.reply_queue.as_str();
-        let to_open_error =
-            |error: lapin::Error| OpenError::Other(self.state.address.explain(&error));
-        let queues = QueueDeclarer::new(connection.clone());
-        match queues.ensure_reply_queue(settings).await {
-            QueueCheck::Exists { consumers: 0, .. } => {}
-            QueueCheck::Exists { consumers, .. } => {
-                return Err(OpenError::InUse(format!("consumers: {consumers}")));
-            }
-            QueueCheck::Exclusive => {
-                return Err(OpenError::InUse(
-                    "it is an exclusive queue of another connection".to_owned(),
-                ));
-            }
-            QueueCheck::Missing => {
-                return Err(OpenError::Other(format!(
-                    "the reply queue \"{queue}\" was deleted while it was being declared"
-                )));
-            }
-            QueueCheck::Refused(broker_text) => {
-                return Err(OpenError::Other(format!(
-                    "the broker refuses the reply queue \"{queue}\": {broker_text}"
-                )));
-            }
-            QueueCheck::Lost(error) => return Err(to_open_error(error)),
-        }
+        let to_open_error = |error: lapin::Error| self.to_open_error(&error);
+        let declarer = QueueDeclarer::new(connection.clone());
+        self.check_unused(declarer.ensure_reply_queue(settings).await)?;
         // A queue with a single active consumer allows no exclusive consumer. There, only the
         // number of consumers shows whether another process consumes it.
         for is_exclusive in [true, false] {
@@ -224,7 +202,7 @@ impl Consumer {
             {
                 // Two processes may have found the queue unused at the same time. Then both back
                 // off.
-                Ok(deliveries) => match queues.check(queue).await {
+                Ok(deliveries) => match declarer.check(queue).await {
                     QueueCheck::Exists { consumers, .. } if consumers > 1 => {
                         return Err(OpenError::InUse(format!("consumers: {consumers}")));
                     }
@@ -255,6 +233,31 @@ impl Consumer {
         Err(OpenError::Other(format!(
             "the broker does not let this user consume the reply queue \"{queue}\""
         )))
+    }
+
+    /// Returns an error unless the reply queue exists and has no consumer.
+    fn check_unused(&self, check: QueueCheck) -> Result<(), OpenError> {
+        let queue = &self.state.settings.reply_queue;
+        Err(match check {
+            QueueCheck::Exists { consumers: 0, .. } => return Ok(()),
+            QueueCheck::Exists { consumers, .. } => {
+                OpenError::InUse(format!("consumers: {consumers}"))
+            }
+            QueueCheck::Exclusive => {
+                OpenError::InUse("it is an exclusive queue of another connection".to_owned())
+            }
+            QueueCheck::Missing => OpenError::Other(format!(
+                "the reply queue \"{queue}\" was deleted while it was being declared"
+            )),
+            QueueCheck::Refused(broker_text) => OpenError::Other(format!(
+                "the broker refuses the reply queue \"{queue}\": {broker_text}"
+            )),
+            QueueCheck::Lost(error) => self.to_open_error(&error),
+        })
+    }
+
+    fn to_open_error(&self, error: &lapin::Error) -> OpenError {
+        OpenError::Other(self.state.address.explain(error))
     }
 
     /// Consumes until the bus is closed or the connection is lost.

@@ -285,30 +285,45 @@ impl Channel {
                 }
             }
             REJECT | NACK => {
-                let (tag, flags) = (fields.read_u64(), fields.read_u8());
-                let requeue_flag = if *method == NACK { NACK_REQUEUE } else { REJECT_REQUEUE };
-                let is_multiple = *method == NACK && flags & NACK_MULTIPLE != 0;
-                let settled_ids = take_tags(&mut self.in_flight, tag, is_multiple);
-                let is_prevented = settled_ids
-                    .iter()
-                    .any(|correlation_id| interventions.is_requeue_prevented(correlation_id));
-                let is_requeue_requested = flags & requeue_flag != 0;
-                let is_requeued = is_requeue_requested && !is_prevented;
-                for correlation_id in &settled_ids {
-                    log.add(correlation_id, ObservedEvent::Nacked { requeue: is_requeued });
-                }
-                if is_requeue_requested && is_prevented {
-                    let mut replacement = frame.raw.clone();
-                    // The flags are the last byte before the end of the frame.
-                    if let [.., flags, _frame_end] = replacement.as_mut_slice() {
-                        *flags &= !requeue_flag;
-                    }
-                    return FrameAction::Replace(replacement);
-                }
+                let is_nack = *method == NACK;
+                return self.handle_rejection(is_nack, fields, frame, interventions, log);
             }
             _ => {}
         }
         FrameAction::Forward
+    }
+
+    /// Handles a `basic.nack` (`is_nack`) or `basic.reject` of the worker. A requeue that is
+    /// prevented is replaced by a rejection.
+    fn handle_rejection(
+        &mut self,
+        is_nack: bool,
+        mut fields: Fields<'_>,
+        frame: &Frame,
+        interventions: &Interventions,
+        log: &MessageLog,
+    ) -> FrameAction {
+        let (tag, flags) = (fields.read_u64(), fields.read_u8());
+        let requeue_flag = if is_nack { NACK_REQUEUE } else { REJECT_REQUEUE };
+        let is_multiple = is_nack && flags & NACK_MULTIPLE != 0;
+        let settled_ids = take_tags(&mut self.in_flight, tag, is_multiple);
+        let is_prevented = settled_ids
+            .iter()
+            .any(|correlation_id| interventions.is_requeue_prevented(correlation_id));
+        let is_requeue_requested = flags & requeue_flag != 0;
+        let is_requeued = is_requeue_requested && !is_prevented;
+        for correlation_id in &settled_ids {
+            log.add(correlation_id, ObservedEvent::Nacked { requeue: is_requeued });
+        }
+        if !(is_requeue_requested && is_prevented) {
+            return FrameAction::Forward;
+        }
+        let mut replacement = frame.raw.clone();
+        // The flags are the last byte before the end of the frame.
+        if let [.., flags, _frame_end] = replacement.as_mut_slice() {
+            *flags &= !requeue_flag;
+        }
+        FrameAction::Replace(replacement)
     }
 
     /// Handles a method of the broker.
