@@ -46,8 +46,8 @@ pub(super) struct PendingPublication {
     pub(super) is_resend: bool,
     /// How often the broker nacked it.
     pub(super) nacks: u32,
-    /// How often the broker closed a channel because of it. From then on it is published on a
-    /// channel of its own.
+    /// How often the broker closed a channel because of it. Once it has, the message is published
+    /// on its own channel.
     pub(super) channel_closures: u32,
     /// Whether it was withdrawn. If so, it is not sent again.
     pub(super) is_withdrawn: bool,
@@ -73,7 +73,7 @@ pub(super) struct PublishedMessage {
     pub(super) queue_generation: u64,
     /// Whether its queue was found missing after it was published. Its confirm then proves nothing.
     pub(super) is_queue_lost: bool,
-    /// Whether it was published on a channel of its own.
+    /// Whether it was published on its own channel.
     pub(super) has_own_channel: bool,
     /// The length of its body, in bytes.
     pub(super) body_bytes: usize,
@@ -82,7 +82,8 @@ pub(super) struct PublishedMessage {
 /// A published message without a trusted confirm.
 pub(super) struct UnsettledMessage {
     pub(super) pending: PendingPublication,
-    /// Whether the broker returned it from its queue as it was last checked: the queue is missing.
+    /// Whether the broker returned it although its queue existed at the last check. Then the queue
+    /// is missing now.
     pub(super) is_queue_missing: bool,
 }
 
@@ -153,7 +154,7 @@ pub(super) struct PublisherConnection {
     pub(super) queue_rechecks: FuturesUnordered<LocalBoxFuture<'static, (u64, CheckedQueue)>>,
     /// Unusable queues to check again, by time and a unique number.
     pub(super) scheduled_checks: BTreeMap<(Instant, u64), Arc<str>>,
-    /// The channel that messages share unless they need one of their own.
+    /// The channel that messages share unless they need their own one.
     channel: Rc<Channel>,
     queues: Rc<QueueDeclarer>,
     policy_lock: PolicyLock,

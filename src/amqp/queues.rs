@@ -1,4 +1,4 @@
-//! Checks whether queues exist, and declares them, concurrently. It uses channels of its own,
+//! Checks whether queues exist, and declares them, concurrently. It uses separate channels,
 //! because the broker closes a channel on which a missing queue is checked.
 
 use super::connection::channel_error;

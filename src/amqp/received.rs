@@ -29,14 +29,14 @@ pub(super) fn parse_reply(
         (Some(user), _) => Sender::User(user.into()),
         (None, _) => Sender::Unknown,
     };
-    let mut parsed = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
-    parsed.kind = kind;
-    parsed.attempt = attempt;
-    parsed.message_id = message_id;
-    parsed.dead_letter = dead_letter;
-    parsed.redelivered = delivery.redelivered;
-    parsed.sender = sender;
-    parsed
+    let mut reply = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
+    reply.kind = kind;
+    reply.attempt = attempt;
+    reply.message_id = message_id;
+    reply.dead_letter = dead_letter;
+    reply.redelivered = delivery.redelivered;
+    reply.sender = sender;
+    reply
 }
 
 /// Parses a message of a workflow queue, with the properties that only a call has.

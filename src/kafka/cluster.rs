@@ -189,7 +189,8 @@ pub struct TopicSurvey {
 }
 
 /// Inspects the reply topic and the topics of queues, without side effects. `reply_timeouts` has
-/// the queues, each with the longest time that its steps wait for a reply; `None`: unknown.
+/// the queues, each with the longest time that its steps wait for a reply; `None`: no timeout is
+/// set.
 ///
 /// # Errors
 ///

@@ -11,7 +11,7 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::topic_partition_list::Offset;
 use std::sync::Arc;
 
-/// Returns the statuses of queues, in the same order. Each is inspected over a client of its own,
+/// Returns the statuses of queues, in the same order. Each is inspected over its own client,
 /// because inspections are rare and must not disturb the event loop.
 pub(super) async fn inspect(section: Arc<KafkaSection>, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
     let queue_count = queues.len();

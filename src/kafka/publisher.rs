@@ -33,8 +33,8 @@ const FAILURE_BACKOFF: Duration = Duration::from_millis(100);
 /// How often the backoff doubles at most, so that the shift does not overflow.
 const BACKOFF_DOUBLINGS_MAX: u32 = 16;
 
-/// How often a message that is no larger than a batch may be refused as too large before its
-/// attempt fails. The batch may have been too large instead.
+/// How many times a message that is no larger than a batch may be refused as too large and is sent
+/// again. The batch may have been too large instead.
 const TOO_LARGE_FAILURES_MAX: u32 = 3;
 
 /// A message that is not confirmed.
@@ -48,18 +48,18 @@ struct PendingRecord {
     too_large_failures: u32,
     /// Whether its topic was lost while it was in flight.
     is_topic_lost: bool,
-    /// Whether it was sent before. Sending it again is reported to the manager.
+    /// Whether the next send counts as a resend, which is reported to the manager.
     is_resend: bool,
     /// Whether it was withdrawn while it was in flight, so that it must not be sent again.
     is_withdrawn: bool,
 }
 
-/// The state of a queue's topic, as the last check found it.
+/// The state of a queue's topic, as far as the publisher knows.
 enum TopicState {
     /// A check is requested or running.
     Unknown,
-    /// It exists. `next` is the next partition of the round-robin.
-    Ready { partitions: i32, next: i32 },
+    /// It exists, with this number of partitions. Messages are sent to them round-robin.
+    Ready { partitions: i32, next_partition: i32 },
     /// It cannot be used, for this reason.
     Unusable(String),
     /// It was lost with its messages, and the loss is not journaled yet.
@@ -86,6 +86,7 @@ pub(super) struct KafkaPublisher {
     in_flight_bytes: usize,
     /// The last number that was assigned. The keys of `delayed` use the same sequence.
     last_number: usize,
+    /// The states of the topics, by queue.
     topics: HashMap<Arc<str>, TopicState>,
     /// The offset after the last message that was written, by queue and partition.
     written_offsets: HashMap<Arc<str>, BTreeMap<i32, i64>>,
@@ -99,6 +100,7 @@ pub(super) struct KafkaPublisher {
     producer_error: Option<String>,
     /// When a failed producer is replaced; `None` if no replacement is scheduled.
     replace_producer_at: Option<Instant>,
+    /// The backoff between replacements of a producer.
     backoff: BrokerBackoff,
 }
 
@@ -176,16 +178,16 @@ impl KafkaPublisher {
             .filter(|pending| is_match(pending))
             .for_each(|pending| pending.is_withdrawn = true);
         let queues = self.parked.values_mut().chain(std::iter::once(&mut self.waiting));
-        let mut removed = 0;
+        let mut removed_count = 0;
         for queue in queues {
             let len_before = queue.len();
             queue.retain(|pending| !is_match(pending));
-            removed += len_before - queue.len();
+            removed_count += len_before - queue.len();
         }
         let len_before = self.delayed.len();
         self.delayed.retain(|_, pending| !is_match(pending));
-        removed += len_before - self.delayed.len();
-        self.subtract_unconfirmed(removed);
+        removed_count += len_before - self.delayed.len();
+        self.subtract_unconfirmed(removed_count);
     }
 
     /// Fails the attempt of a message that the brokers will never accept: reports an error reply to
@@ -218,9 +220,10 @@ impl KafkaPublisher {
             }
             let queue = pending.message.address.queue.clone();
             match self.topics.get_mut(&queue) {
-                Some(TopicState::Ready { partitions, next }) => {
-                    let partition = *next % *partitions;
-                    *next = (partition + 1) % *partitions;
+                Some(TopicState::Ready { partitions, next_partition }) => {
+                    // The topic may have been recreated with fewer partitions.
+                    let partition = *next_partition % *partitions;
+                    *next_partition = (partition + 1) % *partitions;
                     if !self.send(pending, partition) {
                         return;
                     }
@@ -342,8 +345,9 @@ impl KafkaPublisher {
         }
     }
 
-    /// Handles a message that was refused. A permanent error fails its attempt. If its topic may
-    /// not be written, it is parked. Otherwise it is sent again after an exponential backoff.
+    /// Handles a message that was refused. A permanent error fails its attempt. If the manager may
+    /// not write to its topic, it is parked. Otherwise it is sent again after an exponential
+    /// backoff.
     #[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
     fn handle_failure(&mut self, mut pending: PendingRecord, code: RDKafkaErrorCode) {
         let (queue, bytes) = (pending.message.address.queue.clone(), pending.bytes);
@@ -403,11 +407,12 @@ impl KafkaPublisher {
 
     /// Returns when the next backoff of a message or of the producer ends.
     pub(super) fn next_timer(&self) -> Option<Instant> {
-        let delayed = self.delayed.keys().next().map(|(resend_at, _)| *resend_at);
-        delayed.into_iter().chain(self.replace_producer_at).min()
+        let next_resend_at = self.delayed.keys().next().map(|(resend_at, _)| *resend_at);
+        next_resend_at.into_iter().chain(self.replace_producer_at).min()
     }
 
-    /// Handles the backoffs that have ended.
+    /// Handles the backoffs that have ended: messages wait to be sent again, and a failed producer
+    /// is marked to be replaced.
     pub(super) fn handle_timers(&mut self) {
         let now = clock::timer_now();
         let is_replacement_due = self.replace_producer_at.take_if(|time| *time <= now).is_some();
@@ -417,7 +422,7 @@ impl KafkaPublisher {
         }
     }
 
-    /// Schedules a replacement if the producer has failed. It polls for the fatal error, because
+    /// Schedules a replacement if the producer has failed. The fatal error is polled for, because
     /// no event reports it as such.
     pub(super) fn check_producer(&mut self) {
         if self.replace_producer_at.is_some() || self.needs_new_producer {
@@ -499,12 +504,12 @@ impl KafkaPublisher {
 
     /// Marks the topic of a queue as ready, and puts its parked messages at the front of `waiting`.
     pub(super) fn mark_topic_ready(&mut self, queue: &Arc<str>, partitions: i32) {
-        let next = match self.topics.get(queue) {
-            Some(TopicState::Ready { next, .. }) => *next,
+        let next_partition = match self.topics.get(queue) {
+            Some(TopicState::Ready { next_partition, .. }) => *next_partition,
             Some(TopicState::Unknown | TopicState::Unusable(_) | TopicState::Lost) | None => 0,
         };
-        self.topics
-            .insert(queue.clone(), TopicState::Ready { partitions: partitions.max(1), next });
+        let ready = TopicState::Ready { partitions: partitions.max(1), next_partition };
+        self.topics.insert(queue.clone(), ready);
         let parked = self.parked.remove(queue).into_iter().flatten();
         parked.rev().for_each(|pending| self.waiting.push_front(pending));
     }

@@ -28,9 +28,9 @@ pub(super) enum ReaderEvent {
     Records(Vec<ReplyRecord>),
     /// All records of this partition have been read.
     PartitionEnd(i32),
-    /// The topic, or a partition of it, no longer exists.
+    /// The topic, or a partition of it, no longer exists. The field is the library's error.
     TopicChanged(String),
-    /// The next offset is out of range, as a broker reports. The library stops reading.
+    /// The next offset is out of range, so the library stops reading. The field is its error.
     Stopped(String),
     /// Another error, after which the library retries on its own.
     Error(String),
@@ -63,6 +63,7 @@ pub(super) struct ReplyReader {
     unsettled: HashMap<u64, UnsettledRecord>,
     /// The sum of the sizes of their bodies.
     unsettled_bytes: usize,
+    /// The last delivery tag that was assigned.
     last_tag: u64,
     /// Incremented when unsettled records become void, because the topic was lost. Commands for
     /// records of earlier epochs are ignored.
@@ -107,7 +108,8 @@ impl ReplyReader {
         })
     }
 
-    /// Reads the existing topic from the next offsets. Returns `true` if unread records were lost.
+    /// Handles a check that found the topic: reads each partition from its next offset. Returns
+    /// `true` if unread records were lost.
     pub(super) fn handle_topic_found(&mut self, topic: &TopicInfo) -> Result<bool, String> {
         let (mut has_lost_records, mut must_assign) = (false, !self.is_assigned);
         for (partition, (low, high)) in &topic.watermarks {
@@ -147,7 +149,7 @@ impl ReplyReader {
         }
         if has_lost_records {
             self.void_unsettled();
-            // The client has the lost topic in its cache.
+            // The old client still has the lost topic in its cache.
             self.consumer = create_consumer(&self.section, &self.context)?;
         }
         if must_assign {
@@ -251,8 +253,8 @@ impl ReplyReader {
         let consumer = self.consumer.clone();
         async move {
             let Some(consumer) = consumer.get() else { return std::future::pending().await };
-            let first = consumer.recv().await.map(|message| ReplyRecord::parse(&message));
-            let mut records = match first {
+            let first_record = consumer.recv().await.map(|message| ReplyRecord::parse(&message));
+            let mut records = match first_record {
                 Ok(record) => vec![record],
                 Err(error) => return event_from_error(&error),
             };
@@ -265,9 +267,9 @@ impl ReplyReader {
         }
     }
 
-    /// Handles the end of a partition, which has caught up if no record is unsettled. The settled
-    /// offset may not reach the target then, because the last offsets may belong to control
-    /// records, which are never read.
+    /// Handles the end of a partition, which has caught up if no record is unsettled. Its settled
+    /// offset may stay below the target, because the last offsets may belong to control records,
+    /// which are never read.
     pub(super) fn handle_partition_end(&mut self, partition: i32) {
         if self.windows.get(&partition).is_some_and(PartitionWindow::is_settled) {
             self.catch_up_targets.remove(&partition);

@@ -284,7 +284,7 @@ impl FrameFilter {
             return;
         };
         let limit = limit_bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte));
-        // 0 means that the broker has no limit of its own.
+        // 0 means that the broker sets no limit.
         if limit > 0 {
             self.frame_bytes_max = self.frame_bytes_max.min(limit.max(FRAME_BYTES_MIN));
         }

@@ -279,7 +279,7 @@ impl<'a> Reader<'a> {
     fn read_flags(&mut self) -> Result<u16, UnsupportedHeader> {
         let bytes = self.take(2)?;
         let flags = u16::from_be_bytes([bytes[0], bytes[1]]);
-        // No property uses the two lowest bits: the flags of all 14 properties fit into 16 bits.
+        // No property uses the two lowest bits. The lowest one would announce further flags.
         if flags & 0b11 == 0 { Ok(flags) } else { Err(UnsupportedHeader::UnknownFlags) }
     }
 

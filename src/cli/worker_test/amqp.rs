@@ -185,7 +185,7 @@ impl AmqpStub {
     }
 
     /// Removes the messages that wait in the queue or are in flight. The worker is disconnected
-    /// meanwhile.
+    /// first, and may connect again afterwards.
     pub(super) async fn clear(&self) -> Result<(), ClientError> {
         self.proxy.pause();
         let deadline = clock::timer_now() + CLEAR_TIMEOUT;
