@@ -47,8 +47,10 @@ pub(super) enum EventLoopPhase {
 enum BrokerState {
     /// They do not answer yet, or no longer.
     Unavailable {
+        /// The reason; empty before the first check.
         reason: String,
     },
+    /// They answered the last check, and at least one could be reached since.
     Available,
 }
 
@@ -65,6 +67,7 @@ type TopicChecks = Result<(Vec<CheckedTopic>, Vec<TopicStatus>), String>;
 
 /// Whose topic was checked.
 enum CheckedTopic {
+    /// The reply topic.
     Replies,
     /// A queue, and the written offsets of its topic, by partition, from when the check began.
     Queue(Arc<str>, BTreeMap<i32, i64>),
@@ -75,7 +78,7 @@ enum CheckedTopic {
 pub(super) struct EventLoop {
     section: Arc<KafkaSection>,
     sink: EventSink,
-    cluster: TopicAdmin,
+    topic_admin: TopicAdmin,
     reader: ReplyReader,
     publisher: KafkaPublisher,
     client_events: mpsc::UnboundedReceiver<ClientEvent>,
@@ -94,6 +97,7 @@ pub(super) struct EventLoop {
     /// The check of the topics that is running.
     pending_check: Option<LocalBoxFuture<'static, TopicChecks>>,
     next_check_at: Instant,
+    /// The running tasks about topics: creating them, and waiting until a loss is journaled.
     tasks: FuturesUnordered<LocalBoxFuture<'static, CompletedTask>>,
     /// Why the reply topic cannot be read; `None`: it can.
     reply_topic_error: Option<String>,
@@ -112,7 +116,7 @@ impl EventLoop {
     ) -> Result<EventLoop, String> {
         let (event_sender, client_events) = mpsc::unbounded_channel();
         let context = EventContext(event_sender);
-        let cluster = TopicAdmin::new(&section, context.clone())?;
+        let topic_admin = TopicAdmin::new(&section, context.clone())?;
         let reader = ReplyReader::new(section.clone(), offsets, sink.clone(), context.clone())?;
         let publisher =
             KafkaPublisher::new(section.clone(), offsets, sink.clone(), unconfirmed, context)?;
@@ -120,7 +124,7 @@ impl EventLoop {
             backoff: BrokerBackoff::from_section(&section),
             section,
             sink,
-            cluster,
+            topic_admin,
             reader,
             publisher,
             client_events,
@@ -163,7 +167,8 @@ impl EventLoop {
             if settle_deadline.is_some_and(|deadline| self.can_stop(deadline)) {
                 break;
             }
-            // A deadline that has passed must not wake the loop: it then waits for the publisher.
+            // A deadline that has passed would wake the loop over and over. From then on, the loop
+            // waits only for the publisher.
             let deadline = settle_deadline.filter(|deadline| *deadline > clock::timer_now());
             let next_check = Some(self.next_check_at).filter(|_| self.pending_check.is_none());
             let timers = [next_check, deadline, self.publisher.next_timer()];
@@ -309,9 +314,9 @@ impl EventLoop {
             });
             checked_topics.push(CheckedTopic::Queue(queue, written_offsets));
         }
-        let (cluster, timeout) = (self.cluster.clone(), self.section.request_timeout.0);
+        let (topic_admin, timeout) = (self.topic_admin.clone(), self.section.request_timeout.0);
         self.pending_check = Some(Box::pin(async move {
-            let statuses = cluster.inspect_topics(queries, timeout).await?;
+            let statuses = topic_admin.inspect_topics(queries, timeout).await?;
             Ok((checked_topics, statuses))
         }));
     }
@@ -475,13 +480,13 @@ impl EventLoop {
 
     /// Creates the topic of a queue; `None`: the reply topic.
     fn create_topic(&mut self, queue: Option<Arc<str>>) {
-        let (cluster, section) = (self.cluster.clone(), self.section.clone());
+        let (topic_admin, section) = (self.topic_admin.clone(), self.section.clone());
         let (topic, reply_timeout) = match &queue {
             Some(queue) => (section.topic(queue), self.reply_timeouts.get(queue).copied()),
             None => (section.reply_topic.clone(), None),
         };
         self.tasks.push(Box::pin(async move {
-            let result = cluster.create_topic(&section, &topic, reply_timeout).await;
+            let result = topic_admin.create_topic(&section, &topic, reply_timeout).await;
             CompletedTask::TopicCreated(queue, result)
         }));
     }
