@@ -112,7 +112,7 @@ pub struct PolicyStatus {
     /// Whether the policy is set.
     pub is_set: bool,
     /// Step queues whose dead letters are not moved to the reply queue, because another policy
-    /// applies. The list may be incomplete.
+    /// applies: at most `QUEUES_LISTED_MAX`.
     pub overridden_queues: Vec<String>,
     /// Rules by which the broker may drop replies, such as
     /// `message-ttl 60000, by the policy "short"`.
