@@ -18,7 +18,7 @@ pub(super) enum Acknowledgement {
 #[derive(Debug)]
 pub(super) struct AckWindow {
     /// The tag of the last delivery.
-    delivered: u64,
+    last_delivered: u64,
     /// Every delivery up to this tag is settled.
     settled_up_to: u64,
     /// The settled deliveries after the first unsettled one, by tag, each with whether its ack is
@@ -26,6 +26,7 @@ pub(super) struct AckWindow {
     settled_early: BTreeMap<u64, bool>,
     /// The number of pending acks in `settled_early`.
     pending_acks: usize,
+    /// The most acks that stay pending after a flush.
     pending_acks_max: usize,
 }
 
@@ -34,7 +35,7 @@ impl AckWindow {
     /// unsettled delivery, they are sent one by one.
     pub(super) fn new(pending_acks_max: usize) -> AckWindow {
         AckWindow {
-            delivered: 0,
+            last_delivered: 0,
             settled_up_to: 0,
             settled_early: BTreeMap::new(),
             pending_acks: 0,
@@ -44,12 +45,12 @@ impl AckWindow {
 
     /// Adds the next delivery.
     pub(super) fn record_delivery(&mut self, tag: u64) {
-        self.delivered = tag;
+        self.last_delivered = tag;
     }
 
     /// Returns the number of unsettled deliveries.
     pub(super) fn unsettled(&self) -> usize {
-        usize::try_from(self.delivered - self.settled_up_to).unwrap_or(usize::MAX)
+        usize::try_from(self.last_delivered - self.settled_up_to).unwrap_or(usize::MAX)
             - self.settled_early.len()
     }
 
@@ -58,7 +59,7 @@ impl AckWindow {
         self.pending_acks > 0
     }
 
-    /// Settles a delivery. Pushes a requeue to `acknowledgements`; an ack waits for
+    /// Settles a delivery. A requeue is pushed to `acknowledgements`; an ack is pending until
     /// [`AckWindow::flush`].
     pub(super) fn settle(
         &mut self,
@@ -78,9 +79,13 @@ impl AckWindow {
         }
     }
 
-    /// Ends a burst of settlements: pushes the acks that are sent now to `acknowledgements`. With
-    /// `flush_all`, no ack stays pending.
-    pub(super) fn flush(&mut self, flush_all: bool, acknowledgements: &mut Vec<Acknowledgement>) {
+    /// Ends a burst of settlements: pushes the acks that are sent now to `acknowledgements`. If
+    /// `must_send_all`, no ack stays pending.
+    pub(super) fn flush(
+        &mut self,
+        must_send_all: bool,
+        acknowledgements: &mut Vec<Acknowledgement>,
+    ) {
         let mut last_acked = None;
         while let Some(is_pending) = self.settled_early.remove(&(self.settled_up_to + 1)) {
             self.settled_up_to += 1;
@@ -92,9 +97,9 @@ impl AckWindow {
             }
         }
         acknowledgements.extend(last_acked.map(Acknowledgement::AckUpTo));
-        if flush_all || self.pending_acks > self.pending_acks_max {
-            for (tag, is_pending) in self.settled_early.iter_mut().filter(|(_, pending)| **pending)
-            {
+        if must_send_all || self.pending_acks > self.pending_acks_max {
+            let pending_acks = self.settled_early.iter_mut().filter(|(_, is_pending)| **is_pending);
+            for (tag, is_pending) in pending_acks {
                 *is_pending = false;
                 acknowledgements.push(Acknowledgement::Ack(*tag));
             }
@@ -107,22 +112,24 @@ impl AckWindow {
 mod tests {
     use super::*;
 
-    fn window(delivered: u64, pending_acks_max: usize) -> AckWindow {
+    /// Creates a window with this number of deliveries.
+    fn window(delivery_count: u64, pending_acks_max: usize) -> AckWindow {
         let mut window = AckWindow::new(pending_acks_max);
-        (1..=delivered).for_each(|tag| window.record_delivery(tag));
+        (1..=delivery_count).for_each(|tag| window.record_delivery(tag));
         window
     }
 
+    /// Settles deliveries by their tags, and flushes. Returns what is sent.
     fn settle(
         window: &mut AckWindow,
         dispositions: &[(u64, Disposition)],
-        flush_all: bool,
+        must_send_all: bool,
     ) -> Vec<Acknowledgement> {
         let mut acknowledgements = Vec::new();
         dispositions.iter().for_each(|(tag, disposition)| {
             window.settle(*tag, *disposition, &mut acknowledgements)
         });
-        window.flush(flush_all, &mut acknowledgements);
+        window.flush(must_send_all, &mut acknowledgements);
         acknowledgements
     }
 

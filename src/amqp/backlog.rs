@@ -17,7 +17,7 @@ pub(super) enum PublisherCommand {
 pub(super) struct Backlog {
     /// Messages to send as soon as possible, in order.
     pub(super) waiting: VecDeque<PendingPublication>,
-    /// Messages to a queue that is not known to exist, by queue.
+    /// Messages that wait until their queue is known to exist, by queue.
     pub(super) parked: HashMap<Arc<str>, VecDeque<PendingPublication>>,
     /// Messages to send again later, by time and a unique number.
     pub(super) delayed: BTreeMap<(Instant, u64), PendingPublication>,
@@ -39,15 +39,17 @@ impl Backlog {
         }
     }
 
-    /// Applies commands. Passes the ids of withdrawn messages to `on_withdrawn`, because some may
-    /// have been sent already. Returns how many messages were removed from the backlog.
+    /// Applies commands in order. Passes the ids of withdrawn messages to `on_withdrawn`, because
+    /// some may have been sent already. Returns how many messages were removed from the backlog.
+    ///
+    /// Withdrawals are collected, because each removal scans the whole backlog.
     pub(super) fn apply(
         &mut self,
         commands: impl IntoIterator<Item = PublisherCommand>,
         mut on_withdrawn: impl FnMut(&HashSet<String>),
     ) -> usize {
         let mut withdrawn_ids = HashSet::new();
-        let mut removed = 0;
+        let mut removed_count = 0;
         for command in commands {
             match command {
                 PublisherCommand::Withdraw(id) => drop(withdrawn_ids.insert(id)),
@@ -55,7 +57,7 @@ impl Backlog {
                     // A later message may reuse the id of a withdrawn one.
                     if withdrawn_ids.contains(&message.id) {
                         on_withdrawn(&withdrawn_ids);
-                        removed += self.remove(&withdrawn_ids);
+                        removed_count += self.remove(&withdrawn_ids);
                         withdrawn_ids.clear();
                     }
                     self.waiting.push_back(PendingPublication::new(*message));
@@ -64,22 +66,22 @@ impl Backlog {
         }
         if !withdrawn_ids.is_empty() {
             on_withdrawn(&withdrawn_ids);
-            removed += self.remove(&withdrawn_ids);
+            removed_count += self.remove(&withdrawn_ids);
         }
-        removed
+        removed_count
     }
 
     /// Removes the messages with these ids. Returns how many there were.
     fn remove(&mut self, ids: &HashSet<String>) -> usize {
         let is_match = |pending: &PendingPublication| ids.contains(&pending.message.id);
-        let mut removed = 0;
+        let mut removed_count = 0;
         for queue in self.parked.values_mut().chain([&mut self.waiting]) {
-            let before = queue.len();
+            let len_before = queue.len();
             queue.retain(|pending| !is_match(pending));
-            removed += before - queue.len();
+            removed_count += len_before - queue.len();
         }
-        let before = self.delayed.len();
+        let len_before = self.delayed.len();
         self.delayed.retain(|_, pending| !is_match(pending));
-        removed + before - self.delayed.len()
+        removed_count + len_before - self.delayed.len()
     }
 }

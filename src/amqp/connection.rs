@@ -1,5 +1,5 @@
 //! The broker's address: opens connections to it, and explains connection errors in plain words.
-//! Also the backoff between reconnects, and the reason that is logged once.
+//! The file also has the backoff between reconnects, and what lets each reason be logged once.
 
 use super::credentials::{STRAY_AT, has_stray_at, mask_credentials};
 use super::settings::{AmqpError, AmqpSettings};
@@ -29,6 +29,12 @@ const VHOST_BYTES_MAX: usize = 255;
 /// The virtual host of an address without one.
 const DEFAULT_VHOST: &str = "/";
 
+/// The reply code of AMQP with which a connection or channel is closed without an error.
+pub(super) const REPLY_SUCCESS: u16 = 200;
+
+/// The reply text with which the manager closes connections and channels.
+pub(super) const CLOSE_TEXT: &str = "closed by workflow-manager";
+
 /// The validated address of a broker. It is displayed without the password.
 pub struct BrokerAddress {
     uri: AMQPUri,
@@ -51,7 +57,7 @@ impl BrokerAddress {
         Ok(address)
     }
 
-    /// Parses an address. `vhost` replaces the virtual host in it.
+    /// Parses an address. `vhost` replaces the virtual host in it; `None`: the one in it is used.
     ///
     /// # Errors
     ///
@@ -100,7 +106,7 @@ impl BrokerAddress {
         Ok(BrokerAddress { uri, tls: Arc::new(authorities.client_config()) })
     }
 
-    /// Returns the user as which the manager logs in.
+    /// Returns the name of the user with which the manager logs in.
     pub(super) fn user(&self) -> &str {
         &self.uri.authority.userinfo.username
     }
@@ -147,24 +153,26 @@ impl BrokerAddress {
     #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
     pub fn explain(&self, error: &lapin::Error) -> String {
         match error.kind() {
-            ErrorKind::IOError(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            ErrorKind::IOError(io_error) if io_error.kind() == io::ErrorKind::ConnectionRefused => {
                 format!("no broker listens at {} (connection refused)", self.authority())
             }
-            ErrorKind::IOError(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
+            ErrorKind::IOError(io_error) if io_error.kind() == io::ErrorKind::ConnectionAborted => {
                 format!(
                     "{} closed the connection without a word: is it a RabbitMQ, and is amqp or \
                      amqps right?",
                     self.authority()
                 )
             }
-            ErrorKind::IOError(error) if error.to_string().contains("InvalidContentType") => {
+            ErrorKind::IOError(io_error) if io_error.to_string().contains("InvalidContentType") => {
                 format!(
-                    "{} answers, and not with TLS ({error}): is it amqp instead of amqps, or \
+                    "{} answers, and not with TLS ({io_error}): is it amqp instead of amqps, or \
                      another port (with TLS 5671)?",
                     self.authority()
                 )
             }
-            ErrorKind::IOError(error) => format!("no connection to {}: {error}", self.authority()),
+            ErrorKind::IOError(io_error) => {
+                format!("no connection to {}: {io_error}", self.authority())
+            }
             ErrorKind::ParsingError(_) => {
                 format!(
                     "{} answers, and not in AMQP 0-9-1: is it a RabbitMQ, and is this its AMQP \
@@ -172,7 +180,7 @@ impl BrokerAddress {
                     self.authority()
                 )
             }
-            ErrorKind::ProtocolError(error) => self.explain_protocol_error(error),
+            ErrorKind::ProtocolError(protocol_error) => self.explain_protocol_error(protocol_error),
             ErrorKind::MissingHeartbeatError => {
                 format!("{} has been silent for two heartbeats", self.authority())
             }
@@ -180,12 +188,13 @@ impl BrokerAddress {
         }
     }
 
+    /// Explains an error with which the broker closed a connection or channel.
     #[allow(clippy::wildcard_enum_match_arm, reason = "the other codes need no explanation")]
     fn explain_protocol_error(&self, error: &lapin::protocol::AMQPError) -> String {
         let (text, vhost, user) = (error.get_message(), self.vhost(), self.user());
         match error.kind() {
-            // "Login was refused" or "login refused", and of the user guest "can only connect via
-            // localhost".
+            // The text is "Login was refused" or "login refused". For the user guest it is "can
+            // only connect via localhost".
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
                 if text.as_str().contains("ogin") || text.as_str().contains("can only connect") =>
             {
@@ -250,11 +259,8 @@ fn ipv6_host(server: &str) -> Option<&str> {
 /// Closes the connection gracefully. Gives up after a short timeout.
 pub async fn close(connection: &Connection) {
     // An error means that it is closed already.
-    let _ = tokio::time::timeout(
-        CLOSE_TIMEOUT,
-        connection.close(200, "closed by workflow-manager".into()),
-    )
-    .await;
+    let closing = connection.close(REPLY_SUCCESS, CLOSE_TEXT.into());
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
 }
 
 /// Returns an error if the failpoint `name` is active. Tests use it to break connections.
@@ -269,20 +275,22 @@ pub(super) fn fail_point(name: &'static str) -> lapin::Result<()> {
 #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
 pub fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str)> {
     match error.kind() {
-        ErrorKind::ProtocolError(error) => match error.kind() {
-            AMQPErrorKind::Soft(code) => Some((code.clone(), error.get_message().as_str())),
+        ErrorKind::ProtocolError(protocol_error) => match protocol_error.kind() {
+            AMQPErrorKind::Soft(code) => {
+                Some((code.clone(), protocol_error.get_message().as_str()))
+            }
             AMQPErrorKind::Hard(_) => None,
         },
         _ => None,
     }
 }
 
-/// The last reason that was logged. It is not logged again on each retry.
+/// The last reason for which something failed. With it, a reason is not logged on each retry.
 #[derive(Default)]
 pub(super) struct LastReason(Option<String>);
 
 impl LastReason {
-    /// Remembers this reason. Returns whether it differs from the last one.
+    /// Records this reason. Returns whether it differs from the last one.
     pub(super) fn record_if_new(&mut self, reason: &str) -> bool {
         let is_new = !self.is_last(reason);
         if is_new {
@@ -323,7 +331,7 @@ impl ReconnectBackoff {
         ReconnectBackoff { builder, delays: builder.build(), max }
     }
 
-    /// Returns the delay before the next attempt, and doubles the one after it.
+    /// Returns the delay before the next attempt, and advances the backoff.
     pub(super) fn next_delay(&mut self) -> Duration {
         self.delays.next().map_or(self.max, |delay| delay.min(self.max))
     }
@@ -334,8 +342,8 @@ impl ReconnectBackoff {
     }
 }
 
-/// Parses the limit at the end of the broker's text "message size … is larger than configured max
-/// size …".
+/// Parses the limit, in bytes, at the end of the broker's text "message size … is larger than
+/// configured max size …": the last number in it.
 pub(super) fn parse_size_limit(text: &str) -> Option<usize> {
     text.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
 }
@@ -395,9 +403,12 @@ mod tests {
             );
         }
         let parsed = parse("amqp://me:p%40ss%2Fword@host:5672/a%40b").map(|address| address.uri);
-        let parts =
+        let password_host_and_vhost =
             parsed.map(|uri| (uri.authority.userinfo.password, uri.authority.host, uri.vhost));
-        assert_eq!(parts, Ok(("p@ss/word".to_owned(), "host".to_owned(), "a@b".to_owned())));
+        assert_eq!(
+            password_host_and_vhost,
+            Ok(("p@ss/word".to_owned(), "host".to_owned(), "a@b".to_owned()))
+        );
     }
 
     #[test]
@@ -418,10 +429,10 @@ mod tests {
 
     #[test]
     fn a_repeated_reason_is_new_only_after_another_one() {
-        let mut last = LastReason::default();
-        let is_new =
-            ["refused", "refused", "gone", "refused"].map(|reason| last.record_if_new(reason));
-        assert_eq!(is_new, [true, false, true, true]);
+        let mut last_reason = LastReason::default();
+        let are_new = ["refused", "refused", "gone", "refused"]
+            .map(|reason| last_reason.record_if_new(reason));
+        assert_eq!(are_new, [true, false, true, true]);
     }
 
     #[test]
@@ -441,12 +452,13 @@ mod tests {
     fn delays_grow_from_min_to_max() {
         let (min, max) = (Duration::from_secs(1), Duration::from_secs(30));
         let mut backoff = ReconnectBackoff::new(min, max);
-        let first = backoff.next_delay();
-        assert!(first >= min && first <= 2 * min, "{first:?}");
-        let later: Vec<Duration> = (0..20).map(|_| backoff.next_delay()).collect();
+        let first_delay = backoff.next_delay();
+        assert!(first_delay >= min && first_delay <= 2 * min, "{first_delay:?}");
+        let later_delays: Vec<Duration> = (0..20).map(|_| backoff.next_delay()).collect();
         assert!(
-            later.iter().all(|delay| *delay >= min && *delay <= max) && later[19] >= max / 2,
-            "{later:?}"
+            later_delays.iter().all(|delay| *delay >= min && *delay <= max)
+                && later_delays[19] >= max / 2,
+            "{later_delays:?}"
         );
         backoff.reset();
         assert!(backoff.next_delay() <= 2 * min);

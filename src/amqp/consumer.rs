@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long the first connection of a process waits until another consumer is gone. The broker may
-/// not have noticed yet that the previous process was killed.
+/// How long the first connection of a process waits for another consumer to end. The broker may not
+/// have noticed yet that the previous process was killed.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest delay between two checks for another consumer.
@@ -108,6 +108,7 @@ struct Consumer {
 /// A connection that consumes the reply queue.
 struct OpenConsumer {
     connection: Rc<Connection>,
+    /// Counts the replies of this connection in the delivery budget.
     flow: Arc<DeliveryFlow>,
     channel: Channel,
     deliveries: lapin::Consumer,
@@ -115,14 +116,15 @@ struct OpenConsumer {
 
 /// Why the reply queue could not be consumed.
 enum OpenError {
-    /// Another process consumes it; with the evidence.
+    /// Another process consumes it, as this evidence shows.
     InUse(String),
+    /// Another reason.
     Other(String),
 }
 
 impl Consumer {
-    /// Opens a connection once the budget has capacity again. Deliveries of an earlier connection
-    /// that are still unsettled then are redelivered on the new one.
+    /// Opens a connection once the delivery budget has capacity again. The unsettled deliveries of
+    /// an earlier connection, which use the budget, are redelivered on the new one.
     async fn open_within_budget(&self) -> Result<OpenConsumer, ConsumerEnd> {
         while !self.state.delivery_budget.has_capacity() {
             tokio::time::sleep(BUDGET_POLL_INTERVAL).await;
@@ -130,7 +132,8 @@ impl Consumer {
         self.open().await
     }
 
-    /// Opens a connection. On the first one, waits a short time for a previous process to end.
+    /// Opens a connection. Until this process has consumed replies, waits a short time for a
+    /// previous process to end.
     async fn open(&self) -> Result<OpenConsumer, ConsumerEnd> {
         let flow = DeliveryFlow::new(&self.state.delivery_budget);
         let opening = self.state.address.open_with_hooks(
@@ -174,41 +177,20 @@ impl Consumer {
     ) -> Result<OpenConsumer, OpenError> {
         let settings = &self.state.settings;
         let queue = settings.reply_queue.as_str();
-        let to_open_error =
-            |error: lapin::Error| OpenError::Other(self.state.address.explain(&error));
-        let queues = QueueDeclarer::new(connection.clone());
-        match queues.ensure_reply_queue(settings).await {
-            QueueCheck::Exists { consumers: 0, .. } => {}
-            QueueCheck::Exists { consumers, .. } => {
-                return Err(OpenError::InUse(format!("consumers: {consumers}")));
-            }
-            QueueCheck::Exclusive => {
-                return Err(OpenError::InUse(
-                    "it is an exclusive queue of another connection".to_owned(),
-                ));
-            }
-            QueueCheck::Missing => {
-                return Err(OpenError::Other(format!(
-                    "the reply queue \"{queue}\" was deleted while it was being declared"
-                )));
-            }
-            QueueCheck::Refused(broker_text) => {
-                return Err(OpenError::Other(format!(
-                    "the broker refuses the reply queue \"{queue}\": {broker_text}"
-                )));
-            }
-            QueueCheck::Lost(error) => return Err(to_open_error(error)),
-        }
+        let to_open_error = |error: lapin::Error| self.to_open_error(&error);
+        let declarer = QueueDeclarer::new(connection.clone());
+        self.check_unused(declarer.ensure_reply_queue(settings).await)?;
         // A queue with a single active consumer allows no exclusive consumer. There, only the
         // number of consumers shows whether another process consumes it.
-        for exclusive in [true, false] {
+        for is_exclusive in [true, false] {
             let channel = connection.create_channel().await.map_err(to_open_error)?;
             channel
                 .basic_qos(settings.prefetch, BasicQosOptions::default())
                 .await
                 .map_err(to_open_error)?;
             flow.set_channel(channel.id());
-            let options = BasicConsumeOptions { exclusive, ..BasicConsumeOptions::default() };
+            let options =
+                BasicConsumeOptions { exclusive: is_exclusive, ..BasicConsumeOptions::default() };
             match channel
                 .basic_consume(
                     short_string(queue),
@@ -218,8 +200,9 @@ impl Consumer {
                 )
                 .await
             {
-                // Two processes may have found the queue unused at once. Both back off then.
-                Ok(deliveries) => match queues.check(queue).await {
+                // Two processes may have found the queue unused at the same time. Then both back
+                // off.
+                Ok(deliveries) => match declarer.check(queue).await {
                     QueueCheck::Exists { consumers, .. } if consumers > 1 => {
                         return Err(OpenError::InUse(format!("consumers: {consumers}")));
                     }
@@ -242,7 +225,7 @@ impl Consumer {
                     {
                         return Err(OpenError::InUse(broker_text.to_owned()));
                     }
-                    Some((AMQPSoftError::ACCESSREFUSED, _)) if exclusive => {}
+                    Some((AMQPSoftError::ACCESSREFUSED, _)) if is_exclusive => {}
                     _ => return Err(to_open_error(error)),
                 },
             }
@@ -250,6 +233,31 @@ impl Consumer {
         Err(OpenError::Other(format!(
             "the broker does not let this user consume the reply queue \"{queue}\""
         )))
+    }
+
+    /// Returns an error unless the reply queue exists and has no consumer.
+    fn check_unused(&self, check: QueueCheck) -> Result<(), OpenError> {
+        let queue = &self.state.settings.reply_queue;
+        Err(match check {
+            QueueCheck::Exists { consumers: 0, .. } => return Ok(()),
+            QueueCheck::Exists { consumers, .. } => {
+                OpenError::InUse(format!("consumers: {consumers}"))
+            }
+            QueueCheck::Exclusive => {
+                OpenError::InUse("it is an exclusive queue of another connection".to_owned())
+            }
+            QueueCheck::Missing => OpenError::Other(format!(
+                "the reply queue \"{queue}\" was deleted while it was being declared"
+            )),
+            QueueCheck::Refused(broker_text) => OpenError::Other(format!(
+                "the broker refuses the reply queue \"{queue}\": {broker_text}"
+            )),
+            QueueCheck::Lost(error) => self.to_open_error(&error),
+        })
+    }
+
+    fn to_open_error(&self, error: &lapin::Error) -> OpenError {
+        OpenError::Other(self.state.address.explain(error))
     }
 
     /// Consumes until the bus is closed or the connection is lost.
@@ -261,7 +269,7 @@ impl Consumer {
         let OpenConsumer { connection, flow, channel, deliveries } = open_consumer;
         let workflow_queues = workflow_queues::start(&self.state, &connection, phases);
         let policy_task = actix_rt::spawn(policy::maintain(self.state.clone()));
-        let properties_task = actix_rt::spawn(inspect::remember_all_properties(self.state.clone()));
+        let properties_task = actix_rt::spawn(inspect::record_all_properties(self.state.clone()));
         let end = self.reply_consumer.serve(&channel, deliveries, Some(&flow), phases).await;
         policy_task.abort();
         properties_task.abort();

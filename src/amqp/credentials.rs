@@ -1,12 +1,13 @@
-//! Masks the user name and password in the addresses of brokers.
+//! Masks the user name and password in the addresses of brokers, and detects ambiguous addresses.
 
-/// The reason for which an address is rejected whose parts are ambiguous.
+/// The reason for rejecting an address whose parts are ambiguous.
 pub(super) const STRAY_AT: &str = "it has more than one @, or an @ after a /, ? or #: in the user \
                                    name, the password and the virtual host write @ as %40, / as \
                                    %2F, ? as %3F and # as %23";
 
-/// Returns whether the address has an @ other than the one between the credentials and the host. A
-/// part of the password would otherwise be parsed as host or virtual host, and be displayed.
+/// Returns whether the address has an @ other than the one between the credentials and the host.
+/// With such an address, a part of the password could be parsed as host or virtual host, and be
+/// displayed.
 pub(super) fn has_stray_at(server: &str) -> bool {
     let address = server.split_once("://").map_or(server, |(_, address)| address);
     let authority_bytes = address.find(['/', '?', '#']).unwrap_or(address.len());

@@ -1,5 +1,5 @@
-//! Paces deliveries: handles them immediately while they are few, and in bursts under load. A burst
-//! wakes each thread that handles it once, instead of once for each delivery.
+//! Paces deliveries: they are handled immediately while they are few, and in bursts under load. A
+//! burst wakes each thread that handles it once, instead of once for each delivery.
 
 use base::clock;
 use std::time::Duration;
@@ -19,6 +19,7 @@ pub(super) struct DeliveryPacer {
     measured_since: Instant,
     /// The number of deliveries since then.
     count: u32,
+    /// Whether the last measurement showed load.
     is_loaded: bool,
     /// When the next delivery may be handled; `None` for immediately.
     next_at: Option<Instant>,
@@ -36,9 +37,9 @@ impl DeliveryPacer {
         }
     }
 
-    /// Records that `count` deliveries were handled. With `is_last`, no further delivery was ready;
-    /// otherwise the next ones are handled immediately.
-    pub(super) fn record(&mut self, count: u32, is_last: bool) {
+    /// Records that `count` deliveries were handled. Unless no further delivery was ready
+    /// (`is_drained`), the next ones are handled immediately.
+    pub(super) fn record(&mut self, count: u32, is_drained: bool) {
         let now = clock::timer_now();
         self.count = self.count.saturating_add(count);
         let elapsed = now - self.measured_since;
@@ -46,7 +47,7 @@ impl DeliveryPacer {
             self.is_loaded = LOAD_INTERVAL * self.count >= elapsed;
             (self.measured_since, self.count) = (now, 0);
         }
-        self.next_at = (self.is_loaded && is_last).then(|| now + self.linger);
+        self.next_at = (self.is_loaded && is_drained).then(|| now + self.linger);
     }
 
     /// Waits until the next delivery may be handled.
@@ -96,7 +97,7 @@ mod tests {
             assert!(pacer.wait().now_or_never().is_some());
             tokio::time::advance(MEASURE_INTERVAL).await;
             pacer.record(1, true);
-            assert!(pacer.wait().now_or_never().is_some(), "few again");
+            assert!(pacer.wait().now_or_never().is_some(), "the load has ended");
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Inspects queues over a connection of its own, so that inspections do not disturb the bus. Adds
+//! Inspects queues over a separate connection, so that inspections do not disturb the bus. Adds
 //! what the management API reports, if it is configured.
 
 use super::connection::{BrokerAddress, close};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Returns the status of each of these queues, in the same order.
 pub(super) async fn inspect(state: Rc<AmqpState>, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
-    let (checks, unacknowledged) =
+    let (checks, unacknowledged_by_queue) =
         tokio::join!(check_queues(&state, &queues), fetch_unacknowledged(&state, &queues));
     match checks {
         Err(reason) => vec![QueueStatus::Unknown(reason); queues.len()],
@@ -22,13 +22,13 @@ pub(super) async fn inspect(state: Rc<AmqpState>, queues: Vec<Arc<str>>) -> Vec<
             .zip(&queues)
             .map(|(check, queue)| match queue_status(&state.address, check) {
                 QueueStatus::Exists { messages, consumers, .. } => {
-                    let unacknowledged = unacknowledged.get(&**queue).copied();
+                    let unacknowledged = unacknowledged_by_queue.get(&**queue).copied();
                     let is_full = state.full_queues.borrow().contains(queue);
                     QueueStatus::Exists { messages, unacknowledged, consumers, is_full }
                 }
-                other @ (QueueStatus::Endpoint { .. }
+                status @ (QueueStatus::Endpoint { .. }
                 | QueueStatus::Missing
-                | QueueStatus::Unknown(_)) => other,
+                | QueueStatus::Unknown(_)) => status,
             })
             .collect(),
     }
@@ -50,7 +50,11 @@ pub fn queue_status(address: &BrokerAddress, check: QueueCheck) -> QueueStatus {
     }
 }
 
-/// Checks these queues over a connection of its own.
+/// Checks these queues over a separate connection.
+///
+/// # Errors
+///
+/// Returns the reason if the connection cannot be opened.
 async fn check_queues(state: &AmqpState, queues: &[Arc<str>]) -> Result<Vec<QueueCheck>, String> {
     let connection = Rc::new(state.address.open("inspecting").await?);
     let declarer = QueueDeclarer::new(connection.clone());
@@ -64,14 +68,15 @@ async fn check_queues(state: &AmqpState, queues: &[Arc<str>]) -> Result<Vec<Queu
 async fn fetch_unacknowledged(state: &AmqpState, queues: &[Arc<str>]) -> HashMap<String, u64> {
     let Some(management) = &state.management else { return HashMap::new() };
     let vhost = state.address.vhost();
+    // One request is enough for any number of queues.
     let result = match queues {
-        [queue] => management.find_queue(vhost, queue).await.map(|listed| vec![listed]),
+        [queue] => management.find_queue(vhost, queue).await.map(|listed_queue| vec![listed_queue]),
         _ => management.list_queues(vhost).await,
     };
-    let listed = result.unwrap_or_default();
-    state.remember_properties(&listed);
+    let listed_queues = result.unwrap_or_default();
+    state.record_properties(&listed_queues);
     let to_count = |queue: ListedQueue| Some((queue.name, queue.messages_unacknowledged?));
-    listed.into_iter().filter_map(to_count).collect()
+    listed_queues.into_iter().filter_map(to_count).collect()
 }
 
 /// Returns the depths of all queues of the virtual host.
@@ -82,19 +87,19 @@ async fn fetch_unacknowledged(state: &AmqpState, queues: &[Arc<str>]) -> HashMap
 pub(super) async fn fetch_depths(state: Rc<AmqpState>) -> Result<Vec<QueueDepth>, String> {
     let management =
         state.management.as_ref().ok_or("there is no management API (setting amqp.management)")?;
-    let listed = management.list_queues(state.address.vhost()).await?;
-    state.remember_properties(&listed);
-    Ok(listed
+    let listed_queues = management.list_queues(state.address.vhost()).await?;
+    state.record_properties(&listed_queues);
+    Ok(listed_queues
         .into_iter()
         .map(|ListedQueue { name, messages, .. }| QueueDepth { queue: name, messages })
         .collect())
 }
 
-/// Remembers the properties of all queues of the virtual host, if the management API reports them.
-pub(super) async fn remember_all_properties(state: Rc<AmqpState>) {
+/// Records the properties of the queues that the bus serves, if the management API reports them.
+pub(super) async fn record_all_properties(state: Rc<AmqpState>) {
     let Some(management) = &state.management else { return };
     match management.list_queues(state.address.vhost()).await {
-        Ok(listed) => state.remember_properties(&listed),
+        Ok(listed_queues) => state.record_properties(&listed_queues),
         Err(reason) => tracing::warn!(
             reason,
             "the broker does not report how its queues are declared: a queue that disappears is \

@@ -1,4 +1,4 @@
-//! A client of the broker's management API.
+//! A client of the broker's management API, which lists queues and sets policies over HTTP.
 
 use super::credentials::{STRAY_AT, has_stray_at, mask_credentials};
 use super::settings::{AmqpError, AmqpSettings};
@@ -18,7 +18,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest body of a response, in bytes.
 const RESPONSE_BYTES_MAX: usize = 10 * 1024 * 1024;
 
-/// How many characters of an error response a message quotes.
+/// How many characters of the body of an error response are quoted.
 const ERROR_CHARS_MAX: usize = 200;
 
 /// A client of the management API.
@@ -32,7 +32,7 @@ pub struct ManagementApi {
 }
 
 impl ManagementApi {
-    /// Creates a client for the address in the settings; `None` if there is none.
+    /// Creates a client for the address in the settings. Returns `None` if no address is set.
     ///
     /// # Errors
     ///
@@ -48,33 +48,34 @@ impl ManagementApi {
 
     /// Parses `http://user:password@host:port`, or `https://`.
     fn parse(url: &str, authorities: &Authorities) -> Result<ManagementApi, AmqpError> {
-        let invalid = |reason: &str| AmqpError::Management {
+        let to_error = |reason: &str| AmqpError::Management {
             address: mask_credentials(url),
             reason: reason.to_owned(),
         };
         let (scheme, address) = match url.split_once("://") {
             Some((scheme @ ("http" | "https"), address)) => (scheme, address),
-            Some(_) | None => return Err(invalid("it does not begin with http:// or https://")),
+            Some(_) | None => return Err(to_error("it does not begin with http:// or https://")),
         };
         if has_stray_at(url) {
-            return Err(invalid(STRAY_AT));
+            return Err(to_error(STRAY_AT));
         }
-        let host = address.rsplit_once('@').map_or(address, |(_, host)| host).trim_end_matches('/');
-        if host.is_empty() {
-            return Err(invalid("the host is missing"));
+        let host_and_port =
+            address.rsplit_once('@').map_or(address, |(_, host)| host).trim_end_matches('/');
+        if host_and_port.is_empty() {
+            return Err(to_error("the host is missing"));
         }
         // The credentials are encoded as in the address of the broker, so lapin can parse them.
         let authority = address.split_once('/').map_or(address, |(authority, _)| authority);
         let uri: AMQPUri =
-            format!("amqp://{authority}").parse().map_err(|reason: String| invalid(&reason))?;
-        let user = uri.authority.userinfo;
+            format!("amqp://{authority}").parse().map_err(|reason: String| to_error(&reason))?;
+        let user_info = uri.authority.userinfo;
         let credentials = base64::engine::general_purpose::STANDARD
-            .encode(format!("{}:{}", user.username, user.password));
+            .encode(format!("{}:{}", user_info.username, user_info.password));
         let client = http_client::builder(authorities).build();
         Ok(ManagementApi {
-            base_url: format!("{scheme}://{host}"),
+            base_url: format!("{scheme}://{host_and_port}"),
             authorization: format!("Basic {credentials}"),
-            client: client.map_err(|error| invalid(&error.to_string()))?,
+            client: client.map_err(|error| to_error(&error.to_string()))?,
         })
     }
 
@@ -90,34 +91,34 @@ impl ManagementApi {
         path: &str,
         body: Option<String>,
     ) -> Result<String, String> {
-        let request_line = format!("{method} {}{path}", self.base_url);
-        let mut request = self
-            .client
-            .request(method, format!("{}{path}", self.base_url))
-            .header(AUTHORIZATION, &self.authorization);
+        let url = format!("{}{path}", self.base_url);
+        let request_line = format!("{method} {url}");
+        let mut request_builder =
+            self.client.request(method, url).header(AUTHORIZATION, &self.authorization);
         if let Some(body) = body {
-            request = request.header(CONTENT_TYPE, "application/json").body(body);
+            request_builder = request_builder.header(CONTENT_TYPE, "application/json").body(body);
         }
-        let response = async {
-            let request = request.build().map_err(|error| http_client::root_cause(&error))?;
+        let sending = async {
+            let request =
+                request_builder.build().map_err(|error| http_client::root_cause(&error))?;
             http_client::send(&self.client, request, REQUEST_TIMEOUT, RESPONSE_BYTES_MAX).await
         };
-        let response = response.await.map_err(|error| format!("{request_line}: {error}"))?;
-        let body = String::from_utf8_lossy(&response.body?).into_owned();
+        let response = sending.await.map_err(|error| format!("{request_line}: {error}"))?;
+        let response_text = String::from_utf8_lossy(&response.body?).into_owned();
         if response.status.is_success() {
-            return Ok(body);
+            return Ok(response_text);
         }
-        let quoted: String = body.chars().take(ERROR_CHARS_MAX).collect();
-        Err(format!("{request_line}: {} {quoted}", response.status))
+        let quoted_text: String = response_text.chars().take(ERROR_CHARS_MAX).collect();
+        Err(format!("{request_line}: {} {quoted_text}", response.status))
     }
 }
 
-/// A queue as the API lists it. The counts are some seconds old. They are missing for a new queue,
+/// A queue as the API lists it. The counts are some seconds old. They are `None` for a new queue,
 /// or if the broker collects no statistics.
 #[derive(Deserialize)]
 pub(super) struct ListedQueue {
     pub(super) name: String,
-    /// Ready and unacknowledged messages.
+    /// The number of ready and unacknowledged messages together.
     #[serde(default)]
     pub(super) messages: Option<u64>,
     #[serde(default)]
@@ -127,7 +128,7 @@ pub(super) struct ListedQueue {
     pub(super) declaration: ListedDeclaration,
 }
 
-/// The declaration of a queue, as far as the API reports it.
+/// The declaration of a queue. Fields that the API does not report are `None`.
 #[derive(Default, Deserialize)]
 pub(super) struct ListedDeclaration {
     #[serde(default)]
@@ -160,6 +161,7 @@ impl ManagementApi {
         .await
     }
 
+    /// Sends a GET request, and parses the response.
     async fn get_json<T: serde::de::DeserializeOwned + Send + 'static>(
         &self,
         path: &str,

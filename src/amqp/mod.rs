@@ -1,10 +1,14 @@
 //! The bus over AMQP 0-9-1, for RabbitMQ. It is the only user of lapin.
 //!
-//! It runs three tasks. Each has its own connection, so that a broker that blocks publishers cannot
-//! block the acks. The `publisher` publishes step messages and waits for confirms. The `consumer`
-//! receives deliveries and settles them. The `quarantine` moves unreadable messages to a queue of
-//! their own; [`wire`] keeps such messages from breaking the connection. Each task reconnects
-//! indefinitely. All run on the arbiter on which [`Connector::connect`] was called.
+//! It runs three tasks on the arbiter on which [`Connector::connect`] was called:
+//!
+//! - The `publisher` publishes step messages and waits for confirms.
+//! - The `consumer` receives deliveries and settles them.
+//! - The `quarantine` moves unreadable messages to a separate queue. [`wire`] keeps such messages
+//!   from breaking the connection.
+//!
+//! Each task has its own connection, so that a broker that blocks publishers cannot block the acks.
+//! Each reconnects indefinitely.
 
 mod acks;
 mod backlog;
@@ -107,7 +111,8 @@ impl Connector {
             state.sink.clone(),
             publisher::run(
                 state.clone(),
-                (commands, recheck_requests),
+                commands,
+                recheck_requests,
                 unconfirmed.clone(),
                 phases.clone(),
             ),
@@ -139,9 +144,11 @@ pub struct AmqpBus {
     command_sender: mpsc::UnboundedSender<PublisherCommand>,
     /// Sends requests to check queues on which steps wait.
     recheck_sender: mpsc::UnboundedSender<Vec<Arc<str>>>,
-    /// The number of messages that the broker has not confirmed yet, sent or not.
+    /// The number of messages that the broker has not confirmed yet, sent or not. It is shared with
+    /// the publisher.
     unconfirmed: Rc<Cell<usize>>,
     phase_sender: watch::Sender<ShutdownPhase>,
+    /// `None` once the bus is being closed.
     tasks: Option<BusTasks>,
     state: Rc<AmqpState>,
 }
@@ -158,15 +165,16 @@ impl Bus for AmqpBus {
                 active_queues.worker_queues.insert(message.address.queue.clone());
             });
         }
-        // Sending fails only once the bus is closed. The journal has the message as unconfirmed
-        // then, and the next start sends it.
+        // Sending fails only once the bus is closed. Then the message is still unconfirmed in the
+        // journal, and the next start sends it.
         let _ = self.command_sender.send(PublisherCommand::Publish(Box::new(message)));
     }
 
-    /// Withdraws the message unless it was sent to the broker.
+    /// Withdraws the message. If it was sent to the broker, it can only be kept from being sent
+    /// again.
     fn withdraw(&mut self, _: &Arc<str>, id: &str, _: AttemptEnd) {
-        // Sending fails only once the bus is closed. The next start does not send the message: its
-        // attempt has ended.
+        // Sending fails only once the bus is closed. The next start does not send the message,
+        // because its attempt has ended.
         let _ = self.command_sender.send(PublisherCommand::Withdraw(id.to_owned()));
     }
 
@@ -196,8 +204,8 @@ impl Bus for AmqpBus {
         });
     }
 
-    /// Waits until open deliveries are settled, then publishes the messages that result from them.
-    /// Does not wait for a broker that is disconnected.
+    /// Waits a few seconds until unsettled deliveries are settled, then publishes the messages that
+    /// result from them. Does not wait for a broker that is disconnected.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         let (tasks, phase_sender) = (self.tasks.take(), self.phase_sender.clone());
         Box::pin(async move {
@@ -216,7 +224,7 @@ impl Bus for AmqpBus {
 struct BusTasks {
     consumer: actix_rt::task::JoinHandle<()>,
     publisher: actix_rt::task::JoinHandle<()>,
-    /// Has no graceful shutdown: messages that it has not quarantined are redelivered.
+    /// Needs no graceful shutdown, because messages that it has not quarantined are redelivered.
     quarantine: actix_rt::task::JoinHandle<()>,
 }
 

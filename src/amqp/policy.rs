@@ -21,7 +21,8 @@ const APPLY_DELAY: Duration = Duration::from_secs(2);
 /// precedence.
 const PRIORITY: i64 = -1;
 
-/// The approximate length of one pattern, in bytes. More queues need several policies.
+/// The approximate length of one pattern, in bytes. Further names go into another pattern, which
+/// needs another policy.
 const PATTERN_BYTES_MAX: usize = 16 * 1024;
 
 /// The most queues with another policy that are reported by name.
@@ -34,17 +35,17 @@ pub(super) async fn maintain(state: Rc<AmqpState>) {
     let mut active_queues = state.active_queues.subscribe();
     let mut last_queues: Vec<Arc<str>> = Vec::new();
     loop {
-        let queues = active_queues.borrow_and_update().worker_queues.clone();
-        let queues: Vec<Arc<str>> =
-            queues.into_iter().filter(|queue| **queue != *state.settings.reply_queue).collect();
+        let worker_queues = active_queues.borrow_and_update().worker_queues.clone();
+        let queues: Vec<Arc<str>> = worker_queues
+            .into_iter()
+            .filter(|queue| **queue != *state.settings.reply_queue)
+            .collect();
         if queues != last_queues && !queues.is_empty() {
             last_queues.clone_from(&queues);
-            let (vhost, reply_queue) =
-                (encode_segment(state.address.vhost()), state.settings.reply_queue.clone());
             let policy = Arc::new(DeadLetterPolicy {
                 management: management.clone(),
-                vhost,
-                reply_queue,
+                vhost: encode_segment(state.address.vhost()),
+                reply_queue: state.settings.reply_queue.clone(),
                 queues,
             });
             set_policy(
@@ -78,13 +79,13 @@ async fn set_policy(
     );
     tokio::time::sleep(APPLY_DELAY).await;
     match policy.find_overridden_queues().await {
-        Ok(overridden) if overridden.is_empty() => tracing::info!(
+        Ok(overridden_queues) if overridden_queues.is_empty() => tracing::info!(
             policy = policy.reply_queue,
             "no other policy keeps dead letters from the reply queue"
         ),
-        Ok(overridden) => tracing::warn!(
-            queues = overridden.len(),
-            first = overridden.join(" "),
+        Ok(overridden_queues) => tracing::warn!(
+            queues = overridden_queues.len(),
+            first = overridden_queues.join(" "),
             "policies of a higher priority apply to these queues and send no dead letters to the \
              reply queue: a message that is rejected or expires there is lost"
         ),
@@ -99,7 +100,7 @@ struct DeadLetterPolicy {
     management: ManagementApi,
     /// The virtual host, percent-encoded.
     vhost: String,
-    /// Where dead letters go. It is also the name of the policy.
+    /// The queue to which dead letters are moved. It is also the name of the policy.
     reply_queue: String,
     /// The step queues.
     queues: Vec<Arc<str>>,
@@ -110,7 +111,8 @@ struct DeadLetterPolicy {
 pub struct PolicyStatus {
     /// Whether the policy is set.
     pub is_set: bool,
-    /// Step queues whose dead letters do not go to the reply queue, because another policy applies.
+    /// Step queues whose dead letters are not moved to the reply queue, because another policy
+    /// applies: at most `QUEUES_LISTED_MAX`.
     pub overridden_queues: Vec<String>,
     /// Rules by which the broker may drop replies, such as
     /// `message-ttl 60000, by the policy "short"`.
@@ -143,6 +145,14 @@ pub async fn inspect_policy(
         overridden_queues: policy.find_overridden_queues().await?,
         reply_drop_rules,
     })
+}
+
+/// A policy that applies to a queue.
+struct AppliedPolicy {
+    /// What it is called: `policy` or `operator policy`.
+    kind: &'static str,
+    name: String,
+    definition: serde_json::Value,
 }
 
 /// The policy and the arguments of a queue, as the API lists them.
@@ -225,30 +235,32 @@ impl DeadLetterPolicy {
             self.get_json(&format!("/api/policies/{}", self.vhost)).await?;
         // Only the statistics name the operator policy, and only some users may list operator
         // policies.
-        let path = format!(
+        let statistics_path = format!(
             "/api/queues/{}/{}?columns=operator_policy",
             self.vhost,
             encode_segment(&self.reply_queue)
         );
         let operator_policy = self
-            .get_json::<ListedOperatorPolicy>(&path)
+            .get_json::<ListedOperatorPolicy>(&statistics_path)
             .await
             .ok()
-            .and_then(|queue| queue.operator_policy);
-        let path = format!("/api/operator-policies/{}", self.vhost);
-        let operator_policies: Vec<ListedPolicy> = self.get_json(&path).await.unwrap_or_default();
+            .and_then(|statistics| statistics.operator_policy);
+        let operator_policies_path = format!("/api/operator-policies/{}", self.vhost);
+        let operator_policies: Vec<ListedPolicy> =
+            self.get_json(&operator_policies_path).await.unwrap_or_default();
         let find_policy = |kind, name: Option<&String>, policies: &'_ [ListedPolicy]| {
             let policy = policies.iter().find(|policy| Some(&policy.name) == name)?;
-            Some((kind, policy.name.clone(), policy.definition.clone()))
+            let (name, definition) = (policy.name.clone(), policy.definition.clone());
+            Some(AppliedPolicy { kind, name, definition })
         };
-        let policies = [
+        let applied_policies = [
             find_policy("policy", queue.policy.as_ref(), &policies),
             find_policy("operator policy", operator_policy.as_ref(), &operator_policies),
         ];
-        Ok(list_drop_rules(&queue.arguments, policies.into_iter().flatten()))
+        Ok(list_drop_rules(&queue.arguments, applied_policies.into_iter().flatten()))
     }
 
-    /// Returns the step queues whose dead letters do not go to the reply queue, because another
+    /// Returns the step queues whose dead letters are not moved to the reply queue, because another
     /// policy applies: at most [`QUEUES_LISTED_MAX`].
     async fn find_overridden_queues(&self) -> Result<Vec<String>, String> {
         // With statistics, the policies of the queues would be some seconds old.
@@ -263,6 +275,7 @@ impl DeadLetterPolicy {
         Ok(list_overridden_queues(&self.reply_queue, &self.queues, queues, &policies))
     }
 
+    /// Sends a GET request, and parses the response.
     async fn get_json<T: serde::de::DeserializeOwned + Send + 'static>(
         &self,
         path: &str,
@@ -272,10 +285,10 @@ impl DeadLetterPolicy {
 }
 
 /// Returns the rules by which the broker drops messages of a queue with these arguments and
-/// policies. Each policy has its kind, name and definition.
+/// policies.
 fn list_drop_rules(
     arguments: &serde_json::Value,
-    policies: impl Iterator<Item = (&'static str, String, serde_json::Value)>,
+    policies: impl Iterator<Item = AppliedPolicy>,
 ) -> Vec<String> {
     let by_argument = DROP_KEYS.iter().filter_map(|key| {
         let key = format!("x-{key}");
@@ -283,7 +296,7 @@ fn list_drop_rules(
         let value = arguments.get(&key).filter(|value| value.as_i64() != Some(-1))?;
         Some(format!("{key} {value}, by its declaration"))
     });
-    let by_policy = policies.flat_map(|(kind, name, definition)| {
+    let by_policy = policies.flat_map(|AppliedPolicy { kind, name, definition }| {
         let describe = |key: &&str| {
             Some(format!("{key} {}, by the {kind} {}", definition.get(*key)?, quote(&name)))
         };
@@ -297,7 +310,7 @@ fn list_drop_rules(
 fn list_overridden_queues(
     reply_queue: &str,
     step_queues: &[Arc<str>],
-    listed: Vec<ListedQueuePolicy>,
+    listed_queues: Vec<ListedQueuePolicy>,
     policies: &[ListedPolicy],
 ) -> Vec<String> {
     let is_overridden = |queue: &ListedQueuePolicy| {
@@ -313,9 +326,9 @@ fn list_overridden_queues(
             routing_key.is_none_or(|key| *key != *reply_queue)
         })
     };
-    let step_queues: HashSet<&str> = step_queues.iter().map(|name| &**name).collect();
-    let is_step_queue = |queue: &ListedQueuePolicy| step_queues.contains(&*queue.name);
-    listed
+    let step_queue_names: HashSet<&str> = step_queues.iter().map(|name| &**name).collect();
+    let is_step_queue = |queue: &ListedQueuePolicy| step_queue_names.contains(&*queue.name);
+    listed_queues
         .into_iter()
         .filter(|queue| is_step_queue(queue) && is_overridden(queue))
         .map(|queue| queue.name)
@@ -334,6 +347,7 @@ fn build_patterns(queues: &[Arc<str>]) -> Vec<String> {
         if !alternatives.is_empty() {
             alternatives.push('|');
         }
+        // Every character that may have a meaning in a regular expression is escaped.
         for c in queue.chars() {
             if !c.is_alphanumeric() && c != '_' && c != '-' {
                 alternatives.push('\\');
@@ -352,9 +366,9 @@ mod tests {
     #[test]
     fn the_patterns_match_exactly_the_names() {
         assert_eq!(build_patterns(&["price".into(), "a.b (c)".into()]), [r"^(price|a\.b\ \(c\))$"]);
-        let many: Vec<Arc<str>> =
+        let queues: Vec<Arc<str>> =
             (0..10_000).map(|index| format!("queue-{index}").into()).collect();
-        let patterns = build_patterns(&many);
+        let patterns = build_patterns(&queues);
         assert!(
             patterns.len() > 1
                 && patterns.iter().all(|pattern| {
@@ -365,7 +379,7 @@ mod tests {
 
     #[test]
     fn only_a_queue_with_another_known_policy_is_reported() {
-        let listed = r#"[{"name":"mine","policy":"workflow-manager"},
+        let listed_queues = r#"[{"name":"mine","policy":"workflow-manager"},
             {"name":"theirs","policy":"other"},
             {"name":"none","policy":null},
             {"name":"unknown"},
@@ -379,7 +393,7 @@ mod tests {
         let reported = list_overridden_queues(
             "workflow-manager",
             &steps,
-            serde_json::from_str(listed).expect("queues"),
+            serde_json::from_str(listed_queues).expect("queues"),
             &serde_json::from_str::<Vec<ListedPolicy>>(policies).expect("policies"),
         );
         assert_eq!(reported, ["theirs"]);
@@ -388,11 +402,16 @@ mod tests {
     #[test]
     fn drop_rules_are_reported_with_their_source() {
         let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
-        let short = json(r#"{"message-ttl":60000,"ha-mode":"all"}"#);
-        let bound = json(r#"{"max-length":1000}"#);
+        let applied_policy = |kind: &'static str, name: &str, definition: &str| AppliedPolicy {
+            kind,
+            name: name.to_owned(),
+            definition: json(definition),
+        };
         let arguments = json(r#"{"x-expires":5000,"x-queue-type":"quorum","x-delivery-limit":-1}"#);
-        let policies =
-            [("policy", "short".to_owned(), short), ("operator policy", "bound".to_owned(), bound)];
+        let policies = [
+            applied_policy("policy", "short", r#"{"message-ttl":60000,"ha-mode":"all"}"#),
+            applied_policy("operator policy", "bound", r#"{"max-length":1000}"#),
+        ];
         assert_eq!(
             list_drop_rules(&arguments, policies.into_iter()),
             [
@@ -401,9 +420,9 @@ mod tests {
                 "x-expires 5000, by its declaration",
             ]
         );
-        let harmless = json(r#"{"x-queue-type":"classic"}"#);
-        let ours = ("policy", "ours".to_owned(), json(r#"{"dead-letter-exchange":""}"#));
-        assert!(list_drop_rules(&harmless, [ours].into_iter()).is_empty());
+        let harmless_arguments = json(r#"{"x-queue-type":"classic"}"#);
+        let own_policy = applied_policy("policy", "own", r#"{"dead-letter-exchange":""}"#);
+        assert!(list_drop_rules(&harmless_arguments, [own_policy].into_iter()).is_empty());
         // The API may list an empty table as an empty array.
         assert!(list_drop_rules(&json("[]"), std::iter::empty()).is_empty());
     }

@@ -2,8 +2,8 @@
 //!
 //! When a queue is declared, RabbitMQ 3.10 looks up its policy twice: for the queue's process, then
 //! for the record of the queue. A policy that is set in between is in the record only, and the
-//! broker does not notify the process. The queue is then listed with the policy, but sends no dead
-//! letters until its policy changes.
+//! broker does not notify the process. The queue is then listed with the policy, but dead-letters
+//! no message until its policy changes.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
@@ -33,16 +33,16 @@ mod tests {
     fn queues_are_declared_concurrently_and_not_while_a_policy_is_set() {
         let policy_lock = PolicyLock::default();
         let try_declare = || policy_lock.lock_for_declare().now_or_never();
-        let (first, second) = (try_declare(), try_declare());
-        assert!(first.is_some() && second.is_some());
+        let (first_guard, second_guard) = (try_declare(), try_declare());
+        assert!(first_guard.is_some() && second_guard.is_some());
         assert!(
             policy_lock.lock_for_policy().now_or_never().is_none(),
             "queues are being declared"
         );
-        drop((first, second));
-        let policy = policy_lock.lock_for_policy().now_or_never();
-        assert!(policy.is_some() && try_declare().is_none(), "a policy is being set");
-        drop(policy);
+        drop((first_guard, second_guard));
+        let policy_guard = policy_lock.lock_for_policy().now_or_never();
+        assert!(policy_guard.is_some() && try_declare().is_none(), "a policy is being set");
+        drop(policy_guard);
         assert!(try_declare().is_some());
     }
 }

@@ -1,7 +1,7 @@
 //! Publishes step messages, keeps each until the broker has confirmed it, and makes sure that the
 //! queues exist.
 //!
-//! The [`Backlog`] outlives each [`PublisherConnection`]. A message is in exactly one place:
+//! The [`Backlog`] outlives each [`PublisherConnection`]. A message is in exactly one state:
 //! waiting, parked or delayed in the backlog, or published on the connection.
 
 mod channel_failures;
@@ -10,8 +10,8 @@ mod queue_checks;
 use super::backlog::{Backlog, PublisherCommand};
 use super::connection::{ReconnectBackoff, channel_error, fail_point, millis};
 use super::publisher_connection::{
-    NumberedConfirm, PublishedMessage, PublisherConnection, QueueState, UNRESPONSIVE_AFTER,
-    build_properties,
+    NumberedConfirm, PublishedMessage, PublisherConnection, QueueState, RecordedConfirm,
+    UNRESPONSIVE_AFTER, build_properties,
 };
 use super::queues::QueueCheck;
 use super::state::{AmqpState, ShutdownPhase, Side, wait_for_phase};
@@ -28,11 +28,11 @@ use tokio::sync::{mpsc, watch};
 /// The most commands that are received at once.
 const COMMANDS_PER_TURN: usize = 512;
 
-/// The delay before a nacked message is sent again. It doubles with each nack, up to the longest
-/// delay before a reconnect.
+/// The delay before a nacked message is sent again. It doubles with each nack, up to the setting
+/// `reconnect_max`.
 const NACK_BACKOFF: Duration = Duration::from_millis(100);
 
-/// How often the delay may double. It bounds the shift.
+/// How often the delay doubles at most, so that the shift does not overflow.
 const NACK_DOUBLINGS_MAX: u32 = 16;
 
 /// How often the broker may close a channel because of a message before the message is retried
@@ -42,10 +42,8 @@ const CHANNEL_CLOSURES_MAX: u32 = 3;
 /// Publishes, and reconnects, until the bus is closed.
 pub(super) async fn run(
     state: Rc<AmqpState>,
-    (commands, recheck_requests): (
-        mpsc::UnboundedReceiver<PublisherCommand>,
-        mpsc::UnboundedReceiver<Vec<Arc<str>>>,
-    ),
+    commands: mpsc::UnboundedReceiver<PublisherCommand>,
+    recheck_requests: mpsc::UnboundedReceiver<Vec<Arc<str>>>,
     unconfirmed: Rc<Cell<usize>>,
     mut phases: watch::Receiver<ShutdownPhase>,
 ) {
@@ -124,12 +122,16 @@ enum PublisherEvent {
     /// A message was confirmed, or its channel failed.
     Confirmed(NumberedConfirm),
     BarrierPassed(lapin::Result<()>),
+    /// A queue was checked or declared.
     QueueChecked(Arc<str>, QueueCheck),
+    /// A queue that existed with this generation was checked again.
     QueueRechecked(u64, Arc<str>, QueueCheck),
     RecheckRequested(Vec<Arc<str>>),
+    /// An event of the connection; `None`: there are no further events.
     ConnectionEvent(Option<Event>),
     CommandsReceived,
     TimerDue,
+    /// The bus is being closed.
     Closing,
 }
 
@@ -145,9 +147,9 @@ impl Publisher {
         let (mut command_batch, mut is_closing) = (Vec::with_capacity(COMMANDS_PER_TURN), false);
         loop {
             // Withdrawals that have arrived must take effect before messages are sent.
-            let count = self.commands.len();
+            let arrived_count = self.commands.len();
             let commands: Vec<PublisherCommand> =
-                (0..count).map_while(|_| self.commands.try_recv().ok()).collect();
+                (0..arrived_count).map_while(|_| self.commands.try_recv().ok()).collect();
             self.apply_commands(connection, commands);
             if let Err(reason) = self.publish_burst(connection).await {
                 return PublishEnd::Lost(reason);
@@ -155,8 +157,8 @@ impl Publisher {
             if let Err(reason) = self.settle_unambiguous(connection) {
                 return PublishEnd::Lost(reason);
             }
-            // Messages that were returned since the burst are sent now: there may be no further
-            // event.
+            // Messages that were returned since the burst are sent at once, because there may be no
+            // further event.
             if self.can_publish(connection) {
                 continue;
             }
@@ -164,13 +166,13 @@ impl Publisher {
             if is_closing && self.is_drained(connection) {
                 return PublishEnd::Closed;
             }
-            let due = connection
+            let next_timer = connection
                 .scheduled_checks
                 .keys()
                 .next()
                 .into_iter()
                 .chain(self.backlog.delayed.keys().next())
-                .map(|(due, _)| *due)
+                .map(|(time, _)| *time)
                 .chain(connection.unresponsive_at())
                 .min();
             let event = tokio::select! {
@@ -197,8 +199,8 @@ impl Publisher {
                     if count > 0 { PublisherEvent::CommandsReceived }
                     else { PublisherEvent::Closing }
                 }
-                () = tokio::time::sleep_until(due.unwrap_or_else(clock::timer_now)),
-                    if due.is_some() => PublisherEvent::TimerDue,
+                () = tokio::time::sleep_until(next_timer.unwrap_or_else(clock::timer_now)),
+                    if next_timer.is_some() => PublisherEvent::TimerDue,
                 () = wait_for_phase(phases, ShutdownPhase::StopPublishing), if !is_closing => {
                     PublisherEvent::Closing
                 }
@@ -249,8 +251,8 @@ impl Publisher {
         connection: &mut PublisherConnection,
         commands: impl IntoIterator<Item = PublisherCommand>,
     ) {
-        let removed = self.backlog.apply(commands, |ids| connection.mark_withdrawn(ids));
-        self.unconfirmed.set(self.unconfirmed.get().saturating_sub(removed));
+        let removed_count = self.backlog.apply(commands, |ids| connection.mark_withdrawn(ids));
+        self.unconfirmed.set(self.unconfirmed.get().saturating_sub(removed_count));
     }
 
     /// Publishes the waiting messages that the connection can take, in one write.
@@ -278,16 +280,16 @@ impl Publisher {
         if !confirms.is_empty() {
             fail_point("amqp::confirm").map_err(|error| self.state.address.explain(&error))?;
         }
-        confirms.into_iter().for_each(|(number, is_ack)| self.settle(connection, number, is_ack));
+        confirms.into_iter().for_each(|confirm| self.settle(connection, confirm));
         Ok(())
     }
 
     /// Returns whether a message waits and may be published now.
     ///
-    /// Messages that wait only for the barrier are confirmed by the broker, so as many again may be
-    /// in flight. Nothing is published on a blocked connection, because lapin would buffer it. The
-    /// last message may exceed the limit in bytes, because a single one may be larger than the
-    /// limit.
+    /// Messages that wait only for the barrier are confirmed by the broker. So the connection may
+    /// have twice as many published messages as pending confirms. Nothing is published on a blocked
+    /// connection, because lapin would buffer it. The last message may exceed the limit in bytes,
+    /// because a single message may be larger than the limit.
     fn can_publish(&self, connection: &PublisherConnection) -> bool {
         let unconfirmed_max = self.state.settings.unconfirmed_max;
         !self.backlog.waiting.is_empty()
@@ -303,10 +305,13 @@ impl Publisher {
         while self.can_publish(connection) {
             let Some(mut pending) = self.backlog.waiting.pop_front() else { break };
             let queue = &pending.message.address.queue;
-            // The queue of a caller is its own: it is neither checked nor declared.
-            let caller_queue =
-                (pending.message.addressee == Addressee::Caller).then_some(&QueueState::Exists(0));
-            match caller_queue.or_else(|| connection.queue_states.get(queue)) {
+            // The queue of a caller belongs to the caller, so it is neither checked nor declared.
+            // No queue that was checked has generation 0.
+            let queue_state = match pending.message.addressee {
+                Addressee::Caller => Some(QueueState::Exists(0)),
+                Addressee::Worker => connection.queue_states.get(queue).copied(),
+            };
+            match queue_state {
                 Some(QueueState::Exists(generation)) => {
                     if std::mem::take(&mut pending.is_resend) {
                         (self.state.sink)(BusEvent::Notice(BusNotice::Resent));
@@ -315,7 +320,6 @@ impl Publisher {
                         || connection
                             .body_bytes_max
                             .is_some_and(|max| pending.message.body.len() > max);
-                    let generation = *generation;
                     self.last_number += 1;
                     let (reply_queue, user) =
                         (&self.state.settings.reply_queue, self.state.address.user());
@@ -329,8 +333,8 @@ impl Publisher {
                     );
                     fail_point("amqp::publish")?;
                 }
-                state => {
-                    if state.is_none() {
+                Some(QueueState::Checking | QueueState::Unusable) | None => {
+                    if queue_state.is_none() {
                         self.backlog.known_queues.insert(queue.clone());
                         connection.check_queue(queue);
                     }
@@ -393,8 +397,8 @@ impl Publisher {
             return self.handle_channel_closed(connection, error).await;
         }
         fail_point("amqp::confirm").map_err(|error| self.state.address.explain(&error))?;
-        let trusted = connection.take_confirms_before_barrier();
-        // The next confirms may carry the returns of these messages.
+        let trusted_confirms = connection.take_confirms_before_barrier();
+        // The next confirms may carry the returns of the messages that these confirm.
         let mut confirms = Vec::new();
         connection.drain_confirms(&mut confirms);
         let mut failures = Vec::new();
@@ -404,12 +408,13 @@ impl Publisher {
                 Err(error) => failures.push((number, Err(error))),
             }
         }
-        trusted.into_iter().for_each(|(number, is_ack)| self.settle(connection, number, is_ack));
+        trusted_confirms.into_iter().for_each(|confirm| self.settle(connection, confirm));
         self.handle_confirms(connection, failures).await
     }
 
     /// Settles a published message whose confirm can be trusted: reports it, or sends it again.
-    fn settle(&mut self, connection: &mut PublisherConnection, number: u64, is_ack: bool) {
+    fn settle(&mut self, connection: &mut PublisherConnection, confirm: RecordedConfirm) {
+        let RecordedConfirm { number, is_ack } = confirm;
         let Some(PublishedMessage { mut pending, queue_generation, is_queue_lost, .. }) =
             connection.remove(number)
         else {
@@ -429,7 +434,8 @@ impl Publisher {
         } else if was_returned || is_queue_lost {
             tracing::debug!(message, %queue, "returned or lost with its queue: it is sent again");
             (self.state.sink)(BusEvent::Notice(BusNotice::Returned));
-            // Otherwise the queue was checked or declared after the message was published.
+            // If the generation is outdated, the queue was checked or declared after the message
+            // was published.
             if connection.is_current_generation(queue_generation, &queue) {
                 connection.check_queue(&queue);
                 self.backlog.lost_queues.insert(queue);
@@ -461,12 +467,11 @@ impl Publisher {
         (self.state.sink)(event);
     }
 
-    /// Counts one message less as unconfirmed.
     fn decrement_unconfirmed(&self) {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
     }
 
-    /// Reports whether the broker blocks publishing.
+    /// Handles an event of the connection: reports whether the broker blocks publishing.
     ///
     /// # Errors
     ///
@@ -498,10 +503,11 @@ impl Publisher {
         Ok(())
     }
 
-    /// Handles what is due: an unresponsive broker, delayed messages, and scheduled checks.
+    /// Handles timers that are due: for an unresponsive broker, delayed messages, and scheduled
+    /// checks.
     fn handle_timers(&mut self, connection: &mut PublisherConnection) {
         let now = clock::timer_now();
-        if connection.unresponsive_at().is_some_and(|due| due <= now) {
+        if connection.unresponsive_at().is_some_and(|time| time <= now) {
             connection.is_unresponsive = true;
             tracing::warn!(
                 unconfirmed = connection.published.len(),

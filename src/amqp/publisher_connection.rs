@@ -42,19 +42,19 @@ const DELIVERY_MODE_PERSISTENT: u8 = 2;
 /// A publication that is not confirmed.
 pub(super) struct PendingPublication {
     pub(super) message: Publication,
-    /// Whether it was published before, on a channel that was closed.
+    /// Whether it was published before, on a channel that was closed or lost.
     pub(super) is_resend: bool,
     /// How often the broker nacked it.
     pub(super) nacks: u32,
-    /// How often the broker closed a channel because of it. From then on it is published on a
-    /// channel of its own.
+    /// How often the broker closed a channel because of it. Once it has, the message is published
+    /// on its own channel.
     pub(super) channel_closures: u32,
     /// Whether it was withdrawn. If so, it is not sent again.
     pub(super) is_withdrawn: bool,
 }
 
 impl PendingPublication {
-    /// Wraps a message that was never sent.
+    /// Wraps a message that was not published yet.
     pub(super) fn new(message: Publication) -> PendingPublication {
         PendingPublication {
             message,
@@ -73,10 +73,18 @@ pub(super) struct PublishedMessage {
     pub(super) queue_generation: u64,
     /// Whether its queue was found missing after it was published. Its confirm then proves nothing.
     pub(super) is_queue_lost: bool,
-    /// Whether it was published on a channel of its own.
+    /// Whether it was published on its own channel.
     pub(super) has_own_channel: bool,
     /// The length of its body, in bytes.
     pub(super) body_bytes: usize,
+}
+
+/// A published message without a trusted confirm.
+pub(super) struct UnsettledMessage {
+    pub(super) pending: PendingPublication,
+    /// Whether the broker returned it although its queue existed at the last check. Then the queue
+    /// is missing now.
+    pub(super) is_queue_missing: bool,
 }
 
 /// The state of a queue, as far as this connection knows.
@@ -90,8 +98,16 @@ pub(super) enum QueueState {
     Unusable,
 }
 
-/// The confirm of the published message with this number.
+/// The number of a published message, with its confirm or the error of its channel.
 pub(super) type NumberedConfirm = (u64, lapin::Result<Confirm>);
+
+/// A confirm that was recorded, without the return that was attached to it.
+pub(super) struct RecordedConfirm {
+    /// The number of the published message.
+    pub(super) number: u64,
+    /// Whether the broker acked the message; otherwise it nacked it.
+    pub(super) is_ack: bool,
+}
 
 /// The content of a confirm; see [`PublisherConnection::start_barrier`] for when it can be trusted.
 pub(super) struct Confirm {
@@ -113,7 +129,7 @@ impl From<Confirmation> for Confirm {
 /// A connection for publishing.
 pub(super) struct PublisherConnection {
     connection: Rc<Connection>,
-    /// The events that lapin reports of the connection.
+    /// The events of the connection, as lapin reports them.
     pub(super) events: BoxStream<'static, Event>,
     /// Whether the broker blocks publishing.
     pub(super) is_blocked: bool,
@@ -138,19 +154,19 @@ pub(super) struct PublisherConnection {
     pub(super) queue_rechecks: FuturesUnordered<LocalBoxFuture<'static, (u64, CheckedQueue)>>,
     /// Unusable queues to check again, by time and a unique number.
     pub(super) scheduled_checks: BTreeMap<(Instant, u64), Arc<str>>,
-    /// The channel that messages share unless they need one of their own.
+    /// The channel that messages share unless they need their own one.
     channel: Rc<Channel>,
     queues: Rc<QueueDeclarer>,
     policy_lock: PolicyLock,
     /// The generation of the queue that was found or declared last.
     last_generation: u64,
-    /// Confirms that cannot be trusted before the next barrier, each with whether it is an ack.
-    untrusted_confirms: Vec<(u64, bool)>,
+    /// Confirms that cannot be trusted before the next barrier.
+    untrusted_confirms: Vec<RecordedConfirm>,
     /// Confirms that can be trusted once the current barrier has passed.
-    confirms_before_barrier: Vec<(u64, bool)>,
+    confirms_before_barrier: Vec<RecordedConfirm>,
     /// How many returns of each message id have not been handled yet.
     unhandled_returns: HashMap<String, usize>,
-    /// How many returns were attached to the confirms so far.
+    /// How many returns were attached to recorded confirms.
     returns_received: u64,
     hooks: ConnectionHooks,
 }
@@ -285,23 +301,23 @@ impl PublisherConnection {
 
     // ---- messages
 
-    /// Publishes a message under the number `number`, to a queue of this generation.
+    /// Publishes a message under this number, to a queue of this generation.
     pub(super) fn publish(
         &mut self,
         number: u64,
         pending: PendingPublication,
-        generation: u64,
-        on_own_channel: bool,
+        queue_generation: u64,
+        needs_own_channel: bool,
         properties: BasicProperties,
     ) {
         let queue = short_string(&*pending.message.address.queue);
-        // The encoded body is dropped once lapin has taken it. Until the confirm, only its source
-        // is kept.
+        // The encoded body is dropped once lapin has copied it. Until the confirm, only the message
+        // is kept, which can be encoded again.
         let body = pending.message.body.to_bytes();
         let body_bytes = body.len();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (channel, connection) = (self.channel.clone(), self.connection.clone());
-        self.pending_confirms.push(if on_own_channel {
+        self.pending_confirms.push(if needs_own_channel {
             let confirm = async move {
                 let channel = open_confirm_channel(&connection).await?;
                 let confirm =
@@ -327,9 +343,9 @@ impl PublisherConnection {
             number,
             PublishedMessage {
                 pending,
-                queue_generation: generation,
+                queue_generation,
                 is_queue_lost: false,
-                has_own_channel: on_own_channel,
+                has_own_channel: needs_own_channel,
                 body_bytes,
             },
         );
@@ -350,8 +366,8 @@ impl PublisherConnection {
         Some(published)
     }
 
-    /// Collects all confirms that are ready. A single poll may return early. This polls until no
-    /// confirm is ready; the barrier relies on that.
+    /// Collects all confirms that are ready. It polls until none is ready, because a single poll
+    /// may return early. The barrier relies on that.
     pub(super) fn drain_confirms(&mut self, confirms: &mut Vec<NumberedConfirm>) {
         let wake_flag = Arc::new(WakeFlag(AtomicBool::new(true)));
         let waker = Waker::from(wake_flag.clone());
@@ -376,22 +392,22 @@ impl PublisherConnection {
     /// Records a confirm, and the return that is attached to it.
     pub(super) fn record_confirm(&mut self, number: u64, confirm: Confirm) {
         self.last_activity = clock::timer_now();
-        self.untrusted_confirms.push((number, confirm.is_ack));
+        self.untrusted_confirms.push(RecordedConfirm { number, is_ack: confirm.is_ack });
         if let Some(message_id) = confirm.returned_id {
             *self.unhandled_returns.entry(message_id).or_default() += 1;
             self.returns_received += 1;
         }
     }
 
-    /// Returns the burst of the connection. While it is held, publications are buffered. They are
+    /// Returns the burst of the connection. While it is held, publications are queued. They are
     /// then sent in one write.
     pub(super) fn burst(&self) -> Arc<Burst> {
         self.hooks.burst.clone()
     }
 
-    /// Takes the recorded confirms if they can be trusted without a barrier: if all returns that
-    /// the broker has sent so far were received.
-    pub(super) fn take_unambiguous_confirms(&mut self) -> Vec<(u64, bool)> {
+    /// Takes the recorded confirms if they can be trusted without a barrier, because all returns
+    /// that the broker has sent were received.
+    pub(super) fn take_unambiguous_confirms(&mut self) -> Vec<RecordedConfirm> {
         if self.hooks.returns.load(Ordering::Acquire) == self.returns_received {
             std::mem::take(&mut self.untrusted_confirms)
         } else {
@@ -417,7 +433,7 @@ impl PublisherConnection {
     }
 
     /// Takes the confirms that can be trusted now that the barrier has passed.
-    pub(super) fn take_confirms_before_barrier(&mut self) -> Vec<(u64, bool)> {
+    pub(super) fn take_confirms_before_barrier(&mut self) -> Vec<RecordedConfirm> {
         std::mem::take(&mut self.confirms_before_barrier)
     }
 
@@ -436,29 +452,28 @@ impl PublisherConnection {
         }
     }
 
-    /// Takes all messages without a trusted confirm, in order, each with whether its queue is known
-    /// to be missing. The channel is abandoned.
-    pub(super) fn take_unsettled(&mut self) -> Vec<(PendingPublication, bool)> {
+    /// Takes all messages without a trusted confirm, in order, and discards their confirms.
+    pub(super) fn take_unsettled(&mut self) -> Vec<UnsettledMessage> {
         self.pending_confirms = FuturesUnordered::new();
         self.barrier = FuturesUnordered::new();
         self.untrusted_confirms.clear();
         self.confirms_before_barrier.clear();
         self.published_bytes = 0;
         let published = std::mem::take(&mut self.published).into_values();
-        let unsettled =
-            published.map(|PublishedMessage { pending, queue_generation: generation, .. }| {
-                let is_queue_missing = self.take_return(&pending.message)
-                    && self.is_current_generation(generation, &pending.message.address.queue);
-                (pending, is_queue_missing)
-            });
+        let unsettled = published.map(|PublishedMessage { pending, queue_generation, .. }| {
+            let queue = &pending.message.address.queue;
+            let is_queue_missing = self.take_return(&pending.message)
+                && self.is_current_generation(queue_generation, queue);
+            UnsettledMessage { pending, is_queue_missing }
+        });
         let messages = unsettled.collect();
         self.unhandled_returns.clear();
         messages
     }
 
     /// Waits for the error that says why the broker closed the channel. Messages that were
-    /// published just after that may fail first, without the reason. Returns `first_error` if no
-    /// error has it.
+    /// published just after the close may fail first, without the reason. Returns `first_error` if
+    /// no error has the reason.
     pub(super) async fn wait_for_closing_error(
         &mut self,
         first_error: lapin::Error,
@@ -467,7 +482,7 @@ impl PublisherConnection {
             let mut error = first_error.clone();
             while channel_error(&error).is_none() {
                 match self.pending_confirms.next().await {
-                    Some((_, Err(next))) => error = next,
+                    Some((_, Err(next_error))) => error = next_error,
                     Some((_, Ok(_))) => {}
                     None => break,
                 }
@@ -478,7 +493,7 @@ impl PublisherConnection {
     }
 }
 
-/// Whether a waker was woken.
+/// A waker that records whether it was woken.
 struct WakeFlag(AtomicBool);
 
 impl Wake for WakeFlag {
@@ -494,15 +509,15 @@ async fn open_confirm_channel(connection: &Connection) -> lapin::Result<Channel>
     Ok(channel)
 }
 
-/// Formats the property `expiration`, in milliseconds; `None` if the time exceeds what the broker
-/// accepts.
+/// Formats the property `expiration`, in milliseconds. Returns `None` if the broker would not
+/// accept it, because it exceeds 32 bits.
 fn format_expiration(remaining: Duration) -> Option<ShortString> {
     let remaining_ms = u32::try_from(remaining.as_millis()).ok()?;
     // A message with the expiration 0 expires before any worker can receive it.
     Some(short_string(remaining_ms.max(1).to_string()))
 }
 
-/// Builds the properties of a message (docs/worker-protocol.md). `user` is the user as which the
+/// Builds the properties of a message (docs/worker-protocol.md). `user` is the name with which the
 /// manager logs in.
 pub(super) fn build_properties(
     message: &Publication,

@@ -1,8 +1,8 @@
-//! Quarantines unreadable messages: moves them to a queue of their own. A message is acknowledged
-//! only after the broker has confirmed its copy.
+//! Quarantines unreadable messages: moves them to a separate queue. A message is acknowledged only
+//! after the broker has confirmed its copy.
 //!
-//! The quarantine has its own connection, so that a broker that blocks publishers cannot block the
-//! acks. It is opened on demand.
+//! The quarantine has its own connection, which is opened on demand. So a broker that blocks
+//! publishers cannot block the acks.
 
 use super::connection::{LastReason, ReconnectBackoff, channel_error, close, fail_point, millis};
 use super::queue_properties::QueueProperties;
@@ -18,11 +18,12 @@ use futures_util::future::try_join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use lapin::{BasicProperties, Channel, Confirmation};
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// The most messages that are quarantined at once.
+/// The most messages in one batch.
 const BATCH_MAX: usize = 100;
 
 /// How long the connection stays open after the last message.
@@ -42,9 +43,9 @@ const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
 /// Why messages were not quarantined.
 enum QuarantineError {
-    /// Another attempt may succeed; with the reason.
+    /// The connection or the queue was lost, for this reason. Another attempt may succeed.
     Lost(String),
-    /// The broker refuses them; with the broker's reason.
+    /// The broker refuses them, for this reason.
     Refused(String),
 }
 
@@ -106,18 +107,17 @@ pub(super) async fn run(
 
 /// Reports an unreadable message, and acknowledges it.
 fn report_and_ack(state: &AmqpState, request: QuarantineRequest, is_quarantined: bool) {
-    let QuarantineRequest { queue, unreadable: UnreadableContent { reason, original }, delivery } =
-        request;
+    let UnreadableContent { reason, original_header } = request.unreadable;
     let correlation_id =
-        read_property(&original, Property::CorrelationId).map(std::borrow::Cow::into_owned);
+        read_property(&original_header, Property::CorrelationId).map(Cow::into_owned);
     (state.sink)(BusEvent::Unreadable {
-        queue,
+        queue: request.queue,
         reason,
         correlation_id,
-        bytes: delivery.body.len(),
+        bytes: request.delivery.body.len(),
         is_quarantined,
     });
-    delivery.ack();
+    request.delivery.ack();
 }
 
 /// Opens a connection, and quarantines this batch and further messages until none has arrived for
@@ -155,22 +155,23 @@ async fn quarantine_batches(
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(explain)?;
         let header_bytes_max = connection.configuration().frame_max() as usize / 2;
         loop {
-            // The broker has requeued stale messages.
+            // The broker has requeued stale messages, so they are not quarantined here.
             batch.retain(|request| !request.delivery.is_stale());
             let confirms =
                 batch.iter().map(|request| publish(&channel, &queue, request, header_bytes_max));
             let acks = try_join_all(confirms).await.map_err(explain)?;
             if !acks.iter().all(|is_ack| *is_ack) {
-                // The acked ones are quarantined twice then, which is better than losing one.
+                // The whole batch is tried again. To quarantine the acked messages twice is better
+                // than to lose one.
                 return Err(QuarantineError::Lost(format!(
                     "the broker did not accept all messages for the queue \"{queue}\""
                 )));
             }
             batch.drain(..).for_each(|request| report_and_ack(state, request, true));
             state.quarantine_budget.requeue_deferred();
-            // The connection has been idle for too long, or the bus was dropped.
             let received =
                 tokio::time::timeout(IDLE_TIMEOUT, requests.recv_many(batch, BATCH_MAX)).await;
+            // The connection has been idle for too long, or the bus was dropped.
             if matches!(received, Err(_) | Ok(0)) {
                 return Ok(());
             }
@@ -211,13 +212,14 @@ async fn publish(
     header_bytes_max: usize,
 ) -> lapin::Result<bool> {
     fail_point("amqp::aside")?;
-    let UnreadableContent { reason, original } = &request.unreadable;
+    let UnreadableContent { reason, original_header } = &request.unreadable;
     // Base64 makes the header a third longer, and it may have filled a whole frame already.
-    let original = STANDARD.encode(&original[..original.len().min(header_bytes_max)]);
+    let encoded_original =
+        STANDARD.encode(&original_header[..original_header.len().min(header_bytes_max)]);
     let mut headers = FieldTable::default();
     for (name, text) in [
         (REASON_HEADER, reason.as_str()),
-        (ORIGINAL_HEADER, &original),
+        (ORIGINAL_HEADER, &encoded_original),
         (QUEUE_HEADER, &request.queue),
     ] {
         headers.insert(name.into(), AMQPValue::LongString(LongString::from(text)));
@@ -231,6 +233,6 @@ async fn publish(
         .basic_publish("".into(), short_string(queue), options, &request.delivery.body, properties)
         .await?
         .await?;
-    // An ack with a returned message means that the queue was deleted.
+    // An ack that carries a returned message means that the queue was deleted.
     Ok(matches!(confirmation, Confirmation::Ack(None)))
 }

@@ -27,7 +27,8 @@ impl QuarantineBudget {
     /// Defers a message that does not fit into the budget.
     pub(super) fn defer(&self, acknowledger: Acknowledger) {
         let mut deferred = self.deferred.borrow_mut();
-        // Before the list grows, it drops the messages of lost channels, which were requeued.
+        // Before the list grows, the messages of lost channels are removed. The broker has requeued
+        // them.
         if deferred.len() == deferred.capacity() {
             deferred.retain(|acknowledger| !acknowledger.is_stale());
         }

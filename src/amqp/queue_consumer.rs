@@ -30,7 +30,11 @@ const PREFETCH_RESTORE_INTERVAL: Duration = Duration::from_secs(60);
 /// The most deliveries in a burst. Settlements are handled between bursts.
 const DELIVERIES_PER_TURN: u32 = 64;
 
-/// What the messages of a queue are.
+/// Pending acks may take up to this part of the prefetch: a quarter. Above that they are sent one
+/// by one, so that the broker sends further deliveries.
+const PENDING_ACKS_DIVISOR: usize = 4;
+
+/// What the messages of a consumed queue are.
 pub(super) enum Source {
     /// Replies of workers.
     Replies,
@@ -42,9 +46,10 @@ pub(super) enum Source {
 pub(super) struct QueueConsumer {
     state: Rc<AmqpState>,
     source: Source,
+    /// Cloned into each delivery. Replaced when a channel ends, which makes its deliveries stale.
     command_sender: mpsc::UnboundedSender<SettleCommand>,
     commands: mpsc::UnboundedReceiver<SettleCommand>,
-    /// How many channels it has consumed on. Marks the deliveries of each channel.
+    /// How many channels it has consumed on. It marks the deliveries of each channel.
     epoch: u64,
 }
 
@@ -81,7 +86,8 @@ impl QueueConsumer {
     }
 
     /// Consumes on a channel until consuming ends. After that, its deliveries can no longer be
-    /// settled; the broker redelivers them.
+    /// settled, and the broker redelivers them. `flow` counts replies in the delivery budget;
+    /// `None` for calls, which have their own budget.
     pub(super) async fn serve(
         &mut self,
         channel: &Channel,
@@ -95,6 +101,7 @@ impl QueueConsumer {
         end
     }
 
+    /// Delivers and settles messages until consuming ends.
     async fn consume(
         &mut self,
         channel: &Channel,
@@ -102,8 +109,9 @@ impl QueueConsumer {
         flow: Option<&Arc<DeliveryFlow>>,
         phases: &mut watch::Receiver<ShutdownPhase>,
     ) -> ConsumeEnd {
-        let mut window = AckWindow::new(usize::from(self.state.settings.prefetch) / 4);
-        let mut early_acks = tokio::time::interval(EARLY_ACK_INTERVAL);
+        let pending_acks_max = usize::from(self.state.settings.prefetch) / PENDING_ACKS_DIVISOR;
+        let mut window = AckWindow::new(pending_acks_max);
+        let mut early_ack_interval = tokio::time::interval(EARLY_ACK_INTERVAL);
         let mut pacer = DeliveryPacer::new(self.state.settings.linger);
         let mut restore_interval = tokio::time::interval(PREFETCH_RESTORE_INTERVAL);
         restore_interval.reset();
@@ -123,7 +131,7 @@ impl QueueConsumer {
                 _ = restore_interval.tick(), if window.unsettled() == 0 => {
                     self.restore_prefetch().map_or(Ok(()), Err)
                 }
-                _ = early_acks.tick(), if window.has_pending_acks() => {
+                _ = early_ack_interval.tick(), if window.has_pending_acks() => {
                     let mut acknowledgements = Vec::new();
                     window.flush(true, &mut acknowledgements);
                     send_acks(channel, &acknowledgements).map_err(ConsumeEnd::Failed)
@@ -138,7 +146,7 @@ impl QueueConsumer {
         }
     }
 
-    /// Restores a reduced prefetch. Returns why consuming must end then; `None` if nothing changed.
+    /// Restores a reduced prefetch. Returns why consuming must end; `None` if nothing changed.
     fn restore_prefetch(&mut self) -> Option<ConsumeEnd> {
         let Source::Calls(_, budget) = &mut self.source else { return None };
         budget.is_reduced().then(|| {
@@ -159,14 +167,14 @@ impl QueueConsumer {
     /// [`DELIVERIES_PER_TURN`]. Returns their number.
     fn deliver_burst(
         &mut self,
-        first: Option<lapin::Result<lapin::message::Delivery>>,
+        first_delivery: Option<lapin::Result<lapin::message::Delivery>>,
         deliveries: &mut lapin::Consumer,
         flow: Option<&Arc<DeliveryFlow>>,
         window: &mut AckWindow,
     ) -> Result<u32, ConsumeEnd> {
-        let mut next = first;
+        let mut next_delivery = first_delivery;
         for count in 1..=DELIVERIES_PER_TURN {
-            match next {
+            match next_delivery {
                 None => return Err(ConsumeEnd::Cancelled),
                 Some(Err(error)) => return Err(ConsumeEnd::Failed(error)),
                 Some(Ok(delivery)) => {
@@ -174,12 +182,12 @@ impl QueueConsumer {
                     self.deliver(delivery, flow, window)?;
                 }
             }
-            // A message taken from the stream must be delivered, so the last turn takes none.
+            // A message taken from the stream must be delivered, so the last iteration takes none.
             if count == DELIVERIES_PER_TURN {
                 break;
             }
             let Some(delivery) = deliveries.next().now_or_never() else { return Ok(count) };
-            next = delivery;
+            next_delivery = delivery;
         }
         Ok(DELIVERIES_PER_TURN)
     }
@@ -201,12 +209,16 @@ impl QueueConsumer {
         };
         let settlement = settlement.with_guard(Some(permit));
         let delivery = parse_reply(delivery, settlement, self.state.address.user());
-        // Sending fails only if the bus was dropped. The delivery is requeued then.
+        // Sending fails only if the bus was dropped. Then the delivery is requeued.
         let _ =
             self.state.quarantine_sender.send(QuarantineRequest { queue, unreadable, delivery });
     }
 
     /// Passes a delivery to the manager, or to the quarantine.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ConsumeEnd::PrefetchChanged`] if the delivery is a call that is not admitted.
     fn deliver(
         &mut self,
         delivery: lapin::message::Delivery,
@@ -251,18 +263,18 @@ impl QueueConsumer {
     /// Applies this command and all others that are ready, then sends the resulting acks.
     fn settle(
         &mut self,
-        first: SettleCommand,
+        first_command: SettleCommand,
         channel: &Channel,
         window: &mut AckWindow,
     ) -> lapin::Result<()> {
         let mut acknowledgements = Vec::new();
-        let mut next = Some(first);
-        while let Some(command) = next {
+        let mut next_command = Some(first_command);
+        while let Some(command) = next_command {
             // The broker has requeued the deliveries of earlier channels.
             if command.epoch == self.epoch {
                 window.settle(command.tag, command.disposition, &mut acknowledgements);
             }
-            next = self.commands.try_recv().ok();
+            next_command = self.commands.try_recv().ok();
         }
         window.flush(false, &mut acknowledgements);
         send_acks(channel, &acknowledgements)
@@ -298,8 +310,9 @@ impl QueueConsumer {
     }
 }
 
-/// Queues acks in lapin without waiting until they are written. Deliveries whose acks are not
-/// written are redelivered. A closed channel is noticed when deliveries are received.
+/// Queues acks in lapin without waiting until they are written. The first poll of each future
+/// queues it. Deliveries whose acks are not written are redelivered. A closed channel is noticed
+/// when deliveries are received.
 fn send_acks(channel: &Channel, acknowledgements: &[Acknowledgement]) -> lapin::Result<()> {
     for acknowledgement in acknowledgements {
         fail_point("amqp::ack")?;

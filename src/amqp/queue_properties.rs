@@ -1,5 +1,5 @@
-//! The properties with which missing queues are declared: those in the workflow file, else those
-//! that the queue had before, else those in the settings of the bus.
+//! The properties with which missing queues are declared: those in the workflow file, or else those
+//! that the queue had before, or else those in the settings of the bus.
 //!
 //! The broker rejects the declaration of an existing queue with other properties (406). So a queue
 //! that was deleted is declared with the properties that its worker had given it. Otherwise the
@@ -28,34 +28,37 @@ impl Default for QueueProperties {
     }
 }
 
+/// The declarations in the workflow files, by queue.
+pub(super) type Declarations = BTreeMap<Arc<str>, QueueDeclaration>;
+
 /// The last known properties of queues, by name.
 #[derive(Default)]
 pub(super) struct KnownProperties(RefCell<HashMap<String, QueueProperties>>);
 
 impl KnownProperties {
     /// Records the properties of the listed queues for which `is_served` returns true.
-    pub(super) fn record(&self, listed: &[ListedQueue], is_served: impl Fn(&str) -> bool) {
+    pub(super) fn record(&self, listed_queues: &[ListedQueue], is_served: impl Fn(&str) -> bool) {
         let mut properties_by_queue = self.0.borrow_mut();
-        for queue in listed.iter().filter(|queue| is_served(&queue.name)) {
+        for queue in listed_queues.iter().filter(|queue| is_served(&queue.name)) {
             if let Some(properties) = QueueProperties::from_listed(&queue.declaration) {
                 properties_by_queue.insert(queue.name.clone(), properties);
             }
         }
     }
 
-    /// Returns the properties to declare a queue with: those in `declared`, the declaration in the
-    /// workflow file, else the known ones, else those in `default`.
+    /// Returns the properties to declare a queue with: the known ones, or else those of the
+    /// settings, each overridden by the declaration in the workflow file, if there is one.
     pub(super) fn properties_for(
         &self,
         queue: &str,
-        declared: Option<&QueueDeclaration>,
-        default: &QueueDeclaration,
+        file_declaration: Option<&QueueDeclaration>,
+        settings_declaration: &QueueDeclaration,
     ) -> QueueProperties {
         let properties = match self.0.borrow().get(queue) {
-            Some(known) => known.clone(),
-            None => QueueProperties::default().overridden_by(default),
+            Some(known_properties) => known_properties.clone(),
+            None => QueueProperties::default().overridden_by(settings_declaration),
         };
-        match declared {
+        match file_declaration {
             Some(declaration) => properties.overridden_by(declaration),
             None => properties,
         }
@@ -63,16 +66,16 @@ impl KnownProperties {
 }
 
 impl QueueProperties {
-    /// Converts a listed declaration. Returns `None` if it is incomplete, or if the queue is
-    /// exclusive.
+    /// Converts a listed declaration. Returns `None` if it is incomplete or has an argument that
+    /// cannot be converted, or if the queue is exclusive.
     fn from_listed(listed: &ListedDeclaration) -> Option<QueueProperties> {
         let ListedDeclaration { durable, auto_delete, exclusive, arguments } = listed;
         if *exclusive == Some(true) {
             return None;
         }
         let mut table = FieldTable::default();
-        for (name, value) in arguments.iter().flatten() {
-            let value = match value {
+        for (name, json_value) in arguments.iter().flatten() {
+            let value = match json_value {
                 Value::Bool(flag) => AMQPValue::Boolean(*flag),
                 Value::Number(number) => AMQPValue::LongLongInt(number.as_i64()?),
                 Value::String(text) => AMQPValue::LongString(LongString::from(text.as_str())),
@@ -87,10 +90,11 @@ impl QueueProperties {
         })
     }
 
-    /// Overrides these properties by those that a declaration has.
+    /// Overrides these properties by those that a declaration sets.
     fn overridden_by(self, declaration: &QueueDeclaration) -> QueueProperties {
         let previous_kind = self.arguments.inner().get(QUEUE_TYPE).cloned();
         let declared_kind = declaration.kind.map(|kind| long_string(kind.name()));
+        // A queue that was declared without a type is a classic queue.
         let is_kind_changed = declared_kind.as_ref().is_some_and(|kind| {
             *kind != previous_kind.clone().unwrap_or_else(|| long_string(QueueType::Classic.name()))
         });
@@ -130,9 +134,6 @@ fn to_amqp_value(argument: &QueueArgument) -> AMQPValue {
     }
 }
 
-/// The declarations in the workflow files, by queue.
-pub(super) type Declarations = BTreeMap<Arc<str>, QueueDeclaration>;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,10 +152,10 @@ mod tests {
 
     #[test]
     fn a_queue_is_declared_with_its_known_properties_unless_the_file_overrides_them() {
-        let known = KnownProperties::default();
+        let known_properties = KnownProperties::default();
         let default = QueueDeclaration { kind: Some(QueueType::Classic), arguments: None };
-        let properties_for = |queue: &str, declared: Option<&QueueDeclaration>| {
-            known.properties_for(queue, declared, &default)
+        let properties_for = |queue: &str, file_declaration: Option<&QueueDeclaration>| {
+            known_properties.properties_for(queue, file_declaration, &default)
         };
         let classic = QueueProperties {
             arguments: table(&[("x-queue-type", long_string("classic"))]),
@@ -167,14 +168,18 @@ mod tests {
                 {"name":"plain","durable":true,"auto_delete":false,"arguments":{}},
                 {"name":"brief","durable":false,"auto_delete":true,"arguments":{"x-expires":5000,
                  "x-single-active-consumer":true}},
-                {"name":"own","durable":false,"auto_delete":true,"exclusive":true,"arguments":{}},
+                {"name":"exclusive","durable":false,"auto_delete":true,"exclusive":true,
+                 "arguments":{}},
                 {"name":"old-api"},
                 {"name":"another's","durable":true,"auto_delete":false,"arguments":{}}]"#,
         );
-        known.record(&queues, |name| name != "another's");
+        known_properties.record(&queues, |name| name != "another's");
         assert_eq!(properties_for("another's", None), classic);
-        let (quorum, five) = (long_string("quorum"), AMQPValue::LongLongInt(5));
-        let arguments = table(&[("x-queue-type", quorum.clone()), ("x-delivery-limit", five)]);
+        let quorum = long_string("quorum");
+        let arguments = table(&[
+            ("x-queue-type", quorum.clone()),
+            ("x-delivery-limit", AMQPValue::LongLongInt(5)),
+        ]);
         assert_eq!(
             properties_for("q", None),
             QueueProperties { arguments, ..QueueProperties::default() }
@@ -184,29 +189,31 @@ mod tests {
             QueueProperties::default(),
             "its worker declares it without a type"
         );
-        let brief = table(&[
+        let arguments = table(&[
             ("x-expires", AMQPValue::LongLongInt(5000)),
             ("x-single-active-consumer", AMQPValue::Boolean(true)),
         ]);
-        let brief = QueueProperties { durable: false, auto_delete: true, arguments: brief };
-        assert_eq!(properties_for("brief", None), brief);
         assert_eq!(
-            (properties_for("own", None), properties_for("old-api", None)),
+            properties_for("brief", None),
+            QueueProperties { durable: false, auto_delete: true, arguments }
+        );
+        assert_eq!(
+            (properties_for("exclusive", None), properties_for("old-api", None)),
             (classic.clone(), classic)
         );
-        let arguments = [("x-max-length".into(), QueueArgument::Number(9))].into();
-        let declared = QueueDeclaration { kind: None, arguments: Some(arguments) };
-        let nine = ("x-max-length", AMQPValue::LongLongInt(9));
-        let merged = table(&[("x-queue-type", quorum.clone()), nine.clone()]);
+        let declared_arguments = [("x-max-length".into(), QueueArgument::Number(9))].into();
+        let declaration = QueueDeclaration { kind: None, arguments: Some(declared_arguments) };
+        let arguments =
+            table(&[("x-queue-type", quorum.clone()), ("x-max-length", AMQPValue::LongLongInt(9))]);
         assert_eq!(
-            properties_for("q", Some(&declared)),
-            QueueProperties { arguments: merged, ..QueueProperties::default() }
+            properties_for("q", Some(&declaration)),
+            QueueProperties { arguments, ..QueueProperties::default() }
         );
-        let declared = QueueDeclaration { kind: Some(QueueType::Quorum), arguments: None };
-        let changed = properties_for("brief", Some(&declared));
-        assert!(changed.durable && !changed.auto_delete, "{changed:?}");
+        let declaration = QueueDeclaration { kind: Some(QueueType::Quorum), arguments: None };
+        let properties = properties_for("brief", Some(&declaration));
+        assert!(properties.durable && !properties.auto_delete, "{properties:?}");
         assert_eq!(
-            changed.arguments,
+            properties.arguments,
             table(&[("x-queue-type", quorum)]),
             "the arguments of the other type are dropped"
         );

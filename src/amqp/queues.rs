@@ -1,4 +1,4 @@
-//! Checks whether queues exist, and declares them, concurrently. It uses channels of its own,
+//! Checks whether queues exist, and declares them, concurrently. It uses separate channels,
 //! because the broker closes a channel on which a missing queue is checked.
 
 use super::connection::channel_error;
@@ -32,16 +32,21 @@ pub enum QueueCheck {
     Missing,
     /// It exists as an exclusive queue of another connection.
     Exclusive,
-    /// The broker refuses to check or declare it; with the broker's reason.
+    /// The broker refuses to check or declare it, for this reason.
     Refused(String),
     /// The connection or channel was lost.
     Lost(lapin::Error),
 }
 
+/// The name of a queue, with the result of its check.
+pub(super) type CheckedQueue = (Arc<str>, QueueCheck);
+
 /// Checks and declares queues on one connection.
 pub struct QueueDeclarer {
     connection: Rc<Connection>,
+    /// Open channels for the next checks.
     idle_channels: RefCell<Vec<Channel>>,
+    /// Limits the concurrent checks to [`CHANNELS_MAX`].
     permits: Semaphore,
 }
 
@@ -96,9 +101,10 @@ impl QueueDeclarer {
             ReplyQueueType::Quorum => {
                 arguments.insert("x-queue-type".into(), long_string("quorum"));
                 arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
-                let mut unlimited = arguments.clone();
-                unlimited.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
-                match self.declare(&settings.reply_queue, with_arguments(unlimited)).await {
+                let mut unlimited_arguments = arguments.clone();
+                unlimited_arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
+                let properties = with_arguments(unlimited_arguments);
+                match self.declare(&settings.reply_queue, properties).await {
                     // Brokers before 4.0 have no limit by default, and reject the value for
                     // "unlimited".
                     QueueCheck::Refused(broker_text)
@@ -125,7 +131,7 @@ impl QueueDeclarer {
         journaled: oneshot::Receiver<()>,
         policy_lock: &PolicyLock,
     ) -> QueueCheck {
-        // An error means that the sender was dropped. There is nothing to wait for then.
+        // An error means that the sender was dropped. Then there is nothing to wait for.
         let _ = journaled.await;
         let _guard = policy_lock.lock_for_declare().await;
         self.declare(queue, properties).await
@@ -145,11 +151,11 @@ impl QueueDeclarer {
             Err(error) => return QueueCheck::Lost(error),
         };
         match channel.queue_declare(short_string(queue), options, arguments).await {
-            Ok(queue) => {
+            Ok(declared) => {
                 self.idle_channels.borrow_mut().push(channel);
                 QueueCheck::Exists {
-                    consumers: queue.consumer_count(),
-                    messages: queue.message_count(),
+                    consumers: declared.consumer_count(),
+                    messages: declared.message_count(),
                 }
             }
             Err(error) => check_from_error(&error, options.passive),
@@ -167,7 +173,7 @@ impl QueueDeclarer {
     }
 }
 
-/// Converts the error of a declaration. With `is_passive`, the queue was only checked.
+/// Converts the error of a declaration. `is_passive`: the queue was only checked.
 #[allow(clippy::wildcard_enum_match_arm, reason = "every other code is a refusal")]
 fn check_from_error(error: &lapin::Error, is_passive: bool) -> QueueCheck {
     match channel_error(error) {
@@ -201,6 +207,3 @@ fn check_from_error(error: &lapin::Error, is_passive: bool) -> QueueCheck {
 pub fn short_string(text: impl Into<String>) -> ShortString {
     ShortString::try_new(text.into()).expect("a text of at most 255 bytes")
 }
-
-/// The name of a queue, with the result of its check.
-pub(super) type CheckedQueue = (Arc<str>, QueueCheck);

@@ -1,4 +1,4 @@
-//! Parses deliveries: their properties and headers.
+//! Parses deliveries: converts their properties and headers, and finds unreadable messages.
 
 use super::wire::{ORIGINAL_HEADER, REASON_HEADER};
 use bus::{DeadLetter, Delivery, Settlement};
@@ -8,7 +8,7 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Parses a message of the reply queue. `manager_user` is the user as which the manager logs in.
+/// Parses a message of the reply queue. `manager_user` is the name with which the manager logs in.
 pub(super) fn parse_reply(
     delivery: lapin::message::Delivery,
     settlement: Settlement,
@@ -22,21 +22,21 @@ pub(super) fn parse_reply(
     let dead_letter = properties.headers().as_ref().and_then(parse_dead_letter);
     let attempt =
         properties.headers().as_ref().and_then(|headers| parse_number_header(headers, "attempt"));
-    // The manager sent a dead letter itself. Without its headers it is recognised by its id.
+    // The manager itself sent the message that became a dead letter, and recognises it by its id.
     let message_id = dead_letter.as_ref().and_then(|_| text_property(properties.message_id()));
     let sender = match (user, &dead_letter) {
         (Some(user), Some(_)) if user == manager_user => Sender::Manager,
         (Some(user), _) => Sender::User(user.into()),
         (None, _) => Sender::Unknown,
     };
-    let mut parsed = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
-    parsed.kind = kind;
-    parsed.attempt = attempt;
-    parsed.message_id = message_id;
-    parsed.dead_letter = dead_letter;
-    parsed.redelivered = delivery.redelivered;
-    parsed.sender = sender;
-    parsed
+    let mut reply = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
+    reply.kind = kind;
+    reply.attempt = attempt;
+    reply.message_id = message_id;
+    reply.dead_letter = dead_letter;
+    reply.redelivered = delivery.redelivered;
+    reply.sender = sender;
+    reply
 }
 
 /// Parses a message of a workflow queue, with the properties that only a call has.
@@ -45,18 +45,19 @@ pub(super) fn parse_call(
     settlement: Settlement,
     manager_user: &str,
 ) -> Delivery {
-    let (message_id, reply_to) = (
-        text_property(delivery.properties.message_id()),
-        text_property(delivery.properties.reply_to()),
-    );
+    let message_id = text_property(delivery.properties.message_id());
+    let reply_to = text_property(delivery.properties.reply_to());
     let headers = delivery.properties.headers().as_ref();
-    let depth = headers.and_then(|headers| parse_number_header(headers, "depth"));
-    let trace = headers.and_then(parse_trace);
     // A depth above `u16::MAX` exceeds every limit.
-    let depth = depth.map(|depth| u16::try_from(depth).unwrap_or(u16::MAX));
+    let depth = headers
+        .and_then(|headers| parse_number_header(headers, "depth"))
+        .map(|depth| u16::try_from(depth).unwrap_or(u16::MAX));
+    let trace = headers.and_then(parse_trace);
     let mut call = parse_reply(delivery, settlement, manager_user);
-    (call.message_id, call.reply_to) = (message_id, reply_to);
-    (call.depth, call.trace) = (depth, trace);
+    call.message_id = message_id;
+    call.reply_to = reply_to;
+    call.depth = depth;
+    call.trace = trace;
     call
 }
 
@@ -69,8 +70,8 @@ fn text_property(property: &Option<ShortString>) -> Option<String> {
 pub(super) struct UnreadableContent {
     /// Why it is unreadable.
     pub(super) reason: String,
-    /// Its original content header, which may be truncated.
-    pub(super) original: Vec<u8>,
+    /// Its original content header, which may be truncated; empty if it is unknown.
+    pub(super) original_header: Vec<u8>,
 }
 
 /// A request to quarantine an unreadable message.
@@ -81,14 +82,15 @@ pub(super) struct QuarantineRequest {
     pub(super) delivery: Delivery,
 }
 
-/// Sends unreadable messages to the quarantine task. They are unsettled, so `amqp.prefetch` bounds
-/// their number; the quarantine budget bounds their bytes.
+/// Sends unreadable messages to the quarantine task. The messages are unsettled, so `amqp.prefetch`
+/// bounds their number. The quarantine budget bounds their bytes.
 pub(super) type QuarantineSender = mpsc::UnboundedSender<QuarantineRequest>;
 
 /// The longest reason, in characters. A sender may set the header to any text.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Returns what is known of a message if it is unreadable: if `wire` has replaced its header.
+/// Returns what is known of a message if it is unreadable, because `wire` has replaced its header
+/// or its sender has set the header with the reason.
 #[allow(clippy::wildcard_enum_match_arm, reason = "`wire` sets no other type of value")]
 pub(super) fn find_unreadable(delivery: &lapin::message::Delivery) -> Option<UnreadableContent> {
     let headers = delivery.properties.headers().as_ref()?.inner();
@@ -98,18 +100,20 @@ pub(super) fn find_unreadable(delivery: &lapin::message::Delivery) -> Option<Unr
         }
         _ => "its headers say so".to_owned(),
     };
-    let original = match headers.get(ORIGINAL_HEADER) {
+    let original_header = match headers.get(ORIGINAL_HEADER) {
         Some(AMQPValue::ByteArray(bytes)) => bytes.as_slice().to_vec(),
         _ => Vec::new(),
     };
-    Some(UnreadableContent { reason, original })
+    Some(UnreadableContent { reason, original_header })
 }
 
-/// Parses the header `x-death`: a list of dead-letterings, the latest first.
+/// Parses the latest dead-lettering in the header `x-death`. Returns `None` if the message was not
+/// dead-lettered, or the header is invalid.
 pub fn parse_dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     let AMQPValue::FieldArray(deaths) = headers.inner().get("x-death")? else { return None };
-    let AMQPValue::FieldTable(latest) = deaths.as_slice().first()? else { return None };
-    let text = |key: &str| match latest.inner().get(key) {
+    // The broker adds each dead-lettering at the front.
+    let AMQPValue::FieldTable(latest_death) = deaths.as_slice().first()? else { return None };
+    let find_text = |key: &str| match latest_death.inner().get(key) {
         Some(AMQPValue::LongString(text)) => {
             Some(String::from_utf8_lossy(text.as_bytes()).into_owned())
         }
@@ -117,7 +121,7 @@ pub fn parse_dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
         #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
         _ => None,
     };
-    Some(DeadLetter { queue: text("queue")?, reason: text("reason")? })
+    Some(DeadLetter { queue: find_text("queue")?, reason: find_text("reason")? })
 }
 
 /// Parses the trace context in the headers.
@@ -125,7 +129,7 @@ fn parse_trace(headers: &FieldTable) -> Option<TraceContext> {
     TraceContext::parse(text_header(headers, "traceparent")?, text_header(headers, "tracestate"))
 }
 
-/// Returns a header that is a text.
+/// Returns the header with this name if it is a text.
 #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
 fn text_header<'h>(headers: &'h FieldTable, name: &str) -> Option<&'h str> {
     match headers.inner().get(name)? {
@@ -135,7 +139,8 @@ fn text_header<'h>(headers: &'h FieldTable, name: &str) -> Option<&'h str> {
     }
 }
 
-/// Parses a header that is an integer of any type, or a text of digits.
+/// Parses a header that is an integer of any type, or a text of digits. Returns `None` if it is
+/// missing, is of another type, or does not fit.
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "no other type of value is a whole number or a text"
@@ -173,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_attempt_is_parsed_from_a_number_of_any_type_or_from_digits() {
-        let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+        let long_string = |text: &str| AMQPValue::LongString(LongString::from(text));
         let accepted = [
             AMQPValue::ShortShortInt(7),
             AMQPValue::ShortShortUInt(7),
@@ -183,7 +188,7 @@ mod tests {
             AMQPValue::LongUInt(7),
             AMQPValue::LongLongInt(7),
             AMQPValue::ShortString(ShortString::from("7")),
-            text("7"),
+            long_string("7"),
         ];
         accepted
             .into_iter()
@@ -195,10 +200,10 @@ mod tests {
             AMQPValue::Boolean(true),
             AMQPValue::Void,
         ];
-        let texts = ["", "none", "+7", " 7", "7.0", "99999999999"].map(text);
+        let rejected_texts = ["", "none", "+7", " 7", "7.0", "99999999999"].map(long_string);
         rejected
             .into_iter()
-            .chain(texts)
+            .chain(rejected_texts)
             .for_each(|value| assert_eq!(parse_attempt(value.clone()), None, "{value:?}"));
     }
 }

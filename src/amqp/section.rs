@@ -5,7 +5,7 @@ use engine::{QueueArguments, QueueDeclaration, QueueType, check_argument};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;
 
-/// The suffix that turns the name of the reply queue into that of the quarantine queue.
+/// What is appended to the name of the reply queue to name the quarantine queue.
 const QUARANTINE_SUFFIX: &str = ".unreadable";
 
 /// The longest name of a queue in AMQP, in bytes.
@@ -15,8 +15,8 @@ const QUEUE_BYTES_MAX: usize = 255;
 /// queue.
 pub(crate) const REPLY_QUEUE_BYTES_MAX: usize = QUEUE_BYTES_MAX - QUARANTINE_SUFFIX.len();
 
-/// The lower bound of `lost_after`. The broker's statistics must be updated within it; by default
-/// they are up to 5 seconds old.
+/// The lower bound of `lost_after`. The setting should be at least six times the interval at which
+/// the broker collects statistics, which is 5 seconds by default.
 const LOST_AFTER_MIN: Duration = Duration::from_secs(3);
 
 /// Returns the name of the quarantine queue.

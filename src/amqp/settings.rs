@@ -26,7 +26,7 @@ pub struct AmqpSettings {
     pub declaration: QueueDeclaration,
     /// What happens to messages that cannot be read.
     pub unreadable: UnreadableMessages,
-    /// The most unsettled deliveries of one queue.
+    /// The most unsettled deliveries of one consumed queue.
     pub prefetch: u16,
     /// How long deliveries are batched under load.
     pub linger: Duration,
@@ -139,7 +139,7 @@ pub enum AmqpError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The reply queue's name is too long or empty; with its length in bytes.
+    /// The reply queue's name is too long or empty. The field is its length in bytes.
     #[error(
         "reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable \
          appended it names another queue"
@@ -151,6 +151,7 @@ pub enum AmqpError {
 pub(super) mod tests {
     use super::*;
 
+    /// Returns valid settings.
     pub(crate) fn settings() -> AmqpSettings {
         AmqpSettings {
             server: "amqp://me:secret@host:5672/v".to_owned(),

@@ -24,7 +24,7 @@ pub(super) enum ShutdownPhase {
     Open,
     /// No further deliveries are consumed. Unsettled ones are settled.
     StopConsuming,
-    /// What waits to be published is published, and then the bus is closed.
+    /// Waiting messages are still published. Then the bus is closed.
     StopPublishing,
 }
 
@@ -34,14 +34,14 @@ pub(super) async fn wait_for_phase(
     phase: ShutdownPhase,
 ) {
     // An error means that the bus was dropped.
-    let _ = phases.wait_for(|current| *current >= phase).await;
+    let _ = phases.wait_for(|current_phase| *current_phase >= phase).await;
 }
 
 /// The queues that a bus serves now.
 #[derive(Clone, Debug)]
 pub(super) struct ActiveQueues {
-    /// The worker queues of the loaded definitions, of earlier ones, and those to which messages
-    /// were published since.
+    /// The worker queues of the loaded and of earlier definitions, and all others to which messages
+    /// were published.
     pub(super) worker_queues: BTreeSet<Arc<str>>,
     /// The workflow queues, on which calls arrive.
     pub(super) call_queues: Vec<Arc<str>>,
@@ -61,12 +61,14 @@ impl ActiveQueues {
 
 /// The state that the tasks of a bus share.
 pub(super) struct AmqpState {
+    /// The queues that the bus serves now; the tasks watch its changes.
     pub(super) active_queues: watch::Sender<ActiveQueues>,
     pub(super) known_properties: KnownProperties,
     /// The queues that count as full, because the broker nacked the last message to them.
     pub(super) full_queues: RefCell<HashSet<Arc<str>>>,
     pub(super) settings: AmqpSettings,
     pub(super) address: BrokerAddress,
+    /// The client of the management API; `None` if that is not configured.
     pub(super) management: Option<ManagementApi>,
     pub(super) sink: EventSink,
     pub(super) state_reporter: Rc<StateReporter>,
@@ -87,14 +89,14 @@ impl AmqpState {
         )
     }
 
-    /// Remembers the properties of the listed queues that the bus serves.
-    pub(super) fn remember_properties(&self, listed: &[ListedQueue]) {
+    /// Records the properties of the listed queues that the bus serves.
+    pub(super) fn record_properties(&self, listed_queues: &[ListedQueue]) {
         let active_queues = self.active_queues.borrow();
         let is_served = |name: &str| {
             active_queues.worker_queues.contains(name)
                 || active_queues.call_queues.iter().any(|queue| **queue == *name)
         };
-        self.known_properties.record(listed, is_served);
+        self.known_properties.record(listed_queues, is_served);
     }
 
     /// Reports that a side is down and reconnects after `delay`. Logs each reason once.
@@ -127,29 +129,29 @@ pub(super) struct StateReporter {
     sides: RefCell<SideStates>,
 }
 
+/// The states of both sides, and what was reported of them. Arrays are indexed by [`Side`].
 struct SideStates {
-    /// Why each [`Side`] is down; empty before its first attempt, `None` if it is up.
+    /// Why each [`Side`] is down: an empty text before its first attempt, `None` if it is up.
     down_reasons: [Option<String>; 2],
     /// Why the broker blocks publishers; `None` if it does not.
     blocked_reason: Option<String>,
     /// How long the broker has confirmed nothing; `None` if it is responsive.
     unresponsive_for: Option<Duration>,
     /// The last state that was reported.
-    reported: BusState,
-    /// The last reason of each [`Side`] that was logged.
+    reported_state: BusState,
+    /// The last reason for which each [`Side`] was down.
     last_reasons: [LastReason; 2],
 }
 
 impl StateReporter {
     pub(super) fn new(sink: EventSink) -> StateReporter {
-        let reported = BusState::Disconnected { reason: String::new() };
         StateReporter {
             sink,
             sides: RefCell::new(SideStates {
                 down_reasons: [Some(String::new()), Some(String::new())],
                 blocked_reason: None,
                 unresponsive_for: None,
-                reported,
+                reported_state: BusState::Disconnected { reason: String::new() },
                 last_reasons: Default::default(),
             }),
         }
@@ -174,11 +176,11 @@ impl StateReporter {
         });
     }
 
-    /// Records why a side is down. Returns whether the reason is new for both sides: usually both
-    /// fail for the same one.
+    /// Records why a side is down. Returns whether the reason is new for both sides, because
+    /// usually both fail for the same reason.
     pub(super) fn record_if_new(&self, side: Side, reason: &str) -> bool {
         let mut sides = self.sides.borrow_mut();
-        let is_logged = sides.last_reasons.iter().any(|last| last.is_last(reason));
+        let is_logged = sides.last_reasons.iter().any(|last_reason| last_reason.is_last(reason));
         sides.last_reasons[side as usize].record_if_new(reason) && !is_logged
     }
 
@@ -196,7 +198,8 @@ impl StateReporter {
     fn update(&self, change: impl FnOnce(&mut SideStates)) {
         let mut sides = self.sides.borrow_mut();
         change(&mut sides);
-        // A side before its first attempt has an empty reason. The other side's is reported then.
+        // A side has an empty reason before its first attempt. A reason of the other side is
+        // preferred to that.
         let reasons = || sides.down_reasons.iter().flatten();
         let state = match (
             reasons().find(|reason| !reason.is_empty()).or_else(|| reasons().next()),
@@ -208,8 +211,9 @@ impl StateReporter {
             (None, None, Some(elapsed)) => BusState::Unresponsive { elapsed },
             (None, None, None) => BusState::Connected,
         };
-        if state != sides.reported {
-            sides.reported = state.clone();
+        if state != sides.reported_state {
+            sides.reported_state = state.clone();
+            // The borrow ends before the sink runs, which is foreign code.
             drop(sides);
             (self.sink)(BusEvent::State(state));
         }

@@ -1,8 +1,9 @@
-//! Publishes events to a topic exchange, over a connection of its own, so that its failures do not
+//! Publishes events to a topic exchange, over a separate connection, so that its failures do not
 //! affect step messages.
 //!
 //! Publishing is best effort. Events that are unconfirmed when the connection is lost are published
-//! again, in order. Events are dropped while the buffer is full, and when the process ends.
+//! again, in order. Events are dropped if the broker nacks them, while the buffer is full, and when
+//! the process ends.
 
 use super::connection::{self, BrokerAddress, LastReason, ReconnectBackoff, channel_error, millis};
 use super::queues::short_string;
@@ -17,7 +18,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ExchangeKind};
 use std::collections::BTreeMap;
 use tokio::sync::{mpsc, watch};
 
-/// The most unconfirmed events.
+/// The most unconfirmed events. Further ones wait in the buffer.
 const UNCONFIRMED_MAX: usize = 1_000;
 
 /// The delivery mode of messages that the broker stores on disk.
@@ -90,13 +91,15 @@ impl EventTopic for TopicExchange {
     }
 }
 
-/// Publishes over any number of connections, until it is closed.
+/// The task that publishes events, over any number of connections, until the exchange is closed.
 struct ExchangePublisher {
     address: BrokerAddress,
     exchange: String,
     backoff: ReconnectBackoff,
     sink: PublishOutcomeSink,
+    /// The buffer of events that were not published yet.
     events: mpsc::Receiver<EventMessage>,
+    /// Receives `true` once the exchange is being closed.
     shutdown: watch::Receiver<bool>,
     /// Events that were published and are not confirmed, by number.
     unconfirmed: BTreeMap<u64, EventMessage>,
@@ -104,7 +107,7 @@ struct ExchangePublisher {
     last_number: u64,
 }
 
-/// The confirm of the event with a number: whether the broker acked it.
+/// Resolves to the number of an event, and whether the broker acked it.
 type PendingConfirm = LocalBoxFuture<'static, (u64, lapin::Result<bool>)>;
 
 impl ExchangePublisher {
@@ -158,10 +161,10 @@ impl ExchangePublisher {
                 () = tokio::time::sleep(delay) => {}
             }
         }
-        let lost_events = self.unconfirmed.len() + self.events.len();
-        if lost_events > 0 {
-            tracing::warn!(events = lost_events, "events that were not published are lost");
-            (self.sink)(PublishOutcome::Dropped(lost_events as u64));
+        let lost_count = self.unconfirmed.len() + self.events.len();
+        if lost_count > 0 {
+            tracing::warn!(events = lost_count, "events that were not published are lost");
+            (self.sink)(PublishOutcome::Dropped(lost_count as u64));
         }
     }
 
@@ -175,21 +178,21 @@ impl ExchangePublisher {
         for (number, event) in &self.unconfirmed {
             confirms.push(self.publish(channel, *number, event));
         }
-        let mut is_open = true;
-        while is_open || !confirms.is_empty() {
+        let mut has_more_events = true;
+        while has_more_events || !confirms.is_empty() {
             tokio::select! {
                 event = self.events.recv(),
-                    if is_open && confirms.len() < UNCONFIRMED_MAX => match event {
+                    if has_more_events && confirms.len() < UNCONFIRMED_MAX => match event {
                         Some(event) => {
                             self.last_number += 1;
                             confirms.push(self.publish(channel, self.last_number, &event));
                             self.unconfirmed.insert(self.last_number, event);
                         }
-                        None => is_open = false,
+                        None => has_more_events = false,
                     },
-                Some((number, confirm)) = confirms.next() => {
-                    // A nacked event is dropped: a retry would most likely be nacked as well.
-                    let outcome = if confirm? {
+                Some((number, is_ack)) = confirms.next() => {
+                    // A nacked event is dropped, because a retry would most likely be nacked too.
+                    let outcome = if is_ack? {
                         PublishOutcome::Published
                     } else {
                         PublishOutcome::Dropped(1)
@@ -202,7 +205,8 @@ impl ExchangePublisher {
         Ok(())
     }
 
-    /// Returns a future that publishes an event when it is polled, and resolves to its confirm.
+    /// Returns a future that publishes an event when it is first polled, and resolves to its
+    /// confirm.
     fn publish(&self, channel: &Channel, number: u64, event: &EventMessage) -> PendingConfirm {
         let properties = BasicProperties::default()
             .with_content_type(event.content_type.into())

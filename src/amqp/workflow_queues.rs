@@ -1,8 +1,10 @@
-//! Consumes the workflow queues, on which calls ask for jobs. Each has its own channel, so that a
-//! queue that cannot be consumed blocks neither the other queues nor the replies.
+//! Consumes the workflow queues, on which calls ask for jobs.
+//!
+//! Each queue has its own channel, so that a queue that cannot be consumed blocks neither the other
+//! queues nor the replies.
 
 use super::call_budget::CallBudget;
-use super::connection::{LastReason, channel_error, millis};
+use super::connection::{CLOSE_TEXT, LastReason, REPLY_SUCCESS, channel_error, millis};
 use super::queue_consumer::{ConsumeEnd, QueueConsumer, Source};
 use super::queues::{QueueCheck, QueueDeclarer, short_string};
 use super::state::{AmqpState, ShutdownPhase, wait_for_phase};
@@ -52,22 +54,22 @@ async fn run_consumers(
     loop {
         let queues = active_queues.borrow_and_update().call_queues.clone();
         // Calls to a workflow that is no longer loaded wait in its queue.
-        let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        let (served_consumers, removed_consumers): (BTreeMap<_, _>, BTreeMap<_, _>) =
             consumers.into_iter().partition(|(queue, _)| queues.contains(queue));
-        consumers = kept;
-        join_all(removed.into_values().map(ConsumerTask::stop)).await;
+        consumers = served_consumers;
+        join_all(removed_consumers.into_values().map(ConsumerTask::stop)).await;
         for queue in queues {
-            let start = || {
+            let start_consumer = || {
                 let consumer = WorkflowQueueConsumer {
                     state: state.clone(),
                     connection: connection.clone(),
-                    queues: declarer.clone(),
+                    declarer: declarer.clone(),
                     queue: queue.clone(),
                 };
                 let (phase_sender, phases) = watch::channel(ShutdownPhase::Open);
                 ConsumerTask { task: actix_rt::spawn(consumer.run(phases)), phase_sender }
             };
-            consumers.entry(queue.clone()).or_insert_with(start);
+            consumers.entry(queue.clone()).or_insert_with(start_consumer);
         }
         tokio::select! {
             () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
@@ -99,8 +101,8 @@ impl Drop for ConsumerTask {
 }
 
 impl WorkflowQueueConsumers {
-    /// Stops the consumers. With `is_graceful`, waits until all deliveries are settled; otherwise
-    /// aborts the task.
+    /// Stops the consumers. If `is_graceful`, waits until the task has ended, which settles all
+    /// deliveries once the bus is being closed. Otherwise aborts the task.
     pub(super) async fn stop(mut self, is_graceful: bool) {
         if is_graceful {
             // An error means that the task panicked; it has ended either way.
@@ -119,7 +121,7 @@ impl Drop for WorkflowQueueConsumers {
 struct WorkflowQueueConsumer {
     state: Rc<AmqpState>,
     connection: Rc<Connection>,
-    queues: Rc<QueueDeclarer>,
+    declarer: Rc<QueueDeclarer>,
     queue: Arc<str>,
 }
 
@@ -143,11 +145,11 @@ impl WorkflowQueueConsumer {
                     let end = consumer.serve(&channel, deliveries, None, &mut phases).await;
                     // Closing requeues unsettled deliveries. An error means that the channel is
                     // closed already.
-                    let _ = channel.close(200, "closed by workflow-manager".into()).await;
+                    let _ = channel.close(REPLY_SUCCESS, CLOSE_TEXT.into()).await;
                     match end {
                         ConsumeEnd::Closed => return,
                         ConsumeEnd::PrefetchChanged => {
-                            // Meanwhile the manager drops the requeued calls from memory.
+                            // During the delay, the manager drops the requeued calls from memory.
                             tokio::select! {
                                 () = wait_for_phase(
                                     &mut phases,
@@ -191,7 +193,7 @@ impl WorkflowQueueConsumer {
         }
     }
 
-    /// Starts to consume the queue on a channel of its own. Declares the queue if it is missing.
+    /// Starts to consume the queue on a new channel. Declares the queue if it is missing.
     ///
     /// # Errors
     ///
@@ -201,7 +203,7 @@ impl WorkflowQueueConsumer {
             Some((_, broker_text)) => broker_text.to_owned(),
             None => self.state.address.explain(&error),
         };
-        let check = match self.queues.check(&self.queue).await {
+        let check = match self.declarer.check(&self.queue).await {
             QueueCheck::Missing => {
                 // Steps may send to this queue as to a worker queue. The messages in it are lost.
                 let (journaled_sender, journaled) = oneshot::channel();
@@ -211,7 +213,7 @@ impl WorkflowQueueConsumer {
                 });
                 let queue_properties = self.state.properties_for(&self.queue);
                 let policy_lock = &self.state.policy_lock;
-                self.queues
+                self.declarer
                     .declare_after(&self.queue, queue_properties, journaled, policy_lock)
                     .await
             }
@@ -230,13 +232,13 @@ impl WorkflowQueueConsumer {
         }
         let channel = self.connection.create_channel().await.map_err(explain)?;
         channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(explain)?;
-        let deliveries = channel.basic_consume(
+        let consuming = channel.basic_consume(
             short_string(&*self.queue),
             "".into(),
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
-        let deliveries = deliveries.await.map_err(explain)?;
+        let deliveries = consuming.await.map_err(explain)?;
         tracing::debug!(queue = %self.queue, "consuming a workflow's queue");
         Ok((channel, deliveries))
     }

@@ -1,4 +1,4 @@
-//! Configures the clients of the library, and forwards the events of their threads.
+//! Configures the clients of the library (librdkafka), and forwards the events of their threads.
 
 use bus::KafkaSection;
 use rdkafka::client::ClientContext;
@@ -16,16 +16,26 @@ pub(super) const BATCH_BYTES: usize = 128 * 1024;
 /// How long the library waits for a missing topic, which may just have been created.
 const TOPIC_WAIT_MS: u32 = 5_000;
 
-/// The longest time between two polls of a consumer. The bus does not poll while its limit of
-/// unsettled records is reached, however long that takes.
+/// The longest time between two polls of a consumer: a day, the most that the library accepts. The
+/// bus does not poll while its limit of unsettled records is reached, however long that takes.
 const POLL_INTERVAL_MAX_MS: u32 = 86_400_000;
+
+/// The smallest `message.max.bytes` that the library accepts.
+const LIBRARY_MESSAGE_BYTES_MIN: usize = 1_000;
+
+/// The largest `queued.min.messages` that the library accepts.
+const LIBRARY_PREFETCH_MAX: usize = 10_000_000;
+
+/// The largest `queued.max.messages.kbytes` that the library accepts.
+const LIBRARY_PREFETCH_KIB_MAX: usize = 2_097_151;
 
 /// An event from a thread of the library.
 pub(super) enum ClientEvent {
-    /// A message was written, with its partition and offset, or failed.
+    /// The delivery report of the message with this number: the partition and the offset to which
+    /// it was written, or the error.
     Delivered { number: usize, result: Result<(i32, i64), RDKafkaErrorCode> },
-    /// A producer was closed. No delivery report of a message up to the number `last` follows.
-    ProducerClosed { last: usize },
+    /// A producer was closed. No delivery report of a message up to this number follows.
+    ProducerClosed { last_number: usize },
     /// No broker can be reached.
     AllBrokersDown,
     /// An error message of the library. It may be transient or permanent.
@@ -37,7 +47,7 @@ pub(super) enum ClientEvent {
 pub(super) struct EventContext(pub(super) mpsc::UnboundedSender<ClientEvent>);
 
 impl EventContext {
-    /// Creates the context of a client whose events are ignored: its calls return their errors.
+    /// Creates the context of a client whose events are dropped. Its calls still return errors.
     pub(super) fn without_listener() -> EventContext {
         EventContext(mpsc::unbounded_channel().0)
     }
@@ -79,6 +89,7 @@ impl ProducerContext for EventContext {
             Ok(record) => Ok((record.partition(), record.offset())),
             Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)),
         };
+        // Sending fails only once the event loop has ended.
         let _ = self.0.send(ClientEvent::Delivered { number, result });
     }
 }
@@ -96,14 +107,14 @@ impl ClientConfigs<'_> {
         for config in
             [self.producer_config(), self.consumer_config(&self.0.reply_topic), self.admin_config()]
         {
-            // This makes no connection, because nothing is requested.
+            // Creating a client makes no connection, because nothing is requested.
             config.create::<BaseProducer>().map(drop).map_err(|error| explain(&error))?;
         }
         Ok(())
     }
 
-    /// Returns the properties of all clients. Properties of the settings come first, so they cannot
-    /// override those that the bus depends on.
+    /// Returns the properties of all clients. Properties from the settings are set first, so they
+    /// cannot override those that the bus depends on.
     fn common_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         let is_debug_enabled = self.0.properties.0.contains_key("debug");
@@ -123,17 +134,19 @@ impl ClientConfigs<'_> {
     }
 
     /// Returns the properties of a producer. It retries until all in-sync replicas have a message,
-    /// without a timeout, and is idempotent: no retry duplicates or reorders messages.
+    /// without a timeout, and is idempotent: no retry duplicates or reorders messages. Its own
+    /// buffer has no limit, because the publisher limits the messages in flight.
     pub(super) fn producer_config(&self) -> ClientConfig {
+        let message_bytes = self.0.message_bytes_max.max(LIBRARY_MESSAGE_BYTES_MIN);
         let mut config = self.common_config();
         config
             .set("acks", "all")
             .set("enable.idempotence", "true")
             .set("message.timeout.ms", "0")
-            .set("message.max.bytes", self.0.message_bytes_max.max(1_000).to_string())
+            .set("message.max.bytes", message_bytes.to_string())
             .set("batch.size", BATCH_BYTES.to_string())
             .set("queue.buffering.max.messages", "0")
-            .set("queue.buffering.max.kbytes", "2147483647")
+            .set("queue.buffering.max.kbytes", i32::MAX.to_string())
             .set("topic.metadata.propagation.max.ms", TOPIC_WAIT_MS.to_string());
         if !self.0.properties.0.contains_key("linger.ms") {
             config.set("linger.ms", "1");
@@ -145,7 +158,8 @@ impl ClientConfigs<'_> {
     /// and skips records of aborted transactions. The library requires the name of a group, which
     /// the consumer does not join.
     pub(super) fn consumer_config(&self, group: &str) -> ClientConfig {
-        let kibibytes = (self.0.replies_bytes_max / 1024).clamp(1, 2_097_151).to_string();
+        let prefetch = self.0.prefetch.clamp(1, LIBRARY_PREFETCH_MAX);
+        let prefetch_kib = (self.0.replies_bytes_max / 1024).clamp(1, LIBRARY_PREFETCH_KIB_MAX);
         let mut config = self.common_config();
         config
             .set("group.id", group)
@@ -154,8 +168,8 @@ impl ClientConfigs<'_> {
             .set("auto.offset.reset", "error")
             .set("enable.partition.eof", "true")
             .set("isolation.level", "read_committed")
-            .set("queued.min.messages", self.0.prefetch.clamp(1, 10_000_000).to_string())
-            .set("queued.max.messages.kbytes", kibibytes)
+            .set("queued.min.messages", prefetch.to_string())
+            .set("queued.max.messages.kbytes", prefetch_kib.to_string())
             .set("max.poll.interval.ms", POLL_INTERVAL_MAX_MS.to_string());
         config
     }
@@ -179,7 +193,7 @@ pub(super) fn explain(error: &KafkaError) -> String {
     }
 }
 
-/// A client that is closed on its own thread, because closing it may block.
+/// A client that is closed on a new thread, because closing it may block.
 pub(super) struct ClosedOnThread<T: Send + 'static>(Option<T>);
 
 impl<T: Send + 'static> ClosedOnThread<T> {
@@ -187,16 +201,17 @@ impl<T: Send + 'static> ClosedOnThread<T> {
         ClosedOnThread(Some(client))
     }
 
+    /// Returns the client; `None` once it is being closed.
     pub(super) fn get(&self) -> Option<&T> {
         self.0.as_ref()
     }
 
-    /// Closes the client, then calls `then`.
-    pub(super) fn close_on_thread(&mut self, then: impl FnOnce() + Send + 'static) {
+    /// Closes the client on a new thread, which then calls `on_closed`.
+    pub(super) fn close_on_thread(&mut self, on_closed: impl FnOnce() + Send + 'static) {
         if let Some(client) = self.0.take() {
             thread::spawn(move || {
                 drop(client);
-                then();
+                on_closed();
             });
         }
     }
@@ -213,7 +228,7 @@ mod tests {
     use super::super::test_support;
     use super::*;
 
-    /// Most tests with brokers would pass without these properties.
+    /// Tests these properties one by one, because most tests with brokers would pass without them.
     #[test]
     fn guarantees_are_configured_whatever_the_settings_say() {
         let mut section = test_support::section();

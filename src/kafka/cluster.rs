@@ -17,11 +17,11 @@ const REPLY_TOPIC_PARTITIONS: i32 = 1;
 #[derive(Clone, Debug)]
 pub(super) struct TopicQuery {
     pub(super) topic: String,
-    /// The partitions whose watermarks are needed; `None` for all.
-    pub(super) watermarks_of: Option<Vec<i32>>,
+    /// The partitions whose watermarks are needed; `None`: all.
+    pub(super) watermark_partitions: Option<Vec<i32>>,
 }
 
-/// Inspects and creates topics, over its own client.
+/// Inspects and creates topics over its own client. Clones share that client.
 #[derive(Clone)]
 pub(super) struct TopicAdmin(Arc<ClosedOnThread<AdminClient<EventContext>>>);
 
@@ -42,13 +42,13 @@ impl TopicAdmin {
         queries: Vec<TopicQuery>,
         timeout: Duration,
     ) -> Result<Vec<TopicStatus>, String> {
-        let cluster = self.clone();
-        let blocking_queries = queries.clone();
-        let result = actix_rt::task::spawn_blocking(move || {
-            let inspect = |query: &TopicQuery| cluster.inspect_topic(query, timeout);
-            blocking_queries.iter().map(inspect).collect::<Result<Vec<_>, String>>()
+        let admin = self.clone();
+        let moved_queries = queries.clone();
+        let inspection = actix_rt::task::spawn_blocking(move || {
+            let inspect = |query: &TopicQuery| admin.inspect_topic(query, timeout);
+            moved_queries.iter().map(inspect).collect::<Result<Vec<_>, String>>()
         });
-        let mut statuses = result.await.map_err(|error| error.to_string())??;
+        let mut statuses = inspection.await.map_err(|error| error.to_string())??;
         let topics = queries.iter().zip(&mut statuses).filter_map(|(query, status)| match status {
             TopicStatus::Exists(topic) => Some((query.topic.as_str(), topic)),
             TopicStatus::Missing | TopicStatus::Refused(_) => None,
@@ -57,6 +57,7 @@ impl TopicAdmin {
         Ok(statuses)
     }
 
+    /// Returns the status of a topic, with an unknown retention. Blocks until the brokers answer.
     fn inspect_topic(&self, query: &TopicQuery, timeout: Duration) -> Result<TopicStatus, String> {
         let Some(admin) = self.0.get() else { return Err("the client has ended".to_owned()) };
         let (client, name) = (admin.inner(), query.topic.as_str());
@@ -78,15 +79,15 @@ impl TopicAdmin {
         if partitions == 0 {
             return Ok(TopicStatus::Missing);
         }
-        let all = || (0..partitions).collect();
+        let all_partitions = || (0..partitions).collect();
         let mut watermarks = BTreeMap::new();
-        for partition in query.watermarks_of.clone().unwrap_or_else(all) {
+        for partition in query.watermark_partitions.clone().unwrap_or_else(all_partitions) {
             if partition >= partitions {
                 continue;
             }
             match client.fetch_watermarks(name, partition, timeout) {
                 Ok(low_and_high) => drop(watermarks.insert(partition, low_and_high)),
-                // The topic was deleted meanwhile.
+                // The topic was deleted after its metadata was read.
                 Err(error) if is_missing_topic_error(&error) => return Ok(TopicStatus::Missing),
                 Err(error) => return Err(explain(&error)),
             }
@@ -117,14 +118,16 @@ impl TopicAdmin {
         };
         for ((_, topic), config) in topics.iter_mut().zip(configs) {
             let Ok(config) = config else { continue };
-            let value = |name: &str| config.get(name).and_then(|entry| entry.value.as_deref());
-            topic.retention =
-                TopicRetention::from_config(value("retention.ms"), value("cleanup.policy"));
+            let find_value = |name: &str| config.get(name).and_then(|entry| entry.value.as_deref());
+            topic.retention = TopicRetention::from_config(
+                find_value("retention.ms"),
+                find_value("cleanup.policy"),
+            );
         }
     }
 
-    /// Creates the topic of a queue whose steps wait for up to `reply_timeout`. An existing topic
-    /// counts as created.
+    /// Creates the reply topic, or the topic of a queue whose steps wait for a reply for up to
+    /// `reply_timeout`. A topic that already exists counts as created.
     pub(super) async fn create_topic(
         &self,
         section: &KafkaSection,
@@ -146,6 +149,7 @@ impl TopicAdmin {
         let Some(admin) = self.0.get() else { return Err("the client has ended".to_owned()) };
         let timeout = Some(section.request_timeout.0);
         let options = AdminOptions::new().request_timeout(timeout).operation_timeout(timeout);
+        // One topic is created, so there is one result.
         let results = admin.create_topics([&new_topic], &options).await;
         match results.map_err(|error| explain(&error))?.pop() {
             Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => Ok(()),
@@ -185,7 +189,8 @@ pub struct TopicSurvey {
 }
 
 /// Inspects the reply topic and the topics of queues, without side effects. `reply_timeouts` has
-/// the longest time that steps wait for a reply, by queue.
+/// the queues, each with the longest time that its steps wait for a reply; `None`: no timeout is
+/// set.
 ///
 /// # Errors
 ///
@@ -194,12 +199,12 @@ pub async fn survey_topics(
     section: &KafkaSection,
     reply_timeouts: &BTreeMap<Arc<str>, Option<Duration>>,
 ) -> Result<TopicSurvey, String> {
-    let cluster = TopicAdmin::new(section, EventContext::without_listener())?;
-    let topics = reply_timeouts.keys().map(|queue| section.topic(queue));
-    let names = std::iter::once(section.reply_topic.clone()).chain(topics);
-    let to_query = |topic: String| TopicQuery { topic, watermarks_of: Some(Vec::new()) };
-    let mut statuses = cluster
-        .inspect_topics(names.map(to_query).collect(), section.request_timeout.0)
+    let admin = TopicAdmin::new(section, EventContext::without_listener())?;
+    let queue_topics = reply_timeouts.keys().map(|queue| section.topic(queue));
+    let topics = std::iter::once(section.reply_topic.clone()).chain(queue_topics);
+    let to_query = |topic: String| TopicQuery { topic, watermark_partitions: Some(Vec::new()) };
+    let mut statuses = admin
+        .inspect_topics(topics.map(to_query).collect(), section.request_timeout.0)
         .await?
         .into_iter();
     let mut survey =

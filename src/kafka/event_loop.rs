@@ -1,5 +1,5 @@
-//! The event loop that owns a reader and a publisher. It checks brokers and topics, reports the
-//! state of the bus, and reports queues whose messages are lost.
+//! The event loop of the bus, which owns the reader and the publisher. It checks brokers and
+//! topics, and reports the state of the bus and queues whose messages are lost.
 
 use super::backoff::BrokerBackoff;
 use super::client::{ClientEvent, EventContext};
@@ -21,10 +21,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-/// How long closing waits until replies are settled. Those that are not are read again.
+/// How long closing waits until replies are settled. The next start reads unsettled ones again.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How many commands or client events are handled before anything else.
+/// The most commands or client events that are handled in one turn of the loop.
 const EVENTS_PER_TURN: usize = 512;
 
 /// A command of the bus's owner.
@@ -39,7 +39,7 @@ pub(super) enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventLoopPhase {
     Running,
-    /// Replies are no longer read; once those that were read are settled, sending stops too.
+    /// Replies are no longer read. Sending stops once those that were read are settled.
     Stopping,
 }
 
@@ -47,8 +47,10 @@ pub(super) enum EventLoopPhase {
 enum BrokerState {
     /// They do not answer yet, or no longer.
     Unavailable {
+        /// The reason; empty before the first check.
         reason: String,
     },
+    /// They answered the last check, and at least one could be reached since.
     Available,
 }
 
@@ -60,38 +62,46 @@ enum CompletedTask {
     TopicCreated(Option<Arc<str>>, Result<(), String>),
 }
 
+/// The checked topics and their statuses, in the same order, or why the brokers do not answer.
 type TopicChecks = Result<(Vec<CheckedTopic>, Vec<TopicStatus>), String>;
 
 /// Whose topic was checked.
 enum CheckedTopic {
+    /// The reply topic.
     Replies,
-    /// A queue, and how far its topic had been written when the check began.
+    /// A queue, and the written offsets of its topic, by partition, from when the check began.
     Queue(Arc<str>, BTreeMap<i32, i64>),
 }
 
+/// The task of the bus. It handles commands, events of the client library, checks and timers, one
+/// after another.
 pub(super) struct EventLoop {
     section: Arc<KafkaSection>,
     sink: EventSink,
-    cluster: TopicAdmin,
+    topic_admin: TopicAdmin,
     reader: ReplyReader,
     publisher: KafkaPublisher,
     client_events: mpsc::UnboundedReceiver<ClientEvent>,
     brokers: BrokerState,
+    /// The backoff between checks of brokers that are unavailable.
     backoff: BrokerBackoff,
     /// The queues that are served, or were.
     queues: BTreeSet<Arc<str>>,
+    /// The longest time that a step waits for a reply, by queue.
     reply_timeouts: BTreeMap<Arc<str>, Duration>,
     /// Queues whose topics are created once their loss is journaled.
     missing_topics: BTreeSet<Arc<str>>,
-    /// Topics that ended before their written offsets at the last check, with these offsets by
-    /// partition.
+    /// Queues whose topics ended before their written offsets at the last check, with these
+    /// offsets by partition.
     suspected_losses: BTreeMap<Arc<str>, BTreeMap<i32, i64>>,
+    /// The check of the topics that is running.
     pending_check: Option<LocalBoxFuture<'static, TopicChecks>>,
     next_check_at: Instant,
+    /// The running tasks about topics: creating them, and waiting until a loss is journaled.
     tasks: FuturesUnordered<LocalBoxFuture<'static, CompletedTask>>,
-    /// Why the reply topic cannot be read.
+    /// Why the reply topic cannot be read; `None`: it can.
     reply_topic_error: Option<String>,
-    /// The library's last error.
+    /// The last error of the client library since the brokers answered.
     last_error: Option<String>,
     reported_state: BusState,
 }
@@ -101,19 +111,20 @@ impl EventLoop {
         section: Arc<KafkaSection>,
         served: ServedQueues,
         offsets: &[TopicOffset],
-        (sink, unconfirmed): (EventSink, Rc<Cell<usize>>),
+        sink: EventSink,
+        unconfirmed: Rc<Cell<usize>>,
     ) -> Result<EventLoop, String> {
-        let (sender, client_events) = mpsc::unbounded_channel();
-        let context = EventContext(sender);
-        let cluster = TopicAdmin::new(&section, context.clone())?;
+        let (event_sender, client_events) = mpsc::unbounded_channel();
+        let context = EventContext(event_sender);
+        let topic_admin = TopicAdmin::new(&section, context.clone())?;
         let reader = ReplyReader::new(section.clone(), offsets, sink.clone(), context.clone())?;
-        let sink_and_count = (sink.clone(), unconfirmed);
-        let publisher = KafkaPublisher::new(section.clone(), offsets, sink_and_count, context)?;
+        let publisher =
+            KafkaPublisher::new(section.clone(), offsets, sink.clone(), unconfirmed, context)?;
         Ok(EventLoop {
             backoff: BrokerBackoff::from_section(&section),
             section,
             sink,
-            cluster,
+            topic_admin,
             reader,
             publisher,
             client_events,
@@ -144,8 +155,8 @@ impl EventLoop {
             if let Err(error) = self.publisher.replace_producer_if_needed() {
                 return (self.sink)(BusEvent::Fatal(format!("no producer can be made: {error}")));
             }
-            // Otherwise the library would send its buffered messages, unchecked, as soon as the
-            // brokers are available again.
+            // While the brokers are unavailable, the library would buffer messages. It would send
+            // them once the brokers return, before the topics are checked.
             if matches!(self.brokers, BrokerState::Available) {
                 self.publisher.send_waiting();
             }
@@ -156,7 +167,8 @@ impl EventLoop {
             if settle_deadline.is_some_and(|deadline| self.can_stop(deadline)) {
                 break;
             }
-            // Once the deadline has passed, the loop waits for the publisher alone.
+            // A deadline that has passed would wake the loop over and over. From then on, the loop
+            // waits only for the publisher.
             let deadline = settle_deadline.filter(|deadline| *deadline > clock::timer_now());
             let next_check = Some(self.next_check_at).filter(|_| self.pending_check.is_none());
             let timers = [next_check, deadline, self.publisher.next_timer()];
@@ -179,7 +191,7 @@ impl EventLoop {
                 {
                     self.handle_reader_event(event)
                 }
-                checks = async { check.as_mut().unwrap_or(&mut never()).await } => {
+                checks = async { check.as_mut().unwrap_or(&mut never_completes()).await } => {
                     self.pending_check = None;
                     self.handle_checks(checks);
                 }
@@ -198,8 +210,8 @@ impl EventLoop {
         self.report_state();
     }
 
-    /// Returns whether nothing is left that is worth waiting for: replies that may still be settled
-    /// before the deadline, and messages that available brokers may still confirm.
+    /// Returns whether the loop can stop. It waits for unsettled replies until the deadline, and
+    /// without limit for messages that are waiting or in flight to available brokers.
     fn can_stop(&self, settle_deadline: Instant) -> bool {
         let unsettled = self.reader.unsettled();
         if unsettled > 0 && clock::timer_now() < settle_deadline {
@@ -222,8 +234,8 @@ impl EventLoop {
                 // definitions.
                 self.queues.extend(served.worker_queues);
                 for (queue, timeout) in served.reply_timeouts {
-                    let longest = self.reply_timeouts.entry(queue).or_default();
-                    *longest = timeout.max(*longest);
+                    let longest_timeout = self.reply_timeouts.entry(queue).or_default();
+                    *longest_timeout = timeout.max(*longest_timeout);
                 }
                 self.publisher.needs_topic_check = true;
             }
@@ -235,7 +247,9 @@ impl EventLoop {
             ClientEvent::Delivered { number, result } => {
                 self.publisher.handle_delivery_report(number, result)
             }
-            ClientEvent::ProducerClosed { last } => self.publisher.handle_producer_closed(last),
+            ClientEvent::ProducerClosed { last_number } => {
+                self.publisher.handle_producer_closed(last_number)
+            }
             ClientEvent::AllBrokersDown => {
                 if matches!(self.brokers, BrokerState::Available) {
                     let reason = self.last_error.clone();
@@ -264,10 +278,10 @@ impl EventLoop {
             }
             ReaderEvent::Stopped(reason) => {
                 tracing::debug!(reason, "the library has stopped reading the reply topic");
-                // After the next check, reading continues from where it was.
+                // The next check makes reading continue at the next offset.
                 self.reader.pause();
-                let soon = clock::timer_now() + self.section.reconnect_min.0;
-                self.next_check_at = self.next_check_at.min(soon);
+                let early_check_at = clock::timer_now() + self.section.reconnect_min.0;
+                self.next_check_at = self.next_check_at.min(early_check_at);
             }
             ReaderEvent::Error(reason) => tracing::debug!(reason, "the reply topic cannot be read"),
         }
@@ -275,40 +289,40 @@ impl EventLoop {
 
     // ---- checks of topics
 
+    /// Starts a check of all topics if it is scheduled or was requested, and none is running.
     fn start_check_if_needed(&mut self) {
         let is_available = matches!(self.brokers, BrokerState::Available);
         let is_due = clock::timer_now() >= self.next_check_at;
-        // While the brokers are unavailable, the next check covers all topics.
-        let must_check =
-            is_due || (is_available && std::mem::take(&mut self.publisher.needs_topic_check));
-        if !must_check || self.pending_check.is_some() {
-            self.publisher.needs_topic_check |= must_check && !is_due;
+        // A request does not cut short the backoff of brokers that are unavailable.
+        let is_requested = is_available && self.publisher.needs_topic_check;
+        if !(is_due || is_requested) || self.pending_check.is_some() {
             return;
         }
         self.publisher.needs_topic_check = false;
         self.next_check_at = clock::timer_now() + self.section.checked_every.0;
         let queues: BTreeSet<Arc<str>> =
             self.queues.iter().chain(self.publisher.queues()).cloned().collect();
-        let replies = TopicQuery { topic: self.section.reply_topic.clone(), watermarks_of: None };
-        let mut checked = vec![CheckedTopic::Replies];
-        let mut queries = vec![replies];
-        // A queue whose loss is not journaled yet is checked afterwards.
+        let reply_topic = self.section.reply_topic.clone();
+        let mut checked_topics = vec![CheckedTopic::Replies];
+        let mut queries = vec![TopicQuery { topic: reply_topic, watermark_partitions: None }];
+        // A queue whose loss is not journaled yet is checked once it is.
         for queue in queues.into_iter().filter(|queue| !self.publisher.is_topic_lost(queue)) {
-            let (topic, written) =
-                (self.section.topic(&queue), self.publisher.written_offsets(&queue));
-            let watermarks_of = Some(written.keys().copied().collect());
-            queries.push(TopicQuery { topic, watermarks_of });
-            checked.push(CheckedTopic::Queue(queue, written));
+            let written_offsets = self.publisher.written_offsets(&queue);
+            queries.push(TopicQuery {
+                topic: self.section.topic(&queue),
+                watermark_partitions: Some(written_offsets.keys().copied().collect()),
+            });
+            checked_topics.push(CheckedTopic::Queue(queue, written_offsets));
         }
-        let (cluster, timeout) = (self.cluster.clone(), self.section.request_timeout.0);
+        let (topic_admin, timeout) = (self.topic_admin.clone(), self.section.request_timeout.0);
         self.pending_check = Some(Box::pin(async move {
-            let statuses = cluster.inspect_topics(queries, timeout).await?;
-            Ok((checked, statuses))
+            let statuses = topic_admin.inspect_topics(queries, timeout).await?;
+            Ok((checked_topics, statuses))
         }));
     }
 
     fn handle_checks(&mut self, checks: TopicChecks) {
-        let (checked, statuses) = match checks {
+        let (checked_topics, statuses) = match checks {
             Ok(checks) => checks,
             Err(reason) => {
                 let reason = match &self.last_error {
@@ -328,25 +342,27 @@ impl EventLoop {
         self.last_error = None;
         self.brokers = BrokerState::Available;
         self.publisher.handle_brokers_available();
-        for (checked_topic, status) in checked.into_iter().zip(statuses) {
+        for (checked_topic, status) in checked_topics.into_iter().zip(statuses) {
             match checked_topic {
                 CheckedTopic::Replies => self.handle_reply_topic(&status, was_unavailable),
-                CheckedTopic::Queue(queue, written) => {
-                    self.handle_queue_topic(&queue, &written, status)
+                CheckedTopic::Queue(queue, written_offsets) => {
+                    self.handle_queue_topic(&queue, &written_offsets, status)
                 }
             }
         }
     }
 
+    /// Handles the status of the reply topic. If replies were lost, the steps of all queues may
+    /// wait in vain, so they are sent again.
     fn handle_reply_topic(&mut self, status: &TopicStatus, was_unavailable: bool) {
         self.reply_topic_error = None;
-        let is_recreated = match status {
+        let has_lost_replies = match status {
             TopicStatus::Exists(topic) => {
-                let is_recreated = self.reader.handle_topic_found(topic);
+                let has_lost_replies = self.reader.handle_topic_found(topic);
                 if was_unavailable {
                     self.reader.start_catch_up(topic);
                 }
-                is_recreated
+                has_lost_replies
             }
             TopicStatus::Missing => {
                 self.create_topic(None);
@@ -354,7 +370,7 @@ impl EventLoop {
             }
             TopicStatus::Refused(reason) => Err(reason.clone()),
         };
-        match is_recreated {
+        match has_lost_replies {
             Ok(false) => {}
             Ok(true) => {
                 let queues: Vec<Arc<str>> =
@@ -368,7 +384,7 @@ impl EventLoop {
     fn handle_queue_topic(
         &mut self,
         queue: &Arc<str>,
-        written: &BTreeMap<i32, i64>,
+        written_offsets: &BTreeMap<i32, i64>,
         status: TopicStatus,
     ) {
         match status {
@@ -376,14 +392,16 @@ impl EventLoop {
                 self.missing_topics.insert(queue.clone());
                 self.report_loss(queue);
             }
-            // The topic was lost meanwhile, and is checked again.
+            // The topic was lost during the check. It is checked again once that is journaled.
             TopicStatus::Refused(_) | TopicStatus::Exists(_)
                 if self.publisher.is_topic_lost(queue) => {}
             TopicStatus::Refused(reason) => self.publisher.mark_topic_unusable(queue, reason),
-            TopicStatus::Exists(topic) if self.has_shrunk(queue, written, &topic) => {
+            TopicStatus::Exists(topic)
+                if self.update_suspected_loss(queue, written_offsets, &topic) =>
+            {
                 let TopicInfo { partitions, watermarks, .. } = topic;
                 tracing::warn!(
-                    %queue, ?written, partitions, ?watermarks,
+                    %queue, written = ?written_offsets, partitions, ?watermarks,
                     "a topic ends before what was written to it: it was recreated, and what \
                      waited in it is lost"
                 );
@@ -400,23 +418,23 @@ impl EventLoop {
         }
     }
 
-    /// Returns whether a topic ended before what was written to it, at two checks: the end that a
-    /// broker reports may be a moment old.
-    fn has_shrunk(
+    /// Suspects a loss if a topic ends before its written offsets. Returns whether the last check
+    /// suspected it too: one check does not suffice, because a broker may report an old watermark.
+    fn update_suspected_loss(
         &mut self,
         queue: &Arc<str>,
-        written: &BTreeMap<i32, i64>,
-        found: &TopicInfo,
+        written_offsets: &BTreeMap<i32, i64>,
+        topic: &TopicInfo,
     ) -> bool {
-        if !was_recreated(written, found) {
+        if !was_recreated(written_offsets, topic) {
             self.suspected_losses.remove(queue);
             return false;
         }
-        let suspected = self.suspected_losses.insert(queue.clone(), written.clone());
-        suspected.is_some_and(|written_before| was_recreated(&written_before, found))
+        let suspected_loss = self.suspected_losses.insert(queue.clone(), written_offsets.clone());
+        suspected_loss.is_some_and(|earlier_offsets| was_recreated(&earlier_offsets, topic))
     }
 
-    /// Reports that the messages of a queue are lost: its steps must be sent again.
+    /// Reports that the messages of a queue are lost, so that its steps are sent again.
     fn report_loss(&mut self, queue: &Arc<str>) {
         if self.publisher.is_topic_lost(queue) {
             return;
@@ -435,10 +453,13 @@ impl EventLoop {
 
     fn handle_task(&mut self, task: CompletedTask) {
         match task {
-            CompletedTask::LossJournaled(queue) if self.missing_topics.remove(&queue) => {
-                self.create_topic(Some(queue))
+            CompletedTask::LossJournaled(queue) => {
+                if self.missing_topics.remove(&queue) {
+                    self.create_topic(Some(queue));
+                } else {
+                    self.publisher.resume_after_loss(&queue);
+                }
             }
-            CompletedTask::LossJournaled(queue) => self.publisher.resume_after_loss(&queue),
             CompletedTask::TopicCreated(Some(queue), Ok(())) => {
                 self.publisher.resume_after_loss(&queue)
             }
@@ -459,13 +480,13 @@ impl EventLoop {
 
     /// Creates the topic of a queue; `None`: the reply topic.
     fn create_topic(&mut self, queue: Option<Arc<str>>) {
-        let (cluster, section) = (self.cluster.clone(), self.section.clone());
+        let (topic_admin, section) = (self.topic_admin.clone(), self.section.clone());
         let (topic, reply_timeout) = match &queue {
             Some(queue) => (section.topic(queue), self.reply_timeouts.get(queue).copied()),
             None => (section.reply_topic.clone(), None),
         };
         self.tasks.push(Box::pin(async move {
-            let result = cluster.create_topic(&section, &topic, reply_timeout).await;
+            let result = topic_admin.create_topic(&section, &topic, reply_timeout).await;
             CompletedTask::TopicCreated(queue, result)
         }));
     }
@@ -473,14 +494,13 @@ impl EventLoop {
     // ---- state
 
     fn mark_unavailable(&mut self, reason: String) {
-        let is_new = match &self.brokers {
-            BrokerState::Unavailable { reason: reported } => *reported != reason,
+        let is_new_reason = match &self.brokers {
+            BrokerState::Unavailable { reason: logged_reason } => *logged_reason != reason,
             BrokerState::Available => true,
         };
-        let servers = self.section.servers.0.join(",");
-        if is_new {
+        if is_new_reason {
             tracing::warn!(
-                servers,
+                servers = self.section.servers.0.join(","),
                 reason,
                 "not connected to the brokers (logged once for each reason)"
             );
@@ -490,6 +510,7 @@ impl EventLoop {
         self.reader.pause();
     }
 
+    /// Reports the state of the bus if it has changed.
     fn report_state(&mut self) {
         let state = self.state();
         if state != self.reported_state {
@@ -530,7 +551,8 @@ async fn wait_for_shutdown(phases: &mut watch::Receiver<EventLoopPhase>) {
     let _ = phases.wait_for(|phase| *phase == EventLoopPhase::Stopping).await;
 }
 
-fn never() -> LocalBoxFuture<'static, TopicChecks> {
+/// Returns a stand-in for a check while none is running.
+fn never_completes() -> LocalBoxFuture<'static, TopicChecks> {
     Box::pin(std::future::pending())
 }
 

@@ -1,4 +1,5 @@
-//! Inspects the consumer groups of workers: their lag and their members.
+//! Inspects queues: how far the consumer groups of their workers lag behind, and how many members
+//! these have.
 
 use super::client::{ClientConfigs, EventContext, explain};
 use super::cluster::is_missing_topic_code;
@@ -10,18 +11,21 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::topic_partition_list::Offset;
 use std::sync::Arc;
 
-/// Inspects queues over its own clients, because inspections are rare and must not disturb the
-/// event loop.
+/// Returns the statuses of queues, in the same order. Each is inspected over its own client,
+/// because inspections are rare and must not disturb the event loop.
 pub(super) async fn inspect(section: Arc<KafkaSection>, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
-    let count = queues.len();
-    let result = actix_rt::task::spawn_blocking(move || {
+    let queue_count = queues.len();
+    let inspection = actix_rt::task::spawn_blocking(move || {
         let inspect =
             |queue: &Arc<str>| inspect_queue(&section, queue).unwrap_or_else(QueueStatus::Unknown);
         queues.iter().map(inspect).collect()
     });
-    result.await.unwrap_or_else(|error| vec![QueueStatus::Unknown(error.to_string()); count])
+    // An error means that the inspection panicked.
+    let statuses = inspection.await;
+    statuses.unwrap_or_else(|error| vec![QueueStatus::Unknown(error.to_string()); queue_count])
 }
 
+/// Returns the status of one queue. Blocks until the brokers answer.
 fn inspect_queue(section: &KafkaSection, queue: &str) -> Result<QueueStatus, String> {
     let (topic, group) = (section.topic(queue), section.group(queue));
     let timeout = section.request_timeout.0;
@@ -39,17 +43,18 @@ fn inspect_queue(section: &KafkaSection, queue: &str) -> Result<QueueStatus, Str
         Some(code) => return Err(code.to_string()),
     }
     let partitions = i32::try_from(topic_metadata.partitions().len()).unwrap_or(i32::MAX);
-    let mut list = TopicPartitionList::new();
+    let mut all_partitions = TopicPartitionList::new();
     for partition in 0..partitions {
-        list.add_partition(&topic, partition);
+        all_partitions.add_partition(&topic, partition);
     }
-    let committed = consumer.committed_offsets(list, timeout).map_err(|error| explain(&error))?;
+    let committed_offsets =
+        consumer.committed_offsets(all_partitions, timeout).map_err(|error| explain(&error))?;
     let mut lag = 0;
     for partition in 0..partitions {
         let watermarks = consumer.fetch_watermarks(&topic, partition, timeout);
         let (low, high) = watermarks.map_err(|error| explain(&error))?;
-        let offset = committed.find_partition(&topic, partition).map(|element| element.offset());
-        let committed_offset = match offset {
+        let committed_partition = committed_offsets.find_partition(&topic, partition);
+        let committed_offset = match committed_partition.map(|element| element.offset()) {
             Some(Offset::Offset(offset)) => offset.clamp(low, high),
             // No offset was committed, so all messages wait.
             Some(

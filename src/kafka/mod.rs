@@ -1,25 +1,26 @@
 //! The bus over Kafka. It produces to the topics of queues, and consumes the reply topic. No other
-//! crate uses rdkafka.
+//! crate uses rdkafka, apart from tests.
 //!
-//! Kafka does not store which records were acknowledged. So the bus is in no consumer group: it
-//! assigns itself the reply topic at offsets from the journal. The offset of a partition is that of
-//! its first unsettled record. After a crash, the records from there on are read again, and those
-//! that were handled before are rejected as duplicates.
+//! Kafka does not store which records were acknowledged, only one offset per partition. So the bus
+//! joins no consumer group. It assigns itself the reply topic at offsets from the journal. The
+//! journaled offset of a partition is that of its first unsettled record. After a crash, the
+//! records from there on are read again, and those that were handled before are rejected as
+//! duplicates.
 //!
-//! The client library has its own threads. They send delivery reports and errors over a channel;
-//! records arrive by a stream that wakes the arbiter. Calls that wait for brokers (inspecting and
-//! creating topics, closing clients) run on other threads, because they may block.
+//! The client library has its own threads. They send delivery reports and errors over a channel.
+//! Records arrive by a stream that wakes the arbiter. Calls that block until brokers answer
+//! (inspecting and creating topics, closing clients) run on other threads.
 //!
 //! ```text
 //! client        the properties of each client, and the events of its threads
 //! record        parses the records of the reply topic
 //! window        tracks the unsettled records of a partition
-//! topic         the status of a topic, and the checks of it
+//! topic         the status of a topic, and the checks of its retention and watermarks
 //! cluster       inspects and creates topics
 //! reader        turns records into deliveries, and settlements into offsets
 //! publisher     turns step messages into records, and reports into confirms
 //! event_loop    the loop that owns a reader and a publisher
-//! backoff       the delays between tries
+//! backoff       the delays between tries to reach the brokers
 //! inspect       the lag and the members of the consumer groups of workers
 //! test_support  fixtures for tests without brokers
 //! ```
@@ -79,9 +80,11 @@ impl Connector {
 pub struct KafkaBus {
     commands: mpsc::UnboundedSender<Command>,
     phase: watch::Sender<EventLoopPhase>,
+    /// The number of accepted messages that are not confirmed, shared with the publisher.
     unconfirmed: Rc<Cell<usize>>,
     section: Arc<KafkaSection>,
     sink: EventSink,
+    /// The event loop; `None` if it could not be created, or once the bus is being closed.
     task: Option<actix_rt::task::JoinHandle<()>>,
 }
 
@@ -90,14 +93,14 @@ impl KafkaBus {
     /// arbiter.
     pub fn connect(connector: Connector, sink: EventSink) -> KafkaBus {
         let Connector { section, served, offsets } = connector;
-        let (commands, inbox) = mpsc::unbounded_channel();
-        let (phase, phases) = watch::channel(EventLoopPhase::Running);
+        let (commands, command_receiver) = mpsc::unbounded_channel();
+        let (phase, phase_receiver) = watch::channel(EventLoopPhase::Running);
         let (unconfirmed, section) = (Rc::new(Cell::new(0)), Arc::new(section));
         let event_loop =
-            EventLoop::new(section.clone(), served, &offsets, (sink.clone(), unconfirmed.clone()));
+            EventLoop::new(section.clone(), served, &offsets, sink.clone(), unconfirmed.clone());
         let task = match event_loop {
             Ok(event_loop) => {
-                let run = event_loop.run(inbox, phases);
+                let run = event_loop.run(command_receiver, phase_receiver);
                 Some(actix_rt::spawn(run_reporting_panic(sink.clone(), run)))
             }
             Err(reason) => {
@@ -116,14 +119,15 @@ impl Bus for KafkaBus {
             Addressee::Caller => (self.sink)(BusEvent::Unroutable(message.confirm_token)),
             Addressee::Worker => {
                 self.unconfirmed.set(self.unconfirmed.get() + 1);
-                // Sending fails only once the bus is closed. The message is journaled as
-                // unconfirmed then, and the next start sends it.
+                // Sending fails only once the bus is closed. Then the message is still unconfirmed
+                // in the journal, and the next start sends it.
                 let _ = self.commands.send(Command::Publish(message));
             }
         }
     }
 
-    /// Withdraws the message unless the client library already has it.
+    /// Withdraws the message. If the client library already has it, it can only be kept from being
+    /// sent again.
     fn withdraw(&mut self, _: &Arc<str>, id: &str, _: AttemptEnd) {
         let _ = self.commands.send(Command::Withdraw(id.to_owned()));
     }
@@ -141,8 +145,8 @@ impl Bus for KafkaBus {
         let _ = self.commands.send(Command::SetServed(served));
     }
 
-    /// Waits until the replies that were read are settled, then publishes the messages that follow
-    /// from them. Does not wait for brokers that are unavailable.
+    /// Waits a few seconds until the replies that were read are settled, then publishes the
+    /// messages that follow from them. Does not wait for brokers that are unavailable.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         let (task, phase) = (self.task.take(), self.phase.clone());
         Box::pin(async move {

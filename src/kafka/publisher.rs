@@ -1,22 +1,23 @@
-//! Produces step messages as records, and turns delivery reports into confirms. An unconfirmed
-//! message is in exactly one state: waiting, parked until its topic is ready, delayed by a backoff,
-//! or in flight, in the client library.
+//! Produces step messages as records, and turns delivery reports into confirms.
+//!
+//! An unconfirmed message is in exactly one state: waiting to be sent, parked until its topic is
+//! ready, delayed by a backoff, or in flight, which means that the client library has it.
+
+mod headers;
 
 use super::backoff::BrokerBackoff;
 use super::client::{
     BATCH_BYTES, ClientConfigs, ClientEvent, ClosedOnThread, EventContext, explain,
 };
 use super::cluster::{is_missing_topic_code, is_missing_topic_error};
-use super::record::{SPRING_CORRELATION, SPRING_REPLY_TOPIC};
 use base::clock;
 use bus::KafkaSection;
 use bus::{
-    Body, BusEvent, BusNotice, Delivery, ERROR_KIND, EventSink, HeaderValue, Publication,
-    Settlement, TopicOffset,
+    Body, BusEvent, BusNotice, Delivery, ERROR_KIND, EventSink, Publication, Settlement,
+    TopicOffset,
 };
-use bytes::Bytes;
+use headers::{message_size, to_headers};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -25,38 +26,40 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Half of the backoff before a message is sent again after its first failure. It doubles each
-/// time, up to the setting `reconnect_max`.
+/// Half of the backoff after the first failure of a message. The backoff doubles with each
+/// failure, up to the setting `reconnect_max`.
 const FAILURE_BACKOFF: Duration = Duration::from_millis(100);
 
-/// An upper bound of the bytes of a record and its batch besides key, headers and value.
-const RECORD_OVERHEAD_BYTES: usize = 128;
+/// How often the backoff doubles at most, so that the shift does not overflow.
+const BACKOFF_DOUBLINGS_MAX: u32 = 16;
 
-/// How often a message that is no larger than a batch may fail as too large. Its batch may have
-/// been too large instead.
+/// How many times a message that is no larger than a batch may be refused as too large and is sent
+/// again. The batch may have been too large instead.
 const TOO_LARGE_FAILURES_MAX: u32 = 3;
 
 /// A message that is not confirmed.
 struct PendingRecord {
     message: Publication,
-    /// Its size in bytes, with headers.
+    /// An upper bound of its size, with headers.
     bytes: usize,
+    /// How often the client library or the brokers refused it.
     failures: u32,
     /// How many of the failures were `MessageSizeTooLarge`.
     too_large_failures: u32,
-    /// Whether the topic that it was sent to was lost since.
+    /// Whether its topic was lost while it was in flight.
     is_topic_lost: bool,
+    /// Whether the next send counts as a resend, which is reported to the manager.
     is_resend: bool,
-    /// Whether it was withdrawn, so that it must not be sent again.
+    /// Whether it was withdrawn while it was in flight, so that it must not be sent again.
     is_withdrawn: bool,
 }
 
-/// The state of a queue's topic, as the last check found it.
+/// The state of a queue's topic, as far as the publisher knows.
 enum TopicState {
-    /// It must be checked, or its check is active.
+    /// A check is requested or running.
     Unknown,
-    /// It exists. `next` is the next partition of the round-robin.
-    Ready { partitions: i32, next: i32 },
+    /// It exists, with this number of partitions. Messages are sent to them round-robin.
+    Ready { partitions: i32, next_partition: i32 },
     /// It cannot be used, for this reason.
     Unusable(String),
     /// It was lost with its messages, and the loss is not journaled yet.
@@ -68,18 +71,22 @@ pub(super) struct KafkaPublisher {
     section: Arc<KafkaSection>,
     sink: EventSink,
     context: EventContext,
+    /// The number of unconfirmed messages. The bus increments it, the publisher decrements it.
     unconfirmed: Rc<Cell<usize>>,
     producer: ClosedOnThread<ThreadedProducer<EventContext>>,
-    /// Messages that are sent as soon as the limits allow.
+    /// Messages that are sent as soon as the limits of messages in flight allow.
     waiting: VecDeque<PendingRecord>,
     /// Messages of queues whose topic is not ready, by queue.
     parked: HashMap<Arc<str>, VecDeque<PendingRecord>>,
     /// Failed messages, by the end of their backoff and a number that makes the key unique.
     delayed: BTreeMap<(Instant, usize), PendingRecord>,
-    /// Messages that the client library has, by number.
+    /// Messages that the client library has, by the number in their delivery report.
     in_flight: HashMap<usize, PendingRecord>,
+    /// The sum of their `bytes`.
     in_flight_bytes: usize,
+    /// The last number that was assigned. The keys of `delayed` use the same sequence.
     last_number: usize,
+    /// The states of the topics, by queue.
     topics: HashMap<Arc<str>, TopicState>,
     /// The offset after the last message that was written, by queue and partition.
     written_offsets: HashMap<Arc<str>, BTreeMap<i32, i64>>,
@@ -93,6 +100,7 @@ pub(super) struct KafkaPublisher {
     producer_error: Option<String>,
     /// When a failed producer is replaced; `None` if no replacement is scheduled.
     replace_producer_at: Option<Instant>,
+    /// The backoff between replacements of a producer.
     backoff: BrokerBackoff,
 }
 
@@ -100,11 +108,13 @@ impl KafkaPublisher {
     pub(super) fn new(
         section: Arc<KafkaSection>,
         offsets: &[TopicOffset],
-        (sink, unconfirmed): (EventSink, Rc<Cell<usize>>),
+        sink: EventSink,
+        unconfirmed: Rc<Cell<usize>>,
         context: EventContext,
     ) -> Result<KafkaPublisher, String> {
         let mut written_offsets: HashMap<Arc<str>, BTreeMap<i32, i64>> = HashMap::new();
         for TopicOffset { topic, partition, offset } in offsets {
+            // The journal has the offset of the reply topic too, which belongs to the reader.
             if let Some(queue) = topic.strip_prefix(&*section.prefix)
                 && **topic != *section.reply_topic
             {
@@ -159,8 +169,8 @@ impl KafkaPublisher {
         });
     }
 
-    /// Removes a message that is not in flight. One in flight is marked, so that it is not sent
-    /// again.
+    /// Removes a message that is not in flight. A message in flight is only marked, so that it is
+    /// not sent again if it fails.
     pub(super) fn withdraw(&mut self, id: &str) {
         let is_match = |pending: &PendingRecord| pending.message.id == id;
         self.in_flight
@@ -168,21 +178,22 @@ impl KafkaPublisher {
             .filter(|pending| is_match(pending))
             .for_each(|pending| pending.is_withdrawn = true);
         let queues = self.parked.values_mut().chain(std::iter::once(&mut self.waiting));
-        let mut removed = 0;
+        let mut removed_count = 0;
         for queue in queues {
             let len_before = queue.len();
             queue.retain(|pending| !is_match(pending));
-            removed += len_before - queue.len();
+            removed_count += len_before - queue.len();
         }
         let len_before = self.delayed.len();
         self.delayed.retain(|_, pending| !is_match(pending));
-        removed += len_before - self.delayed.len();
-        (0..removed).for_each(|_| self.decrement_unconfirmed());
+        removed_count += len_before - self.delayed.len();
+        self.subtract_unconfirmed(removed_count);
     }
 
-    /// Fails the attempt of a message that the brokers will never accept.
+    /// Fails the attempt of a message that the brokers will never accept: reports an error reply to
+    /// it, as if a worker had sent one.
     fn fail_attempt(&self, message: Publication, reason: &str) {
-        self.decrement_unconfirmed();
+        self.subtract_unconfirmed(1);
         let body = Body::from_error(reason, false).to_bytes();
         let attempt = message.number_header("attempt");
         let correlation_id = message.correlation_id.as_deref().map(str::to_owned);
@@ -192,11 +203,11 @@ impl KafkaPublisher {
         (self.sink)(BusEvent::Reply(delivery));
     }
 
-    fn decrement_unconfirmed(&self) {
-        self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
+    fn subtract_unconfirmed(&self, count: usize) {
+        self.unconfirmed.set(self.unconfirmed.get().saturating_sub(count));
     }
 
-    /// Hands waiting messages to the library until a limit of messages in flight is reached.
+    /// Hands waiting messages to the client library until a limit of messages in flight is reached.
     pub(super) fn send_waiting(&mut self) {
         while self.in_flight.len() < self.section.unconfirmed_max
             && (self.in_flight.is_empty()
@@ -204,14 +215,15 @@ impl KafkaPublisher {
         {
             let Some(pending) = self.waiting.pop_front() else { return };
             if pending.is_withdrawn {
-                self.decrement_unconfirmed();
+                self.subtract_unconfirmed(1);
                 continue;
             }
             let queue = pending.message.address.queue.clone();
             match self.topics.get_mut(&queue) {
-                Some(TopicState::Ready { partitions, next }) => {
-                    let partition = *next % *partitions;
-                    *next = (partition + 1) % *partitions;
+                Some(TopicState::Ready { partitions, next_partition }) => {
+                    // The topic may have been recreated with fewer partitions.
+                    let partition = *next_partition % *partitions;
+                    *next_partition = (partition + 1) % *partitions;
                     if !self.send(pending, partition) {
                         return;
                     }
@@ -237,16 +249,16 @@ impl KafkaPublisher {
         self.topics.insert(queue, TopicState::Unknown);
     }
 
-    /// Hands a message to the library. Returns `false` if nothing can be sent now: then the message
-    /// stays the next one.
+    /// Hands a message to the client library. Returns `false` if the library takes no message now;
+    /// the message is then the first in `waiting` again.
     fn send(&mut self, mut pending: PendingRecord, partition: i32) -> bool {
         let Some(producer) = self.producer.get() else {
             self.waiting.push_front(pending);
             return false;
         };
-        let (message, topic) =
-            (&pending.message, self.section.topic(&pending.message.address.queue));
-        let (body, bytes) = (message.body.to_bytes(), pending.bytes);
+        let message = &pending.message;
+        let topic = self.section.topic(&message.address.queue);
+        let body = message.body.to_bytes();
         self.last_number += 1;
         let number = self.last_number;
         let timestamp_ms = i64::try_from(message.timestamp_s * 1_000).unwrap_or(i64::MAX);
@@ -254,36 +266,35 @@ impl KafkaPublisher {
             .partition(partition)
             .payload(&body[..])
             .timestamp(timestamp_ms)
-            .headers(headers(message, &self.section.reply_topic));
+            .headers(to_headers(message, &self.section.reply_topic));
         record.key = message.correlation_id.as_deref().map(str::as_bytes);
         match producer.send(record).map_err(|(error, _)| error) {
             Ok(()) => {
                 if std::mem::take(&mut pending.is_resend) {
                     (self.sink)(BusEvent::Notice(BusNotice::Resent));
                 }
-                self.in_flight_bytes += bytes;
+                self.in_flight_bytes += pending.bytes;
                 self.in_flight.insert(number, pending);
                 true
             }
+            Err(KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) => {
+                self.waiting.push_front(pending);
+                false
+            }
+            Err(error) if is_missing_topic_error(&error) => {
+                self.request_topic_check(pending.message.address.queue.clone());
+                self.park(pending);
+                true
+            }
             Err(error) => {
-                let queue_full = KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull);
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                if error == queue_full {
-                    self.waiting.push_front(pending);
-                    return false;
-                }
-                if is_missing_topic_error(&error) {
-                    self.request_topic_check(pending.message.address.queue.clone());
-                    self.park(pending);
-                } else {
-                    self.handle_failure(pending, code);
-                }
+                self.handle_failure(pending, code);
                 true
             }
         }
     }
 
-    /// Removes a message that the library no longer has.
+    /// Removes a message that the client library no longer has.
     fn remove_in_flight(&mut self, number: usize) -> Option<PendingRecord> {
         let pending = self.in_flight.remove(&number)?;
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(pending.bytes);
@@ -299,7 +310,8 @@ impl KafkaPublisher {
         let Some(mut pending) = self.remove_in_flight(number) else { return };
         let queue = pending.message.address.queue.clone();
         match result {
-            // The message may be lost with the topic, so it is sent again: at least once.
+            // The message may have been lost with the topic. Delivery is at-least-once, so it is
+            // sent again.
             Ok(_) if std::mem::take(&mut pending.is_topic_lost) => {
                 (self.sink)(BusEvent::Notice(BusNotice::Returned));
                 self.requeue_first(pending);
@@ -307,7 +319,7 @@ impl KafkaPublisher {
             Ok((partition, offset)) => {
                 self.clear_producer_error();
                 self.record_written(queue, partition, offset);
-                self.decrement_unconfirmed();
+                self.subtract_unconfirmed(1);
                 (self.sink)(BusEvent::Confirmed(pending.message.confirm_token));
             }
             Err(code) if is_missing_topic_code(code) => {
@@ -321,18 +333,21 @@ impl KafkaPublisher {
         }
     }
 
-    /// Records that a message was written at `offset`.
+    /// Records that a message was written to a queue's topic at `offset`.
     fn record_written(&mut self, queue: Arc<str>, partition: i32, offset: i64) {
         let next_offset =
             self.written_offsets.entry(queue.clone()).or_default().entry(partition).or_default();
-        // The report of a message that was sent twice may lack its offset.
+        // The report of a message that the library sent twice may lack its offset, which is then
+        // negative.
         if offset >= *next_offset {
             *next_offset = offset + 1;
             self.unreported_offsets.insert((queue, partition));
         }
     }
 
-    /// Sends a failed message again after a backoff, unless the error is permanent.
+    /// Handles a message that was refused. A permanent error fails its attempt. If the manager may
+    /// not write to its topic, it is parked. Otherwise it is sent again after an exponential
+    /// backoff.
     #[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
     fn handle_failure(&mut self, mut pending: PendingRecord, code: RDKafkaErrorCode) {
         let (queue, bytes) = (pending.message.address.queue.clone(), pending.bytes);
@@ -370,7 +385,7 @@ impl KafkaPublisher {
             _ => {
                 (self.sink)(BusEvent::Notice(BusNotice::Nacked));
                 let delay = FAILURE_BACKOFF
-                    .saturating_mul(1 << pending.failures.min(16))
+                    .saturating_mul(1 << pending.failures.min(BACKOFF_DOUBLINGS_MAX))
                     .min(self.section.reconnect_max.0.max(FAILURE_BACKOFF));
                 tracing::debug!(
                     message = pending.message.id,
@@ -384,19 +399,20 @@ impl KafkaPublisher {
         }
     }
 
-    /// Makes a message that was sent before the next one to be sent.
+    /// Puts a message that was sent before at the front of `waiting`.
     fn requeue_first(&mut self, mut pending: PendingRecord) {
         pending.is_resend = true;
         self.waiting.push_front(pending);
     }
 
-    /// Returns when the next backoff ends, of a message or of the producer.
+    /// Returns when the next backoff of a message or of the producer ends.
     pub(super) fn next_timer(&self) -> Option<Instant> {
-        let delayed = self.delayed.keys().next().map(|(resend_at, _)| *resend_at);
-        delayed.into_iter().chain(self.replace_producer_at).min()
+        let next_resend_at = self.delayed.keys().next().map(|(resend_at, _)| *resend_at);
+        next_resend_at.into_iter().chain(self.replace_producer_at).min()
     }
 
-    /// Handles the backoffs that have ended.
+    /// Handles the backoffs that have ended: messages wait to be sent again, and a failed producer
+    /// is marked to be replaced.
     pub(super) fn handle_timers(&mut self) {
         let now = clock::timer_now();
         let is_replacement_due = self.replace_producer_at.take_if(|time| *time <= now).is_some();
@@ -406,7 +422,8 @@ impl KafkaPublisher {
         }
     }
 
-    /// Polls for a fatal error of the producer, because no event reports it as such.
+    /// Schedules a replacement if the producer has failed. The fatal error is polled for, because
+    /// no event reports it as such.
     pub(super) fn check_producer(&mut self) {
         if self.replace_producer_at.is_some() || self.needs_new_producer {
             return;
@@ -441,26 +458,28 @@ impl KafkaPublisher {
         self.producer_error.as_deref()
     }
 
-    /// Replaces the producer if needed. The messages that the old one still has are reported as
-    /// failed, or are sent again once it is closed.
+    /// Replaces the producer if needed. While the old one is closed, it still reports on messages.
+    /// Those without a report are sent again once it is closed.
     pub(super) fn replace_producer_if_needed(&mut self) -> Result<(), String> {
         if std::mem::take(&mut self.needs_new_producer) {
             tracing::info!("the producer is replaced by a new one");
             let new_producer = ClosedOnThread::new(create_producer(&self.section, &self.context)?);
-            let (last, EventContext(event_sender)) = (self.last_number, self.context.clone());
+            let EventContext(event_sender) = self.context.clone();
+            let closed = ClientEvent::ProducerClosed { last_number: self.last_number };
             // Sending fails only once the event loop has ended.
-            let on_closed = move || drop(event_sender.send(ClientEvent::ProducerClosed { last }));
+            let on_closed = move || drop(event_sender.send(closed));
             std::mem::replace(&mut self.producer, new_producer).close_on_thread(on_closed);
         }
         Ok(())
     }
 
-    /// Handles the end of a producer whose last message has the number `last`. Closing it waits
-    /// for its reports, but not without limit: a message without a report is sent again.
-    pub(super) fn handle_producer_closed(&mut self, last: usize) {
+    /// Handles the end of a producer that had messages up to `last_number`. Closing it waits for
+    /// its delivery reports only for a limited time, so some messages may have none.
+    pub(super) fn handle_producer_closed(&mut self, last_number: usize) {
         let mut unreported: Vec<usize> =
-            self.in_flight.keys().copied().filter(|number| *number <= last).collect();
+            self.in_flight.keys().copied().filter(|number| *number <= last_number).collect();
         unreported.sort_unstable();
+        // The last message is put in front first, so that the order is kept.
         for number in unreported.into_iter().rev() {
             let Some(pending) = self.remove_in_flight(number) else { continue };
             (self.sink)(BusEvent::Notice(BusNotice::Returned));
@@ -468,7 +487,7 @@ impl KafkaPublisher {
         }
     }
 
-    /// Returns the queues to which messages were published.
+    /// Returns the queues whose topics were checked, or must be.
     pub(super) fn queues(&self) -> impl Iterator<Item = &Arc<str>> {
         self.topics.keys()
     }
@@ -483,19 +502,18 @@ impl KafkaPublisher {
         matches!(self.topics.get(queue), Some(TopicState::Lost))
     }
 
-    /// Marks the topic of a queue as ready, and unparks its messages.
+    /// Marks the topic of a queue as ready, and puts its parked messages at the front of `waiting`.
     pub(super) fn mark_topic_ready(&mut self, queue: &Arc<str>, partitions: i32) {
-        let next = match self.topics.get(queue) {
-            Some(TopicState::Ready { next, .. }) => *next,
+        let next_partition = match self.topics.get(queue) {
+            Some(TopicState::Ready { next_partition, .. }) => *next_partition,
             Some(TopicState::Unknown | TopicState::Unusable(_) | TopicState::Lost) | None => 0,
         };
-        self.topics
-            .insert(queue.clone(), TopicState::Ready { partitions: partitions.max(1), next });
+        let ready = TopicState::Ready { partitions: partitions.max(1), next_partition };
+        self.topics.insert(queue.clone(), ready);
         let parked = self.parked.remove(queue).into_iter().flatten();
         parked.rev().for_each(|pending| self.waiting.push_front(pending));
     }
 
-    /// Marks the topic of a queue as unusable, for this reason.
     pub(super) fn mark_topic_unusable(&mut self, queue: &Arc<str>, reason: String) {
         self.topics.insert(queue.clone(), TopicState::Unusable(reason));
     }
@@ -509,7 +527,8 @@ impl KafkaPublisher {
         queues.collect()
     }
 
-    /// Marks the topic of a queue as lost, with its messages and those in flight to it.
+    /// Marks the topic of a queue as lost. Messages in flight to it are sent again once they are
+    /// reported as written.
     pub(super) fn mark_topic_lost(&mut self, queue: &Arc<str>) {
         self.topics.insert(queue.clone(), TopicState::Lost);
         // Brokers that lost a topic may also have lost the state of the idempotent producer. Then
@@ -543,7 +562,8 @@ impl KafkaPublisher {
         }
     }
 
-    /// Returns whether no message is waiting or in flight. Others may take too long to wait for.
+    /// Returns whether no message is waiting or in flight. Parked and delayed messages do not
+    /// count, because they may take too long to wait for.
     pub(super) fn is_drained(&self) -> bool {
         self.in_flight.is_empty() && self.waiting.is_empty()
     }
@@ -555,44 +575,6 @@ fn create_producer(
 ) -> Result<ThreadedProducer<EventContext>, String> {
     let config = ClientConfigs::new(section).producer_config();
     config.create_with_context(context.clone()).map_err(|error| explain(&error))
-}
-
-/// Returns the properties of a message as headers, with the same names as on every bus.
-fn properties<'m>(message: &'m Publication, reply_topic: &'m str) -> Vec<(&'m str, Bytes)> {
-    let to_bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
-    let mut properties = vec![
-        ("message_id", to_bytes(&message.id)),
-        ("reply_to", to_bytes(reply_topic)),
-        ("content_type", Bytes::from_static(b"application/json")),
-        ("app_id", Bytes::from_static(b"workflow-manager")),
-        (SPRING_REPLY_TOPIC, to_bytes(reply_topic)),
-    ];
-    if let Some(id) = &message.correlation_id {
-        properties.extend([("correlation_id", to_bytes(id)), (SPRING_CORRELATION, to_bytes(id))]);
-    }
-    properties.extend(message.kind.map(|kind| ("type", to_bytes(kind))));
-    let priority = message.priority.map(|priority| ("priority", to_bytes(&priority.to_string())));
-    properties.extend(priority);
-    properties.extend(message.headers.iter().map(|header| match &header.value {
-        HeaderValue::Text(value) => (header.name, to_bytes(value)),
-        HeaderValue::Number(number) => (header.name, to_bytes(&number.to_string())),
-    }));
-    properties
-}
-
-fn headers(message: &Publication, reply_topic: &str) -> OwnedHeaders {
-    properties(message, reply_topic).iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-        headers.insert(Header { key, value: Some(&value[..]) })
-    })
-}
-
-/// Returns an upper bound of the size that brokers count for a message, in bytes.
-fn message_size(message: &Publication, reply_topic: &str) -> usize {
-    let headers = properties(message, reply_topic);
-    let header_bytes: usize =
-        headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
-    let key_bytes = message.correlation_id.as_deref().map_or(0, str::len);
-    message.body.len() + key_bytes + header_bytes + RECORD_OVERHEAD_BYTES
 }
 
 #[cfg(test)]

@@ -4,14 +4,17 @@ use bytes::Bytes;
 use rdkafka::message::{Headers, Message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The longest header value that is read, in bytes; the same limit as for AMQP.
+/// The longest key or header value that is read, in bytes; the same limit as for AMQP. A longer
+/// one counts as absent.
 const VALUE_BYTES_MAX: usize = 255;
 
-/// The most headers that a readable record may have.
+/// The most headers that a readable record may have, so that parsing a record takes a bounded time.
 const HEADERS_MAX: usize = 200;
 
-/// Spring's header names for the correlation id and the reply topic.
+/// The header of the correlation id in Spring for Apache Kafka.
 pub(super) const SPRING_CORRELATION: &str = "kafka_correlationId";
+
+/// The header of the reply topic in Spring for Apache Kafka.
 pub(super) const SPRING_REPLY_TOPIC: &str = "kafka_replyTopic";
 
 /// A parsed record of the reply topic.
@@ -21,12 +24,16 @@ pub(super) struct ReplyRecord {
     pub(super) content: Result<ReplyContent, UnreadableRecord>,
 }
 
-/// The content of a reply.
+/// The content of a reply. Each field but the body is `None` if it is absent or invalid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReplyContent {
+    /// The header `correlation_id`, or else Spring's header, or else the key of the record.
     pub(super) correlation_id: Option<String>,
+    /// The header `type`.
     pub(super) kind: Option<String>,
+    /// The header `attempt`.
     pub(super) attempt: Option<u32>,
+    /// The payload; empty if there is none.
     pub(super) body: Bytes,
 }
 
@@ -34,7 +41,7 @@ pub(super) struct ReplyContent {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UnreadableRecord {
     pub(super) reason: String,
-    /// The size of its payload.
+    /// The size of its payload, in bytes.
     pub(super) bytes: usize,
 }
 
@@ -65,7 +72,7 @@ fn parse_headers(headers: &impl Headers) -> Result<ReplyContent, String> {
         let header = catch_unwind(AssertUnwindSafe(|| headers.get(index)));
         let header = header.map_err(|_| "the name of a header is no UTF-8".to_owned())?;
         let value = header.value.and_then(parse_text);
-        // The last of several headers with the same name counts, as in other clients.
+        // Of several headers with the same name, the last one counts, as in other clients.
         match header.key {
             "correlation_id" => content.correlation_id = value,
             SPRING_CORRELATION => spring_correlation_id = value,
@@ -95,7 +102,8 @@ mod tests {
     use rdkafka::Timestamp;
     use rdkafka::message::{Header, OwnedHeaders, OwnedMessage};
 
-    fn record(
+    /// Parses a record with this key, these headers and this body.
+    fn parse_record(
         key: Option<&[u8]>,
         headers: &[(&str, Option<&[u8]>)],
         body: Option<&[u8]>,
@@ -112,40 +120,43 @@ mod tests {
     #[test]
     fn a_reply_is_known_by_its_header_by_springs_or_by_its_key() {
         let correlation_id = |key: Option<&[u8]>, headers: &[(&str, Option<&[u8]>)]| {
-            record(key, headers, None).expect("readable").correlation_id
+            parse_record(key, headers, None).expect("readable").correlation_id
         };
-        let ours = ("correlation_id", Some(&b"a"[..]));
-        let springs = ("kafka_correlationId", Some(&b"b"[..]));
-        assert_eq!(correlation_id(Some(b"c"), &[springs, ours]).as_deref(), Some("a"));
-        assert_eq!(correlation_id(Some(b"c"), &[springs]).as_deref(), Some("b"));
+        let own_header = ("correlation_id", Some(&b"a"[..]));
+        let spring_header = ("kafka_correlationId", Some(&b"b"[..]));
+        let both_headers = [spring_header, own_header];
+        assert_eq!(correlation_id(Some(b"c"), &both_headers).as_deref(), Some("a"));
+        assert_eq!(correlation_id(Some(b"c"), &[spring_header]).as_deref(), Some("b"));
         assert_eq!(correlation_id(Some(b"c"), &[]).as_deref(), Some("c"));
         assert_eq!(correlation_id(None, &[]), None);
     }
 
     #[test]
     fn invalid_headers_cost_at_most_their_record() {
-        let long = [b'x'; VALUE_BYTES_MAX + 1];
-        let odd: [(&str, Option<&[u8]>); 6] = [
-            ("correlation_id", Some(&long)),
+        let long_value = [b'x'; VALUE_BYTES_MAX + 1];
+        let ignored_headers: [(&str, Option<&[u8]>); 6] = [
+            ("correlation_id", Some(&long_value)),
             ("type", Some(b"\xff\xfe")),
             ("attempt", Some(b"-1")),
             ("attempt", None),
             ("", None),
             ("job", Some(b"{}")),
         ];
-        assert_eq!(record(Some(&long), &odd, None), Ok(ReplyContent::default()));
+        let reply = parse_record(Some(&long_value), &ignored_headers, None);
+        assert_eq!(reply, Ok(ReplyContent::default()));
         let attempts = [("attempt", Some(&b"1"[..])), ("attempt", Some(&b"2"[..]))];
-        assert_eq!(record(None, &attempts, None).expect("readable").attempt, Some(2));
-        let many = vec![("a", None); HEADERS_MAX + 1];
-        assert!(record(None, &many, None).expect_err("too many").reason.contains("201 headers"));
-        let reply = record(None, &[("type", Some(b"error"))], Some(b"{}")).expect("readable");
+        assert_eq!(parse_record(None, &attempts, None).expect("readable").attempt, Some(2));
+        let too_many_headers = vec![("a", None); HEADERS_MAX + 1];
+        let error = parse_record(None, &too_many_headers, None).expect_err("too many headers");
+        assert!(error.reason.contains("201 headers"));
+        let reply = parse_record(None, &[("type", Some(b"error"))], Some(b"{}")).expect("readable");
         assert_eq!((reply.kind.as_deref(), &reply.body[..]), (Some("error"), &b"{}"[..]));
     }
 
     #[test]
     fn a_header_whose_name_is_no_text_makes_a_record_unreadable() {
-        struct Broken;
-        impl Headers for Broken {
+        struct InvalidName;
+        impl Headers for InvalidName {
             fn count(&self) -> usize {
                 1
             }
@@ -154,7 +165,7 @@ mod tests {
                 panic!("as the library does")
             }
         }
-        let reason = parse_headers(&Broken).expect_err("unreadable");
+        let reason = parse_headers(&InvalidName).expect_err("unreadable");
         assert!(reason.contains("UTF-8"), "{reason}");
     }
 }

@@ -36,10 +36,11 @@ pub(super) fn section() -> KafkaSection {
     }
 }
 
-/// Records the events that are reported to the manager.
+/// The events that were reported to the manager.
 pub(super) struct RecordedEvents(mpsc::UnboundedReceiver<BusEvent>);
 
 impl RecordedEvents {
+    /// Returns a sink, and the events that it receives.
     pub(super) fn channel() -> (EventSink, RecordedEvents) {
         let (sender, receiver) = mpsc::unbounded_channel();
         // An error means that the test has ended.
@@ -63,6 +64,7 @@ pub(super) fn offset(topic: &str, offset: i64) -> TopicOffset {
     TopicOffset { topic: topic.into(), partition: 0, offset }
 }
 
+/// The payload of a confirm token that no test reads.
 struct NoPayload;
 
 impl ConfirmPayload for NoPayload {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How much longer than the longest reply timeout a created topic retains messages.
+/// How much longer than the longest reply timeout a created topic retains messages, at least.
 const RETENTION_MARGIN: Duration = Duration::from_secs(24 * 3600);
 
 /// The status of a topic.
@@ -22,8 +22,8 @@ pub(super) enum TopicStatus {
 pub(super) struct TopicInfo {
     /// The number of partitions.
     pub(super) partitions: i32,
-    /// The low and the high watermark of each requested partition: its first offset, and the one
-    /// after its last.
+    /// The low and the high watermark of each requested partition: its first offset, and the
+    /// offset after its last record.
     pub(super) watermarks: BTreeMap<i32, (i64, i64)>,
     pub(super) retention: TopicRetention,
 }
@@ -31,29 +31,29 @@ pub(super) struct TopicInfo {
 /// How long a topic retains messages, as far as the brokers report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TopicRetention {
-    /// `None` if it is unlimited or unknown.
+    /// How long; `None` if that is unlimited or unknown.
     pub(super) duration: Option<Duration>,
     /// Whether log compaction is on, which retains only the last message of each key.
     pub(super) is_compacted: bool,
 }
 
 impl TopicRetention {
-    /// Parses the topic's settings `retention.ms` and `cleanup.policy`.
+    /// Parses the topic's settings `retention.ms` and `cleanup.policy`; `None`: unknown.
     pub(super) fn from_config(
         retention_ms: Option<&str>,
         cleanup_policy: Option<&str>,
     ) -> TopicRetention {
         let millis = retention_ms.and_then(|text| text.trim().parse::<u64>().ok());
         let policies = cleanup_policy.unwrap_or("delete");
-        let has = |policy: &str| policies.split(',').any(|name| name.trim() == policy);
+        let has_policy = |policy: &str| policies.split(',').any(|name| name.trim() == policy);
         TopicRetention {
-            duration: millis.filter(|_| has("delete")).map(Duration::from_millis),
-            is_compacted: has("compact"),
+            duration: millis.filter(|_| has_policy("delete")).map(Duration::from_millis),
+            is_compacted: has_policy("compact"),
         }
     }
 
-    /// Returns why the topic may lose messages while steps wait up to `reply_timeout` for a reply,
-    /// or `None` if it retains them.
+    /// Returns why the topic may lose messages while steps wait for a reply for up to
+    /// `reply_timeout` (`None`: unknown), or `None` if it retains them as far as is known.
     pub(super) fn check_retention(
         &self,
         topic: &str,
@@ -78,12 +78,14 @@ impl TopicRetention {
     }
 }
 
-/// Returns the retention of a created topic: `setting`, but longer than the longest reply timeout.
-pub(super) fn retention_for(setting: Duration, reply_timeout: Option<Duration>) -> Duration {
-    reply_timeout.map_or(setting, |timeout| setting.max(timeout + RETENTION_MARGIN))
+/// Returns the retention for a topic that is created: `min_retention`, or more if steps wait longer
+/// for a reply.
+pub(super) fn retention_for(min_retention: Duration, reply_timeout: Option<Duration>) -> Duration {
+    reply_timeout.map_or(min_retention, |timeout| min_retention.max(timeout + RETENTION_MARGIN))
 }
 
-/// Returns whether the topic was recreated: it ends before an offset that was written to it.
+/// Returns whether the topic was recreated, because it ends before its written offsets or has fewer
+/// partitions than were written to.
 pub(super) fn was_recreated(written_offsets: &BTreeMap<i32, i64>, topic: &TopicInfo) -> bool {
     written_offsets.iter().any(|(partition, next_offset)| {
         *partition >= topic.partitions
@@ -139,13 +141,13 @@ mod tests {
 
     #[test]
     fn a_topic_that_ends_before_what_was_written_was_recreated() {
-        let found = |high: i64| {
-            let ends = [(0, (0, high)), (1, (0, 5))].into();
-            TopicInfo { partitions: 2, watermarks: ends, retention: TopicRetention::default() }
+        let topic = |high: i64| {
+            let watermarks = [(0, (0, high)), (1, (0, 5))].into();
+            TopicInfo { partitions: 2, watermarks, retention: TopicRetention::default() }
         };
-        assert!(!was_recreated(&[(0, 7)].into(), &found(7)));
-        assert!(!was_recreated(&[(0, 7)].into(), &found(9)));
-        assert!(was_recreated(&[(0, 7), (1, 5)].into(), &found(6)));
-        assert!(was_recreated(&[(2, 1)].into(), &found(9)), "it has fewer partitions");
+        assert!(!was_recreated(&[(0, 7)].into(), &topic(7)));
+        assert!(!was_recreated(&[(0, 7)].into(), &topic(9)));
+        assert!(was_recreated(&[(0, 7), (1, 5)].into(), &topic(6)));
+        assert!(was_recreated(&[(2, 1)].into(), &topic(9)), "it has fewer partitions");
     }
 }

@@ -1,15 +1,18 @@
-//! Handles channels that the broker closed: only a message that is too large causes that.
+//! Handles channels that the broker closed, as it does if a message is too large.
 
 use super::{CHANNEL_CLOSURES_MAX, NACK_BACKOFF, Publisher};
 use crate::connection::{channel_error, millis, parse_size_limit};
-use crate::publisher_connection::{PublishedMessage, PublisherConnection, QUEUE_RECHECK_DELAY};
+use crate::publisher_connection::{
+    PublishedMessage, PublisherConnection, QUEUE_RECHECK_DELAY, UnsettledMessage,
+};
 use base::clock;
 use bus::{Addressee, Body, ERROR_KIND};
 use lapin::protocol::AMQPSoftError;
 
 impl Publisher {
-    /// Handles the closing of the shared channel. All its messages are sent again immediately, on a
-    /// new channel; the largest ones on channels of their own.
+    /// Handles the closing of the shared channel, where `first_error` was the first error. All
+    /// unconfirmed messages are sent again on a new channel, the largest ones on their own
+    /// channels.
     ///
     /// # Errors
     ///
@@ -17,19 +20,20 @@ impl Publisher {
     pub(super) async fn handle_channel_closed(
         &mut self,
         connection: &mut PublisherConnection,
-        error: lapin::Error,
+        first_error: lapin::Error,
     ) -> Result<(), String> {
         if !connection.is_connected() {
-            return Err(self.state.address.explain(&error));
+            return Err(self.state.address.explain(&first_error));
         }
-        let error = connection.wait_for_closing_error(error).await;
-        let Some((AMQPSoftError::PRECONDITIONFAILED, broker_text)) = channel_error(&error) else {
-            return Err(self.state.address.explain(&error));
+        let closing_error = connection.wait_for_closing_error(first_error).await;
+        let Some((AMQPSoftError::PRECONDITIONFAILED, broker_text)) = channel_error(&closing_error)
+        else {
+            return Err(self.state.address.explain(&closing_error));
         };
         connection.body_bytes_max = parse_size_limit(broker_text).or(connection.body_bytes_max);
         let body_bytes = |published: &PublishedMessage| published.body_bytes;
         let largest_bytes = connection.published.values().map(body_bytes).max().unwrap_or(0);
-        // The broker does not say which message it was. The largest is too large either way.
+        // The broker does not say which message was too large, but the largest one must be.
         let is_suspect = |published: &PublishedMessage| {
             published.body_bytes == largest_bytes
                 || connection.body_bytes_max.is_some_and(|max| published.body_bytes > max)
@@ -48,8 +52,8 @@ impl Publisher {
         connection.reopen_channel().await.map_err(|error| self.state.address.explain(&error))
     }
 
-    /// Handles the failure of a message on a channel of its own: delays it, and after repeated
-    /// closures replaces the body of a reply to a caller by an error.
+    /// Handles the failure of a message on its own channel: schedules it to be sent again. After
+    /// repeated closures, a reply to a caller is sent as an error instead.
     ///
     /// # Errors
     ///
@@ -97,7 +101,7 @@ impl Publisher {
         if pending.message.addressee == Addressee::Caller
             && pending.channel_closures >= CHANNEL_CLOSURES_MAX
         {
-            // The result is too large for the caller, but it must learn that the job has ended.
+            // The result is too large, but the caller must learn that the job has ended.
             pending.message.kind = Some(ERROR_KIND);
             pending.message.body = Body::from_error(
                 &format!(
@@ -114,7 +118,9 @@ impl Publisher {
 
     /// Moves the messages without a trusted confirm to the front of the waiting ones.
     pub(super) fn requeue_unsettled(&mut self, connection: &mut PublisherConnection) {
-        for (mut pending, is_queue_missing) in connection.take_unsettled().into_iter().rev() {
+        // The last message is moved first, so that the order is kept.
+        for unsettled in connection.take_unsettled().into_iter().rev() {
+            let UnsettledMessage { mut pending, is_queue_missing } = unsettled;
             if is_queue_missing {
                 self.backlog.lost_queues.insert(pending.message.address.queue.clone());
             }

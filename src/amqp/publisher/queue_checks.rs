@@ -1,4 +1,5 @@
-//! Handles the results of queue checks: sends parked messages, or declares a missing queue.
+//! Handles the results of queue checks: unparks the messages of a queue that exists, and declares a
+//! queue that is missing.
 
 use super::Publisher;
 use crate::connection::millis;
@@ -10,7 +11,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 impl Publisher {
-    /// Handles the check or the declaration of a queue.
+    /// Handles the check or the declaration of a queue. A queue whose messages are lost counts as
+    /// missing until that is reported, even if it exists again.
     ///
     /// # Errors
     ///
@@ -70,8 +72,8 @@ impl Publisher {
     /// Reports a missing queue, and declares it once that is journaled.
     fn handle_queue_missing(&mut self, connection: &mut PublisherConnection, queue: Arc<str>) {
         self.backlog.lost_queues.remove(&queue);
-        // Unconfirmed messages to the queue stay with this bus. A confirm that arrives from now on
-        // is of the lost queue.
+        // The bus keeps the unconfirmed messages to the queue. A confirm that arrives from now on
+        // belongs to the lost queue, so the message is sent again.
         for published in connection
             .published
             .values_mut()
@@ -114,7 +116,7 @@ impl Publisher {
     }
 }
 
-/// Returns whether the message is for a worker, by this queue.
+/// Returns whether the message is sent to a worker over this queue.
 fn is_to_worker(message: &Publication, queue: &str) -> bool {
     message.addressee == Addressee::Worker && *message.address.queue == *queue
 }

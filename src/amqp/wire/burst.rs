@@ -1,16 +1,18 @@
 //! Sends many frames in one write.
 //!
 //! lapin's thread writes whatever is queued as soon as it wakes up: first one frame, then a few
-//! more, each time with a wake-up and a system call. So its thread waits while a burst is queued,
-//! and then writes all of it at once.
+//! more, each time with a wake-up and a system call. So the thread waits while a burst is being
+//! queued, and then writes all of it at once.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Blocks lapin's writes while a burst is queued.
+/// Blocks lapin's writes while a burst of frames is being queued.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
+    /// Whether a burst is being queued.
     is_active: Mutex<bool>,
-    released: Condvar,
+    /// Notified when `is_active` becomes false.
+    ended: Condvar,
 }
 
 /// Blocks writing until it is dropped. Hold it only briefly: it stalls the whole connection,
@@ -29,7 +31,7 @@ impl Burst {
     pub(super) fn wait_for_end(&self) {
         let mut is_active = self.lock();
         while *is_active {
-            is_active = self.released.wait(is_active).unwrap_or_else(PoisonError::into_inner);
+            is_active = self.ended.wait(is_active).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -41,7 +43,7 @@ impl Burst {
 impl Drop for BurstGuard<'_> {
     fn drop(&mut self) {
         *self.0.lock() = false;
-        self.0.released.notify_all();
+        self.0.ended.notify_all();
     }
 }
 
@@ -55,13 +57,14 @@ mod tests {
     fn a_writer_waits_only_while_a_burst_is_active() {
         let burst = Arc::new(Burst::default());
         burst.wait_for_end();
-        let (guard, is_over) = (burst.hold(), Arc::new(AtomicBool::new(false)));
-        let (writer_burst, writer_is_over) = (burst.clone(), is_over.clone());
+        let guard = burst.hold();
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let (writer_burst, writer_has_ended) = (burst.clone(), has_ended.clone());
         let writer = std::thread::spawn(move || {
             writer_burst.wait_for_end();
-            writer_is_over.load(Ordering::SeqCst)
+            writer_has_ended.load(Ordering::SeqCst)
         });
-        is_over.store(true, Ordering::SeqCst);
+        has_ended.store(true, Ordering::SeqCst);
         drop(guard);
         assert!(writer.join().expect("no panic"), "it waits while the burst is active");
     }

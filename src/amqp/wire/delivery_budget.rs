@@ -1,6 +1,7 @@
-//! Bounds the bytes of unsettled replies in memory. The broker bounds only their number, by the
-//! prefetch. So the connection is not read while the budget is exhausted. The back-pressure keeps
-//! further replies in the broker.
+//! Bounds the bytes of unsettled replies in memory.
+//!
+//! The broker bounds only their number, by the prefetch. So the connection is not read while the
+//! budget is exhausted. This back-pressure keeps further replies in the broker.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ pub(crate) struct DeliveryBudget {
     bytes_max: usize,
     /// The bytes of replies that were delivered to the manager and are not settled.
     used_bytes: AtomicUsize,
+    /// The tasks that wait to read a connection.
     waiting_readers: Mutex<Vec<Waker>>,
 }
 
@@ -46,9 +48,9 @@ pub(crate) struct DeliveryFlow {
     channel: AtomicU16,
     /// The bytes of complete bodies that lapin has read and not delivered yet.
     buffered_bytes: AtomicUsize,
-    /// Whether a reply was read. Before that, reading is never blocked, because the connection is
-    /// still being opened.
-    has_started: AtomicBool,
+    /// Whether a reply was read. Before that, reading is never blocked, because the connection may
+    /// still be opening.
+    has_read_reply: AtomicBool,
 }
 
 impl DeliveryFlow {
@@ -57,7 +59,7 @@ impl DeliveryFlow {
             budget: budget.clone(),
             channel: AtomicU16::new(0),
             buffered_bytes: AtomicUsize::new(0),
-            has_started: AtomicBool::new(false),
+            has_read_reply: AtomicBool::new(false),
         })
     }
 
@@ -70,7 +72,7 @@ impl DeliveryFlow {
     pub(crate) fn acquire(&self, bytes: usize) -> DeliveryPermit {
         self.budget.used_bytes.fetch_add(bytes, Ordering::AcqRel);
         let subtract = |buffered: usize| Some(buffered.saturating_sub(bytes));
-        // The update never fails, for the closure always returns `Some`.
+        // The update never fails, because the closure always returns `Some`.
         let _ = self.buffered_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, subtract);
         DeliveryPermit { budget: self.budget.clone(), bytes }
     }
@@ -84,7 +86,7 @@ impl DeliveryFlow {
     pub(super) fn record_read(&self, bytes: usize) {
         if bytes > 0 {
             self.buffered_bytes.fetch_add(bytes, Ordering::AcqRel);
-            self.has_started.store(true, Ordering::Release);
+            self.has_read_reply.store(true, Ordering::Release);
         }
     }
 
@@ -105,9 +107,9 @@ impl DeliveryFlow {
     }
 
     fn can_read(&self) -> bool {
-        let buffered = self.buffered_bytes.load(Ordering::Acquire);
-        !self.has_started.load(Ordering::Acquire)
-            || self.budget.used_bytes.load(Ordering::Acquire).saturating_add(buffered)
+        let buffered_bytes = self.buffered_bytes.load(Ordering::Acquire);
+        !self.has_read_reply.load(Ordering::Acquire)
+            || self.budget.used_bytes.load(Ordering::Acquire).saturating_add(buffered_bytes)
                 <= self.budget.bytes_max
     }
 }
@@ -158,16 +160,16 @@ mod tests {
             flow.poll_read_allowed(&context).is_pending() && !budget.has_capacity(),
             "delivered bodies stay in the budget"
         );
-        // Another connection of the same bus may be opened, but then it is not read.
-        let next = DeliveryFlow::new(&budget);
-        assert!(next.poll_read_allowed(&context).is_ready());
-        next.record_read(1);
-        assert!(next.poll_read_allowed(&context).is_pending());
+        // Another connection of the same bus can be opened, but is not read after its first reply.
+        let next_flow = DeliveryFlow::new(&budget);
+        assert!(next_flow.poll_read_allowed(&context).is_ready());
+        next_flow.record_read(1);
+        assert!(next_flow.poll_read_allowed(&context).is_pending());
         drop(permits);
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1, "both flows registered the same waker once");
         assert!(
             flow.poll_read_allowed(&context).is_ready()
-                && next.poll_read_allowed(&context).is_ready()
+                && next_flow.poll_read_allowed(&context).is_ready()
                 && budget.has_capacity()
         );
     }

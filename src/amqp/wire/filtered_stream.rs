@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-/// The size of the read buffer.
+/// The size of the read buffer of a connection.
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The largest frame in bytes, unless the address sets `?frame_max=`. It is RabbitMQ's default.
@@ -37,7 +37,7 @@ pub(crate) struct ConnectionHooks {
     /// Blocks reading while the delivery budget is exhausted; `None` if the connection consumes no
     /// replies.
     pub(crate) flow: Option<Arc<DeliveryFlow>>,
-    /// Blocks writing while a burst is queued.
+    /// Blocks writing while a burst is being queued.
     pub(crate) burst: Arc<Burst>,
     /// How many messages the broker has returned, counted before lapin receives them.
     pub(crate) returns: Arc<AtomicU64>,
@@ -86,6 +86,7 @@ struct FilteringReactor {
 /// A plain socket, or a TLS stream over one.
 type Socket = Box<dyn ReadWrite>;
 
+/// A stream that can be read and written, as one trait for [`Socket`].
 trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ReadWrite for S {}
@@ -97,7 +98,7 @@ impl FilteringReactor {
             filter: FrameFilter::new(self.frame_bytes_max),
             hooks: self.hooks.clone(),
             read_buffer: vec![0; READ_BUFFER_BYTES],
-            filtered: Vec::new(),
+            filtered_bytes: Vec::new(),
             consumed: 0,
         }
     }
@@ -126,8 +127,8 @@ impl Reactor for FilteringReactor {
         &self,
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
-        let (reactor, connecting) = (self.clone(), self.sockets.tcp_connect_addr(address));
-        async move { connecting.await.map(|socket| reactor.filter_stream(Box::new(socket))) }
+        let (reactor, connection) = (self.clone(), self.sockets.tcp_connect_addr(address));
+        async move { connection.await.map(|socket| reactor.filter_stream(Box::new(socket))) }
     }
 }
 
@@ -137,9 +138,9 @@ struct FilteredStream<S> {
     filter: FrameFilter,
     hooks: ConnectionHooks,
     read_buffer: Vec<u8>,
-    /// The output of the filter.
-    filtered: Vec<u8>,
-    /// How many bytes of `filtered` were already passed to the reader.
+    /// The output of the filter that the reader has not consumed completely.
+    filtered_bytes: Vec<u8>,
+    /// How many of `filtered_bytes` the reader has consumed.
     consumed: usize,
 }
 
@@ -150,20 +151,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for FilteredStream<S> {
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        while this.consumed == this.filtered.len() {
-            this.filtered.clear();
+        // A chunk may leave nothing to read yet, such as a part of a frame that is buffered.
+        while this.consumed == this.filtered_bytes.len() {
+            this.filtered_bytes.clear();
             this.consumed = 0;
             if let Some(flow) = &this.hooks.flow {
                 ready!(flow.poll_read_allowed(context));
                 this.filter.set_counted_channel(flow.channel());
             }
-            let count =
+            let received_bytes =
                 ready!(Pin::new(&mut this.stream).poll_read(context, &mut this.read_buffer))?;
-            if count == 0 {
+            if received_bytes == 0 {
                 return Poll::Ready(Ok(0));
             }
             this.filter
-                .filter(&this.read_buffer[..count], &mut this.filtered)
+                .filter(&this.read_buffer[..received_bytes], &mut this.filtered_bytes)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             this.hooks.returns.fetch_add(this.filter.take_returns(), Ordering::AcqRel);
             let body_bytes = this.filter.take_body_bytes();
@@ -171,9 +173,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for FilteredStream<S> {
                 flow.record_read(body_bytes);
             }
         }
-        let unread = &this.filtered[this.consumed..];
-        let count = unread.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&unread[..count]);
+        let unconsumed = &this.filtered_bytes[this.consumed..];
+        let count = unconsumed.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&unconsumed[..count]);
         this.consumed += count;
         Poll::Ready(Ok(count))
     }
@@ -196,8 +198,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FilteredStream<S> {
         Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, buffers)
     }
 
-    /// Waits for the end of a burst, then flushes. lapin flushes only before it takes queued frames
-    /// to write, so it takes the whole burst.
+    /// Waits for the end of a burst, then flushes. lapin flushes before it takes the queued frames,
+    /// so it then takes the whole burst and writes it at once.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.hooks.burst.wait_for_end();
         Pin::new(&mut self.get_mut().stream).poll_flush(context)
@@ -234,22 +236,28 @@ mod tests {
             frame(2, 1, &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2][..], properties].concat())
         };
         // An array nested 3,000 levels deep.
-        let deep = (0..3_000).fold(vec![b'V'], |inner, _| [&b"A"[..], &long(&inner)].concat());
-        let bad = [&[0x20, 0][..], &long(&[&[1, b'k'][..], &deep].concat())].concat();
+        let nested =
+            (0..3_000).fold(vec![b'V'], |content, _| [&b"A"[..], &long(&content)].concat());
+        let unsupported = [&[0x20, 0][..], &long(&[&[1, b'k'][..], &nested].concat())].concat();
         let deliveries = [
             deliver(1),
-            header(&bad),
+            header(&unsupported),
             frame(3, 1, b"{}"),
             deliver(2),
             header(&[0, 0x20, 2, b'o', b'k']),
             frame(3, 1, b"[]"),
         ];
+        let tune = method(0, &[0, 10, 0, 30, 0, 9, 0, 2, 0, 0, 0, 0]);
+        let connection_open_ok = method(0, &[0, 10, 0, 41, 0]);
+        let channel_open_ok = method(1, &[0, 20, 0, 11, 0, 0, 0, 0]);
+        let consume_ok = method(1, &[0, 60, 0, 21, 1, b't']);
         vec![
             (0, method(0, &start)),
-            (1, method(0, &[0, 10, 0, 30, 0, 9, 0, 2, 0, 0, 0, 0])),
-            (2, method(0, &[0, 10, 0, 41, 0])),
-            (1, method(1, &[0, 20, 0, 11, 0, 0, 0, 0])),
-            (1, [method(1, &[0, 60, 0, 21, 1, b't']), deliveries.concat()].concat()),
+            (1, tune),
+            (2, connection_open_ok),
+            (1, channel_open_ok),
+            (1, [consume_ok, deliveries.concat()].concat()),
+            // Both acks.
             (2, Vec::new()),
         ]
     }
@@ -258,19 +266,22 @@ mod tests {
         [&[kind, 0, channel][..], &long(payload), &[0xce]].concat()
     }
 
+    /// Encodes a value with its length in four bytes.
     fn long(bytes: &[u8]) -> Vec<u8> {
         [&u32::try_from(bytes.len()).expect("small").to_be_bytes()[..], bytes].concat()
     }
 
     /// Serves one client by the script.
     fn serve(mut client: impl Read + Write) -> io::Result<()> {
-        client.read_exact(&mut [0; 8])?;
+        let mut protocol_header = [0; 8];
+        client.read_exact(&mut protocol_header)?;
         for (frame_count, frames_to_send) in script() {
             for _ in 0..frame_count {
                 let mut head = [0; 7];
                 client.read_exact(&mut head)?;
                 let size = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
-                client.read_exact(&mut vec![0; size + 1])?;
+                let mut payload_and_end_marker = vec![0; size + 1];
+                client.read_exact(&mut payload_and_end_marker)?;
             }
             client.write_all(&frames_to_send)?;
             client.flush()?;
@@ -293,28 +304,32 @@ mod tests {
             FieldTable::default(),
         );
         let mut deliveries = consuming.await.expect("consumes");
-        let bad = deliveries.next().await.expect("a delivery").expect("readable");
-        let headers = bad.properties.headers().clone().expect("headers");
+        let substituted = deliveries.next().await.expect("a delivery").expect("readable");
+        let headers = substituted.properties.headers().clone().expect("headers");
         assert_eq!(
             headers.inner().get(REASON_HEADER),
             Some(&AMQPValue::LongString("its headers nest more than 16 deep".into()))
         );
         assert_eq!(
-            (bad.exchange.as_str(), bad.routing_key.as_str(), &bad.data[..]),
+            (
+                substituted.exchange.as_str(),
+                substituted.routing_key.as_str(),
+                &substituted.data[..]
+            ),
             ("?", "k", &b"{}"[..])
         );
-        let good = deliveries.next().await.expect("a delivery").expect("readable");
+        let supported = deliveries.next().await.expect("a delivery").expect("readable");
         assert_eq!(
-            (good.properties.kind().as_ref().map(ToString::to_string), &good.data[..]),
+            (supported.properties.kind().as_ref().map(ToString::to_string), &supported.data[..]),
             (Some("ok".to_owned()), &b"[]"[..])
         );
-        for delivery in [bad, good] {
+        for delivery in [substituted, supported] {
             delivery.ack(BasicAckOptions::default()).await.expect("acknowledged");
         }
     }
 
-    /// Starts a broker in a thread, on a port of its own.
-    fn broker(
+    /// Starts a broker for one client in a thread. Returns its port.
+    fn start_broker(
         serve: impl FnOnce(std::net::TcpStream) -> io::Result<()> + Send + 'static,
     ) -> (u16, std::thread::JoinHandle<io::Result<()>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -324,7 +339,7 @@ mod tests {
 
     #[actix_rt::test]
     async fn unsupported_headers_keep_the_connection_open() {
-        let (port, broker) = broker(serve);
+        let (port, broker) = start_broker(serve);
         consume(
             &format!("amqp://guest:guest@127.0.0.1:{port}"),
             Arc::new(Authorities::default().client_config()),
@@ -347,10 +362,10 @@ mod tests {
             .with_no_client_auth()
             .with_single_cert(vec![certified.cert.der().clone()], key)
             .expect("a configuration");
-        let (port, broker) = broker(move |socket| {
-            let session =
+        let (port, broker) = start_broker(move |socket| {
+            let tls_connection =
                 rustls::ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
-            serve(rustls::StreamOwned::new(session, socket))
+            serve(rustls::StreamOwned::new(tls_connection, socket))
         });
         let authorities = Authorities::from(vec![certified.cert.der().clone()]);
         let tls = Arc::new(authorities.client_config());

@@ -11,6 +11,7 @@ const END_BYTES: usize = 1;
 /// The smallest frame limit that AMQP allows, in bytes.
 const FRAME_BYTES_MIN: usize = 4_096;
 
+// The types of frames.
 const METHOD: u8 = 1;
 const CONTENT_HEADER: u8 = 2;
 const BODY: u8 = 3;
@@ -25,7 +26,7 @@ const RETURN: [u8; 4] = [0, 60, 0, 50];
 /// An argument of a method.
 #[derive(Clone, Copy)]
 enum Field {
-    /// `n` bytes that are skipped.
+    /// This many bytes, which are skipped.
     Bytes(usize),
     /// A short string.
     Text,
@@ -33,9 +34,9 @@ enum Field {
 
 use Field::{Bytes, Text};
 
-/// The methods in which the broker sends short strings: names that clients chose, and messages
-/// about them. The broker cuts these at 255 bytes, even in the middle of a character. Each entry
-/// has the class and method, and the fields up to the last short string.
+/// The methods in which the broker sends short strings: names that clients chose, and texts about
+/// them. The broker truncates these at 255 bytes, even in the middle of a character. Each entry has
+/// the class and method, and the fields up to the last short string.
 const METHODS_WITH_TEXTS: [([u8; 4], &[Field]); 10] = [
     ([0, 10, 0, 50], &[Bytes(2), Text]), // connection.close: code, text
     ([0, 10, 0, 60], &[Text]),           // connection.blocked: reason
@@ -51,18 +52,21 @@ const METHODS_WITH_TEXTS: [([u8; 4], &[Field]); 10] = [
     ([0, 60, 0, 71], &[Bytes(9), Text, Text]),
 ];
 
-/// The error for a frame that exceeds the negotiated limit and is no content header. The broker
-/// violates the protocol then.
+/// The error for a frame that exceeds the negotiated limit and is not a content header. Such a
+/// broker violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the broker sent a frame of {size} bytes; {max} were agreed")]
 pub struct FrameTooLarge {
+    /// The size of the frame, in bytes.
     size: usize,
+    /// The negotiated limit, in bytes.
     max: usize,
 }
 
 /// Forwards frames, and replaces those that lapin cannot handle. It buffers at most one frame.
 #[derive(Debug)]
 pub struct FrameFilter {
+    /// The negotiated limit of a frame.
     frame_bytes_max: usize,
     state: FilterState,
     bodies: BodyCounter,
@@ -77,7 +81,7 @@ struct BodyCounter {
     channel: u16,
     /// The size of the current body, in bytes.
     size: u64,
-    /// The bytes of the current body that have not arrived yet.
+    /// The bytes of the current body that no frame has announced yet; 0 if no body is current.
     missing: u64,
     /// The total size of the complete bodies, in bytes.
     completed: u64,
@@ -92,8 +96,8 @@ impl BodyCounter {
         }
     }
 
-    /// Counts `bytes` of the current body.
-    fn add_part(&mut self, channel: u16, bytes: usize) {
+    /// Counts a body frame with a payload of this size, which belongs to the current body.
+    fn add_body_frame(&mut self, channel: u16, bytes: usize) {
         if channel != self.channel || self.missing == 0 {
             return;
         }
@@ -104,24 +108,26 @@ impl BodyCounter {
     }
 }
 
+/// Where in the input the filter is.
 #[derive(Debug)]
 enum FilterState {
-    /// Reading the header of a frame; with the bytes of it that have arrived.
+    /// In the header of a frame. The field has the bytes of it that have arrived.
     Head(Vec<u8>),
-    /// Forwarding a frame as it arrives; with the number of its missing bytes.
+    /// In a frame that is forwarded as it arrives. The field is the number of its missing bytes.
     Forwarding(usize),
-    /// Buffering a frame that is checked as a whole.
+    /// In a frame that is buffered, because it is checked as a whole.
     Buffering(BufferedFrame),
     /// The input is not AMQP. It is forwarded unchanged, and lapin reports the error.
     Foreign,
 }
 
-#[derive(Debug)]
+/// A method or content header that is being read.
+#[derive(Debug, Default)]
 struct BufferedFrame {
     head: [u8; HEAD_BYTES],
     /// The size of the payload, as the frame header says.
     size: usize,
-    /// The payload that has arrived, cut at the largest frame.
+    /// The payload that has arrived, truncated at the size of the largest frame.
     payload: Vec<u8>,
     /// The bytes of the payload that have not arrived yet.
     missing: usize,
@@ -160,19 +166,19 @@ impl FrameFilter {
     ///
     /// Returns an error if a frame exceeds the negotiated limit and is no content header.
     pub fn filter(&mut self, mut input: &[u8], output: &mut Vec<u8>) -> Result<(), FrameTooLarge> {
-        while let Some(first) = input.first() {
+        while let Some(next_byte) = input.first() {
             let consumed = match &mut self.state {
                 FilterState::Head(head) => {
                     if head.is_empty()
-                        && !matches!(*first, METHOD | CONTENT_HEADER | BODY | HEARTBEAT)
+                        && !matches!(*next_byte, METHOD | CONTENT_HEADER | BODY | HEARTBEAT)
                     {
                         self.state = FilterState::Foreign;
                         continue;
                     }
                     let consumed = input.len().min(HEAD_BYTES - head.len());
                     head.extend(&input[..consumed]);
-                    if let Ok(head) = <[u8; HEAD_BYTES]>::try_from(head.as_slice()) {
-                        self.state = self.begin_frame(head, output)?;
+                    if let Ok(complete_head) = <[u8; HEAD_BYTES]>::try_from(head.as_slice()) {
+                        self.state = self.begin_frame(complete_head, output)?;
                     }
                     consumed
                 }
@@ -187,25 +193,17 @@ impl FrameFilter {
                 }
                 FilterState::Buffering(buffered) if buffered.missing > 0 => {
                     let consumed = input.len().min(buffered.missing);
-                    let capacity = self
+                    let free_bytes = self
                         .frame_bytes_max
                         .saturating_sub(HEAD_BYTES + END_BYTES + buffered.payload.len());
-                    buffered.payload.extend(&input[..consumed.min(capacity)]);
+                    buffered.payload.extend(&input[..consumed.min(free_bytes)]);
                     buffered.missing -= consumed;
                     consumed
                 }
                 FilterState::Buffering(buffered) => {
-                    let frame = std::mem::replace(
-                        buffered,
-                        BufferedFrame {
-                            head: [0; HEAD_BYTES],
-                            size: 0,
-                            payload: Vec::new(),
-                            missing: 0,
-                        },
-                    );
+                    let frame = std::mem::take(buffered);
                     self.state = FilterState::Head(Vec::new());
-                    self.end_frame(frame, *first, output);
+                    self.end_frame(frame, *next_byte, output);
                     END_BYTES
                 }
                 FilterState::Foreign => {
@@ -218,14 +216,15 @@ impl FrameFilter {
         Ok(())
     }
 
-    /// Decides from the frame header `head` how its frame is handled.
+    /// Returns the state for the frame with the header `head`. Appends the header to `output` if
+    /// the frame is forwarded as it arrives.
     fn begin_frame(
         &mut self,
         head: [u8; HEAD_BYTES],
         output: &mut Vec<u8>,
     ) -> Result<FilterState, FrameTooLarge> {
-        let [kind, high, low, size @ ..] = head;
-        let size = u32::from_be_bytes(size) as usize;
+        let [kind, channel_high, channel_low, size_bytes @ ..] = head;
+        let size = u32::from_be_bytes(size_bytes) as usize;
         let frame_bytes = size.saturating_add(HEAD_BYTES + END_BYTES);
         // The broker does not split content headers, and it adds headers to dead letters. So a
         // content header may exceed the limit.
@@ -241,14 +240,14 @@ impl FrameFilter {
             }));
         }
         if kind == BODY {
-            self.bodies.add_part(u16::from_be_bytes([high, low]), size);
+            self.bodies.add_body_frame(u16::from_be_bytes([channel_high, channel_low]), size);
         }
         output.extend(head);
         Ok(FilterState::Forwarding(size + END_BYTES))
     }
 
     /// Checks a complete buffered frame, and forwards it or its substitute.
-    fn end_frame(&mut self, frame: BufferedFrame, end: u8, output: &mut Vec<u8>) {
+    fn end_frame(&mut self, frame: BufferedFrame, end_marker: u8, output: &mut Vec<u8>) {
         let BufferedFrame { mut head, size, mut payload, .. } = frame;
         if head[0] == METHOD {
             self.inspect_method(&payload);
@@ -272,30 +271,31 @@ impl FrameFilter {
         }
         output.extend(head);
         output.extend(payload);
-        output.push(end);
+        output.push(end_marker);
     }
 
     /// Counts a returned message, and adopts a lower frame limit of the broker.
     fn inspect_method(&mut self, method: &[u8]) {
         self.returns += u64::from(method.starts_with(&RETURN));
         // The limit follows the highest channel number, which has two bytes.
-        let Some(bytes) = method.strip_prefix(&TUNE).and_then(|arguments| arguments.get(2..6))
+        let Some(limit_bytes) =
+            method.strip_prefix(&TUNE).and_then(|arguments| arguments.get(2..6))
         else {
             return;
         };
-        let limit = bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte));
-        // 0 means that the broker has no limit of its own.
+        let limit = limit_bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte));
+        // 0 means that the broker sets no limit.
         if limit > 0 {
             self.frame_bytes_max = self.frame_bytes_max.min(limit.max(FRAME_BYTES_MIN));
         }
     }
 }
 
-/// Replaces the non-ASCII bytes of short strings that are not UTF-8 by `?`. The
-/// manager depends on none of these names and messages.
+/// Replaces the non-ASCII bytes of short strings that are not UTF-8 by `?`. This is safe, because
+/// the manager depends on none of these names and texts.
 fn replace_invalid_texts(method: &mut [u8]) {
-    let Some((id, mut remaining)) = method.split_at_mut_checked(4) else { return };
-    let Some((_, fields)) = METHODS_WITH_TEXTS.iter().find(|(method_id, _)| method_id == id) else {
+    let Some((method_id, mut remaining)) = method.split_at_mut_checked(4) else { return };
+    let Some((_, fields)) = METHODS_WITH_TEXTS.iter().find(|(id, _)| id == method_id) else {
         return;
     };
     for field in *fields {
@@ -324,9 +324,18 @@ mod tests {
 
     const FRAME_END: u8 = 0xce;
 
+    /// A limit that no frame of most tests exceeds.
+    const FRAME_BYTES_MAX: usize = 131_072;
+
+    /// Encodes a frame on channel 1.
     fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
         let size = u32::try_from(payload.len()).expect("small").to_be_bytes();
         [&[kind, 0, 1][..], &size, payload, &[FRAME_END]].concat()
+    }
+
+    /// Encodes a short string.
+    fn short_string(text: &[u8]) -> Vec<u8> {
+        [&[u8::try_from(text.len()).expect("short")][..], text].concat()
     }
 
     fn filtered(filter: &mut FrameFilter, input: &[u8]) -> Vec<u8> {
@@ -346,20 +355,18 @@ mod tests {
         assert_eq!((filter.take_returns(), filter.take_returns()), (1, 0));
     }
 
+    /// Encodes the method `basic.deliver`.
     fn deliver(exchange: &[u8], key: &[u8]) -> Vec<u8> {
-        let text = |text: &[u8]| [&[u8::try_from(text.len()).expect("short")][..], text].concat();
-        frame(
-            METHOD,
-            &[&[0, 60, 0, 60][..], &text(b"tag"), &[0; 9], &text(exchange), &text(key)].concat(),
-        )
+        let (tag, exchange, key) =
+            (short_string(b"tag"), short_string(exchange), short_string(key));
+        frame(METHOD, &[&[0, 60, 0, 60][..], &tag, &[0; 9], &exchange, &key].concat())
     }
 
-    /// Builds a content header with the property `type`.
+    /// Encodes a content header with the property `type`, for a body of three bytes.
     fn header_with_type(kind: &[u8]) -> Vec<u8> {
-        let length = u8::try_from(kind.len()).expect("short");
         frame(
             CONTENT_HEADER,
-            &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 1 << 5, length][..], kind].concat(),
+            &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 1 << 5][..], &short_string(kind)].concat(),
         )
     }
 
@@ -367,18 +374,17 @@ mod tests {
         bytes.windows(part.len()).any(|window| window == part)
     }
 
-    /// Builds deliveries as the broker sends them: a bad header, then a good one.
+    /// Encodes deliveries as the broker sends them: with an invalid header, then with a valid one.
     fn deliveries() -> Vec<u8> {
         let tune = frame(METHOD, &[0, 10, 0, 30, 7, 255, 0, 2, 0, 0, 0, 60]);
-        let (good, bad) = (header_with_type(b"error"), header_with_type(b"ma\xf1ana"));
         [
             tune,
             deliver(b"", b"q"),
-            bad,
+            header_with_type(b"ma\xf1ana"),
             frame(BODY, b"abc"),
             frame(HEARTBEAT, b""),
             deliver(b"e", b"q"),
-            good,
+            header_with_type(b"error"),
             frame(BODY, b"def"),
         ]
         .concat()
@@ -386,16 +392,16 @@ mod tests {
 
     #[test]
     fn valid_frames_pass_unchanged() {
-        let good = [
+        let valid = [
             deliver("ü".as_bytes(), b"k"),
             header_with_type("größe".as_bytes()),
             frame(BODY, &[0xff; 9]),
             frame(HEARTBEAT, b""),
         ]
         .concat();
-        assert_eq!(filtered(&mut FrameFilter::new(131_072), &good), good);
+        assert_eq!(filtered(&mut FrameFilter::new(FRAME_BYTES_MAX), &valid), valid);
         for foreign in [&b"HTTP/1.1 400 Bad Request"[..], b"AMQP\0\0\x09\x01", &[21, 3, 3, 0, 2]] {
-            assert_eq!(filtered(&mut FrameFilter::new(131_072), foreign), foreign);
+            assert_eq!(filtered(&mut FrameFilter::new(FRAME_BYTES_MAX), foreign), foreign);
         }
     }
 
@@ -404,7 +410,7 @@ mod tests {
         let mut header = header_with_type(b"");
         // The size of the body precedes the flags.
         header[7 + 11] = 6;
-        let mut filter = FrameFilter::new(131_072);
+        let mut filter = FrameFilter::new(FRAME_BYTES_MAX);
         filtered(&mut filter, &[header.clone(), frame(BODY, b"abcdef")].concat());
         assert_eq!(filter.take_body_bytes(), 0, "no channel is counted");
         filter.set_counted_channel(1);
@@ -423,81 +429,85 @@ mod tests {
 
     #[test]
     fn a_bad_header_is_replaced_and_nothing_else_is() {
-        let passed = filtered(&mut FrameFilter::new(131_072), &deliveries());
+        let output = filtered(&mut FrameFilter::new(FRAME_BYTES_MAX), &deliveries());
         assert!(
-            contains(&passed, REASON_HEADER.as_bytes())
-                && contains(&passed, ORIGINAL_HEADER.as_bytes())
+            contains(&output, REASON_HEADER.as_bytes())
+                && contains(&output, ORIGINAL_HEADER.as_bytes())
         );
-        let bad = header_with_type(b"ma\xf1ana");
+        let invalid = header_with_type(b"ma\xf1ana");
+        let payload = &invalid[HEAD_BYTES..invalid.len() - END_BYTES];
         assert!(
-            !contains(&passed, &bad) && contains(&passed, &bad[7..bad.len() - 1]),
+            !contains(&output, &invalid) && contains(&output, payload),
             "the original is the value of a header"
         );
-        let good = [deliver(b"e", b"q"), header_with_type(b"error"), frame(BODY, b"def")].concat();
-        assert!(passed.ends_with(&good));
+        let valid = [deliver(b"e", b"q"), header_with_type(b"error"), frame(BODY, b"def")].concat();
+        assert!(output.ends_with(&valid));
     }
 
     #[test]
     fn frames_may_arrive_in_pieces_of_any_size() {
-        let expected = filtered(&mut FrameFilter::new(131_072), &deliveries());
+        let expected = filtered(&mut FrameFilter::new(FRAME_BYTES_MAX), &deliveries());
         let input = deliveries();
-        for cut in 0..=input.len() {
-            let mut filter = FrameFilter::new(131_072);
-            let mut output = filtered(&mut filter, &input[..cut]);
-            output.extend(filtered(&mut filter, &input[cut..]));
-            assert_eq!(output, expected, "cut at {cut}");
+        for split_index in 0..=input.len() {
+            let mut filter = FrameFilter::new(FRAME_BYTES_MAX);
+            let mut output = filtered(&mut filter, &input[..split_index]);
+            output.extend(filtered(&mut filter, &input[split_index..]));
+            assert_eq!(output, expected, "split at {split_index}");
         }
-        let mut filter = FrameFilter::new(131_072);
-        let bytes: Vec<u8> =
+        let mut filter = FrameFilter::new(FRAME_BYTES_MAX);
+        let output: Vec<u8> =
             input.iter().flat_map(|byte| filtered(&mut filter, &[*byte])).collect();
-        assert_eq!(bytes, expected);
+        assert_eq!(output, expected);
     }
 
     #[test]
     fn invalid_short_strings_are_replaced_by_valid_utf8() {
         assert_eq!(
-            filtered(&mut FrameFilter::new(131_072), &deliver(b"\xff\xfe", b"a\xe9b")),
+            filtered(&mut FrameFilter::new(FRAME_BYTES_MAX), &deliver(b"\xff\xfe", b"a\xe9b")),
             deliver(b"??", b"a?b")
         );
-        let text = |text: &[u8]| [&[u8::try_from(text.len()).expect("short")][..], text].concat();
-        let returned = |text_: &[u8], key: &[u8]| {
-            frame(
-                METHOD,
-                &[&[0, 60, 0, 50, 1, 56][..], &text(text_), &text(b""), &text(key)].concat(),
-            )
+        let basic_return = |text: &[u8], key: &[u8]| {
+            let (text, exchange, key) = (short_string(text), short_string(b""), short_string(key));
+            frame(METHOD, &[&[0, 60, 0, 50, 1, 56][..], &text, &exchange, &key].concat())
         };
         assert_eq!(
-            filtered(&mut FrameFilter::new(131_072), &returned(b"NO\xc3", b"\xe9")),
-            returned(b"NO?", b"?")
+            filtered(&mut FrameFilter::new(FRAME_BYTES_MAX), &basic_return(b"NO\xc3", b"\xe9")),
+            basic_return(b"NO?", b"?")
         );
-        let got = |key: &[u8]| {
-            frame(
-                METHOD,
-                &[&[0, 60, 0, 71][..], &[1; 9], &text(b"x"), &text(key), &[0, 0, 0, 4]].concat(),
-            )
+        let get_ok = |key: &[u8]| {
+            let (exchange, key) = (short_string(b"x"), short_string(key));
+            frame(METHOD, &[&[0, 60, 0, 71][..], &[1; 9], &exchange, &key, &[0, 0, 0, 4]].concat())
         };
-        assert_eq!(filtered(&mut FrameFilter::new(131_072), &got(b"k\xe9")), got(b"k?"));
-        let closed = |text_: &[u8]| {
-            frame(METHOD, &[&[0, 20, 0, 40, 1, 148][..], &text(text_), &[0, 50, 0, 10]].concat())
-        };
-        let cut = [&[b'x'; 254][..], &[0xc3]].concat();
         assert_eq!(
-            filtered(&mut FrameFilter::new(131_072), &closed(&cut)),
-            closed(&[&[b'x'; 254][..], b"?"].concat())
+            filtered(&mut FrameFilter::new(FRAME_BYTES_MAX), &get_ok(b"k\xe9")),
+            get_ok(b"k?")
         );
-        // lapin rejects a truncated method.
+        let channel_close = |text: &[u8]| {
+            let text = short_string(text);
+            frame(METHOD, &[&[0, 20, 0, 40, 1, 148][..], &text, &[0, 50, 0, 10]].concat())
+        };
+        let truncated_text = [&[b'x'; 254][..], &[0xc3]].concat();
+        assert_eq!(
+            filtered(&mut FrameFilter::new(FRAME_BYTES_MAX), &channel_close(&truncated_text)),
+            channel_close(&[&[b'x'; 254][..], b"?"].concat())
+        );
+        // A truncated method passes, and lapin rejects it.
         for length in 0..20 {
-            let short = frame(
+            let truncated_method = frame(
                 METHOD,
                 &[0, 60, 0, 60, 9, 0xff, 0xff, 0, 60, 0, 60, 9, 0, 0, 0, 0, 0, 0, 0, 0][..length],
             );
-            assert_eq!(filtered(&mut FrameFilter::new(131_072), &short).len(), short.len());
+            assert_eq!(
+                filtered(&mut FrameFilter::new(FRAME_BYTES_MAX), &truncated_method).len(),
+                truncated_method.len()
+            );
         }
     }
 
     #[test]
     fn a_header_larger_than_a_frame_is_replaced_and_not_buffered() {
-        let value = [
+        // A header `k` with a value of 60,000 bytes.
+        let payload = [
             &[
                 0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0x20, 0, 0, 0, 0xea, 0x67, 1, b'k', b'S', 0,
                 0, 0xea, 0x60,
@@ -505,12 +515,12 @@ mod tests {
             &[b'v'; 60_000],
         ]
         .concat();
-        let frame = frame(CONTENT_HEADER, &value);
-        assert_eq!(filtered(&mut FrameFilter::new(131_072), &frame), frame);
+        let frame = frame(CONTENT_HEADER, &payload);
+        assert_eq!(filtered(&mut FrameFilter::new(FRAME_BYTES_MAX), &frame), frame);
         let mut filter = FrameFilter::new(8_192);
-        let mut passed = Vec::new();
+        let mut output = Vec::new();
         for piece in frame.chunks(1_000) {
-            passed.extend(filtered(&mut filter, piece));
+            output.extend(filtered(&mut filter, piece));
             assert!(
                 !matches!(
                     &filter.state,
@@ -519,7 +529,7 @@ mod tests {
                 "memory is bounded"
             );
         }
-        assert!(contains(&passed, b"its content header has 60025 bytes") && passed.len() < 8_192);
+        assert!(contains(&output, b"its content header has 60025 bytes") && output.len() < 8_192);
     }
 
     #[test]
@@ -527,13 +537,18 @@ mod tests {
         let tune = |max: u32| {
             frame(METHOD, &[&[0, 10, 0, 30, 0, 0][..], &max.to_be_bytes(), &[0, 0]].concat())
         };
-        for (announced, max) in
-            [(0, 131_072), (16_384, 16_384), (1, FRAME_BYTES_MIN), (u32::MAX, 131_072)]
-        {
-            let mut filter = FrameFilter::new(131_072);
+        for (announced, max) in [
+            (0, FRAME_BYTES_MAX),
+            (16_384, 16_384),
+            (1, FRAME_BYTES_MIN),
+            (u32::MAX, FRAME_BYTES_MAX),
+        ] {
+            let mut filter = FrameFilter::new(FRAME_BYTES_MAX);
             filtered(&mut filter, &tune(announced));
-            filtered(&mut filter, &frame(BODY, &vec![0; max - 8]));
-            let error = filter.filter(&frame(BODY, &vec![0; max - 7]), &mut Vec::new());
+            let payload_bytes_max = max - HEAD_BYTES - END_BYTES;
+            filtered(&mut filter, &frame(BODY, &vec![0; payload_bytes_max]));
+            let too_large = frame(BODY, &vec![0; payload_bytes_max + 1]);
+            let error = filter.filter(&too_large, &mut Vec::new());
             assert_eq!(error, Err(FrameTooLarge { size: max + 1, max }), "{announced}");
         }
         let unlimited =
@@ -545,18 +560,18 @@ mod tests {
         #[test]
         fn the_output_does_not_depend_on_how_the_input_is_cut(
             bytes in proptest::collection::vec(any::<u8>(), 0..300),
-            cut in 0usize..300,
+            split_index in 0usize..300,
             kind in 0u8..10
         ) {
             let input = [&[kind, 0, 0, 0, 0, 0][..], &bytes].concat();
-            let cut = cut.min(input.len());
-            let (mut whole, mut pieces) = (Vec::new(), Vec::new());
-            let first = FrameFilter::new(4_096).filter(&input, &mut whole);
+            let (start, end) = input.split_at(split_index.min(input.len()));
+            let (mut output, mut split_output) = (Vec::new(), Vec::new());
+            let result = FrameFilter::new(4_096).filter(&input, &mut output);
             let mut filter = FrameFilter::new(4_096);
-            let second = filter
-                .filter(&input[..cut], &mut pieces)
-                .and_then(|()| filter.filter(&input[cut..], &mut pieces));
-            prop_assert_eq!((first, whole), (second, pieces));
+            let split_result = filter
+                .filter(start, &mut split_output)
+                .and_then(|()| filter.filter(end, &mut split_output));
+            prop_assert_eq!((result, output), (split_result, split_output));
         }
     }
 }

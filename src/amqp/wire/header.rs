@@ -6,8 +6,8 @@ use std::borrow::Cow;
 /// The deepest nesting of arrays and tables in a header. The broker's own `x-death` nests two deep.
 pub const NESTING_MAX: usize = 16;
 
-/// The most values in the headers of a message, counting those in arrays and tables. A value takes
-/// about fifty bytes in lapin, and may take a single byte on the wire.
+/// The most values in the headers of a message, counting those in arrays and tables. The limit
+/// bounds memory: a value takes about fifty bytes in lapin, and may take a single byte on the wire.
 pub const VALUES_MAX: usize = 4_096;
 
 /// The header that says why a message is unreadable. A message whose sender sets it is quarantined
@@ -25,6 +25,10 @@ const CLASS_BASIC: [u8; 2] = 60u16.to_be_bytes();
 
 /// The property flags of a content header whose only property is the table of headers.
 const FLAGS_HEADERS: u16 = 1 << 13;
+
+/// An upper bound of what the table of a substitute takes besides the original header: the reason,
+/// and the names, types and lengths.
+const SUBSTITUTE_OVERHEAD_BYTES: usize = 256;
 
 /// Why lapin cannot handle a content header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,16 +48,16 @@ pub enum UnsupportedHeader {
     /// A value has a type that neither AMQP 0-9-1 nor RabbitMQ defines.
     #[error("a header has a value of the unknown type {:?}", char::from(*.0))]
     UnknownType(u8),
-    /// A length exceeds what contains the value.
+    /// A value is longer than the header or the container that it is in.
     #[error("its content header ends within a value")]
     Truncated,
-    /// Bytes follow the last property; with their number.
+    /// Bytes follow the last property. The field is their number.
     #[error("its content header has {0} bytes too many")]
     TrailingBytes(usize),
     /// Its flags name properties that do not exist.
     #[error("its content header has unknown properties")]
     UnknownFlags,
-    /// It is larger than a frame may be; with its size in bytes.
+    /// It is larger than a frame may be. The field is its size in bytes.
     #[error("its content header has {0} bytes, more than a frame may have")]
     TooLarge(usize),
 }
@@ -167,14 +171,14 @@ pub fn check_header(payload: &[u8]) -> Result<(), UnsupportedHeader> {
     if reader.0.is_empty() { Ok(()) } else { Err(UnsupportedHeader::TrailingBytes(reader.0.len())) }
 }
 
-/// Reads one property of a content header. Returns `None` if the property is missing, or the
-/// header is damaged before its end.
+/// Reads one property of a content header. Invalid UTF-8 is replaced. Returns `None` if the
+/// property is missing, or the header is damaged before the end of the property.
 pub fn read_property(payload: &[u8], property: Property) -> Option<Cow<'_, str>> {
     let mut reader = Reader(payload.get(FIXED_BYTES..)?);
     let flags = reader.read_flags().ok()?;
-    for present in Property::ALL.into_iter().filter(|property| is_set(flags, *property)) {
-        let value = present.read_value(&mut reader).ok()?;
-        if present == property {
+    for set_property in Property::ALL.into_iter().filter(|property| is_set(flags, *property)) {
+        let value = set_property.read_value(&mut reader).ok()?;
+        if set_property == property {
             return Some(String::from_utf8_lossy(value));
         }
     }
@@ -189,12 +193,12 @@ pub(super) fn build_substitute(
     reason: UnsupportedHeader,
     frame_bytes_max: usize,
 ) -> Option<Vec<u8>> {
-    let fixed = payload.get(..FIXED_BYTES)?;
+    let fixed_part = payload.get(..FIXED_BYTES)?;
     let original = &payload[..payload.len().min(frame_bytes_max / 2)];
-    let reason = reason.to_string();
-    let mut table = Vec::with_capacity(original.len() + 256);
+    let reason_text = reason.to_string();
+    let mut table = Vec::with_capacity(original.len() + SUBSTITUTE_OVERHEAD_BYTES);
     for (name, kind, value) in
-        [(REASON_HEADER, b'S', reason.as_bytes()), (ORIGINAL_HEADER, b'x', original)]
+        [(REASON_HEADER, b'S', reason_text.as_bytes()), (ORIGINAL_HEADER, b'x', original)]
     {
         table.extend(u8::try_from(name.len()).ok()?.to_be_bytes());
         table.extend(name.as_bytes());
@@ -203,7 +207,7 @@ pub(super) fn build_substitute(
         table.extend(value);
     }
     let length = u32::try_from(table.len()).ok()?.to_be_bytes();
-    Some([fixed, &FLAGS_HEADERS.to_be_bytes(), &length, &table].concat())
+    Some([fixed_part, &FLAGS_HEADERS.to_be_bytes(), &length, &table].concat())
 }
 
 /// Returns whether `flags` has the bit of `property`.
@@ -213,16 +217,16 @@ fn is_set(flags: u16, property: Property) -> bool {
 
 /// A table or array that is being read.
 struct Container<'a> {
-    /// What has not been read yet.
+    /// Reads the remaining values.
     reader: Reader<'a>,
     /// Whether each value has a name, as in a table.
     has_names: bool,
 }
 
 /// Checks a table iteratively, so that deep nesting cannot overflow the stack.
-fn check_table(bytes: &[u8]) -> Result<(), UnsupportedHeader> {
-    let mut containers = vec![Container { reader: Reader(bytes), has_names: true }];
-    let mut values = 0;
+fn check_table(table: &[u8]) -> Result<(), UnsupportedHeader> {
+    let mut containers = vec![Container { reader: Reader(table), has_names: true }];
+    let mut value_count = 0;
     while let Some(container) = containers.last_mut() {
         if container.reader.0.is_empty() {
             containers.pop();
@@ -231,12 +235,14 @@ fn check_table(bytes: &[u8]) -> Result<(), UnsupportedHeader> {
         if container.has_names && std::str::from_utf8(container.reader.read_short()?).is_err() {
             return Err(UnsupportedHeader::InvalidName);
         }
-        values += 1;
-        if values > VALUES_MAX {
+        value_count += 1;
+        if value_count > VALUES_MAX {
             return Err(UnsupportedHeader::TooManyValues);
         }
+        // The value types of AMQP 0-9-1 and RabbitMQ: each is followed by a value of a fixed size,
+        // or by a length and the value.
         let kind = container.reader.take(1)?[0];
-        let inner = match kind {
+        let nested_container = match kind {
             b'V' => None,
             b't' | b'b' | b'B' => container.reader.take(1).map(|_| None)?,
             b's' | b'U' | b'u' => container.reader.take(2).map(|_| None)?,
@@ -245,22 +251,23 @@ fn check_table(bytes: &[u8]) -> Result<(), UnsupportedHeader> {
             b'L' | b'l' | b'd' | b'T' => container.reader.take(8).map(|_| None)?,
             b'S' | b'x' => container.reader.read_long().map(|_| None)?,
             b'A' | b'F' => Some(container.reader.read_long()?),
-            other => return Err(UnsupportedHeader::UnknownType(other)),
+            unknown_kind => return Err(UnsupportedHeader::UnknownType(unknown_kind)),
         };
-        if let Some(bytes) = inner {
+        if let Some(content) = nested_container {
             if containers.len() == NESTING_MAX {
                 return Err(UnsupportedHeader::TooDeep);
             }
-            containers.push(Container { reader: Reader(bytes), has_names: kind == b'F' });
+            containers.push(Container { reader: Reader(content), has_names: kind == b'F' });
         }
     }
     Ok(())
 }
 
-/// Reads fields from the front of a slice.
+/// Reads fields from the front of a slice, which holds what was not read yet.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// Reads `count` bytes.
     fn take(&mut self, count: usize) -> Result<&'a [u8], UnsupportedHeader> {
         let (field, remaining) =
             self.0.split_at_checked(count).ok_or(UnsupportedHeader::Truncated)?;
@@ -268,10 +275,11 @@ impl<'a> Reader<'a> {
         Ok(field)
     }
 
+    /// Reads the property flags.
     fn read_flags(&mut self) -> Result<u16, UnsupportedHeader> {
         let bytes = self.take(2)?;
         let flags = u16::from_be_bytes([bytes[0], bytes[1]]);
-        // No property uses the two lowest bits.
+        // No property uses the two lowest bits. The lowest one would announce further flags.
         if flags & 0b11 == 0 { Ok(flags) } else { Err(UnsupportedHeader::UnknownFlags) }
     }
 
@@ -302,38 +310,42 @@ mod tests {
         [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7][..], &flags.to_be_bytes(), properties].concat()
     }
 
-    fn with_headers(table: &[u8]) -> Vec<u8> {
+    /// Builds the payload of a content header with this encoded table of headers.
+    fn payload_with_table(table: &[u8]) -> Vec<u8> {
         let length = u32::try_from(table.len()).expect("short").to_be_bytes();
         payload(FLAGS_HEADERS, &[&length[..], table].concat())
     }
 
     /// Builds the payload for a header `k` of type `kind` with the encoded `value`.
-    fn header(kind: u8, value: &[u8]) -> Vec<u8> {
-        with_headers(&[&[1, b'k', kind][..], value].concat())
+    fn payload_with_header(kind: u8, value: &[u8]) -> Vec<u8> {
+        payload_with_table(&[&[1, b'k', kind][..], value].concat())
     }
 
-    fn nested(kind: u8, times: usize) -> Vec<u8> {
+    /// Builds the payload for a header with `depth` nested arrays or tables.
+    fn payload_with_nesting(kind: u8, depth: usize) -> Vec<u8> {
         let mut value = Vec::new();
-        for _ in 0..times {
-            let inner = if value.is_empty() {
+        for _ in 0..depth {
+            let content = if value.is_empty() {
                 Vec::new()
             } else if kind == b'F' {
                 [&[1, b'k', kind][..], &value].concat()
             } else {
                 [&[kind][..], &value].concat()
             };
-            value =
-                [&u32::try_from(inner.len()).expect("short").to_be_bytes()[..], &inner].concat();
+            let length = u32::try_from(content.len()).expect("short").to_be_bytes();
+            value = [&length[..], &content].concat();
         }
-        header(kind, &value)
+        payload_with_header(kind, &value)
     }
 
     /// Returns whether lapin parses the payload to its end.
     fn is_supported(payload: &[u8]) -> bool {
-        parse_properties(&payload[FIXED_BYTES..]).is_ok_and(|(rest, _)| rest.is_empty())
+        parse_properties(&payload[FIXED_BYTES..]).is_ok_and(|(remaining, _)| remaining.is_empty())
     }
 
-    fn checked(payload: &[u8]) -> Result<(), UnsupportedHeader> {
+    /// Returns the result of [`check_header`]. Asserts that lapin parses a payload that passes, and
+    /// the substitute in any case.
+    fn check_with_lapin(payload: &[u8]) -> Result<(), UnsupportedHeader> {
         let result = check_header(payload);
         let substitute = build_substitute(
             payload,
@@ -358,76 +370,56 @@ mod tests {
     fn every_short_string_must_be_utf8() {
         for property in Property::ALL.into_iter().filter(|property| property.is_text()) {
             let flags = 1 << (15 - property as u16);
-            assert_eq!(checked(&payload(flags, "\u{2}é".as_bytes())), Ok(()), "{property}");
+            assert_eq!(
+                check_with_lapin(&payload(flags, "\u{2}é".as_bytes())),
+                Ok(()),
+                "{property}"
+            );
             for text in
                 [&[1, 0xe9][..], &[3, 0xff, 0xfe, 0x80], &[2, b'a', 0xc3], &[3, 0xed, 0xa0, 0x80]]
             {
-                let bad = payload(flags, text);
-                assert_eq!(checked(&bad), Err(UnsupportedHeader::InvalidText(property)));
-                assert!(!is_supported(&bad), "lapin rejects it: {property}");
+                let invalid = payload(flags, text);
+                assert_eq!(
+                    check_with_lapin(&invalid),
+                    Err(UnsupportedHeader::InvalidText(property))
+                );
+                assert!(!is_supported(&invalid), "lapin rejects it: {property}");
             }
-            assert_eq!(checked(&payload(flags, &[5, b'a'])), Err(UnsupportedHeader::Truncated));
-            assert_eq!(checked(&payload(flags, &[])), Err(UnsupportedHeader::Truncated));
+            assert_eq!(
+                check_with_lapin(&payload(flags, &[5, b'a'])),
+                Err(UnsupportedHeader::Truncated)
+            );
+            assert_eq!(check_with_lapin(&payload(flags, &[])), Err(UnsupportedHeader::Truncated));
         }
     }
 
     #[test]
     fn exactly_the_value_types_that_lapin_parses_are_accepted() {
-        let sizes = [
-            (b't', 1),
-            (b'b', 1),
-            (b'B', 1),
-            (b's', 2),
-            (b'U', 2),
-            (b'u', 2),
-            (b'I', 4),
-            (b'i', 4),
-            (b'f', 4),
-        ];
-        let more = [
-            (b'L', 8),
-            (b'l', 8),
-            (b'd', 8),
-            (b'T', 8),
-            (b'D', 5),
-            (b'V', 0),
-            (b'S', 4),
-            (b'x', 4),
-            (b'A', 4),
-            (b'F', 4),
-        ];
-        let known: std::collections::BTreeMap<u8, usize> = sizes.into_iter().chain(more).collect();
+        // The kinds with the sizes of their shortest values, in bytes.
+        let kinds_by_size: [(usize, &[u8]); 6] =
+            [(0, b"V"), (1, b"tbB"), (2, b"sUu"), (4, b"IifSxAF"), (5, b"D"), (8, b"LldT")];
         for kind in 0..=u8::MAX {
-            match known.get(&kind) {
-                Some(size) => {
-                    assert_eq!(
-                        checked(&header(kind, &vec![0; *size])),
-                        Ok(()),
-                        "{:?}",
-                        char::from(kind)
-                    );
-                    assert!(
-                        *size == 0 || checked(&header(kind, &vec![0; size - 1])).is_err(),
-                        "{:?}",
-                        char::from(kind)
-                    );
-                    assert!(
-                        checked(&header(kind, &vec![0; size + 1])).is_err(),
-                        "{:?}",
-                        char::from(kind)
-                    );
+            let entry = kinds_by_size.iter().find(|(_, kinds)| kinds.contains(&kind));
+            let check_size =
+                |size: usize| check_with_lapin(&payload_with_header(kind, &vec![0; size]));
+            match entry {
+                Some((size, _)) => {
+                    let name = char::from(kind);
+                    assert_eq!(check_size(*size), Ok(()), "{name:?}");
+                    assert!(*size == 0 || check_size(size - 1).is_err(), "{name:?}");
+                    assert!(check_size(size + 1).is_err(), "{name:?}");
                 }
-                None => assert_eq!(
-                    checked(&header(kind, &[0; 8])),
-                    Err(UnsupportedHeader::UnknownType(kind))
-                ),
+                None => assert_eq!(check_size(8), Err(UnsupportedHeader::UnknownType(kind))),
             }
         }
         for kind in [b'S', b'x', b'A', b'F'] {
-            assert_eq!(checked(&header(kind, &[0xff; 4])), Err(UnsupportedHeader::Truncated));
+            assert_eq!(
+                check_with_lapin(&payload_with_header(kind, &[0xff; 4])),
+                Err(UnsupportedHeader::Truncated)
+            );
         }
         assert_eq!(
-            checked(&header(b'S', &[0, 0, 0, 2, 0xff, 0xfe])),
+            check_with_lapin(&payload_with_header(b'S', &[0, 0, 0, 2, 0xff, 0xfe])),
             Ok(()),
             "a long string need not be UTF-8"
         );
@@ -436,15 +428,18 @@ mod tests {
     #[test]
     fn names_must_be_utf8_at_any_depth() {
         assert_eq!(
-            checked(&with_headers(&[2, 0xff, 0xfe, b'V'])),
+            check_with_lapin(&payload_with_table(&[2, 0xff, 0xfe, b'V'])),
             Err(UnsupportedHeader::InvalidName)
         );
         assert_eq!(
-            checked(&header(b'F', &[0, 0, 0, 3, 1, 0xe9, b'V'])),
+            check_with_lapin(&payload_with_header(b'F', &[0, 0, 0, 3, 1, 0xe9, b'V'])),
             Err(UnsupportedHeader::InvalidName)
         );
         assert_eq!(
-            checked(&header(b'A', &[0, 0, 0, 8, b'F', 0, 0, 0, 3, 1, 0xe9, b'V'])),
+            check_with_lapin(&payload_with_header(
+                b'A',
+                &[0, 0, 0, 8, b'F', 0, 0, 0, 3, 1, 0xe9, b'V']
+            )),
             Err(UnsupportedHeader::InvalidName)
         );
     }
@@ -452,12 +447,12 @@ mod tests {
     #[test]
     fn deep_nesting_is_rejected_without_recursion() {
         for kind in [b'A', b'F'] {
-            assert_eq!(checked(&nested(kind, NESTING_MAX - 1)), Ok(()));
-            for times in [NESTING_MAX, 3_000, 20_000] {
+            assert_eq!(check_with_lapin(&payload_with_nesting(kind, NESTING_MAX - 1)), Ok(()));
+            for depth in [NESTING_MAX, 3_000, 20_000] {
                 assert_eq!(
-                    check_header(&nested(kind, times)),
+                    check_header(&payload_with_nesting(kind, depth)),
                     Err(UnsupportedHeader::TooDeep),
-                    "{times}"
+                    "{depth}"
                 );
             }
         }
@@ -465,23 +460,24 @@ mod tests {
 
     #[test]
     fn too_many_small_values_are_rejected() {
-        let voids = |count: usize| {
-            header(
-                b'A',
-                &[&u32::try_from(count).expect("few").to_be_bytes()[..], &vec![b'V'; count]]
-                    .concat(),
-            )
+        let array_of_voids = |count: usize| {
+            let length = u32::try_from(count).expect("few").to_be_bytes();
+            payload_with_header(b'A', &[&length[..], &vec![b'V'; count]].concat())
         };
-        assert_eq!(checked(&voids(VALUES_MAX - 1)), Ok(()));
-        assert_eq!(checked(&voids(VALUES_MAX)), Err(UnsupportedHeader::TooManyValues));
+        // The array itself is a value too.
+        assert_eq!(check_with_lapin(&array_of_voids(VALUES_MAX - 1)), Ok(()));
+        assert_eq!(
+            check_with_lapin(&array_of_voids(VALUES_MAX)),
+            Err(UnsupportedHeader::TooManyValues)
+        );
     }
 
     #[test]
     fn bytes_around_the_properties_are_checked_too() {
-        assert_eq!(checked(&payload(0, &[])), Ok(()));
-        assert_eq!(checked(&payload(0, &[0])), Err(UnsupportedHeader::TrailingBytes(1)));
-        assert_eq!(checked(&payload(1, &[])), Err(UnsupportedHeader::UnknownFlags));
-        assert_eq!(checked(&payload(2, &[])), Err(UnsupportedHeader::UnknownFlags));
+        assert_eq!(check_with_lapin(&payload(0, &[])), Ok(()));
+        assert_eq!(check_with_lapin(&payload(0, &[0])), Err(UnsupportedHeader::TrailingBytes(1)));
+        assert_eq!(check_with_lapin(&payload(1, &[])), Err(UnsupportedHeader::UnknownFlags));
+        assert_eq!(check_with_lapin(&payload(2, &[])), Err(UnsupportedHeader::UnknownFlags));
         assert_eq!(check_header(&payload(0, &[])[..13]), Err(UnsupportedHeader::Truncated));
         assert_eq!(
             (check_header(&[]), build_substitute(&[0; 11], UnsupportedHeader::Truncated, 4096)),
@@ -490,51 +486,55 @@ mod tests {
         assert_eq!(
             check_header(&[0, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0xff]),
             Ok(()),
-            "not a message"
+            "of another class than `basic`"
         );
     }
 
     #[test]
     fn a_substitute_has_the_reason_and_the_original() {
-        let bad = payload(1 << 5, &[1, 0xe9]);
+        let original = payload(1 << 5, &[1, 0xe9]);
+        let reason = UnsupportedHeader::InvalidText(Property::Type);
         let substitute =
-            build_substitute(&bad, UnsupportedHeader::InvalidText(Property::Type), FRAME_BYTES_MAX)
-                .expect("a substitute");
+            build_substitute(&original, reason, FRAME_BYTES_MAX).expect("a substitute");
         let (_, properties) = parse_properties(&substitute[FIXED_BYTES..]).expect("readable");
         let headers = properties.headers().clone().expect("headers");
         assert_eq!(
             headers.inner().get(REASON_HEADER),
             Some(&AMQPValue::LongString("the property type is not UTF-8".into()))
         );
-        assert_eq!(headers.inner().get(ORIGINAL_HEADER), Some(&AMQPValue::ByteArray(bad.into())));
+        assert_eq!(
+            headers.inner().get(ORIGINAL_HEADER),
+            Some(&AMQPValue::ByteArray(original.into()))
+        );
     }
 
     #[test]
     fn a_property_is_read_as_far_as_it_is_valid() {
         let flags = 1 << 10 | FLAGS_HEADERS;
-        let bad = payload(flags, &[&[0, 0, 0, 2, 0xff, 0xff][..], &[3, b'a', 0xe9, b'c']].concat());
-        assert_eq!(check_header(&bad), Err(UnsupportedHeader::Truncated));
-        assert_eq!(read_property(&bad, Property::CorrelationId).as_deref(), Some("a\u{fffd}c"));
-        assert_eq!(read_property(&bad, Property::Type), None);
-        assert_eq!(read_property(&bad[..16], Property::CorrelationId), None);
+        let invalid =
+            payload(flags, &[&[0, 0, 0, 2, 0xff, 0xff][..], &[3, b'a', 0xe9, b'c']].concat());
+        assert_eq!(check_header(&invalid), Err(UnsupportedHeader::Truncated));
+        assert_eq!(read_property(&invalid, Property::CorrelationId).as_deref(), Some("a\u{fffd}c"));
+        assert_eq!(read_property(&invalid, Property::Type), None);
+        assert_eq!(read_property(&invalid[..16], Property::CorrelationId), None);
     }
 
     proptest! {
-        /// Bytes that are rarely a header at all.
+        /// Tests random bytes, which are rarely a valid header.
         #[test]
         fn lapin_parses_every_header_that_passes_the_check(
             flags: u16,
             bytes in proptest::collection::vec(any::<u8>(), 0..200)
         ) {
-            let _ = checked(&payload(flags & !0b11, &bytes));
+            let _ = check_with_lapin(&payload(flags & !0b11, &bytes));
         }
 
-        /// Headers that are nearly valid.
+        /// Tests headers that are nearly valid: one byte is changed, or the end is cut off.
         #[test]
         fn a_damaged_header_is_supported_or_rejected(
             index in 0usize..200,
             byte: u8,
-            cut in 0usize..40
+            cut_bytes in 0usize..40
         ) {
             let table: &[u8] = b"\x01kS\0\0\0\x03abc\x01fF\0\0\0\x09\x01aA\0\0\0\x02tV\
                                  \x01tT\0\0\0\0\0\0\0\x09";
@@ -552,11 +552,11 @@ mod tests {
             .concat();
             let flags =
                 1 << 15 | FLAGS_HEADERS | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7 | 1 << 6 | 1 << 5;
-            prop_assert_eq!(checked(&payload(flags, &bytes)), Ok(()));
+            prop_assert_eq!(check_with_lapin(&payload(flags, &bytes)), Ok(()));
             let index = index % bytes.len();
             bytes[index] = byte;
-            bytes.truncate(bytes.len() - cut.min(bytes.len()) * usize::from(byte & 1));
-            let _ = checked(&payload(flags, &bytes));
+            bytes.truncate(bytes.len() - cut_bytes.min(bytes.len()) * usize::from(byte & 1));
+            let _ = check_with_lapin(&payload(flags, &bytes));
         }
     }
 }

@@ -1,7 +1,9 @@
-//! A stub manager over AMQP: the manager's side of the worker protocol over a real broker. It sends
-//! messages, receives replies, and runs a proxy between the worker under test and the broker. The
-//! proxy observes in what order the worker publishes and acknowledges, and cuts its connection on
-//! demand.
+//! A stub manager over AMQP, which plays the manager's part of the worker protocol over a real
+//! broker.
+//!
+//! It sends messages, receives replies, and runs a proxy between the worker under test and the
+//! broker. The proxy observes in what order the worker publishes and acknowledges, and cuts its
+//! connection on demand.
 
 mod conversation;
 mod frames;
@@ -35,51 +37,52 @@ use proxy::Proxy;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The maximum length of the queue's name, in bytes. AMQP allows 255 bytes for `message_id`, which
-/// is `<UUID>:<queue>:<attempt>`: a UUID has 36 bytes, and two colons and a digit are 3.
-const QUEUE_BYTES_MAX: usize = 255 - 36 - 3;
+/// The maximum length of a property in AMQP, in bytes.
+const PROPERTY_BYTES_MAX: usize = 255;
+
+/// The maximum length of the queue's name, in bytes. The property `message_id` is
+/// `<UUID>:<queue>:<attempt>`, with a UUID of 36 bytes and an attempt of one digit.
+const QUEUE_BYTES_MAX: usize = PROPERTY_BYTES_MAX - 36 - 3;
 
 /// The delivery mode of persistent messages.
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
-/// The maximum number of replies that the broker delivers before the first is acknowledged.
+/// The maximum number of unacknowledged replies.
 const PREFETCH: u16 = 100;
 
 /// The heartbeat of the connection to the broker.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// How long `clear` waits until the broker has noticed that the worker's connections were closed.
+/// How long to wait until the broker has noticed that the worker's connections were closed.
 const CLEAR_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The interval at which `clear` counts the consumers meanwhile.
+/// How often the consumers are counted during that time.
 const CLEAR_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A stub manager that uses one queue of a broker.
 pub(super) struct AmqpStub {
     address: BrokerAddress,
     connection: Rc<Connection>,
-    /// Publishes messages with publisher confirms, and consumes replies.
+    /// The channel on which messages are published, with publisher confirms.
     channel: Channel,
-    queues: Rc<QueueDeclarer>,
-    /// The queue from which the worker under test consumes.
+    declarer: Rc<QueueDeclarer>,
+    /// The queue from which the worker consumes.
     queue: String,
-    /// The queue for the worker's replies, exclusive to `connection`.
     reply_queue: String,
-    /// The proxy through which the worker connects to the broker.
     proxy: Proxy,
     log: MessageLog,
-    /// Whether the stub manager has declared the queue, and so may delete it.
+    /// Whether the queue was missing at the start. Then the stub manager declares it, and may
+    /// delete it.
     has_declared_queue: bool,
 }
 
 impl AmqpStub {
     /// Connects, declares the queue if it is missing, and starts the proxy for the worker. What the
-    /// worker does is added to `log`. Must be called on an Actix arbiter, which runs the tasks.
+    /// worker does is added to `log`. Must be called on an arbiter.
     ///
     /// # Errors
     ///
-    /// Returns an error if the worker cannot be tested with this broker and queue: the connection
-    /// uses TLS, or the queue has messages or consumers.
+    /// Returns an error if the worker cannot be tested with this broker and queue.
     pub(super) async fn open(
         server: &str,
         queue: &str,
@@ -100,10 +103,9 @@ impl AmqpStub {
                  this machine",
             );
         }
-        let connection = address.open("worker-test").await.map_err(ClientError::Refused)?;
-        let connection = Rc::new(connection);
-        let queues = QueueDeclarer::new(connection.clone());
-        let has_declared_queue = match queue_status(&address, queues.check(queue).await) {
+        let connection = Rc::new(address.open("worker-test").await.map_err(ClientError::Refused)?);
+        let declarer = QueueDeclarer::new(connection.clone());
+        let has_declared_queue = match queue_status(&address, declarer.check(queue).await) {
             QueueStatus::Missing => true,
             QueueStatus::Exists { messages: 0, consumers: 0, .. } => false,
             QueueStatus::Exists { messages, consumers, .. } => {
@@ -131,7 +133,7 @@ impl AmqpStub {
             address,
             connection,
             channel,
-            queues,
+            declarer,
             queue: queue.to_owned(),
             reply_queue,
             proxy,
@@ -174,7 +176,7 @@ impl AmqpStub {
 
     /// Makes the proxy cut the worker's connection once, at this message.
     pub(super) fn cut(&self, message: &TestMessage, timing: CutTiming) {
-        self.proxy.interventions().cut_at(message.correlation_id(), timing);
+        self.proxy.interventions().schedule_cut(message.correlation_id(), timing);
     }
 
     /// Prevents this message from being requeued: the proxy turns a requeue into a rejection.
@@ -182,12 +184,12 @@ impl AmqpStub {
         self.proxy.interventions().prevent_requeue(message.correlation_id());
     }
 
-    /// Removes the messages that wait in the queue or are in flight. Closes the
-    /// worker's connections, and lets new ones wait meanwhile.
+    /// Removes the messages that wait in the queue or are in flight. The worker is disconnected
+    /// first, and may connect again afterwards.
     pub(super) async fn clear(&self) -> Result<(), ClientError> {
         self.proxy.pause();
         let deadline = clock::timer_now() + CLEAR_TIMEOUT;
-        // The broker requeues messages in flight once it has removed their consumers.
+        // The broker requeues messages in flight once it has noticed that their consumers are gone.
         while self.has_consumers().await && clock::timer_now() < deadline {
             tokio::time::sleep(CLEAR_POLL_INTERVAL).await;
         }
@@ -205,7 +207,7 @@ impl AmqpStub {
 
     /// Returns the status of the queue.
     async fn inspect(&self) -> QueueStatus {
-        queue_status(&self.address, self.queues.check(&self.queue).await)
+        queue_status(&self.address, self.declarer.check(&self.queue).await)
     }
 
     /// Declares the queue, if it is missing.
@@ -213,8 +215,8 @@ impl AmqpStub {
         if self.inspect().await != QueueStatus::Missing {
             return Ok(());
         }
-        let result = self.queues.declare(&self.queue, QueueProperties::default()).await;
-        match queue_status(&self.address, result) {
+        let check = self.declarer.declare(&self.queue, QueueProperties::default()).await;
+        match queue_status(&self.address, check) {
             QueueStatus::Unknown(reason) => Err(ClientError::Refused(reason)),
             QueueStatus::Exists { .. } | QueueStatus::Missing | QueueStatus::Endpoint { .. } => {
                 Ok(())
@@ -222,7 +224,7 @@ impl AmqpStub {
         }
     }
 
-    /// Deletes the queue if the stub manager has declared it. Returns whether it has.
+    /// Deletes the queue if the stub manager has declared it. Returns whether it did.
     pub(super) async fn delete(&self) -> Result<bool, ClientError> {
         if self.has_declared_queue {
             let delete =
@@ -236,7 +238,7 @@ impl AmqpStub {
     /// broker deletes the reply queue, which is exclusive to the connection.
     pub(super) async fn close(self) {
         self.proxy.pause();
-        // Deleting fails if the connection is lost. Then the queue stays on the broker.
+        // Deleting fails if the connection is lost. Then the queue remains.
         let _ = self.delete().await;
         close_connection(&self.connection).await;
     }
@@ -245,13 +247,14 @@ impl AmqpStub {
         short_string(&*self.queue)
     }
 
+    /// Converts an error of the AMQP client to one that the user understands.
     fn explain(&self, error: &lapin::Error) -> ClientError {
         ClientError::Refused(self.address.explain(error))
     }
 }
 
 /// Opens a channel with publisher confirms, declares the exclusive reply queue, and consumes from
-/// it.
+/// it in a task that logs the replies.
 async fn open_channel(
     connection: &Connection,
     reply_queue: &str,
@@ -307,18 +310,18 @@ fn log_reply(delivery: Delivery, log: &MessageLog) {
 
 /// Returns the properties of a message, as the manager sets them.
 fn properties(message: &TestMessage, reply_queue: &str) -> BasicProperties {
-    let to_value = |text: &str| AMQPValue::LongString(LongString::from(text));
+    let long_string = |text: &str| AMQPValue::LongString(LongString::from(text));
     let mut headers = FieldTable::default();
-    headers.insert("workflow".into(), to_value(WORKFLOW));
-    headers.insert("job".into(), to_value(&message.job.to_string()));
+    headers.insert("workflow".into(), long_string(WORKFLOW));
+    headers.insert("job".into(), long_string(&message.job.to_string()));
     headers.insert("attempt".into(), AMQPValue::LongLongInt(i64::from(message.attempt)));
-    headers.insert("traceparent".into(), to_value(&message.traceparent()));
+    headers.insert("traceparent".into(), long_string(&message.traceparent()));
     if message.has_extra_headers {
-        let mut inner = FieldTable::default();
-        inner.insert("what".into(), to_value("nobody knows"));
-        let list = vec![AMQPValue::Boolean(true), AMQPValue::Void, to_value("\u{e4}")];
+        let mut table = FieldTable::default();
+        table.insert("what".into(), long_string("nobody knows"));
+        let list = vec![AMQPValue::Boolean(true), AMQPValue::Void, long_string("\u{e4}")];
         for (name, value) in [
-            ("x-worker-test-table", AMQPValue::FieldTable(inner)),
+            ("x-worker-test-table", AMQPValue::FieldTable(table)),
             ("x-worker-test-list", AMQPValue::FieldArray(FieldArray::from(list))),
             ("x-worker-test-bytes", AMQPValue::ByteArray(ByteArray::from(&[0xff, 0][..]))),
             ("x-worker-test-double", AMQPValue::Double(0.5)),

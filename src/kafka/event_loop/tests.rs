@@ -1,4 +1,4 @@
-//! Tests what follows from checks of topics, without brokers.
+//! Tests of what follows from checks of topics, without brokers.
 
 use super::super::test_support::{self, RecordedEvents};
 use super::super::topic::TopicRetention;
@@ -8,15 +8,16 @@ use futures_util::FutureExt;
 const QUEUE: &str = "price";
 const REPLIES: &str = "workflow-manager";
 
+/// Creates an event loop with these journaled offsets, which serves one queue.
 fn event_loop(offsets: &[TopicOffset]) -> (EventLoop, RecordedEvents) {
     let (sink, events) = RecordedEvents::channel();
+    let section = Arc::new(test_support::section());
     let served = ServedQueues { worker_queues: vec![QUEUE.into()], ..ServedQueues::default() };
-    let sink_and_count = (sink, Rc::new(Cell::new(0)));
-    let bus_loop =
-        EventLoop::new(Arc::new(test_support::section()), served, offsets, sink_and_count);
+    let bus_loop = EventLoop::new(section, served, offsets, sink, Rc::new(Cell::new(0)));
     (bus_loop.expect("clients"), events)
 }
 
+/// Returns a topic with one partition, whose high watermark is `high`.
 fn topic(high: i64) -> TopicInfo {
     TopicInfo {
         partitions: 1,
@@ -25,10 +26,11 @@ fn topic(high: i64) -> TopicInfo {
     }
 }
 
-/// Returns the queues that were reported missing, with the senders that confirm their journaling.
+/// Returns the queues that were reported missing since the last call, each with the sender that
+/// answers that its loss is journaled.
 fn missing_queues(events: &mut RecordedEvents) -> Vec<(Arc<str>, oneshot::Sender<()>)> {
-    let reported = events.take_all().into_iter();
-    reported
+    let events = events.take_all().into_iter();
+    events
         .filter_map(|event| {
             let BusEvent::QueueMissing { queue, journaled } = event else { return None };
             Some((queue, journaled))
@@ -49,7 +51,7 @@ async fn a_missing_topic_is_created_once_its_loss_is_journaled() {
         "the topic is not created before the loss is journaled"
     );
     assert!(bus_loop.publisher.is_topic_lost(QUEUE) && bus_loop.missing_topics.contains(QUEUE));
-    // A check that completes meanwhile changes nothing.
+    // A check that completes before the loss is journaled changes nothing.
     bus_loop.handle_queue_topic(&QUEUE.into(), &BTreeMap::new(), TopicStatus::Exists(topic(0)));
     assert!(bus_loop.publisher.is_topic_lost(QUEUE));
     journaled.send(()).expect("the event loop waits");
@@ -66,15 +68,16 @@ async fn a_missing_topic_is_created_once_its_loss_is_journaled() {
 #[tokio::test]
 async fn a_topic_that_ends_before_what_was_written_is_lost_at_the_second_check() {
     let (mut bus_loop, mut events) = event_loop(&[]);
-    let written = BTreeMap::from([(0, 7)]);
-    let mut check = |high: i64| {
-        bus_loop.handle_queue_topic(&QUEUE.into(), &written, TopicStatus::Exists(topic(high)));
+    let written_offsets = BTreeMap::from([(0, 7)]);
+    let mut count_losses_after_check = |high: i64| {
+        let status = TopicStatus::Exists(topic(high));
+        bus_loop.handle_queue_topic(&QUEUE.into(), &written_offsets, status);
         missing_queues(&mut events).len()
     };
-    assert_eq!(check(6), 0, "a watermark may be outdated");
-    assert_eq!(check(7), 0, "it was outdated");
-    assert_eq!(check(6), 0);
-    assert_eq!(check(6), 1);
+    assert_eq!(count_losses_after_check(6), 0, "a watermark may be outdated");
+    assert_eq!(count_losses_after_check(7), 0, "it was outdated");
+    assert_eq!(count_losses_after_check(6), 0);
+    assert_eq!(count_losses_after_check(6), 1);
 }
 
 #[tokio::test]
@@ -83,9 +86,9 @@ async fn when_replies_are_lost_the_steps_of_all_queues_are_sent_again() {
     bus_loop.publisher.enqueue(test_support::message("of an earlier definition"));
     bus_loop.publisher.send_waiting();
     bus_loop.handle_reply_topic(&TopicStatus::Missing, true);
-    let reported: BTreeSet<Arc<str>> =
+    let queues: BTreeSet<Arc<str>> =
         missing_queues(&mut events).into_iter().map(|(queue, _)| queue).collect();
-    assert_eq!(reported, ["of an earlier definition".into(), QUEUE.into()].into());
+    assert_eq!(queues, ["of an earlier definition".into(), QUEUE.into()].into());
 }
 
 /// Brokers that return may have another topic of the same name.
@@ -103,7 +106,8 @@ async fn nothing_is_read_while_brokers_are_unavailable() {
 #[tokio::test]
 async fn a_stop_waits_a_while_for_settlements_and_for_messages_while_brokers_are_available() {
     let (mut bus_loop, _events) = event_loop(&[]);
-    let (later, now) = (clock::timer_now() + SETTLE_TIMEOUT, clock::timer_now());
+    let now = clock::timer_now();
+    let later = now + SETTLE_TIMEOUT;
     assert!(bus_loop.can_stop(later));
     let content = Ok(super::super::record::ReplyContent::default());
     bus_loop.reader.handle_topic_found(&topic(1)).expect("read");

@@ -1,4 +1,4 @@
-//! Tests the states of messages, without brokers.
+//! Tests of the states of messages, without brokers.
 
 use super::super::test_support::{self, RecordedEvents};
 use super::*;
@@ -12,19 +12,24 @@ struct TestPublisher {
     unconfirmed: Rc<Cell<usize>>,
 }
 
-fn new_publisher(offsets: &[TopicOffset], change: impl FnOnce(&mut KafkaSection)) -> TestPublisher {
+/// Creates a publisher with these journaled offsets, whose settings are changed by
+/// `change_settings`.
+fn test_publisher(
+    offsets: &[TopicOffset],
+    change_settings: impl FnOnce(&mut KafkaSection),
+) -> TestPublisher {
     let (sink, events) = RecordedEvents::channel();
     let mut section = test_support::section();
-    change(&mut section);
+    change_settings(&mut section);
     let unconfirmed = Rc::new(Cell::new(0));
-    let sink_and_count = (sink, unconfirmed.clone());
+    let context = test_support::context();
     let publisher =
-        KafkaPublisher::new(Arc::new(section), offsets, sink_and_count, test_support::context());
+        KafkaPublisher::new(Arc::new(section), offsets, sink, unconfirmed.clone(), context);
     TestPublisher { publisher: publisher.expect("a client"), events, unconfirmed }
 }
 
 impl TestPublisher {
-    /// Enqueues `count` messages, and sends as many as the limits allow.
+    /// Enqueues `count` messages, makes their topic ready, and sends as many as the limits allow.
     fn publish(&mut self, count: usize) {
         for _ in 0..count {
             self.unconfirmed.set(self.unconfirmed.get() + 1);
@@ -40,39 +45,41 @@ impl TestPublisher {
         self.publisher.handle_delivery_report(number, result);
     }
 
-    /// Ends the delays before messages are sent again.
-    fn end_delays(&mut self) {
+    /// Ends the backoffs of messages, and sends them again.
+    fn end_backoffs(&mut self) {
         let delayed = std::mem::take(&mut self.publisher.delayed);
         self.publisher.waiting.extend(delayed.into_values());
         self.publisher.send_waiting();
     }
 
-    fn count_confirmed(&mut self) -> usize {
-        let reported = self.events.take_all();
-        reported.iter().filter(|event| matches!(event, BusEvent::Confirmed(_))).count()
+    /// Counts the confirmed messages, and drops all events since the last call.
+    fn take_confirmed_count(&mut self) -> usize {
+        let events = self.events.take_all();
+        events.iter().filter(|event| matches!(event, BusEvent::Confirmed(_))).count()
     }
 
-    fn count_failed(&mut self) -> usize {
-        let reported = self.events.take_all();
-        reported.iter().filter(|event| matches!(event, BusEvent::Reply(_))).count()
+    /// Counts the failed attempts, and drops all events since the last call.
+    fn take_failed_count(&mut self) -> usize {
+        let events = self.events.take_all();
+        events.iter().filter(|event| matches!(event, BusEvent::Reply(_))).count()
     }
 }
 
 #[test]
 fn a_message_is_confirmed_by_its_report_and_not_before() {
-    let mut rig = new_publisher(&[], |_| ());
+    let mut rig = test_publisher(&[], |_| ());
     rig.publish(1);
-    assert_eq!((rig.count_confirmed(), rig.unconfirmed.get()), (0, 1));
+    assert_eq!((rig.take_confirmed_count(), rig.unconfirmed.get()), (0, 1));
     rig.report_delivery(Ok((0, 0)));
-    assert_eq!((rig.count_confirmed(), rig.unconfirmed.get()), (1, 0));
+    assert_eq!((rig.take_confirmed_count(), rig.unconfirmed.get()), (1, 0));
     rig.report_delivery(Ok((0, 0)));
-    assert_eq!(rig.count_confirmed(), 0, "once");
+    assert_eq!(rig.take_confirmed_count(), 0, "once");
 }
 
 #[test]
 fn no_more_messages_are_in_flight_than_allowed() {
     for (count_max, bytes_max, limit) in [(2, usize::MAX, 2), (1_000, 1, 1)] {
-        let mut rig = new_publisher(&[], |section| {
+        let mut rig = test_publisher(&[], |section| {
             (section.unconfirmed_max, section.unconfirmed_bytes_max) = (count_max, bytes_max);
         });
         rig.publish(5);
@@ -88,11 +95,11 @@ fn no_more_messages_are_in_flight_than_allowed() {
 
 #[test]
 fn messages_in_flight_to_a_lost_topic_are_not_confirmed_by_it() {
-    let mut rig = new_publisher(&[], |_| ());
+    let mut rig = test_publisher(&[], |_| ());
     rig.publish(1);
     rig.publisher.mark_topic_lost(&QUEUE.into());
     rig.report_delivery(Ok((0, 0)));
-    assert_eq!((rig.count_confirmed(), rig.unconfirmed.get()), (0, 1));
+    assert_eq!((rig.take_confirmed_count(), rig.unconfirmed.get()), (0, 1));
     // Nothing is sent before the loss is journaled and the topic was checked.
     rig.publisher.send_waiting();
     assert!(rig.publisher.in_flight.is_empty());
@@ -100,106 +107,106 @@ fn messages_in_flight_to_a_lost_topic_are_not_confirmed_by_it() {
     assert!(std::mem::take(&mut rig.publisher.needs_topic_check));
     rig.publish(0);
     rig.report_delivery(Ok((0, 0)));
-    assert_eq!((rig.count_confirmed(), rig.unconfirmed.get()), (1, 0));
+    assert_eq!((rig.take_confirmed_count(), rig.unconfirmed.get()), (1, 0));
 }
 
 #[test]
 fn a_small_message_fails_after_four_too_large_failures_whatever_the_others() {
-    let mut rig = new_publisher(&[], |_| ());
+    let mut rig = test_publisher(&[], |_| ());
     rig.publish(1);
-    let refused = [RDKafkaErrorCode::RequestTimedOut; 5].into_iter();
+    let timed_out = [RDKafkaErrorCode::RequestTimedOut; 5].into_iter();
     let too_large = RDKafkaErrorCode::MessageSizeTooLarge;
-    for code in refused.chain([too_large; 3]) {
+    for code in timed_out.chain([too_large; 3]) {
         rig.report_delivery(Err(code));
-        assert_eq!((rig.count_failed(), rig.unconfirmed.get()), (0, 1), "{code}");
-        rig.end_delays();
+        assert_eq!((rig.take_failed_count(), rig.unconfirmed.get()), (0, 1), "{code}");
+        rig.end_backoffs();
     }
     rig.report_delivery(Err(too_large));
-    assert_eq!((rig.count_failed(), rig.unconfirmed.get()), (1, 0));
+    assert_eq!((rig.take_failed_count(), rig.unconfirmed.get()), (1, 0));
 }
 
-/// Offsets are journaled by topic; with a prefix the topic is not named as its queue.
+/// Offsets are journaled by topic, whose name differs from that of the queue if a prefix is set.
 #[test]
 fn written_offsets_are_read_from_the_journal_and_reported_to_it() {
     let offsets =
         [test_support::offset("orders.price", 7), test_support::offset("workflow-manager", 3)];
-    let mut rig = new_publisher(&offsets, |section| section.prefix = "orders.".to_owned());
+    let mut rig = test_publisher(&offsets, |section| section.prefix = "orders.".to_owned());
     assert_eq!(rig.publisher.written_offsets(QUEUE), [(0, 7)].into());
     assert_eq!(rig.publisher.written_offsets.len(), 1, "replies are written by others");
     rig.publish(1);
     rig.report_delivery(Ok((0, 7)));
-    let report = |rig: &mut TestPublisher| {
+    let report_offsets = |rig: &mut TestPublisher| {
         rig.publisher.report_offsets();
-        let reported = rig.events.take_all().into_iter();
-        reported
+        let events = rig.events.take_all().into_iter();
+        events
             .filter_map(|event| {
-                let BusEvent::OffsetReached(reached) = event else { return None };
-                Some(reached)
+                let BusEvent::OffsetReached(topic_offset) = event else { return None };
+                Some(topic_offset)
             })
             .collect::<Vec<_>>()
     };
-    assert_eq!(report(&mut rig), [test_support::offset("orders.price", 8)]);
+    assert_eq!(report_offsets(&mut rig), [test_support::offset("orders.price", 8)]);
     rig.publisher.mark_topic_lost(&QUEUE.into());
-    assert_eq!(report(&mut rig), [test_support::offset("orders.price", 0)]);
+    assert_eq!(report_offsets(&mut rig), [test_support::offset("orders.price", 0)]);
 }
 
 /// Brokers that lost a topic may also have lost the producer's state.
 #[test]
 fn a_producer_whose_topic_was_lost_is_replaced() {
-    for (written, is_outdated) in [(0, false), (7, true)] {
-        let mut rig = new_publisher(&[test_support::offset(QUEUE, written)], |_| ());
+    for (written_offset, is_replaced) in [(0, false), (7, true)] {
+        let mut rig = test_publisher(&[test_support::offset(QUEUE, written_offset)], |_| ());
         rig.publisher.mark_topic_lost(&QUEUE.into());
-        assert_eq!(rig.publisher.needs_new_producer, is_outdated);
+        assert_eq!(rig.publisher.needs_new_producer, is_replaced);
     }
 }
 
 #[test]
 fn a_message_whose_topic_is_missing_waits_for_it() {
-    let mut rig = new_publisher(&[], |_| ());
+    let mut rig = test_publisher(&[], |_| ());
     rig.publish(1);
     rig.report_delivery(Err(RDKafkaErrorCode::UnknownTopicOrPartition));
-    assert_eq!((rig.count_confirmed(), rig.unconfirmed.get()), (0, 1));
+    assert_eq!((rig.take_confirmed_count(), rig.unconfirmed.get()), (0, 1));
     assert!(std::mem::take(&mut rig.publisher.needs_topic_check), "the topic is checked");
     rig.publisher.send_waiting();
     assert!(rig.publisher.in_flight.is_empty());
     rig.publish(0);
     rig.report_delivery(Ok((0, 0)));
-    assert_eq!((rig.count_confirmed(), rig.unconfirmed.get()), (1, 0));
+    assert_eq!((rig.take_confirmed_count(), rig.unconfirmed.get()), (1, 0));
 }
 
-/// A producer that is closed does not wait for all its reports.
+/// Closing a producer does not wait for all its delivery reports.
 #[test]
 fn unreported_messages_are_sent_again_once_the_producer_is_closed() {
     let (event_sender, mut event_receiver) = mpsc::unbounded_channel();
-    let mut rig = new_publisher(&[], |_| ());
+    let mut rig = test_publisher(&[], |_| ());
     rig.publisher.context = EventContext(event_sender);
     rig.publish(2);
     rig.publisher.needs_new_producer = true;
     assert_eq!(rig.publisher.replace_producer_if_needed(), Ok(()));
-    // Both messages are in the producer that is closed. Nobody receives its reports.
-    let last = loop {
+    // Both messages are in the producer that is closed. This test drops its reports.
+    let last_number = loop {
         match event_receiver.blocking_recv().expect("a client event") {
-            ClientEvent::ProducerClosed { last } => break last,
+            ClientEvent::ProducerClosed { last_number } => break last_number,
             ClientEvent::Delivered { .. } | ClientEvent::Error(_) | ClientEvent::AllBrokersDown => {
             }
         }
     };
     rig.publish(1);
     assert_eq!(rig.publisher.in_flight.len(), 3);
-    rig.publisher.handle_producer_closed(last);
+    rig.publisher.handle_producer_closed(last_number);
     assert_eq!((rig.publisher.in_flight.len(), rig.publisher.waiting.len()), (1, 2));
     rig.publisher.send_waiting();
     assert_eq!((rig.publisher.in_flight.len(), rig.unconfirmed.get()), (3, 3));
     let bytes: usize = rig.publisher.in_flight.values().map(|pending| pending.bytes).sum();
     assert_eq!(rig.publisher.in_flight_bytes, bytes);
-    rig.publisher.handle_producer_closed(last);
+    rig.publisher.handle_producer_closed(last_number);
     assert_eq!(rig.publisher.in_flight.len(), 3, "they are in the new producer");
 }
 
-/// Without messages, only a check can show it.
+/// Without messages, only a check can show that the producer works.
 #[test]
 fn a_working_producer_is_noticed_by_a_check() {
-    let mut rig = new_publisher(&[], |_| ());
+    let mut rig = test_publisher(&[], |_| ());
     rig.publisher.producer_error = Some("no rights".to_owned());
     rig.publisher.replace_producer_at = Some(clock::timer_now());
     rig.publisher.handle_brokers_available();

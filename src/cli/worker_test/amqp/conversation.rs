@@ -1,6 +1,6 @@
 //! Follows the AMQP methods that a worker and the broker exchange on one connection: deliveries,
-//! published and confirmed replies, acknowledgements and rejections. Applies the interventions of
-//! the test.
+//! published and confirmed replies, acknowledgements and rejections. Logs them, and applies the
+//! interventions of the test.
 
 use super::super::cut::CutTiming;
 use super::super::event_log::ObservedEvent;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// The maximum number of followed channels of a connection: RabbitMQ's default for `channel_max`.
 const CHANNELS_MAX: usize = 2048;
 
-/// The maximum number of entries in each collection of a channel.
+/// The maximum number of entries in each collection of a channel, so that memory is bounded.
 const CHANNEL_ENTRIES_MAX: usize = 100_000;
 
 // The class and method ids of the followed methods.
@@ -45,23 +45,32 @@ const RESERVED_BYTES: usize = 2;
 /// The queues whose messages are followed.
 #[derive(Clone, Debug)]
 pub(super) struct WatchedQueues {
+    /// The queue from which the worker consumes.
     pub(super) queue: String,
+    /// The queue to which the worker sends its replies.
     pub(super) reply_queue: String,
 }
 
 /// What the proxy does to messages on any connection, by their correlation ids.
 #[derive(Default)]
 pub(super) struct Interventions {
-    /// Where to cut the connection, once.
-    pending_cut: RefCell<Option<(String, CutTiming)>>,
+    /// The cut that is scheduled; `None` once it was made.
+    pending_cut: RefCell<Option<PendingCut>>,
     /// The messages whose requeue becomes a rejection.
     never_requeued: RefCell<HashSet<String>>,
 }
 
+/// A cut of the connection that is scheduled.
+struct PendingCut {
+    /// The message at which the connection is cut.
+    correlation_id: String,
+    timing: CutTiming,
+}
+
 impl Interventions {
-    /// Schedules a cut of the connection at a message.
-    pub(super) fn cut_at(&self, correlation_id: String, timing: CutTiming) {
-        *self.pending_cut.borrow_mut() = Some((correlation_id, timing));
+    /// Schedules one cut of the connection at a message.
+    pub(super) fn schedule_cut(&self, correlation_id: String, timing: CutTiming) {
+        *self.pending_cut.borrow_mut() = Some(PendingCut { correlation_id, timing });
     }
 
     /// Prevents a message from being requeued.
@@ -69,9 +78,10 @@ impl Interventions {
         self.never_requeued.borrow_mut().insert(correlation_id);
     }
 
-    /// Takes the pending cut if it is due here, and returns whether it was.
+    /// Takes the pending cut if it is due at this message and time. Returns whether it was.
     fn take_cut(&self, correlation_id: &str, timing: CutTiming) -> bool {
-        let is_due = |cut: &mut (String, CutTiming)| cut.0 == correlation_id && cut.1 == timing;
+        let is_due =
+            |cut: &mut PendingCut| cut.correlation_id == correlation_id && cut.timing == timing;
         self.pending_cut.borrow_mut().take_if(is_due).is_some()
     }
 
@@ -98,27 +108,29 @@ pub(super) struct Conversation {
     channels: HashMap<u16, Channel>,
 }
 
-/// The state of one channel. Messages are known by their correlation ids.
+/// The state of one channel. Messages are identified by their correlation ids.
 #[derive(Default)]
 struct Channel {
     /// Whether publisher confirms are enabled.
     has_confirms: bool,
-    /// How many messages were published since confirms were enabled.
+    /// How many messages were published since confirms were enabled. The broker's confirms have the
+    /// number of the message.
     publish_count: u64,
-    /// The replies that the broker has not confirmed, by publish number.
+    /// The final replies that the broker has not confirmed, by publish number.
     unconfirmed: BTreeMap<u64, String>,
     /// The deliveries that are not settled, by delivery tag.
     in_flight: BTreeMap<u64, String>,
-    /// The consumes that the broker has not answered, in order: whether each has auto-ack.
+    /// For each consume that the broker has not answered, in order, whether it has auto-ack. The
+    /// answer names the consumer's tag.
     pending_consumes: VecDeque<bool>,
     /// The tags of the consumers with auto-ack.
     auto_ack_tags: HashSet<Vec<u8>>,
     /// Whether the last get has auto-ack.
     is_get_auto_ack: bool,
-    /// The publish whose content header follows.
-    publishing: Option<Publish>,
-    /// The delivery whose content header follows.
-    delivering: Option<ChannelDelivery>,
+    /// The publish whose content header follows next.
+    current_publish: Option<Publish>,
+    /// The delivery whose content header follows next.
+    current_delivery: Option<ChannelDelivery>,
 }
 
 /// A published message.
@@ -142,38 +154,42 @@ impl Conversation {
         Conversation { queues, interventions, log, channels: HashMap::new() }
     }
 
-    /// Returns the state of a channel, or `None` if too many channels are followed.
-    fn channel(&mut self, number: u16) -> Option<&mut Channel> {
+    /// Returns the state of a channel, and creates it first for a new channel. Returns `None` if
+    /// too many channels are followed.
+    fn find_or_create_channel(&mut self, number: u16) -> Option<&mut Channel> {
         if self.channels.len() >= CHANNELS_MAX && !self.channels.contains_key(&number) {
             return None;
         }
         Some(self.channels.entry(number).or_default())
     }
 
-    /// Handles a frame from the worker.
+    /// Handles a frame from the worker. Returns what the proxy does with it.
     pub(super) fn handle_worker_frame(&mut self, frame: &Frame) -> FrameAction {
         let (queues, interventions, log) =
             (self.queues.clone(), self.interventions.clone(), self.log.clone());
-        let Some(channel) = self.channel(frame.channel()) else { return FrameAction::Forward };
+        let Some(channel) = self.find_or_create_channel(frame.channel()) else {
+            return FrameAction::Forward;
+        };
         match frame.kind() {
             FrameKind::Header => {
-                let Some(Publish { is_reply }) = channel.publishing.take() else {
+                let Some(Publish { is_reply }) = channel.current_publish.take() else {
                     return FrameAction::Forward;
                 };
-                let text = |property| read_property(frame.payload(), property).unwrap_or_default();
-                let correlation_id = text(Property::CorrelationId).into_owned();
-                let is_settling = is_reply && text(Property::Type) != "progress";
-                if is_settling && interventions.take_cut(&correlation_id, CutTiming::Reply) {
+                let property_text =
+                    |property| read_property(frame.payload(), property).unwrap_or_default();
+                let correlation_id = property_text(Property::CorrelationId).into_owned();
+                let is_final_reply = is_reply && property_text(Property::Type) != "progress";
+                if is_final_reply && interventions.take_cut(&correlation_id, CutTiming::Reply) {
                     log.add(&correlation_id, ObservedEvent::ConnectionCut);
                     return FrameAction::Cut;
                 }
                 if channel.has_confirms {
                     channel.publish_count += 1;
-                    if is_settling && channel.unconfirmed.len() < CHANNEL_ENTRIES_MAX {
+                    if is_final_reply && channel.unconfirmed.len() < CHANNEL_ENTRIES_MAX {
                         channel.unconfirmed.insert(channel.publish_count, correlation_id.clone());
                     }
                 }
-                if is_settling {
+                if is_final_reply {
                     log.add(&correlation_id, ObservedEvent::Published);
                 }
                 FrameAction::Forward
@@ -186,10 +202,11 @@ impl Conversation {
     /// Handles a frame from the broker.
     pub(super) fn handle_broker_frame(&mut self, frame: &Frame) {
         let log = self.log.clone();
-        let Some(channel) = self.channel(frame.channel()) else { return };
+        let Some(channel) = self.find_or_create_channel(frame.channel()) else { return };
         match frame.kind() {
             FrameKind::Header => {
-                let Some(ChannelDelivery { tag, is_auto_ack }) = channel.delivering.take() else {
+                let Some(ChannelDelivery { tag, is_auto_ack }) = channel.current_delivery.take()
+                else {
                     return;
                 };
                 let correlation_id =
@@ -228,7 +245,7 @@ impl Channel {
                 let (exchange, routing_key) =
                     (fields.read_short_string(), fields.read_short_string());
                 let is_reply = exchange.is_empty() && routing_key == queues.reply_queue.as_bytes();
-                self.publishing = Some(Publish { is_reply });
+                self.current_publish = Some(Publish { is_reply });
             }
             CONSUME => {
                 fields.skip(RESERVED_BYTES);
@@ -236,8 +253,8 @@ impl Channel {
                 let tag = fields.read_short_string().to_vec();
                 let flags = fields.read_u8();
                 let is_auto_ack = flags & CONSUME_NO_ACK != 0;
-                let is_answered = flags & CONSUME_NO_WAIT == 0;
-                if is_answered && self.pending_consumes.len() < CHANNEL_ENTRIES_MAX {
+                let is_answer_expected = flags & CONSUME_NO_WAIT == 0;
+                if is_answer_expected && self.pending_consumes.len() < CHANNEL_ENTRIES_MAX {
                     self.pending_consumes.push_back(is_auto_ack);
                 } else if is_auto_ack && self.auto_ack_tags.len() < CHANNEL_ENTRIES_MAX {
                     self.auto_ack_tags.insert(tag);
@@ -255,43 +272,58 @@ impl Channel {
             }
             ACK => {
                 let (tag, flags) = (fields.read_u64(), fields.read_u8());
-                let settled = take_tags(&mut self.in_flight, tag, flags & ACK_MULTIPLE != 0);
-                let cut_at = settled
+                let settled_ids = take_tags(&mut self.in_flight, tag, flags & ACK_MULTIPLE != 0);
+                let cut_id = settled_ids
                     .iter()
                     .find(|correlation_id| interventions.take_cut(correlation_id, CutTiming::Ack));
-                if let Some(correlation_id) = cut_at {
+                if let Some(correlation_id) = cut_id {
                     log.add(correlation_id, ObservedEvent::ConnectionCut);
                     return FrameAction::Cut;
                 }
-                for correlation_id in &settled {
+                for correlation_id in &settled_ids {
                     log.add(correlation_id, ObservedEvent::Acked);
                 }
             }
             REJECT | NACK => {
-                let (tag, flags) = (fields.read_u64(), fields.read_u8());
-                let requeue_flag = if *method == NACK { NACK_REQUEUE } else { REJECT_REQUEUE };
-                let is_multiple = *method == NACK && flags & NACK_MULTIPLE != 0;
-                let settled = take_tags(&mut self.in_flight, tag, is_multiple);
-                let is_prevented = settled
-                    .iter()
-                    .any(|correlation_id| interventions.is_requeue_prevented(correlation_id));
-                let asks_for_requeue = flags & requeue_flag != 0;
-                let requeue = asks_for_requeue && !is_prevented;
-                for correlation_id in &settled {
-                    log.add(correlation_id, ObservedEvent::Nacked { requeue });
-                }
-                if is_prevented && asks_for_requeue {
-                    let mut raw = frame.raw.clone();
-                    // The flags are the last byte before the end of the frame.
-                    if let [.., flags, _frame_end] = raw.as_mut_slice() {
-                        *flags &= !requeue_flag;
-                    }
-                    return FrameAction::Replace(raw);
-                }
+                let is_nack = *method == NACK;
+                return self.handle_rejection(is_nack, fields, frame, interventions, log);
             }
             _ => {}
         }
         FrameAction::Forward
+    }
+
+    /// Handles a `basic.nack` (`is_nack`) or `basic.reject` of the worker. A requeue that is
+    /// prevented is replaced by a rejection.
+    fn handle_rejection(
+        &mut self,
+        is_nack: bool,
+        mut fields: Fields<'_>,
+        frame: &Frame,
+        interventions: &Interventions,
+        log: &MessageLog,
+    ) -> FrameAction {
+        let (tag, flags) = (fields.read_u64(), fields.read_u8());
+        let requeue_flag = if is_nack { NACK_REQUEUE } else { REJECT_REQUEUE };
+        let is_multiple = is_nack && flags & NACK_MULTIPLE != 0;
+        let settled_ids = take_tags(&mut self.in_flight, tag, is_multiple);
+        let is_prevented = settled_ids
+            .iter()
+            .any(|correlation_id| interventions.is_requeue_prevented(correlation_id));
+        let is_requeue_requested = flags & requeue_flag != 0;
+        let is_requeued = is_requeue_requested && !is_prevented;
+        for correlation_id in &settled_ids {
+            log.add(correlation_id, ObservedEvent::Nacked { requeue: is_requeued });
+        }
+        if !(is_requeue_requested && is_prevented) {
+            return FrameAction::Forward;
+        }
+        let mut replacement = frame.raw.clone();
+        // The flags are the last byte before the end of the frame.
+        if let [.., flags, _frame_end] = replacement.as_mut_slice() {
+            *flags &= !requeue_flag;
+        }
+        FrameAction::Replace(replacement)
     }
 
     /// Handles a method of the broker.
@@ -307,16 +339,18 @@ impl Channel {
             }
             DELIVER => {
                 let is_auto_ack = self.auto_ack_tags.contains(fields.read_short_string());
-                self.delivering = Some(ChannelDelivery { tag: fields.read_u64(), is_auto_ack });
+                self.current_delivery =
+                    Some(ChannelDelivery { tag: fields.read_u64(), is_auto_ack });
             }
             GET_OK => {
                 let (tag, is_auto_ack) = (fields.read_u64(), self.is_get_auto_ack);
-                self.delivering = Some(ChannelDelivery { tag, is_auto_ack });
+                self.current_delivery = Some(ChannelDelivery { tag, is_auto_ack });
             }
             ACK => {
                 let (tag, flags) = (fields.read_u64(), fields.read_u8());
-                let confirmed = take_tags(&mut self.unconfirmed, tag, flags & ACK_MULTIPLE != 0);
-                for correlation_id in &confirmed {
+                let confirmed_ids =
+                    take_tags(&mut self.unconfirmed, tag, flags & ACK_MULTIPLE != 0);
+                for correlation_id in &confirmed_ids {
                     log.add(correlation_id, ObservedEvent::Confirmed);
                 }
             }
@@ -325,8 +359,8 @@ impl Channel {
     }
 }
 
-/// Removes the message of a tag or, with `is_multiple`, all messages up to that tag; the tag 0 then
-/// stands for all. Returns the correlation ids.
+/// Removes the message with this tag. If `is_multiple`, removes all messages up to this tag, or all
+/// messages if the tag is 0. Returns the correlation ids of the removed messages.
 fn take_tags(messages: &mut BTreeMap<u64, String>, tag: u64, is_multiple: bool) -> Vec<String> {
     if !is_multiple {
         return messages.remove(&tag).into_iter().collect();
@@ -338,11 +372,12 @@ fn take_tags(messages: &mut BTreeMap<u64, String>, tag: u64, is_multiple: bool) 
     std::mem::replace(messages, remaining).into_values().collect()
 }
 
-/// Reads the fields of a method in order. The fields that a truncated method lacks are empty or 0:
-/// the broker refuses such a method.
+/// Reads the fields of a method in order. The fields that a truncated method lacks are read as
+/// empty or 0. This is harmless, because the broker refuses such a method.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
+    /// Reads `count` bytes, or fewer at the end of the method.
     fn take(&mut self, count: usize) -> &'a [u8] {
         let (bytes, remaining) = self.0.split_at(count.min(self.0.len()));
         self.0 = remaining;
@@ -372,23 +407,24 @@ mod tests {
     use super::super::super::event_log::{EventLog, LoggedEvent};
     use super::*;
 
+    /// Builds a frame on channel 1.
     fn frame(kind: u8, payload: &[u8]) -> Frame {
         let size = u32::try_from(payload.len()).unwrap().to_be_bytes();
         Frame { raw: [&[kind, 0, 1][..], &size, payload, &[0xce]].concat() }
     }
 
-    fn method(name: [u8; 4], fields: &[&[u8]]) -> Frame {
-        frame(1, &[&name[..], &fields.concat()].concat())
+    fn method(method_id: [u8; 4], fields: &[&[u8]]) -> Frame {
+        frame(1, &[&method_id[..], &fields.concat()].concat())
     }
 
-    fn text(text: &str) -> Vec<u8> {
+    fn short_string(text: &str) -> Vec<u8> {
         [&[u8::try_from(text.len()).unwrap()][..], text.as_bytes()].concat()
     }
 
     /// Builds a content header with only a correlation id.
     fn header(correlation_id: &str) -> Frame {
         let flags = (1u16 << 10).to_be_bytes();
-        frame(2, &[&[0, 60][..], &[0; 10], &flags, &text(correlation_id)].concat())
+        frame(2, &[&[0, 60][..], &[0; 10], &flags, &short_string(correlation_id)].concat())
     }
 
     struct TestConversation {
@@ -397,7 +433,8 @@ mod tests {
         log: EventLog,
     }
 
-    fn new_conversation() -> TestConversation {
+    /// Creates a conversation that knows the messages `a` and `b`.
+    fn test_conversation() -> TestConversation {
         let log = EventLog::default();
         let message_log = MessageLog::new(log.clone());
         message_log.register("a".to_owned(), 0);
@@ -421,20 +458,26 @@ mod tests {
         }
 
         fn consume(&mut self, flags: u8) {
-            self.conversation
-                .handle_worker_frame(&method(CONSUME, &[&[0, 0], &text("q"), &text(""), &[flags]]));
-            self.conversation.handle_broker_frame(&method(CONSUME_OK, &[&text("tag")]));
+            let fields = [&[0, 0][..], &short_string("q"), &short_string(""), &[flags]];
+            self.conversation.handle_worker_frame(&method(CONSUME, &fields));
+            self.conversation.handle_broker_frame(&method(CONSUME_OK, &[&short_string("tag")]));
         }
 
         fn deliver(&mut self, tag: u8, correlation_id: &str) {
-            let number = [0, 0, 0, 0, 0, 0, 0, tag];
-            let fields = [&text("tag"), &number[..], &[0], &text(""), &text("q")];
+            let delivery_tag = [0, 0, 0, 0, 0, 0, 0, tag];
+            let fields = [
+                &short_string("tag"),
+                &delivery_tag[..],
+                &[0],
+                &short_string(""),
+                &short_string("q"),
+            ];
             self.conversation.handle_broker_frame(&method(DELIVER, &fields));
             self.conversation.handle_broker_frame(&header(correlation_id));
         }
 
-        fn publish(&mut self, key: &str, correlation_id: &str) -> FrameAction {
-            let fields = [&[0, 0][..], &text(""), &text(key), &[0]];
+        fn publish(&mut self, routing_key: &str, correlation_id: &str) -> FrameAction {
+            let fields = [&[0, 0][..], &short_string(""), &short_string(routing_key), &[0]];
             assert_eq!(
                 self.conversation.handle_worker_frame(&method(PUBLISH, &fields)),
                 FrameAction::Forward
@@ -442,15 +485,15 @@ mod tests {
             self.conversation.handle_worker_frame(&header(correlation_id))
         }
 
-        fn settle(&mut self, name: [u8; 4], tag: u8, flags: u8) -> FrameAction {
+        fn settle(&mut self, method_id: [u8; 4], tag: u8, flags: u8) -> FrameAction {
             self.conversation
-                .handle_worker_frame(&method(name, &[&[0, 0, 0, 0, 0, 0, 0, tag], &[flags]]))
+                .handle_worker_frame(&method(method_id, &[&[0, 0, 0, 0, 0, 0, 0, tag], &[flags]]))
         }
     }
 
     #[test]
     fn the_order_of_publish_confirm_and_ack_is_reported() {
-        let mut rig = new_conversation();
+        let mut rig = test_conversation();
         rig.conversation.handle_worker_frame(&method(CONFIRM_SELECT, &[&[0]]));
         rig.consume(0);
         rig.deliver(1, "a");
@@ -470,39 +513,40 @@ mod tests {
 
     #[test]
     fn a_connection_is_cut_once_at_the_reply_or_at_the_ack() {
-        let mut rig = new_conversation();
+        let mut rig = test_conversation();
         rig.consume(0);
         rig.deliver(1, "a");
-        rig.interventions.cut_at("a".to_owned(), CutTiming::Reply);
+        rig.interventions.schedule_cut("a".to_owned(), CutTiming::Reply);
         assert_eq!(rig.publish("r", "b"), FrameAction::Forward);
         assert_eq!(rig.publish("r", "a"), FrameAction::Cut);
         assert_eq!(rig.publish("r", "a"), FrameAction::Forward);
-        rig.interventions.cut_at("a".to_owned(), CutTiming::Ack);
+        rig.interventions.schedule_cut("a".to_owned(), CutTiming::Ack);
         assert_eq!(rig.publish("r", "a"), FrameAction::Forward);
         assert_eq!(rig.settle(ACK, 1, 0), FrameAction::Cut);
     }
 
     #[test]
     fn a_requeue_that_is_prevented_becomes_a_rejection() {
-        let mut rig = new_conversation();
+        let mut rig = test_conversation();
         rig.consume(0);
-        for (tag, name, flags) in [(1, NACK, NACK_REQUEUE), (2, REJECT, REJECT_REQUEUE)] {
+        for (tag, method_id, flags) in [(1, NACK, NACK_REQUEUE), (2, REJECT, REJECT_REQUEUE)] {
             rig.deliver(tag, "a");
             rig.interventions.prevent_requeue("b".to_owned());
-            assert_eq!(rig.settle(name, tag, flags), FrameAction::Forward);
+            assert_eq!(rig.settle(method_id, tag, flags), FrameAction::Forward);
             rig.deliver(tag, "b");
-            let FrameAction::Replace(raw) = rig.settle(name, tag, flags) else {
+            let FrameAction::Replace(raw) = rig.settle(method_id, tag, flags) else {
                 panic!("the frame is forwarded unchanged")
             };
             assert_eq!(raw[raw.len() - 2], 0, "the flag is cleared");
         }
-        let nacks = rig.events().iter().filter(|event| event.contains("requeue: true")).count();
-        assert_eq!(nacks, 2);
+        let events = rig.events();
+        let requeue_count = events.iter().filter(|event| event.contains("requeue: true")).count();
+        assert_eq!(requeue_count, 2);
     }
 
     #[test]
     fn auto_ack_is_reported() {
-        let mut rig = new_conversation();
+        let mut rig = test_conversation();
         rig.consume(CONSUME_NO_ACK);
         rig.deliver(1, "a");
         assert_eq!(rig.events()[1..], ["Delivered(a)", "AutoAcked(a)"]);
@@ -510,10 +554,10 @@ mod tests {
 
     #[test]
     fn truncated_methods_are_ignored() {
-        let mut rig = new_conversation();
-        for name in [CONSUME, PUBLISH, GET, ACK, NACK, REJECT] {
+        let mut rig = test_conversation();
+        for method_id in [CONSUME, PUBLISH, GET, ACK, NACK, REJECT] {
             for length in 0..6 {
-                let complete = method(name, &[&[0, 0, 200, 1, 2]]);
+                let complete = method(method_id, &[&[0, 0, 200, 1, 2]]);
                 rig.conversation.handle_worker_frame(&frame(1, &complete.payload()[..length]));
                 rig.conversation.handle_broker_frame(&frame(1, &complete.payload()[..length]));
             }

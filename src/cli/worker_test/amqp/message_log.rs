@@ -1,4 +1,4 @@
-//! The event log of AMQP, which knows messages by their correlation ids.
+//! The event log of the stub manager over AMQP, which identifies messages by their correlation ids.
 
 use super::super::event_log::{EventLog, ObservedEvent, Reply};
 use crate::text::Text;
@@ -7,10 +7,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// An event log, with the numbers of the messages by correlation id. Clones share both.
+/// An event log that finds the number of a message by its correlation id. Clones share the log.
 #[derive(Clone, Default)]
 pub(super) struct MessageLog {
     log: EventLog,
+    /// The numbers of the messages of the test, by correlation id.
     numbers: Rc<RefCell<HashMap<String, usize>>>,
 }
 
@@ -41,7 +42,7 @@ impl MessageLog {
         }
     }
 
-    /// Logs that a worker asks for messages.
+    /// Logs that a worker consumes from the queue or gets a message from it.
     pub(super) fn add_connected(&self) {
         self.log.add(None, ObservedEvent::Connected);
     }
