@@ -1,9 +1,9 @@
-//! The events about jobs (docs/operations.md, docs/http-api.md): one for each change of the state
-//! of a job or a step, as a CloudEvent 1.0 in structured mode (JSON).
+//! The events about jobs (docs/operations.md, docs/http-api.md): one for each change of a job or a
+//! step, as a CloudEvent 1.0 in structured mode (JSON).
 //!
 //! An event follows from an entry, so it is published after the commit, like any effect. Its id
-//! consists of the job and the number of the entry in the job's record. So an event that is sent
-//! again, even after a restart, has the same id.
+//! consists of the job and the number of the entry in the job's record. So an event has the same id
+//! each time it is sent, even after a restart.
 
 use base::times::Rfc3339Time;
 use bytes::Bytes;
@@ -21,7 +21,7 @@ pub const CONTENT_TYPE: &str = "application/cloudevents+json";
 /// The prefix of every event's type.
 const TYPE_PREFIX: &str = "workflow-manager.";
 
-/// The length from which a reason, a status or a message is truncated in an event, in characters.
+/// The length to which a reason, a status or a message is truncated in an event, in characters.
 const TEXT_CHARS_MAX: usize = 1_000;
 
 /// The kind of thing whose state has changed.
@@ -62,7 +62,7 @@ pub struct Event {
     pub root: JobId,
     /// When it happened.
     pub at: Timestamp,
-    /// Whether the event is the end of the job.
+    /// Whether the event reports the end of the job.
     pub is_end: bool,
     /// The serialised CloudEvent.
     pub body: Bytes,
@@ -79,7 +79,8 @@ impl Event {
         events
     }
 
-    /// Builds the event of the last change of a job's state.
+    /// Builds the event of the last change of a job's state. Its time is the end of the job, or the
+    /// creation of a job that has not ended.
     pub fn from_state(job: &Job, source: &str) -> Event {
         let time = job.ended().unwrap_or(job.origin().created);
         EventBuilder::new(job, source).job_event(
@@ -141,11 +142,12 @@ struct CloudEvent<'a> {
     data: Data<'a>,
 }
 
-/// The data of a CloudEvent.
+/// The `data` of a CloudEvent.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Data<'a> {
     workflow: &'a str,
+    /// The name of the task that a child job runs; `None` for a root job.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     job: JobId,
@@ -159,7 +161,7 @@ struct Data<'a> {
     details: Details<'a>,
 }
 
-/// The data that depends on the kind of event.
+/// The part of [`Data`] that depends on the kind of event. Only `state` is always present.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Details<'a> {
@@ -212,7 +214,8 @@ impl<'a> EventBuilder<'a> {
         }
     }
 
-    /// Adds the events of an entry about the job, after the events of steps that end with it.
+    /// Adds the event of an entry about the job, preceded by those of the steps that a failure or
+    /// cancellation of the job has cancelled.
     fn add_job_events(
         &self,
         entry_number: u64,
@@ -302,7 +305,8 @@ impl<'a> EventBuilder<'a> {
         Some(self.step_event(entry_number, step, action, time, details))
     }
 
-    /// Adds events for the steps that the end of the job has cancelled.
+    /// Adds events for the steps that the end of the job has cancelled: they are recorded as running,
+    /// but count as cancelled.
     fn add_cancelled_steps(&self, entry_number: u64, time: Timestamp, events: &mut Vec<Event>) {
         for step in self.job.graph().indices() {
             if self.job.step(step).state == StepState::Running
@@ -324,7 +328,7 @@ impl<'a> EventBuilder<'a> {
         }
     }
 
-    /// Builds the event of a progress message.
+    /// Builds the event of a worker's progress message.
     fn progress_event(
         &self,
         entry_number: u64,
@@ -342,7 +346,7 @@ impl<'a> EventBuilder<'a> {
         self.step_event(entry_number, step, "progressed", time, details)
     }
 
-    /// Builds the event of changed counts of child jobs.
+    /// Builds the event of changed counts of child jobs of the step `name`.
     fn counts_event(
         &self,
         step: StepIndex,
@@ -356,7 +360,8 @@ impl<'a> EventBuilder<'a> {
             ..Details::default()
         };
         let mut event = self.step_event(self.job.entry_count(), step, "counted", time, details);
-        // The event does not follow from one entry, but from all entries up to this one.
+        // The event follows from all entries up to this one. The suffix distinguishes its id from
+        // that of the entry's own event.
         event.id = format!("{}:{name}:counted", self.event_id(self.job.entry_count()));
         event
     }
@@ -383,7 +388,8 @@ impl<'a> EventBuilder<'a> {
         )
     }
 
-    /// Builds an event about a step, and adds its name, status and attempt to the details.
+    /// Builds an event about a step. Adds its name to the details, and its status and attempt
+    /// unless the details have them.
     fn step_event(
         &self,
         entry_number: u64,
@@ -394,7 +400,8 @@ impl<'a> EventBuilder<'a> {
     ) -> Event {
         let definition = self.job.graph().step(step);
         let run = self.job.step(step);
-        // A later entry of the same decision may have changed the step again.
+        // A later entry of the same decision may have changed the step again. Then its current
+        // status does not belong to this event.
         let is_newest = self.job.step_state(step).as_str() == details.state;
         let status = if is_newest { Some(self.job.status(step)) } else { None };
         let details = Details {
