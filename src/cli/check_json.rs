@@ -1,10 +1,11 @@
-//! The output of `check --json`. Workflows have the same keys as in a workflow file.
+//! Prints the JSON of `check --json`. Workflows have the same keys as in a workflow file.
 
 use daemon::load::{Diagnostic, LoadErrors, LoadedWorkflows};
 use daemon::view::DefinitionView;
 use serde::Serialize;
 use std::io::{self, Write};
 
+/// The output of `check --json`. If any file is not valid, there are errors only.
 #[derive(Serialize)]
 struct CheckOutcome<'l> {
     valid: bool,
@@ -18,7 +19,7 @@ pub(super) fn print_json(
     loaded: &Result<LoadedWorkflows, LoadErrors>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let view = match loaded {
+    let outcome = match loaded {
         Ok(loaded) => CheckOutcome {
             valid: true,
             workflows: loaded
@@ -33,6 +34,6 @@ pub(super) fn print_json(
             CheckOutcome { valid: false, workflows: Vec::new(), warnings: &[], errors: &errors.0 }
         }
     };
-    serde_json::to_writer_pretty(&mut *out, &view)?;
+    serde_json::to_writer_pretty(&mut *out, &outcome)?;
     writeln!(out)
 }

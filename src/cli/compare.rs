@@ -1,5 +1,6 @@
-//! `check FILE… --against JOURNAL`: reports which of the jobs in a journal would have run
-//! differently under the definitions in workflow files, before a manager loads the files.
+//! `check FILE… --against JOURNAL`: reports which jobs in a journal would have run differently
+//! under the definitions in workflow files. So an author sees the effect before a manager loads the
+//! files.
 
 use super::check;
 use super::error::ClientError;
@@ -28,10 +29,10 @@ const JOBS_JSON_MAX: usize = 10_000;
 /// How many differences of one job are printed for people.
 const DIFFERENCES_PRINTED_MAX: usize = 4;
 
-/// How many jobs are read at once.
+/// How many jobs one search of the journal returns.
 const PAGE_SIZE: u32 = 1_000;
 
-/// The comparison of workflow files with a journal, as JSON has it.
+/// The comparison of workflow files with a journal. Its fields are the keys of the JSON output.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Comparison {
@@ -49,7 +50,7 @@ struct MissingWorkflow {
     running: i64,
 }
 
-/// A number of jobs, by whether they have ended.
+/// How many jobs are running, and how many have ended.
 #[derive(Default, Serialize)]
 struct JobCount {
     running: usize,
@@ -78,23 +79,27 @@ struct WorkflowComparison {
     same: JobCount,
     /// The jobs that would differ.
     affected: JobCount,
-    /// The definitions of jobs that differ from the definition in the files.
+    /// The other definitions under which jobs began.
     definitions: Vec<PreviousVersion>,
-    /// The steps that would get a column in the status table.
+    /// The steps that would get a new column in the status table.
     new_columns: Vec<String>,
-    /// The columns of the status table that are kept for earlier jobs, and are empty for new ones.
+    /// The columns of the status table that only earlier jobs use. They are kept, and are empty for
+    /// new jobs.
     old_columns: Vec<String>,
+    /// The affected jobs, up to [`JOBS_JSON_MAX`].
     jobs: Vec<AffectedJob>,
     /// The number of affected jobs that are not in `jobs`.
     jobs_omitted: usize,
 }
 
-/// An earlier version of a definition, and the jobs that began under it.
+/// Another version of a definition, and the jobs that began under it.
 #[derive(Serialize)]
 struct PreviousVersion {
     #[serde(skip)]
     definition: Arc<Definition>,
     jobs: JobCount,
+    /// The differences from this version to the definition in the files. Another order of the steps
+    /// is not among them.
     changes: Vec<Change>,
 }
 
@@ -103,6 +108,7 @@ struct PreviousVersion {
 struct AffectedJob {
     job: JobId,
     state: JobState,
+    /// What would differ; never empty.
     differences: Vec<Change>,
 }
 
@@ -143,8 +149,9 @@ fn compare(definitions: &[Arc<Definition>], journal: &Path) -> Result<Comparison
         .collect::<Result<Vec<_>, _>>()?;
     let is_missing =
         |workflow: &str| definitions.iter().all(|loaded| loaded.full_name() != workflow);
-    let counts = reader.count_running_root_jobs()?.into_iter();
-    let not_in_files = counts
+    let running_counts = reader.count_running_root_jobs()?;
+    let not_in_files = running_counts
+        .into_iter()
         .filter(|(workflow, _)| is_missing(workflow))
         .map(|(workflow, running)| MissingWorkflow { workflow, running })
         .collect();
@@ -198,14 +205,15 @@ fn compare_workflow(
     Ok(comparison)
 }
 
+/// Compares a job with the definition in the files, and adds it to the comparison.
 fn compare_job(
     reader: &dyn Records,
     number: JobNumber,
     definition: &Arc<Definition>,
     comparison: &mut WorkflowComparison,
 ) -> Result<(), JournalError> {
-    // The job is read by its number: since it ended, an item of another job may have taken its id.
-    // It may also have been deleted since it was listed.
+    // The job is read by its number, because a child job may have got its id since it ended. It may
+    // also have been deleted since it was listed.
     let Some(job) = reader.load_job_by_number(number)? else { return Ok(()) };
     let is_running = !job.state().is_ended();
     comparison.kept.add(is_running);
@@ -341,6 +349,7 @@ fn render_change(change: &Change) -> String {
     escape(&text.into_iter().flatten().collect::<String>()).into_owned()
 }
 
+/// Formats a number of jobs: `0 jobs`, `1 job`, `2 jobs`.
 fn format_job_count(count: impl Display) -> String {
     let count = count.to_string();
     if count == "1" { "1 job".to_owned() } else { format!("{count} jobs") }

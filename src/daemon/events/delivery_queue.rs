@@ -11,8 +11,8 @@ use std::time::Duration;
 /// How many notices are read from the journal at once.
 pub(super) const PAGE_ROWS: u32 = 100;
 
-/// How many failed notices may wait for a retry. At this limit no new notices are read, which bounds
-/// the memory of the queue.
+/// How many failed notices may wait for a retry. At this limit no new notices are read, which
+/// bounds the memory of the queue.
 const RETRIES_MAX: usize = 10_000;
 
 /// The notices that are to be delivered, and the state of the receiver.

@@ -305,8 +305,8 @@ impl<'a> EventBuilder<'a> {
         Some(self.step_event(entry_number, step, action, time, details))
     }
 
-    /// Adds events for the steps that the end of the job has cancelled: they are recorded as running,
-    /// but count as cancelled.
+    /// Adds events for the steps that the end of the job has cancelled: they are recorded as
+    /// running, but count as cancelled.
     fn add_cancelled_steps(&self, entry_number: u64, time: Timestamp, events: &mut Vec<Event>) {
         for step in self.job.graph().indices() {
             if self.job.step(step).state == StepState::Running

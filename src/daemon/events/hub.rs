@@ -27,8 +27,8 @@ pub enum EventFilter {
         /// Only events of jobs, or only events of steps; `None` for both.
         subject: Option<Subject>,
     },
-    /// Events of a job and of jobs below it: of the whole job tree for a root job, and of the direct
-    /// child jobs for any other job.
+    /// Events of a job and of jobs below it: of the whole job tree for a root job, and of the
+    /// direct child jobs for any other job.
     JobTree(JobId),
     /// Events of the job alone, without its child jobs.
     JobOnly(JobId),
@@ -169,8 +169,8 @@ impl EventHub {
             + self.state.single_job_count.load(Ordering::SeqCst)
     }
 
-    /// Returns whether there are subscribers to events of a job. For a root job, `parent` and `root`
-    /// are the job itself.
+    /// Returns whether there are subscribers to events of a job. For a root job, `parent` and
+    /// `root` are the job itself.
     pub(crate) fn has_subscribers(&self, [job, parent, root]: [JobId; 3]) -> bool {
         self.state.all_jobs_count.load(Ordering::SeqCst) > 0
             || (self.state.single_job_count.load(Ordering::SeqCst) > 0 && {

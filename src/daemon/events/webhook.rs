@@ -4,8 +4,8 @@
 //! with the ends of the jobs and deleted after delivery. Only one page of them, and those of the
 //! active calls, are in memory. A task on its own thread makes the calls, and no job waits for it.
 //! [`DeliveryQueue`] decides what is due. While calls fail, there is one call at a time, with
-//! backoff. Each failed notice has its own backoff, so that a notice that is never accepted does not
-//! delay the others.
+//! backoff. Each failed notice has its own backoff, so that a notice that is never accepted does
+//! not delay the others.
 
 use super::delivery_queue::{
     DeliveryOutcome, DeliveryQueue, DueNotice, NextAction, PAGE_ROWS, add_duration,
@@ -106,8 +106,8 @@ impl Webhook {
         }))
     }
 
-    /// Starts the task that delivers the notices of the journal. If no HTTP client can be built, the
-    /// process is stopped instead.
+    /// Starts the task that delivers the notices of the journal. If no HTTP client can be built,
+    /// the process is stopped instead.
     ///
     /// # Errors
     ///
@@ -187,7 +187,9 @@ impl DeliveryTask {
                     }
                     None => return,
                 },
-                Some((due_notice, outcome)) = self.calls.next() => self.settle(due_notice, &outcome),
+                Some((due_notice, outcome)) = self.calls.next() => {
+                    self.settle(due_notice, &outcome);
+                }
                 Some(()) = OptionFuture::from(pause.map(tokio::time::sleep)) => {}
             }
         }

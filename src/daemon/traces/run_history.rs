@@ -1,5 +1,5 @@
-//! Derives the history of a job's last run from its entries, up to one of the job's ends. A retry or
-//! rerun of an ended job begins a new run. Earlier runs are left out, because they were exported
+//! Derives the history of a job's last run from its entries, up to one of the job's ends. A retry
+//! or rerun of an ended job begins a new run. Earlier runs are left out, because they were exported
 //! when they ended.
 
 use engine::{
@@ -206,8 +206,8 @@ impl RunHistory {
         })
     }
 
-    /// Returns the history of a step. A step without one was started in an earlier run, and is added
-    /// with the start of this run.
+    /// Returns the history of a step. A step without one was started in an earlier run, and is
+    /// added with the start of this run.
     fn get_or_continue_step(&mut self, step: StepIndex) -> &mut StepHistory {
         self.get_or_start_step(step, self.started)
     }

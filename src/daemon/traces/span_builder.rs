@@ -19,8 +19,8 @@ use std::sync::Arc;
 /// How many child jobs one query of the journal returns.
 const PAGE_ROWS: u32 = 1_000;
 
-/// This fraction of the limit of spans (one eighth) is reserved for jobs and steps, so that attempts
-/// do not use up the limit.
+/// This fraction of the limit of spans (one eighth) is reserved for jobs and steps, so that
+/// attempts do not use up the limit.
 const RESERVED_SPANS_DIVISOR: usize = 8;
 
 /// How many spans are reserved at least: one for the job and one for a step.
@@ -158,8 +158,8 @@ impl SpanBuilder {
         Ok(Some(trace))
     }
 
-    /// Adds the jobs below the root job, level by level (breadth-first). Returns how many child jobs
-    /// were not examined because the trace was full.
+    /// Adds the jobs below the root job, level by level (breadth-first). Returns how many child
+    /// jobs were not examined because the trace was full.
     fn add_children(
         &self,
         reader: &dyn Records,
@@ -211,7 +211,8 @@ impl SpanBuilder {
         row: &ChildRow,
         job: EndedJob,
     ) -> Result<Option<ParentJob>, JournalError> {
-        // The child job ended before this run of its parent, so it was exported with an earlier run.
+        // The child job ended before this run of its parent, so it was exported with an earlier
+        // run.
         if row.ended.is_some_and(|ended| ended < parent.history.started) {
             return Ok(None);
         }
