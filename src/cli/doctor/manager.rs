@@ -76,7 +76,7 @@ pub(super) fn inspect(
     if is_journal_open == Some(false) {
         let text = "it answers, but no process has the journal of these settings open: it is \
                     another manager";
-        let remedy = "give the address of the one that is meant with --server, or its settings";
+        let remedy = "give the address of the intended one with --server, or its settings";
         findings.push(Finding::warning(MANAGER, text, remedy));
     }
     findings.extend(date.and_then(|date| compare_clocks(&date)));
