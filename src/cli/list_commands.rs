@@ -112,7 +112,7 @@ struct WorkflowRowResponse {
     #[serde(default)]
     vhost: Text,
     name: Text,
-    /// The number of running jobs.
+    /// The number of jobs that have not ended.
     job_count: u64,
     #[serde(rename = "loaded")]
     is_loaded: Option<bool>,
@@ -126,9 +126,9 @@ struct StatsResponse {
     created: u64,
     completed: u64,
     failed: u64,
-    /// The median duration of jobs, in nanoseconds. `None` if it is unknown.
+    /// The median duration of completed jobs, in nanoseconds. `None` if no job has completed.
     p50: Option<u64>,
-    /// The 95th percentile of the durations of jobs, in nanoseconds. `None` if it is unknown.
+    /// The 95th percentile of these durations.
     p95: Option<u64>,
     oldest_running: Option<OldestJobResponse>,
 }
@@ -217,7 +217,7 @@ pub(super) struct QueueResponse {
     is_missing: bool,
     /// Why the state of the queue is unknown, if it is.
     pub(super) unknown: Option<Text>,
-    /// Whether only running jobs use the queue, and no loaded workflow.
+    /// Whether active jobs use the queue, but no loaded workflow.
     #[serde(default, rename = "noLongerInFiles")]
     is_no_longer_in_files: bool,
     #[serde(default)]

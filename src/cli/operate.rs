@@ -107,6 +107,7 @@ struct BulkResponse {
     /// How many jobs refused the operation.
     #[serde(default)]
     refused: usize,
+    /// The first refusals.
     #[serde(default)]
     refusals: Vec<RefusalResponse>,
     /// The matching jobs, in the response to a dry run.

@@ -29,7 +29,7 @@ struct StepDetailResponse {
     raw: Option<Text>,
     retry_at: Option<Text>,
     deadline: Option<Text>,
-    /// The time since the first dispatch, in nanoseconds.
+    /// The time from the first dispatch to the end of the step or until now, in nanoseconds.
     elapsed: Option<u64>,
     /// The sizes of the input and the output; `None` while there is none.
     input_bytes: Option<u64>,
