@@ -106,11 +106,11 @@ impl DeliveryQueue {
         let next_retry = self
             .retries
             .first_key_value()
-            .map(|((due, number), failures)| (*due, *number, *failures));
-        let due_retry =
-            next_retry.filter(|(due, ..)| *due <= now && (!self.was_retry || self.page.is_empty()));
-        if let Some((due, number, failures)) = due_retry {
-            self.retries.remove(&(due, number));
+            .map(|((retry_at, number), failures)| (*retry_at, *number, *failures));
+        let due_retry = next_retry
+            .filter(|(retry_at, ..)| *retry_at <= now && (!self.was_retry || self.page.is_empty()));
+        if let Some((retry_at, number, failures)) = due_retry {
+            self.retries.remove(&(retry_at, number));
             self.was_retry = true;
             self.in_flight += 1;
             return NextAction::ReadRetry(number, failures);
@@ -124,7 +124,7 @@ impl DeliveryQueue {
             self.has_more = false;
             return NextAction::Read(self.cursor);
         }
-        NextAction::Wait(next_retry.map(|(due, ..)| duration_until(now, due)))
+        NextAction::Wait(next_retry.map(|(retry_at, ..)| duration_until(now, retry_at)))
     }
 
     /// Adds the notices that were read after the cursor, and advances the cursor.
@@ -202,9 +202,9 @@ pub(super) fn add_duration(time: Timestamp, duration: Duration) -> Timestamp {
     Timestamp(time.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
 }
 
-/// Returns the duration from `now` to `due`; zero if `due` has passed.
-fn duration_until(now: Timestamp, due: Timestamp) -> Duration {
-    Duration::from_nanos(u64::try_from(due.0.saturating_sub(now.0)).unwrap_or_default())
+/// Returns the duration from `now` to a time; zero if the time has passed.
+fn duration_until(now: Timestamp, time: Timestamp) -> Duration {
+    Duration::from_nanos(u64::try_from(time.0.saturating_sub(now.0)).unwrap_or_default())
 }
 
 #[cfg(test)]

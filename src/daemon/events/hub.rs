@@ -64,13 +64,13 @@ pub struct EventHub {
 struct EventHubState {
     ring: Mutex<Ring>,
     /// The number of subscribers to all jobs.
-    all_jobs_count: AtomicUsize,
+    all_jobs_subscribers: AtomicUsize,
     /// The number of subscribers to one job or job tree.
-    single_job_count: AtomicUsize,
+    single_job_subscribers: AtomicUsize,
     /// The number of subscribers to the counts of child jobs.
-    counting_count: AtomicUsize,
+    counts_subscribers: AtomicUsize,
     /// How many events did not reach the ring, and were not yet reported as missed.
-    lost: AtomicU64,
+    lost_count: AtomicU64,
 }
 
 /// The newest events, and the subscribers.
@@ -96,7 +96,7 @@ struct Subscriber {
     filter: EventFilter,
     /// How many events that match the filter were published since the subscription was opened,
     /// including lost events, which may have matched.
-    matched: AtomicU64,
+    matched_count: AtomicU64,
     /// Wakes the subscriber when events have arrived or the hub is closed.
     wake: Notify,
     /// Wakes the subscriber when the counts of child jobs may have changed.
@@ -120,7 +120,7 @@ pub struct Subscription {
     /// The number of the next event to examine.
     cursor: u64,
     /// How many matching events were delivered or reported as missed.
-    accounted: u64,
+    accounted_count: u64,
 }
 
 impl EventHubState {
@@ -138,42 +138,42 @@ impl EventHub {
         }
         let subscriber = Arc::new(Subscriber {
             filter,
-            matched: AtomicU64::new(0),
+            matched_count: AtomicU64::new(0),
             wake: Notify::new(),
             counts_changed: Notify::new(),
         });
         match subscriber.filter {
             EventFilter::All { .. } => {
                 ring.all_jobs.push(subscriber.clone());
-                self.state.all_jobs_count.fetch_add(1, Ordering::SeqCst);
+                self.state.all_jobs_subscribers.fetch_add(1, Ordering::SeqCst);
             }
             EventFilter::JobTree(id) => {
                 ring.by_job_tree.entry(id).or_default().push(subscriber.clone());
-                self.state.single_job_count.fetch_add(1, Ordering::SeqCst);
+                self.state.single_job_subscribers.fetch_add(1, Ordering::SeqCst);
             }
             EventFilter::JobOnly(id) | EventFilter::JobWithCounts(id) => {
                 ring.by_job.entry(id).or_default().push(subscriber.clone());
-                self.state.single_job_count.fetch_add(1, Ordering::SeqCst);
+                self.state.single_job_subscribers.fetch_add(1, Ordering::SeqCst);
                 self.state
-                    .counting_count
+                    .counts_subscribers
                     .fetch_add(subscriber.is_counting().into(), Ordering::SeqCst);
             }
         }
         let cursor = ring.end();
-        Some(Subscription { state: self.state.clone(), subscriber, cursor, accounted: 0 })
+        Some(Subscription { state: self.state.clone(), subscriber, cursor, accounted_count: 0 })
     }
 
     /// Returns how many subscriptions are open.
     pub(crate) fn subscriber_count(&self) -> usize {
-        self.state.all_jobs_count.load(Ordering::SeqCst)
-            + self.state.single_job_count.load(Ordering::SeqCst)
+        self.state.all_jobs_subscribers.load(Ordering::SeqCst)
+            + self.state.single_job_subscribers.load(Ordering::SeqCst)
     }
 
     /// Returns whether there are subscribers to events of a job. For a root job, `parent` and
     /// `root` are the job itself.
     pub(crate) fn has_subscribers(&self, [job, parent, root]: [JobId; 3]) -> bool {
-        self.state.all_jobs_count.load(Ordering::SeqCst) > 0
-            || (self.state.single_job_count.load(Ordering::SeqCst) > 0 && {
+        self.state.all_jobs_subscribers.load(Ordering::SeqCst) > 0
+            || (self.state.single_job_subscribers.load(Ordering::SeqCst) > 0 && {
                 let ring = self.state.lock_ring();
                 ring.by_job.contains_key(&job)
                     || [job, parent, root].iter().any(|id| ring.by_job_tree.contains_key(id))
@@ -182,7 +182,7 @@ impl EventHub {
 
     /// Returns whether there are subscribers to the counts of a job's child jobs.
     pub fn has_counting_subscribers(&self, job: JobId) -> bool {
-        self.state.counting_count.load(Ordering::SeqCst) > 0
+        self.state.counts_subscribers.load(Ordering::SeqCst) > 0
             && self.state.lock_ring().counting_subscribers(job).next().is_some()
     }
 
@@ -198,10 +198,10 @@ impl EventHub {
     /// dropped.
     pub fn publish(&self, events: &[Arc<Event>]) {
         let mut ring = self.state.lock_ring();
-        let lost = self.state.lost.swap(0, Ordering::SeqCst);
-        if lost > 0 {
-            // It is unknown which subscribers they match, so all report them as missed.
-            ring.subscribers().for_each(|subscriber| subscriber.record_matches(lost));
+        let lost_count = self.state.lost_count.swap(0, Ordering::SeqCst);
+        if lost_count > 0 {
+            // It is unknown which subscribers these events match, so all report them as missed.
+            ring.subscribers().for_each(|subscriber| subscriber.record_matches(lost_count));
         }
         if self.subscriber_count() == 0 {
             return;
@@ -214,7 +214,7 @@ impl EventHub {
     /// Records that `count` events were dropped before they reached the hub. The next call of
     /// [`EventHub::publish`] reports them.
     pub(crate) fn record_lost(&self, count: usize) {
-        self.state.lost.fetch_add(count as u64, Ordering::SeqCst);
+        self.state.lost_count.fetch_add(count as u64, Ordering::SeqCst);
     }
 
     /// Ends all subscriptions permanently.
@@ -310,7 +310,7 @@ impl Subscriber {
     /// Counts matching events, and wakes the subscriber. Events that the ring has dropped before
     /// the subscriber reads them become missed events.
     fn record_matches(&self, count: u64) {
-        self.matched.fetch_add(count, Ordering::Relaxed);
+        self.matched_count.fetch_add(count, Ordering::Relaxed);
         self.wake.notify_one();
     }
 }
@@ -341,8 +341,8 @@ impl Subscription {
         if ring.is_closed {
             return PollResult::Closed;
         }
-        let matched = self.subscriber.matched.load(Ordering::Relaxed);
-        if matched == self.accounted {
+        let matched_count = self.subscriber.matched_count.load(Ordering::Relaxed);
+        if matched_count == self.accounted_count {
             self.cursor = ring.end();
             return PollResult::Nothing;
         }
@@ -352,7 +352,7 @@ impl Subscription {
             ring.events.iter().skip(skipped).filter(|event| self.subscriber.filter.matches(event));
         let mut batch = Batch::default();
         let in_ring = unread.clone().count() as u64;
-        batch.missed = (matched - self.accounted).saturating_sub(in_ring);
+        batch.missed = (matched_count - self.accounted_count).saturating_sub(in_ring);
         let mut bytes = 0;
         while bytes < BATCH_BYTES_MAX
             && let Some(event) = unread.next()
@@ -360,7 +360,7 @@ impl Subscription {
             bytes += event.body.len();
             batch.events.push(event.clone());
         }
-        self.accounted += batch.missed + batch.events.len() as u64;
+        self.accounted_count += batch.missed + batch.events.len() as u64;
         if batch.events.len() as u64 == in_ring {
             self.cursor = ring.end();
         } else {
@@ -392,12 +392,14 @@ impl Drop for Subscription {
         let mut ring = self.state.lock_ring();
         ring.remove(&self.subscriber);
         let count = match self.subscriber.filter {
-            EventFilter::All { .. } => &self.state.all_jobs_count,
+            EventFilter::All { .. } => &self.state.all_jobs_subscribers,
             EventFilter::JobTree(_) | EventFilter::JobOnly(_) | EventFilter::JobWithCounts(_) => {
-                &self.state.single_job_count
+                &self.state.single_job_subscribers
             }
         };
-        self.state.counting_count.fetch_sub(self.subscriber.is_counting().into(), Ordering::SeqCst);
+        self.state
+            .counts_subscribers
+            .fetch_sub(self.subscriber.is_counting().into(), Ordering::SeqCst);
         count.fetch_sub(1, Ordering::SeqCst);
     }
 }

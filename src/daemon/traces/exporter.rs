@@ -187,6 +187,7 @@ impl Exporter {
         }
     }
 
+    /// Queues an ended job, which is read after the configured delay, or begins to close.
     fn handle_message(&mut self, message: ExporterMessage) {
         match message {
             ExporterMessage::Ended(job) => {
@@ -201,7 +202,7 @@ impl Exporter {
     fn next_action(&self) -> ExporterAction {
         let (now, is_closing) = (clock::instant(), self.close_reply.is_some());
         if let Some(paused_until) = self.paused_until.filter(|paused_until| *paused_until > now) {
-            // An export that has failed is not retried when the process stops.
+            // After a failure, closing does not wait for the end of the pause.
             return if is_closing {
                 ExporterAction::End
             } else {
@@ -212,19 +213,19 @@ impl Exporter {
             return ExporterAction::Send;
         }
         let is_full = self.spans.len() >= self.settings.batch_spans_max;
-        let export_due = self.spans_since.map(|since| since + self.settings.interval.0);
-        if is_full || export_due.is_some_and(|due| due <= now) {
+        let export_time = self.spans_since.map(|since| since + self.settings.interval.0);
+        if is_full || export_time.is_some_and(|time| time <= now) {
             return ExporterAction::Send;
         }
-        let read_due = self.jobs.front().map(|(due, _)| *due);
-        if read_due.is_some_and(|due| due <= now || is_closing) {
+        let read_time = self.jobs.front().map(|(time, _)| *time);
+        if read_time.is_some_and(|time| time <= now || is_closing) {
             return ExporterAction::Read;
         }
         if is_closing {
             return if self.spans.is_empty() { ExporterAction::End } else { ExporterAction::Send };
         }
-        let next_due = export_due.into_iter().chain(read_due).min();
-        let wait = next_due.map(|due| due.saturating_duration_since(now));
+        let next_time = export_time.into_iter().chain(read_time).min();
+        let wait = next_time.map(|time| time.saturating_duration_since(now));
         ExporterAction::Wait(wait.unwrap_or(WAIT_MAX))
     }
 
@@ -387,15 +388,15 @@ impl Exporter {
         let failed_spans = self.failed_export.as_ref().map_or(0, |export| export.span_count);
         let unsent_spans = self.spans.len() as u64 + failed_spans;
         self.count_dropped_spans("stopped", unsent_spans);
-        let mut jobs = self.jobs.len() as u64;
+        let mut unread_jobs = self.jobs.len() as u64;
         while let Ok(message) = self.inbox.try_recv() {
-            jobs += u64::from(matches!(message, ExporterMessage::Ended(_)));
+            unread_jobs += u64::from(matches!(message, ExporterMessage::Ended(_)));
         }
-        self.metrics.traces_jobs_dropped.with_label_values(&["stopped"]).inc_by(jobs);
-        if unsent_spans + jobs > 0 {
+        self.metrics.traces_jobs_dropped.with_label_values(&["stopped"]).inc_by(unread_jobs);
+        if unsent_spans + unread_jobs > 0 {
             tracing::warn!(
                 spans = unsent_spans,
-                jobs,
+                jobs = unread_jobs,
                 "traces that were not sent before the stop are dropped"
             );
         }

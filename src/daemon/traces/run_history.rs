@@ -43,8 +43,8 @@ pub(super) struct RunHistory {
     pub(super) children_started: BTreeMap<StepIndex, u64>,
     /// How many attempts of the run are retained.
     attempts_retained: usize,
-    /// From how many retained attempts on a new attempt replaces the last one of its step. The
-    /// first attempt of a step is always retained.
+    /// The number of retained attempts at which a new attempt replaces the last one of its step. A
+    /// step without an attempt still gets one.
     attempts_max: usize,
     /// How many attempts were replaced.
     pub(super) omitted: u64,

@@ -79,7 +79,7 @@ struct JobContext<'a> {
     item: Option<u32>,
     /// The id of the parent span.
     parent_span: Option<u64>,
-    /// Whether the parent is a span of another process.
+    /// Whether the parent, if there is one, is a span of another process.
     has_remote_parent: bool,
     /// The end of the root job. Jobs that have not ended get it as the end of their spans.
     root_ended: Timestamp,
@@ -143,13 +143,11 @@ impl SpanBuilder {
         };
         self.add_job(&mut trace, &context, &history);
         let root = ParentJob { id: job.id, head, history };
-        let omitted = self.add_children(reader, &mut trace, root, job)?;
+        let omitted_children = self.add_children(reader, &mut trace, root, job)?;
         let root_attributes = &mut trace.spans[0].attributes;
-        if omitted > 0 {
-            root_attributes.push(number_attribute(
-                "workflow.children.omitted",
-                i64::try_from(omitted).unwrap_or(i64::MAX),
-            ));
+        if omitted_children > 0 {
+            let omitted_children = i64::try_from(omitted_children).unwrap_or(i64::MAX);
+            root_attributes.push(number_attribute("workflow.children.omitted", omitted_children));
         }
         if trace.omitted > 0 {
             let omitted_spans = i64::try_from(trace.omitted).unwrap_or(i64::MAX);
@@ -167,15 +165,15 @@ impl SpanBuilder {
         root: ParentJob,
         job: EndedJob,
     ) -> Result<u64, JournalError> {
-        let mut omitted = 0;
+        let mut omitted_count = 0;
         let mut parents = VecDeque::from([root]);
         while let Some(parent) = parents.pop_front() {
-            let started: u64 = parent.history.children_started.values().sum();
-            if started == 0 {
+            let started_count: u64 = parent.history.children_started.values().sum();
+            if started_count == 0 {
                 continue;
             }
             let Some(parent_job) = reader.find_parent_job(parent.id)? else { continue };
-            let mut examined = 0;
+            let mut examined_count = 0;
             // Failed child jobs are the most interesting, so they are added first.
             for is_failed in [true, false] {
                 let state = is_failed.then_some(JobState::Failed);
@@ -183,8 +181,8 @@ impl SpanBuilder {
                 let mut cursor = ChildCursor::START;
                 while !trace.is_full(self.spans_max) {
                     let page = reader.load_children(&parent_job, filter, cursor, PAGE_ROWS)?;
-                    let Some(last) = page.last() else { break };
-                    cursor = last.cursor;
+                    let Some(last_row) = page.last() else { break };
+                    cursor = last_row.cursor;
                     for row in page {
                         if trace.is_full(self.spans_max) {
                             break;
@@ -192,14 +190,14 @@ impl SpanBuilder {
                         if !is_failed && row.state == JobState::Failed.as_str() {
                             continue;
                         }
-                        examined += 1;
+                        examined_count += 1;
                         parents.extend(self.add_child(reader, trace, &parent, &row, job)?);
                     }
                 }
             }
-            omitted += started.saturating_sub(examined);
+            omitted_count += started_count.saturating_sub(examined_count);
         }
-        Ok(omitted)
+        Ok(omitted_count)
     }
 
     /// Adds a child job. Returns it if it has started child jobs.
@@ -241,7 +239,8 @@ impl SpanBuilder {
         Ok(has_children.then_some(ParentJob { id: row.id, head, history }))
     }
 
-    /// Adds the spans of a job, its steps and their attempts.
+    /// Adds the spans of a job, its steps and their attempts. The order matters if the trace gets
+    /// full: an outer span is added before the inner ones.
     fn add_job(&self, trace: &mut Trace, context: &JobContext<'_>, history: &RunHistory) {
         let end = history.ended.clone().unwrap_or(End {
             time: context.root_ended,
@@ -297,10 +296,10 @@ impl SpanBuilder {
         trace: &mut Trace,
         context: &JobContext<'_>,
         parent: JobSpan,
-        step: StepIndex,
+        step_index: StepIndex,
         history: &StepHistory,
     ) {
-        let Some(step) = context.head.graph().steps.get(step.as_usize()) else { return };
+        let Some(step) = context.head.graph().steps.get(step_index.as_usize()) else { return };
         let span = step_span(context.id, &step.name, parent.run_number);
         // A step without an end was running when the job ended.
         let end_of_job = || End { time: parent.ended, state: StepState::Running, reason: None };
