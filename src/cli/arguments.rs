@@ -54,7 +54,7 @@ pub struct Arguments {
 pub(crate) enum Command {
     /// Run the manager until SIGTERM or SIGINT
     Serve(ServeArguments),
-    /// Validate workflow files: print the graph, queues and singulars, or every error
+    /// Validate workflow files: print their steps and queues, or every error
     Check {
         /// Workflow files; - is standard input
         #[arg(required = true)]
@@ -125,12 +125,12 @@ For bash:  workflow-manager completions bash > \
 For zsh:   workflow-manager completions zsh > DIR/_workflow-manager, with DIR in fpath
 For fish:  workflow-manager completions fish > ~/.config/fish/completions/workflow-manager.fish";
 
-/// The commands that speak to a manager.
+/// The commands that call a manager.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ClientCommand {
-    /// Create a job, follow it, print its result
+    /// Create a job, follow it, and print its result
     Run(RunArguments),
-    /// List jobs by workflow: running, and ended within the interval
+    /// List the running jobs of each workflow, and those that ended within the interval
     Jobs {
         /// Only this workflow: NAME or VHOST/NAME
         workflow: Option<String>,
@@ -200,7 +200,7 @@ pub(crate) enum ClientCommand {
     },
     /// List the queues of the loaded workflows, with the number of their messages and workers
     Queues {
-        /// Only those without a worker
+        /// Only queues without a worker
         #[arg(long)]
         unattended: bool,
         #[command(flatten)]
@@ -208,7 +208,7 @@ pub(crate) enum ClientCommand {
     },
     /// Wait until a job is in a given state
     Wait(WaitArguments),
-    /// Run a program as a worker: once for each message of queues of the embedded bus
+    /// Run a program as a worker, once for each message in queues of the embedded bus
     Work(WorkArguments),
     /// Check whether the manager is ready: exit code 0 if it is, 1 with the failed checks if it is
     /// not, 3 if nobody answers
@@ -226,7 +226,7 @@ pub(crate) enum ClientCommand {
     },
     /// Show what happened to a job, entry by entry of its record, or the job as it was
     History(HistoryArguments),
-    /// Follow events, of all jobs or of one and its child jobs until it has ended
+    /// Follow the events of all jobs, or of one job and its child jobs until it has ended
     Watch(WatchArguments),
     /// Show the statuses of a workflow's jobs, newest first
     Status(StatusArguments),

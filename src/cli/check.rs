@@ -25,30 +25,31 @@ pub fn check(
     is_json: bool,
     out: &mut dyn Write,
 ) -> io::Result<bool> {
-    let loaded = load_files_or_stdin(files, settings).map(merge_advice);
+    let load_result = load_files_or_stdin(files, settings).map(merge_advice);
     if is_json {
-        print_json(&loaded, out)?;
+        print_json(&load_result, out)?;
     } else {
-        match &loaded {
-            Ok(loaded) => print_workflows(loaded, out)?,
+        match &load_result {
+            Ok(workflows) => print_workflows(workflows, out)?,
             Err(errors) => print_errors(errors, files.len(), out)?,
         }
     }
     out.flush()?;
-    Ok(loaded.is_ok())
+    Ok(load_result.is_ok())
 }
 
 /// Moves the advice to the warnings, and sorts them by file, line and column.
-fn merge_advice(mut loaded: LoadedWorkflows) -> LoadedWorkflows {
-    loaded.warnings.append(&mut loaded.advice);
+fn merge_advice(mut workflows: LoadedWorkflows) -> LoadedWorkflows {
+    workflows.warnings.append(&mut workflows.advice);
     // Files keep the order in which they appear.
-    let files: Vec<String> = loaded.warnings.iter().map(|warning| warning.file.clone()).collect();
+    let files: Vec<String> =
+        workflows.warnings.iter().map(|warning| warning.file.clone()).collect();
     let file_index =
         |diagnostic: &Diagnostic| files.iter().position(|file| *file == diagnostic.file);
-    loaded.warnings.sort_by_cached_key(|diagnostic| {
+    workflows.warnings.sort_by_cached_key(|diagnostic| {
         (file_index(diagnostic), diagnostic.line, diagnostic.column)
     });
-    loaded
+    workflows
 }
 
 fn print_errors(errors: &LoadErrors, file_count: usize, out: &mut dyn Write) -> io::Result<()> {
@@ -61,29 +62,29 @@ fn print_errors(errors: &LoadErrors, file_count: usize, out: &mut dyn Write) -> 
     )
 }
 
-fn print_workflows(loaded: &LoadedWorkflows, out: &mut dyn Write) -> io::Result<()> {
-    let mut remaining = loaded.definitions.as_slice();
+fn print_workflows(workflows: &LoadedWorkflows, out: &mut dyn Write) -> io::Result<()> {
+    let mut remaining = workflows.definitions.as_slice();
     let mut workflow_count = 0;
-    while let Some(first) = remaining.first() {
+    while let Some(first_definition) = remaining.first() {
         // A workflow in several virtual hosts is printed once.
         let group_size = remaining
             .iter()
-            .take_while(|definition| differ_only_in_vhost(definition, first))
+            .take_while(|definition| differ_only_in_vhost(definition, first_definition))
             .count();
         let (group, others) = remaining.split_at(group_size);
         remaining = others;
         workflow_count += 1;
         print_workflow(group, out)?;
     }
-    for warning in &loaded.warnings {
+    for warning in &workflows.warnings {
         writeln!(out, "warning: {}", escape(&warning.to_string()))?;
     }
-    let blank_line_after_warnings = if loaded.warnings.is_empty() { "" } else { "\n" };
+    let blank_line_after_warnings = if workflows.warnings.is_empty() { "" } else { "\n" };
     writeln!(
         out,
         "{blank_line_after_warnings}valid: {}, {}",
         format_count(workflow_count, "workflow"),
-        format_count(loaded.warnings.len(), "warning")
+        format_count(workflows.warnings.len(), "warning")
     )
 }
 
@@ -130,6 +131,7 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
 /// The cells of a step: its name, its dependencies, its target.
 type Row = [String; 3];
 
+/// Returns a header, and a row for each step of all graphs.
 fn step_rows(definition: &Definition) -> Vec<Row> {
     let mut rows = vec![["step", "waits for", "goes to"].map(str::to_owned)];
     let mut builder = RowBuilder {

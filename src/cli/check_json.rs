@@ -16,18 +16,18 @@ struct CheckOutcome<'l> {
 
 /// Prints the workflows of the files, or all errors, as one JSON object.
 pub(super) fn print_json(
-    loaded: &Result<LoadedWorkflows, LoadErrors>,
+    load_result: &Result<LoadedWorkflows, LoadErrors>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let outcome = match loaded {
-        Ok(loaded) => CheckOutcome {
+    let outcome = match load_result {
+        Ok(workflows) => CheckOutcome {
             valid: true,
-            workflows: loaded
+            workflows: workflows
                 .definitions
                 .iter()
                 .map(|definition| DefinitionView::from_definition(definition))
                 .collect(),
-            warnings: &loaded.warnings,
+            warnings: &workflows.warnings,
             errors: &[],
         },
         Err(errors) => {

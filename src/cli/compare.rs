@@ -125,11 +125,11 @@ pub fn check_against(
     is_json: bool,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let Ok(loaded) = load_files_or_stdin(files, settings) else {
+    let Ok(workflows) = load_files_or_stdin(files, settings) else {
         check::check(files, settings, is_json, out)?;
         return Ok(ExitCode::FAILURE);
     };
-    let comparison = compare(&loaded.definitions, journal)?;
+    let comparison = compare(&workflows.definitions, journal)?;
     if is_json {
         let json = serde_json::to_string_pretty(&comparison)
             .map_err(|error| ClientError::Refused(error.to_string()))?;
@@ -148,7 +148,7 @@ fn compare(definitions: &[Arc<Definition>], journal: &Path) -> Result<Comparison
         .map(|definition| compare_workflow(&reader, definition))
         .collect::<Result<Vec<_>, _>>()?;
     let is_missing =
-        |workflow: &str| definitions.iter().all(|loaded| loaded.full_name() != workflow);
+        |workflow: &str| definitions.iter().all(|definition| definition.full_name() != workflow);
     let running_counts = reader.count_running_root_jobs()?;
     let not_in_files = running_counts
         .into_iter()
@@ -269,7 +269,7 @@ fn print_comparison(comparison: &Comparison, out: &mut dyn Write) -> Result<(), 
         out,
         "Running jobs keep the definition that they began with: to load these files changes"
     )?;
-    writeln!(out, "none of them. The list tells how jobs like them will differ from then on.")?;
+    writeln!(out, "none of them. The list shows how jobs like them will differ from then on.")?;
     Ok(())
 }
 
@@ -322,21 +322,21 @@ fn print_workflow(workflow: &WorkflowComparison, out: &mut dyn Write) -> Result<
         affected.running
     )?;
     // Running jobs are printed first, then the newest ones.
-    let mut sorted: Vec<&AffectedJob> = workflow.jobs.iter().collect();
-    sorted.sort_by_key(|job| job.state.is_ended());
-    for AffectedJob { job, state, differences } in sorted.into_iter().take(JOBS_PRINTED_MAX) {
+    let mut sorted_jobs: Vec<&AffectedJob> = workflow.jobs.iter().collect();
+    sorted_jobs.sort_by_key(|job| job.state.is_ended());
+    for AffectedJob { job, state, differences } in sorted_jobs.into_iter().take(JOBS_PRINTED_MAX) {
         writeln!(out, "    {job} {}", state.as_str())?;
         for difference in differences.iter().take(DIFFERENCES_PRINTED_MAX) {
             writeln!(out, "      {}", render_change(difference))?;
         }
-        let more = differences.len().saturating_sub(DIFFERENCES_PRINTED_MAX);
-        if more > 0 {
-            writeln!(out, "      … and {more} more; --json tells them")?;
+        let omitted_count = differences.len().saturating_sub(DIFFERENCES_PRINTED_MAX);
+        if omitted_count > 0 {
+            writeln!(out, "      … and {omitted_count} more; --json lists them")?;
         }
     }
     if affected.total() > JOBS_PRINTED_MAX {
-        let more = affected.total() - JOBS_PRINTED_MAX;
-        writeln!(out, "    … and {} more; --json tells them", format_job_count(more))?;
+        let omitted_count = affected.total() - JOBS_PRINTED_MAX;
+        writeln!(out, "    … and {} more; --json lists them", format_job_count(omitted_count))?;
     }
     writeln!(out)?;
     Ok(())

@@ -89,8 +89,8 @@ pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result
     };
     if let Some(entry_number) = arguments.record.at_entry {
         return match reader.load_job_at_entry(id, entry_number)?.ok_or_else(to_not_found)? {
-            JobAtEntry::Found { job, at } => {
-                print_job(&to_json(&JobView::whole(&job, at))?, is_json, screen, out)
+            JobAtEntry::Found { job, at: time } => {
+                print_job(&to_json(&JobView::whole(&job, time))?, is_json, screen, out)
             }
             JobAtEntry::NoSuchEntry { entries } => Err(ClientError::Usage(format!(
                 "--at {entry_number}: the record of job {id} has the entries 1 to {entries}"

@@ -111,7 +111,7 @@ fn print_reasons(
     let entries = parse_list(&body, "reasons")?;
     Listing { body: &body, entries, table, empty_text: "no item has failed" }.print(style, out)?;
     if response.failed_is_minimum && style.is_for_people() {
-        writeln!(out, "… only the first {} items that failed were looked at", response.failed)?;
+        writeln!(out, "… only the first {} items that failed were examined", response.failed)?;
     }
     Ok(())
 }

@@ -168,10 +168,12 @@ fn format_elapsed(step: &StepResponse) -> String {
     let format_duration = |nanoseconds: u64| Millis(nanoseconds / 1_000_000).to_string();
     match (step.elapsed, step.attempt_elapsed) {
         (None, _) => String::new(),
-        (Some(total), Some(last)) if step.attempt > 1 => {
-            format!("{}, last attempt {}", format_duration(total), format_duration(last))
-        }
-        (Some(total), _) => format_duration(total),
+        (Some(elapsed), Some(attempt_elapsed)) if step.attempt > 1 => format!(
+            "{}, last attempt {}",
+            format_duration(elapsed),
+            format_duration(attempt_elapsed)
+        ),
+        (Some(elapsed), _) => format_duration(elapsed),
     }
 }
 

@@ -154,8 +154,11 @@ pub(super) fn search(arguments: &SearchArguments, out: &mut dyn Write) -> Result
         writeln!(out, "{qualifier}{count} in all")?;
     }
     if let Some(next) = &page.next {
-        let listed = page.jobs.len();
-        writeln!(out, "… only {listed} are shown; --limit shows more, --cursor {next} goes on")?;
+        let shown_count = page.jobs.len();
+        writeln!(
+            out,
+            "… only {shown_count} are shown; --limit shows more, --cursor {next} the next ones"
+        )?;
     }
     Ok(())
 }

@@ -95,16 +95,16 @@ pub(super) fn escape_json(json: &str) -> Cow<'_, str> {
     if !json.contains(is_unsafe) {
         return Cow::Borrowed(json);
     }
-    let mut escaped = String::with_capacity(json.len());
+    let mut escaped_json = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
             // Outside of strings, where valid JSON has no other control characters.
-            '\r' => escaped.push(' '),
-            c if is_unsafe(c) => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => escaped.push(c),
+            '\r' => escaped_json.push(' '),
+            c if is_unsafe(c) => escaped_json.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => escaped_json.push(c),
         }
     }
-    Cow::Owned(escaped)
+    Cow::Owned(escaped_json)
 }
 
 /// Returns whether to print colours (<https://no-color.org>, <https://bixense.com/clicolors>).

@@ -134,7 +134,7 @@ struct Dispatcher<'scope, 'env> {
     failure: Option<ClientError>,
     /// The pause after the next error that may be transient.
     backoff: Duration,
-    /// Whether an error that may be transient was reported, and no call has succeeded since.
+    /// Whether an error that may be transient was reported, and no poll has succeeded since.
     is_retrying: bool,
 }
 

@@ -11,11 +11,11 @@ const OUTPUT_HEADING: &str = "How it is shown";
 /// Arguments that select the manager.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TargetArguments {
-    /// The manager's address [env: WORKFLOW_MANAGER_URL] [default: that of the context, else
+    /// The manager's address [env: WORKFLOW_MANAGER_URL] [default: from the context, else
     /// http://127.0.0.1:8088]
     #[arg(long, value_name = "URL", value_parser = parse_address, help_heading = MANAGER_HEADING)]
     pub(crate) server: Option<String>,
-    /// The manager's token [env: WORKFLOW_MANAGER_TOKEN] [default: that of the context]
+    /// The manager's token [env: WORKFLOW_MANAGER_TOKEN] [default: from the context]
     #[arg(long, help_heading = MANAGER_HEADING)]
     pub(crate) token: Option<String>,
     /// The context that has the address and the token [env: WORKFLOW_MANAGER_CONTEXT] [default:

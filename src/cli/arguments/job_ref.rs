@@ -32,7 +32,9 @@ impl FromStr for JobRef {
         if has_id_characters && (DIGITS_MIN..ID_DIGITS).contains(&digit_count) {
             Ok(JobRef::Prefix(text.to_owned()))
         } else {
-            Err(format!("{error}; the first {DIGITS_MIN} digits of a job's id, or more, do too"))
+            Err(format!(
+                "{error}; the first {DIGITS_MIN} digits of a job's id, or more, are accepted, too"
+            ))
         }
     }
 }

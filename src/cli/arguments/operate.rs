@@ -140,7 +140,7 @@ pub(crate) struct RedispatchArguments {
     /// All steps of running jobs and child jobs that wait on this queue
     #[arg(long)]
     pub(crate) queue: Option<String>,
-    /// The bus that has the queue [default: that of workflows that name none]
+    /// The bus that has the queue [default: the bus of workflows that name none]
     #[arg(long, requires = "queue")]
     pub(crate) bus: Option<String>,
     /// The queue's virtual host, of workflows that name theirs

@@ -211,12 +211,15 @@ fn check_policy(policy: Option<&Result<PolicyStatus, String>>, location: &str) -
 /// Returns a warning for each queue without a consumer. `statuses` are those of `queues`, in the
 /// same order.
 fn check_consumers(queues: &[Arc<str>], statuses: &[QueueStatus], location: &str) -> Vec<Finding> {
-    let unattended = queues.iter().zip(statuses).filter_map(|(queue, status)| match status {
-        QueueStatus::Exists { consumers: 0, messages, .. } => Some((queue, *messages)),
-        QueueStatus::Missing => Some((queue, 0)),
-        QueueStatus::Exists { .. } | QueueStatus::Unknown(_) | QueueStatus::Endpoint { .. } => None,
-    });
-    let findings: Vec<Finding> = unattended
+    let unattended_queues =
+        queues.iter().zip(statuses).filter_map(|(queue, status)| match status {
+            QueueStatus::Exists { consumers: 0, messages, .. } => Some((queue, *messages)),
+            QueueStatus::Missing => Some((queue, 0)),
+            QueueStatus::Exists { .. } | QueueStatus::Unknown(_) | QueueStatus::Endpoint { .. } => {
+                None
+            }
+        });
+    let findings: Vec<Finding> = unattended_queues
         .map(|(queue, messages)| {
             Finding::warning(
                 QUEUES,

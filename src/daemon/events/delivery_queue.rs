@@ -243,11 +243,11 @@ mod tests {
     fn while_calls_fail_one_at_a_time_probes_the_receiver_with_growing_pauses() {
         let mut queue = DeliveryQueue::default();
         queue.add_page((1..=5).map(|number| (number, notice(0))).collect());
-        let (first, second) =
-            (next_delivery(&mut queue, 10).unwrap(), next_delivery(&mut queue, 10).unwrap());
-        assert!(!queue.settle(first, &failed(), seconds(10), &settings()));
+        let first_notice = next_delivery(&mut queue, 10).unwrap();
+        let second_notice = next_delivery(&mut queue, 10).unwrap();
+        assert!(!queue.settle(first_notice, &failed(), seconds(10), &settings()));
         assert!(next_delivery(&mut queue, 10).is_none(), "the other call is still active");
-        queue.settle(second, &failed(), seconds(10), &settings());
+        queue.settle(second_notice, &failed(), seconds(10), &settings());
         assert!(
             next_delivery(&mut queue, 10).is_none() && queue.failures == 1,
             "both failed at once"
@@ -288,9 +288,9 @@ mod tests {
         let day_s = 24 * 3600;
         let mut queue = DeliveryQueue::default();
         queue.add_page(vec![(1, notice(0)), (2, notice(0)), (3, notice(10 * day_s))]);
-        let first = next_delivery(&mut queue, 10 * day_s).unwrap();
+        let first_notice = next_delivery(&mut queue, 10 * day_s).unwrap();
         assert!(
-            queue.settle(first, &failed(), seconds(10 * day_s), &settings()),
+            queue.settle(first_notice, &failed(), seconds(10 * day_s), &settings()),
             "an old notice is tried once"
         );
         assert_eq!(
@@ -321,9 +321,9 @@ mod tests {
     fn a_response_may_demand_a_longer_pause() {
         let mut queue = DeliveryQueue::default();
         queue.add_page(vec![(1, notice(0))]);
-        let first = next_delivery(&mut queue, 0).unwrap();
+        let due_notice = next_delivery(&mut queue, 0).unwrap();
         queue.settle(
-            first,
+            due_notice,
             &DeliveryOutcome::Failed {
                 reason: String::new(),
                 retry_after: Some(Duration::from_secs(30)),
