@@ -50,7 +50,7 @@ struct MissingWorkflow {
     running: i64,
 }
 
-/// How many jobs are running, and how many have ended.
+/// How many jobs are running or paused, and how many have ended.
 #[derive(Default, Serialize)]
 struct JobCount {
     running: usize,

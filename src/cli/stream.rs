@@ -45,7 +45,8 @@ struct EndEventData {
 pub(super) struct JobEnd {
     /// The final state.
     pub(super) state: Text,
-    /// The reason for the state, which may be truncated. `None` if the job has completed.
+    /// The reason for the state, which may be truncated. `None` if there is none, as for a
+    /// completed job.
     pub(super) reason: Option<Text>,
 }
 

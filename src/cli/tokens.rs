@@ -94,7 +94,7 @@ impl TokenFile {
                 owner: None,
             });
         }
-        let to_file_error = |error| to_file_error(file, &error);
+        let to_file_error = |error| file_error(file, &error);
         let tokens = TokenSettings::read_file(file).map_err(ClientError::Usage)?;
         let metadata = fs::metadata(file).map_err(to_file_error)?;
         Ok(TokenFile {
@@ -107,7 +107,7 @@ impl TokenFile {
 }
 
 /// Makes the error of a file that cannot be used.
-fn to_file_error(file: &Path, error: &io::Error) -> ClientError {
+fn file_error(file: &Path, error: &io::Error) -> ClientError {
     ClientError::Usage(format!("{}: {error}", file.display()))
 }
 
@@ -116,7 +116,7 @@ fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     // If the path is a symbolic link to an existing file, that file is replaced.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let file = target.as_path();
-    let to_file_error = |error| to_file_error(file, &error);
+    let to_file_error = |error| file_error(file, &error);
     // A lock keeps processes from overwriting each other's entries. The file itself is replaced, so
     // its folder is locked.
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
