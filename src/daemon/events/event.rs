@@ -123,8 +123,11 @@ impl Event {
 
 /// Builds events from the entries of one job.
 struct EventBuilder<'a> {
+    /// The job, to which the entries are already applied.
     job: &'a Job,
+    /// The workflow's full name.
     workflow: Arc<str>,
+    /// The CloudEvents source: a URI or a path that the settings give to this manager.
     source: &'a str,
 }
 
@@ -167,6 +170,7 @@ struct Data<'a> {
 struct Details<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<&'a str>,
+    /// The state of the step, or of the job if there is no step.
     state: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<&'a str>,
@@ -176,12 +180,25 @@ struct Details<'a> {
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_at: Option<Rfc3339Time>,
+    /// The share of the work that is done, as the worker reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<&'a Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<ItemCounts>,
+}
+
+impl<'a> Details<'a> {
+    /// Returns the details of a step in a state, without any others.
+    fn from_state(state: StepState) -> Details<'a> {
+        Details { state: state.as_str(), ..Details::default() }
+    }
+
+    /// Returns the details of a failure that leaves the step in `state`.
+    fn from_failure(state: StepState, failure: &'a Failure) -> Details<'a> {
+        Details { reason: Some(truncate(&failure.reason)), ..Details::from_state(state) }
+    }
 }
 
 /// Returns the first [`TEXT_CHARS_MAX`] characters of a text.
@@ -194,7 +211,7 @@ impl<'a> EventBuilder<'a> {
         EventBuilder { job, workflow: job.definition().full_name().into(), source }
     }
 
-    /// Adds the events of an entry.
+    /// Adds the events of an entry. Entries about callers have none.
     fn add_events(
         &self,
         entry_number: u64,
@@ -240,7 +257,7 @@ impl<'a> EventBuilder<'a> {
         events.push(self.job_event(entry_number, state, time, reason.map(|reason| &**reason)));
     }
 
-    /// Returns the event of an entry about a step; `None` if the step's state does not change.
+    /// Returns the event of an entry about a step; `None` for an entry that is not published.
     fn step_entry_event(
         &self,
         entry_number: u64,
@@ -248,14 +265,12 @@ impl<'a> EventBuilder<'a> {
         entry: &StepEntry,
         time: Timestamp,
     ) -> Option<Event> {
-        let state_details =
-            |state: StepState| Details { state: state.as_str(), ..Details::default() };
         let (action, details) = match entry {
             StepEntry::Started { attempt, .. } => (
                 "running",
-                Details { attempt: Some(*attempt), ..state_details(StepState::Running) },
+                Details { attempt: Some(*attempt), ..Details::from_state(StepState::Running) },
             ),
-            StepEntry::Completed(_) => ("completed", state_details(StepState::Completed)),
+            StepEntry::Completed(_) => ("completed", Details::from_state(StepState::Completed)),
             StepEntry::Progressed { progress, .. } => {
                 return Some(self.progress_event(entry_number, step, time, progress));
             }
@@ -263,14 +278,14 @@ impl<'a> EventBuilder<'a> {
                 let details = Details {
                     attempt: Some(*attempt),
                     retry_at: Some(Rfc3339Time(*retry_at)),
-                    ..self.failure_details(StepState::Running, failure)
+                    ..Details::from_failure(StepState::Running, failure)
                 };
                 ("attempt-failed", details)
             }
-            StepEntry::Skipped => ("skipped", state_details(StepState::Skipped)),
-            StepEntry::Cancelled => ("cancelled", state_details(StepState::Cancelled)),
+            StepEntry::Skipped => ("skipped", Details::from_state(StepState::Skipped)),
+            StepEntry::Cancelled => ("cancelled", Details::from_state(StepState::Cancelled)),
             StepEntry::Failed(failure) => {
-                ("failed", self.failure_details(StepState::Failed, failure))
+                ("failed", Details::from_failure(StepState::Failed, failure))
             }
             StepEntry::Confirmed
             | StepEntry::Leased(_)
@@ -280,7 +295,7 @@ impl<'a> EventBuilder<'a> {
         Some(self.step_event(entry_number, step, action, time, details))
     }
 
-    /// Returns the event of an entry about a fan-out; `None` if the step's state does not change.
+    /// Returns the event of an entry about a fan-out; `None` for an entry that is not published.
     fn fan_out_entry_event(
         &self,
         entry_number: u64,
@@ -288,15 +303,13 @@ impl<'a> EventBuilder<'a> {
         entry: &FanOutEntry,
         time: Timestamp,
     ) -> Option<Event> {
-        let state_details =
-            |state: StepState| Details { state: state.as_str(), ..Details::default() };
         let (action, details) = match entry {
-            FanOutEntry::Started { .. } => ("running", state_details(StepState::Running)),
+            FanOutEntry::Started { .. } => ("running", Details::from_state(StepState::Running)),
             FanOutEntry::Restarted { attempt, .. } => (
                 "running",
-                Details { attempt: Some(*attempt), ..state_details(StepState::Running) },
+                Details { attempt: Some(*attempt), ..Details::from_state(StepState::Running) },
             ),
-            FanOutEntry::Completed => ("completed", state_details(StepState::Completed)),
+            FanOutEntry::Completed => ("completed", Details::from_state(StepState::Completed)),
             FanOutEntry::ChildrenStarted { .. }
             | FanOutEntry::ChildStarted { .. }
             | FanOutEntry::ChildCompleted { .. }
@@ -312,19 +325,9 @@ impl<'a> EventBuilder<'a> {
             if self.job.step(step).state == StepState::Running
                 && self.job.step_state(step) == StepState::Cancelled
             {
-                let details =
-                    Details { state: StepState::Cancelled.as_str(), ..Details::default() };
+                let details = Details::from_state(StepState::Cancelled);
                 events.push(self.step_event(entry_number, step, "cancelled", time, details));
             }
-        }
-    }
-
-    /// Returns the details of a failure that leaves the step in `state`.
-    fn failure_details<'b>(&self, state: StepState, failure: &'b Failure) -> Details<'b> {
-        Details {
-            state: state.as_str(),
-            reason: Some(truncate(&failure.reason)),
-            ..Details::default()
         }
     }
 
@@ -337,11 +340,10 @@ impl<'a> EventBuilder<'a> {
         progress: &Progress,
     ) -> Event {
         let details = Details {
-            state: StepState::Running.as_str(),
             status: progress.status.as_deref().map(truncate),
             progress: progress.share.as_ref(),
             message: progress.message.as_deref().map(truncate),
-            ..Details::default()
+            ..Details::from_state(StepState::Running)
         };
         self.step_event(entry_number, step, "progressed", time, details)
     }
@@ -354,11 +356,8 @@ impl<'a> EventBuilder<'a> {
         time: Timestamp,
         counts: ItemCounts,
     ) -> Event {
-        let details = Details {
-            state: self.job.step_state(step).as_str(),
-            children: Some(counts),
-            ..Details::default()
-        };
+        let details =
+            Details { children: Some(counts), ..Details::from_state(self.job.step_state(step)) };
         let mut event = self.step_event(self.job.entry_count(), step, "counted", time, details);
         // The event follows from all entries up to this one. The suffix distinguishes its id from
         // that of the entry's own event.
