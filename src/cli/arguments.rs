@@ -1,4 +1,5 @@
-//! The arguments of the commands.
+//! The commands and their arguments, as clap parses them. The doc comments of commands and fields
+//! are their help texts.
 
 mod common;
 mod contexts;
@@ -53,16 +54,16 @@ pub struct Arguments {
 pub(crate) enum Command {
     /// Run the manager until SIGTERM or SIGINT
     Serve(ServeArguments),
-    /// Validate workflow files: print the graph, queues and singulars, or every error
+    /// Validate workflow files: print their steps and queues, or every error
     Check {
         /// Workflow files; - is standard input
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Tell which jobs that this journal keeps would go another way under these files; exit
-        /// code 1 if running ones would
+        /// Report which jobs in this journal would run differently under these files; exit code 1
+        /// if a running job would
         #[arg(long, value_name = "JOURNAL")]
         against: Option<PathBuf>,
-        /// The manager's settings: the buses that the files name must be in them
+        /// The manager's settings, which must define the buses that the files name
         #[arg(long, value_name = "SETTINGS")]
         config: Option<PathBuf>,
         /// Print JSON
@@ -71,36 +72,36 @@ pub(crate) enum Command {
     },
     /// Print the JSON Schema of workflow files, for editors
     Schema,
-    /// Rehearse workflows in virtual time, with scripted workers, as test files say
+    /// Test workflows in virtual time with scripted workers, as test files describe
     Test {
         /// Test files
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Tell what happened in every test, not in the failed ones alone
+        /// Print what happened in every test, not only in failed ones
         #[arg(long)]
         verbose: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show from a journal's file what happened to a job, or the job as it was; the file is only
-    /// read: no manager is needed, and one may be running on it
+    /// Show what happened to a job, or the job as it was, from a journal's file; the file is only
+    /// read, and a manager may be using it
     Replay(ReplayArguments),
-    /// Copy a journal's file while a manager runs on it: a copy that is consistent and verified
+    /// Make a consistent and verified copy of a journal's file, even while a manager uses it
     Backup(BackupArguments),
-    /// Put a backup in the place of a journal, or find out whether it could be
+    /// Restore a journal from a backup, or check whether that is possible
     Restore(RestoreArguments),
-    /// Find out what is wrong with an installation, and say what to do
+    /// Check an installation, and suggest a remedy for each problem
     Doctor(DoctorArguments),
-    /// Find out whether a worker keeps the worker protocol: be its manager, in good times and bad
+    /// Check whether a worker keeps the worker protocol, with a stub of the manager and with faults
     WorkerTest(WorkerTestArguments),
-    /// Name managers: their addresses and tokens, to be chosen with --context
+    /// Name managers, with their addresses and tokens, to choose them with --context
     #[command(subcommand, subcommand_required = true, arg_required_else_help = true)]
     Context(ContextCommand),
-    /// Make tokens for the HTTP API
+    /// Create tokens for the HTTP API
     #[command(subcommand, subcommand_required = true, arg_required_else_help = true)]
     Token(TokenCommand),
-    /// Print what a shell needs to complete commands and options
+    /// Print the script with which a shell completes commands and options
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
         /// The shell
@@ -109,7 +110,7 @@ pub(crate) enum Command {
     /// Write manual pages into a directory, one for each command
     #[command(after_help = "To read one: man -l DIR/workflow-manager-run.1")]
     Man {
-        /// The directory; it is made if it is missing
+        /// The directory; it is created if it is missing
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
@@ -117,18 +118,19 @@ pub(crate) enum Command {
     Client(ClientCommand),
 }
 
+/// Where each shell expects its completion script.
 const COMPLETIONS_HELP: &str = "\
 For bash:  workflow-manager completions bash > \
     ~/.local/share/bash-completion/completions/workflow-manager
 For zsh:   workflow-manager completions zsh > DIR/_workflow-manager, with DIR in fpath
 For fish:  workflow-manager completions fish > ~/.config/fish/completions/workflow-manager.fish";
 
-/// The commands that speak to a manager.
+/// The commands that call a manager.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ClientCommand {
-    /// Create a job, follow it, print its result
+    /// Create a job, follow it, and print its result
     Run(RunArguments),
-    /// List jobs by workflow: running, and ended within the interval
+    /// List the running jobs of each workflow, and those that ended within the interval
     Jobs {
         /// Only this workflow: NAME or VHOST/NAME
         workflow: Option<String>,
@@ -140,15 +142,15 @@ pub(crate) enum ClientCommand {
     },
     /// Search jobs by workflow, state, status, id and time
     Search(SearchArguments),
-    /// End jobs under way; later replies are ignored
+    /// Cancel running or paused jobs; later replies are ignored
     Cancel(OperateArguments),
-    /// Dispatch nothing new until resumed; replies are taken
+    /// Pause jobs: until they are resumed, replies are accepted, but nothing new is dispatched
     Pause(OperateArguments),
-    /// Go on after a pause
+    /// Continue paused jobs
     Resume(OperateArguments),
-    /// Let failed jobs go on from their failed steps; what is complete is kept
+    /// Continue failed jobs from their failed steps; completed steps are kept
     Retry(OperateArguments),
-    /// Run a step of ended jobs, and all that depends on it, once more
+    /// Run a step of ended jobs again, and all steps that depend on it
     Rerun {
         /// The step
         #[arg(long)]
@@ -158,24 +160,24 @@ pub(crate) enum ClientCommand {
     },
     /// Delete ended jobs
     Delete(OperateArguments),
-    /// Send the message of a running step once more, as the same attempt, or of all steps that wait
-    /// on a queue
+    /// Send the message of a running step again, as the same attempt, or the messages of all steps
+    /// that wait on a queue
     Redispatch(RedispatchArguments),
     /// Complete, or fail, a running step by hand
     Complete(CompleteArguments),
-    /// Tell in one sentence why a job does not move
+    /// Explain in one sentence why a job makes no progress
     Why {
         /// The job's id, or its first digits
         id: JobRef,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Reload the workflow files: all, or nothing if one has an error
+    /// Reload the workflow files; if one has an error, none is reloaded
     Reload {
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Show a job, its steps and the first of its child jobs; with --children these alone
+    /// Show a job, its steps and the first of its child jobs; with --children, only child jobs
     Job {
         /// The job's id, or its first digits
         id: JobRef,
@@ -186,45 +188,45 @@ pub(crate) enum ClientCommand {
     },
     /// Show a step of a job with its attempts; or its input or output, byte for byte
     Step(StepArguments),
-    /// Show how the items of a fan-out fare: counts, and the first of its child jobs
+    /// Show the items of a fan-out: how many are in which state, and the first of its child jobs
     Items(ItemsArguments),
     /// List the workflows, with the number of their running jobs
     Workflows {
-        /// Also how their jobs fared of late: for so long, from 1m to 24h
+        /// Also show statistics of their jobs over this time, from 1m to 24h
         #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
         stats: Option<DurationSetting>,
         #[command(flatten)]
         list: ListArguments,
     },
-    /// List the queues of the loaded workflows: what they hold, and how many workers consume
+    /// List the queues of the loaded workflows, with the number of their messages and workers
     Queues {
-        /// Only those without a worker
+        /// Only queues without a worker
         #[arg(long)]
         unattended: bool,
         #[command(flatten)]
         list: ListArguments,
     },
-    /// Wait until a job is in a state
+    /// Wait until a job is in a given state
     Wait(WaitArguments),
-    /// Be a worker: run a program for each message of queues of the embedded bus
+    /// Run a program as a worker, once for each message in queues of the embedded bus
     Work(WorkArguments),
-    /// Tell whether the manager can do its work: exit code 0, 1 with the checks that are bad, 3 if
-    /// nobody answers
+    /// Check whether the manager is ready: exit code 0 if it is, 1 with the failed checks if it is
+    /// not, 3 if nobody answers
     Health {
-        /// Only whether the process answers, whatever its checks say: for what restarts a process
+        /// Check only whether the process answers, for a supervisor that restarts it otherwise
         #[arg(long)]
         live: bool,
         #[command(flatten)]
         target: TargetArguments,
     },
-    /// Tell which manager is asked, and what the token allows
+    /// Show which manager is called, and what the token allows
     Whoami {
         #[command(flatten)]
         client: ClientArguments,
     },
     /// Show what happened to a job, entry by entry of its record, or the job as it was
     History(HistoryArguments),
-    /// Follow events, of all jobs or of one and its child jobs until it has ended
+    /// Follow the events of all jobs, or of one job and its child jobs until it has ended
     Watch(WatchArguments),
     /// Show the statuses of a workflow's jobs, newest first
     Status(StatusArguments),
@@ -236,7 +238,7 @@ pub struct ServeArguments {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub settings: SettingsArguments,
-    /// Print the effective settings, secrets masked, and end
+    /// Print the effective settings, with secrets masked, and exit
     #[arg(long)]
     pub print_settings: bool,
 }
@@ -251,7 +253,7 @@ pub struct SettingsArguments {
     /// [setting amqp.server, AMQP_SERVER]
     #[arg(long, value_name = "URL")]
     pub amqp_server: Option<String>,
-    /// The journal, a file; :memory: keeps nothing beyond the end [setting journal.file]
+    /// The journal, a file; :memory: keeps nothing after the process ends [setting journal.file]
     #[arg(long, value_name = "FILE")]
     pub db: Option<PathBuf>,
     /// Where the API listens; PORT: on loopback, :PORT: on all interfaces [setting http.listen]
@@ -311,15 +313,15 @@ pub(crate) struct RunArguments {
 /// Arguments that select a part of a job's record.
 #[derive(Args, Debug)]
 pub(crate) struct RecordArguments {
-    /// The job's, or child job's, id; of a job also its first digits
+    /// The id of a job or child job; of a job also its first digits
     pub(crate) id: JobRef,
     /// Show the job as it was after the entry with this number; the first is 1
-    #[arg(long, value_name = "N", conflicts_with_all = ["after", "limit"])]
-    pub(crate) at: Option<u64>,
+    #[arg(long = "at", value_name = "N", conflicts_with_all = ["after", "limit"])]
+    pub(crate) at_entry: Option<u64>,
     /// Only entries after the one with this number
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) after: u64,
-    /// At most this many [default: all]
+    /// Print at most this many entries [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
 }
@@ -359,10 +361,10 @@ pub(crate) struct BackupArguments {
     /// The journal's file
     #[arg(long, value_name = "FILE")]
     pub(crate) db: PathBuf,
-    /// How much is copied at most, in MiB a second; 0: as fast as it can be
+    /// The maximum speed of the copy, in MiB per second; 0: no limit
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub(crate) rate: u32,
-    /// Leave out what is free within the file: the copy is as small as it can be
+    /// Leave out free space within the file, so that the copy is as small as possible
     #[arg(long)]
     pub(crate) vacuum: bool,
     /// Print JSON
@@ -377,11 +379,11 @@ pub(crate) struct RestoreArguments {
     /// The backup
     #[arg(value_name = "FILE")]
     pub(crate) backup: PathBuf,
-    /// The journal's file; it must not be there
+    /// The journal's file, which must not exist yet
     #[arg(long, value_name = "FILE")]
     pub(crate) db: Option<PathBuf>,
-    /// Only find out whether every row can be read and every job goes on; a copy for this is made
-    /// in the directory for temporary files, and removed
+    /// Only check whether every row can be read and every job can continue; for this, a copy is
+    /// made in the directory for temporary files, and removed
     #[arg(long)]
     pub(crate) check: bool,
     /// Print JSON
@@ -417,11 +419,11 @@ pub(crate) struct StatusArguments {
     /// Only jobs in which the step has this status; given several times, all must hold
     #[arg(long = "filter", value_name = "STEP=STATUS")]
     pub(crate) filters: Vec<StepStatusFilter>,
-    /// The most jobs to show, up to 10000 [default: 1000, with --csv all]
+    /// Show at most this many jobs, up to 10000 [default: 1000, with --csv all]
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u32>,
-    /// Only these steps, in this order [default: all; of too many those that are not empty, as many
-    /// as fit]
+    /// Only these steps, in this order [default: all; if they do not fit, as many non-empty ones as
+    /// do]
     #[arg(
         long,
         value_name = "STEP,STEP",

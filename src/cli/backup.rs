@@ -1,4 +1,4 @@
-//! `backup` and `restore`: copies a journal's file, and restores a journal from a copy.
+//! `backup` and `restore`: copy a journal's file, and restore a journal from a copy.
 
 use super::arguments::{BackupArguments, RestoreArguments};
 use super::error::ClientError;
@@ -7,10 +7,12 @@ use serde_json::json;
 use std::io::Write;
 use std::num::NonZero;
 
+/// The number of bytes in one MiB.
 const MIB: u64 = 1 << 20;
 
 /// Runs `backup --db FILE TARGET [--rate MIB] [--vacuum]`: copies a journal's file.
 pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+    // In bytes per second. A rate of 0 becomes `None`: no limit.
     let rate = NonZero::new(u64::from(arguments.rate) * MIB);
     let BackupArguments { db, target, vacuum, .. } = arguments;
     let summary = journal::back_up(db, target, rate, *vacuum)?;
@@ -18,8 +20,8 @@ pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Resul
     print_summary(&subject, summary, arguments.json, out)
 }
 
-/// Runs `restore BACKUP --db FILE`, which restores a journal from a copy, or `restore BACKUP
-/// --check`, which checks whether that is possible.
+/// Runs `restore BACKUP --db FILE`, which restores a journal from a copy, or
+/// `restore BACKUP --check`, which checks whether that is possible.
 pub(super) fn restore(
     arguments: &RestoreArguments,
     out: &mut dyn Write,

@@ -22,33 +22,34 @@ use std::sync::Arc;
 pub fn check(
     files: &[PathBuf],
     settings: Option<&Settings>,
-    json: bool,
+    is_json: bool,
     out: &mut dyn Write,
 ) -> io::Result<bool> {
-    let loaded = load_files_or_stdin(files, settings).map(merge_advice);
-    if json {
-        print_json(&loaded, out)?;
+    let load_result = load_files_or_stdin(files, settings).map(merge_advice);
+    if is_json {
+        print_json(&load_result, out)?;
     } else {
-        match &loaded {
-            Ok(loaded) => print_workflows(loaded, out)?,
+        match &load_result {
+            Ok(workflows) => print_workflows(workflows, out)?,
             Err(errors) => print_errors(errors, files.len(), out)?,
         }
     }
     out.flush()?;
-    Ok(loaded.is_ok())
+    Ok(load_result.is_ok())
 }
 
-/// Merges the advice into the warnings, sorted by file and place.
-fn merge_advice(mut loaded: LoadedWorkflows) -> LoadedWorkflows {
-    loaded.warnings.append(&mut loaded.advice);
-    // Files keep their order.
-    let files: Vec<String> = loaded.warnings.iter().map(|warning| warning.file.clone()).collect();
+/// Moves the advice to the warnings, and sorts them by file, line and column.
+fn merge_advice(mut workflows: LoadedWorkflows) -> LoadedWorkflows {
+    workflows.warnings.append(&mut workflows.advice);
+    // Files keep the order in which they appear.
+    let files: Vec<String> =
+        workflows.warnings.iter().map(|warning| warning.file.clone()).collect();
     let file_index =
         |diagnostic: &Diagnostic| files.iter().position(|file| *file == diagnostic.file);
-    loaded.warnings.sort_by_cached_key(|diagnostic| {
+    workflows.warnings.sort_by_cached_key(|diagnostic| {
         (file_index(diagnostic), diagnostic.line, diagnostic.column)
     });
-    loaded
+    workflows
 }
 
 fn print_errors(errors: &LoadErrors, file_count: usize, out: &mut dyn Write) -> io::Result<()> {
@@ -61,32 +62,33 @@ fn print_errors(errors: &LoadErrors, file_count: usize, out: &mut dyn Write) -> 
     )
 }
 
-fn print_workflows(loaded: &LoadedWorkflows, out: &mut dyn Write) -> io::Result<()> {
-    let mut remaining = loaded.definitions.as_slice();
+fn print_workflows(workflows: &LoadedWorkflows, out: &mut dyn Write) -> io::Result<()> {
+    let mut remaining = workflows.definitions.as_slice();
     let mut workflow_count = 0;
-    while let Some(first) = remaining.first() {
+    while let Some(first_definition) = remaining.first() {
         // A workflow in several virtual hosts is printed once.
         let group_size = remaining
             .iter()
-            .take_while(|definition| differ_only_in_vhost(definition, first))
+            .take_while(|definition| differ_only_in_vhost(definition, first_definition))
             .count();
         let (group, others) = remaining.split_at(group_size);
         remaining = others;
         workflow_count += 1;
         print_workflow(group, out)?;
     }
-    for warning in &loaded.warnings {
+    for warning in &workflows.warnings {
         writeln!(out, "warning: {}", escape(&warning.to_string()))?;
     }
-    let blank_line = if loaded.warnings.is_empty() { "" } else { "\n" };
+    let blank_line_after_warnings = if workflows.warnings.is_empty() { "" } else { "\n" };
     writeln!(
         out,
-        "{blank_line}valid: {}, {}",
+        "{blank_line_after_warnings}valid: {}, {}",
         format_count(workflow_count, "workflow"),
-        format_count(loaded.warnings.len(), "warning")
+        format_count(workflows.warnings.len(), "warning")
     )
 }
 
+/// Returns whether two definitions can be printed as one workflow in several virtual hosts.
 fn differ_only_in_vhost(a: &Definition, b: &Definition) -> bool {
     a.name == b.name
         && a.deadline == b.deadline
@@ -95,7 +97,7 @@ fn differ_only_in_vhost(a: &Definition, b: &Definition) -> bool {
         && a.graphs == b.graphs
 }
 
-/// Prints one workflow in the virtual hosts of `definitions`, which differ in nothing else.
+/// Prints one workflow with all its virtual hosts. The definitions differ only in these.
 fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::Result<()> {
     let definition = &definitions[0];
     let vhosts: Vec<&str> = definitions
@@ -103,12 +105,12 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
         .map(|definition| definition.vhost.as_str())
         .filter(|vhost| !vhost.is_empty())
         .collect();
-    let location = match vhosts.as_slice() {
+    let vhosts_text = match vhosts.as_slice() {
         [] => String::new(),
         [vhost] => format!(" in the virtual host {}", escape(vhost)),
         vhosts => format!(" in the virtual hosts {}", escape(&vhosts.join(", "))),
     };
-    writeln!(out, "workflow {}{location}\n", definition.name)?;
+    writeln!(out, "workflow {}{vhosts_text}\n", definition.name)?;
     print_table(&step_rows(definition), out)?;
     writeln!(out, "\n  queues  {}", format_list(definition.queues().iter().map(|queue| &**queue)))?;
     let graph = definition.graph();
@@ -129,6 +131,7 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
 /// The cells of a step: its name, its dependencies, its target.
 type Row = [String; 3];
 
+/// Returns a header, and a row for each step of all graphs.
 fn step_rows(definition: &Definition) -> Vec<Row> {
     let mut rows = vec![["step", "waits for", "goes to"].map(str::to_owned)];
     let mut builder = RowBuilder {
@@ -140,16 +143,19 @@ fn step_rows(definition: &Definition) -> Vec<Row> {
     rows
 }
 
-/// Builds the rows of all graphs of a definition. Each graph has rows once.
+/// Builds the rows of all graphs of a definition: the workflow itself, and its tasks. The rows of a
+/// task follow the first step that runs it. Other steps refer to them.
 struct RowBuilder<'d> {
     definition: &'d Definition,
-    /// By graph: whether it encloses the graph whose rows are built.
+    /// For each graph, whether its rows are being built, so that a step that runs it is a
+    /// recursion.
     is_enclosing: Vec<bool>,
-    /// By graph: whether it has its rows.
+    /// For each graph, whether it has rows.
     is_printed: Vec<bool>,
 }
 
 impl RowBuilder<'_> {
+    /// Adds the rows of a graph, indented by `depth`.
     fn add_graph(&mut self, index: GraphIndex, depth: usize, rows: &mut Vec<Row>) {
         let graph = &self.definition.graphs[usize::from(index)];
         self.is_enclosing[usize::from(index)] = true;
@@ -169,6 +175,7 @@ impl RowBuilder<'_> {
         self.is_enclosing[usize::from(index)] = false;
     }
 
+    /// Describes where the messages of a step go, followed by its options.
     fn format_target(&self, step: &Step) -> String {
         let mut target = match step.task.map(usize::from) {
             Some(task) => self.format_task(task),
@@ -191,6 +198,7 @@ impl RowBuilder<'_> {
         target
     }
 
+    /// Describes the task that a step runs, with a reference if its rows are elsewhere.
     fn format_task(&self, index: usize) -> String {
         let task = &self.definition.graphs[index];
         let reference = if self.is_enclosing[index] {
@@ -231,7 +239,7 @@ fn format_options(step: &Step) -> Vec<String> {
     options
 }
 
-/// Puts a condition on one line.
+/// Formats the text of a condition on one line.
 fn join_lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<&str>>().join(" ")
 }
@@ -248,23 +256,25 @@ fn format_fan_out(keys: &FanOutKeys) -> String {
 }
 
 fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
-    /// The maximum width of a column. A longer cell only shifts the rest of its own row.
+    /// The maximum width of a column, in characters. A longer cell is printed in full, and shifts
+    /// the following cells of its row.
     const WIDTH_MAX: usize = 48;
-    let width = |column: usize| {
+    let column_width = |column: usize| {
         rows.iter()
             .map(|row| row[column].chars().count())
             .filter(|width| *width <= WIDTH_MAX)
             .max()
             .unwrap_or(0)
     };
-    let (name_width, depends_width) = (width(0), width(1));
+    let (name_width, waits_for_width) = (column_width(0), column_width(1));
     for [name, waits_for, target] in rows {
-        writeln!(out, "  {name:name_width$}  {waits_for:depends_width$}  {}", escape(target))?;
+        writeln!(out, "  {name:name_width$}  {waits_for:waits_for_width$}  {}", escape(target))?;
     }
     Ok(())
 }
 
-/// Sorts the steps topologically: each after its dependencies, and otherwise as declared.
+/// Sorts the steps topologically (Kahn's algorithm). Steps whose dependencies are all sorted keep
+/// the order of their declaration.
 fn topological_order(graph: &Graph) -> Vec<&Step> {
     let mut open_dependencies: Vec<usize> =
         graph.steps.iter().map(|step| step.step_dependencies().len()).collect();
@@ -286,6 +296,7 @@ fn topological_order(graph: &Graph) -> Vec<&Step> {
     sorted
 }
 
+/// Joins names by commas. Without names the text is `-`.
 fn format_list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.collect();
     if names.is_empty() { "-".to_owned() } else { names.join(", ") }

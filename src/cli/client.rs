@@ -11,7 +11,7 @@ use ureq::http::{HeaderMap, Response, StatusCode};
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder, ResponseExt};
 
-/// The text of the rustls error for a response that is not TLS.
+/// The part of rustls's error text that shows that the response is not TLS.
 const NOT_TLS_ERROR: &str = "InvalidContentType";
 
 /// A client of one manager's API.
@@ -39,10 +39,11 @@ pub(super) struct ReceivedMessage {
 /// The result of a call: the response, the status and the reason of a refusal, or an error.
 pub(super) type ApiResult<T> = Result<Result<T, (StatusCode, String)>, ClientError>;
 
-/// The timeout of a call. A response may have to wait for a commit.
+/// The timeout of a call. It is long, because a response may have to wait for a commit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The largest response that is read, in bytes: a job with its steps' outputs.
+/// The largest response that is read, in bytes. The largest ones are jobs with the outputs of their
+/// steps.
 const RESPONSE_BYTES_MAX: u64 = 1 << 30;
 
 impl Client {
@@ -55,11 +56,12 @@ impl Client {
         ManagerTarget::from_arguments(arguments).map(Client::for_target)
     }
 
-    /// Makes a client of this manager.
+    /// Makes a client of this manager. No call is made yet.
     pub(super) fn for_target(target: ManagerTarget) -> Client {
         let is_tls = target.display_address().starts_with("https");
         let authorities = if is_tls { Authorities::load_system() } else { Authorities::default() };
-        // No proxy of the environment is used: the token must be sent to the manager only.
+        // Proxies that the environment names are not used, since the token must be sent to the
+        // manager only.
         let config = Agent::config_builder()
             .proxy(None)
             .tls_config(authorities.agent_tls_config())
@@ -83,7 +85,8 @@ impl Client {
         self.read_response(self.build_get(path, query).call())
     }
 
-    /// Copies the response to `out` as it arrives, without a limit of size or time.
+    /// Gets a resource, and copies the response to `out` as it arrives, without a limit of size or
+    /// time. A refusal is an error.
     pub(super) fn copy(
         &self,
         path: &str,
@@ -103,7 +106,7 @@ impl Client {
             result => return self.read_response(result).map(drop),
         };
         // A failed read cannot be distinguished from a failed write here. Both are reported as a
-        // failed write (a closed pipe), which is more common.
+        // failed write, such as one to a closed pipe, because that is more common.
         std::io::copy(&mut response.body_mut().as_reader(), out)?;
         Ok(())
     }
@@ -153,6 +156,7 @@ impl Client {
                 BufReader::new(response.into_body().into_reader()),
             ))),
             result @ (Ok(_) | Err(_)) => Ok(match self.try_read_response(result)? {
+                // Not reached: successful responses are handled above.
                 Ok(_) => StreamResponse::NoContent,
                 Err((status, detail)) => StreamResponse::Refused(status, detail),
             }),
@@ -164,7 +168,7 @@ impl Client {
         self.try_read_response(self.build_get(path, &[]).call())
     }
 
-    /// Gets a resource, and returns the header `Date` of the response.
+    /// Gets a resource, and returns the header `Date` of the response, whatever its status is.
     pub(super) fn get_date(&self, path: &str) -> Result<Option<String>, ClientError> {
         let result = self.build_get(path, &[]).call();
         let response = result.map_err(|error| self.unreachable_error(error.to_string()))?;
@@ -172,7 +176,7 @@ impl Client {
         Ok(date.map(str::to_owned))
     }
 
-    /// Makes the error of a manager that cannot be reached.
+    /// Makes the error of a manager that cannot be reached, with a hint if it does not use TLS.
     pub(super) fn unreachable_error(&self, mut error: String) -> ClientError {
         if error.contains(NOT_TLS_ERROR) {
             error.push_str(" (it speaks no TLS there: http:// instead of https://)");
@@ -235,6 +239,7 @@ impl Client {
         self.with_token(request).config().timeout_global(Some(timeout)).build().send(body)
     }
 
+    /// Reads the text of a response. A refusal is an error.
     fn read_response(
         &self,
         result: Result<Response<Body>, ureq::Error>,
@@ -242,6 +247,7 @@ impl Client {
         self.try_read_response(result)?.map_err(|(_, detail)| ClientError::Refused(detail))
     }
 
+    /// Reads the text of a response, or the status and the reason of a refusal.
     fn try_read_response(&self, result: Result<Response<Body>, ureq::Error>) -> ApiResult<String> {
         let to_error = |error: ureq::Error| self.unreachable_error(error.to_string());
         let mut response = result.map_err(to_error)?;
@@ -254,6 +260,7 @@ impl Client {
         if response.status().is_success() {
             return Ok(Ok(text));
         }
+        // A refusal is a problem (RFC 9457). Other texts, such as that of a proxy, are shown whole.
         let detail = serde_json::from_str::<serde_json::Value>(&text)
             .ok()
             .and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));

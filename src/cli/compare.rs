@@ -1,5 +1,6 @@
-//! `check FILE… --against JOURNAL`: reports which of the jobs in a journal would have run
-//! differently under the definitions in workflow files, before a manager loads the files.
+//! `check FILE… --against JOURNAL`: reports which jobs in a journal would have run differently
+//! under the definitions in workflow files. So an author sees the effect before a manager loads the
+//! files.
 
 use super::check;
 use super::error::ClientError;
@@ -28,10 +29,10 @@ const JOBS_JSON_MAX: usize = 10_000;
 /// How many differences of one job are printed for people.
 const DIFFERENCES_PRINTED_MAX: usize = 4;
 
-/// How many jobs are read at once.
+/// How many jobs one search of the journal returns.
 const PAGE_SIZE: u32 = 1_000;
 
-/// The comparison of workflow files with a journal, as JSON has it.
+/// The comparison of workflow files with a journal. Its fields are the keys of the JSON output.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Comparison {
@@ -49,7 +50,7 @@ struct MissingWorkflow {
     running: i64,
 }
 
-/// A number of jobs, by whether they have ended.
+/// How many jobs are running or paused, and how many have ended.
 #[derive(Default, Serialize)]
 struct JobCount {
     running: usize,
@@ -78,23 +79,27 @@ struct WorkflowComparison {
     same: JobCount,
     /// The jobs that would differ.
     affected: JobCount,
-    /// The definitions of jobs that differ from the definition in the files.
+    /// The other definitions under which jobs began.
     definitions: Vec<PreviousVersion>,
-    /// The steps that would get a column in the status table.
+    /// The steps that would get a new column in the status table.
     new_columns: Vec<String>,
-    /// The columns of the status table that are kept for earlier jobs, and are empty for new ones.
+    /// The columns of the status table that only earlier jobs use. They are kept, and are empty for
+    /// new jobs.
     old_columns: Vec<String>,
+    /// The affected jobs, up to [`JOBS_JSON_MAX`].
     jobs: Vec<AffectedJob>,
     /// The number of affected jobs that are not in `jobs`.
     jobs_omitted: usize,
 }
 
-/// An earlier version of a definition, and the jobs that began under it.
+/// Another version of a definition, and the jobs that began under it.
 #[derive(Serialize)]
 struct PreviousVersion {
     #[serde(skip)]
     definition: Arc<Definition>,
     jobs: JobCount,
+    /// The differences from this version to the definition in the files. Another order of the steps
+    /// is not among them.
     changes: Vec<Change>,
 }
 
@@ -103,6 +108,7 @@ struct PreviousVersion {
 struct AffectedJob {
     job: JobId,
     state: JobState,
+    /// What would differ; never empty.
     differences: Vec<Change>,
 }
 
@@ -119,11 +125,11 @@ pub fn check_against(
     is_json: bool,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let Ok(loaded) = load_files_or_stdin(files, settings) else {
+    let Ok(workflows) = load_files_or_stdin(files, settings) else {
         check::check(files, settings, is_json, out)?;
         return Ok(ExitCode::FAILURE);
     };
-    let comparison = compare(&loaded.definitions, journal)?;
+    let comparison = compare(&workflows.definitions, journal)?;
     if is_json {
         let json = serde_json::to_string_pretty(&comparison)
             .map_err(|error| ClientError::Refused(error.to_string()))?;
@@ -142,9 +148,10 @@ fn compare(definitions: &[Arc<Definition>], journal: &Path) -> Result<Comparison
         .map(|definition| compare_workflow(&reader, definition))
         .collect::<Result<Vec<_>, _>>()?;
     let is_missing =
-        |workflow: &str| definitions.iter().all(|loaded| loaded.full_name() != workflow);
-    let counts = reader.count_running_root_jobs()?.into_iter();
-    let not_in_files = counts
+        |workflow: &str| definitions.iter().all(|definition| definition.full_name() != workflow);
+    let running_counts = reader.count_running_root_jobs()?;
+    let not_in_files = running_counts
+        .into_iter()
         .filter(|(workflow, _)| is_missing(workflow))
         .map(|(workflow, running)| MissingWorkflow { workflow, running })
         .collect();
@@ -198,14 +205,15 @@ fn compare_workflow(
     Ok(comparison)
 }
 
+/// Compares a job with the definition in the files, and adds it to the comparison.
 fn compare_job(
     reader: &dyn Records,
     number: JobNumber,
     definition: &Arc<Definition>,
     comparison: &mut WorkflowComparison,
 ) -> Result<(), JournalError> {
-    // The job is read by its number: since it ended, an item of another job may have taken its id.
-    // It may also have been deleted since it was listed.
+    // The job is read by its number, because a child job may have got its id since it ended. It may
+    // also have been deleted since it was listed.
     let Some(job) = reader.load_job_by_number(number)? else { return Ok(()) };
     let is_running = !job.state().is_ended();
     comparison.kept.add(is_running);
@@ -261,7 +269,7 @@ fn print_comparison(comparison: &Comparison, out: &mut dyn Write) -> Result<(), 
         out,
         "Running jobs keep the definition that they began with: to load these files changes"
     )?;
-    writeln!(out, "none of them. The list tells how jobs like them will differ from then on.")?;
+    writeln!(out, "none of them. The list shows how jobs like them will differ from then on.")?;
     Ok(())
 }
 
@@ -314,21 +322,21 @@ fn print_workflow(workflow: &WorkflowComparison, out: &mut dyn Write) -> Result<
         affected.running
     )?;
     // Running jobs are printed first, then the newest ones.
-    let mut sorted: Vec<&AffectedJob> = workflow.jobs.iter().collect();
-    sorted.sort_by_key(|job| job.state.is_ended());
-    for AffectedJob { job, state, differences } in sorted.into_iter().take(JOBS_PRINTED_MAX) {
+    let mut sorted_jobs: Vec<&AffectedJob> = workflow.jobs.iter().collect();
+    sorted_jobs.sort_by_key(|job| job.state.is_ended());
+    for AffectedJob { job, state, differences } in sorted_jobs.into_iter().take(JOBS_PRINTED_MAX) {
         writeln!(out, "    {job} {}", state.as_str())?;
         for difference in differences.iter().take(DIFFERENCES_PRINTED_MAX) {
             writeln!(out, "      {}", render_change(difference))?;
         }
-        let more = differences.len().saturating_sub(DIFFERENCES_PRINTED_MAX);
-        if more > 0 {
-            writeln!(out, "      … and {more} more; --json tells them")?;
+        let omitted_count = differences.len().saturating_sub(DIFFERENCES_PRINTED_MAX);
+        if omitted_count > 0 {
+            writeln!(out, "      … and {omitted_count} more; --json lists them")?;
         }
     }
     if affected.total() > JOBS_PRINTED_MAX {
-        let more = affected.total() - JOBS_PRINTED_MAX;
-        writeln!(out, "    … and {} more; --json tells them", format_job_count(more))?;
+        let omitted_count = affected.total() - JOBS_PRINTED_MAX;
+        writeln!(out, "    … and {} more; --json lists them", format_job_count(omitted_count))?;
     }
     writeln!(out)?;
     Ok(())
@@ -341,6 +349,7 @@ fn render_change(change: &Change) -> String {
     escape(&text.into_iter().flatten().collect::<String>()).into_owned()
 }
 
+/// Formats a number of jobs: `0 jobs`, `1 job`, `2 jobs`.
 fn format_job_count(count: impl Display) -> String {
     let count = count.to_string();
     if count == "1" { "1 job".to_owned() } else { format!("{count} jobs") }

@@ -1,5 +1,5 @@
-//! `context`: names for managers, with their addresses and tokens. They are stored in a file that
-//! only the user may read. Tokens are never printed.
+//! `context`: named managers, with their addresses and tokens. They are stored in a file that only
+//! the user may read. Tokens are never printed.
 
 use super::arguments::{AddArguments, ContextCommand, FormatArguments, TimeArguments};
 use super::error::ClientError;
@@ -34,10 +34,10 @@ pub(super) struct Contexts {
     contexts: Vec<ManagerContext>,
 }
 
-/// A text that the user has written into the file. It is trusted, unlike the text of a manager.
+/// A text from the user's own file. It is trusted, unlike text from a manager.
 type UserText = std::string::String;
 
-/// A named manager.
+/// A named manager. It has a token, a command that prints the token, or neither.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ManagerContext {
@@ -61,8 +61,9 @@ impl std::fmt::Debug for SecretText {
 }
 
 impl ManagerContext {
-    /// Returns the token from the file or from its command. It is empty if there is none.
-    pub(super) fn token(&self) -> Result<String, ClientError> {
+    /// Returns the token from the file, or runs the command that prints it. The token is empty if
+    /// there is neither.
+    pub(super) fn resolve_token(&self) -> Result<String, ClientError> {
         match (&self.token, &self.token_command) {
             (Some(SecretText(token)), _) => Ok(token.clone()),
             (None, Some(SecretText(command))) => self.run_token_command(command),
@@ -70,6 +71,7 @@ impl ManagerContext {
         }
     }
 
+    /// Runs the token command with `sh`, and returns the token that it prints.
     fn run_token_command(&self, command: &str) -> Result<String, ClientError> {
         let to_usage_error = |problem: String| {
             let name = quote(&self.name);
@@ -80,7 +82,8 @@ impl ManagerContext {
                 self.name
             ))
         };
-        // Standard error of the command is inherited, for a prompt such as that for a passphrase.
+        // Standard input and standard error are inherited, so that the command can ask for a
+        // passphrase.
         let mut shell = Command::new("sh");
         service::clear_systemd_env(&mut shell);
         let output = shell
@@ -113,12 +116,12 @@ impl ManagerContext {
 
 /// Returns the path of the file of contexts, or `None` without a home directory.
 pub(super) fn file_path() -> Option<PathBuf> {
-    let absolute_path = |name: &str| {
-        std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
+    let absolute_path = |variable: &str| {
+        std::env::var_os(variable).map(PathBuf::from).filter(|folder| folder.is_absolute())
     };
-    let config = absolute_path("XDG_CONFIG_HOME")
+    let config_folder = absolute_path("XDG_CONFIG_HOME")
         .or_else(|| Some(absolute_path("HOME")?.join(".config")))?;
-    Some(config.join("workflow-manager").join("contexts.json"))
+    Some(config_folder.join("workflow-manager").join("contexts.json"))
 }
 
 impl Contexts {
@@ -178,12 +181,13 @@ impl Contexts {
         })
     }
 
-    /// Returns the context in use, if one is.
+    /// Returns the context in use; `None` if there is none. If the file names a context that it
+    /// does not contain, that is an error.
     pub(super) fn current(&self) -> Result<Option<&ManagerContext>, ClientError> {
         self.current.as_deref().map(|name| self.find(name)).transpose()
     }
 
-    /// Writes the file of contexts, and creates its folder if that is missing.
+    /// Writes the file of contexts. Creates its folder if that is missing.
     fn write(&self) -> Result<(), ClientError> {
         let path = file_path().ok_or_else(|| {
             let text = "there is no place for contexts: set HOME or XDG_CONFIG_HOME";
@@ -194,7 +198,7 @@ impl Contexts {
         })
     }
 
-    /// Replaces the file atomically.
+    /// Replaces the file atomically: writes a temporary file, and renames it.
     fn write_to(&self, path: &Path) -> io::Result<()> {
         // If the path is a symbolic link, its target is replaced.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -290,12 +294,12 @@ fn add_context(
         Some(index) => contexts.contexts[index] = context,
         None => contexts.contexts.push(context),
     }
-    if is_first || arguments.use_it {
+    if is_first || arguments.is_current {
         contexts.current = Some(name.clone());
     }
     contexts.write()?;
-    let is_used = contexts.current.as_ref() == Some(name);
-    let hint = if is_used {
+    let is_current = contexts.current.as_ref() == Some(name);
+    let hint = if is_current {
         " and is used".to_owned()
     } else {
         format!(": use it with --context {name}, or always: workflow-manager context use {name}")
@@ -304,10 +308,11 @@ fn add_context(
     Ok(())
 }
 
-/// Reads a token: the argument itself, or the first line of standard input if it is `-`.
+/// Reads a token: the argument itself, or the first line of standard input if the argument is `-`.
 fn read_token(argument: &str) -> Result<String, ClientError> {
     let mut text = argument.to_owned();
     if argument == "-" {
+        // `read_line` appends.
         text.clear();
         io::stdin()
             .read_line(&mut text)

@@ -1,4 +1,5 @@
-//! `doctor`: checks an installation, and suggests a remedy for each problem.
+//! `doctor`: checks an installation and its manager, and suggests a remedy for each problem. Each
+//! check is a submodule with a function `inspect`, which adds its findings to a list.
 
 mod broker;
 mod broker_probe;
@@ -38,7 +39,8 @@ pub(super) fn run_doctor(
         findings.push(Finding::ok("settings", text));
         None
     };
-    let is_journal_open = installation.as_ref().and_then(|local| local.is_journal_open);
+    let is_journal_open =
+        installation.as_ref().and_then(|installation| installation.is_journal_open);
     let target = find_target(arguments, installation.as_ref());
     let has_manager = match &target {
         Ok(target) => manager::inspect(target.clone(), is_journal_open, &mut findings)?,
@@ -62,7 +64,8 @@ pub(super) fn run_doctor(
     Ok(if has_errors { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Returns the manager to check: the one that the arguments select, else the one of the settings.
+/// Returns the manager to check: the one that flags, environment or context select. If they select
+/// none, the one of the settings on this machine.
 fn find_target(
     arguments: &DoctorArguments,
     installation: Option<&Installation>,
@@ -73,14 +76,14 @@ fn find_target(
     else {
         return Ok(target);
     };
-    let listen = to_loopback(settings.http.listen);
+    let address = to_loopback(settings.http.listen);
     let (token, token_source) = if target.token.is_empty() {
         (settings.http.token.0.clone(), TargetSource::Flag("the settings"))
     } else {
         (target.token, target.token_source)
     };
     let scheme = if settings.http.tls.certificate.is_empty() { "http" } else { "https" };
-    let server = format!("{scheme}://{listen}");
+    let server = format!("{scheme}://{address}");
     Ok(ManagerTarget {
         server,
         token,
@@ -89,6 +92,7 @@ fn find_target(
     })
 }
 
+/// Prints the findings, as JSON or as lines that end with the number of errors and warnings.
 fn print_findings(
     is_json: bool,
     findings: &[Finding],
@@ -103,6 +107,7 @@ fn print_findings(
     }
     let screen = Screen::for_stdout(TimeArguments::default());
     for Finding { severity, check, text, remedy } in findings {
+        // The widths are those of the longest labels. A remedy is aligned with the text.
         let label = format!("{:<7}", severity.as_str());
         let coloured_label = screen.colour(&label, severity.as_str());
         writeln!(out, "{coloured_label}  {check:<9}  {}", escape(text))?;

@@ -16,7 +16,8 @@ pub enum ClientError {
         /// The error of the connection.
         error: String,
     },
-    /// The manager refused the request. The exit code is 1.
+    /// The manager refused the request, or the command failed for another reason. The exit code is
+    /// 1.
     #[error("{0}")]
     Refused(String),
     /// The arguments are not valid. The exit code is 2.
@@ -25,7 +26,7 @@ pub enum ClientError {
     /// The awaited state was not reached in time. The exit code is 4.
     #[error("{0}")]
     TimedOut(String),
-    /// The output cannot be written.
+    /// The output cannot be written. The exit code is 1, or 0 if the reader has closed the pipe.
     #[error("cannot write: {0}")]
     Output(#[from] std::io::Error),
 }

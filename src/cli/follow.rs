@@ -1,5 +1,5 @@
 //! Follows a job by its stream of server-sent events, and reconnects when the stream breaks. If the
-//! manager refuses a stream, since it has too many, the light view of the job is polled instead.
+//! manager refuses another stream because it has too many, the job is polled for a while instead.
 
 use super::client::{Client, StreamResponse};
 use super::error::ClientError;
@@ -21,19 +21,20 @@ use ureq::http::StatusCode;
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
-/// How long the light view is polled before a stream is requested again.
+/// How long the job is polled before a stream is requested again.
 const POLL_PERIOD: Duration = Duration::from_secs(10);
 
-/// A stream without an event for this long may have missed the end of the job; the job is polled.
+/// After this long without an event, the job is polled once, since the stream may have missed the
+/// end of the job.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// What a follower reports to its callback.
 pub(super) enum FollowEvent<'a> {
     /// An event of the job.
     Event(&'a ServerSentEvent),
-    /// The stream broke or the manager cannot be reached, for this reason. It is tried again.
+    /// The stream broke or the manager cannot be reached, for this reason. The follower reconnects.
     Disconnected(&'a str),
-    /// There was no event for one tick.
+    /// There was no event for one tick, or a poll has found the job still running.
     Idle,
 }
 
@@ -44,6 +45,7 @@ pub(super) type FollowResult<B> = Result<ControlFlow<B>, ClientError>;
 pub(super) struct JobFollower<'c> {
     client: &'c Client,
     id: JobId,
+    /// The path of the stream, with its query.
     path: String,
     /// For how long to reconnect to a manager that does not answer.
     reconnect_timeout: Duration,
@@ -51,10 +53,18 @@ pub(super) struct JobFollower<'c> {
     has_answered: bool,
     /// How long to wait for an event before `Idle` is reported.
     tick: Duration,
-    /// The id of the newest event.
+    /// The id of the newest event; empty before the first one.
     last_event_id: String,
-    /// The last polled state, status and attempt of each step, by its name.
-    steps: HashMap<String, (String, String, u32)>,
+    /// The last polled state of each step, by the name of the step.
+    polled_steps: HashMap<String, StepSnapshot>,
+}
+
+/// A step at the time of a poll, as far as its changes are reported.
+#[derive(PartialEq, Eq)]
+struct StepSnapshot {
+    state: String,
+    status: String,
+    attempt: u32,
 }
 
 /// The outcome of one stream, or of one period of polling.
@@ -68,28 +78,28 @@ enum StreamOutcome<B> {
 }
 
 impl<'c> JobFollower<'c> {
-    /// Makes a follower. With `has_children` the events of child jobs are reported, too.
+    /// Makes a follower. With `has_child_events` the events of child jobs are reported, too.
     pub(super) fn new(
         client: &'c Client,
         id: JobId,
-        has_children: bool,
+        has_child_events: bool,
         reconnect_timeout: Duration,
     ) -> JobFollower<'c> {
-        let children = if has_children { "" } else { "?children=none" };
+        let query = if has_child_events { "" } else { "?children=none" };
         JobFollower {
             client,
             id,
-            path: format!("/api/job/{id}/events{children}"),
+            path: format!("/api/job/{id}/events{query}"),
             reconnect_timeout,
             has_answered: false,
             tick: SILENCE_MAX,
             last_event_id: String::new(),
-            steps: HashMap::new(),
+            polled_steps: HashMap::new(),
         }
     }
 
-    /// Declares that the manager has just created the job. So it has answered before, and the
-    /// follower reconnects from the start.
+    /// Declares that the manager has just created the job. So the manager has answered before, and
+    /// the follower reconnects even if its first request fails.
     pub(super) fn for_new_job(self) -> JobFollower<'c> {
         JobFollower { has_answered: true, ..self }
     }
@@ -122,9 +132,9 @@ impl<'c> JobFollower<'c> {
         loop {
             let outcome = match self.client.open_stream(&self.path, &self.last_event_id) {
                 Ok(StreamResponse::Stream(body)) => {
-                    let opened = reconnect.handle_open();
+                    let opened_at = reconnect.handle_open();
                     let outcome = self.read_stream(&EventReader::new(body), &mut report);
-                    reconnect.handle_close(opened);
+                    reconnect.handle_close(opened_at);
                     outcome
                 }
                 // All events were reported before, including the end of the job.
@@ -205,7 +215,8 @@ impl<'c> JobFollower<'c> {
         }
     }
 
-    /// Polls the job for `POLL_PERIOD`, if a stream may be available later.
+    /// Handles a refused stream: polls the job for `POLL_PERIOD`, with exponential backoff. If the
+    /// refusal is not temporary, it is an error.
     fn poll_job<B>(
         &mut self,
         status: StatusCode,
@@ -215,7 +226,7 @@ impl<'c> JobFollower<'c> {
         if !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS {
             return Err(ClientError::Refused(detail));
         }
-        let (polling_since, mut backoff) = (clock::timer_now(), BACKOFF_MIN);
+        let (started_at, mut backoff) = (clock::timer_now(), BACKOFF_MIN);
         loop {
             let job = self.fetch_job()?;
             for event in self.take_changes(&job) {
@@ -229,7 +240,7 @@ impl<'c> JobFollower<'c> {
             if let ControlFlow::Break(value) = report(self, FollowEvent::Idle)? {
                 return Ok(StreamOutcome::Stopped(value));
             }
-            if polling_since.elapsed() >= POLL_PERIOD {
+            if started_at.elapsed() >= POLL_PERIOD {
                 return Ok(StreamOutcome::Reopen(detail));
             }
             std::thread::sleep(backoff);
@@ -237,7 +248,7 @@ impl<'c> JobFollower<'c> {
         }
     }
 
-    /// Polls the job once: returns its end, or that the stream must be opened again.
+    /// Polls the job once. Returns its end, or `Reopen` if it has not ended.
     fn poll_end<B>(&self) -> Result<StreamOutcome<B>, ClientError> {
         let job = self.fetch_job()?;
         Ok(if job.is_ended() {
@@ -252,15 +263,21 @@ impl<'c> JobFollower<'c> {
         parse_response(&self.client.get(&format!("/api/job/{}?view=light", self.id))?)
     }
 
-    /// Stores the states of the steps. Returns what has changed since the last poll, as events
+    /// Remembers the states of the steps. Returns what has changed since the last poll, as events
     /// without an id.
     fn take_changes(&mut self, job: &JobResponse) -> Vec<ServerSentEvent> {
         let mut changes = Vec::new();
         for step in &job.steps {
-            let current = (step.state.to_string(), step.status.to_string(), step.attempt);
-            let previous = self.steps.insert(step.name.raw().to_owned(), current.clone());
-            let has_changed =
-                previous.map_or(step.state != "waiting", |previous| previous != current);
+            let snapshot = StepSnapshot {
+                state: step.state.to_string(),
+                status: step.status.to_string(),
+                attempt: step.attempt,
+            };
+            let has_changed = match self.polled_steps.get(step.name.raw()) {
+                Some(previous) => *previous != snapshot,
+                None => step.state != "waiting",
+            };
+            self.polled_steps.insert(step.name.raw().to_owned(), snapshot);
             if has_changed {
                 changes.push(build_event(job, Some(step), &step.state));
             }
@@ -272,7 +289,7 @@ impl<'c> JobFollower<'c> {
     }
 }
 
-/// Builds the event of a step or, without one, of the job, as a stream would have it.
+/// Builds the event of a step, or of the job if there is no step, as a stream would have it.
 fn build_event(job: &JobResponse, step: Option<&StepResponse>, state: &str) -> ServerSentEvent {
     let subject = if step.is_some() { "step" } else { "job" };
     let time = step.map_or(job.ended.as_ref(), |step| {
@@ -296,7 +313,7 @@ fn build_event(job: &JobResponse, step: Option<&StepResponse>, state: &str) -> S
     ServerSentEvent { id: String::new(), name, data: data.to_string() }
 }
 
-/// Decides how long to reconnect to a manager that does not answer, with a growing backoff.
+/// Decides how long to reconnect to a manager that does not answer, with exponential backoff.
 pub(super) struct ReconnectPolicy {
     /// How long the manager may fail to answer.
     timeout: Duration,
@@ -304,6 +321,7 @@ pub(super) struct ReconnectPolicy {
     has_answered: bool,
     /// Since when the manager has not answered. `None` if it answers.
     unreachable_since: Option<Instant>,
+    /// The next pause.
     backoff: Duration,
 }
 
@@ -323,8 +341,8 @@ impl ReconnectPolicy {
             return Err(error.to_owned());
         }
         let now = clock::timer_now();
-        let since = *self.unreachable_since.get_or_insert(now);
-        if now.duration_since(since) < self.timeout {
+        let unreachable_since = *self.unreachable_since.get_or_insert(now);
+        if now.duration_since(unreachable_since) < self.timeout {
             return Ok(());
         }
         let timeout = humantime::format_duration(self.timeout);
@@ -333,29 +351,30 @@ impl ReconnectPolicy {
         ))
     }
 
-    /// Handles the start of a stream: the manager answers. Returns the time.
+    /// Handles the start of a stream, which shows that the manager answers. Returns the time, for
+    /// [`ReconnectPolicy::handle_close`].
     pub(super) fn handle_open(&mut self) -> Instant {
         (self.unreachable_since, self.has_answered) = (None, true);
         clock::timer_now()
     }
 
-    /// Handles the end of a stream that was opened at this time. The backoff is not reset for a
-    /// stream that ends at once.
-    pub(super) fn handle_close(&mut self, opened: Instant) {
-        if opened.elapsed() > BACKOFF_MAX {
+    /// Handles the end of a stream. Resets the backoff, unless the stream has ended soon after it
+    /// was opened.
+    pub(super) fn handle_close(&mut self, opened_at: Instant) {
+        if opened_at.elapsed() > BACKOFF_MAX {
             self.backoff = BACKOFF_MIN;
         }
     }
 
-    /// Waits for the backoff, and doubles it.
+    /// Waits for the backoff, and doubles it up to its maximum.
     pub(super) fn wait(&mut self) {
         std::thread::sleep(self.backoff);
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
     }
 }
 
-/// Prints a notice, which is no part of the result, on standard error.
+/// Prints a notice on standard error, apart from the result of the command.
 pub(super) fn print_notice(text: &str) {
-    // Writing fails if standard error is closed; then nobody would read the notice.
+    // Writing fails if standard error is closed; then nobody could read the notice.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

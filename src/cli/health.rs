@@ -1,4 +1,4 @@
-//! `health`: whether a manager works, for health checks of containers and for scripts.
+//! `health`: checks whether a manager works, for health checks of containers and for scripts.
 
 use super::arguments::TargetArguments;
 use super::client::Client;
@@ -11,7 +11,7 @@ use std::io::Write;
 ///
 /// # Errors
 ///
-/// Returns an error if a check fails, or nobody answers.
+/// Returns an error if a check fails, or if the manager cannot be reached.
 pub(super) fn print_health(
     is_live_only: bool,
     target: &TargetArguments,

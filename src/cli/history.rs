@@ -1,5 +1,5 @@
 //! `history` and `replay`: print the entries of a job, or the job as it was after an entry.
-//! `history` gets them from a manager, `replay` from a journal's file.
+//! `history` reads from a manager, and `replay` from a journal's file.
 
 use super::arguments::{HistoryArguments, RecordArguments, ReplayArguments};
 use super::client::Client;
@@ -20,23 +20,28 @@ use std::io::Write;
 /// How many entries a page has at most.
 const PAGE_ENTRIES_MAX: u32 = 1_000;
 
-/// How many bytes of rows are read at once from a journal.
+/// About how many bytes of rows are read at once from a journal.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The maximum width of a printed entry without a terminal, in columns.
 const LINE_COLUMNS_MAX: usize = 400;
 
-/// The keys of an entry that are not printed with their names.
+/// The keys of an entry whose values are printed without the key, or not at all.
 const COMMON_KEYS: [&str; 7] =
     ["n", "at", "kind", "step", "payload", "payloadBytes", "payloadOmitted"];
 
-/// The fields of an entry that its kind does not define.
+/// The fields that entries of all kinds may have.
 #[derive(Deserialize)]
 struct EntryResponse {
-    n: u64,
-    at: Text,
+    /// The number of the entry; the first is 1.
+    #[serde(rename = "n")]
+    number: u64,
+    #[serde(rename = "at")]
+    time: Text,
     kind: Text,
+    /// The step; `None` if the entry is about the job.
     step: Option<Text>,
+    /// The message of the entry, if it has one that is not too large.
     payload: Option<Box<RawValue>>,
 }
 
@@ -44,7 +49,7 @@ struct EntryResponse {
 #[derive(Deserialize)]
 struct EntriesResponse {
     entries: Vec<Box<RawValue>>,
-    /// The entry after which the next page begins. `None` on the last page.
+    /// The number of the entry after which the next page begins. `None` on the last page.
     next: Option<u64>,
 }
 
@@ -56,8 +61,8 @@ pub(super) fn print_history(
     let (client, is_json) = (Client::new(&arguments.client.target)?, arguments.client.json);
     let screen = Screen::for_stdout(arguments.times);
     let path = format!("/api/job/{}", arguments.record.id.resolve(&client)?);
-    if let Some(at) = arguments.record.at {
-        print_job(&client.get(&format!("{path}?at={at}"))?, is_json, screen, out)?;
+    if let Some(entry_number) = arguments.record.at_entry {
+        print_job(&client.get(&format!("{path}?at={entry_number}"))?, is_json, screen, out)?;
         return Ok(());
     }
     let mut printer = EntryPrinter::new(&arguments.record, is_json, screen, out);
@@ -82,13 +87,13 @@ pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result
             "the journal {file} has no job {id}: there was none, or its retention is over"
         ))
     };
-    if let Some(at) = arguments.record.at {
-        return match reader.load_job_at_entry(id, at)?.ok_or_else(to_not_found)? {
-            JobAtEntry::Found { job, at } => {
-                print_job(&to_json(&JobView::whole(&job, at))?, is_json, screen, out)
+    if let Some(entry_number) = arguments.record.at_entry {
+        return match reader.load_job_at_entry(id, entry_number)?.ok_or_else(to_not_found)? {
+            JobAtEntry::Found { job, at: time } => {
+                print_job(&to_json(&JobView::whole(&job, time))?, is_json, screen, out)
             }
             JobAtEntry::NoSuchEntry { entries } => Err(ClientError::Usage(format!(
-                "--at {at}: the record of job {id} has the entries 1 to {entries}"
+                "--at {entry_number}: the record of job {id} has the entries 1 to {entries}"
             ))),
         };
     }
@@ -107,6 +112,7 @@ fn to_json(value: &impl serde::Serialize) -> Result<String, ClientError> {
     serde_json::to_string(value).map_err(|error| ClientError::Refused(error.to_string()))
 }
 
+/// Prints a job, given as JSON.
 fn print_job(
     body: &str,
     is_json: bool,
@@ -123,7 +129,7 @@ fn print_job(
 /// Prints entries, page by page.
 struct EntryPrinter<'o> {
     is_json: bool,
-    /// The entry after which the next page begins. `None` after the last page.
+    /// The number of the entry after which the next page begins. `None` after the last page.
     after: Option<u64>,
     /// How many entries are still to be printed. `None` means all.
     remaining: Option<u64>,
@@ -147,14 +153,14 @@ impl<'o> EntryPrinter<'o> {
         }
     }
 
-    /// Returns the entry after which the next page begins, and how many entries the page may have.
-    /// Returns `None` if nothing more is to be printed.
+    /// Returns the number of the entry after which the next page begins, and how many entries the
+    /// page may have. Returns `None` if no more entries are to be printed.
     fn next_page(&self) -> Option<(u64, u32)> {
         let limit = u32::try_from(self.remaining.unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
         self.after.filter(|_| limit > 0).map(|after| (after, limit.min(PAGE_ENTRIES_MAX)))
     }
 
-    /// Prints the entries of a page. The next page begins after the entry `next`.
+    /// Prints the entries of a page. The next page begins after the entry with the number `next`.
     fn print_page<'a>(
         &mut self,
         entries: impl Iterator<Item = &'a str>,
@@ -176,7 +182,7 @@ impl<'o> EntryPrinter<'o> {
 
 /// Renders an entry as one line: its number, its time, its kind, its step, and its other fields.
 fn render_entry(entry: &str, screen: Screen) -> Result<String, ClientError> {
-    let EntryResponse { n, at, kind, step, payload } = parse_response(entry)?;
+    let EntryResponse { number, time, kind, step, payload } = parse_response(entry)?;
     let fields: serde_json::Map<String, Value> = parse_response(entry)?;
     let mut notes: Vec<String> = fields
         .iter()
@@ -195,10 +201,11 @@ fn render_entry(entry: &str, screen: Screen) -> Result<String, ClientError> {
         (None, None) => {}
     }
     let step = step.map_or_else(String::new, |step| format!(" {step}"));
-    let time = screen.format_time(&at);
-    Ok(format!("{n:>6}  {time}  {kind}{step}  {}", notes.join(", ")).trim_end().to_owned())
+    let time = screen.format_time(&time);
+    Ok(format!("{number:>6}  {time}  {kind}{step}  {}", notes.join(", ")).trim_end().to_owned())
 }
 
+/// Renders the value of a field. A text has no quotes.
 fn render_value(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     escape(&text).into_owned()
@@ -221,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_a_line_without_controls_and_as_wide_as_the_terminal() {
+    fn an_entry_is_one_line_without_control_characters() {
         let entry = concat!(
             r#"{"n":7,"at":"2026-01-01T00:00:00Z","kind":"step.attempt-failed","step":"pay","#,
             r#""attempt":1,"reason":"no\nmoney","retryAt":"2026-01-01T00:00:01Z"}"#,

@@ -1,4 +1,4 @@
-//! `items`: prints how the items of a fan-out fare.
+//! `items`: prints how many items of a fan-out are in which state, and their child jobs.
 
 use super::arguments::{Format, ItemsArguments};
 use super::client::Client;
@@ -22,8 +22,12 @@ struct CountsResponse {
     failed: u64,
     #[serde(default)]
     cancelled: u64,
+    /// How many child jobs may run at once.
     window: Option<u64>,
+    /// How many items may fail, as the workflow file says: a number or a percentage. `None` if it
+    /// says nothing.
     tolerate: Option<Text>,
+    /// How many items may fail, as a number.
     tolerated: Option<u64>,
 }
 
@@ -33,7 +37,7 @@ struct CountsResponse {
 struct ReasonsResponse {
     /// How many failed items were grouped.
     failed: u64,
-    /// Whether more have failed.
+    /// Whether more than `failed` items have failed. They were not grouped.
     failed_is_minimum: bool,
     reasons: Vec<ReasonResponse>,
 }
@@ -43,12 +47,13 @@ struct ReasonsResponse {
 struct ReasonResponse {
     reason: Text,
     count: u64,
-    /// The first item of the group, and its child job.
+    /// The index of the first item of the group.
     item: u64,
+    /// The child job of that item.
     job: Text,
 }
 
-/// Runs `items ID STEP`: prints the counts, and the child jobs or the reasons of failures.
+/// Runs `items ID STEP`: prints the counts, then the child jobs or the reasons for failures.
 pub(super) fn list_items(
     arguments: &ItemsArguments,
     out: &mut dyn Write,
@@ -85,7 +90,7 @@ pub(super) fn list_items(
     Ok(())
 }
 
-/// Prints the reasons of failures, each with its count and its first item.
+/// Prints the reasons for failures, each with its count and its first item.
 fn print_reasons(
     client: &Client,
     path: &str,
@@ -106,7 +111,7 @@ fn print_reasons(
     let entries = parse_list(&body, "reasons")?;
     Listing { body: &body, entries, table, empty_text: "no item has failed" }.print(style, out)?;
     if response.failed_is_minimum && style.is_for_people() {
-        writeln!(out, "… only the first {} items that failed were looked at", response.failed)?;
+        writeln!(out, "… only the first {} items that failed were examined", response.failed)?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! `job ID`: prints a job, its steps and its child jobs. Long texts are truncated, with a hint how
-//! to get them in full.
+//! `job ID`: prints a job, its steps and its child jobs. Long texts are truncated, with a hint on
+//! how to get them in full.
 
 use super::arguments::{ChildrenArguments, Format, JobRef, ListArguments};
 use super::client::Client;
@@ -20,7 +20,7 @@ const MESSAGE_CHARS_MAX: usize = 400;
 /// The maximum length of a reason or note in a table, in characters.
 const NOTE_CHARS_MAX: usize = 300;
 
-/// How many child jobs are printed with their job.
+/// How many child jobs are printed below their parent job.
 const CHILDREN_LISTED_MAX: u32 = 5;
 
 /// A page of the list of child jobs.
@@ -83,17 +83,15 @@ pub(super) fn show_job(
     if !style.is_for_people() {
         return Ok(());
     }
-    let counts = job.steps.iter().filter_map(|step| step.children.as_ref());
-    let (started, failed) = counts.fold((0, 0), |(started, failed), children| {
-        (started + children.started, failed + children.failed)
-    });
-    if started > 0 {
-        print_first_children(&client, id, failed > 0, style, out)?;
+    let child_counts = || job.steps.iter().filter_map(|step| step.children.as_ref());
+    if child_counts().any(|counts| counts.started > 0) {
+        let has_failed = child_counts().any(|counts| counts.failed > 0);
+        print_first_children(&client, id, has_failed, style, out)?;
     }
     Ok(())
 }
 
-/// Prints the job and its steps.
+/// Prints a job and its steps, without its child jobs.
 pub(super) fn print_job(
     job: &JobResponse,
     screen: Screen,
@@ -165,16 +163,17 @@ fn print_header(job: &JobResponse, screen: Screen, out: &mut dyn Write) -> Resul
     Ok(())
 }
 
-/// Formats the time since the first dispatch, and the time of the last attempt if there were
-/// several.
+/// Formats the time since the first dispatch and, after several attempts, the time of the last one.
 fn format_elapsed(step: &StepResponse) -> String {
     let format_duration = |nanoseconds: u64| Millis(nanoseconds / 1_000_000).to_string();
     match (step.elapsed, step.attempt_elapsed) {
         (None, _) => String::new(),
-        (Some(total), Some(last)) if step.attempt > 1 => {
-            format!("{}, last attempt {}", format_duration(total), format_duration(last))
-        }
-        (Some(total), _) => format_duration(total),
+        (Some(elapsed), Some(attempt_elapsed)) if step.attempt > 1 => format!(
+            "{}, last attempt {}",
+            format_duration(elapsed),
+            format_duration(attempt_elapsed)
+        ),
+        (Some(elapsed), _) => format_duration(elapsed),
     }
 }
 
@@ -195,7 +194,7 @@ fn format_target(step: &StepResponse) -> String {
 /// Formats what else is known of a step: its next attempt, progress, message, reason and warning.
 fn format_note(step: &StepResponse, screen: Screen) -> String {
     let next_attempt =
-        step.retry_at.as_ref().map(|at| format!("next attempt at {}", screen.format_time(at)));
+        step.retry_at.as_ref().map(|time| format!("next attempt at {}", screen.format_time(time)));
     let progress = step
         .progress
         .as_ref()
@@ -301,9 +300,9 @@ pub(super) fn children_table(children: &[ChildResponse]) -> Table {
     table
 }
 
-/// Truncates a text, with a hint how to get it in full.
-fn truncate(text: &str, characters_max: usize) -> String {
-    match text.char_indices().nth(characters_max) {
+/// Truncates a text to `chars_max` characters, and adds a hint on how to get it in full.
+fn truncate(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}… ({} bytes; --json shows all)", &text[..end], text.len()),
     }

@@ -9,13 +9,15 @@ use engine::JobId;
 use serde::Deserialize;
 
 /// How many jobs are listed if a prefix is ambiguous.
-const MATCHES_MAX: usize = 10;
+const MATCHES_LISTED_MAX: usize = 10;
 
+/// The jobs whose ids begin with a prefix.
 #[derive(Deserialize)]
 struct MatchesResponse {
     jobs: Vec<MatchResponse>,
 }
 
+/// A job whose id begins with a prefix.
 #[derive(Deserialize)]
 struct MatchResponse {
     job: Text,
@@ -30,7 +32,8 @@ impl JobRef {
             JobRef::Full(id) => return Ok(*id),
             JobRef::Prefix(prefix) => prefix,
         };
-        let limit = MATCHES_MAX + 1;
+        // One more than is listed, to find out whether there are more.
+        let limit = MATCHES_LISTED_MAX + 1;
         let query = [("id".to_owned(), prefix.clone()), ("limit".to_owned(), limit.to_string())];
         let MatchesResponse { jobs } = parse_response(&client.query("/api/jobs/search", &query)?)?;
         let refuse = |text: String| Err(ClientError::Refused(text));
@@ -42,21 +45,22 @@ impl JobRef {
                 ClientError::Refused(format!("the manager answers with an odd id, {}", job.job))
             }),
             jobs => {
-                let listed = jobs.len().min(MATCHES_MAX);
-                let more = if jobs.len() > listed { "more than " } else { "" };
+                let listed_count = jobs.len().min(MATCHES_LISTED_MAX);
+                let qualifier = if jobs.len() > listed_count { "more than " } else { "" };
                 let lines = jobs
                     .iter()
-                    .take(listed)
+                    .take(listed_count)
                     .map(|job| format!("\n  {}  {}  {}", job.job, job.workflow, job.state));
                 let lines: String = lines.collect();
                 refuse(format!(
-                    "the ids of {more}{listed} jobs begin with {prefix}, give more digits:{lines}"
+                    "the ids of {qualifier}{listed_count} jobs begin with {prefix}, give more \
+                     digits:{lines}"
                 ))
             }
         }
     }
 
-    /// Returns the full id. A prefix is an error: no manager is called to resolve it.
+    /// Returns the full id without calling a manager. A prefix is an error.
     pub(super) fn full_id(&self) -> Result<JobId, ClientError> {
         match self {
             JobRef::Full(id) => Ok(*id),

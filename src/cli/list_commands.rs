@@ -1,4 +1,4 @@
-//! `jobs`, `workflows` and `queues`: list what a manager has.
+//! `jobs`, `workflows` and `queues`: list the jobs, workflows and queues of a manager.
 
 use super::arguments::ListArguments;
 use super::client::Client;
@@ -16,7 +16,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use std::collections::HashMap;
 use std::io::Write;
 
-/// How many running, and how many ended, jobs of one workflow are listed.
+/// How many running jobs of one workflow are listed, and how many ended ones.
 const JOBS_PER_LIST_MAX: u32 = 1_000;
 
 /// The name of a workflow.
@@ -40,16 +40,20 @@ impl WorkflowResponse {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct JobsResponse {
+    /// The ids of the running jobs.
     running: Vec<Text>,
+    /// The ids of the ended jobs, whatever their final state.
     completed: Vec<Text>,
     states: HashMap<JobId, Text>,
+    /// The cursor of the next page. `None` on the last page.
     next: Option<Text>,
 }
 
-/// Runs `jobs`: lists the running jobs, and those that ended within `interval` minutes.
+/// Runs `jobs`: lists the running jobs, and those that ended in the last `interval_minutes`, or at
+/// any time if these are 0.
 pub(super) fn list_jobs(
     workflow: Option<&str>,
-    interval: u64,
+    interval_minutes: u64,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
@@ -72,7 +76,8 @@ pub(super) fn list_jobs(
     let mut is_truncated = false;
     for name in names {
         let mut list: JobsResponse = parse_response(&client.get(&format!(
-            "/api/workflow/{name}?interval={interval}&limit={JOBS_PER_LIST_MAX}&states=true"
+            "/api/workflow/{name}?interval={interval_minutes}&limit={JOBS_PER_LIST_MAX}\
+             &states=true"
         ))?)?;
         is_truncated |= list.next.is_some();
         for id in list.running.iter().chain(&list.completed) {
@@ -83,7 +88,8 @@ pub(super) fn list_jobs(
             table.add_row([&**id, &*escape(&name), &*state]);
         }
     }
-    let empty_text = format!("no jobs are running, none ended in the last {interval} minutes");
+    let empty_text =
+        format!("no jobs are running, none ended in the last {interval_minutes} minutes");
     let body = to_raw_json(&entries)?;
     Listing { body: body.get(), entries, table, empty_text: &empty_text }.print(style, out)?;
     if is_truncated && style.is_for_people() {
@@ -106,8 +112,10 @@ struct WorkflowRowResponse {
     #[serde(default)]
     vhost: Text,
     name: Text,
+    /// The number of jobs that have not ended.
     job_count: u64,
-    loaded: Option<bool>,
+    #[serde(rename = "loaded")]
+    is_loaded: Option<bool>,
     stats: Option<StatsResponse>,
 }
 
@@ -118,28 +126,31 @@ struct StatsResponse {
     created: u64,
     completed: u64,
     failed: u64,
-    /// Percentiles of durations, in nanoseconds.
+    /// The median duration of completed jobs, in nanoseconds. `None` if no job has completed.
     p50: Option<u64>,
+    /// The 95th percentile of these durations.
     p95: Option<u64>,
-    oldest_running: Option<OldestResponse>,
+    oldest_running: Option<OldestJobResponse>,
 }
 
+/// The oldest running job of a workflow.
 #[derive(Deserialize)]
-struct OldestResponse {
+struct OldestJobResponse {
     created: Text,
 }
 
-/// Runs `workflows`: lists the workflows, with the statistics of `stats` if that is given.
+/// Runs `workflows`: lists the workflows. If `stats_period` is given, their statistics over this
+/// period are listed too.
 pub(super) fn list_workflows(
-    stats: Option<DurationSetting>,
+    stats_period: Option<DurationSetting>,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let mut query = vec![("all".to_owned(), "true".to_owned())];
-    query.extend(stats.map(|period| ("stats".to_owned(), period.to_string())));
+    query.extend(stats_period.map(|period| ("stats".to_owned(), period.to_string())));
     let body = Client::new(&arguments.target)?.query("/api/workflows", &query)?;
     let mut columns = vec![("WORKFLOW", ColumnRole::Key), ("RUNNING", ColumnRole::Plain)];
-    if stats.is_some() {
+    if stats_period.is_some() {
         columns.extend(
             ["CREATED", "COMPLETED", "FAILED", "P50", "P95"]
                 .map(|title| (title, ColumnRole::Plain)),
@@ -149,14 +160,17 @@ pub(super) fn list_workflows(
     columns.push(("NOTE", ColumnRole::Long));
     let mut table = Table::new(&columns);
     for row in parse_response::<Vec<WorkflowRowResponse>>(&body)? {
-        let WorkflowRowResponse { vhost, name, job_count, loaded, stats: row_stats } = row;
+        let WorkflowRowResponse { vhost, name, job_count, is_loaded, stats } = row;
         let name = if vhost.is_empty() { name.to_string() } else { format!("{vhost}/{name}") };
         let mut cells = vec![name, job_count.to_string()];
-        if stats.is_some() {
-            cells.extend(row_stats.map_or_else(Default::default, StatsResponse::into_cells));
+        if stats_period.is_some() {
+            cells.extend(stats.map_or_else(Default::default, StatsResponse::into_cells));
         }
-        let note =
-            if loaded == Some(false) { "no longer in the files: it takes no new jobs" } else { "" };
+        let note = if is_loaded == Some(false) {
+            "no longer in the files: it takes no new jobs"
+        } else {
+            ""
+        };
         cells.push(note.to_owned());
         table.add_row(cells);
     }
@@ -173,19 +187,20 @@ impl StatsResponse {
             nanoseconds
                 .map_or_else(String::new, |nanoseconds| Millis(nanoseconds / 1_000_000).to_string())
         };
-        let oldest = self.oldest_running.map_or_else(String::new, |job| job.created.to_string());
+        let oldest_created =
+            self.oldest_running.map_or_else(String::new, |job| job.created.to_string());
         [
             self.created.to_string(),
             self.completed.to_string(),
             self.failed.to_string(),
             format_duration(self.p50),
             format_duration(self.p95),
-            oldest,
+            oldest_created,
         ]
     }
 }
 
-/// What the manager knows about a queue.
+/// What the manager knows about a queue. A number is `None` if it is unknown.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct QueueResponse {
@@ -196,14 +211,15 @@ pub(super) struct QueueResponse {
     pub(super) messages: Option<u64>,
     unacknowledged: Option<u64>,
     consumers: Option<u64>,
-    #[serde(default)]
-    full: bool,
-    #[serde(default)]
-    missing: bool,
+    #[serde(default, rename = "full")]
+    is_full: bool,
+    #[serde(default, rename = "missing")]
+    is_missing: bool,
     /// Why the state of the queue is unknown, if it is.
     pub(super) unknown: Option<Text>,
-    #[serde(default)]
-    no_longer_in_files: bool,
+    /// Whether active jobs use the queue, but no loaded workflow.
+    #[serde(default, rename = "noLongerInFiles")]
+    is_no_longer_in_files: bool,
     #[serde(default)]
     used_by: Vec<QueueUseResponse>,
 }
@@ -217,30 +233,31 @@ struct QueueUseResponse {
 }
 
 impl QueueResponse {
-    /// Lists the steps whose messages go to this queue.
-    pub(super) fn used_by(&self) -> String {
+    /// Formats the steps whose messages go to this queue as a list.
+    pub(super) fn format_steps(&self) -> String {
         self.used_by.iter().map(QueueUseResponse::to_string).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns whether no worker consumes from the queue.
     pub(super) fn has_no_consumers(&self) -> bool {
-        self.missing || self.consumers == Some(0)
+        self.is_missing || self.consumers == Some(0)
     }
 
-    /// Describes what an operator should know of the queue. The text is empty if there is nothing.
+    /// Describes what an operator should know about the queue. The text is empty if there is
+    /// nothing.
     fn note(&self) -> String {
-        let state = match (&self.unknown, self.missing) {
+        let state = match (&self.unknown, self.is_missing) {
             (Some(reason), _) => format!("unknown: {reason}"),
             (None, true) => {
                 "does not exist yet: it is declared before a message is sent".to_owned()
             }
             (None, false) => {
-                let full = self.full.then_some("full: it takes no further message");
-                let idle = self.has_no_consumers().then_some("no worker");
-                full.into_iter().chain(idle).collect::<Vec<&str>>().join("; ")
+                let full_note = self.is_full.then_some("full: it takes no further message");
+                let worker_note = self.has_no_consumers().then_some("no worker");
+                full_note.into_iter().chain(worker_note).collect::<Vec<&str>>().join("; ")
             }
         };
-        if !self.no_longer_in_files {
+        if !self.is_no_longer_in_files {
             return state;
         }
         let note = "no longer in the files: jobs under way use it";
@@ -291,7 +308,7 @@ pub(super) fn list_queues(
             format_number(queue.unacknowledged),
             format_number(queue.consumers),
             queue.note(),
-            queue.used_by(),
+            queue.format_steps(),
         ]);
         entries.push(entry);
     }
@@ -300,9 +317,9 @@ pub(super) fn list_queues(
     } else {
         "the loaded workflows use no queues"
     };
-    // JSON is filtered, too.
-    let filtered = to_raw_json(&json!({ "queues": entries }))?;
-    let body = if is_unattended_only { filtered.get() } else { &body };
+    // With the flag, the JSON has only the listed queues, too.
+    let filtered_body = to_raw_json(&json!({ "queues": entries }))?;
+    let body = if is_unattended_only { filtered_body.get() } else { &body };
     Listing { body, entries, table, empty_text }.print(style, out)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Prints lists in the requested format.
+//! Prints lists in the requested format: as a table, JSON, CSV or names.
 
 use super::arguments::{Format, FormatArguments, TimeArguments};
 use super::error::ClientError;
@@ -24,6 +24,7 @@ pub(super) struct Listing<'a> {
 pub(super) struct ListStyle {
     pub(super) format: Format,
     pub(super) screen: Screen,
+    /// The requested style of times, for the formats without a limit of the width.
     times: TimeArguments,
 }
 
@@ -66,6 +67,7 @@ impl Listing<'_> {
         Ok(())
     }
 
+    /// Prints all columns as CSV.
     fn print_csv(&self, style: ListStyle, out: &mut dyn Write) -> Result<(), ClientError> {
         let screen = style.screen.without_width(style.times);
         let mut writer = csv::Writer::from_writer(out);
@@ -104,8 +106,8 @@ pub(super) fn print_table(
     Ok(())
 }
 
-/// Prefixes a cell with an apostrophe if a spreadsheet would take it for a formula, against CSV
-/// injection. The manager's own CSV does the same (docs/http-api.md).
+/// Prefixes a cell with an apostrophe if a spreadsheet could take it for a formula (CSV injection).
+/// The manager's own CSV does the same (docs/http-api.md).
 fn escape_formula(cell: &str) -> String {
     const FORMULA_STARTS: [char; 11] =
         ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n'];
@@ -126,7 +128,7 @@ mod tests {
         let body = r#"[{"name":"one"},{"name":"two"}]"#;
         let entries = serde_json::from_str(body).expect("entries");
         let listing = Listing { body, entries, table, empty_text: "none" };
-        let printed = |format| {
+        let print_as = |format| {
             let style = ListStyle {
                 format,
                 screen: Screen::with_width(None),
@@ -136,11 +138,11 @@ mod tests {
             listing.print(style, &mut out).expect("a vector takes everything");
             String::from_utf8(out).expect("a text")
         };
-        assert_eq!(printed(Format::Table), " NAME\n one\n two\n");
-        assert_eq!(printed(Format::Wide), " NAME  MORE\n one   =1+1\n two   a,b\n");
-        assert_eq!(printed(Format::Json), format!("{body}\n"));
-        assert_eq!(printed(Format::Jsonl), "{\"name\":\"one\"}\n{\"name\":\"two\"}\n");
-        assert_eq!(printed(Format::Csv), "name,more\none,'=1+1\ntwo,\"a,b\"\n");
-        assert_eq!(printed(Format::Name), "one\ntwo\n");
+        assert_eq!(print_as(Format::Table), " NAME\n one\n two\n");
+        assert_eq!(print_as(Format::Wide), " NAME  MORE\n one   =1+1\n two   a,b\n");
+        assert_eq!(print_as(Format::Json), format!("{body}\n"));
+        assert_eq!(print_as(Format::Jsonl), "{\"name\":\"one\"}\n{\"name\":\"two\"}\n");
+        assert_eq!(print_as(Format::Csv), "name,more\none,'=1+1\ntwo,\"a,b\"\n");
+        assert_eq!(print_as(Format::Name), "one\ntwo\n");
     }
 }

@@ -1,4 +1,5 @@
-//! The command line (docs/command-line.md). Client commands use the HTTP API only.
+//! The command line (docs/command-line.md): its arguments, and all commands but `serve`. Client
+//! commands use only the HTTP API of a manager.
 
 mod arguments;
 mod backup;
@@ -56,7 +57,8 @@ pub use compare::check_against;
 pub use error::ClientError;
 pub use groups::command;
 
-/// Runs the command that the arguments name. The command `serve` is run by the function `serve`.
+/// Runs the command that the arguments name, and writes its output to `out`. The command `serve` is
+/// run by the caller's function `serve`.
 ///
 /// # Errors
 ///
@@ -94,6 +96,7 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Converts the result of a check to an exit code.
 fn to_exit_code(is_success: bool) -> ExitCode {
     if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -119,6 +122,7 @@ pub fn print_schema(out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
+/// Runs a command that calls a manager.
 fn run_client_command(
     command: ClientCommand,
     out: &mut dyn Write,

@@ -21,7 +21,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// The text that is printed if no job matches.
-const NO_JOBS: &str = "no jobs are found";
+const NO_JOBS_TEXT: &str = "no jobs are found";
 
 /// The response to an operation on a job.
 #[derive(Deserialize)]
@@ -38,6 +38,7 @@ struct StepOperationResponse {
     step: StepStateResponse,
 }
 
+/// The state of a step after an operation.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StepStateResponse {
@@ -47,6 +48,7 @@ struct StepStateResponse {
     status: Text,
     attempt: u32,
     reason: Option<Text>,
+    /// When the next attempt begins; `None` if none is planned.
     retry_at: Option<Text>,
 }
 
@@ -88,6 +90,7 @@ struct SearchResponse {
     next: Option<Text>,
     /// How many jobs match in all, if that was requested.
     count: Option<u64>,
+    /// Whether the manager stopped counting at `count`, so that there may be more.
     #[serde(default)]
     count_is_minimum: bool,
 }
@@ -96,15 +99,21 @@ struct SearchResponse {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct BulkResponse {
+    /// How many jobs match, up to the limit of the filter.
     matched: usize,
+    /// On how many jobs the operation was carried out.
     #[serde(default)]
     done: usize,
+    /// How many jobs refused the operation.
     #[serde(default)]
     refused: usize,
+    /// The first refusals.
     #[serde(default)]
     refusals: Vec<RefusalResponse>,
+    /// The matching jobs, in the response to a dry run.
     #[serde(default)]
     jobs: Vec<JobMatchResponse>,
+    /// A cursor if more jobs match than the limit of the filter.
     next: Option<Text>,
 }
 
@@ -136,7 +145,7 @@ pub(super) fn search(arguments: &SearchArguments, out: &mut dyn Write) -> Result
     let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
     let page: SearchResponse = parse_response(&body)?;
     let (table, entries) = (jobs_table(&page.jobs), parse_list(&body, "jobs")?);
-    Listing { body: &body, entries, table, empty_text: NO_JOBS }.print(style, out)?;
+    Listing { body: &body, entries, table, empty_text: NO_JOBS_TEXT }.print(style, out)?;
     if !style.is_for_people() {
         return Ok(());
     }
@@ -145,14 +154,17 @@ pub(super) fn search(arguments: &SearchArguments, out: &mut dyn Write) -> Result
         writeln!(out, "{qualifier}{count} in all")?;
     }
     if let Some(next) = &page.next {
-        let listed = page.jobs.len();
-        writeln!(out, "… only {listed} are shown; --limit shows more, --cursor {next} goes on")?;
+        let shown_count = page.jobs.len();
+        writeln!(
+            out,
+            "… only {shown_count} are shown; --limit shows more, --cursor {next} the next ones"
+        )?;
     }
     Ok(())
 }
 
-/// Runs `cancel`, `pause`, `resume`, `retry`, `rerun` or `delete`. The exit code is 1 if any job
-/// refuses.
+/// Runs `cancel`, `pause`, `resume`, `retry`, `rerun` or `delete`, on one job or on all that match
+/// a filter. `step` is given for `rerun` only. The exit code is 1 if any job refuses.
 pub(super) fn operate(
     operation: &str,
     step: Option<&str>,
@@ -200,8 +212,8 @@ pub(super) fn operate(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Operates on all jobs that match the filter. A person is asked to confirm that jobs end or are
-/// deleted.
+/// Operates on all jobs that match the filter, up to its limit. A person is asked to confirm a
+/// destructive operation.
 fn operate_on_all(
     operation: &str,
     parameters: Vec<(String, String)>,
@@ -262,7 +274,8 @@ fn is_destructive(operation: &str) -> bool {
     matches!(operation, "cancel" | "delete")
 }
 
-/// Asks a person to confirm an operation, with the number of jobs that match.
+/// Asks a person to confirm an operation, with the number of jobs that match. The number comes from
+/// a dry run, so it may have changed when the operation runs.
 fn confirm_bulk(
     operation: &str,
     arguments: &OperateArguments,
@@ -272,9 +285,9 @@ fn confirm_bulk(
     query.push(("dryRun".to_owned(), "true".to_owned()));
     let bulk: BulkResponse =
         parse_response(&client.post(&format!("/api/jobs/{operation}"), &query, "")?)?;
-    let (jobs, more) = (format_count(bulk.matched, "job"), bulk.next.is_some());
-    let more = if more { ", the newest of more" } else { "" };
-    confirm::confirm(&format!("{operation} {jobs}{more}?"))
+    let jobs = format_count(bulk.matched, "job");
+    let qualifier = if bulk.next.is_some() { ", the newest of more" } else { "" };
+    confirm::confirm(&format!("{operation} {jobs}{qualifier}?"))
 }
 
 /// Runs `complete`: completes, or fails, a running step by hand.
@@ -284,7 +297,7 @@ pub(super) fn complete(
 ) -> Result<(), ClientError> {
     let client = Client::new(&arguments.client.target)?;
     let id = arguments.id.resolve(&client)?;
-    let path = format!("/api/job/{id}/step/{}", encode(&arguments.step));
+    let path = format!("/api/job/{id}/step/{}", encode_segment(&arguments.step));
     let mut query = reason_query(arguments.reason.as_ref());
     let body = match &arguments.error {
         Some(reason) => {
@@ -313,6 +326,7 @@ pub(super) fn redispatch(
     arguments: &RedispatchArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
+    /// How many steps wait on a queue, and to how many jobs they belong.
     #[derive(Deserialize)]
     struct RedispatchResponse {
         steps: usize,
@@ -322,7 +336,7 @@ pub(super) fn redispatch(
     let (path, mut query) = match (&arguments.id, &arguments.step, &arguments.queue) {
         (Some(id), Some(step), None) => {
             let id = id.resolve(&client)?;
-            (format!("/api/job/{id}/step/{}/redispatch", encode(step)), Vec::new())
+            (format!("/api/job/{id}/step/{}/redispatch", encode_segment(step)), Vec::new())
         }
         (None, None, Some(queue)) => {
             let optional_parameters = [("bus", &arguments.bus), ("vhost", &arguments.vhost)];
@@ -331,7 +345,7 @@ pub(super) fn redispatch(
                 .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)))
                 .chain([("dryRun".to_owned(), arguments.dry_run.to_string())])
                 .collect();
-            (format!("/api/queue/{}/redispatch", encode(queue)), query)
+            (format!("/api/queue/{}/redispatch", encode_segment(queue)), query)
         }
         _ => {
             return Err(ClientError::Usage(
@@ -396,7 +410,7 @@ pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result
         return Ok(());
     }
     let response: ReloadResponse = parse_response(&body)?;
-    for (change, names) in [
+    for (kind_of_change, names) in [
         ("added", response.added),
         ("changed", response.changed),
         ("removed", response.removed),
@@ -405,7 +419,7 @@ pub(super) fn reload(arguments: &ClientArguments, out: &mut dyn Write) -> Result
         if !names.is_empty() {
             writeln!(
                 out,
-                "{change:<10} {}",
+                "{kind_of_change:<10} {}",
                 names.iter().map(|name| &**name).collect::<Vec<_>>().join(", ")
             )?;
         }
@@ -434,19 +448,19 @@ fn filter_query(filter: &FilterArguments) -> Vec<(String, String)> {
         filter
             .status
             .iter()
-            .map(|filter| (format!("status.{}", filter.step), filter.status.clone())),
+            .map(|condition| (format!("status.{}", condition.step), condition.status.clone())),
     );
     query
 }
 
 /// Percent-encodes a segment of a path.
-fn encode(text: &str) -> String {
+fn encode_segment(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 fn print_jobs(jobs: &[JobMatchResponse], out: &mut dyn Write) -> Result<(), ClientError> {
     if jobs.is_empty() {
-        writeln!(out, "{NO_JOBS}")?;
+        writeln!(out, "{NO_JOBS_TEXT}")?;
         return Ok(());
     }
     list_printer::print_table(

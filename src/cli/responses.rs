@@ -11,14 +11,17 @@ use std::collections::HashMap;
 pub(super) struct JobResponse {
     pub(super) uuid: Text,
     pub(super) workflow: Text,
+    /// The task that a child job runs; `None` for a root job.
     pub(super) task: Option<Text>,
     pub(super) state: Text,
     pub(super) reason: Option<Text>,
     pub(super) created: Text,
     pub(super) ended: Option<Text>,
     pub(super) deadline: Option<Text>,
+    /// The parent of a child job; `None` for a root job.
     pub(super) parent: Option<ParentResponse>,
     pub(super) steps: Vec<StepResponse>,
+    /// The messages of the job that are complete: its own, those of its steps, and its result.
     #[serde(default)]
     pub(super) completed: Vec<CompletedResponse>,
 }
@@ -38,9 +41,10 @@ pub(super) struct ParentResponse {
     pub(super) item: u32,
 }
 
-/// An output of a job: of a step, or its message (`__start__`) or result (`__end__`).
+/// The output of a step, or the message or the result of the job.
 #[derive(Deserialize)]
 pub(super) struct CompletedResponse {
+    /// The name of the step, `__start__` for the message, or `__end__` for the result.
     pub(super) name: Text,
     #[serde(default)]
     pub(super) message: Option<Box<RawValue>>,
@@ -58,9 +62,9 @@ pub(super) struct StepResponse {
     pub(super) warning: Option<Text>,
     pub(super) status: Text,
     pub(super) retry_at: Option<Text>,
-    /// The time since the first dispatch, in nanoseconds.
+    /// The time from the first dispatch to the end of the step or until now, in nanoseconds.
     pub(super) elapsed: Option<u64>,
-    /// The time of the last attempt, in nanoseconds.
+    /// The duration of the last attempt, in nanoseconds.
     pub(super) attempt_elapsed: Option<u64>,
     pub(super) attempt_start_time: Option<Text>,
     pub(super) end_time: Option<Text>,
@@ -72,8 +76,10 @@ pub(super) struct StepResponse {
 /// How many child jobs of a step are in which state.
 #[derive(Deserialize)]
 pub(super) struct ChildCountsResponse {
+    /// The number of items, each of which gets a child job.
     pub(super) items: u32,
     pub(super) started: u32,
+    /// How many have ended, including failed ones.
     pub(super) ended: u32,
     pub(super) failed: u32,
 }
@@ -88,7 +94,8 @@ pub(super) fn parse_response<T: serde::de::DeserializeOwned>(text: &str) -> Resu
     })
 }
 
-/// Parses the list that a response has under `key` into its unparsed elements.
+/// Returns the unparsed elements of the list that a response has under `key`. A missing list is
+/// empty.
 pub(super) fn parse_list(body: &str, key: &str) -> Result<Vec<Box<RawValue>>, ClientError> {
     let mut fields: HashMap<String, Box<RawValue>> = parse_response(body)?;
     fields.remove(key).map_or_else(|| Ok(Vec::new()), |list| parse_response(list.get()))

@@ -14,7 +14,11 @@ use std::io::Write;
 /// The exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Runs `run`. The exit code is 0 if the job completes, and 1 otherwise.
+/// Runs `run`: creates a job, and prints its result once it has completed.
+///
+/// # Errors
+///
+/// Returns an error if the job fails or is cancelled, or if the manager cannot be reached.
 pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let client = Client::new(&arguments.client.target)?;
     let message = read_message(&arguments.message)?;
@@ -50,11 +54,13 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<(), C
     let result =
         if is_completed { Some(client.get(&format!("/api/job/{id}/result"))?) } else { None };
     if arguments.client.json {
-        let reason = serde_json::json!(end.reason.as_ref().map(Text::raw));
-        let result = result.as_deref().unwrap_or("null");
+        // The result is inserted as it is, so that its numbers are not changed.
+        let reason_json = serde_json::json!(end.reason.as_ref().map(Text::raw));
+        let result_json = result.as_deref().unwrap_or("null");
         writeln!(
             out,
-            "{{\"id\":\"{id}\",\"state\":\"{}\",\"reason\":{reason},\"result\":{result}}}",
+            "{{\"id\":\"{id}\",\"state\":\"{}\",\"reason\":{reason_json},\
+             \"result\":{result_json}}}",
             end.state
         )?;
     } else if let Some(result) = &result {
@@ -67,8 +73,8 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<(), C
     Err(ClientError::Refused(format!("job {id} is {}: {reason}", end.state)))
 }
 
-/// Prints one line about the child jobs of a job, in place of the progress bar, which needs a
-/// terminal.
+/// Prints one line about the child jobs of an ended job. It replaces the progress bar, which needs
+/// a terminal.
 fn print_children_summary(client: &Client, id: JobId) {
     let response = client.get(&format!("/api/job/{id}?view=light"));
     // The line is not part of the result, so an error is ignored.
@@ -82,19 +88,19 @@ fn print_children_summary(client: &Client, id: JobId) {
 }
 
 /// Parses the id in the response to the creation of a job.
-fn parse_created_id(created: &str) -> Result<JobId, ClientError> {
+fn parse_created_id(response: &str) -> Result<JobId, ClientError> {
     #[derive(serde::Deserialize)]
-    struct Created {
+    struct CreationResponse {
         id: JobId,
     }
-    parse_response::<Created>(created).map(|created| created.id)
+    parse_response::<CreationResponse>(response).map(|created| created.id)
 }
 
 fn still_running_hint(id: JobId) -> String {
     format!("job {id} goes on: workflow-manager watch {id}")
 }
 
-/// Handles Ctrl-C in the background: ends the process, and leaves the job running.
+/// Handles Ctrl-C on a background thread: ends the process, but not the job.
 fn exit_on_interrupt(id: JobId) {
     std::thread::spawn(move || {
         let result = actix_rt::System::new().block_on(tokio::signal::ctrl_c());
@@ -105,7 +111,8 @@ fn exit_on_interrupt(id: JobId) {
     });
 }
 
-/// The maximum size of a message from a file, in bytes: far more than a manager accepts.
+/// The maximum size of a message from a file or standard input, in bytes. It is far larger than a
+/// manager accepts.
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Reads the message of an argument: JSON, `@FILE`, or `-` for standard input.

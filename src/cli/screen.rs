@@ -1,5 +1,5 @@
-//! The terminal or file that the output is written to: its width, its colours, and the format of
-//! times.
+//! How output is adapted to the terminal or file that it is written to: width, colours, and the
+//! format of times.
 
 use super::arguments::{TimeArguments, TimeStyle};
 use base::clock;
@@ -13,7 +13,7 @@ use std::io::{self, IsTerminal, Write, stdout};
 /// How output is formatted for a terminal or a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Screen {
-    /// The number of columns of the terminal. `None` without a terminal.
+    /// The number of columns of the terminal. `None` if there is no terminal, or no limit.
     pub(super) width: Option<usize>,
     has_colours: bool,
     time_format: TimeFormat,
@@ -49,8 +49,8 @@ impl Screen {
         Screen { width, has_colours, time_format, now: clock::now() }
     }
 
-    /// Removes the limit of the width. Times are printed unchanged unless the arguments say
-    /// otherwise.
+    /// Removes the limit of the width. Without a style in the arguments, times are printed
+    /// unchanged, even on a terminal.
     pub(super) fn without_width(self, arguments: TimeArguments) -> Screen {
         let time_format =
             if arguments.time.is_none() { TimeFormat::Exact } else { self.time_format };
@@ -68,7 +68,7 @@ impl Screen {
         }
     }
 
-    /// Colours a text by a state.
+    /// Colours a text by a state, if there are colours.
     pub(super) fn colour<'t>(&self, text: &'t str, state: &str) -> Cow<'t, str> {
         match colour_code(state) {
             Some(code) if self.has_colours => Cow::Owned(format!("\u{1b}[{code}m{text}\u{1b}[0m")),
@@ -77,7 +77,7 @@ impl Screen {
     }
 }
 
-/// Prints JSON unchanged, but on a terminal with control characters escaped.
+/// Prints JSON. On a terminal, control characters are escaped. Otherwise it is unchanged.
 pub(super) fn print_json(json: &str, out: &mut dyn Write) -> io::Result<()> {
     if stdout().is_terminal() {
         writeln!(out, "{}", escape_json(json))
@@ -95,31 +95,34 @@ pub(super) fn escape_json(json: &str) -> Cow<'_, str> {
     if !json.contains(is_unsafe) {
         return Cow::Borrowed(json);
     }
-    let mut escaped = String::with_capacity(json.len() + 16);
+    let mut escaped_json = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
-            '\r' => escaped.push(' '),
-            c if is_unsafe(c) => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => escaped.push(c),
+            // Outside of strings, where valid JSON has no other control characters.
+            '\r' => escaped_json.push(' '),
+            c if is_unsafe(c) => escaped_json.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => escaped_json.push(c),
         }
     }
-    Cow::Owned(escaped)
+    Cow::Owned(escaped_json)
 }
 
 /// Returns whether to print colours (<https://no-color.org>, <https://bixense.com/clicolors>).
-fn wants_colours(is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
-    let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
-    let is_on = |name: &str| variable(name).is_some_and(|value| !matches!(&*value, "" | "0"));
-    if is_set("NO_COLOR") {
+/// `read_variable` returns the value of an environment variable.
+fn wants_colours(is_terminal: bool, read_variable: impl Fn(&str) -> Option<String>) -> bool {
+    let is_disabled = read_variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if is_disabled {
         return false;
     }
-    let is_off = variable("CLICOLOR").is_some_and(|value| value == "0")
-        || variable("TERM").is_some_and(|value| value == "dumb");
-    is_on("CLICOLOR_FORCE") || is_terminal && !is_off
+    let is_forced =
+        read_variable("CLICOLOR_FORCE").is_some_and(|value| !matches!(&*value, "" | "0"));
+    let is_plain_terminal = read_variable("CLICOLOR").is_some_and(|value| value == "0")
+        || read_variable("TERM").is_some_and(|value| value == "dumb");
+    is_forced || is_terminal && !is_plain_terminal
 }
 
-/// Returns the colour code of a state: green for done, red for wrong, yellow for attention, blue
-/// for running.
+/// Returns the ANSI code (SGR) that colours a state: green for completed, red for failed, yellow
+/// for what needs attention, blue for running, magenta for cancelled, and dim for the others.
 fn colour_code(state: &str) -> Option<&'static str> {
     match state {
         "completed" | "ok" => Some("32"),
@@ -134,17 +137,19 @@ fn colour_code(state: &str) -> Option<&'static str> {
 
 /// Removes the fraction of a time such as `2026-01-31T12:00:00.123456789Z`.
 fn strip_fraction(time: &str) -> String {
-    let Some((before, fraction)) = time.split_once('.') else { return time.to_owned() };
-    format!("{before}{}", fraction.trim_start_matches(|c: char| c.is_ascii_digit()))
+    let Some((seconds, fraction_and_zone)) = time.split_once('.') else { return time.to_owned() };
+    let zone = fraction_and_zone.trim_start_matches(|c: char| c.is_ascii_digit());
+    format!("{seconds}{zone}")
 }
 
+/// Formats a time in the time zone of this machine. Returns `None` if it is out of range.
 fn format_local(timestamp: Timestamp) -> Option<String> {
     let instant = jiff::Timestamp::from_nanosecond(i128::from(timestamp.0)).ok()?;
     let local_time = instant.to_zoned_datetime(jiff::tz::TimeZone::system());
     Some(local_time.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
-/// Formats a time as `5m ago` or `in 5m`, in the largest unit that is not 0.
+/// Formats a time as `5m ago` or `in 5m`, in whole numbers of the largest unit that fits.
 fn format_relative(timestamp: Timestamp, now: Timestamp) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let seconds = now.0.abs_diff(timestamp.0) / 1_000_000_000;
@@ -161,7 +166,7 @@ fn format_relative(timestamp: Timestamp, now: Timestamp) -> String {
 
 #[cfg(test)]
 impl Screen {
-    /// Makes a screen of this width, without colours.
+    /// Makes a screen of this width, without colours, that leaves times unchanged.
     pub(super) fn with_width(width: Option<usize>) -> Screen {
         Screen { width, has_colours: false, time_format: TimeFormat::Exact, now: Timestamp(0) }
     }
@@ -173,18 +178,20 @@ mod tests {
 
     #[test]
     fn colours_are_for_terminals_unless_the_environment_overrides_it() {
-        let with = |is_terminal, variables: &[(&str, &str)]| {
+        let has_colours = |is_terminal, variables: &[(&str, &str)]| {
             wants_colours(is_terminal, |name| {
                 let entry = variables.iter().find(|(key, _)| *key == name);
                 entry.map(|(_, value)| (*value).to_owned())
             })
         };
-        assert!(with(true, &[]) && !with(false, &[]));
-        assert!(!with(true, &[("NO_COLOR", "1")]) && with(true, &[("NO_COLOR", "")]));
-        assert!(with(false, &[("CLICOLOR_FORCE", "1")]));
-        assert!(!with(false, &[("CLICOLOR_FORCE", "0")]));
-        assert!(!with(true, &[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")]), "NO_COLOR wins");
-        assert!(!with(true, &[("TERM", "dumb")]) && !with(true, &[("CLICOLOR", "0")]));
+        assert!(has_colours(true, &[]) && !has_colours(false, &[]));
+        assert!(!has_colours(true, &[("NO_COLOR", "1")]) && has_colours(true, &[("NO_COLOR", "")]));
+        assert!(has_colours(false, &[("CLICOLOR_FORCE", "1")]));
+        assert!(!has_colours(false, &[("CLICOLOR_FORCE", "0")]));
+        let both = [("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")];
+        assert!(!has_colours(true, &both), "NO_COLOR takes precedence");
+        assert!(!has_colours(true, &[("TERM", "dumb")]));
+        assert!(!has_colours(true, &[("CLICOLOR", "0")]));
     }
 
     #[test]
@@ -198,19 +205,19 @@ mod tests {
 
     #[test]
     fn times_have_the_requested_format() {
-        let at = "2026-01-31T12:00:00.123456789Z";
+        let time = "2026-01-31T12:00:00.123456789Z";
         let now = times::parse_rfc3339("2026-01-31T12:05:59Z").expect("a time");
-        let format_now_as = |times| {
-            let screen = Screen { width: None, has_colours: false, time_format: times, now };
-            screen.format_time(at).into_owned()
+        let format_as = |time_format| {
+            let screen = Screen { width: None, has_colours: false, time_format, now };
+            screen.format_time(time).into_owned()
         };
-        assert_eq!(format_now_as(TimeFormat::Exact), at);
-        assert_eq!(format_now_as(TimeFormat::Seconds), "2026-01-31T12:00:00Z");
-        assert_eq!(format_now_as(TimeFormat::Relative), "5m ago");
+        assert_eq!(format_as(TimeFormat::Exact), time);
+        assert_eq!(format_as(TimeFormat::Seconds), "2026-01-31T12:00:00Z");
+        assert_eq!(format_as(TimeFormat::Relative), "5m ago");
         assert_eq!(
             Screen::with_width(None).format_time("soon"),
             "soon",
-            "what is no time stays as it is"
+            "a text that is not a time is unchanged"
         );
         let after = |seconds: i64| Timestamp(now.0 + seconds * 1_000_000_000);
         assert_eq!(format_relative(after(7_200), now), "in 2h");

@@ -16,8 +16,8 @@ pub(super) fn print_completions(shell: Shell, out: &mut dyn Write) -> io::Result
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut groups::command(), PROGRAM, &mut script);
     if shell == Shell::Bash {
-        // clap_complete 4.6.11 spells a program with a hyphen in two ways, so that bash would
-        // complete nothing after a command. Once that is fixed, this changes nothing.
+        // clap_complete 4.6.11 spells a program name with a hyphen in two ways, so that bash would
+        // complete nothing after a command. Once that is fixed, this replacement has no effect.
         let text = String::from_utf8_lossy(&script);
         script = text.replace("workflow__subcmd__manager", "workflow__manager").into_bytes();
     }

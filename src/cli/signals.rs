@@ -1,17 +1,18 @@
-//! The signals that the process handles. Without a handler, each of them terminates the process.
+//! The signals that the process handles. Without a handler, each of them would terminate the
+//! process.
 
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals that request a graceful stop, with their numbers on Linux: from a terminal or a service
-/// manager, at a power failure, and at the limit of CPU time.
+/// Signals that request a graceful stop, with their numbers on Linux. They come from a terminal or
+/// a service manager, or report a power failure or the limit of CPU time.
 const STOP_SIGNALS: [(&str, i32); 5] =
     [("SIGTERM", 15), ("SIGINT", 2), ("SIGQUIT", 3), ("SIGXCPU", 24), ("SIGPWR", 30)];
 
-/// Signals that have no effect. While SIGXFSZ is handled, a write beyond the file-size limit
-/// returns an error.
+/// Signals that are caught and have no effect, with their numbers on Linux. Since SIGXFSZ is
+/// caught, a write beyond the limit of file sizes returns an error.
 const IGNORED_SIGNALS: [(&str, i32); 8] = [
     ("SIGUSR1", 10),
     ("SIGUSR2", 12),
@@ -26,10 +27,10 @@ const IGNORED_SIGNALS: [(&str, i32); 8] = [
 /// The numbers of the real-time signals. The C library reserves 32 and 33.
 const REAL_TIME_SIGNALS: std::ops::RangeInclusive<i32> = 34..=64;
 
-/// The signal that the terminal was closed.
+/// The signal that the kernel sends when the terminal is closed.
 const HANG_UP: (&str, i32) = ("SIGHUP", 1);
 
-/// A set of signals that the process listens for.
+/// A set of signals that the process listens for, with their names.
 pub struct Signals(Vec<(String, Signal)>);
 
 impl Signals {
@@ -70,6 +71,7 @@ impl Signals {
         )
     }
 
+    /// Registers a handler for each signal.
     fn listen(signals: impl IntoIterator<Item = (String, i32)>) -> io::Result<Signals> {
         let register =
             |(name, number)| signal(SignalKind::from_raw(number)).map(|signal| (name, signal));
@@ -90,10 +92,11 @@ impl Signals {
     }
 }
 
-/// Returns whether the process was started with this signal ignored.
+/// Returns whether the process ignores this signal. Before a handler is registered, that means that
+/// it was started so. The kernel lists the ignored signals as a bit mask, in hexadecimal.
 fn is_ignored(number: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let mask_text = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask_text.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
     mask.is_some_and(|mask| mask & (1 << (number - 1)) != 0)
 }

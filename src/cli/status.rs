@@ -18,8 +18,8 @@ use std::iter::repeat;
 /// The width of a table without a terminal, in characters.
 const WIDTH_WITHOUT_TERMINAL: usize = 250;
 
-/// The minimum width for the columns of steps, in characters. On a narrow terminal, lines wrap
-/// rather than omit all steps.
+/// The minimum width for the columns of steps, in characters. On a narrower terminal, lines wrap,
+/// so that some steps are still shown.
 const STEPS_WIDTH_MIN: usize = 80;
 
 /// The number of blanks between two columns.
@@ -42,7 +42,8 @@ struct StatusRowResponse {
     steps: StepStatuses,
 }
 
-/// The steps of a job with their statuses, in the order of the response.
+/// The steps of a job with their statuses, in the order of the response. A map would lose the
+/// order.
 struct StepStatuses(Vec<(Text, Text)>);
 
 /// Runs `status WORKFLOW`: prints the statuses of its jobs.
@@ -65,15 +66,16 @@ pub(super) fn list_statuses(
         return Ok(());
     }
     let response: StatusResponse = parse_response(&body)?;
-    let Some(first) = response.rows.first() else {
+    let Some(first_row) = response.rows.first() else {
         if style.is_for_people() {
             writeln!(out, "no jobs of {} to show", arguments.workflow)?;
         }
         return Ok(());
     };
-    let steps: Vec<&str> = first.steps.0.iter().map(|(step, _)| &**step).collect();
+    // All rows have the same steps.
+    let steps: Vec<&str> = first_row.steps.0.iter().map(|(step, _)| &**step).collect();
     let fixed_titles = ["JOB", "STATE", "UPDATED"];
-    let fixed_cells = |row: &'_ StatusRowResponse| {
+    let fixed_cells = |row: &StatusRowResponse| {
         [row.job.to_string(), row.state.to_string(), row.updated.to_string()]
     };
     let width = style.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
@@ -106,17 +108,17 @@ pub(super) fn list_statuses(
     let columns: Vec<(&str, ColumnRole)> = titles.zip(roles).collect();
     let mut table = Table::new(&columns);
     for row in &response.rows {
-        let status = |index: &usize| {
+        let format_status = |index: &usize| {
             row.steps.0.get(*index).map_or_else(String::new, |(_, status)| status.to_string())
         };
-        table.add_row(fixed_cells(row).into_iter().chain(step_columns.iter().map(status)));
+        table.add_row(fixed_cells(row).into_iter().chain(step_columns.iter().map(format_status)));
     }
     let entries = parse_list(&body, "rows")?;
     Listing { body: &body, entries, table, empty_text: "no jobs" }.print(style, out)?;
     if !style.is_for_people() {
         return Ok(());
     }
-    print_omissions(arguments, &response, (step_columns.len(), steps.len()), out)?;
+    print_omissions(arguments, &response, step_columns.len(), steps.len(), out)?;
     Ok(())
 }
 
@@ -144,19 +146,21 @@ fn build_query(
     Ok(query)
 }
 
-/// Prints which steps and rows are not shown, and how to see them.
+/// Prints which steps and rows are not shown, and how to see them. `shown_steps` is the number of
+/// steps with a column, of `total_steps`.
 fn print_omissions(
     arguments: &StatusArguments,
     response: &StatusResponse,
-    (shown, total): (usize, usize),
+    shown_steps: usize,
+    total_steps: usize,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    if arguments.columns.is_empty() && shown < total {
-        let omitted = total - shown;
+    if arguments.columns.is_empty() && shown_steps < total_steps {
+        let omitted_steps = total_steps - shown_steps;
         writeln!(
             out,
-            "… {omitted} of {total} steps are left out; --columns STEP,STEP chooses them, --csv \
-             and --json have all"
+            "… {omitted_steps} of {total_steps} steps are left out; --columns STEP,STEP chooses \
+             them, --csv and --json have all"
         )?;
     }
     if response.next.is_some() {
@@ -169,20 +173,21 @@ fn print_omissions(
     Ok(())
 }
 
-/// Chooses the steps that get a column if none were named: all of them if they fit into the width,
-/// else as many as fit of those for which any row has a status.
-fn choose_columns(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
+/// Chooses the steps that get a column if the user has named none. If all of them fit into the
+/// width, they are chosen. Otherwise the first of those for which any row has a status are chosen,
+/// as many as fit. Returns the indices of the steps.
+fn choose_columns(steps: &[&str], rows: &[Vec<&str>], width_max: usize) -> Vec<usize> {
     let cells = |index: usize| rows.iter().filter_map(move |row| row.get(index).copied());
-    let width_at =
+    let column_width =
         |index: usize| cells(index).map(width_of).fold(width_of(steps[index]), usize::max) + GAP;
-    if (0..steps.len()).map(width_at).sum::<usize>() <= width {
+    if (0..steps.len()).map(column_width).sum::<usize>() <= width_max {
         return (0..steps.len()).collect();
     }
     let non_empty = (0..steps.len()).filter(|index| cells(*index).any(|cell| !cell.is_empty()));
     let mut used_width = 0;
     let fits = |index: &usize| {
-        used_width += width_at(*index);
-        used_width <= width
+        used_width += column_width(*index);
+        used_width <= width_max
     };
     non_empty.take_while(fits).collect()
 }
@@ -195,15 +200,16 @@ fn find_column(name: &str, steps: &[&str]) -> Result<usize, ClientError> {
     })
 }
 
+/// Returns the width of a text, in characters.
 fn width_of(text: &str) -> usize {
     text.chars().count()
 }
 
 impl<'de> Deserialize<'de> for StepStatuses {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<StepStatuses, D::Error> {
-        struct InOrder;
+        struct StepStatusesVisitor;
 
-        impl<'de> Visitor<'de> for InOrder {
+        impl<'de> Visitor<'de> for StepStatusesVisitor {
             type Value = StepStatuses;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -219,7 +225,7 @@ impl<'de> Deserialize<'de> for StepStatuses {
             }
         }
 
-        deserializer.deserialize_map(InOrder)
+        deserializer.deserialize_map(StepStatusesVisitor)
     }
 }
 
@@ -228,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_columns_are_chosen_if_they_fit_else_those_with_a_status() {
+    fn all_columns_are_chosen_if_they_fit_otherwise_those_with_a_status() {
         let steps = ["a", "bb", "ccc", "dddd"];
         let rows = vec![vec!["", "", "PENDING", ""], vec!["COMPLETED", "", "", "FAILED"]];
         assert_eq!(choose_columns(&steps, &rows, 32), [0, 1, 2, 3]);

@@ -29,12 +29,14 @@ struct StepDetailResponse {
     raw: Option<Text>,
     retry_at: Option<Text>,
     deadline: Option<Text>,
-    /// The time since the first dispatch, in nanoseconds.
+    /// The time from the first dispatch to the end of the step or until now, in nanoseconds.
     elapsed: Option<u64>,
+    /// The sizes of the input and the output; `None` while there is none.
     input_bytes: Option<u64>,
     output_bytes: Option<u64>,
     #[serde(default)]
     attempts: Vec<AttemptResponse>,
+    /// How many older attempts are not in `attempts`.
     #[serde(default)]
     attempts_omitted: u64,
 }
@@ -54,7 +56,7 @@ struct AttemptResponse {
     reason: Option<Text>,
 }
 
-/// Runs `step ID STEP`: prints the step, or what the flags select of it.
+/// Runs `step ID STEP`: prints the step, or the payload or reply that a flag selects.
 pub(super) fn show_step(arguments: &StepArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let client = Client::new(&arguments.client.target)?;
     let id = arguments.id.resolve(&client)?;
@@ -65,7 +67,7 @@ pub(super) fn show_step(arguments: &StepArguments, out: &mut dyn Write) -> Resul
         print_payload(&client, &format!("{path}/{payload}"), out)?;
         return Ok(());
     }
-    let query = arguments.at.map(|entry| ("at".to_owned(), entry.to_string()));
+    let query = arguments.at_entry.map(|number| ("at".to_owned(), number.to_string()));
     let body = client.query(&path, query.as_slice())?;
     if arguments.raw {
         return print_raw_reply(&parse_response(&body)?, out);
@@ -78,8 +80,8 @@ pub(super) fn show_step(arguments: &StepArguments, out: &mut dyn Write) -> Resul
     Ok(())
 }
 
-/// Prints a payload as the manager has it. On a terminal, control characters are escaped and a line
-/// break is added.
+/// Prints the input or output of a step, unchanged. On a terminal, control characters are escaped
+/// and a line break is added.
 fn print_payload(client: &Client, path: &str, out: &mut dyn Write) -> Result<(), ClientError> {
     if stdout().is_terminal() {
         let text = client.get(path)?;
@@ -91,7 +93,7 @@ fn print_payload(client: &Client, path: &str, out: &mut dyn Write) -> Result<(),
     Ok(())
 }
 
-/// Prints the beginning of a reply that was no JSON object, unchanged if there is no terminal.
+/// Prints the beginning of a reply that was not a JSON object. Without a terminal it is unchanged.
 fn print_raw_reply(step: &StepDetailResponse, out: &mut dyn Write) -> Result<(), ClientError> {
     let Some(raw) = &step.raw else {
         return Err(ClientError::Refused(format!(
@@ -109,6 +111,7 @@ fn print_raw_reply(step: &StepDetailResponse, out: &mut dyn Write) -> Result<(),
     Ok(())
 }
 
+/// Prints the fields of a step, and a table of its attempts.
 fn print_step(
     id: JobId,
     step: &StepDetailResponse,
@@ -166,16 +169,16 @@ fn attempts_table(attempts: &[AttemptResponse]) -> Table {
         ("REASON", ColumnRole::Long),
     ]);
     for attempt in attempts {
-        let text = |text: &Option<Text>| text.as_deref().unwrap_or_default().to_owned();
+        let to_cell = |text: &Option<Text>| text.as_deref().unwrap_or_default().to_owned();
         let redispatches = attempt.redispatched.filter(|count| *count > 0);
         table.add_row([
             attempt.attempt.to_string(),
             attempt.state.to_string(),
-            text(&attempt.start_time),
-            text(&attempt.end_time),
-            text(&attempt.confirmed),
+            to_cell(&attempt.start_time),
+            to_cell(&attempt.end_time),
+            to_cell(&attempt.confirmed),
             redispatches.map_or_else(String::new, |count| count.to_string()),
-            text(&attempt.reason),
+            to_cell(&attempt.reason),
         ]);
     }
     table

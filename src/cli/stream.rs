@@ -1,7 +1,8 @@
-//! Reads a stream of server-sent events. A thread of its own reads the body, so that to wait for an
+//! Reads a stream of server-sent events. A background thread reads the body, so that waiting for an
 //! event can have a timeout.
 
 use super::error::ClientError;
+use super::responses::parse_response;
 use super::text::Text;
 use engine::JobId;
 use serde::Deserialize;
@@ -9,10 +10,10 @@ use std::io::{BufRead, Read};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// How many events are buffered. Then a slow terminal causes back-pressure on the stream.
+/// How many events are buffered. Beyond that, a slow terminal causes back-pressure on the stream.
 const READ_AHEAD_MAX: usize = 64;
 
-/// The maximum size of a line, in bytes: far more than any event has.
+/// The maximum size of a line, in bytes. It is far larger than any event.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// A server-sent event.
@@ -22,18 +23,18 @@ pub(super) struct ServerSentEvent {
     pub(super) id: String,
     /// The type, such as `step.completed`.
     pub(super) name: String,
-    /// One line of JSON.
+    /// The data: one line of JSON.
     pub(super) data: String,
 }
 
-/// The part of an event's data that tells the end of a job.
+/// The event of a job's end, without the fields that are not used.
 #[derive(Deserialize)]
-struct EventBody {
-    data: EventJob,
+struct EndEvent {
+    data: EndEventData,
 }
 
 #[derive(Deserialize)]
-struct EventJob {
+struct EndEventData {
     job: JobId,
     state: Text,
     reason: Option<Text>,
@@ -44,18 +45,19 @@ struct EventJob {
 pub(super) struct JobEnd {
     /// The final state.
     pub(super) state: Text,
-    /// The reason, truncated as in events.
+    /// The reason for the state, which may be truncated. `None` if there is none, as for a
+    /// completed job.
     pub(super) reason: Option<Text>,
 }
 
 impl ServerSentEvent {
-    /// Returns the end of this job, if the event is that.
+    /// Returns how `job` ended, if this event is its end. The end of a child job is not.
     pub(super) fn job_end(&self, job: JobId) -> Result<Option<JobEnd>, ClientError> {
         if !matches!(&*self.name, "job.completed" | "job.failed" | "job.cancelled") {
             return Ok(None);
         }
-        let EventBody { data } = super::responses::parse_response(&self.data)?;
-        let EventJob { job: ended_job, state, reason } = data;
+        let EndEvent { data } = parse_response(&self.data)?;
+        let EndEventData { job: ended_job, state, reason } = data;
         Ok((ended_job == job).then_some(JobEnd { state, reason }))
     }
 }
@@ -74,13 +76,14 @@ pub(super) enum StreamItem {
 pub(super) struct EventReader(Receiver<Result<ServerSentEvent, String>>);
 
 impl EventReader {
-    /// Starts a thread that reads the events of a body.
+    /// Starts a thread that reads the events of a body. The thread ends with the body, or when it
+    /// has an event for a reader that was dropped.
     pub(super) fn new(body: impl BufRead + Send + 'static) -> EventReader {
         let (sender, receiver) = sync_channel(READ_AHEAD_MAX);
         std::thread::spawn(move || {
-            let mut events = EventParser(body);
-            // Sending fails once the reader was dropped.
-            while let Some(event) = events.next() {
+            let mut parser = EventParser(body);
+            while let Some(event) = parser.next() {
+                // Sending fails once the reader was dropped.
                 if sender.send(event).is_err() {
                     return;
                 }
@@ -100,11 +103,12 @@ impl EventReader {
     }
 }
 
-/// Parses the events of a body.
+/// Parses the events of a body, as the manager writes them: each field has a blank after the colon,
+/// and each event has one line of data.
 struct EventParser<R>(R);
 
 impl<R: BufRead> EventParser<R> {
-    /// Parses the next event. Returns `None` at the end of the body.
+    /// Parses the next event. Returns `None` at the end of the body, even within an event.
     fn next(&mut self) -> Option<Result<ServerSentEvent, String>> {
         let mut event = ServerSentEvent::default();
         loop {
@@ -119,7 +123,7 @@ impl<R: BufRead> EventParser<R> {
                 Some(("data", data)) => data.clone_into(&mut event.data),
                 // A comment, or an unknown field.
                 Some(_) => {}
-                // An empty line ends an event; so does a line without a field, which is not sent.
+                // An empty line ends an event. The manager sends no other line without a field.
                 None if !event.data.is_empty() => return Some(Ok(event)),
                 None => {}
             }
@@ -129,8 +133,9 @@ impl<R: BufRead> EventParser<R> {
     /// Reads a line without its line break. Returns `None` at the end of the body.
     fn read_line(&mut self) -> Result<Option<String>, String> {
         let mut bytes = Vec::new();
-        let mut limited = (&mut self.0).take(LINE_BYTES_MAX);
-        let length = limited.read_until(b'\n', &mut bytes).map_err(|error| error.to_string())?;
+        let mut limited_body = (&mut self.0).take(LINE_BYTES_MAX);
+        let length =
+            limited_body.read_until(b'\n', &mut bytes).map_err(|error| error.to_string())?;
         if length == 0 {
             return Ok(None);
         }
@@ -151,8 +156,8 @@ mod tests {
     use super::*;
 
     fn parse_all(text: &'static str) -> Vec<Result<ServerSentEvent, String>> {
-        let mut events = EventParser(text.as_bytes());
-        std::iter::from_fn(|| events.next()).collect()
+        let mut parser = EventParser(text.as_bytes());
+        std::iter::from_fn(|| parser.next()).collect()
     }
 
     fn event(id: &str, name: &str, data: &str) -> Result<ServerSentEvent, String> {
@@ -172,15 +177,15 @@ mod tests {
     #[test]
     fn only_the_end_of_the_job_itself_is_its_end() {
         let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
-        let ended = |name: &str, job: u128| {
+        let parse_end = |name: &str, job: u128| {
             let job = id(job);
             let data = format!(r#"{{"data":{{"job":"{job}","state":"failed","reason":"r"}}}}"#);
-            let sent = ServerSentEvent { id: String::new(), name: name.to_owned(), data };
-            sent.job_end(id(1)).map_err(|error| error.to_string())
+            let event = ServerSentEvent { id: String::new(), name: name.to_owned(), data };
+            event.job_end(id(1)).map_err(|error| error.to_string())
         };
         let end = JobEnd { state: Text::new("failed"), reason: Some(Text::new("r")) };
-        assert_eq!(ended("job.failed", 1), Ok(Some(end)));
-        assert_eq!(ended("job.failed", 2), Ok(None), "of a child job");
-        assert_eq!(ended("step.failed", 1), Ok(None));
+        assert_eq!(parse_end("job.failed", 1), Ok(Some(end)));
+        assert_eq!(parse_end("job.failed", 2), Ok(None), "of a child job");
+        assert_eq!(parse_end("step.failed", 1), Ok(None));
     }
 }

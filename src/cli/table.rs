@@ -1,5 +1,5 @@
 //! Tables that fit the width of the terminal. A table that is too wide loses its empty columns
-//! first. Then long texts are truncated, and then columns are omitted, but never the key columns.
+//! first. Then long texts are truncated. Finally columns are omitted, but never the key columns.
 
 use super::screen::Screen;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// The number of blanks between two columns.
 const GAP: usize = 2;
 
-/// The minimum width to which a long text is truncated.
+/// The minimum width to which a long text is truncated, in columns of the terminal.
 const LONG_WIDTH_MIN: usize = 16;
 
 /// How a column may be narrowed, and what its cells are.
@@ -20,11 +20,12 @@ pub(super) enum ColumnRole {
     Plain,
     /// Like `Plain`; its cells are times.
     Time,
-    /// Like `Key`; its cells are states, which are coloured.
+    /// It is shown in full, unless the table is too wide and all cells are empty. Its cells are
+    /// states, which are coloured.
     State,
-    /// It is truncated if the table is too wide.
+    /// It is truncated if the table is too wide, and omitted if all cells are empty then.
     Long,
-    /// It is shown by `-o wide` and in formats for programs only.
+    /// It is shown only by `-o wide` and in formats for programs.
     Extra,
 }
 
@@ -34,7 +35,7 @@ impl ColumnRole {
         matches!(self, ColumnRole::Time)
     }
 
-    /// Returns whether the column is omitted from a plain table.
+    /// Returns whether the column is omitted without `-o wide`.
     pub(super) const fn is_extra(self) -> bool {
         matches!(self, ColumnRole::Extra)
     }
@@ -43,7 +44,9 @@ impl ColumnRole {
 /// A table with a header. All texts are safe to print.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
+    /// The title and the role of each column.
     pub(super) columns: Vec<(String, ColumnRole)>,
+    /// The cells of each row, in the order of the columns.
     pub(super) rows: Vec<Vec<String>>,
 }
 
@@ -105,6 +108,7 @@ impl Table {
         RenderedTable { text, omitted }
     }
 
+    /// Formats the times among the cells of a row for the screen.
     fn format_cells(&self, row: &[String], screen: &Screen) -> Vec<String> {
         let cells = row.iter().zip(&self.columns);
         cells
@@ -134,8 +138,8 @@ struct Column {
     width: usize,
 }
 
-/// Narrows and omits columns until the table is at most `width_max` wide, or has no more that may
-/// be omitted. Returns the indices of the omitted columns.
+/// Narrows and omits columns until the table is at most `width_max` wide, or no other column may be
+/// omitted. Returns the indices of the omitted columns, in order.
 fn fit_columns(columns: &mut Vec<Column>, width_max: usize) -> Vec<usize> {
     let mut omitted = Vec::new();
     if total_width(columns) > width_max {
@@ -143,6 +147,7 @@ fn fit_columns(columns: &mut Vec<Column>, width_max: usize) -> Vec<usize> {
         columns.retain(|column| !column.is_empty || column.role == ColumnRole::Key);
     }
     loop {
+        // After a column is omitted, there is more width for long texts.
         columns.iter_mut().for_each(|column| column.width = column.natural_width);
         while total_width(columns) > width_max {
             // The widest column is truncated first.
@@ -165,12 +170,13 @@ fn fit_columns(columns: &mut Vec<Column>, width_max: usize) -> Vec<usize> {
     omitted
 }
 
-/// Returns the width of a row, with the blank at its start.
+/// Returns the width of a row, including the blank before its first cell.
 fn total_width(columns: &[Column]) -> usize {
     columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(GAP) + 1
 }
 
-/// Appends a row to `text`, without blanks at its end.
+/// Appends a row to `text`, without blanks at its end. Only states in the body are coloured, not
+/// the header.
 fn render_row(
     columns: &[Column],
     cells: &[String],
@@ -213,7 +219,7 @@ pub(super) fn truncate(text: &str, columns_max: usize) -> String {
 mod tests {
     use super::*;
 
-    fn jobs() -> Table {
+    fn jobs_table() -> Table {
         let mut table = Table::new(&[
             ("JOB", ColumnRole::Key),
             ("STATE", ColumnRole::State),
@@ -233,7 +239,7 @@ mod tests {
     }
 
     fn render_lines(width: Option<usize>, is_wide: bool) -> (Vec<String>, Vec<String>) {
-        let rendered = jobs().render(&Screen::with_width(width), is_wide);
+        let rendered = jobs_table().render(&Screen::with_width(width), is_wide);
         (rendered.text.lines().map(str::to_owned).collect(), rendered.omitted)
     }
 
@@ -259,7 +265,7 @@ mod tests {
         let (narrow, omitted) = render_lines(Some(40), false);
         assert_eq!(narrow[1], " c92f64c2  failed   the worker reported…");
         assert_eq!(omitted, ["CREATED"]);
-        let mut table = jobs();
+        let mut table = jobs_table();
         table.rows.iter_mut().for_each(|row| row[3].clear());
         let rendered = table.render(&Screen::with_width(Some(30)), false);
         assert_eq!(rendered.text.lines().next(), Some(" JOB       STATE    CREATED"));

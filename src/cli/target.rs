@@ -1,5 +1,5 @@
-//! Selects the manager to call: by a flag, the environment or a context, else the one on this
-//! machine.
+//! Selects the manager to call: by a flag, the environment or a context. By default it is the one
+//! on this machine.
 
 use super::arguments::{TargetArguments, parse_address};
 use super::contexts::{Contexts, ManagerContext};
@@ -19,6 +19,7 @@ pub(super) struct ManagerTarget {
     /// The token. Empty if there is none.
     pub(super) token: String,
     pub(super) server_source: TargetSource,
+    /// The source of the token. `Default` if there is no token.
     pub(super) token_source: TargetSource,
 }
 
@@ -31,6 +32,7 @@ pub(super) enum TargetSource {
     Environment(&'static str),
     /// The context with this name.
     Context(String),
+    /// None of the others.
     Default,
 }
 
@@ -58,6 +60,7 @@ impl ManagerTarget {
         ManagerTarget::resolve(arguments, &|name| std::env::var(name).ok(), Contexts::read)
     }
 
+    /// Resolves the address and the token with the given environment variables and contexts.
     fn resolve(
         arguments: &TargetArguments,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -96,7 +99,9 @@ impl ManagerTarget {
         let (token, token_source) = match (&arguments.token, token_variable, matching_context) {
             (Some(token), _, _) => (token.clone(), TargetSource::Flag("--token")),
             (None, Some(token), _) => (token, TargetSource::Environment("WORKFLOW_MANAGER_TOKEN")),
-            (None, None, Some(context)) => (context.token()?, TargetSource::Context(context.name)),
+            (None, None, Some(context)) => {
+                (context.resolve_token()?, TargetSource::Context(context.name))
+            }
             (None, None, None) => (String::new(), TargetSource::Default),
         };
         Ok(ManagerTarget { server, token, server_source, token_source })
@@ -105,8 +110,8 @@ impl ManagerTarget {
     /// Returns the address without its user and password, for people.
     pub(super) fn display_address(&self) -> String {
         match self.server.split_once("://") {
-            Some((scheme, rest)) if rest.contains('@') => {
-                let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+            Some((scheme, authority)) if authority.contains('@') => {
+                let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
                 format!("{scheme}://***@{host}")
             }
             Some(_) | None => self.server.clone(),
@@ -114,7 +119,8 @@ impl ManagerTarget {
     }
 }
 
-/// Finds the context of the flag or the environment variable, else the current one.
+/// Finds the context that the flag or the environment variable names. If neither does, returns the
+/// context in use, if there is one.
 fn find_context(
     arguments: &TargetArguments,
     name_variable: Option<String>,
@@ -158,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_wins_over_the_environment_and_that_over_the_context() {
+    fn flags_override_the_environment_which_overrides_the_context() {
         let flags = |server: Option<&str>, token: Option<&str>, context: Option<&str>| {
             let to_owned = |text: Option<&str>| text.map(str::to_owned);
             TargetArguments {
@@ -184,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_of_a_context_goes_to_its_own_address_alone() {
+    fn the_token_of_a_context_is_sent_to_its_own_address_only() {
         let server = Some("http://elsewhere".to_owned());
         let context = Some("home".to_owned());
         let arguments = TargetArguments { server: server.clone(), token: None, context };
@@ -194,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_context_is_refused_with_a_suggestion() {
+    fn an_unknown_context_is_an_error_with_a_suggestion() {
         let context = Some("wrok".to_owned());
         let arguments = TargetArguments { context, ..TargetArguments::default() };
         let error = resolve(&arguments, &[]).expect_err("unknown");

@@ -11,17 +11,17 @@ use std::path::PathBuf;
 #[derive(Serialize)]
 struct FileOutcome {
     file: String,
-    /// Why the tests cannot be run.
+    /// Why the tests cannot be run; `None` if they were run.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     tests: Vec<TestOutcome>,
 }
 
-/// Runs `test FILE…`. Returns whether all tests have passed. With `verbose` what happened is
-/// printed for every test, otherwise for failed ones.
+/// Runs `test FILE…`. Returns whether all tests have passed. What happened in a test is printed if
+/// it failed, or in any case if `is_verbose`.
 pub(super) fn run_test_files(
     files: &[PathBuf],
-    verbose: bool,
+    is_verbose: bool,
     is_json: bool,
     out: &mut dyn Write,
 ) -> std::io::Result<bool> {
@@ -40,11 +40,12 @@ pub(super) fn run_test_files(
         writeln!(out, "{}", serde_json::json!({ "passed": all_passed, "files": outcomes }))?;
         return Ok(all_passed);
     }
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed_count, mut failed_count) = (0, 0);
     for file in &outcomes {
         writeln!(out, "{}", escape(&file.file))?;
         if let Some(error) = &file.error {
-            failed += 1;
+            // A file that cannot be run counts as one failed test.
+            failed_count += 1;
             writeln!(out, "{}", escape_lines(error))?;
         }
         for test in &file.tests {
@@ -58,15 +59,15 @@ pub(super) fn run_test_files(
             for difference in &test.differences {
                 writeln!(out, "          {}", escape_lines(difference))?;
             }
-            if verbose || !test.passed {
+            if is_verbose || !test.passed {
                 for line in &test.story {
                     writeln!(out, "          {}", escape_lines(line))?;
                 }
             }
-            passed += usize::from(test.passed);
-            failed += usize::from(!test.passed);
+            passed_count += usize::from(test.passed);
+            failed_count += usize::from(!test.passed);
         }
     }
-    writeln!(out, "{passed} passed, {failed} failed")?;
+    writeln!(out, "{passed_count} passed, {failed_count} failed")?;
     Ok(all_passed)
 }

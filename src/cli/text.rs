@@ -1,5 +1,5 @@
-//! Text from a manager's responses. It may contain untrusted input, so it is escaped before it is
-//! printed.
+//! Text from a manager's responses. It may contain untrusted input, such as terminal escape codes,
+//! so it is escaped before it is printed.
 
 use engine::text::escape;
 use serde::{Deserialize, Deserializer};
@@ -7,12 +7,13 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-/// A text that is safe to print: one line, with control characters escaped. The command line prints
-/// texts of responses only as this type (`tests/fast/floors.rs`).
+/// A text that is safe to print: one line, with control characters escaped. It dereferences to, and
+/// compares as, the escaped text. The command line prints texts of responses only as this type
+/// (`tests/fast/floors.rs`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
     printable: String,
-    /// The original text, if it differs.
+    /// The original text; `None` if it equals `printable`.
     raw: Option<String>,
 }
 
@@ -25,7 +26,7 @@ impl Text {
         }
     }
 
-    /// Returns the original text. Use it only for JSON.
+    /// Returns the original text, for requests and JSON. It must not be printed on a terminal.
     pub(super) fn raw(&self) -> &str {
         self.raw.as_deref().unwrap_or(&self.printable)
     }

@@ -1,4 +1,5 @@
-//! `token`: creates tokens for the HTTP API. A token is printed once; the settings have its hash.
+//! `token`: creates tokens for the HTTP API. A token is printed once. The settings hold only its
+//! hash.
 
 use super::arguments::{NewTokenArguments, TokenCommand};
 use super::error::ClientError;
@@ -7,6 +8,7 @@ use daemon::access::{generate_token, hash_token};
 use daemon::settings::{Scope, TOKEN_CHARS_MIN, TokenSettings, is_token_name};
 use engine::text::quote;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -15,8 +17,11 @@ use std::path::Path;
 /// The maximum length of a token that is hashed, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// The mode of a new file of tokens: only its owner may read and write it.
-const OWNER_ONLY: u32 = 0o600;
+/// The permission bits of a new file of tokens: only its owner may read and write it.
+const OWNER_ONLY_MODE: u32 = 0o600;
+
+/// The permission bits of a file's mode, without its type.
+const PERMISSION_BITS: u32 = 0o777;
 
 /// Runs a command of `token`.
 pub(super) fn run(command: &TokenCommand, out: &mut dyn Write) -> Result<(), ClientError> {
@@ -58,7 +63,7 @@ fn create_token(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<()
     Ok(())
 }
 
-/// Formats the line of a token below the key `tokens`. JSON is valid YAML.
+/// Formats the line of a token below the key `tokens`. Its values are JSON, which is valid YAML.
 fn format_entry(name: &str, hash: &str, scope: Option<Scope>, queues: &[String]) -> String {
     let mut parts = vec![format!("hash: {}", json!(hash))];
     parts.extend(scope.map(|scope| format!("scope: {}", scope.as_str())));
@@ -66,34 +71,60 @@ fn format_entry(name: &str, hash: &str, scope: Option<Scope>, queues: &[String])
     format!("{name}: {{ {} }}", parts.join(", "))
 }
 
+/// The content and the metadata of a file of tokens.
+struct TokenFile {
+    text: String,
+    /// The tokens in `text`, by name.
+    tokens: BTreeMap<String, TokenSettings>,
+    /// The permission bits.
+    mode: u32,
+    /// The ids of the user and of the group. `None` if the file does not exist yet.
+    owner: Option<(u32, u32)>,
+}
+
+impl TokenFile {
+    /// Reads a file of tokens. If the file is missing, returns a new one without tokens.
+    fn read(file: &Path) -> Result<TokenFile, ClientError> {
+        if !file.exists() {
+            let text = "# Tokens of workflow-manager: what each allows, and its hash.\ntokens:\n";
+            return Ok(TokenFile {
+                text: text.to_owned(),
+                tokens: BTreeMap::new(),
+                mode: OWNER_ONLY_MODE,
+                owner: None,
+            });
+        }
+        let to_file_error = |error| file_error(file, &error);
+        let tokens = TokenSettings::read_file(file).map_err(ClientError::Usage)?;
+        let metadata = fs::metadata(file).map_err(to_file_error)?;
+        Ok(TokenFile {
+            text: fs::read_to_string(file).map_err(to_file_error)?,
+            tokens,
+            mode: metadata.permissions().mode() & PERMISSION_BITS,
+            owner: Some((metadata.uid(), metadata.gid())),
+        })
+    }
+}
+
+/// Makes the error of a file that cannot be used.
+fn file_error(file: &Path, error: &io::Error) -> ClientError {
+    ClientError::Usage(format!("{}: {error}", file.display()))
+}
+
 /// Adds an entry to a file of tokens. The file is replaced atomically.
 fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
-    let to_usage_error = |text: String| ClientError::Usage(text);
     // If the path is a symbolic link to an existing file, that file is replaced.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let file = target.as_path();
-    let to_file_error = |error: io::Error| to_usage_error(format!("{}: {error}", file.display()));
+    let to_file_error = |error| file_error(file, &error);
     // A lock keeps processes from overwriting each other's entries. The file itself is replaced, so
     // its folder is locked.
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::File::open(folder.unwrap_or(Path::new("."))).map_err(to_file_error)?;
     folder.lock().map_err(to_file_error)?;
-    let (mut text, existing_tokens, mode, owner) = if file.exists() {
-        let existing_tokens = TokenSettings::read_file(file).map_err(to_usage_error)?;
-        let metadata = fs::metadata(file).map_err(to_file_error)?;
-        let (mode, owner) =
-            (metadata.permissions().mode() & 0o777, (metadata.uid(), metadata.gid()));
-        (fs::read_to_string(file).map_err(to_file_error)?, existing_tokens, mode, Some(owner))
-    } else {
-        (
-            "# Tokens of workflow-manager: what each allows, and its hash.\ntokens:\n".to_owned(),
-            Default::default(),
-            OWNER_ONLY,
-            None,
-        )
-    };
+    let TokenFile { mut text, tokens: existing_tokens, mode, owner } = TokenFile::read(file)?;
     if existing_tokens.contains_key(name) {
-        return Err(to_usage_error(format!(
+        return Err(ClientError::Usage(format!(
             "{} has a token {} already: remove it first, or choose another name",
             file.display(),
             quote(name)
@@ -103,15 +134,15 @@ fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
         text.push('\n');
     }
     text.push_str(&format!("  {entry}\n"));
-    let mut partial = file.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
+    let mut partial_path = file.as_os_str().to_owned();
+    partial_path.push(".partial");
+    let partial_path = Path::new(&partial_path);
     // Removes the partial file of a process that was killed. No other process uses it, since the
     // folder is locked.
-    let _ = fs::remove_file(partial);
+    let _ = fs::remove_file(partial_path);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(mode);
-    let write_result = options.open(partial).and_then(|mut partial_file| {
+    let write_result = options.open(partial_path).and_then(|mut partial_file| {
         let metadata = partial_file.metadata()?;
         if let Some((user, group)) =
             owner.filter(|owner| *owner != (metadata.uid(), metadata.gid()))
@@ -124,13 +155,15 @@ fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     });
     // A failpoint can end the process here.
     let _ = faults::hit("token::written");
+    // The new file is read back before it replaces the old one: YAML of another layout may not have
+    // taken the line as a new token.
     let result = write_result.map_err(to_file_error).and_then(|()| match TokenSettings::read_file(
-        partial,
+        partial_path,
     ) {
         Ok(tokens) if tokens.len() == existing_tokens.len() + 1 && tokens.contains_key(name) => {
-            fs::rename(partial, file).and_then(|()| folder.sync_all()).map_err(to_file_error)
+            fs::rename(partial_path, file).and_then(|()| folder.sync_all()).map_err(to_file_error)
         }
-        Ok(_) | Err(_) => Err(to_usage_error(format!(
+        Ok(_) | Err(_) => Err(ClientError::Usage(format!(
             "{} is laid out so that no line can be added at its end: add this below tokens by \
              hand:\n  {entry}",
             file.display()
@@ -138,7 +171,7 @@ fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     });
     if result.is_err() {
         // There may be nothing to remove: the file was not created, or was already renamed.
-        let _ = fs::remove_file(partial);
+        let _ = fs::remove_file(partial_path);
     }
     result
 }
@@ -175,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_added_to_a_file_that_only_its_owner_may_read() {
+    fn tokens_are_added_to_a_file_that_only_its_owner_can_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("tokens.yaml");
         let mut out = Vec::new();
@@ -186,8 +219,8 @@ mod tests {
         assert_eq!(tokens["one"].hash, hash_token(token.trim_end()));
         assert_eq!(tokens["two"].queues.0, ["price, and \"more\""]);
         assert_eq!(
-            fs::metadata(&file).expect("the file exists").permissions().mode() & 0o777,
-            OWNER_ONLY
+            fs::metadata(&file).expect("the file exists").permissions().mode() & PERMISSION_BITS,
+            OWNER_ONLY_MODE
         );
         assert!(!fs::read_to_string(&file).expect("a text").contains(token.trim_end()));
 

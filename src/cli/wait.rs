@@ -24,7 +24,7 @@ impl AwaitedState {
         }
     }
 
-    /// Returns whether a job in this state is in the awaited state.
+    /// Returns whether `state` is the awaited state.
     fn includes(self, state: &str) -> bool {
         match self.as_str() {
             Some(awaited) => awaited == state,
@@ -33,20 +33,27 @@ impl AwaitedState {
     }
 }
 
-/// Why the wait stopped before the end of the job.
+/// Why the wait stopped before the job has ended.
 enum WaitStop {
-    /// The job was in this state.
+    /// The job was in this state, which is the awaited one.
     Reached(String),
+    /// The timeout of the arguments is over.
     TimedOut,
 }
 
-/// Runs `wait ID`.
+/// Runs `wait ID`: waits until the job is in the awaited state, and prints the state.
+///
+/// # Errors
+///
+/// Returns an error if the job has ended in another state, or if the timeout is over.
 pub(super) fn wait(arguments: &WaitArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let client = Client::new(&arguments.client.target)?;
     let (id, awaited) = (arguments.id.resolve(&client)?, arguments.state);
     let start = clock::timer_now();
     let has_timed_out = || arguments.timeout.is_some_and(|timeout| start.elapsed() >= timeout.0);
+    // Whether the job was polled since the current stream was opened.
     let mut has_polled = false;
+    // The state at the last poll; empty before the first one.
     let mut last_state = String::new();
     let follower = JobFollower::new(&client, id, false, arguments.reconnect_for.0)
         .with_tick(PROGRESS_INTERVAL);
@@ -61,7 +68,7 @@ pub(super) fn wait(arguments: &WaitArguments, out: &mut dyn Write) -> Result<(),
             FollowEvent::Disconnected(_) => has_polled = false,
             FollowEvent::Idle => {}
         }
-        // The stream has no events from before it was opened, so the job is polled once.
+        // A stream has no events from before it was opened, so the job is polled once for each.
         if !has_polled && !matches!(event, FollowEvent::Disconnected(_)) {
             last_state = follower.fetch_job()?.state.to_string();
             has_polled = true;

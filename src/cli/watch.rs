@@ -14,7 +14,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long one call waits for an event. It only bounds the call, which is repeated.
+/// How long one call of [`EventReader::next`] waits. After a timeout the call is repeated.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// An event, as far as the command line prints it.
@@ -24,6 +24,7 @@ struct EventResponse {
     data: EventDataResponse,
 }
 
+/// The data of an event. What is `None` does not apply to its kind.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct EventDataResponse {
@@ -39,8 +40,10 @@ struct EventDataResponse {
     message: Option<Text>,
 }
 
+/// The data of the event `lagged`.
 #[derive(Deserialize)]
 struct LaggedResponse {
+    /// How many events were missed.
     missed: u64,
 }
 
@@ -81,7 +84,7 @@ fn watch_all(
     loop {
         let reason = match client.open_stream("/api/events", "") {
             Ok(StreamResponse::Stream(body)) => {
-                let (opened, stream) = (reconnect.handle_open(), EventReader::new(body));
+                let (opened_at, stream) = (reconnect.handle_open(), EventReader::new(body));
                 let reason = loop {
                     match stream.next(EVENT_TIMEOUT) {
                         StreamItem::Event(event) => printer.print(&FollowEvent::Event(&event))?,
@@ -89,7 +92,7 @@ fn watch_all(
                         StreamItem::Closed(reason) => break reason,
                     }
                 };
-                reconnect.handle_close(opened);
+                reconnect.handle_close(opened_at);
                 reason
             }
             Ok(StreamResponse::NoContent) => "it is over".to_owned(),
@@ -110,14 +113,14 @@ fn watch_all(
 /// Prints events, one line each.
 struct EventPrinter<'o> {
     is_json: bool,
-    /// Whether the broken connection was reported.
+    /// Whether the connection is broken, and that was reported.
     is_disconnected: bool,
     screen: Screen,
     out: &'o mut dyn Write,
 }
 
 impl EventPrinter<'_> {
-    /// Prints an event, or once that the connection is broken.
+    /// Prints an event. If the connection breaks, prints that once.
     fn print(&mut self, follow_event: &FollowEvent<'_>) -> Result<(), ClientError> {
         let event = match follow_event {
             FollowEvent::Event(event) => event,
@@ -153,7 +156,7 @@ impl EventPrinter<'_> {
     }
 }
 
-/// Renders an event as one line.
+/// Renders an event as one line: its time, job, workflow and change, then what is known beyond.
 fn render_event(name: &str, event: EventResponse, screen: Screen) -> String {
     let EventResponse { time, data } = event;
     let change = Text::new(name.split_once('.').map_or(name, |(_, kind)| kind));

@@ -17,7 +17,8 @@ use ureq::http::StatusCode;
 #[derive(Deserialize)]
 pub(super) struct ManagerResponse {
     pub(super) version: Text,
-    pub(super) ready: bool,
+    #[serde(rename = "ready")]
+    pub(super) is_ready: bool,
     #[serde(default)]
     pub(super) checks: Vec<CheckResponse>,
 }
@@ -26,7 +27,8 @@ pub(super) struct ManagerResponse {
 #[derive(Deserialize)]
 pub(super) struct CheckResponse {
     pub(super) name: Text,
-    pub(super) ok: bool,
+    #[serde(rename = "ok")]
+    pub(super) is_ok: bool,
     pub(super) detail: Text,
 }
 
@@ -34,34 +36,41 @@ pub(super) struct CheckResponse {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TokenResponse {
-    asks_for_token: bool,
+    /// Whether the manager accepts calls only with a token.
+    #[serde(rename = "asksForToken")]
+    is_token_required: bool,
     name: Option<Text>,
     scope: Option<Text>,
+    /// The queues whose messages the token may receive and settle.
     queues: Vec<Text>,
+    /// The virtual host of `queues`.
     vhost: Option<Text>,
 }
 
 impl TokenResponse {
     /// Describes what the token allows, for people.
     fn describe_permissions(&self) -> String {
-        if !self.asks_for_token {
+        if !self.is_token_required {
             return "every call: this manager asks for no token".to_owned();
         }
         let queues: Vec<String> = self.queues.iter().map(ToString::to_string).collect();
-        let location = self.vhost.as_ref().map(|vhost| format!(" of the virtual host {vhost}"));
-        let queues = (!queues.is_empty())
-            .then(|| format!("messages of {}{}", queues.join(", "), location.unwrap_or_default()));
-        let scope = self.scope.as_ref().map(|scope| match scope.to_string().as_str() {
+        let vhost_text = self
+            .vhost
+            .as_ref()
+            .map_or_else(String::new, |vhost| format!(" of the virtual host {vhost}"));
+        let queue_permission =
+            (!queues.is_empty()).then(|| format!("messages of {}{vhost_text}", queues.join(", ")));
+        let scope_permission = self.scope.as_ref().map(|scope| match scope.to_string().as_str() {
             "admin" => "every call: the token is right".to_owned(),
             "operate" => "to look, to create jobs, and operations that erase nothing".to_owned(),
             "read" => "to look".to_owned(),
             other => format!("the scope {other}"),
         });
-        scope.into_iter().chain(queues).collect::<Vec<_>>().join("; ")
+        scope_permission.into_iter().chain(queue_permission).collect::<Vec<_>>().join("; ")
     }
 }
 
-/// Runs `whoami`. The exit code is 1 if the manager does not accept the token.
+/// Runs `whoami`. If the manager refuses the token, that is printed, and is also the error.
 pub(super) fn print_identity(
     arguments: &ClientArguments,
     out: &mut dyn Write,
@@ -84,7 +93,7 @@ pub(super) fn print_identity(
         }
         (None, _) => "unknown".to_owned(),
     };
-    // The token of a worker may not read this, so a refusal is ignored.
+    // The token of a worker does not permit this call, so a refusal is ignored.
     let manager = client.try_get("/api/manager")?.ok();
     let manager: Option<ManagerResponse> = manager.map(|body| parse_response(&body)).transpose()?;
     let name = token.as_ref().and_then(|token| token.name.as_ref()).map(ToString::to_string);
@@ -93,7 +102,7 @@ pub(super) fn print_identity(
         let output = json!({
             "server": server, "serverFrom": server_source, "tokenFrom": token_source,
             "name": name, "allowed": permissions, "isAllowed": response.is_ok(), "version": version,
-            "ready": manager.as_ref().map(|manager| manager.ready),
+            "ready": manager.as_ref().map(|manager| manager.is_ready),
             "clientVersion": env!("CARGO_PKG_VERSION"),
         });
         print_json(&output.to_string(), out)?;
@@ -113,15 +122,15 @@ pub(super) fn print_identity(
                 format!("; this command line is {client_version}")
             };
             print_field("version", &format!("{version}{mismatch}"))?;
-            let failed_checks = manager.checks.iter().filter(|check| !check.ok);
+            let failed_checks = manager.checks.iter().filter(|check| !check.is_ok);
             let details: Vec<String> =
                 failed_checks.map(|check| format!("{}: {}", check.name, check.detail)).collect();
-            let ready = if manager.ready {
+            let readiness = if manager.is_ready {
                 "yes".to_owned()
             } else {
                 format!("no: {}", details.join("; "))
             };
-            print_field("ready", &ready)?;
+            print_field("ready", &readiness)?;
         }
     }
     match response {

@@ -1,6 +1,6 @@
-//! `work`: makes any program a worker of the embedded queues. One thread, the dispatcher, receives
-//! messages by long polls. Each message in flight has a task on a thread of its own, which sends
-//! events to the dispatcher.
+//! `work`: makes any program a worker of the embedded queues. The dispatcher, on the calling
+//! thread, receives messages by long polls. Each message in flight has a task on its own thread,
+//! which runs the program, and reports to the dispatcher by events.
 
 mod message;
 mod message_task;
@@ -26,25 +26,26 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
-/// The wait of a long poll if there is one queue. A poll in flight is not aborted, since its
-/// response may have a message, so a worker without messages takes up to this long to stop.
+/// The wait of a long poll if there is one queue. A pending poll is not aborted, since its response
+/// may have a message. So an idle worker takes up to this long to stop.
 const RECEIVE_WAIT: Duration = Duration::from_secs(2);
 
-/// The wait of a long poll if there are several queues.
-const RECEIVE_WAIT_OF_SEVERAL: Duration = Duration::from_secs(1);
+/// The wait of a long poll if there are several queues. It is shorter, because a message in another
+/// queue waits meanwhile.
+const RECEIVE_WAIT_SEVERAL_QUEUES: Duration = Duration::from_secs(1);
 
-/// How much longer than its wait a long poll may take.
+/// How much longer than its wait a long poll may take before it fails.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The bounds of the backoff after a failed poll, or after a program that could not be started.
+/// The bounds of the backoff after a failed poll, or after the program could not be started.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// How many invalid outputs in a row stop the worker: each of them fails an attempt, and the
-/// program is probably no worker.
+/// How many invalid outputs in a row stop the worker. Each of them fails an attempt, and a program
+/// that prints so many is probably not written as a worker.
 const INVALID_OUTPUTS_MAX: u32 = 5;
 
-/// Runs `work QUEUE… -- CMD`.
+/// Runs `work QUEUE… -- CMD` until a signal or an error stops the worker.
 pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
     let context = WorkContext {
         program: Program::find(&arguments.command)?,
@@ -63,7 +64,7 @@ pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
             events,
             in_flight: HashMap::new(),
             unsent_replies: HashSet::new(),
-            known_queues: HashSet::new(),
+            confirmed_queues: HashSet::new(),
             queue_index: 0,
             invalid_outputs: 0,
             has_connected: false,
@@ -82,8 +83,10 @@ pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
 
 /// A message in flight.
 struct InFlightMessage {
+    /// Sends events to the task of the message.
     event_sender: Sender<TaskEvent>,
-    /// The latest redelivery of the message, if there was one.
+    /// The latest redelivery of the message, if there was one. It is worked on if the task ends
+    /// without settling the message.
     redelivered: Option<WorkMessage>,
 }
 
@@ -105,10 +108,12 @@ impl Drop for CompletionGuard {
 }
 
 /// Receives messages, and starts a task for each.
-struct Dispatcher<'s, 'b> {
-    scope: &'s Scope<'s, 'b>,
-    context: &'b WorkContext,
-    arguments: &'b WorkArguments,
+struct Dispatcher<'scope, 'env> {
+    /// The scope in which tasks are spawned.
+    scope: &'scope Scope<'scope, 'env>,
+    context: &'env WorkContext,
+    arguments: &'env WorkArguments,
+    /// Cloned for each task, so that it can send events to this dispatcher.
     event_sender: Sender<DispatcherEvent>,
     events: Receiver<DispatcherEvent>,
     /// The messages in flight, by their ids.
@@ -116,10 +121,10 @@ struct Dispatcher<'s, 'b> {
     /// The ids of the messages whose replies have not reached the manager yet.
     unsent_replies: HashSet<String>,
     /// The indices of the queues that the manager has confirmed to exist.
-    known_queues: HashSet<usize>,
+    confirmed_queues: HashSet<usize>,
     /// The index of the queue that is polled next.
     queue_index: usize,
-    /// How many outputs in a row failed their attempts.
+    /// How many outputs in a row were invalid.
     invalid_outputs: u32,
     /// Whether the manager has answered before.
     has_connected: bool,
@@ -127,8 +132,9 @@ struct Dispatcher<'s, 'b> {
     is_stopping: bool,
     /// Why the worker stops, unless a signal asked for it.
     failure: Option<ClientError>,
+    /// The pause after the next error that may be transient.
     backoff: Duration,
-    /// Whether the last error may be transient, and was reported.
+    /// Whether an error that may be transient was reported, and no poll has succeeded since.
     is_retrying: bool,
 }
 
@@ -161,8 +167,10 @@ impl Dispatcher<'_, '_> {
                     }
                 }
                 Ok(Err((status, detail))) => {
-                    // A queue that is gone after a reload may exist again after the next one.
-                    if self.known_queues.contains(&self.queue_index) || status.is_server_error() {
+                    // A queue that a reload of the workflow files has removed may exist again after
+                    // the next reload.
+                    if self.confirmed_queues.contains(&self.queue_index) || status.is_server_error()
+                    {
                         self.back_off(&detail);
                     } else {
                         self.fail(ClientError::Refused(detail));
@@ -176,7 +184,8 @@ impl Dispatcher<'_, '_> {
         }
     }
 
-    /// Handles a successful call: prints that the worker is connected, or connected again.
+    /// Handles a successful call. The first one prints which queues are consumed, and the first one
+    /// after an error that the manager answers again.
     fn handle_connected(&mut self) {
         let was_retrying = std::mem::take(&mut self.is_retrying);
         if std::mem::replace(&mut self.has_connected, true) {
@@ -193,7 +202,8 @@ impl Dispatcher<'_, '_> {
         }
     }
 
-    /// Polls each queue in turn, and waits at the last one.
+    /// Receives a message from the queues in round-robin order. Each queue is polled without a wait
+    /// first. If none has a message, the next queue gets a long poll.
     fn poll_queues(&mut self) -> ApiResult<Option<WorkMessage>> {
         let queue_count = self.arguments.queues.len();
         if queue_count == 1 {
@@ -209,14 +219,15 @@ impl Dispatcher<'_, '_> {
                 Err(refusal) => return Ok(Err(refusal)),
             }
         }
-        let result = self.receive(RECEIVE_WAIT_OF_SEVERAL)?;
+        let result = self.receive(RECEIVE_WAIT_SEVERAL_QUEUES)?;
         if result.is_ok() {
             self.queue_index = (self.queue_index + 1) % queue_count;
         }
         Ok(result)
     }
 
-    /// Receives a message from the queue at `queue_index`, if there is one.
+    /// Receives a message from the queue at `queue_index`. Returns `None` if no message arrives
+    /// within `wait`.
     fn receive(&mut self, wait: Duration) -> ApiResult<Option<WorkMessage>> {
         let (queue, vhost) = (&self.arguments.queues[self.queue_index], &self.arguments.vhost);
         let format_duration = |duration: Duration| humantime::format_duration(duration).to_string();
@@ -228,22 +239,24 @@ impl Dispatcher<'_, '_> {
             query.push(("vhost".to_owned(), vhost.clone()));
         }
         let path = format!("/api/queue/{}/receive", utf8_percent_encode(queue, NON_ALPHANUMERIC));
-        let received = match self.context.client.receive(&path, &query, wait + RESPONSE_TIMEOUT)? {
-            Ok(received) => received,
+        let response = match self.context.client.receive(&path, &query, wait + RESPONSE_TIMEOUT)? {
+            Ok(response) => response,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        self.known_queues.insert(self.queue_index);
-        received.map(|message| WorkMessage::new(queue, vhost, message)).transpose().map(Ok)
+        self.confirmed_queues.insert(self.queue_index);
+        response.map(|message| WorkMessage::new(queue, vhost, message)).transpose().map(Ok)
     }
 
-    /// Starts a task for a message, or renews the lease of the task that has the message already.
+    /// Starts a task for a message. If a task already has the message, the task gets the new lease.
     fn handle_message(&mut self, message: WorkMessage) {
+        // The task of the same message may just have ended.
         while let Ok(event) = self.events.try_recv() {
             self.handle_event(event);
         }
         let id = message.id();
         if let Some(in_flight) = self.in_flight.get_mut(&id) {
             // A restarted manager delivers the message again. The program is not run a second time.
+            // Sending fails if the task has just ended. Its end is handled with `redelivered`.
             let _ =
                 in_flight.event_sender.send(TaskEvent::Redelivered(message.reply_to().to_owned()));
             in_flight.redelivered = Some(message);
@@ -308,10 +321,14 @@ impl Dispatcher<'_, '_> {
             DispatcherEvent::Stop => {
                 self.is_stopping = true;
                 if !self.in_flight.is_empty() {
-                    print(&format!(
-                        "stopping when {} in hand; the next signal gives back what is",
-                        format_in_flight(self.in_flight.len())
-                    ));
+                    print(&match self.in_flight.len() {
+                        1 => "stopping when the message is done; the next signal gives it back"
+                            .to_owned(),
+                        count => format!(
+                            "stopping when the {count} messages are done; the next signal gives \
+                             them back"
+                        ),
+                    });
                 }
             }
         }
@@ -338,13 +355,15 @@ impl Dispatcher<'_, '_> {
         }
     }
 
-    /// Makes the worker stop with this error once nothing is in flight.
+    /// Makes the worker stop once nothing is in flight, with this error unless there was an earlier
+    /// one.
     fn fail(&mut self, error: ClientError) {
         self.failure.get_or_insert(error);
         self.is_stopping = true;
     }
 
-    /// Waits for the backoff after an error that may be transient, and handles events meanwhile.
+    /// Waits for the backoff after an error that may be transient, and handles events meanwhile. A
+    /// stop ends the wait.
     fn back_off(&mut self, reason: &str) {
         if !std::mem::replace(&mut self.is_retrying, true) {
             print(&format!("{reason}; it is tried again until it works"));
@@ -362,19 +381,12 @@ impl Dispatcher<'_, '_> {
     }
 }
 
-/// Formats how many messages are in flight, as a part of a sentence.
-fn format_in_flight(messages: usize) -> String {
-    match messages {
-        1 => "the message is done that is".to_owned(),
-        _ => format!("the {messages} messages are done that are"),
-    }
-}
-
-/// Forwards each stop signal to the dispatcher, and prints that other signals have no effect.
+/// Starts a thread that forwards each stop signal to the dispatcher. For any other handled signal
+/// it prints that the signal has no effect.
 fn forward_signals(dispatcher: Sender<DispatcherEvent>) -> Result<(), ClientError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut stop_signals, mut ignored_signals) = {
-        let _entered = runtime.enter();
+        let _runtime_guard = runtime.enter();
         (Signals::for_stop_at_terminal()?, Signals::for_ignored()?)
     };
     let listen = async move {

@@ -1,9 +1,9 @@
-//! `worker-test`: checks whether a worker keeps the worker protocol. It is a stub of the manager,
-//! so it needs no daemon.
+//! `worker-test`: checks whether a worker keeps the worker protocol. It acts as a stub of the
+//! manager, so it needs no daemon.
 //!
 //! A [`stub_transport`] delivers messages to the worker over HTTP or AMQP. What the worker does is
-//! logged to an [`event_log`]. The [`harness`] sends the messages of each of the [`cases`], and
-//! applies the [`checks`] to the log; [`passive_cases`] only read the log.
+//! recorded in an [`event_log`]. The [`harness`] sends the messages of each of the [`cases`], and
+//! applies the [`checks`] to the log. The [`passive_cases`] send nothing, and only read the log.
 
 mod amqp;
 mod cases;
@@ -36,10 +36,11 @@ use std::process::ExitCode;
 use stub_transport::StubTransport;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The exit code when a signal ends the test: 128 plus the number of SIGINT, as in shells.
+/// The exit code when SIGINT or SIGTERM ends the test: 128 plus the number of SIGINT, as in shells.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// Runs `worker-test`. The exit code is 1 if the worker fails a case that it must pass.
+/// Runs `worker-test`. The exit code is 1 if the worker fails a case that it must pass, and
+/// [`EXIT_INTERRUPTED`] after a signal.
 pub(super) fn run_worker_test(
     arguments: &WorkerTestArguments,
     out: &mut dyn Write,
@@ -72,8 +73,9 @@ pub(super) fn run_worker_test(
                 (StubTransport::Amqp(Box::new(amqp)), "AMQP_SERVER", address)
             }
         };
-        let variables = ["WORKFLOW_MANAGER_URL", "WORKFLOW_MANAGER_TOKEN", "AMQP_SERVER"];
-        let variables = variables.map(|name| (name, (name == variable).then(|| address.clone())));
+        // The other variables are removed, so that the worker cannot find a real manager or broker.
+        let variables = ["WORKFLOW_MANAGER_URL", "WORKFLOW_MANAGER_TOKEN", "AMQP_SERVER"]
+            .map(|name| (name, (name == variable).then(|| address.clone())));
         let process = match arguments.command.as_slice() {
             [] => {
                 let redacted = redact_password(&address);
@@ -121,17 +123,17 @@ pub(super) fn run_worker_test(
 fn redact_password(address: &str) -> String {
     match address
         .split_once("://")
-        .and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)))
+        .and_then(|(scheme, authority)| Some((scheme, authority.rsplit_once('@')?)))
     {
-        Some((scheme, (user, host))) => {
-            let user = user.split_once(':').map_or(user, |(user, _)| user);
+        Some((scheme, (credentials, host))) => {
+            let user = credentials.split_once(':').map_or(credentials, |(user, _)| user);
             format!("{scheme}://{user}:PASSWORD@{host}")
         }
         None => address.to_owned(),
     }
 }
 
-/// Waits for SIGINT or SIGTERM.
+/// Waits for SIGINT or SIGTERM. If their handlers cannot be registered, waits without end.
 async fn wait_for_signal() {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))

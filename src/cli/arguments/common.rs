@@ -4,18 +4,18 @@ use clap::{Args, ValueEnum};
 use daemon::settings::DurationSetting;
 use ureq::http::Uri;
 
-/// The headings of these groups of options in the help text.
+// The headings of groups of options in the help text.
 const MANAGER_HEADING: &str = "Which manager";
 const OUTPUT_HEADING: &str = "How it is shown";
 
 /// Arguments that select the manager.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TargetArguments {
-    /// The manager's address [env: WORKFLOW_MANAGER_URL] [default: that of the context, else
+    /// The manager's address [env: WORKFLOW_MANAGER_URL] [default: from the context, else
     /// http://127.0.0.1:8088]
     #[arg(long, value_name = "URL", value_parser = parse_address, help_heading = MANAGER_HEADING)]
     pub(crate) server: Option<String>,
-    /// The manager's token [env: WORKFLOW_MANAGER_TOKEN] [default: that of the context]
+    /// The manager's token [env: WORKFLOW_MANAGER_TOKEN] [default: from the context]
     #[arg(long, help_heading = MANAGER_HEADING)]
     pub(crate) token: Option<String>,
     /// The context that has the address and the token [env: WORKFLOW_MANAGER_CONTEXT] [default:
@@ -37,7 +37,7 @@ pub(crate) struct ClientArguments {
 /// The argument that selects the format of times.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct TimeArguments {
-    /// How times are shown [default: utc; of whole seconds in a table on a terminal]
+    /// How times are shown [default: utc, in whole seconds in a table on a terminal]
     #[arg(long, env = "WORKFLOW_MANAGER_TIME", value_name = "STYLE", help_heading = OUTPUT_HEADING)]
     pub(crate) time: Option<TimeStyle>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct FormatArguments {
 }
 
 impl FormatArguments {
-    /// Returns the requested format, which is a table by default.
+    /// Returns the requested format, or a table if none is requested.
     pub(crate) fn format(self) -> Format {
         if self.json { Format::Json } else { self.output.unwrap_or_default() }
     }
@@ -74,25 +74,25 @@ impl FormatArguments {
 /// A format of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people: as wide as the terminal; what does not fit is cut or left out, and it says so
+    /// For people: as wide as the terminal, with a hint if columns are left out
     #[default]
     Table,
-    /// All columns, whole
+    /// For people: all columns in full
     Wide,
-    /// The manager's answer as it came
+    /// The manager's answer, unchanged
     Json,
-    /// One JSON object a line
+    /// One JSON object per line
     Jsonl,
-    /// For spreadsheets: all columns, whole
+    /// For spreadsheets: all columns in full
     Csv,
-    /// Ids or names alone, one a line
+    /// Only ids or names, one per line
     Name,
 }
 
 /// A format of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TimeStyle {
-    /// As the manager tells it: 2026-01-31T12:00:00.123456789Z
+    /// As in the manager's answer: 2026-01-31T12:00:00.123456789Z
     Utc,
     /// In the time zone of this machine, or of TZ: 2026-01-31 13:00:00
     Local,
@@ -100,7 +100,7 @@ pub(crate) enum TimeStyle {
     Relative,
 }
 
-/// Parses the address of a manager, as `--server` and contexts have it.
+/// Checks that a text is the address of a manager, as in `--server` or a context. Returns the text.
 pub(crate) fn parse_address(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))

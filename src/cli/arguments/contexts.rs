@@ -1,4 +1,4 @@
-//! `context`: names for managers.
+//! Arguments of `context`, which names managers.
 
 use super::common::{FormatArguments, parse_address};
 use clap::{Args, Subcommand};
@@ -10,7 +10,7 @@ pub(crate) enum ContextCommand {
     Add(AddArguments),
     /// Use a context from now on
     Use {
-        /// Its name; without one, none is used any more
+        /// Its name; without one, no context is used any more
         name: Option<String>,
     },
     /// List the contexts; tokens are not shown
@@ -33,7 +33,7 @@ pub(crate) struct AddArguments {
     /// The manager's address
     #[arg(long, value_name = "URL", value_parser = parse_address)]
     pub(crate) server: String,
-    /// The manager's token; - reads it from standard input, so that it is in no list of processes
+    /// The manager's token; - reads it from standard input, so that no list of processes shows it
     #[arg(long, conflicts_with = "token_command")]
     pub(crate) token: Option<String>,
     /// A command whose output is the token; it runs with sh each time a token is needed
@@ -44,5 +44,5 @@ pub(crate) struct AddArguments {
     pub(crate) replace: bool,
     /// Use it from now on
     #[arg(long = "use")]
-    pub(crate) use_it: bool,
+    pub(crate) is_current: bool,
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// The minimum number of digits of a prefix.
 const DIGITS_MIN: usize = 4;
 
-/// The number of digits of a full id.
+/// The number of digits of a full id, without hyphens.
 const ID_DIGITS: usize = 32;
 
 /// A reference to a job.
@@ -26,13 +26,15 @@ impl FromStr for JobRef {
             Ok(id) => return Ok(JobRef::Full(id)),
             Err(error) => error,
         };
-        let digits = text.chars().filter(|character| *character != '-').count();
+        let digit_count = text.chars().filter(|character| *character != '-').count();
         let has_id_characters =
             text.chars().all(|character| character.is_ascii_hexdigit() || character == '-');
-        if has_id_characters && (DIGITS_MIN..ID_DIGITS).contains(&digits) {
+        if has_id_characters && (DIGITS_MIN..ID_DIGITS).contains(&digit_count) {
             Ok(JobRef::Prefix(text.to_owned()))
         } else {
-            Err(format!("{error}; the first {DIGITS_MIN} digits of a job's id, or more, do too"))
+            Err(format!(
+                "{error}; the first {DIGITS_MIN} digits of a job's id, or more, are accepted, too"
+            ))
         }
     }
 }

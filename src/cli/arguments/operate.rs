@@ -4,26 +4,26 @@ use super::common::{ClientArguments, ListArguments};
 use super::job_ref::JobRef;
 use clap::{Args, ValueEnum};
 
-/// Arguments that filter jobs.
+/// Arguments that filter jobs. A job must match all that are given.
 #[derive(Args, Debug, Default)]
 pub(crate) struct FilterArguments {
-    /// Only of this workflow: NAME or VHOST/NAME
+    /// Only jobs of this workflow: NAME or VHOST/NAME
     #[arg(long)]
     pub(crate) workflow: Option<String>,
-    /// Only in this state: running, paused, completed, failed or cancelled
+    /// Only jobs in this state: running, paused, completed, failed or cancelled
     #[arg(long)]
     pub(crate) state: Option<String>,
-    /// Only with this status of a step; needs --workflow
+    /// Only jobs in which the step has this status; needs --workflow
     #[arg(long, value_name = "STEP=STATUS")]
     pub(crate) status: Vec<StepStatusFilter>,
-    /// Only those created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for that long
+    /// Only jobs created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for seven days
     /// ago
     #[arg(long, value_name = "TIME")]
     pub(crate) after: Option<String>,
-    /// Only those created before this time
+    /// Only jobs created before this time
     #[arg(long, value_name = "TIME")]
     pub(crate) before: Option<String>,
-    /// At most this many, the newest first
+    /// At most this many jobs, the newest first
     #[arg(long, default_value_t = 1_000)]
     pub(crate) limit: u32,
 }
@@ -33,25 +33,25 @@ pub(crate) struct FilterArguments {
 pub(crate) struct SearchArguments {
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
-    /// Only those whose ids begin so: 4 digits or more
+    /// Only jobs whose ids begin with these digits, 4 or more
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<String>,
-    /// Only those that ended at this time or later
+    /// Only jobs that ended at this time or later
     #[arg(long, value_name = "TIME")]
     pub(crate) ended_after: Option<String>,
-    /// Only those that ended before this time
+    /// Only jobs that ended before this time
     #[arg(long, value_name = "TIME")]
     pub(crate) ended_before: Option<String>,
     /// The child jobs of this job, instead of top-level jobs
     #[arg(long, value_name = "ID")]
     pub(crate) parent: Option<JobRef>,
-    /// Which come first
+    /// Which jobs are listed first
     #[arg(long, value_enum, default_value_t)]
     pub(crate) order: SearchOrder,
-    /// Also tell how many there are in all
+    /// Also print how many jobs match in all
     #[arg(long)]
     pub(crate) count: bool,
-    /// Go on where the page before ended
+    /// Continue where the previous page ended
     #[arg(long, value_name = "CURSOR")]
     pub(crate) cursor: Option<String>,
     #[command(flatten)]
@@ -81,20 +81,20 @@ impl SearchOrder {
 /// Arguments of the operations: one job, or a filter.
 #[derive(Args, Debug)]
 pub(crate) struct OperateArguments {
-    /// The job's id, or its first digits; without one, all that the filter finds
+    /// The job's id, or its first digits; without one, all jobs that the filter finds
     #[arg(
         conflicts_with_all = ["workflow", "state", "status", "after", "before", "limit", "dry_run"]
     )]
     pub(crate) id: Option<JobRef>,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
-    /// Tell which jobs the filter finds, and do nothing
+    /// Only list the jobs that the filter finds
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Why: it is kept in the job's record
+    /// The reason, which is kept in the job's record
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Do not ask before all that the filter finds is cancelled or deleted
+    /// Do not ask for confirmation before all jobs that the filter finds are cancelled or deleted
     #[arg(long, short)]
     pub(crate) yes: bool,
     #[command(flatten)]
@@ -114,10 +114,10 @@ pub(crate) struct CompleteArguments {
     /// Fail the attempt instead, for this reason
     #[arg(long, value_name = "TEXT")]
     pub(crate) error: Option<String>,
-    /// With --error: do not try again
+    /// With --error: do not retry the step
     #[arg(long, requires = "error")]
     pub(crate) no_retry: bool,
-    /// Why: it is kept in the job's record
+    /// The reason, which is kept in the job's record
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     #[command(flatten)]
@@ -127,7 +127,7 @@ pub(crate) struct CompleteArguments {
 /// Arguments of `redispatch`: a step, or a queue.
 #[derive(Args, Debug)]
 pub(crate) struct RedispatchArguments {
-    /// The job's, or child job's, id
+    /// The id of the job or child job
     #[arg(
         requires = "step",
         required_unless_present = "queue",
@@ -140,16 +140,16 @@ pub(crate) struct RedispatchArguments {
     /// All steps of running jobs and child jobs that wait on this queue
     #[arg(long)]
     pub(crate) queue: Option<String>,
-    /// The bus that has the queue [default: that of workflows that name none]
+    /// The bus that has the queue [default: the bus of workflows that name none]
     #[arg(long, requires = "queue")]
     pub(crate) bus: Option<String>,
     /// The queue's virtual host, of workflows that name theirs
     #[arg(long, requires = "queue")]
     pub(crate) vhost: Option<String>,
-    /// Tell how many steps wait on the queue, and send nothing
+    /// Only print how many steps wait on the queue
     #[arg(long, requires = "queue")]
     pub(crate) dry_run: bool,
-    /// Why: it is kept in the job's record
+    /// The reason, which is kept in the job's record
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     #[command(flatten)]

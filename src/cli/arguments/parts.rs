@@ -9,22 +9,22 @@ use daemon::settings::DurationSetting;
 /// Arguments that select the child jobs that `job ID` lists.
 #[derive(Args, Debug)]
 pub(crate) struct ChildrenArguments {
-    /// List its child jobs, by step and item
+    /// List its child jobs, ordered by step and item
     #[arg(long)]
     pub(crate) children: bool,
-    /// Only those that failed: --state failed
+    /// Only child jobs that failed: --state failed
     #[arg(long, requires = "children", conflicts_with = "state")]
     pub(crate) failed: bool,
-    /// Only in this state: running, paused, completed, failed or cancelled
+    /// Only child jobs in this state: running, paused, completed, failed or cancelled
     #[arg(long, requires = "children")]
     pub(crate) state: Option<String>,
-    /// Only those of this step
+    /// Only child jobs of this step
     #[arg(long, requires = "children")]
     pub(crate) step: Option<String>,
-    /// At most this many, up to 10000
+    /// List at most this many, up to 10000
     #[arg(long, value_name = "N", requires = "children", default_value_t = 1_000)]
     pub(crate) limit: u32,
-    /// Go on where the page before ended
+    /// Continue where the previous page ended
     #[arg(long, value_name = "CURSOR", requires = "children")]
     pub(crate) after: Option<String>,
 }
@@ -37,22 +37,22 @@ pub(crate) struct ChildrenArguments {
                         --output | jq .total"
 )]
 pub(crate) struct StepArguments {
-    /// The job's, or child job's, id; of a job also its first digits
+    /// The id of a job or child job; of a job also its first digits
     pub(crate) id: JobRef,
     /// The step
     pub(crate) step: String,
-    /// Print what its worker was sent
+    /// Print the input that was sent to the worker
     #[arg(long, group = "payload")]
     pub(crate) input: bool,
-    /// Print what its worker gave
+    /// Print the output of the worker
     #[arg(long, group = "payload")]
     pub(crate) output: bool,
-    /// Print the beginning of the reply that was no JSON object
+    /// Print the beginning of a reply that was not a JSON object
     #[arg(long, group = "payload")]
     pub(crate) raw: bool,
     /// Show the step as it was after the entry with this number (see `history`)
-    #[arg(long, value_name = "N", conflicts_with_all = ["input", "output"])]
-    pub(crate) at: Option<u64>,
+    #[arg(long = "at", value_name = "N", conflicts_with_all = ["input", "output"])]
+    pub(crate) at_entry: Option<u64>,
     #[command(flatten)]
     pub(crate) client: ClientArguments,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub(crate) struct StepArguments {
 /// Arguments of `items`.
 #[derive(Args, Debug)]
 pub(crate) struct ItemsArguments {
-    /// The job's, or child job's, id; of a job also its first digits
+    /// The id of a job or child job; of a job also its first digits
     pub(crate) id: JobRef,
     /// The step
     pub(crate) step: String,
@@ -75,10 +75,10 @@ pub(crate) struct ItemsArguments {
     /// Group the items that failed by their reasons
     #[arg(long, conflicts_with_all = ["failed", "state", "limit", "after"])]
     pub(crate) reasons: bool,
-    /// At most this many, up to 10000
+    /// List at most this many, up to 10000
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: u32,
-    /// Go on where the page before ended
+    /// Continue where the previous page ended
     #[arg(long, value_name = "CURSOR")]
     pub(crate) after: Option<String>,
     #[command(flatten)]
@@ -87,17 +87,15 @@ pub(crate) struct ItemsArguments {
 
 /// Arguments of `wait`.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Exit codes: 0 the job is in the state; 1 it has ended in another one, and \
-                        waiting is in vain; 3 cannot reach the manager; 4 the time is over."
-)]
+#[command(after_help = "Exit codes: 0 the job is in the state; 1 it has ended in another one; 3 \
+                        cannot reach the manager; 4 the time is over.")]
 pub(crate) struct WaitArguments {
-    /// The job's, or child job's, id; of a job also its first digits
+    /// The id of a job or child job; of a job also its first digits
     pub(crate) id: JobRef,
     /// The state
     #[arg(long = "for", value_name = "STATE", default_value = "ended")]
     pub(crate) state: AwaitedState,
-    /// How long to wait, such as 30s or 5m [default: for ever]
+    /// How long to wait, such as 30s or 5m [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) timeout: Option<DurationSetting>,
     /// How long to wait for a manager that does not answer
@@ -112,11 +110,11 @@ pub(crate) struct WaitArguments {
 pub(crate) enum AwaitedState {
     /// Completed, failed or cancelled
     Ended,
-    /// It runs (again)
+    /// It is running
     Running,
     /// It is paused
     Paused,
-    /// It has its result
+    /// It has completed
     Completed,
     /// It has failed
     Failed,

@@ -1,4 +1,4 @@
-//! `token`: tokens for the HTTP API.
+//! Arguments of `token`, which creates tokens for the HTTP API.
 
 use clap::{Args, Subcommand, ValueEnum};
 use daemon::settings::Scope;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The commands of `token`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TokenCommand {
-    /// Make a token: print it once, and the entry for the settings that has its hash
+    /// Create a token: print it once, with the entry for the settings that has its hash
     New(NewTokenArguments),
     /// Print the hash of a token, which is read from standard input
     Hash,
@@ -16,16 +16,16 @@ pub(crate) enum TokenCommand {
 /// Arguments of `token new`.
 #[derive(Args, Debug)]
 pub(crate) struct NewTokenArguments {
-    /// Its name, which logs and records show
+    /// The token's name, which is shown in logs and records
     pub(crate) name: String,
-    /// What it allows: read looks; operate also creates jobs and does with them what erases
-    /// nothing; admin does everything
+    /// What it allows: read reads; operate also creates jobs and runs operations that erase
+    /// nothing; admin allows everything
     #[arg(long, value_enum, required_unless_present = "queues")]
     pub(crate) scope: Option<ScopeArgument>,
-    /// A queue whose messages it may take and settle; may be given several times
+    /// A queue whose messages it may receive and settle; may be given several times
     #[arg(long = "queue", value_name = "QUEUE")]
     pub(crate) queues: Vec<String>,
-    /// Add it to this file, the one in the setting http.tokens_file; it is made if it is not there
+    /// Add it to this file, the one in the setting http.tokens_file; a missing file is created
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 }

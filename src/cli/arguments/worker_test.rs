@@ -1,4 +1,4 @@
-//! Arguments of `worker-test`.
+//! Arguments of `worker-test`, which checks a worker.
 
 use super::common::parse_duration;
 use clap::{Args, ValueEnum};
@@ -12,10 +12,10 @@ pub(crate) struct WorkerTestArguments {
     /// The worker's queue
     #[arg(value_name = "QUEUE")]
     pub(crate) queue: String,
-    /// A message that the worker can do: a JSON object, or @FILE
+    /// A message that the worker can process: a JSON object, or @FILE
     #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
     pub(crate) message: String,
-    /// What it must answer to that: a JSON object, or @FILE
+    /// The output that it must answer with: a JSON object, or @FILE
     #[arg(long, value_name = "JSON|@FILE")]
     pub(crate) expect: Option<String>,
     /// How long an answer may take; a worker whose connection was cut has twice that
@@ -44,9 +44,10 @@ pub(crate) enum TestedBus {
     Http,
 }
 
+/// How the test works, which the help text explains after the options.
 const WORKER_TEST_HELP: &str = "\
-It plays the manager for one worker: it sends messages, good and odd ones, cuts the connection, and
-looks at what the worker does. No manager is needed.
+It plays the manager for one worker: it sends valid and invalid messages, cuts the connection, and
+checks what the worker does. No manager is needed.
 
   workflow-manager worker-test price --message '{\"count\": 3}' --expect '{\"cents\": 750}' \\
       -- workflow-manager work price -- python3 price.py
@@ -54,4 +55,4 @@ looks at what the worker does. No manager is needed.
 Over HTTP the worker finds the address in WORKFLOW_MANAGER_URL, over AMQP in AMQP_SERVER. The queue
 must be empty and without other workers: use one, or a virtual host, that no manager uses.
 
-Exit code 1: the worker fails what docs/worker-protocol.md demands. Advice fails nothing.";
+Exit code 1: the worker fails a requirement of docs/worker-protocol.md. Advice fails nothing.";

@@ -11,13 +11,14 @@ use engine::text::quote;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+// The names of the checks.
 const BROKER: &str = "broker";
 const REPLIES: &str = "replies";
 const POLICY: &str = "policy";
 const QUEUES: &str = "queues";
 
-/// Checks each broker, in each virtual host of the workflows. `has_manager` is whether a manager
-/// answers.
+/// Checks each AMQP broker, in each virtual host of the workflows. `has_manager` is whether a
+/// manager answers over its API.
 pub(super) fn inspect(installation: &Installation, has_manager: bool, findings: &mut Vec<Finding>) {
     let settings = &installation.settings;
     let kinds = settings.bus_kinds();
@@ -26,6 +27,8 @@ pub(super) fn inspect(installation: &Installation, has_manager: bool, findings: 
         findings.push(Finding::ok(BROKER, text));
         return;
     }
+    // Another manager may answer, so the journal shows more reliably whether the manager of these
+    // settings is running.
     let is_running = installation.is_journal_open.unwrap_or(has_manager);
     let brokers = kinds.into_keys().filter_map(|name| Some((name, settings.amqp_bus(name)?)));
     for (name, section) in brokers {
@@ -53,8 +56,8 @@ pub(super) fn inspect(installation: &Installation, has_manager: bool, findings: 
     }
 }
 
-/// Returns the queues that the workflows have on a bus, by virtual host. If there are none, the map
-/// has the virtual host of the bus's address, which is the empty text.
+/// Returns the queues that the workflows have on a bus, by virtual host. The empty text stands for
+/// the virtual host of the bus's address. If there are no queues, that is the only one in the map.
 pub(super) fn queues_on_bus(
     installation: &Installation,
     bus: &str,
@@ -75,8 +78,8 @@ pub(super) fn queues_on_bus(
     queues
 }
 
-/// Describes the bus and the virtual host of a finding. The text is empty for the default bus and
-/// the virtual host of its address.
+/// Describes the bus and the virtual host of a finding, as text to append. The text is empty for
+/// the default bus and the virtual host of its address.
 pub(super) fn format_location(settings: &Settings, bus: &str, vhost: &str) -> String {
     let bus = (bus != settings.default_bus()).then(|| format!("bus {}", quote(bus)));
     let vhost = (!vhost.is_empty()).then(|| format!("virtual host {}", quote(vhost)));
@@ -84,6 +87,8 @@ pub(super) fn format_location(settings: &Settings, bus: &str, vhost: &str) -> St
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
+/// Adds findings about a broker that can be reached. `is_running` is whether a manager is connected
+/// to it, as far as that is known.
 fn check_probe(
     section: &AmqpSection,
     probe: &BrokerProbe,
@@ -116,6 +121,7 @@ fn check_probe(
     findings.push(check_policy(probe.policy.as_ref(), location));
 }
 
+/// Checks that one manager, and no other program, consumes the reply queue.
 fn check_reply_queue(
     section: &AmqpSection,
     queue: &QueueStatus,
@@ -138,7 +144,7 @@ fn check_reply_queue(
             "an exclusive queue of this name belongs to another program: stop that, or choose \
              another amqp.reply_queue",
         ),
-        // Unreachable: a queue of a broker is not a web service.
+        // Never the case, since a queue of a broker is not a web service.
         QueueStatus::Endpoint { .. } => Finding::ok(REPLIES, format!("{name} is a web service")),
         QueueStatus::Exists { consumers, messages, .. } => {
             let text = format!("{name}: {messages} messages wait, {consumers} take them");
@@ -167,6 +173,8 @@ fn check_reply_queue(
     }
 }
 
+/// Checks that rejected messages return to the manager as dead letters. `policy` is `None` without
+/// the management API.
 fn check_policy(policy: Option<&Result<PolicyStatus, String>>, location: &str) -> Finding {
     match policy {
         None => Finding::warning(
@@ -200,14 +208,18 @@ fn check_policy(policy: Option<&Result<PolicyStatus, String>>, location: &str) -
     }
 }
 
-/// Returns a warning for each queue without a consumer.
+/// Returns a warning for each queue without a consumer. `statuses` are those of `queues`, in the
+/// same order.
 fn check_consumers(queues: &[Arc<str>], statuses: &[QueueStatus], location: &str) -> Vec<Finding> {
-    let unattended = queues.iter().zip(statuses).filter_map(|(queue, status)| match status {
-        QueueStatus::Exists { consumers: 0, messages, .. } => Some((queue, *messages)),
-        QueueStatus::Missing => Some((queue, 0)),
-        QueueStatus::Exists { .. } | QueueStatus::Unknown(_) | QueueStatus::Endpoint { .. } => None,
-    });
-    let findings: Vec<Finding> = unattended
+    let unattended_queues =
+        queues.iter().zip(statuses).filter_map(|(queue, status)| match status {
+            QueueStatus::Exists { consumers: 0, messages, .. } => Some((queue, *messages)),
+            QueueStatus::Missing => Some((queue, 0)),
+            QueueStatus::Exists { .. } | QueueStatus::Unknown(_) | QueueStatus::Endpoint { .. } => {
+                None
+            }
+        });
+    let findings: Vec<Finding> = unattended_queues
         .map(|(queue, messages)| {
             Finding::warning(
                 QUEUES,

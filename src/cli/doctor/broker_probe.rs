@@ -1,5 +1,5 @@
-//! Probes a broker from outside: whether it can be reached, what it permits, and the status of
-//! queues. One message is sent through a temporary queue; nothing else is changed.
+//! Probes an AMQP broker as a client: whether it can be reached, what it permits, and the status of
+//! queues. One message is sent through a temporary queue. Nothing else is changed.
 
 use amqp::{
     AmqpSettings, BrokerAddress, ManagementApi, PolicyStatus, QueueDeclarer, channel_error,
@@ -17,14 +17,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the message may take to pass through the temporary queue.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the check of permissions may take, which sends a message through a temporary queue.
+const PERMISSIONS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of probing a broker.
 #[derive(Debug)]
 pub(super) struct BrokerProbe {
-    /// Whether the user may declare, publish and consume. The error says in one sentence what
-    /// failed.
+    /// Whether the user may declare, publish and consume. The error is one sentence about the
+    /// action that failed.
     pub(super) permissions: Result<(), String>,
     /// The queue that workers reply to.
     pub(super) reply_queue: QueueStatus,
@@ -38,24 +38,23 @@ pub(super) struct BrokerProbe {
 ///
 /// # Errors
 ///
-/// Returns an error if the broker cannot be reached: one sentence, without the password.
+/// Returns an error if the broker cannot be reached, or if the settings of its address or
+/// management API are not valid. The error is one sentence, without the password.
 pub(super) async fn probe_broker(
     settings: &AmqpSettings,
     queues: &[Arc<str>],
 ) -> Result<BrokerProbe, String> {
     let address = BrokerAddress::parse(settings).map_err(|error| error.to_string())?;
     let connection = Rc::new(address.open("doctor").await?);
-    let name = format!("{}.doctor", settings.reply_queue);
-    let permissions =
-        match tokio::time::timeout(CHECK_TIMEOUT, check_permissions(&connection, &name)).await {
-            Ok(result) => {
-                result.map_err(|(action, error)| explain_failure(&address, action, &error))
-            }
-            Err(_) => Err(format!(
-                "a message did not come through within {CHECK_TIMEOUT:?}: is the broker blocked \
+    let temporary_queue = format!("{}.doctor", settings.reply_queue);
+    let check = check_permissions(&connection, &temporary_queue);
+    let permissions = match tokio::time::timeout(PERMISSIONS_TIMEOUT, check).await {
+        Ok(result) => result.map_err(|(action, error)| explain_failure(&address, action, &error)),
+        Err(_) => Err(format!(
+            "a message did not come through within {PERMISSIONS_TIMEOUT:?}: is the broker blocked \
              (memory or disk alarm)?"
-            )),
-        };
+        )),
+    };
     let declarer = QueueDeclarer::new(connection.clone());
     let reply_queue = queue_status(&address, declarer.check(&settings.reply_queue).await);
     let results = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
@@ -73,37 +72,41 @@ pub(super) async fn probe_broker(
     Ok(BrokerProbe { permissions, reply_queue, queues: statuses, policy })
 }
 
-/// Declares an exclusive queue, and publishes a message to it, gets the message, and deletes the
-/// queue. An error comes with the action that failed.
+/// Declares an exclusive queue, publishes a message to it, receives the message, and deletes the
+/// queue. Returns an error with the action that failed.
 async fn check_permissions(
     connection: &Connection,
     queue: &str,
 ) -> Result<(), (&'static str, lapin::Error)> {
-    let during = |action: &'static str| move |error| (action, error);
-    let channel = connection.create_channel().await.map_err(during("open a channel"))?;
-    let confirm = ConfirmSelectOptions::default();
-    channel.confirm_select(confirm).await.map_err(during("ask for confirms"))?;
+    let to_failed = |action: &'static str| move |error| (action, error);
+    let channel = connection.create_channel().await.map_err(to_failed("open a channel"))?;
+    let options = ConfirmSelectOptions::default();
+    channel.confirm_select(options).await.map_err(to_failed("ask for confirms"))?;
     let options = QueueDeclareOptions {
         exclusive: true,
         auto_delete: true,
         ..QueueDeclareOptions::default()
     };
     let declare = channel.queue_declare(short_string(queue), options, FieldTable::default());
-    declare.await.map_err(during("declare a queue (permission \"configure\")"))?;
+    declare.await.map_err(to_failed("declare a queue (permission \"configure\")"))?;
     let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
     let properties = BasicProperties::default();
-    let action = "publish to the default exchange (permission \"write\")";
+    let publish_action = "publish to the default exchange (permission \"write\")";
     let publish =
         channel.basic_publish("".into(), short_string(queue), options, b"doctor", properties);
-    let confirmation = publish.await.map_err(during(action))?.await.map_err(during(action))?;
+    let confirm = publish.await.map_err(to_failed(publish_action))?;
+    let confirmation = confirm.await.map_err(to_failed(publish_action))?;
     debug_assert!(matches!(confirmation, Confirmation::Ack(None)), "{confirmation:?}");
+    // With automatic acknowledgement.
     let get = channel.basic_get(short_string(queue), BasicGetOptions { no_ack: true });
-    get.await.map_err(during("take from a queue (permission \"read\")"))?;
+    get.await.map_err(to_failed("take from a queue (permission \"read\")"))?;
     let delete = channel.queue_delete(short_string(queue), QueueDeleteOptions::default());
-    delete.await.map_err(during("delete a queue (permission \"configure\")"))?;
+    delete.await.map_err(to_failed("delete a queue (permission \"configure\")"))?;
     Ok(())
 }
 
+/// Explains the failure of an action in one sentence: the broker has refused it, or could not be
+/// called.
 fn explain_failure(address: &BrokerAddress, action: &str, error: &lapin::Error) -> String {
     match channel_error(error) {
         Some((_, broker_text)) => format!("it may not {action}: {broker_text}"),

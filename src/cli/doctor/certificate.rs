@@ -6,12 +6,14 @@ use base::clock;
 use base::times;
 use daemon::access::{CertificateStore, EXPIRY_WARNING_S};
 
+/// The name of the check.
 const CERTIFICATE: &str = "tls";
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
 
-/// Checks the certificate of the settings, if there is one.
+/// Checks the certificate of the settings, if there is one. A certificate that expires within
+/// [`EXPIRY_WARNING_S`] seconds is a warning, as in the manager's own checks.
 pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) {
     let tls = &installation.settings.http.tls;
     if !tls.is_enabled() {

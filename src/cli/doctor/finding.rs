@@ -1,4 +1,4 @@
-//! The findings of `doctor`: what a check found, and how to repair it.
+//! The findings of `doctor`: what a check has found, and how to repair it.
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,7 @@ pub(crate) enum Severity {
 }
 
 impl Severity {
+    /// Returns the name in the output.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Severity::Ok => "ok",
@@ -25,11 +26,11 @@ impl Severity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) severity: Severity,
-    /// The name of the check, in one word.
+    /// The name of the check, in one word. A check may have several findings.
     pub(crate) check: &'static str,
     /// What was found, as a sentence.
     pub(crate) text: String,
-    /// How to repair it. Empty if nothing is wrong.
+    /// How to repair it, as a request to the operator. Empty if nothing is wrong.
     pub(crate) remedy: String,
 }
 

@@ -8,13 +8,14 @@ use grpc::probe::{ProbeTarget, probe_port};
 use std::time::Duration;
 use url::Url;
 
+/// The name of the check.
 const GRPC: &str = "grpc";
 
 /// How long the probe may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks the gRPC port of the settings, if there is one. The name of the certificate and the token
-/// are those of the HTTP API of `manager`.
+/// Checks the gRPC port of the settings, if there is one. The host name for the certificate and the
+/// token are those with which the HTTP API of `manager` is called. `None` if they are unknown.
 pub(super) fn inspect(
     installation: &Installation,
     manager: Option<&ManagerTarget>,
@@ -26,14 +27,14 @@ pub(super) fn inspect(
     let is_tls = !settings.http.tls.certificate.is_empty();
     let url = manager.and_then(|manager| Url::parse(&manager.server).ok());
     let host = url.and_then(|url| url.host_str().map(str::to_owned));
-    let port = ProbeTarget {
+    let probe_target = ProbeTarget {
         address,
         tls: is_tls.then(|| installation.authorities.client_config()),
         host: host.unwrap_or_else(|| address.ip().to_string()),
         token: manager.map_or_else(String::new, |manager| manager.token.clone()),
     };
     let result = actix_rt::System::new().block_on(async {
-        let result = tokio::time::timeout(PROBE_TIMEOUT, probe_port(port)).await;
+        let result = tokio::time::timeout(PROBE_TIMEOUT, probe_port(probe_target)).await;
         result.unwrap_or_else(|_| {
             Err(format!("no answer within {}", humantime::format_duration(PROBE_TIMEOUT)))
         })
@@ -57,7 +58,7 @@ pub(super) fn inspect(
                 Finding::warning(
                     GRPC,
                     format!("{address} answers{security}, and says that the manager does not work"),
-                    "see its readiness: workflow-manager status",
+                    "see its readiness: workflow-manager health",
                 )
             });
             if let Err(reason) = probe.admission {

@@ -18,30 +18,36 @@ use std::sync::Arc;
 /// Less free disk space than this, in bytes, is a warning.
 const FREE_BYTES_WARNING: u64 = 1 << 30;
 
-/// Less free disk space than this, in bytes, is an error.
+/// Less free disk space than this, in bytes, is an error: about 100 MiB.
 const FREE_BYTES_ERROR: u64 = FREE_BYTES_WARNING / 10;
 
-/// The permission bits of others. Those of the group are up to the operator.
+/// The permission bits of a file's mode, without its type.
+const PERMISSION_BITS: u32 = 0o777;
+
+/// The permission bits of users other than the owner and the group. The bits of the group are not
+/// checked, because an operator may set them on purpose.
 const OTHERS_MASK: u32 = 0o007;
 
-/// An installation with valid settings. `definitions` is empty if the workflows are not valid.
+/// An installation with valid settings.
 pub(super) struct Installation {
     pub(super) settings: Settings,
+    /// The certificate authorities that the settings trust.
     pub(super) authorities: Authorities,
+    /// The definitions in the workflow files. Empty if the files are not valid.
     pub(super) definitions: Vec<Arc<Definition>>,
-    /// Whether a process has the journal open, as far as its files can be examined. `None` if that
-    /// is unknown.
+    /// Whether a process has the journal open. `false` too if this user cannot access the journal,
+    /// and `None` if it is in memory or the locks of the machine cannot be read.
     pub(super) is_journal_open: Option<bool>,
 }
 
 impl Installation {
     /// Returns the steps that send over a bus, each with its definition.
     pub(super) fn steps_on_bus(&self, bus: &str) -> impl Iterator<Item = (&Definition, &Step)> {
-        let default = self.settings.default_bus();
+        let default_bus = self.settings.default_bus();
         let sending_steps = self.definitions.iter().flat_map(|definition| {
             definition.sending_steps().map(move |step| (&**definition, step))
         });
-        sending_steps.filter(move |(_, step)| step.bus.as_deref().unwrap_or(default) == bus)
+        sending_steps.filter(move |(_, step)| step.bus.as_deref().unwrap_or(default_bus) == bus)
     }
 }
 
@@ -59,8 +65,8 @@ pub(super) fn has_settings(arguments: &SettingsArguments) -> bool {
         })
 }
 
-/// Checks the settings, and the workflows and the journal of these settings. Returns `None` if the
-/// settings are not valid.
+/// Checks the settings, then the workflow files and the journal that they name. Returns `None` if
+/// the settings are not valid.
 pub(super) fn inspect(
     arguments: &SettingsArguments,
     findings: &mut Vec<Finding>,
@@ -71,7 +77,7 @@ pub(super) fn inspect(
         Ok((settings, authorities))
     });
     let (settings, authorities) = match result {
-        Ok(settings_and_authorities) => settings_and_authorities,
+        Ok((settings, authorities)) => (settings, authorities),
         Err(error) => {
             let remedy = "mend it; workflow-manager serve --print-settings shows what is in force";
             findings.push(Finding::error("settings", error, remedy));
@@ -99,6 +105,7 @@ pub(super) fn to_loopback(mut listen: SocketAddr) -> SocketAddr {
     listen
 }
 
+/// Checks the workflow files. Returns their definitions, or none if a file is not valid.
 fn check_workflows(settings: &Settings, findings: &mut Vec<Finding>) -> Vec<Arc<Definition>> {
     if settings.workflows.is_empty() {
         let remedy = "name files with --workflows or the setting workflows";
@@ -127,8 +134,7 @@ fn check_workflows(settings: &Settings, findings: &mut Vec<Finding>) -> Vec<Arc<
     }
 }
 
-/// Checks the journal and its disk. Returns whether a process has the journal open, or `None` if
-/// that is unknown.
+/// Checks the journal and its disk. Returns [`Installation::is_journal_open`].
 fn check_journal(settings: &Settings, findings: &mut Vec<Finding>) -> Option<bool> {
     if settings.is_in_memory() {
         let remedy = "name a file with --db for jobs that outlive the manager";
@@ -164,7 +170,7 @@ fn check_journal(settings: &Settings, findings: &mut Vec<Finding>) -> Option<boo
         findings.push(Finding::error("journal", text, remedy));
         return Some(false);
     }
-    let mode = metadata.mode() & 0o777;
+    let mode = metadata.mode() & PERMISSION_BITS;
     if mode & OTHERS_MASK != 0 {
         let text = format!("every user may read or write {} (mode {mode:o})", file.display());
         let remedy = format!("chmod 600 {}: it has all messages of all jobs", file.display());
@@ -191,37 +197,39 @@ fn check_journal(settings: &Settings, findings: &mut Vec<Finding>) -> Option<boo
     Some(owner.is_some())
 }
 
+/// Adds a finding about the free space on the disk of a folder, if it can be determined.
 fn check_disk(folder: &Path, findings: &mut Vec<Finding>) {
     let Ok(disk) = statvfs(folder) else { return };
-    let (free, folder) = (disk.f_bavail.saturating_mul(disk.f_frsize), folder.display());
-    let text = format!("{} are free in {folder}", format_size(free));
+    let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let text = format!("{} are free in {}", format_size(free_bytes), folder.display());
     let remedy = "make room: with a full disk the manager takes no jobs and no replies";
-    findings.push(if free < FREE_BYTES_ERROR {
+    findings.push(if free_bytes < FREE_BYTES_ERROR {
         Finding::error("disk", text, remedy)
-    } else if free < FREE_BYTES_WARNING {
+    } else if free_bytes < FREE_BYTES_WARNING {
         Finding::warning("disk", text, remedy)
     } else {
         Finding::ok("disk", text)
     });
 }
 
+/// Formats a size in the largest unit that fits, rounded down.
 fn format_size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let unit = UNITS.into_iter().find(|(unit, _)| bytes >= *unit);
     unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{} {name}", bytes / unit))
 }
 
-/// Returns the id of the process that holds the lock of a journal. It is read from the kernel's
-/// list of locks: to acquire the lock, even briefly, could keep a manager from starting.
+/// Returns the id of the process that holds the lock of a journal. It is found in the kernel's list
+/// of locks, because a manager could fail to start if the lock were acquired here, even briefly.
 fn find_lock_owner(file: &Path, locks: &str) -> Option<String> {
-    let mut lock = fs::canonicalize(file).ok()?.into_os_string();
-    lock.push(".lock");
-    let inode = fs::metadata(lock).ok()?.ino();
+    let mut lock_path = fs::canonicalize(file).ok()?.into_os_string();
+    lock_path.push(".lock");
+    let inode = fs::metadata(lock_path).ok()?.ino();
     parse_lock_owner(locks, inode)
 }
 
-/// Finds the holder of the lock of a file in lines such as
-/// `1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF`.
+/// Finds the process that holds the lock of the file with this inode, in lines of `/proc/locks`
+/// such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF`. The device is not compared.
 fn parse_lock_owner(locks: &str, inode: u64) -> Option<String> {
     let inode_suffix = format!(":{inode}");
     locks.lines().find_map(|line| {

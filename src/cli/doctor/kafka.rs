@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+// The names of the checks.
 const BROKER: &str = "kafka";
 const TOPICS: &str = "topics";
 
@@ -30,8 +31,8 @@ pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) 
     }
 }
 
-/// Returns the topics that the workflows use on a bus, each with the longest timeout of its steps.
-/// It is `None` if no step has a timeout.
+/// Returns the topics that the workflows use on a bus, each with the longest timeout of its steps,
+/// for which it must keep messages. The timeout is `None` if none of its steps has one.
 fn longest_timeouts(
     installation: &Installation,
     bus: &str,
@@ -39,12 +40,14 @@ fn longest_timeouts(
     let mut timeouts: BTreeMap<Arc<str>, Option<Duration>> = BTreeMap::new();
     for (_, step) in installation.steps_on_bus(bus) {
         let timeout = step.timeout.map(|timeout| Duration::from_millis(timeout.0));
-        let longest = timeouts.entry(step.queue.clone()).or_default();
-        *longest = timeout.max(*longest);
+        let longest_timeout = timeouts.entry(step.queue.clone()).or_default();
+        // `None` is less than any timeout.
+        *longest_timeout = timeout.max(*longest_timeout);
     }
     timeouts
 }
 
+/// Adds findings about the topics of a bus whose brokers answer.
 fn check_topics(
     survey: &TopicSurvey,
     reply_topic: &str,
@@ -61,18 +64,20 @@ fn check_topics(
             remedy,
         ));
     }
-    let mut missing: Vec<&str> = survey.missing_queues.iter().map(|queue| &**queue).collect();
+    let mut missing_topics: Vec<&str> =
+        survey.missing_queues.iter().map(|queue| &**queue).collect();
     if !survey.has_reply_topic {
-        missing.push(reply_topic);
+        missing_topics.push(reply_topic);
     }
-    if missing.is_empty() && survey.problems.is_empty() {
+    if missing_topics.is_empty() && survey.problems.is_empty() {
         findings.push(Finding::ok(
             TOPICS,
             format!("all are there, and keep messages long enough{location}"),
         ));
-    } else if !missing.is_empty() {
-        let missing = enumerate_quoted(missing, "and");
-        let text = format!("{missing} not there yet: the manager makes what is missing{location}");
+    } else if !missing_topics.is_empty() {
+        let topic_list = enumerate_quoted(missing_topics, "and");
+        let text =
+            format!("{topic_list} not there yet: the manager makes what is missing{location}");
         findings.push(Finding::ok(TOPICS, text));
     }
 }

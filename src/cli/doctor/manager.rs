@@ -1,5 +1,4 @@
-//! Checks of the manager as the command line reaches it: address, token, version, health, clock and
-//! queues.
+//! Checks of a running manager over its API: address, token, version, health, clock and queues.
 
 use super::finding::Finding;
 use crate::client::Client;
@@ -12,6 +11,7 @@ use base::clock;
 use engine::text::quote;
 use ureq::http::StatusCode;
 
+// The names of the checks.
 const MANAGER: &str = "manager";
 const CLOCK: &str = "clock";
 const QUEUES: &str = "queues";
@@ -19,13 +19,19 @@ const QUEUES: &str = "queues";
 /// How many queues without a worker are listed.
 const QUEUES_LISTED_MAX: usize = 10;
 
-/// How far the clocks of two machines may differ, in seconds. `Date` has whole seconds.
+/// How far the clocks of two machines may differ without a warning, in seconds. The header `Date`
+/// has whole seconds, so a smaller limit would not be reliable.
 const CLOCK_SKEW_MAX_S: u64 = 3;
 
 const NANOSECONDS_PER_SECOND: i64 = 1_000_000_000;
 
-/// Checks the manager. Returns whether it answers. `is_journal_open` is whether a process has the
-/// journal of the settings open, or `None` if that is unknown.
+/// Checks the manager. Returns whether any server answers at its address. `is_journal_open` is
+/// whether a process has the journal of the settings open, or `None` if that is unknown.
+///
+/// # Errors
+///
+/// Returns an error if the manager stops answering during the checks, or answers with something
+/// unknown.
 pub(super) fn inspect(
     target: ManagerTarget,
     is_journal_open: Option<bool>,
@@ -70,7 +76,7 @@ pub(super) fn inspect(
     if is_journal_open == Some(false) {
         let text = "it answers, but no process has the journal of these settings open: it is \
                     another manager";
-        let remedy = "give the address of the one that is meant with --server, or its settings";
+        let remedy = "give the address of the intended one with --server, or its settings";
         findings.push(Finding::warning(MANAGER, text, remedy));
     }
     findings.extend(date.and_then(|date| compare_clocks(&date)));
@@ -80,6 +86,7 @@ pub(super) fn inspect(
     Ok(true)
 }
 
+/// Adds findings about the version and the readiness of the manager.
 fn check_manager(
     server: &str,
     source: &str,
@@ -95,17 +102,18 @@ fn check_manager(
             format!("this command line is {client_version}: use the same version for both");
         Finding::warning(MANAGER, text, remedy)
     });
-    for check in manager.checks.iter().filter(|check| !check.ok) {
+    for check in manager.checks.iter().filter(|check| !check.is_ok) {
         let text = format!("it is not ready: {}: {}", check.name, check.detail);
         let remedy = "docs/operations.md, section readiness, tells what the check means";
         findings.push(Finding::error(MANAGER, text, remedy));
     }
-    if manager.ready {
+    if manager.is_ready {
         findings.push(Finding::ok(MANAGER, "it is ready"));
     }
 }
 
-/// Compares the manager's clock with the local one, by the header `Date` of its response.
+/// Compares the manager's clock with the local one. `date` is the header `Date` of a response.
+/// Returns `None` if it cannot be parsed.
 fn compare_clocks(date: &str) -> Option<Finding> {
     let manager_s = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
     let local_s = clock::now().0 / NANOSECONDS_PER_SECOND;
@@ -120,35 +128,37 @@ fn compare_clocks(date: &str) -> Option<Finding> {
     })
 }
 
+/// Adds a warning for each queue without a worker, and an error for each queue whose state is
+/// unknown.
 fn check_queues(body: &str, findings: &mut Vec<Finding>) -> Result<(), ClientError> {
-    let (mut has_findings, mut unattended) = (false, 0);
+    let (mut has_problems, mut unattended_count) = (false, 0);
     for entry in parse_list(body, "queues")? {
         let queue: QueueResponse = parse_response(entry.get())?;
         let name = quote(&queue.queue);
         if let Some(reason) = &queue.unknown {
-            has_findings = true;
+            has_problems = true;
             let text = format!("nothing is known of {name}: {reason}");
             findings.push(Finding::error(QUEUES, text, "see that the broker is reachable"));
         } else if queue.has_no_consumers() {
-            has_findings = true;
-            unattended += 1;
-            if unattended > QUEUES_LISTED_MAX {
+            has_problems = true;
+            unattended_count += 1;
+            if unattended_count > QUEUES_LISTED_MAX {
                 continue;
             }
             let text = format!(
                 "{name} has no worker, and {} messages wait; it is for {}",
                 queue.messages.unwrap_or(0),
-                queue.used_by()
+                queue.format_steps()
             );
             findings.push(Finding::warning(QUEUES, text, "start a worker that takes from it"));
         }
     }
-    if unattended > QUEUES_LISTED_MAX {
-        let text = format!("{} more have no worker", unattended - QUEUES_LISTED_MAX);
+    if unattended_count > QUEUES_LISTED_MAX {
+        let text = format!("{} more have no worker", unattended_count - QUEUES_LISTED_MAX);
         let remedy = "workflow-manager queues --unattended lists them";
         findings.push(Finding::warning(QUEUES, text, remedy));
     }
-    if !has_findings {
+    if !has_problems {
         findings.push(Finding::ok(QUEUES, "each has a worker"));
     }
     Ok(())

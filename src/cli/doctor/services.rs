@@ -1,5 +1,5 @@
-//! Checks of web services that steps call: whether their names can be resolved and may be called,
-//! whether their certificates are trusted, and whether they answer at all.
+//! Checks of web services that steps call: whether their names can be resolved, whether the
+//! settings allow calls of them, whether their certificates are trusted, and whether they answer.
 
 use super::broker::{format_location, queues_on_bus};
 use super::finding::Finding;
@@ -14,17 +14,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The name of the check.
 const SERVICES: &str = "services";
 
 /// How long the response to a probe may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks each web service of the settings and of the workflows. The probes are `OPTIONS` requests;
-/// nothing is posted.
+/// Checks each web service of the settings and of the workflows. It is probed by an `OPTIONS`
+/// request, and nothing is posted.
 pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) {
     let settings = &installation.settings;
     for bus in settings.bus_kinds().into_keys() {
         let Some(endpoints) = settings.push_bus(bus) else { continue };
+        // The URLs, by the name of the endpoint in the settings, or else by the host.
         let mut urls: BTreeMap<String, String> = endpoints
             .iter()
             .map(|(name, endpoint)| (name.clone(), endpoint.url.0.clone()))
@@ -61,6 +63,7 @@ fn display_host(url: &str) -> String {
     host.unwrap_or("an address that cannot be read").to_owned()
 }
 
+/// Converts the result of a probe to a finding. The result is the status of the response.
 fn to_finding(name: &str, url: &str, result: Result<u16, ProbeError>, location: &str) -> Finding {
     let (host, name) = (display_host(url), quote(name));
     let subject = format!("{name} at {host}{location}");

@@ -1,9 +1,9 @@
-//! The events about jobs (docs/operations.md, docs/http-api.md): one for each change of the state
-//! of a job or a step, as a CloudEvent 1.0 in structured mode (JSON).
+//! The events about jobs (docs/operations.md, docs/http-api.md): one for each change of a job or a
+//! step, as a CloudEvent 1.0 in structured mode (JSON).
 //!
 //! An event follows from an entry, so it is published after the commit, like any effect. Its id
-//! consists of the job and the number of the entry in the job's record. So an event that is sent
-//! again, even after a restart, has the same id.
+//! consists of the job and the number of the entry in the job's record. So an event has the same id
+//! each time it is sent, even after a restart.
 
 use base::times::Rfc3339Time;
 use bytes::Bytes;
@@ -21,7 +21,7 @@ pub const CONTENT_TYPE: &str = "application/cloudevents+json";
 /// The prefix of every event's type.
 const TYPE_PREFIX: &str = "workflow-manager.";
 
-/// The length from which a reason, a status or a message is truncated in an event, in characters.
+/// The length to which a reason, a status or a message is truncated in an event, in characters.
 const TEXT_CHARS_MAX: usize = 1_000;
 
 /// The kind of thing whose state has changed.
@@ -62,7 +62,7 @@ pub struct Event {
     pub root: JobId,
     /// When it happened.
     pub at: Timestamp,
-    /// Whether the event is the end of the job.
+    /// Whether the event reports the end of the job.
     pub is_end: bool,
     /// The serialised CloudEvent.
     pub body: Bytes,
@@ -79,7 +79,8 @@ impl Event {
         events
     }
 
-    /// Builds the event of the last change of a job's state.
+    /// Builds the event of the last change of a job's state. Its time is the end of the job, or the
+    /// creation of a job that has not ended.
     pub fn from_state(job: &Job, source: &str) -> Event {
         let time = job.ended().unwrap_or(job.origin().created);
         EventBuilder::new(job, source).job_event(
@@ -122,8 +123,11 @@ impl Event {
 
 /// Builds events from the entries of one job.
 struct EventBuilder<'a> {
+    /// The job, to which the entries are already applied.
     job: &'a Job,
+    /// The workflow's full name.
     workflow: Arc<str>,
+    /// The CloudEvents source: a URI or a path that the settings give to this manager.
     source: &'a str,
 }
 
@@ -141,11 +145,12 @@ struct CloudEvent<'a> {
     data: Data<'a>,
 }
 
-/// The data of a CloudEvent.
+/// The `data` of a CloudEvent.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Data<'a> {
     workflow: &'a str,
+    /// The name of the task that a child job runs; `None` for a root job.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     job: JobId,
@@ -159,12 +164,13 @@ struct Data<'a> {
     details: Details<'a>,
 }
 
-/// The data that depends on the kind of event.
+/// The part of [`Data`] that depends on the kind of event. Only `state` is always present.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Details<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<&'a str>,
+    /// The state of the step, or of the job if there is no step.
     state: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<&'a str>,
@@ -174,12 +180,25 @@ struct Details<'a> {
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_at: Option<Rfc3339Time>,
+    /// The share of the work that is done, as the worker reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<&'a Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<ItemCounts>,
+}
+
+impl<'a> Details<'a> {
+    /// Returns the details of a step in a state, without any others.
+    fn from_state(state: StepState) -> Details<'a> {
+        Details { state: state.as_str(), ..Details::default() }
+    }
+
+    /// Returns the details of a failure that leaves the step in `state`.
+    fn from_failure(state: StepState, failure: &'a Failure) -> Details<'a> {
+        Details { reason: Some(truncate(&failure.reason)), ..Details::from_state(state) }
+    }
 }
 
 /// Returns the first [`TEXT_CHARS_MAX`] characters of a text.
@@ -192,7 +211,7 @@ impl<'a> EventBuilder<'a> {
         EventBuilder { job, workflow: job.definition().full_name().into(), source }
     }
 
-    /// Adds the events of an entry.
+    /// Adds the events of an entry. Entries about callers have none.
     fn add_events(
         &self,
         entry_number: u64,
@@ -212,7 +231,8 @@ impl<'a> EventBuilder<'a> {
         }
     }
 
-    /// Adds the events of an entry about the job, after the events of steps that end with it.
+    /// Adds the event of an entry about the job, preceded by those of the steps that a failure or
+    /// cancellation of the job has cancelled.
     fn add_job_events(
         &self,
         entry_number: u64,
@@ -237,7 +257,7 @@ impl<'a> EventBuilder<'a> {
         events.push(self.job_event(entry_number, state, time, reason.map(|reason| &**reason)));
     }
 
-    /// Returns the event of an entry about a step; `None` if the step's state does not change.
+    /// Returns the event of an entry about a step; `None` for an entry that is not published.
     fn step_entry_event(
         &self,
         entry_number: u64,
@@ -245,14 +265,12 @@ impl<'a> EventBuilder<'a> {
         entry: &StepEntry,
         time: Timestamp,
     ) -> Option<Event> {
-        let state_details =
-            |state: StepState| Details { state: state.as_str(), ..Details::default() };
         let (action, details) = match entry {
             StepEntry::Started { attempt, .. } => (
                 "running",
-                Details { attempt: Some(*attempt), ..state_details(StepState::Running) },
+                Details { attempt: Some(*attempt), ..Details::from_state(StepState::Running) },
             ),
-            StepEntry::Completed(_) => ("completed", state_details(StepState::Completed)),
+            StepEntry::Completed(_) => ("completed", Details::from_state(StepState::Completed)),
             StepEntry::Progressed { progress, .. } => {
                 return Some(self.progress_event(entry_number, step, time, progress));
             }
@@ -260,14 +278,14 @@ impl<'a> EventBuilder<'a> {
                 let details = Details {
                     attempt: Some(*attempt),
                     retry_at: Some(Rfc3339Time(*retry_at)),
-                    ..self.failure_details(StepState::Running, failure)
+                    ..Details::from_failure(StepState::Running, failure)
                 };
                 ("attempt-failed", details)
             }
-            StepEntry::Skipped => ("skipped", state_details(StepState::Skipped)),
-            StepEntry::Cancelled => ("cancelled", state_details(StepState::Cancelled)),
+            StepEntry::Skipped => ("skipped", Details::from_state(StepState::Skipped)),
+            StepEntry::Cancelled => ("cancelled", Details::from_state(StepState::Cancelled)),
             StepEntry::Failed(failure) => {
-                ("failed", self.failure_details(StepState::Failed, failure))
+                ("failed", Details::from_failure(StepState::Failed, failure))
             }
             StepEntry::Confirmed
             | StepEntry::Leased(_)
@@ -277,7 +295,7 @@ impl<'a> EventBuilder<'a> {
         Some(self.step_event(entry_number, step, action, time, details))
     }
 
-    /// Returns the event of an entry about a fan-out; `None` if the step's state does not change.
+    /// Returns the event of an entry about a fan-out; `None` for an entry that is not published.
     fn fan_out_entry_event(
         &self,
         entry_number: u64,
@@ -285,15 +303,13 @@ impl<'a> EventBuilder<'a> {
         entry: &FanOutEntry,
         time: Timestamp,
     ) -> Option<Event> {
-        let state_details =
-            |state: StepState| Details { state: state.as_str(), ..Details::default() };
         let (action, details) = match entry {
-            FanOutEntry::Started { .. } => ("running", state_details(StepState::Running)),
+            FanOutEntry::Started { .. } => ("running", Details::from_state(StepState::Running)),
             FanOutEntry::Restarted { attempt, .. } => (
                 "running",
-                Details { attempt: Some(*attempt), ..state_details(StepState::Running) },
+                Details { attempt: Some(*attempt), ..Details::from_state(StepState::Running) },
             ),
-            FanOutEntry::Completed => ("completed", state_details(StepState::Completed)),
+            FanOutEntry::Completed => ("completed", Details::from_state(StepState::Completed)),
             FanOutEntry::ChildrenStarted { .. }
             | FanOutEntry::ChildStarted { .. }
             | FanOutEntry::ChildCompleted { .. }
@@ -302,29 +318,20 @@ impl<'a> EventBuilder<'a> {
         Some(self.step_event(entry_number, step, action, time, details))
     }
 
-    /// Adds events for the steps that the end of the job has cancelled.
+    /// Adds events for the steps that the end of the job has cancelled: they are recorded as
+    /// running, but count as cancelled.
     fn add_cancelled_steps(&self, entry_number: u64, time: Timestamp, events: &mut Vec<Event>) {
         for step in self.job.graph().indices() {
             if self.job.step(step).state == StepState::Running
                 && self.job.step_state(step) == StepState::Cancelled
             {
-                let details =
-                    Details { state: StepState::Cancelled.as_str(), ..Details::default() };
+                let details = Details::from_state(StepState::Cancelled);
                 events.push(self.step_event(entry_number, step, "cancelled", time, details));
             }
         }
     }
 
-    /// Returns the details of a failure that leaves the step in `state`.
-    fn failure_details<'b>(&self, state: StepState, failure: &'b Failure) -> Details<'b> {
-        Details {
-            state: state.as_str(),
-            reason: Some(truncate(&failure.reason)),
-            ..Details::default()
-        }
-    }
-
-    /// Builds the event of a progress message.
+    /// Builds the event of a worker's progress message.
     fn progress_event(
         &self,
         entry_number: u64,
@@ -333,16 +340,15 @@ impl<'a> EventBuilder<'a> {
         progress: &Progress,
     ) -> Event {
         let details = Details {
-            state: StepState::Running.as_str(),
             status: progress.status.as_deref().map(truncate),
             progress: progress.share.as_ref(),
             message: progress.message.as_deref().map(truncate),
-            ..Details::default()
+            ..Details::from_state(StepState::Running)
         };
         self.step_event(entry_number, step, "progressed", time, details)
     }
 
-    /// Builds the event of changed counts of child jobs.
+    /// Builds the event of changed counts of child jobs of the step `name`.
     fn counts_event(
         &self,
         step: StepIndex,
@@ -350,13 +356,11 @@ impl<'a> EventBuilder<'a> {
         time: Timestamp,
         counts: ItemCounts,
     ) -> Event {
-        let details = Details {
-            state: self.job.step_state(step).as_str(),
-            children: Some(counts),
-            ..Details::default()
-        };
+        let details =
+            Details { children: Some(counts), ..Details::from_state(self.job.step_state(step)) };
         let mut event = self.step_event(self.job.entry_count(), step, "counted", time, details);
-        // The event does not follow from one entry, but from all entries up to this one.
+        // The event follows from all entries up to this one. The suffix distinguishes its id from
+        // that of the entry's own event.
         event.id = format!("{}:{name}:counted", self.event_id(self.job.entry_count()));
         event
     }
@@ -383,7 +387,8 @@ impl<'a> EventBuilder<'a> {
         )
     }
 
-    /// Builds an event about a step, and adds its name, status and attempt to the details.
+    /// Builds an event about a step. Adds its name to the details, and its status and attempt
+    /// unless the details have them.
     fn step_event(
         &self,
         entry_number: u64,
@@ -394,7 +399,8 @@ impl<'a> EventBuilder<'a> {
     ) -> Event {
         let definition = self.job.graph().step(step);
         let run = self.job.step(step);
-        // A later entry of the same decision may have changed the step again.
+        // A later entry of the same decision may have changed the step again. Then its current
+        // status does not belong to this event.
         let is_newest = self.job.step_state(step).as_str() == details.state;
         let status = if is_newest { Some(self.job.status(step)) } else { None };
         let details = Details {

@@ -1,7 +1,8 @@
-//! Distributes events to the open event streams. One ring buffer holds the newest events for all
-//! subscribers, so memory is bounded whatever their number and speed. A subscriber that falls
-//! behind gets the number of events that it has missed. The notifier publishes; the API's streams
+//! Broadcasts events to the open event streams. The notifier publishes, and the API's streams
 //! subscribe.
+//!
+//! One ring buffer holds the newest events for all subscribers, so memory is bounded whatever their
+//! number and speed. A subscriber that falls behind gets the number of events that it has missed.
 
 use super::event::{Event, Subject};
 use engine::JobId;
@@ -10,10 +11,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// The capacity of the ring, in bytes of events.
+/// The capacity of the ring, in bytes of event bodies. A single larger event is still held.
 const RING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// The size from which a batch takes no further event, in bytes of events.
+/// The size at which a batch is full, in bytes of event bodies. Its last event may exceed it.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 
 /// The events that a subscriber receives.
@@ -26,8 +27,8 @@ pub enum EventFilter {
         /// Only events of jobs, or only events of steps; `None` for both.
         subject: Option<Subject>,
     },
-    /// Events of a job and its child jobs. Below a root job that is the whole job tree, below a
-    /// child job the first level.
+    /// Events of a job and of jobs below it: of the whole job tree for a root job, and of the
+    /// direct child jobs for any other job.
     JobTree(JobId),
     /// Events of the job alone, without its child jobs.
     JobOnly(JobId),
@@ -57,39 +58,45 @@ pub struct EventHub {
     state: Arc<EventHubState>,
 }
 
-/// What the hub shares with its subscriptions. The counts are atomics, so that jobs without
-/// subscribers cost no lock.
+/// What the hub shares with its subscriptions. The counts are atomics, so that a job takes no lock
+/// while nobody subscribes. They change only while the ring is locked.
 #[derive(Default)]
 struct EventHubState {
     ring: Mutex<Ring>,
     /// The number of subscribers to all jobs.
-    all_jobs_count: AtomicUsize,
+    all_jobs_subscribers: AtomicUsize,
     /// The number of subscribers to one job or job tree.
-    single_job_count: AtomicUsize,
+    single_job_subscribers: AtomicUsize,
     /// The number of subscribers to the counts of child jobs.
-    counting_count: AtomicUsize,
-    /// Events that did not reach the ring, and that were not reported as missed yet.
-    lost: AtomicU64,
+    counts_subscribers: AtomicUsize,
+    /// How many events did not reach the ring, and were not yet reported as missed.
+    lost_count: AtomicU64,
 }
 
 /// The newest events, and the subscribers.
 #[derive(Default)]
 struct Ring {
+    /// The events, oldest first.
     events: VecDeque<Arc<Event>>,
     /// The number of the oldest event in the ring. Events are numbered in the order of publication.
     first_number: u64,
-    /// The size of the events.
+    /// The total size of the event bodies.
     bytes: usize,
+    /// The subscribers to all jobs.
     all_jobs: Vec<Arc<Subscriber>>,
+    /// The subscribers to a job and the jobs below it, by the id of that job.
     by_job_tree: HashMap<JobId, Vec<Arc<Subscriber>>>,
+    /// The subscribers to a job alone, with or without counts of its child jobs.
     by_job: HashMap<JobId, Vec<Arc<Subscriber>>>,
     is_closed: bool,
 }
 
+/// What the hub knows of one subscription.
 struct Subscriber {
     filter: EventFilter,
-    /// How many events that match the filter were published since the subscription was opened.
-    matched: AtomicU64,
+    /// How many events that match the filter were published since the subscription was opened,
+    /// including lost events, which may have matched.
+    matched_count: AtomicU64,
     /// Wakes the subscriber when events have arrived or the hub is closed.
     wake: Notify,
     /// Wakes the subscriber when the counts of child jobs may have changed.
@@ -99,7 +106,8 @@ struct Subscriber {
 /// The next events of a subscription.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// How many events before these the subscriber has missed, at most.
+    /// How many events the subscriber has missed before these: an upper bound, since lost events
+    /// are counted for every subscriber.
     pub missed: u64,
     /// The next events, in order.
     pub events: Vec<Arc<Event>>,
@@ -112,7 +120,7 @@ pub struct Subscription {
     /// The number of the next event to examine.
     cursor: u64,
     /// How many matching events were delivered or reported as missed.
-    accounted: u64,
+    accounted_count: u64,
 }
 
 impl EventHubState {
@@ -122,7 +130,7 @@ impl EventHubState {
 }
 
 impl EventHub {
-    /// Opens a subscription. Returns `None` if `subscribers_max` are open.
+    /// Opens a subscription. Returns `None` if `subscribers_max` are already open.
     pub fn subscribe(&self, filter: EventFilter, subscribers_max: usize) -> Option<Subscription> {
         let mut ring = self.state.lock_ring();
         if self.subscriber_count() >= subscribers_max {
@@ -130,42 +138,42 @@ impl EventHub {
         }
         let subscriber = Arc::new(Subscriber {
             filter,
-            matched: AtomicU64::new(0),
+            matched_count: AtomicU64::new(0),
             wake: Notify::new(),
             counts_changed: Notify::new(),
         });
         match subscriber.filter {
             EventFilter::All { .. } => {
                 ring.all_jobs.push(subscriber.clone());
-                self.state.all_jobs_count.fetch_add(1, Ordering::SeqCst);
+                self.state.all_jobs_subscribers.fetch_add(1, Ordering::SeqCst);
             }
             EventFilter::JobTree(id) => {
                 ring.by_job_tree.entry(id).or_default().push(subscriber.clone());
-                self.state.single_job_count.fetch_add(1, Ordering::SeqCst);
+                self.state.single_job_subscribers.fetch_add(1, Ordering::SeqCst);
             }
             EventFilter::JobOnly(id) | EventFilter::JobWithCounts(id) => {
                 ring.by_job.entry(id).or_default().push(subscriber.clone());
-                self.state.single_job_count.fetch_add(1, Ordering::SeqCst);
+                self.state.single_job_subscribers.fetch_add(1, Ordering::SeqCst);
                 self.state
-                    .counting_count
+                    .counts_subscribers
                     .fetch_add(subscriber.is_counting().into(), Ordering::SeqCst);
             }
         }
         let cursor = ring.end();
-        Some(Subscription { state: self.state.clone(), subscriber, cursor, accounted: 0 })
+        Some(Subscription { state: self.state.clone(), subscriber, cursor, accounted_count: 0 })
     }
 
     /// Returns how many subscriptions are open.
     pub(crate) fn subscriber_count(&self) -> usize {
-        self.state.all_jobs_count.load(Ordering::SeqCst)
-            + self.state.single_job_count.load(Ordering::SeqCst)
+        self.state.all_jobs_subscribers.load(Ordering::SeqCst)
+            + self.state.single_job_subscribers.load(Ordering::SeqCst)
     }
 
-    /// Returns whether there are subscribers to events of a job. The ids are those of the job, its
-    /// parent and its root job.
+    /// Returns whether there are subscribers to events of a job. For a root job, `parent` and
+    /// `root` are the job itself.
     pub(crate) fn has_subscribers(&self, [job, parent, root]: [JobId; 3]) -> bool {
-        self.state.all_jobs_count.load(Ordering::SeqCst) > 0
-            || (self.state.single_job_count.load(Ordering::SeqCst) > 0 && {
+        self.state.all_jobs_subscribers.load(Ordering::SeqCst) > 0
+            || (self.state.single_job_subscribers.load(Ordering::SeqCst) > 0 && {
                 let ring = self.state.lock_ring();
                 ring.by_job.contains_key(&job)
                     || [job, parent, root].iter().any(|id| ring.by_job_tree.contains_key(id))
@@ -174,7 +182,7 @@ impl EventHub {
 
     /// Returns whether there are subscribers to the counts of a job's child jobs.
     pub fn has_counting_subscribers(&self, job: JobId) -> bool {
-        self.state.counting_count.load(Ordering::SeqCst) > 0
+        self.state.counts_subscribers.load(Ordering::SeqCst) > 0
             && self.state.lock_ring().counting_subscribers(job).next().is_some()
     }
 
@@ -186,13 +194,14 @@ impl EventHub {
             .for_each(|subscriber| subscriber.counts_changed.notify_one());
     }
 
-    /// Publishes events to all subscribers whose filters match.
+    /// Publishes events to all subscribers whose filters match. Without subscribers the events are
+    /// dropped.
     pub fn publish(&self, events: &[Arc<Event>]) {
         let mut ring = self.state.lock_ring();
-        let lost = self.state.lost.swap(0, Ordering::SeqCst);
-        if lost > 0 {
-            // It is unknown which subscribers they match, so all report them as missed.
-            ring.subscribers().for_each(|subscriber| subscriber.record_matches(lost));
+        let lost_count = self.state.lost_count.swap(0, Ordering::SeqCst);
+        if lost_count > 0 {
+            // It is unknown which subscribers these events match, so all report them as missed.
+            ring.subscribers().for_each(|subscriber| subscriber.record_matches(lost_count));
         }
         if self.subscriber_count() == 0 {
             return;
@@ -202,9 +211,10 @@ impl EventHub {
         }
     }
 
-    /// Records that `count` events were dropped before they reached the hub.
+    /// Records that `count` events were dropped before they reached the hub. The next call of
+    /// [`EventHub::publish`] reports them.
     pub(crate) fn record_lost(&self, count: usize) {
-        self.state.lost.fetch_add(count as u64, Ordering::SeqCst);
+        self.state.lost_count.fetch_add(count as u64, Ordering::SeqCst);
     }
 
     /// Ends all subscriptions permanently.
@@ -237,12 +247,11 @@ impl Ring {
         {
             subscriber.record_match();
         }
-        // Each id once, so that no subscriber counts the event twice.
-        let mut ids = [Some(event.job), event.parent, Some(event.root)];
-        if event.root == event.job || Some(event.root) == event.parent {
-            ids[2] = None;
-        }
-        let tree_subscribers = ids.iter().flatten().filter_map(|id| self.by_job_tree.get(id));
+        // The ids are distinct, so that no subscriber counts the event twice.
+        let is_distinct_root = event.root != event.job && Some(event.root) != event.parent;
+        let distinct_root = is_distinct_root.then_some(event.root);
+        let tree_ids = [Some(event.job), event.parent, distinct_root];
+        let tree_subscribers = tree_ids.iter().flatten().filter_map(|id| self.by_job_tree.get(id));
         for subscriber in tree_subscribers.chain(self.by_job.get(&event.job)).flatten() {
             subscriber.record_match();
         }
@@ -256,7 +265,7 @@ impl Ring {
         }
     }
 
-    /// Removes a subscriber. Without subscribers the ring holds no events.
+    /// Removes a subscriber. If it was the last one, all events are dropped.
     fn remove(&mut self, subscriber: &Arc<Subscriber>) {
         match subscriber.filter {
             EventFilter::All { .. } => {
@@ -298,10 +307,10 @@ impl Subscriber {
         self.record_matches(1);
     }
 
-    /// Counts matching events, and wakes the subscriber. Those that the ring no longer has when the
-    /// subscriber reads it are missed.
+    /// Counts matching events, and wakes the subscriber. Events that the ring has dropped before
+    /// the subscriber reads them become missed events.
     fn record_matches(&self, count: u64) {
-        self.matched.fetch_add(count, Ordering::Relaxed);
+        self.matched_count.fetch_add(count, Ordering::Relaxed);
         self.wake.notify_one();
     }
 }
@@ -310,7 +319,7 @@ impl Subscription {
     /// Waits for the next events. Returns `None` when the hub is closed.
     pub async fn next(&mut self) -> Option<Batch> {
         loop {
-            match self.poll() {
+            match self.take_batch() {
                 PollResult::Closed => return None,
                 PollResult::Nothing => self.subscriber.wake.notified().await,
                 PollResult::Batch(batch) => return Some(batch),
@@ -318,20 +327,22 @@ impl Subscription {
         }
     }
 
-    /// Waits until the counts of child jobs may have changed.
+    /// Waits until the counts of child jobs may have changed. The future does not borrow the
+    /// subscription, so it can be awaited together with [`Subscription::next`].
     pub(crate) fn counts_changed(&self) -> impl Future<Output = ()> + use<> {
         let subscriber = self.subscriber.clone();
         async move { subscriber.counts_changed.notified().await }
     }
 
-    /// Returns the next batch of events, if there are any, and moves the cursor behind it.
-    fn poll(&mut self) -> PollResult {
+    /// Takes the next batch of events, and moves the cursor past it. After the hub is closed,
+    /// remaining events are not delivered.
+    fn take_batch(&mut self) -> PollResult {
         let ring = self.state.lock_ring();
         if ring.is_closed {
             return PollResult::Closed;
         }
-        let matched = self.subscriber.matched.load(Ordering::Relaxed);
-        if matched == self.accounted {
+        let matched_count = self.subscriber.matched_count.load(Ordering::Relaxed);
+        if matched_count == self.accounted_count {
             self.cursor = ring.end();
             return PollResult::Nothing;
         }
@@ -341,7 +352,7 @@ impl Subscription {
             ring.events.iter().skip(skipped).filter(|event| self.subscriber.filter.matches(event));
         let mut batch = Batch::default();
         let in_ring = unread.clone().count() as u64;
-        batch.missed = (matched - self.accounted).saturating_sub(in_ring);
+        batch.missed = (matched_count - self.accounted_count).saturating_sub(in_ring);
         let mut bytes = 0;
         while bytes < BATCH_BYTES_MAX
             && let Some(event) = unread.next()
@@ -349,28 +360,30 @@ impl Subscription {
             bytes += event.body.len();
             batch.events.push(event.clone());
         }
-        self.accounted += batch.missed + batch.events.len() as u64;
+        self.accounted_count += batch.missed + batch.events.len() as u64;
         if batch.events.len() as u64 == in_ring {
             self.cursor = ring.end();
         } else {
-            let last_taken = batch.events.last();
-            let before_last = ring
+            let last_event = batch.events.last();
+            let events_before_last = ring
                 .events
                 .iter()
                 .skip(skipped)
-                .take_while(|event| last_taken.is_some_and(|last| !Arc::ptr_eq(event, last)))
+                .take_while(|event| last_event.is_some_and(|last| !Arc::ptr_eq(event, last)))
                 .count();
-            self.cursor += before_last as u64 + 1;
+            self.cursor += events_before_last as u64 + 1;
         }
         PollResult::Batch(batch)
     }
 }
 
+/// What a subscription finds in the ring.
 enum PollResult {
     /// The hub is closed.
     Closed,
-    /// No event has arrived.
+    /// No matching event has arrived.
     Nothing,
+    /// New events, or the number of missed ones, or both.
     Batch(Batch),
 }
 
@@ -379,12 +392,14 @@ impl Drop for Subscription {
         let mut ring = self.state.lock_ring();
         ring.remove(&self.subscriber);
         let count = match self.subscriber.filter {
-            EventFilter::All { .. } => &self.state.all_jobs_count,
+            EventFilter::All { .. } => &self.state.all_jobs_subscribers,
             EventFilter::JobTree(_) | EventFilter::JobOnly(_) | EventFilter::JobWithCounts(_) => {
-                &self.state.single_job_count
+                &self.state.single_job_subscribers
             }
         };
-        self.state.counting_count.fetch_sub(self.subscriber.is_counting().into(), Ordering::SeqCst);
+        self.state
+            .counts_subscribers
+            .fetch_sub(self.subscriber.is_counting().into(), Ordering::SeqCst);
         count.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -415,7 +430,7 @@ mod tests {
         EventFilter::All { workflow: None, subject: None }
     }
 
-    fn nobody() -> [JobId; 3] {
+    fn unrelated_job() -> [JobId; 3] {
         [JobId(uuid::Uuid::from_u128(99)); 3]
     }
 
@@ -424,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_has_the_matching_events_since_it_was_opened() {
+    fn a_subscription_receives_the_matching_events_published_after_it_was_opened() {
         let hub = EventHub::default();
         hub.publish(&[event(1, 1, "w", 10)]);
         let mut all_stream = hub.subscribe(all(), 10).unwrap();
@@ -443,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_a_job_alone_causes_no_events_of_its_child_jobs() {
+    fn a_subscription_to_a_job_alone_causes_no_events_of_its_child_jobs() {
         let hub = EventHub::default();
         let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
         let mut job_stream = hub.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
@@ -466,7 +481,7 @@ mod tests {
         let hub = EventHub::default();
         let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
         let job_stream = hub.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
-        assert!(!hub.has_counting_subscribers(id(1)), "nobody counts");
+        assert!(!hub.has_counting_subscribers(id(1)), "no subscriber asked for counts");
         let mut counting = hub.subscribe(EventFilter::JobWithCounts(id(1)), 10).unwrap();
         assert!(hub.has_counting_subscribers(id(1)) && !hub.has_counting_subscribers(id(2)));
         assert!(!hub.has_subscribers([id(2), id(1), id(1)]), "no event of a child job is built");
@@ -509,16 +524,16 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_counted_and_end_together() {
+    fn subscriptions_are_limited_and_end_when_the_hub_closes() {
         let hub = EventHub::default();
         let mut subscription = hub.subscribe(all(), 1).unwrap();
-        assert!(hub.subscribe(all(), 1).is_none() && hub.has_subscribers(nobody()));
+        assert!(hub.subscribe(all(), 1).is_none() && hub.has_subscribers(unrelated_job()));
         hub.publish(&[event(1, 1, "w", 1)]);
         hub.close();
         assert_eq!(subscription.next().now_or_never(), Some(None));
         drop(subscription);
         assert!(
-            !hub.has_subscribers(nobody())
+            !hub.has_subscribers(unrelated_job())
                 && hub.subscriber_count() == 0
                 && hub.state.lock_ring().events.is_empty()
         );

@@ -1,10 +1,11 @@
 //! The webhook: posts a signed notice of the end of each root job until the receiver accepts it.
 //!
-//! Delivery is at least once, even over restarts: the notices are rows of the journal, committed
-//! with the ends and deleted after their delivery. At most a page of them is in memory. A task on a
-//! thread of its own makes the calls, and nothing else waits for it. [`DeliveryQueue`] decides what
-//! is due. While calls fail, there is one call at a time, with backoff. Each failed notice has a
-//! backoff of its own, so that a notice that is never accepted does not delay the others.
+//! Delivery is at-least-once, even across restarts: the notices are rows of the journal, committed
+//! with the ends of the jobs and deleted after delivery. Only one page of them, and those of the
+//! active calls, are in memory. A task on its own thread makes the calls, and no job waits for it.
+//! [`DeliveryQueue`] decides what is due. While calls fail, there is one call at a time, with
+//! backoff. Each failed notice has its own backoff, so that a notice that is never accepted does
+//! not delay the others.
 
 use super::delivery_queue::{
     DeliveryOutcome, DeliveryQueue, DueNotice, NextAction, PAGE_ROWS, add_duration,
@@ -31,10 +32,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-/// How many finished notices are deleted together while there is other work.
+/// How many finished notices are deleted together while calls are active. A waiting task deletes
+/// fewer.
 const DELETION_BATCH: usize = 100;
 
-/// The part of a response that is read, in bytes.
+/// How much of a response is read, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 
 /// How long closing waits for active calls.
@@ -76,11 +78,12 @@ struct DeliveryTask {
     client: Client,
     metrics: Metrics,
     env: WebhookEnv,
-    /// A wall-clock time, and the instant at which it was read. The time of the task advances with
-    /// the monotonic clock from there.
+    /// A wall-clock time, and the instant at which it was read. From there, the time of the task
+    /// follows the monotonic clock, so that changes of the wall clock do not affect backoffs.
     clock_origin: (Timestamp, Instant),
     queue: DeliveryQueue,
     calls: FuturesUnordered<BoxFuture<'static, (DueNotice, DeliveryOutcome)>>,
+    /// Where to reply once no call is active; set when the webhook is closed.
     close_reply: Option<oneshot::Sender<()>>,
 }
 
@@ -103,7 +106,8 @@ impl Webhook {
         }))
     }
 
-    /// Starts the task that delivers the notices of the journal.
+    /// Starts the task that delivers the notices of the journal. If no HTTP client can be built,
+    /// the process is stopped instead.
     ///
     /// # Errors
     ///
@@ -128,7 +132,7 @@ impl Webhook {
             close_reply: None,
         };
         let (inputs, inbox) = unbounded_channel();
-        // A second start changes nothing: its task ends at once.
+        // The webhook is started once. The task of a second start would find its inbox closed.
         let _ = self.inputs.set(inputs);
         Arbiter::new().spawn_fn(move || {
             let fail_process = task.env.fail_process.clone();
@@ -183,7 +187,9 @@ impl DeliveryTask {
                     }
                     None => return,
                 },
-                Some((delivery, outcome)) = self.calls.next() => self.settle(delivery, &outcome),
+                Some((due_notice, outcome)) = self.calls.next() => {
+                    self.settle(due_notice, &outcome);
+                }
                 Some(()) = OptionFuture::from(pause.map(tokio::time::sleep)) => {}
             }
         }
@@ -210,13 +216,13 @@ impl DeliveryTask {
                         None => self.queue.in_flight -= 1,
                     }
                 }
-                NextAction::Deliver(delivery) => self.call(delivery),
+                NextAction::Deliver(due_notice) => self.call(due_notice),
             }
         }
     }
 
-    /// Stops the process if the journal cannot be read. A closed journal means that it stops
-    /// already.
+    /// Stops the process if the journal cannot be read. A closed journal means that the process is
+    /// already stopping.
     fn handle_read_error<T>(&self, result: Result<T, JournalError>) -> Result<T, ()> {
         result.map_err(|error| {
             if !matches!(error, JournalError::Closed { .. }) {
@@ -225,15 +231,15 @@ impl DeliveryTask {
         })
     }
 
-    /// Returns the time of the task.
+    /// Returns the time of the task, which never goes back.
     fn now(&self) -> Timestamp {
         add_duration(self.clock_origin.0, self.clock_origin.1.elapsed())
     }
 
     /// Starts a call of the receiver.
-    fn call(&self, delivery: DueNotice) {
+    fn call(&self, due_notice: DueNotice) {
         let (client, timeout) = (self.client.clone(), self.settings.timeout.0);
-        let request = self.build_request(&delivery.notice);
+        let request = self.build_request(&due_notice.notice);
         let response =
             async move { http_client::send(&client, request?, timeout, RESPONSE_BYTES_MAX).await };
         let call = AssertUnwindSafe(response).catch_unwind().map(|result| {
@@ -243,7 +249,7 @@ impl DeliveryTask {
                 Ok(answer) => to_outcome(&answer),
                 Err(reason) => DeliveryOutcome::Failed { reason, retry_after: None },
             };
-            (delivery, outcome)
+            (due_notice, outcome)
         });
         self.calls.push(call.boxed());
     }
@@ -265,12 +271,12 @@ impl DeliveryTask {
     }
 
     /// Applies and reports the outcome of a call.
-    fn settle(&mut self, delivery: DueNotice, outcome: &DeliveryOutcome) {
+    fn settle(&mut self, due_notice: DueNotice, outcome: &DeliveryOutcome) {
         let label = match outcome {
             DeliveryOutcome::Delivered => "delivered",
             DeliveryOutcome::Rejected(reason) => {
                 tracing::error!(
-                    notice = delivery.number,
+                    notice = due_notice.number,
                     reason,
                     "the webhook refuses the end of a job: it is not sent again"
                 );
@@ -279,7 +285,7 @@ impl DeliveryTask {
             DeliveryOutcome::Failed { reason, .. } => {
                 if self.queue.failures == 0 {
                     tracing::warn!(
-                        notice = delivery.number,
+                        notice = due_notice.number,
                         reason,
                         "calls of the webhook fail: they are retried until one succeeds"
                     );
@@ -289,7 +295,7 @@ impl DeliveryTask {
         };
         self.metrics.webhook_deliveries.with_label_values(&[label]).inc();
         let was_failing = self.queue.failures > 0;
-        if self.queue.settle(delivery, outcome, self.now(), &self.settings) {
+        if self.queue.settle(due_notice, outcome, self.now(), &self.settings) {
             self.metrics.webhook_deliveries.with_label_values(&["expired"]).inc();
         }
         if was_failing && self.queue.failures == 0 {
@@ -298,9 +304,9 @@ impl DeliveryTask {
         self.delete_finished(DELETION_BATCH);
     }
 
-    /// Deletes the finished notices if there are at least `min`.
-    fn delete_finished(&mut self, min: usize) {
-        if self.queue.finished.len() >= min {
+    /// Deletes the finished notices from the journal if there are at least `count_min`.
+    fn delete_finished(&mut self, count_min: usize) {
+        if self.queue.finished.len() >= count_min {
             let finished = std::mem::take(&mut self.queue.finished);
             self.metrics.webhook_waiting.sub(i64::try_from(finished.len()).unwrap_or(i64::MAX));
             (self.env.delete_notices)(finished);
@@ -308,7 +314,8 @@ impl DeliveryTask {
     }
 }
 
-/// Returns what the response of the receiver means for the notice.
+/// Returns what the response of the receiver means for the notice. Client errors are permanent,
+/// except 429.
 fn to_outcome(answer: &Answer) -> DeliveryOutcome {
     let status = answer.status;
     if status.is_success() {
@@ -327,7 +334,7 @@ mod tests {
 
     #[test]
     fn retry_after_is_limited_to_one_hour() {
-        let pause = |seconds| {
+        let pause_for = |seconds| {
             let answer = Answer {
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 retry_after: Some(Duration::from_secs(seconds)),
@@ -338,7 +345,7 @@ mod tests {
             };
             retry_after
         };
-        assert_eq!(pause(7), Some(Duration::from_secs(7)));
-        assert_eq!(pause(100_000), Some(RETRY_AFTER_MAX));
+        assert_eq!(pause_for(7), Some(Duration::from_secs(7)));
+        assert_eq!(pause_for(100_000), Some(RETRY_AFTER_MAX));
     }
 }

@@ -1,4 +1,4 @@
-//! The root jobs whose traces are exported.
+//! The message that a root job's trace is to be exported.
 
 use engine::{JobId, Timestamp};
 
@@ -9,7 +9,7 @@ pub struct EndedJob {
     pub id: JobId,
     /// When it was created. It distinguishes the job from a later one with the same id.
     pub created: Timestamp,
-    /// The number of the entry that ended it, from 1.
+    /// The number of the entry that ended it; a job's first entry has number 1.
     pub entry: u64,
     /// The time of that entry.
     pub at: Timestamp,

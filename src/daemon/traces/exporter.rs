@@ -1,6 +1,8 @@
-//! The task that reads the records of ended jobs and exports their spans, on a thread of its own.
-//! Reading and exporting alternate: while the receiver accepts nothing, nothing is read. So memory
-//! is bounded by the waiting jobs, the spans of one job, and one export.
+//! The task that reads the records of ended jobs and exports their spans, on its own thread.
+//!
+//! Reading and exporting alternate. While the receiver accepts nothing, nothing is read
+//! (back-pressure). So memory is bounded by the waiting jobs, one batch, the spans of one job, and
+//! one export.
 
 use super::ended_job::EndedJob;
 use super::otlp::{
@@ -24,20 +26,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
-/// The size limit of an export, in bytes: most receivers and proxies accept it. A larger span is
-/// sent alone.
+/// The size limit of an export, in bytes of encoded spans. Most receivers and proxies accept this
+/// size. A single larger span is sent alone.
 const EXPORT_BYTES_MAX: usize = 1 << 20;
 
-/// The part of a response that is read, in bytes.
+/// How much of a response is read, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 
-/// The part of a response that is logged, in characters.
+/// How much of a response is logged, in characters.
 const RESPONSE_CHARS_MAX: usize = 300;
 
 /// The content type of an export.
-const PROTOBUF: &str = "application/x-protobuf";
+const PROTOBUF_CONTENT_TYPE: &str = "application/x-protobuf";
 
-/// The longest wait of a task that has nothing due.
+/// How long an idle task waits for a message before it looks for work again.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// The longest pause that the receiver can demand with `Retry-After`.
@@ -55,7 +57,9 @@ pub(super) enum ExporterMessage {
 pub(super) struct Exporter {
     settings: TraceSettings,
     url: String,
+    /// The names and values of the configured request headers.
     headers: Vec<(String, String)>,
+    /// The description of this process, which is part of each export.
     resource: Resource,
     builder: SpanBuilder,
     client: Client,
@@ -64,12 +68,12 @@ pub(super) struct Exporter {
     inbox: UnboundedReceiver<ExporterMessage>,
     /// Ended jobs, each with the time at which its record is to be read.
     jobs: VecDeque<(Instant, EndedJob)>,
-    /// Spans that wait for a full export.
+    /// The batch: spans that wait for their export.
     spans: Vec<Span>,
-    /// Since when the first of `spans` waits.
+    /// Since when `spans` is not empty.
     spans_since: Option<Instant>,
-    /// An export that has failed and is retried.
-    export: Option<Export>,
+    /// An export that has failed and is to be retried.
+    failed_export: Option<Export>,
     /// How many exports have failed in a row.
     failures: u32,
     /// Until when no export is tried after a failure.
@@ -78,13 +82,12 @@ pub(super) struct Exporter {
     close_reply: Option<oneshot::Sender<()>>,
 }
 
-/// Encoded spans.
+/// Encoded spans, which are sent in one request.
 struct Export {
     body: Bytes,
-    /// The number of spans.
-    spans: u64,
-    /// When the spans were encoded.
-    started: Instant,
+    span_count: u64,
+    /// When the spans were encoded. An export is given up some time after that.
+    created: Instant,
 }
 
 /// What the task does next.
@@ -101,14 +104,18 @@ enum ExporterAction {
 
 /// The outcome of an export.
 enum ExportOutcome {
-    /// The spans were accepted, except a number of them, which were rejected for a reason.
-    Accepted(u64, String),
+    /// The export was accepted, except for `rejected_spans` (OTLP's partial success).
+    Accepted {
+        rejected_spans: u64,
+        /// Why spans were rejected; empty if the receiver gave no reason.
+        reason: String,
+    },
     /// The receiver rejects the export permanently, for this reason.
     Rejected(String),
-    /// The export is retried.
+    /// The export failed, and is retried.
     Failed {
         reason: String,
-        /// The pause that the receiver demands.
+        /// The pause that the receiver demands, if any.
         retry_after: Option<Duration>,
     },
 }
@@ -127,10 +134,12 @@ impl Exporter {
             text_attribute("service.version", env!("CARGO_PKG_VERSION")),
             text_attribute("service.instance.id", clock::new_id().to_string()),
         ];
-        // Attributes from the settings take precedence.
-        let configured = traces.resource()?;
-        attributes.retain(|default| configured.iter().all(|(name, _)| *name != default.key));
-        attributes.extend(configured.iter().map(|(name, value)| text_attribute(name, value)));
+        // Attributes from the settings replace the default ones.
+        let configured_attributes = traces.resource()?;
+        attributes
+            .retain(|default| configured_attributes.iter().all(|(name, _)| *name != default.key));
+        attributes
+            .extend(configured_attributes.iter().map(|(name, value)| text_attribute(name, value)));
         Ok(Exporter {
             url: traces.url()?,
             headers: traces.headers()?,
@@ -146,7 +155,7 @@ impl Exporter {
             jobs: VecDeque::new(),
             spans: Vec::new(),
             spans_since: None,
-            export: None,
+            failed_export: None,
             failures: 0,
             paused_until: None,
             close_reply: None,
@@ -178,6 +187,7 @@ impl Exporter {
         }
     }
 
+    /// Queues an ended job, which is read after the configured delay, or begins to close.
     fn handle_message(&mut self, message: ExporterMessage) {
         match message {
             ExporterMessage::Ended(job) => {
@@ -187,42 +197,44 @@ impl Exporter {
         }
     }
 
-    /// Decides what to do next.
+    /// Decides what to do next. A due export takes precedence over reading, which bounds
+    /// the memory.
     fn next_action(&self) -> ExporterAction {
         let (now, is_closing) = (clock::instant(), self.close_reply.is_some());
-        if let Some(until) = self.paused_until.filter(|until| *until > now) {
-            // An export that has failed is not retried when the process stops.
+        if let Some(paused_until) = self.paused_until.filter(|paused_until| *paused_until > now) {
+            // After a failure, closing does not wait for the end of the pause.
             return if is_closing {
                 ExporterAction::End
             } else {
-                ExporterAction::Wait(until - now)
+                ExporterAction::Wait(paused_until - now)
             };
         }
-        if self.export.is_some() {
+        if self.failed_export.is_some() {
             return ExporterAction::Send;
         }
         let is_full = self.spans.len() >= self.settings.batch_spans_max;
-        let export_due = self.spans_since.map(|since| since + self.settings.interval.0);
-        if is_full || export_due.is_some_and(|due| due <= now) {
+        let export_time = self.spans_since.map(|since| since + self.settings.interval.0);
+        if is_full || export_time.is_some_and(|time| time <= now) {
             return ExporterAction::Send;
         }
-        let read_due = self.jobs.front().map(|(due, _)| *due);
-        if read_due.is_some_and(|due| due <= now || is_closing) {
+        let read_time = self.jobs.front().map(|(time, _)| *time);
+        if read_time.is_some_and(|time| time <= now || is_closing) {
             return ExporterAction::Read;
         }
         if is_closing {
             return if self.spans.is_empty() { ExporterAction::End } else { ExporterAction::Send };
         }
-        let next_due = export_due.into_iter().chain(read_due).min();
-        let wait = next_due.map(|due| due.saturating_duration_since(now));
+        let next_time = export_time.into_iter().chain(read_time).min();
+        let wait = next_time.map(|time| time.saturating_duration_since(now));
         ExporterAction::Wait(wait.unwrap_or(WAIT_MAX))
     }
 
-    /// Reads the next job and adds its spans. Returns an error if the journal is closed.
+    /// Reads the record of the next job and adds its spans to the batch. Returns an error only if
+    /// the journal is closed. Any other failure drops the job's trace.
     fn read_next_job(&mut self) -> Result<(), JournalError> {
         let Some((_, job)) = self.jobs.pop_front() else { return Ok(()) };
         self.metrics.traces_jobs_waiting.dec();
-        // A panic loses the spans of this job, and does not end the task.
+        // A panic drops the spans of this job, but does not end the task.
         let result =
             catch_unwind(AssertUnwindSafe(|| self.builder.build_trace(&*self.reader, job)));
         let reason = match result {
@@ -256,20 +268,20 @@ impl Exporter {
 
     /// Sends the export that is retried, or the next one, and handles its outcome.
     async fn send_export(&mut self) {
-        let export = self.export.take().unwrap_or_else(|| self.take_export());
+        let export = self.failed_export.take().unwrap_or_else(|| self.take_export());
         let result = AssertUnwindSafe(self.post(export.body.clone())).catch_unwind().await;
         let outcome = result.unwrap_or_else(|_| ExportOutcome::Failed {
             reason: "the call panicked; the log has the panic".to_owned(),
             retry_after: None,
         });
         let label = match outcome {
-            ExportOutcome::Accepted(rejected, reason) => {
-                let rejected = rejected.min(export.spans);
-                self.metrics.traces_spans_sent.inc_by(export.spans - rejected);
-                self.count_dropped_spans("rejected", rejected);
-                if rejected > 0 {
+            ExportOutcome::Accepted { rejected_spans, reason } => {
+                let rejected_spans = rejected_spans.min(export.span_count);
+                self.metrics.traces_spans_sent.inc_by(export.span_count - rejected_spans);
+                self.count_dropped_spans("rejected", rejected_spans);
+                if rejected_spans > 0 {
                     tracing::warn!(
-                        spans = rejected,
+                        spans = rejected_spans,
                         reason,
                         "the receiver of traces rejects spans"
                     );
@@ -279,11 +291,11 @@ impl Exporter {
             }
             ExportOutcome::Rejected(reason) => {
                 tracing::error!(
-                    spans = export.spans,
+                    spans = export.span_count,
                     reason,
                     "the receiver of traces refuses spans: they are not sent again"
                 );
-                self.count_dropped_spans("refused", export.spans);
+                self.count_dropped_spans("refused", export.span_count);
                 self.handle_success();
                 "refused"
             }
@@ -297,10 +309,10 @@ impl Exporter {
 
     /// Takes the next spans that fit into an export, and encodes them.
     fn take_export(&mut self) -> Export {
-        let mut bytes = 0;
+        let mut encoded_bytes = 0;
         let fits = |span: &&Span| {
-            bytes += span.encoded_len();
-            bytes <= EXPORT_BYTES_MAX
+            encoded_bytes += span.encoded_len();
+            encoded_bytes <= EXPORT_BYTES_MAX
         };
         let candidates = self.spans.iter().take(self.settings.batch_spans_max);
         let count = candidates.take_while(fits).count().max(1).min(self.spans.len());
@@ -318,12 +330,12 @@ impl Exporter {
         };
         Export {
             body: request.encode_to_vec().into(),
-            spans: count as u64,
-            started: clock::instant(),
+            span_count: count as u64,
+            created: clock::instant(),
         }
     }
 
-    /// Ends the pause after failures.
+    /// Resets the backoff after an export that the receiver has answered.
     fn handle_success(&mut self) {
         self.paused_until = None;
         if std::mem::take(&mut self.failures) > 0 {
@@ -331,7 +343,7 @@ impl Exporter {
         }
     }
 
-    /// Pauses exports, and retries the export unless it is too old.
+    /// Pauses exports with exponential backoff. Keeps the export for a retry, unless it is too old.
     fn handle_failure(&mut self, export: Export, reason: &str, retry_after: Option<Duration>) {
         if self.failures == 0 {
             tracing::warn!(reason, "traces cannot be sent: they are retried up to traces.age_max");
@@ -342,16 +354,16 @@ impl Exporter {
         let pause = backoff(self.failures, bounds);
         self.paused_until =
             Some(clock::instant() + pause.max(demanded_pause.unwrap_or(Duration::ZERO)));
-        if export.started.elapsed() < self.settings.age_max.0 {
-            self.export = Some(export);
+        if export.created.elapsed() < self.settings.age_max.0 {
+            self.failed_export = Some(export);
         } else {
-            self.count_dropped_spans("expired", export.spans);
+            self.count_dropped_spans("expired", export.span_count);
         }
     }
 
     /// Posts an encoded export, and returns the outcome.
     async fn post(&self, body: Bytes) -> ExportOutcome {
-        let mut request = self.client.post(&self.url).header(CONTENT_TYPE, PROTOBUF);
+        let mut request = self.client.post(&self.url).header(CONTENT_TYPE, PROTOBUF_CONTENT_TYPE);
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
@@ -369,20 +381,22 @@ impl Exporter {
         }
     }
 
-    /// Ends the task, counts what was not sent, and replies to the stop.
+    /// Counts what was not sent as dropped, and confirms the end of the task to [`Traces::close`].
+    ///
+    /// [`Traces::close`]: super::Traces::close
     fn finish(mut self) {
-        let unsent_spans =
-            self.spans.len() as u64 + self.export.as_ref().map_or(0, |export| export.spans);
+        let failed_spans = self.failed_export.as_ref().map_or(0, |export| export.span_count);
+        let unsent_spans = self.spans.len() as u64 + failed_spans;
         self.count_dropped_spans("stopped", unsent_spans);
-        let mut jobs = self.jobs.len() as u64;
+        let mut unread_jobs = self.jobs.len() as u64;
         while let Ok(message) = self.inbox.try_recv() {
-            jobs += u64::from(matches!(message, ExporterMessage::Ended(_)));
+            unread_jobs += u64::from(matches!(message, ExporterMessage::Ended(_)));
         }
-        self.metrics.traces_jobs_dropped.with_label_values(&["stopped"]).inc_by(jobs);
-        if unsent_spans + jobs > 0 {
+        self.metrics.traces_jobs_dropped.with_label_values(&["stopped"]).inc_by(unread_jobs);
+        if unsent_spans + unread_jobs > 0 {
             tracing::warn!(
                 spans = unsent_spans,
-                jobs,
+                jobs = unread_jobs,
                 "traces that were not sent before the stop are dropped"
             );
         }
@@ -392,15 +406,15 @@ impl Exporter {
         }
     }
 
-    /// Returns a text of the receiver for the log, without control characters. Values of the
-    /// request's headers, which the receiver may echo, are masked.
+    /// Prepares a text of the receiver for the log: truncates it, removes control characters, and
+    /// masks the values of the request's headers, which the receiver may echo.
     fn sanitize(&self, text: &str) -> String {
         let values = self.headers.iter().map(|(_, value)| value).filter(|value| !value.is_empty());
         let masked = values.fold(text.to_owned(), |text, value| text.replace(&**value, "***"));
         masked.chars().filter(|c| !c.is_control()).take(RESPONSE_CHARS_MAX).collect()
     }
 
-    /// Counts spans that are dropped.
+    /// Counts dropped spans under the metric's label `reason`.
     fn count_dropped_spans(&self, reason: &str, count: u64) {
         if count > 0 {
             self.metrics.traces_spans_dropped.with_label_values(&[reason]).inc_by(count);
@@ -417,8 +431,10 @@ fn to_outcome(answer: Answer, sanitize: impl Fn(&str) -> String) -> ExportOutcom
         let partial_success =
             Response::decode(&*body).ok().and_then(|response| response.partial_success);
         let partial_success = partial_success.unwrap_or_default();
-        let rejected = u64::try_from(partial_success.rejected_spans).unwrap_or_default();
-        return ExportOutcome::Accepted(rejected, sanitize(&partial_success.error_message));
+        return ExportOutcome::Accepted {
+            rejected_spans: u64::try_from(partial_success.rejected_spans).unwrap_or_default(),
+            reason: sanitize(&partial_success.error_message),
+        };
     }
     // The statuses that are retryable in OTLP over HTTP.
     if matches!(status.as_u16(), 429 | 502 | 503 | 504) {

@@ -1,7 +1,8 @@
-//! Exports traces to an OTLP receiver. When a root job ends, spans are built from its record and
-//! from the records of its child jobs. No span is held open in this process, so a trace is complete
-//! even after restarts. A slow receiver cannot delay a job: traces beyond a limit are dropped and
-//! counted.
+//! Exports traces to an OTLP receiver.
+//!
+//! When a root job ends, spans are built from its record and from those of the child jobs in its
+//! job tree. This process holds no open spans, so a trace is complete even after restarts. A slow
+//! receiver cannot delay a job: traces beyond a limit are dropped and counted.
 
 mod ended_job;
 mod exporter;
@@ -26,7 +27,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The traces of a process.
 pub struct Traces {
-    /// How many ended jobs may wait for their export.
+    /// How many ended jobs may wait for their export. It is signed like the gauge it is compared
+    /// to.
     jobs_waiting_max: i64,
     metrics: Metrics,
     /// The inbox of the exporter, once it is started.
@@ -52,7 +54,7 @@ impl Traces {
     pub fn start(&self, settings: &Settings, reader: Arc<dyn Records>) -> Result<(), String> {
         let (messages, inbox) = unbounded_channel();
         let exporter = Exporter::new(settings, &self.metrics, reader, inbox)?;
-        // A second start changes nothing: its exporter ends at once.
+        // Traces are started once. The exporter of a second start would find its inbox closed.
         let _ = self.exporter.set(messages);
         Arbiter::new().spawn_fn(move || {
             actix_rt::spawn(exporter.run().then(|()| async { Arbiter::current().stop() }));
@@ -60,7 +62,8 @@ impl Traces {
         Ok(())
     }
 
-    /// Reports that the end of a job was committed.
+    /// Reports that the end of a root job was committed. If too many jobs wait, its trace is
+    /// dropped.
     pub(crate) fn notify_ended(&self, job: EndedJob) {
         if self.metrics.traces_jobs_waiting.get() >= self.jobs_waiting_max {
             return self.metrics.traces_jobs_dropped.with_label_values(&["full"]).inc();

@@ -1,20 +1,22 @@
-//! The Protobuf messages of OTLP (`opentelemetry.proto.collector.trace.v1`), with the fields that
-//! traces need. Names and numbers of the fields are those of the protocol.
+//! The Protobuf messages of OTLP, the OpenTelemetry Protocol, with the fields that traces need. The
+//! field names and numbers of the messages are those of the protocol
+//! (`opentelemetry.proto.collector.trace.v1`, `trace.v1`, `resource.v1` and `common.v1`).
 
-/// The body of an export.
+/// The body of an export: `ExportTraceServiceRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Request {
     #[prost(message, repeated, tag = "1")]
     pub(super) resource_spans: Vec<ResourceSpans>,
 }
 
-/// The response to an export.
+/// The response to an export: `ExportTraceServiceResponse`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Response {
     #[prost(message, optional, tag = "1")]
     pub(super) partial_success: Option<PartialSuccess>,
 }
 
+/// The spans that the receiver has rejected: `ExportTracePartialSuccess`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct PartialSuccess {
     #[prost(int64, tag = "1")]
@@ -23,6 +25,7 @@ pub(super) struct PartialSuccess {
     pub(super) error_message: String,
 }
 
+/// The spans of one resource.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ResourceSpans {
     #[prost(message, optional, tag = "1")]
@@ -31,12 +34,14 @@ pub(super) struct ResourceSpans {
     pub(super) scope_spans: Vec<ScopeSpans>,
 }
 
+/// What the spans are about: this process, described by attributes.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
     pub(super) attributes: Vec<KeyValue>,
 }
 
+/// The spans of one scope.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
@@ -45,6 +50,7 @@ pub(super) struct ScopeSpans {
     pub(super) spans: Vec<Span>,
 }
 
+/// The program that has built the spans: `InstrumentationScope`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Scope {
     #[prost(string, tag = "1")]
@@ -53,14 +59,19 @@ pub(super) struct Scope {
     pub(super) version: String,
 }
 
+/// A timed operation of a trace.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Span {
+    /// The 16 bytes of the trace id.
     #[prost(bytes = "vec", tag = "1")]
     pub(super) trace_id: Vec<u8>,
+    /// The 8 bytes of the span id.
     #[prost(bytes = "vec", tag = "2")]
     pub(super) span_id: Vec<u8>,
+    /// The `tracestate` of the W3C trace context.
     #[prost(string, tag = "3")]
     pub(super) trace_state: String,
+    /// The 8 bytes of the parent's span id; empty for a root span.
     #[prost(bytes = "vec", tag = "4")]
     pub(super) parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
@@ -77,11 +88,12 @@ pub(super) struct Span {
     pub(super) events: Vec<Event>,
     #[prost(message, optional, tag = "15")]
     pub(super) status: Option<Status>,
+    /// The flags of the W3C trace context, and whether the parent is remote.
     #[prost(fixed32, tag = "16")]
     pub(super) flags: u32,
 }
 
-/// The role of a span in a call between processes.
+/// The role of a span in a call between processes: `SpanKind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub(super) enum Kind {
@@ -93,6 +105,7 @@ pub(super) enum Kind {
     Consumer = 5,
 }
 
+/// Something that happened at a time within a span.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Event {
     #[prost(fixed64, tag = "1")]
@@ -103,6 +116,7 @@ pub(super) struct Event {
     pub(super) attributes: Vec<KeyValue>,
 }
 
+/// Whether the operation of a span failed, and why.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Status {
     #[prost(string, tag = "2")]
@@ -111,6 +125,7 @@ pub(super) struct Status {
     pub(super) code: i32,
 }
 
+/// The code of a [`Status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub(super) enum StatusCode {
@@ -119,6 +134,7 @@ pub(super) enum StatusCode {
     Error = 2,
 }
 
+/// An attribute.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct KeyValue {
     #[prost(string, tag = "1")]
@@ -127,16 +143,20 @@ pub(super) struct KeyValue {
     pub(super) value: Option<AnyValue>,
 }
 
+/// The value of an attribute.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct AnyValue {
     #[prost(oneof = "Value", tags = "1, 3")]
     pub(super) value: Option<Value>,
 }
 
+/// The types of values that traces use. OTLP defines more.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Value {
+    /// `string_value`
     #[prost(string, tag = "1")]
     Text(String),
+    /// `int_value`
     #[prost(int64, tag = "3")]
     Number(i64),
 }

@@ -1,6 +1,6 @@
-//! The history of a job's last run: the fold of its entries up to an end. A job that continues
-//! after an end begins a new run. Earlier runs are left out, because they were exported at their
-//! ends.
+//! Derives the history of a job's last run from its entries, up to one of the job's ends. A retry
+//! or rerun of an ended job begins a new run. Earlier runs are left out, because they were exported
+//! when they ended.
 
 use engine::{
     Entry, FanOutEntry, JobEntry, JobState, Recorded, StepEntry, StepIndex, StepState, Timestamp,
@@ -9,42 +9,54 @@ use engine::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How many events one span may have.
+/// How many events one span may have. Further events are dropped.
 const EVENTS_MAX: usize = 32;
 
 /// The length to which a reason is truncated in a span, in characters.
 const REASON_CHARS_MAX: usize = 1_000;
 
-/// The end of the fold.
+/// Where the fold of the entries stops.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoldLimit {
-    /// The number of the last entry.
-    pub(super) entry: u64,
-    /// A new run that begins after this time is ignored.
-    pub(super) time: Timestamp,
+    /// The number of the last entry to apply, from 1.
+    pub(super) last_entry_number: u64,
+    /// The latest start of a run. A run that begins later is ignored.
+    pub(super) run_start_max: Timestamp,
 }
 
 /// The last run of a job.
 #[derive(Debug, Default)]
 pub(super) struct RunHistory {
-    /// The number of earlier runs: how often the job continued after an end.
+    /// The number of earlier runs: how often the ended job was retried or rerun.
     pub(super) run_number: u32,
+    /// The trace context with which the job was created, if there was one.
     pub(super) trace_context: Option<TraceContext>,
+    /// The start of the run. For the first run it is set by the caller, to the job's creation.
     pub(super) started: Timestamp,
+    /// The end of the run; `None` while it is running.
     pub(super) ended: Option<End<JobState>>,
+    /// The steps that the run has started, ended or skipped.
     pub(super) steps: BTreeMap<StepIndex, StepHistory>,
-    pub(super) events: Vec<(Timestamp, &'static str)>,
-    /// How many child jobs each step has started since its own last start.
+    pub(super) events: Vec<SpanEvent>,
+    /// How many child jobs each fan-out step has started since it started from the beginning. A
+    /// restart of the fan-out or a new run of the job does not reset the number.
     pub(super) children_started: BTreeMap<StepIndex, u64>,
     /// How many attempts of the run are retained.
     attempts_retained: usize,
-    /// How many attempts may be retained. At this limit a new attempt replaces the last one of its
-    /// step.
+    /// The number of retained attempts at which a new attempt replaces the last one of its step. A
+    /// step without an attempt still gets one.
     attempts_max: usize,
     /// How many attempts were replaced.
     pub(super) omitted: u64,
-    /// Whether the fold has reached its end.
+    /// Whether the fold has reached its limit.
     is_complete: bool,
+}
+
+/// Something that happened at a time within a span.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SpanEvent {
+    pub(super) time: Timestamp,
+    pub(super) name: &'static str,
 }
 
 /// How a job, a step or an attempt ended.
@@ -52,6 +64,7 @@ pub(super) struct RunHistory {
 pub(super) struct End<S> {
     pub(super) time: Timestamp,
     pub(super) state: S,
+    /// The reason for the end, truncated; `None` if the entry has none.
     pub(super) reason: Option<Arc<str>>,
 }
 
@@ -71,21 +84,24 @@ pub(super) struct Attempt {
     pub(super) number: u32,
     pub(super) started: Timestamp,
     pub(super) ended: Option<End<StepState>>,
-    pub(super) events: Vec<(Timestamp, &'static str)>,
+    pub(super) events: Vec<SpanEvent>,
 }
 
 impl RunHistory {
-    /// Creates a history that retains `attempts_max` attempts, and the last one of each step.
+    /// Creates an empty history. It retains up to `attempts_max` attempts, and in any case one
+    /// attempt of each step.
     pub(super) fn new(attempts_max: usize) -> RunHistory {
         RunHistory { attempts_max, ..RunHistory::default() }
     }
 
-    /// Applies a row of the record. Rows must be applied in order.
+    /// Applies a row of the record. Rows must be applied in order. Those beyond the limit are
+    /// ignored.
     pub(super) fn apply(&mut self, row: &Recorded, limit: FoldLimit) {
         for (number, entry) in (row.first + 1..).zip(&row.entries) {
             let begins_run =
                 matches!(entry, Entry::Job(JobEntry::Retried { .. } | JobEntry::Rerun { .. }));
-            self.is_complete |= number > limit.entry || (begins_run && row.at > limit.time);
+            self.is_complete |=
+                number > limit.last_entry_number || (begins_run && row.at > limit.run_start_max);
             if self.is_complete {
                 return;
             }
@@ -142,7 +158,7 @@ impl RunHistory {
             StepEntry::Unconfirmed => self.add_attempt_event(step, time, "sent again"),
             StepEntry::Progressed { .. } => {}
             StepEntry::AttemptFailed { failure, .. } => {
-                let history = self.continued_step(step);
+                let history = self.get_or_continue_step(step);
                 history.end_attempt(StepState::Failed, time, Some(&failure.reason));
             }
             StepEntry::Completed(_) => self.end_step(step, StepState::Completed, time, None),
@@ -151,11 +167,11 @@ impl RunHistory {
             }
             // A step that never ran starts and ends at the same time.
             StepEntry::Skipped => {
-                self.started_step(step, time);
+                self.get_or_start_step(step, time);
                 self.end_step(step, StepState::Skipped, time, None);
             }
             StepEntry::Cancelled => {
-                self.started_step(step, time);
+                self.get_or_start_step(step, time);
                 self.end_step(step, StepState::Cancelled, time, None);
             }
         }
@@ -164,11 +180,11 @@ impl RunHistory {
     fn apply_fan_out(&mut self, step: StepIndex, entry: &FanOutEntry, time: Timestamp) {
         match entry {
             FanOutEntry::Started { items, .. } => {
-                self.started_step(step, time).items = Some(*items);
+                self.get_or_start_step(step, time).items = Some(*items);
                 self.children_started.remove(&step);
             }
             FanOutEntry::Restarted { .. } => {
-                self.started_step(step, time);
+                self.get_or_start_step(step, time);
             }
             FanOutEntry::ChildrenStarted { count, .. } => {
                 *self.children_started.entry(step).or_default() += u64::from(*count);
@@ -180,8 +196,8 @@ impl RunHistory {
         }
     }
 
-    /// Returns the history of a step. A step without one starts at `time`.
-    fn started_step(&mut self, step: StepIndex, time: Timestamp) -> &mut StepHistory {
+    /// Returns the history of a step. A step without one is added, with `time` as its start.
+    fn get_or_start_step(&mut self, step: StepIndex, time: Timestamp) -> &mut StepHistory {
         self.steps.entry(step).or_insert_with(|| StepHistory {
             started: time,
             ended: None,
@@ -190,15 +206,16 @@ impl RunHistory {
         })
     }
 
-    /// Returns the history of a step. A step without one continues from the run before.
-    fn continued_step(&mut self, step: StepIndex) -> &mut StepHistory {
-        self.started_step(step, self.started)
+    /// Returns the history of a step. A step without one was started in an earlier run, and is
+    /// added with the start of this run.
+    fn get_or_continue_step(&mut self, step: StepIndex) -> &mut StepHistory {
+        self.get_or_start_step(step, self.started)
     }
 
-    /// Starts an attempt. At the limit it replaces the last one of its step.
+    /// Adds an attempt. At the limit it replaces the last attempt of its step.
     fn begin_attempt(&mut self, step: StepIndex, number: u32, time: Timestamp) {
         let is_full = self.attempts_retained >= self.attempts_max;
-        let attempts = &mut self.started_step(step, time).attempts;
+        let attempts = &mut self.get_or_start_step(step, time).attempts;
         // The first attempts show how the step started, the last one how it ended.
         let is_replacement = is_full && attempts.pop().is_some();
         attempts.push(Attempt { number, started: time, ended: None, events: Vec::new() });
@@ -217,7 +234,7 @@ impl RunHistory {
         time: Timestamp,
         reason: Option<&Arc<str>>,
     ) {
-        let history = self.continued_step(step);
+        let history = self.get_or_continue_step(step);
         history.end_attempt(state, time, reason);
         history.ended = Some(End { time, state, reason: reason.map(truncate_reason) });
     }
@@ -232,7 +249,7 @@ impl RunHistory {
 }
 
 impl StepHistory {
-    /// Ends the last attempt, unless it has ended.
+    /// Ends the last attempt, unless it has already ended.
     fn end_attempt(&mut self, state: StepState, time: Timestamp, reason: Option<&Arc<str>>) {
         if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended.is_none()) {
             attempt.ended = Some(End { time, state, reason: reason.map(truncate_reason) });
@@ -248,9 +265,9 @@ fn truncate_reason(reason: &Arc<str>) -> Arc<str> {
     }
 }
 
-/// Adds an event, up to the limit.
-fn add_event(events: &mut Vec<(Timestamp, &'static str)>, time: Timestamp, name: &'static str) {
+/// Adds an event to those of a span, unless the span has [`EVENTS_MAX`] already.
+fn add_event(events: &mut Vec<SpanEvent>, time: Timestamp, name: &'static str) {
     if events.len() < EVENTS_MAX {
-        events.push((time, name));
+        events.push(SpanEvent { time, name });
     }
 }

@@ -1,11 +1,11 @@
-//! Builds the spans of a job tree, up to a limit: one for each job, step and attempt. Spans contain
-//! no part of a message.
+//! Builds the spans of a job tree: one for each job, step and attempt, up to a limit. Spans contain
+//! no part of a message, since messages may hold secrets.
 
 use super::ended_job::EndedJob;
 use super::otlp::{
     Event, KeyValue, Kind, Span, Status, StatusCode, number_attribute, text_attribute,
 };
-use super::run_history::{Attempt, End, FoldLimit, RunHistory, StepHistory};
+use super::run_history::{Attempt, End, FoldLimit, RunHistory, SpanEvent, StepHistory};
 use crate::settings::{BusKind, Settings};
 use base::web_address::parse_web_address;
 use engine::id::span_id;
@@ -19,15 +19,17 @@ use std::sync::Arc;
 /// How many child jobs one query of the journal returns.
 const PAGE_ROWS: u32 = 1_000;
 
-/// The divisor of the limit of spans that gives the number reserved for jobs and steps, so that
+/// This fraction of the limit of spans (one eighth) is reserved for jobs and steps, so that
 /// attempts do not use up the limit.
-const NON_ATTEMPT_DIVISOR: usize = 8;
+const RESERVED_SPANS_DIVISOR: usize = 8;
 
 /// How many spans are reserved at least: one for the job and one for a step.
-const NON_ATTEMPT_MIN: usize = 2;
+const RESERVED_SPANS_MIN: usize = 2;
 
-/// The size from which a trace takes no further span, in bytes of encoded spans.
+/// The size at which a trace is full, in bytes of encoded spans. The last span may exceed it.
 const TRACE_BYTES_MAX: usize = 16 << 20;
+
+// Bits of the OTLP field `flags`. The lowest byte holds the flags of the W3C trace context.
 
 /// The flag of a sampled span.
 const SAMPLED: u32 = 1;
@@ -40,9 +42,11 @@ const IS_REMOTE: u32 = 0x200;
 
 /// Builds spans within the limits of the settings.
 pub(super) struct SpanBuilder {
+    /// The name of the bus of steps that name none.
     default_bus: Arc<str>,
     /// The kinds of the buses, by name.
     bus_kinds: BTreeMap<Arc<str>, BusKind>,
+    /// The maximum number of spans of a trace.
     spans_max: usize,
 }
 
@@ -50,11 +54,12 @@ pub(super) struct SpanBuilder {
 #[derive(Default)]
 pub(super) struct Trace {
     pub(super) spans: Vec<Span>,
-    /// How many spans of the examined jobs were left out.
+    /// How many spans of the examined jobs were left out because of limits.
     pub(super) omitted: u64,
     /// The size of the encoded spans.
     bytes: usize,
     trace_id: [u8; 16],
+    /// The `tracestate` of the caller's trace context; empty if there is none.
     trace_state: String,
 }
 
@@ -74,10 +79,18 @@ struct JobContext<'a> {
     item: Option<u32>,
     /// The id of the parent span.
     parent_span: Option<u64>,
-    /// Whether the parent is a span of another process.
+    /// Whether the parent, if there is one, is a span of another process.
     has_remote_parent: bool,
-    /// The end of the root job, at which spans end that have not ended.
+    /// The end of the root job. Jobs that have not ended get it as the end of their spans.
     root_ended: Timestamp,
+}
+
+/// The span of a job, as the parent of its steps' spans.
+#[derive(Clone, Copy)]
+struct JobSpan {
+    id: u64,
+    run_number: u32,
+    ended: Timestamp,
 }
 
 impl SpanBuilder {
@@ -90,17 +103,17 @@ impl SpanBuilder {
         }
     }
 
-    /// Builds the trace of an ended job. Returns `None` if the journal does not have the job any
-    /// more.
+    /// Builds the trace of an ended job. Returns `None` if the journal no longer has the job.
     pub(super) fn build_trace(
         &self,
         reader: &dyn Records,
         job: EndedJob,
     ) -> Result<Option<Trace>, JournalError> {
-        let limit = FoldLimit { entry: job.entry, time: job.at };
+        let limit = FoldLimit { last_entry_number: job.entry, run_start_max: job.at };
         let Some((head, history)) = self.load_last_run(reader, job.id, limit)? else {
             return Ok(None);
         };
+        // A later job has the same id.
         if head.created != job.created {
             return Ok(None);
         }
@@ -130,13 +143,11 @@ impl SpanBuilder {
         };
         self.add_job(&mut trace, &context, &history);
         let root = ParentJob { id: job.id, head, history };
-        let omitted = self.add_children(reader, &mut trace, root, job)?;
+        let omitted_children = self.add_children(reader, &mut trace, root, job)?;
         let root_attributes = &mut trace.spans[0].attributes;
-        if omitted > 0 {
-            root_attributes.push(number_attribute(
-                "workflow.children.omitted",
-                i64::try_from(omitted).unwrap_or(i64::MAX),
-            ));
+        if omitted_children > 0 {
+            let omitted_children = i64::try_from(omitted_children).unwrap_or(i64::MAX);
+            root_attributes.push(number_attribute("workflow.children.omitted", omitted_children));
         }
         if trace.omitted > 0 {
             let omitted_spans = i64::try_from(trace.omitted).unwrap_or(i64::MAX);
@@ -145,7 +156,8 @@ impl SpanBuilder {
         Ok(Some(trace))
     }
 
-    /// Adds the child jobs level by level (breadth-first). Returns how many were not examined.
+    /// Adds the jobs below the root job, level by level (breadth-first). Returns how many child
+    /// jobs were not examined because the trace was full.
     fn add_children(
         &self,
         reader: &dyn Records,
@@ -153,15 +165,15 @@ impl SpanBuilder {
         root: ParentJob,
         job: EndedJob,
     ) -> Result<u64, JournalError> {
-        let mut omitted = 0;
+        let mut omitted_count = 0;
         let mut parents = VecDeque::from([root]);
         while let Some(parent) = parents.pop_front() {
-            let started: u64 = parent.history.children_started.values().sum();
-            if started == 0 {
+            let started_count: u64 = parent.history.children_started.values().sum();
+            if started_count == 0 {
                 continue;
             }
             let Some(parent_job) = reader.find_parent_job(parent.id)? else { continue };
-            let mut examined = 0;
+            let mut examined_count = 0;
             // Failed child jobs are the most interesting, so they are added first.
             for is_failed in [true, false] {
                 let state = is_failed.then_some(JobState::Failed);
@@ -169,8 +181,8 @@ impl SpanBuilder {
                 let mut cursor = ChildCursor::START;
                 while !trace.is_full(self.spans_max) {
                     let page = reader.load_children(&parent_job, filter, cursor, PAGE_ROWS)?;
-                    let Some(last) = page.last() else { break };
-                    cursor = last.cursor;
+                    let Some(last_row) = page.last() else { break };
+                    cursor = last_row.cursor;
                     for row in page {
                         if trace.is_full(self.spans_max) {
                             break;
@@ -178,17 +190,17 @@ impl SpanBuilder {
                         if !is_failed && row.state == JobState::Failed.as_str() {
                             continue;
                         }
-                        examined += 1;
+                        examined_count += 1;
                         parents.extend(self.add_child(reader, trace, &parent, &row, job)?);
                     }
                 }
             }
-            omitted += started.saturating_sub(examined);
+            omitted_count += started_count.saturating_sub(examined_count);
         }
-        Ok(omitted)
+        Ok(omitted_count)
     }
 
-    /// Adds a child job. Returns it if it has started child jobs itself.
+    /// Adds a child job. Returns it if it has started child jobs.
     fn add_child(
         &self,
         reader: &dyn Records,
@@ -197,11 +209,12 @@ impl SpanBuilder {
         row: &ChildRow,
         job: EndedJob,
     ) -> Result<Option<ParentJob>, JournalError> {
-        // The job was exported at an earlier end of its parent.
+        // The child job ended before this run of its parent, so it was exported with an earlier
+        // run.
         if row.ended.is_some_and(|ended| ended < parent.history.started) {
             return Ok(None);
         }
-        let limit = FoldLimit { entry: u64::MAX, time: job.at };
+        let limit = FoldLimit { last_entry_number: u64::MAX, run_start_max: job.at };
         let Some((head, history)) = self.load_last_run(reader, row.id, limit)? else {
             return Ok(None);
         };
@@ -226,14 +239,19 @@ impl SpanBuilder {
         Ok(has_children.then_some(ParentJob { id: row.id, head, history }))
     }
 
-    /// Adds the spans of a job, its steps and their attempts.
+    /// Adds the spans of a job, its steps and their attempts. The order matters if the trace gets
+    /// full: an outer span is added before the inner ones.
     fn add_job(&self, trace: &mut Trace, context: &JobContext<'_>, history: &RunHistory) {
-        let span = job_span(context.id, history.run_number);
         let end = history.ended.clone().unwrap_or(End {
             time: context.root_ended,
             state: JobState::Running,
             reason: None,
         });
+        let span = JobSpan {
+            id: job_span(context.id, history.run_number),
+            run_number: history.run_number,
+            ended: end.time,
+        };
         let mut attributes = vec![
             text_attribute("workflow.name", context.head.definition.full_name()),
             text_attribute("workflow.job.id", context.id.to_string()),
@@ -254,7 +272,7 @@ impl SpanBuilder {
         };
         let flags = if context.has_remote_parent { IS_REMOTE } else { 0 };
         trace.add(self.spans_max, || SpanDraft {
-            span,
+            span: span.id,
             parent: context.parent_span,
             name,
             kind: Kind::Internal,
@@ -268,34 +286,30 @@ impl SpanBuilder {
         });
         trace.omitted += history.omitted;
         for (step, step_history) in &history.steps {
-            self.add_step(
-                trace,
-                context,
-                (*step, step_history),
-                (span, history.run_number, end.time),
-            );
+            self.add_step(trace, context, span, *step, step_history);
         }
     }
 
-    /// Adds the spans of a step and its attempts. `parent` is the span of the job.
+    /// Adds the spans of a step and its attempts.
     fn add_step(
         &self,
         trace: &mut Trace,
         context: &JobContext<'_>,
-        (step, history): (StepIndex, &StepHistory),
-        (parent, run_number, job_ended): (u64, u32, Timestamp),
+        parent: JobSpan,
+        step_index: StepIndex,
+        history: &StepHistory,
     ) {
-        let Some(step) = context.head.graph().steps.get(step.as_usize()) else { return };
-        let span = step_span(context.id, &step.name, run_number);
+        let Some(step) = context.head.graph().steps.get(step_index.as_usize()) else { return };
+        let span = step_span(context.id, &step.name, parent.run_number);
         // A step without an end was running when the job ended.
-        let end_of_job = || End { time: job_ended, state: StepState::Running, reason: None };
+        let end_of_job = || End { time: parent.ended, state: StepState::Running, reason: None };
         let end = history.ended.clone().unwrap_or_else(end_of_job);
         let mut attributes = step_attributes(context, step);
         attributes.push(text_attribute("workflow.step.state", end.state.as_str()));
         attributes.extend(history.items.map(|items| number_attribute("workflow.items", items)));
         trace.add(self.spans_max, || SpanDraft {
             span,
-            parent: Some(parent),
+            parent: Some(parent.id),
             name: step.name.to_string(),
             kind: Kind::Internal,
             started: history.started,
@@ -311,7 +325,8 @@ impl SpanBuilder {
         }
     }
 
-    /// Returns the span of an attempt.
+    /// Returns the span of an attempt, whose parent is the span of the step. An attempt without an
+    /// end ends with its step.
     fn attempt_span<'a>(
         &self,
         context: &JobContext<'_>,
@@ -330,6 +345,7 @@ impl SpanBuilder {
         let (kind, name) = if step.has_queue() {
             self.add_message_attributes(context, step, attempt.number, &mut attributes)
         } else {
+            // A step without a queue waits for a time.
             (Kind::Internal, "wait".to_owned())
         };
         SpanDraft {
@@ -368,7 +384,7 @@ impl SpanBuilder {
             Some(BusKind::Kafka) => "kafka",
             Some(BusKind::Embedded) | None => "workflow_manager",
             Some(BusKind::Push) => {
-                // The path of a URL may be a secret.
+                // The path of a URL may be a secret, so the attributes contain the host alone.
                 let url = parse_web_address(&step.queue).ok();
                 let host = url.as_ref().and_then(|url| url.host_str());
                 let service = host.unwrap_or(&step.queue).to_owned();
@@ -392,8 +408,9 @@ impl SpanBuilder {
         id: JobId,
         limit: FoldLimit,
     ) -> Result<Option<(RecordHead, RunHistory)>, JournalError> {
-        // The job and its steps need spans too, so that the last attempt fits into the limit.
-        let reserved = (self.spans_max / NON_ATTEMPT_DIVISOR).max(NON_ATTEMPT_MIN);
+        // The job and its steps need spans too. Their number is reserved, so that the last attempts
+        // still fit into the limit.
+        let reserved = (self.spans_max / RESERVED_SPANS_DIVISOR).max(RESERVED_SPANS_MIN);
         let mut history = RunHistory::new(self.spans_max.saturating_sub(reserved));
         let head = reader.for_each_row(id, &mut |row| history.apply(&row, limit))?;
         Ok(head.map(|head| {
@@ -414,7 +431,7 @@ fn step_attributes(context: &JobContext<'_>, step: &Step) -> Vec<KeyValue> {
     ]
 }
 
-/// The parts of a span that is not built yet.
+/// The parts of a span that is still to be encoded.
 struct SpanDraft<'a> {
     /// The id of the span.
     span: u64,
@@ -425,15 +442,16 @@ struct SpanDraft<'a> {
     started: Timestamp,
     ended: Timestamp,
     attributes: Vec<KeyValue>,
-    events: &'a [(Timestamp, &'static str)],
+    events: &'a [SpanEvent],
     is_failed: bool,
     /// Why the job, step or attempt ended as it did, if that is known.
     reason: Option<Arc<str>>,
+    /// OTLP flags beyond those of every span: `IS_REMOTE` or none.
     flags: u32,
 }
 
 impl Trace {
-    /// Returns whether no further span is added.
+    /// Returns whether a limit is reached. Then no further span is added.
     fn is_full(&self, spans_max: usize) -> bool {
         self.spans.len() >= spans_max || self.bytes >= TRACE_BYTES_MAX
     }
@@ -449,9 +467,9 @@ impl Trace {
         let reason = draft.reason;
         attributes
             .extend(reason.as_deref().map(|reason| text_attribute("workflow.reason", reason)));
-        let events = draft.events.iter().map(|(time, name)| Event {
-            time_unix_nano: to_unix_nanos(*time),
-            name: (*name).to_owned(),
+        let events = draft.events.iter().map(|event| Event {
+            time_unix_nano: to_unix_nanos(event.time),
+            name: event.name.to_owned(),
             attributes: Vec::new(),
         });
         let parent = draft.parent.map(|parent| parent.to_be_bytes().to_vec());
@@ -477,7 +495,7 @@ impl Trace {
     }
 }
 
-/// Returns a time in nanoseconds since 1970.
+/// Converts a time to nanoseconds since 1970. An earlier time becomes 0.
 fn to_unix_nanos(time: Timestamp) -> u64 {
     u64::try_from(time.0).unwrap_or_default()
 }
