@@ -252,7 +252,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     // An error means that a signal has begun the stop, which drops the receiver.
     let _ = stop_sender.send(());
     service.notify_stopping(stop_max);
-    state.feeds.close();
+    state.event_hub.close();
     #[cfg(feature = "grpc")]
     if let Some(grpc) = grpc {
         // Both servers wait for active calls, so they stop in parallel.

@@ -15,6 +15,7 @@
 //! and the next start recovers. A full disk or an unreachable broker does not stop a probe, because
 //! a restart would not help.
 
+use crate::actors::health::HealthCheck;
 use crate::actors::manager_handle::ManagerHandle;
 use engine::Millis;
 use engine::text::{escape, truncate};
@@ -163,16 +164,13 @@ fn current_status(manager: &ManagerHandle) -> String {
 }
 
 /// Formats the status: the number of root jobs that have not ended, and the checks that fail.
-fn format_status(jobs: usize, checks: &[(String, bool, String)]) -> String {
+fn format_status(jobs: usize, checks: &[HealthCheck]) -> String {
     let jobs = match jobs {
         1 => "1 job under way".to_owned(),
         jobs => format!("{jobs} jobs under way"),
     };
-    let failed_checks: Vec<String> = checks
-        .iter()
-        .filter(|(_, is_passed, _)| !is_passed)
-        .map(|(name, _, text)| format!("{name}: {text}"))
-        .collect();
+    let failed_checks: Vec<String> =
+        checks.iter().filter(|check| !check.is_passed).map(ToString::to_string).collect();
     if failed_checks.is_empty() {
         jobs
     } else {
@@ -189,23 +187,23 @@ fn to_status_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn check(name: &str, is_passed: bool, text: &str) -> (String, bool, String) {
-        (name.to_owned(), is_passed, text.to_owned())
-    }
-
     #[test]
     fn the_status_has_the_number_of_jobs_and_the_failed_checks() {
-        assert_eq!(format_status(0, &[check("journal", true, "ok")]), "0 jobs under way");
+        let passed = HealthCheck::new("journal", true, "ok");
+        let failed = HealthCheck::new("bus", false, "disconnected");
+        assert_eq!(format_status(0, std::slice::from_ref(&passed)), "0 jobs under way");
         assert_eq!(
-            format_status(1, &[check("journal", true, "ok"), check("bus", false, "disconnected")]),
+            format_status(1, &[passed, failed]),
             "1 job under way; waits: bus: disconnected"
         );
     }
 
     #[test]
     fn text_of_a_broker_forges_no_systemd_notification() {
-        let text =
-            format_status(2, &[check("bus", false, &format!("refused\nSTOPPING=1{:2000}", "x"))]);
+        let text = format_status(
+            2,
+            &[HealthCheck::new("bus", false, &format!("refused\nSTOPPING=1{:2000}", "x"))],
+        );
         assert!(!text.contains('\n') && text.contains("refused\\nSTOPPING=1"), "{text}");
         assert!(text.len() <= STATUS_BYTES_MAX, "{} bytes", text.len());
     }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sampling_rate_is_as_configured_whatever_the_ids() {
+    fn the_sampling_ratio_is_as_configured_whatever_the_ids() {
         for distance in [1, 1 << 64] {
             let sampled =
                 |share| (1..=10_000).filter(move |id| origin(id * distance).is_sampled(share));

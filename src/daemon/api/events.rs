@@ -139,7 +139,7 @@ fn open_subscription(
 ) -> Result<OpenSubscription, Problem> {
     let permit = slot.acquire_long_poll()?;
     let max = api.settings.http.event_streams_max;
-    let subscription = api.feeds.subscribe(filter, max).ok_or_else(|| {
+    let subscription = api.event_hub.subscribe(filter, max).ok_or_else(|| {
         Problem::overloaded(format!(
             "{max} streams of events are open (setting http.event_streams_max)"
         ))

@@ -255,7 +255,7 @@ impl Receipt {
             return true;
         }
         let job = message_id.correlation_id.job;
-        if !api.manager.routes().is_under_way(job) {
+        if !api.manager.routes().is_active(job) {
             api.manager.wait_for_router().await;
         }
         api.manager.activate(job).await;
@@ -402,7 +402,7 @@ pub fn find_lease_queue(api: &Arc<ApiState>, vhost: &str) -> Result<Arc<LeaseQue
 pub async fn find_attempt_end(api: &Arc<ApiState>, id: &str) -> Option<&'static str> {
     let MessageId { correlation_id, attempt } = MessageId::parse(id).ok()?;
     let CorrelationId { job, step } = correlation_id;
-    if !api.manager.routes().is_under_way(job) {
+    if !api.manager.routes().is_active(job) {
         // After a start the router may not know all recovered jobs yet.
         api.manager.wait_for_router().await;
     }

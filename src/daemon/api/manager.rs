@@ -3,6 +3,7 @@
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::route::*;
+use crate::actors::health::HealthCheck;
 use crate::api::state::ApiState;
 use crate::settings::Sourced;
 use crate::telemetry::ActorCounts;
@@ -81,10 +82,14 @@ async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
         version: env!("CARGO_PKG_VERSION"),
         started: Rfc3339Time(started),
         uptime: u64::try_from(ticks.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        ready: checks.iter().all(|(_, is_good, _)| *is_good),
+        ready: checks.iter().all(|check| check.is_passed),
         checks: checks
             .into_iter()
-            .map(|(name, ok, detail)| CheckView { name, ok, detail })
+            .map(|HealthCheck { name, is_passed, message }| CheckView {
+                name,
+                ok: is_passed,
+                detail: message,
+            })
             .collect(),
         journal,
         actors: api.metrics.actor_counts(),

@@ -58,21 +58,18 @@ async fn readiness(request: HttpRequest, api: web::Data<ApiState>) -> HttpRespon
         .is_some_and(|principal| principal.is_allowed(&RequiredScope::Scope(Scope::Read)))
         && guard::is_sent_to_manager_name(&request, &api.settings.http);
     let checks = api.manager.health().checks();
-    let is_ready = checks.iter().all(|(_, is_good, _)| *is_good);
+    let is_ready = checks.iter().all(|check| check.is_passed);
     let is_verbose = request
         .query_string()
         .split('&')
         .any(|pair| pair == "verbose" || pair.starts_with("verbose="));
     let mut text = String::new();
-    for (name, is_good, detail) in checks.iter().filter(|(_, is_good, _)| is_verbose || !is_good) {
+    for check in checks.iter().filter(|check| is_verbose || !check.is_passed) {
+        let mark = if check.is_passed { "+" } else { "-" };
+        let is_detail_visible = can_see_details || check.is_passed;
+        let detail = if is_detail_visible { escape(&check.message) } else { HIDDEN_DETAIL.into() };
         // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "[{}] {}: {}",
-            if *is_good { "+" } else { "-" },
-            escape(name),
-            if can_see_details || *is_good { escape(detail) } else { HIDDEN_DETAIL.into() }
-        );
+        let _ = writeln!(text, "[{mark}] {}: {detail}", escape(&check.name));
     }
     text.push_str(if is_ready { "ready\n" } else { "not ready\n" });
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

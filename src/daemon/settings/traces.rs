@@ -40,7 +40,7 @@ impl TraceSettings {
     }
 
     /// Returns the share of root jobs whose traces are exported; `None` if none are.
-    pub(crate) fn sampling_rate(&self) -> Option<f64> {
+    pub(crate) fn sampling_ratio(&self) -> Option<f64> {
         self.is_enabled().then_some(self.sampled)
     }
 
