@@ -34,18 +34,19 @@ pub(super) const ROUTES: &[ApiRoute] =
         },
     )];
 
-/// Limits the failed items that are grouped by reason. The first ones are grouped.
+/// How many failed items are grouped by reason. Further ones are ignored.
 const GROUPED_MAX: u32 = 10_000;
 
 /// How many failed items are read at once.
 const GROUPED_PAGE_ROWS: u32 = 500;
 
-/// Limits the reasons in a response. The most frequent ones are shown.
+/// How many reasons a response shows: the most frequent ones.
 const REASONS_MAX: usize = 100;
 
-/// Limits the part of a reason that is compared and shown, in characters.
+/// How many characters of a reason are compared and shown.
 const REASON_CHARS_MAX: usize = 200;
 
+/// Shows the items of a fan-out step in the requested format.
 async fn get_items(
     api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
@@ -65,6 +66,7 @@ async fn get_items(
     }
 }
 
+/// Responds with the numbers of items by state.
 async fn respond_counts(
     api: &Arc<ApiState>,
     id: JobId,
@@ -80,9 +82,11 @@ async fn respond_counts(
     let read = reads::with_job(api, id, move |stored, response| {
         response.write_json(&items_view(&stored.job, &name, window)?)
     });
-    Ok(read.await?.1.into_response())
+    let ((), response) = read.await?;
+    Ok(response.into_response())
 }
 
+/// Makes the view of the counts. Returns a 404 if the step is not a fan-out step.
 fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> {
     let (step, _) = find_fan_out(job, name)?;
     let counts = job.item_counts(step).zip(job.task_keys(step));
@@ -106,16 +110,16 @@ async fn respond_map(
             .content_type(mime::APPLICATION_OCTET_STREAM)
             .body(map.into_bytes()));
     }
-    // For an ended step the job keeps only counts. The states follow from the child jobs.
+    // The job keeps only counts for an ended step. Its child jobs have the states.
     let read = reads::with_job(api, id, move |stored, _| {
         let (step, fan_out) = find_fan_out(&stored.job, &name)?;
         Ok((step, fan_out.items(), stored.job.items_end(step)))
     });
-    let (step, items, end) = read.await?.0;
-    let bytes = ItemMap::byte_len(items);
+    let ((step, item_count, end), _) = read.await?;
+    let bytes = ItemMap::byte_len(item_count);
     let read = reads::write_response(api, bytes, move |reader, response| {
         let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let mut map = ItemMap::new(items);
+        let mut map = ItemMap::new(item_count);
         reader
             .for_each_item(&parent, step, &mut |row| map.set(row.item, to_item_state(&row, end)))?;
         response.write_all(&map.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
@@ -136,19 +140,21 @@ async fn respond_times(
     };
     let step_name = name.clone();
     let inspection = active_jobs::inspect_job(api, id, move |job| find_start(job, &step_name));
-    let (step, items, started) = match inspection.await {
+    let (step, item_count, started) = match inspection.await {
         Some(start) => start?,
         None => reads::with_job(api, id, move |stored, _| find_start(&stored.job, &name)).await?.0,
     };
-    let read = reads::write_response(api, ItemTimes::byte_len(items), move |reader, response| {
-        let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let mut times = ItemTimes::new(items, started);
-        reader
-            .for_each_item(&parent, step, &mut |row| times.set(row.item, row.created, row.ended))?;
-        response
-            .write_all(&times.into_bytes())
-            .map_err(|error| Problem::internal(error.to_string()))
-    });
+    let read =
+        reads::write_response(api, ItemTimes::byte_len(item_count), move |reader, response| {
+            let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+            let mut times = ItemTimes::new(item_count, started);
+            reader.for_each_item(&parent, step, &mut |row| {
+                times.set(row.item, row.created, row.ended)
+            })?;
+            response
+                .write_all(&times.into_bytes())
+                .map_err(|error| Problem::internal(error.to_string()))
+        });
     Ok(read.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
 
@@ -218,7 +224,7 @@ fn group_reasons(
         let mut after = ChildCursor::START;
         loop {
             let page_rows = GROUPED_PAGE_ROWS.min(GROUPED_MAX - failed);
-            // One row more than the page has shows whether there are more.
+            // One row beyond the page shows whether there are more.
             let mut rows = reader.load_children(parent, filter, after, page_rows + 1)?;
             let has_more = rows.len() > page_rows as usize;
             rows.truncate(page_rows as usize);
@@ -264,7 +270,7 @@ fn to_item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
 }
 
 /// Returns whether a child job was cut off: it was ended because its step or job ended. A child job
-/// that failed or was cancelled by itself ended earlier.
+/// that failed or was cancelled on its own ended earlier.
 fn is_cut_off(ended: Option<Timestamp>, end: Option<Timestamp>) -> bool {
     ended.zip(end).is_some_and(|(ended, end)| ended >= end)
 }
@@ -284,7 +290,7 @@ fn find_fan_out<'j>(job: &'j Job, name: &str) -> Result<(StepIndex, &'j FanOut),
     }
 }
 
-/// Returns the 404 for a step that is no fan-out step.
+/// Returns the 404 for a step that is not a fan-out step.
 fn no_items(step: &str, id: JobId) -> Problem {
     Problem::not_found(format!("step {} of job {id} has no items: it runs no task", quote(step)))
 }

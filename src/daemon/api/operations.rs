@@ -100,7 +100,7 @@ fn describe_bulk(operation_name: &str, summary: &str, schemas: &mut Schemas) -> 
 /// commit).
 const CONCURRENT_JOBS_MAX: usize = 200;
 
-/// Limits the refusals that the response to a bulk operation lists.
+/// How many refusals the response to a bulk operation lists. All of them are counted.
 const REFUSALS_LISTED_MAX: usize = 100;
 
 /// Carries out an operation on one job.
@@ -120,7 +120,7 @@ async fn operate(
 }
 
 /// Makes the request for an operation, with its reason and the name of its principal. Appends the
-/// reason to that of a cancellation.
+/// reason to the reason of a cancellation.
 pub(super) fn build_request(
     mut operation: Operation,
     reason: Option<String>,
@@ -147,7 +147,7 @@ pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, P
 }
 
 /// Parses the name of an operation, with the step that only `rerun` takes. Returns `None` for
-/// `delete`, which is no operation of the engine.
+/// `delete`, which is not an operation of the engine.
 fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
     if name != "rerun" && step.is_some() {
         return Err(Problem::malformed(format!("{name} takes no step; rerun does")));
@@ -175,7 +175,7 @@ fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>
     }))
 }
 
-/// Accepts a reply of a person or another system, in place of a worker.
+/// Accepts a reply from a person or another system, in place of a worker.
 async fn reply_by_hand(
     api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
@@ -314,7 +314,7 @@ async fn operate_on_all(
     if search.filter.is_empty() {
         return Err(Problem::malformed(describe_missing_filter(&operation_name)));
     }
-    if search.dry_run == Some(true) {
+    if search.is_dry_run == Some(true) {
         let manager = api.manager.clone();
         let read = reads::respond(&api, page_bytes(limit), move |reader, response| {
             let hits = reader.search(&search.filter, order, after, limit)?;

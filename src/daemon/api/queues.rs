@@ -32,7 +32,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     }),
 ];
 
-/// Limits the leases in one response.
+/// The most leases that a response lists.
 const LEASES_MAX: usize = 100;
 
 #[derive(Serialize, ToSchema)]
@@ -143,7 +143,7 @@ async fn get_queue(
 ) -> Result<HttpResponse, Problem> {
     let [bus, vhost] = query.extract(["bus", "vhost"])?;
     let address = redispatch::parse_address(&api, &path.into_inner(), bus, vhost)?;
-    redispatch::check_known(&api, &address, |other_bus| {
+    redispatch::check_queue_is_known(&api, &address, |other_bus| {
         Problem::not_found(format!(
             "loaded workflows have the queue {} on the bus {other_bus}, not on {}: ask with \
              ?bus={other_bus}",
@@ -156,10 +156,10 @@ async fn get_queue(
     let loaded = api.manager.definitions();
     let unloaded = with_full_names(api.manager.unloaded_definitions());
     let used_by = collect_uses(&api, &loaded, &unloaded).remove(&address).unwrap_or_default();
-    let key = (address.bus.clone(), address.queue.clone());
+    let queue_key = (address.bus.clone(), address.queue.clone());
     let queue = QueueView {
         oldest: scan.oldest.get(&address).map(QueueWaitView::from_wait),
-        ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
+        ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&queue_key), used_by)
     };
     let lease_queue = api.manager.lease_queues().find(&address.bus);
     let leases = lease_queue.map(|lease_queue| lease_queue.leases(&address.queue, LEASES_MAX));
@@ -181,11 +181,11 @@ async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
     let unloaded = with_full_names(api.manager.unloaded_definitions());
     let mut uses = collect_uses(&api, &loaded, &unloaded);
     let queues = uses.iter_mut().map(|(address, used_by)| {
-        let key = (address.bus.clone(), address.queue.clone());
+        let queue_key = (address.bus.clone(), address.queue.clone());
         let used_by = std::mem::take(used_by);
         QueueView {
             oldest: scan.oldest.get(address).map(QueueWaitView::from_wait),
-            ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
+            ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&queue_key), used_by)
         }
     });
     Ok(HttpResponse::Ok().json(Queues { looked: Rfc3339Time(scan.at), queues: queues.collect() }))
@@ -254,16 +254,18 @@ impl<'a> QueueWaitView<'a> {
 }
 
 impl<'a> QueueView<'a> {
+    /// Makes the view of a queue, without the step that has waited longest. `status` is `None` for a
+    /// queue that the latest scan of the brokers did not include.
     fn new(
-        key: &'a BusKey,
+        bus: &'a BusKey,
         queue: &'a str,
         status: Option<&'a QueueStatus>,
         used_by: Vec<QueueUseView<'a>>,
     ) -> QueueView<'a> {
         let view = QueueView {
             queue,
-            vhost: &key.vhost,
-            bus: &key.name,
+            vhost: &bus.vhost,
+            bus: &bus.name,
             messages: None,
             unacknowledged: None,
             consumers: None,

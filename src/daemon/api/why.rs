@@ -32,11 +32,11 @@ pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/job/{id}/why", || w
             .with_problems(&[404])
     })];
 
-/// Limits the levels of child jobs that are examined.
+/// How many levels of child jobs are examined.
 const DEPTH_MAX: usize = 8;
 
-/// Limits the child jobs of a step that are examined. The first ones by item are examined.
-const CHILDREN_MAX: u32 = 3;
+/// How many active child jobs of a fan-out step are examined: the first ones by item.
+const CHILDREN_MAX: usize = 3;
 
 /// Why a job does not progress.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -60,7 +60,8 @@ async fn get_why(
     Ok(HttpResponse::Ok().json(explain_job(&api, id, 0).await?))
 }
 
-/// Explains what a job waits for. Examines its steps and, up to a depth, its child jobs.
+/// Explains what a job waits for. Examines its steps and, down to [`DEPTH_MAX`], its child jobs.
+/// `depth` is the level of this job, from 0.
 fn explain_job(
     api: &Arc<ApiState>,
     id: JobId,
@@ -82,8 +83,8 @@ fn explain_job(
     })
 }
 
-/// Explains the job by the state of the manager and of the job alone. Returns `None` if its steps
-/// must be examined.
+/// Explains what a job waits for from its state and the manager's state alone. Returns `None` if its
+/// steps must be examined.
 fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<Why> {
     let explain =
         |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
@@ -209,7 +210,7 @@ async fn explain_step(
     explain(cause, why)
 }
 
-/// Explains by the state of a step's bus what its message waits for. Returns `None` if the bus is
+/// Explains what a step's message waits for from the state of its bus. Returns `None` if the bus is
 /// not the cause.
 fn explain_bus(
     state: Option<BusState>,
@@ -250,7 +251,7 @@ fn explain_bus(
     }
 }
 
-/// Explains by the state of a step's queue what its message waits for.
+/// Explains what a step's message waits for from the status of its queue.
 fn explain_queue(
     status: QueueStatus,
     (step, run): (&Step, &StepRun),
@@ -327,8 +328,8 @@ struct ServiceStep<'a> {
 }
 
 impl ServiceStep<'_> {
-    /// Explains by the state of the service's queue: messages that wait, active calls, and the
-    /// failure because of which nothing is delivered.
+    /// Explains what the step waits for from the state of the service's queue: how many messages
+    /// wait, how many calls are active, and the failure that stops deliveries.
     fn explain(
         &self,
         waiting: usize,
@@ -387,7 +388,8 @@ impl ServiceStep<'_> {
     }
 }
 
-/// Explains what a fan-out step waits for, by its child jobs.
+/// Explains what a fan-out step waits for: the cause of the child job with the most specific one,
+/// or that its window is full.
 async fn explain_fan_out(
     api: &Arc<ApiState>,
     job: &Job,
@@ -406,7 +408,7 @@ async fn explain_fan_out(
     let (items, ended, started) = (fan_out.items(), fan_out.ended(), fan_out.started());
     let children: Vec<JobId> = fan_out
         .active_children()
-        .take(CHILDREN_MAX as usize)
+        .take(CHILDREN_MAX)
         .filter_map(|item| job.child_id(index, item))
         .collect();
     let mut most_specific: Option<Why> = None;
@@ -446,7 +448,7 @@ async fn explain_fan_out(
     })
 }
 
-/// Explains a job none of whose steps runs.
+/// Explains what a running job without a running step waits for.
 fn explain_waiting(job: &Job) -> Why {
     let names: Vec<&str> = job
         .steps()
