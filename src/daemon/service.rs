@@ -4,9 +4,9 @@
 //!
 //! | event | notification |
 //! |---|---|
-//! | the journal is recovered | `STATUS=` |
+//! | the journal is being recovered | `STATUS=` |
 //! | the API listens, and a [probe](ManagerHandle::probe_liveness) has passed | `READY=1` |
-//! | a further probe has passed | `WATCHDOG=1`, if the service manager wants it |
+//! | a further probe has passed | `WATCHDOG=1`, if the service manager has a watchdog |
 //! | the number of jobs or a check of readiness has changed | `STATUS=` |
 //! | a reload begins (SIGHUP), and ends | `RELOADING=1` with `MONOTONIC_USEC=`, `READY=1` |
 //! | a stop begins | `STOPPING=1`, with `EXTEND_TIMEOUT_USEC=` |
@@ -27,10 +27,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The longest time between two probes, and so the greatest age of the status.
+/// The longest pause between two probes. Each updates the status.
 const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
-/// The size limit of the status, in bytes. systemd reads messages of at most 4 KiB.
+/// The longest status, in bytes. systemd reads messages of at most 4 KiB.
 const STATUS_BYTES_MAX: usize = 1000;
 
 /// The environment variables of the service manager. They are for this process alone, and not for
@@ -68,12 +68,12 @@ impl SystemdNotifier {
         let interval =
             self.watchdog.map_or(PROBE_INTERVAL_MAX, |timeout| timeout / 2).min(PROBE_INTERVAL_MAX);
         let mut last_status = String::new();
-        let mut is_ready = false;
+        let mut has_sent_ready = false;
         loop {
             self.await_probe(manager, interval).await;
             let status = current_status(manager);
             let mut states = Vec::new();
-            if !std::mem::replace(&mut is_ready, true) {
+            if !std::mem::replace(&mut has_sent_ready, true) {
                 states.push(NotifyState::Ready);
             }
             if self.watchdog.is_some() {
@@ -164,10 +164,10 @@ fn current_status(manager: &ManagerHandle) -> String {
 }
 
 /// Formats the status: the number of root jobs that have not ended, and the checks that fail.
-fn format_status(jobs: usize, checks: &[HealthCheck]) -> String {
-    let jobs = match jobs {
+fn format_status(job_count: usize, checks: &[HealthCheck]) -> String {
+    let jobs = match job_count {
         1 => "1 job under way".to_owned(),
-        jobs => format!("{jobs} jobs under way"),
+        _ => format!("{job_count} jobs under way"),
     };
     let failed_checks: Vec<String> =
         checks.iter().filter(|check| !check.is_passed).map(ToString::to_string).collect();

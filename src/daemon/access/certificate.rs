@@ -75,11 +75,6 @@ impl TlsIdentity {
     }
 }
 
-/// Returns a function that prefixes an error with the setting of `http.tls` that it concerns.
-fn prefix_setting(name: &'static str) -> impl Fn(String) -> String {
-    move |error| format!("http.tls.{name}: {error}")
-}
-
 /// Reads the files that the settings name, and checks that the key fits the certificate.
 fn read_identity(settings: &TlsSettings) -> Result<TlsIdentity, String> {
     let digest = digest_files(settings);
@@ -146,4 +141,9 @@ fn digest_files(settings: &TlsSettings) -> [u8; 32] {
         hasher.update(Sha256::digest(content.unwrap_or_default()));
     }
     hasher.finalize().into()
+}
+
+/// Returns a function that prefixes an error with the setting of `http.tls` that it concerns.
+fn prefix_setting(name: &'static str) -> impl Fn(String) -> String {
+    move |error| format!("http.tls.{name}: {error}")
 }

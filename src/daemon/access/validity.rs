@@ -1,4 +1,4 @@
-//! Finds out when certificates expire.
+//! Parses from certificates when they expire.
 
 use base::times;
 use engine::Timestamp;
@@ -11,10 +11,10 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Limits the bytes in which the length of an element is encoded. No certificate needs more.
+/// The most bytes in which the length of an element is encoded. No certificate needs more.
 const LENGTH_BYTES_MAX: usize = 4;
 
-/// How long before its expiry a certificate should be replaced, in seconds.
+/// How long before its expiry a certificate counts as expiring soon, in seconds.
 pub const EXPIRY_WARNING_S: i64 = 14 * 24 * 3600;
 
 /// Returns the earliest expiry of the certificates. Returns `None` if none can be parsed.
@@ -83,6 +83,7 @@ mod tests {
     use super::*;
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
+    /// Returns a certificate that expires at the end of this year.
     fn self_signed(year: i32) -> CertificateDer<'static> {
         let mut params =
             CertificateParams::new(vec!["localhost".to_owned()]).expect("the name is valid");

@@ -14,9 +14,9 @@ use std::time::Duration;
 const STATISTICS_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// How a message may have been lost that is neither in its queue nor with a worker.
-const LOSS_CAUSES: &str = "rejected or expired where no policy sends dead letters to the reply queue, \
-                       purged, lost with its queue, or acknowledged by a worker that did not \
-                       reply";
+const LOSS_CAUSES: &str = "rejected or expired where no policy sends dead letters to the reply \
+                           queue, purged, lost with its queue, or acknowledged by a worker that \
+                           did not reply";
 
 /// A step whose message the broker has confirmed. Explanations say "most likely" where the broker
 /// does not report what happened to the message.
@@ -99,7 +99,8 @@ impl ConfirmedStep<'_> {
                     "a worker has it, most likely: the message of step \"{name}\" no longer waits \
                      in queue \"{queue}\", which has {workers}, and no reply has come. Whether \
                      it is with one of them only the management API tells (setting \
-                     amqp.management). If none has it, it was {LOSS_CAUSES}: {resend_hint}; {timeout}"
+                     amqp.management). If none has it, it was {LOSS_CAUSES}: {resend_hint}; \
+                     {timeout}"
                 ),
             )),
             (_, _, _) => Some((

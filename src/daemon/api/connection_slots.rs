@@ -5,8 +5,8 @@
 //! At most seven eighths of the slots may be busy. The others are for new and idle connections, and
 //! for probes. So a new connection gets a slot, unless its client network has too many busy ones.
 //! Once seven eighths of the slots are taken, each new connection evicts idle ones: all that have
-//! had no admitted call for some seconds. If there are none, it evicts one: preferably one without
-//! an admitted call, and among those the one that has been idle for longest.
+//! been open for some seconds without an admitted call. If there are none, it evicts one,
+//! preferably without an admitted call, and among equals the one that has been idle for longest.
 
 use super::problem::Problem;
 use crate::access;

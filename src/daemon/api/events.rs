@@ -147,8 +147,8 @@ struct OpenSubscription {
     _permit: Option<Permit>,
 }
 
-/// Acquires the permit for a long poll, and subscribes to events. Returns a 503 if there are too many
-/// long polls or streams.
+/// Acquires the permit for a long poll, and subscribes to events. Returns a 503 if there are too
+/// many long polls or streams.
 fn open_subscription(
     api: &ApiState,
     slot: &RequestSlot,

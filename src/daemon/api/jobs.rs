@@ -502,8 +502,9 @@ async fn get_job_result(
     Ok(response.into_response())
 }
 
-/// Cancels an active job. An ended job is erased only if the request has `erase`, so that a repeated
-/// cancellation erases nothing. Without `erase` the response is the state of the ended job.
+/// Cancels an active job. An ended job is erased only if the request has `erase`, so that a
+/// repeated cancellation erases nothing. Without `erase` the response is the state of the ended
+/// job.
 async fn cancel_or_erase(
     api: web::Data<ApiState>,
     path: web::Path<String>,

@@ -254,8 +254,8 @@ impl<'a> QueueWaitView<'a> {
 }
 
 impl<'a> QueueView<'a> {
-    /// Makes the view of a queue, without the step that has waited longest. `status` is `None` for a
-    /// queue that the latest scan of the brokers did not include.
+    /// Makes the view of a queue, without the step that has waited longest. `status` is `None` for
+    /// a queue that the latest scan of the brokers did not include.
     fn new(
         bus: &'a BusKey,
         queue: &'a str,

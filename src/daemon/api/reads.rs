@@ -389,8 +389,8 @@ impl BufferedResponse {
     }
 }
 
-/// The body of a large response. It frees each chunk when it is sent. If the client has not read the
-/// response within `http.answer_timeout`, it frees all remaining chunks, and the body fails.
+/// The body of a large response. It frees each chunk when it is sent. If the client has not read
+/// the response within `http.answer_timeout`, it frees all remaining chunks, and the body fails.
 struct ExpiringBody {
     /// The length of the whole body in bytes.
     length: u64,

@@ -126,7 +126,8 @@ fn step_name(definition: Option<&Definition>, column: &str) -> String {
     step.map_or_else(|| column.to_owned(), |step| step.name.to_string())
 }
 
-/// Returns whether `Accept` lists CSV, and does not list JSON before it. Quality values are ignored.
+/// Returns whether `Accept` lists CSV, and does not list JSON before it. Quality values are
+/// ignored.
 fn wants_csv(request: &HttpRequest) -> bool {
     let accepted =
         request.headers().get_all(header::ACCEPT).filter_map(|value| value.to_str().ok());

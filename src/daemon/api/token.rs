@@ -198,8 +198,8 @@ pub struct AuthenticationFailure {
 }
 
 impl AuthenticationFailure {
-    /// Counts and logs the failure, and returns its problem. Returns after a delay if the client has
-    /// sent too many wrong tokens.
+    /// Counts and logs the failure, and returns its problem. Returns after a delay if the client
+    /// has sent too many wrong tokens.
     pub async fn into_problem(
         self,
         api: &Arc<ApiState>,

@@ -83,8 +83,8 @@ fn explain_job(
     })
 }
 
-/// Explains what a job waits for from its state and the manager's state alone. Returns `None` if its
-/// steps must be examined.
+/// Explains what a job waits for from its state and the manager's state alone. Returns `None` if
+/// its steps must be examined.
 fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<Why> {
     let explain =
         |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });

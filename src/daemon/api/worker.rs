@@ -1,6 +1,6 @@
-//! Serves workers over HTTP: they lease messages from queues of the embedded bus, and reply to them.
-//! The body of a message is the step's input, byte for byte, and everything else is in headers. So a
-//! worker can be a loop around any HTTP client.
+//! Serves workers over HTTP: they lease messages from queues of the embedded bus, and reply to
+//! them. The body of a message is the step's input, byte for byte, and everything else is in
+//! headers. So a worker can be a loop around any HTTP client.
 
 use super::connection_slots::RequestSlot;
 use super::leases::{
