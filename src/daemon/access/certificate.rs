@@ -89,14 +89,14 @@ fn read_identity(settings: &TlsSettings) -> Result<TlsIdentity, String> {
     })?;
     let key = ring::sign::any_supported_type(&key)
         .map_err(|error| prefix_setting("key")(format!("{}: {error}", settings.key)))?;
-    let certified = CertifiedKey::new(chain, key);
-    certified.keys_match().map_err(|error| {
+    let certified_key = CertifiedKey::new(chain, key);
+    certified_key.keys_match().map_err(|error| {
         format!(
             "http.tls.key, {}, is not the key of the first certificate in {}: {error}",
             settings.key, settings.certificate
         )
     })?;
-    let resolver = Arc::new(SingleCertAndKey::from(certified));
+    let resolver = Arc::new(SingleCertAndKey::from(certified_key));
     let build = |alpn_protocol: &[u8]| {
         build_config(settings, resolver.clone(), alpn_protocol).map(Arc::new)
     };

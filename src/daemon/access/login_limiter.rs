@@ -78,10 +78,11 @@ impl LoginLimiter {
         let now = clock::timer_now();
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let empty_at = failures.bucket_mut(peer.map(client_network), now);
-        let start = empty_at.filter(|empty_at| *empty_at > now).unwrap_or(now);
-        // The level is bounded: a client that stops guessing is soon answered at once again.
+        let leak_start = empty_at.filter(|empty_at| *empty_at > now).unwrap_or(now);
+        // The level is bounded, so that a client that stops guessing is soon answered without a
+        // delay again.
         let latest_empty_at = now + LEAK_INTERVAL * self.burst.saturating_add(1);
-        let new_empty_at = (start + LEAK_INTERVAL).min(latest_empty_at);
+        let new_empty_at = (leak_start + LEAK_INTERVAL).min(latest_empty_at);
         *empty_at = Some(new_empty_at);
         new_empty_at > now + LEAK_INTERVAL * self.burst
     }

@@ -98,10 +98,18 @@ impl Access {
     }
 }
 
-/// Generates a random token. Returns the token and its hash.
-pub fn generate_token() -> (String, String) {
+/// A token that was just generated.
+pub struct GeneratedToken {
+    /// The token itself, which only its owner keeps.
+    pub token: String,
+    /// The hash of the token, as the settings expect it.
+    pub hash: String,
+}
+
+/// Generates a random token of two random UUIDs.
+pub fn generate_token() -> GeneratedToken {
     let random = || clock::new_id().0.simple().to_string();
     let token = format!("wm_{}{}", random(), random());
     let hash = hash_token(&token);
-    (token, hash)
+    GeneratedToken { token, hash }
 }

@@ -190,7 +190,8 @@ mod tests {
         let vhost = "far".to_owned();
         let worker = WorkerToken { token: Secret("the worker's one".into()), queues, vhost };
         http.workers.insert("pricing".to_owned(), worker.clone());
-        let (token, hash) = super::super::generate_token();
+        let generated = super::super::generate_token();
+        let (token, hash) = (generated.token, generated.hash);
         let scoped =
             |scope| TokenSettings { hash: hash.clone(), scope, ..TokenSettings::default() };
         let file_tokens = BTreeMap::from([("grafana".to_owned(), scoped(Some(Scope::Read)))]);

@@ -115,13 +115,14 @@ async fn respond_map(
         let (step, fan_out) = find_fan_out(&stored.job, &name)?;
         Ok((step, fan_out.items(), stored.job.items_end(step)))
     });
-    let ((step, item_count, end), _) = read.await?;
+    let ((step, item_count, step_ended), _) = read.await?;
     let bytes = ItemMap::byte_len(item_count);
     let read = reads::write_response(api, bytes, move |reader, response| {
         let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let mut map = ItemMap::new(item_count);
-        reader
-            .for_each_item(&parent, step, &mut |row| map.set(row.item, to_item_state(&row, end)))?;
+        reader.for_each_item(&parent, step, &mut |row| {
+            map.set(row.item, to_item_state(&row, step_ended))
+        })?;
         response.write_all(&map.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
     });
     Ok(read.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
@@ -194,8 +195,8 @@ async fn respond_reasons(
     };
     let find_active_end = find_end.clone();
     let inspection = active_jobs::inspect_job(api, id, move |job| find_active_end(job));
-    let end = match inspection.await {
-        Some(end) => end?,
+    let step_ended = match inspection.await {
+        Some(step_ended) => step_ended?,
         None => reads::with_job(api, id, move |stored, _| find_end(&stored.job)).await?.0,
     };
     let read = reads::respond(api, page_bytes(GROUPED_MAX), move |reader, response| {
@@ -204,18 +205,18 @@ async fn respond_reasons(
         if parent.graph().step(step).task.is_none() {
             return Err(no_items(&name, id));
         }
-        response.write_json(&group_reasons(reader, &parent, step, end)?)
+        response.write_json(&group_reasons(reader, &parent, step, step_ended)?)
     });
     read.await
 }
 
-/// Reads the failed items of a step page by page, and groups them by reason. `end` is when the step
-/// ended. Items whose child jobs were cancelled by that end do not count as failed.
+/// Reads the failed items of a step page by page, and groups them by reason. `step_ended` is when
+/// the step ended. Items whose child jobs were cut off by that end do not count as failed.
 fn group_reasons(
     reader: &dyn Records,
     parent: &ParentRecord,
     step: StepIndex,
-    end: Option<Timestamp>,
+    step_ended: Option<Timestamp>,
 ) -> Result<Reasons, JournalError> {
     let mut groups: HashMap<String, Reason> = HashMap::new();
     let (mut failed, mut failed_is_minimum) = (0, false);
@@ -230,7 +231,7 @@ fn group_reasons(
             rows.truncate(page_rows as usize);
             after = rows.last().map_or(after, |row| row.cursor);
             for row in rows {
-                if is_cut_off(row.ended, end) {
+                if is_cut_off(row.ended, step_ended) {
                     continue;
                 }
                 failed += 1;
@@ -260,19 +261,21 @@ fn group_reasons(
 
 /// Returns the state of an item, from its child job and the end of its step. An item that was cut
 /// off counts as running.
-fn to_item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
+fn to_item_state(row: &ItemRow, step_ended: Option<Timestamp>) -> ItemState {
     match row.state {
         JobState::Running | JobState::Paused => ItemState::Running,
         JobState::Completed => ItemState::Completed,
-        JobState::Failed | JobState::Cancelled if is_cut_off(row.ended, end) => ItemState::Running,
+        JobState::Failed | JobState::Cancelled if is_cut_off(row.ended, step_ended) => {
+            ItemState::Running
+        }
         JobState::Failed | JobState::Cancelled => ItemState::Failed,
     }
 }
 
 /// Returns whether a child job was cut off: it was ended because its step or job ended. A child job
 /// that failed or was cancelled on its own ended earlier.
-fn is_cut_off(ended: Option<Timestamp>, end: Option<Timestamp>) -> bool {
-    ended.zip(end).is_some_and(|(ended, end)| ended >= end)
+fn is_cut_off(child_ended: Option<Timestamp>, step_ended: Option<Timestamp>) -> bool {
+    child_ended.zip(step_ended).is_some_and(|(child_ended, step_ended)| child_ended >= step_ended)
 }
 
 /// Finds the fan-out of the step with this name. Returns a 404 if it has none.

@@ -130,8 +130,8 @@ struct CreatedJob {
 ///
 /// # Errors
 ///
-/// Returns a 400 if the body is no message, the id in the query is no UUID, or the ids in query and
-/// body differ.
+/// Returns a 400 if the body is not a message, if the id in the query is not a UUID, or if the ids
+/// in query and body differ.
 pub fn parse_creation(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Message), Problem> {
     let message = Message::parse(body).map_err(|error| {
         Problem::malformed(format!("the body must be the job's message: {error}"))
@@ -140,7 +140,7 @@ pub fn parse_creation(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, M
 }
 
 /// Chooses the id from the query or the body. If both have one, they must be equal. An `id` in the
-/// body that is no UUID is ordinary data.
+/// body that is not a UUID is ordinary data.
 fn choose_id(query_id: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
     let query_id = query_id
         .map(str::parse::<JobId>)
@@ -243,7 +243,7 @@ impl WorkflowCursor {
     ///
     /// # Errors
     ///
-    /// Returns a 400 if the text is no such cursor.
+    /// Returns a 400 if the text is not such a cursor.
     pub fn parse(text: &str) -> Result<WorkflowCursor, Problem> {
         let numbers: Vec<i64> = text
             .split('.')
@@ -318,11 +318,11 @@ impl Listing {
 }
 
 /// Streams a JSON object whose values are lists of ids, page by page, so that a list is never in
-/// memory as a whole. Omits empty lists unless `keeps_empty_lists` is set.
+/// memory as a whole. Omits empty lists unless `must_write_empty_lists` is set.
 async fn stream_lists(
     api: &Arc<ApiState>,
     lists: Vec<(&'static str, Listing)>,
-    keeps_empty_lists: bool,
+    must_write_empty_lists: bool,
 ) -> Result<HttpResponse, Problem> {
     // This is checked before the response begins: afterwards no status could report an error.
     reads::read_small(api, |reader| reader.ensure_projected()).await?;
@@ -332,7 +332,7 @@ async fn stream_lists(
         has_begun: false,
         is_in_list: false,
         has_list: false,
-        keeps_empty_lists,
+        must_write_empty_lists,
         has_ended: false,
     };
     let chunks = stream_chunks(api, state, ListStream::next_chunk);
@@ -352,7 +352,7 @@ struct ListStream {
     /// Whether any list was begun.
     has_list: bool,
     /// Whether empty lists are written.
-    keeps_empty_lists: bool,
+    must_write_empty_lists: bool,
     /// Whether the object was ended.
     has_ended: bool,
 }
@@ -375,7 +375,7 @@ impl ListStream {
         };
         let ids = listing.next_page(&*self.reader)?;
         let begins_list = !self.is_in_list;
-        if begins_list && (!ids.is_empty() || self.keeps_empty_lists) {
+        if begins_list && (!ids.is_empty() || self.must_write_empty_lists) {
             text.push_str(&format!("{}\"{key}\":[", if self.has_list { "," } else { "" }));
             self.is_in_list = true;
             self.has_list = true;

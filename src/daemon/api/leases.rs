@@ -262,8 +262,8 @@ impl Receipt {
         Receipt::new(path, vhost)
     }
 
-    /// Returns whether the message belongs to the queue that the receipt names. An unknown message
-    /// counts as belonging.
+    /// Returns whether the message belongs to the queue that the receipt names. A message of which
+    /// this cannot be found out counts as belonging.
     pub(super) async fn is_in_its_queue(&self, api: &Arc<ApiState>, bus: &BusKey) -> bool {
         let Receipt { queue, id, message_id, .. } = self;
         if api
@@ -289,7 +289,8 @@ impl Receipt {
                 let address = Address { bus: bus.clone(), queue: queue.clone() };
                 api.manager.buses().address(&definition, &step) == address
             }
-            // Settling an unknown message has no effect, so it may be allowed.
+            // The job or the step is unknown, or the inspection timed out. Settling an unknown
+            // message has no effect, so it may be allowed.
             None => true,
         }
     }

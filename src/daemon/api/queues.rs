@@ -153,9 +153,11 @@ async fn get_queue(
     })
     .await?;
     let scan = api.manager.queue_report().await;
-    let loaded = api.manager.definitions();
-    let unloaded = with_full_names(api.manager.unloaded_definitions());
-    let used_by = collect_uses(&api, &loaded, &unloaded).remove(&address).unwrap_or_default();
+    let loaded_definitions = api.manager.definitions();
+    let unloaded_definitions = with_full_names(api.manager.unloaded_definitions());
+    let used_by = collect_uses(&api, &loaded_definitions, &unloaded_definitions)
+        .remove(&address)
+        .unwrap_or_default();
     let queue_key = (address.bus.clone(), address.queue.clone());
     let queue = QueueView {
         oldest: scan.oldest.get(&address).map(QueueWaitView::from_wait),
@@ -177,9 +179,9 @@ async fn get_queue(
 async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let scan = api.manager.queue_report().await;
-    let loaded = api.manager.definitions();
-    let unloaded = with_full_names(api.manager.unloaded_definitions());
-    let mut uses = collect_uses(&api, &loaded, &unloaded);
+    let loaded_definitions = api.manager.definitions();
+    let unloaded_definitions = with_full_names(api.manager.unloaded_definitions());
+    let mut uses = collect_uses(&api, &loaded_definitions, &unloaded_definitions);
     let queues = uses.iter_mut().map(|(address, used_by)| {
         let queue_key = (address.bus.clone(), address.queue.clone());
         let used_by = std::mem::take(used_by);
@@ -193,29 +195,29 @@ async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
 
 /// Pairs definitions with their full names, and sorts them by name.
 fn with_full_names(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
-    let mut named: Vec<_> = definitions
+    let mut named_definitions: Vec<_> = definitions
         .into_iter()
         .map(|definition: Arc<Definition>| (definition.full_name(), definition))
         .collect();
-    named.sort_by(|(left, _), (right, _)| left.cmp(right));
-    named
+    named_definitions.sort_by(|(left, _), (right, _)| left.cmp(right));
+    named_definitions
 }
 
 /// Collects the queues of the loaded definitions, and of unloaded ones that active jobs still run,
 /// each with the steps that use it.
 fn collect_uses<'a>(
     api: &Arc<ApiState>,
-    loaded: &'a BTreeMap<String, Arc<Definition>>,
-    unloaded: &'a [(String, Arc<Definition>)],
+    loaded_definitions: &'a BTreeMap<String, Arc<Definition>>,
+    unloaded_definitions: &'a [(String, Arc<Definition>)],
 ) -> BTreeMap<Address, Vec<QueueUseView<'a>>> {
     let mut uses: BTreeMap<Address, Vec<QueueUseView<'a>>> = BTreeMap::new();
-    for (name, definition) in loaded {
+    for (name, definition) in loaded_definitions {
         for (step, current_use) in sending_steps(name, definition) {
             let address = api.manager.buses().address(definition, step);
             uses.entry(address).or_default().push(current_use);
         }
     }
-    for (name, definition) in unloaded {
+    for (name, definition) in unloaded_definitions {
         for (step, current_use) in sending_steps(name, definition) {
             let queue_uses = uses.entry(api.manager.buses().address(definition, step)).or_default();
             let old_use = QueueUseView { no_longer_in_files: true, ..current_use };

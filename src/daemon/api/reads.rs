@@ -309,7 +309,7 @@ impl BufferedResponse {
     }
 
     /// Converts the buffer to a response with this content type. If a range was requested, the
-    /// status is 206, or 416 if the range begins behind the end.
+    /// status is 206, or 416 if the range begins after the end.
     pub(super) fn into_response_with(self, content_type: mime::Mime) -> HttpResponse {
         let mut response = HttpResponse::Ok();
         if let Some(range) = self.range {
@@ -344,7 +344,7 @@ impl io::Write for BufferedResponse {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(range) = self.range else { return self.buffer(bytes) };
         // Bytes outside of the range are counted and discarded. One call handles the bytes before
-        // the range, within it, or behind it; the writer calls again for the others.
+        // the range, within it, or after it. The caller then calls again with the others.
         let before_range = range.first.saturating_sub(self.total).min(bytes.len());
         let remaining_in_range =
             range.last.saturating_add(1).saturating_sub(self.total.max(range.first));

@@ -142,16 +142,17 @@ pub(super) async fn check_queue_is_known(
         let steps = definition.sending_steps();
         steps.map(|step| api.manager.buses().address(definition, step)).collect::<Vec<Address>>()
     };
-    let loaded: Vec<Address> = api.manager.definitions().values().flat_map(step_queues).collect();
-    if loaded.contains(address) {
+    let loaded_addresses: Vec<Address> =
+        api.manager.definitions().values().flat_map(step_queues).collect();
+    if loaded_addresses.contains(address) {
         return Ok(());
     }
     // The router may not yet know a job that was just created, or recovered after a start.
     api.manager.wait_for_router().await;
-    let unloaded = api.manager.unloaded_definitions();
-    let candidates: Vec<Address> = loaded
+    let unloaded_definitions = api.manager.unloaded_definitions();
+    let candidates: Vec<Address> = loaded_addresses
         .into_iter()
-        .chain(unloaded.iter().flat_map(step_queues))
+        .chain(unloaded_definitions.iter().flat_map(step_queues))
         .filter(|candidate| candidate.bus.vhost == address.bus.vhost)
         .collect();
     if candidates.contains(address) {

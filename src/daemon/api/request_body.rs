@@ -112,7 +112,7 @@ fn budget_for(api: &ApiState, length: usize) -> &ResourceBudget {
 
 /// Grows the permit of a body, whose length grows from `old_length` to `new_length`, to `bytes`. A
 /// body that is no longer small gets a permit of the other budget instead. Returns `None` if the
-/// budget has not that many bytes.
+/// budget does not have that many bytes free.
 fn grow_permit(
     api: &ApiState,
     mut permit: Permit,

@@ -210,8 +210,8 @@ impl RouteMethod {
 
 impl Access {
     /// Returns the access that a request requires, from its method and the routes of its path. If
-    /// no route has the method, a path whose first route requires no scope requires the same for
-    /// all methods. Any other path requires the scope of the method.
+    /// no route of the path has the method, the access of the first route applies, unless that is a
+    /// scope. Otherwise the request requires the scope of its method.
     pub(super) fn find(routes: &[ApiRoute], method: &Method) -> Access {
         let method = RouteMethod::from_request(method);
         let fallback = routes.first().filter(|route| !matches!(route.access, Access::Scope(_)));

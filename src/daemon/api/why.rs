@@ -83,8 +83,8 @@ fn explain_job(
     })
 }
 
-/// Explains what a job waits for from its state and the manager's state alone. Returns `None` if
-/// its steps must be examined.
+/// Explains what a job waits for, judging only by the states of the job and of the manager. Returns
+/// `None` if the steps must be examined.
 fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<Why> {
     let explain =
         |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
@@ -210,8 +210,8 @@ async fn explain_step(
     explain(cause, why)
 }
 
-/// Explains what a step's message waits for from the state of its bus. Returns `None` if the bus is
-/// not the cause.
+/// Explains what a step's message waits for, judging by the state of its bus. Returns `None` if the
+/// bus is not the cause.
 fn explain_bus(
     state: Option<BusState>,
     bus: &BusKey,
@@ -251,7 +251,7 @@ fn explain_bus(
     }
 }
 
-/// Explains what a step's message waits for from the status of its queue.
+/// Explains what a step's message waits for, judging by the status of its queue.
 fn explain_queue(
     status: QueueStatus,
     (step, run): (&Step, &StepRun),
@@ -328,8 +328,8 @@ struct ServiceStep<'a> {
 }
 
 impl ServiceStep<'_> {
-    /// Explains what the step waits for from the state of the service's queue: how many messages
-    /// wait, how many calls are active, and the failure that stops deliveries.
+    /// Explains what the step waits for, judging by the state of the service's queue: how many
+    /// messages wait, how many calls are active, and the failure that stops deliveries.
     fn explain(
         &self,
         waiting: usize,
@@ -388,7 +388,7 @@ impl ServiceStep<'_> {
     }
 }
 
-/// Explains what a fan-out step waits for: the cause of the child job with the most specific one,
+/// Explains what a fan-out step waits for: the most specific cause among the examined child jobs,
 /// or that its window is full.
 async fn explain_fan_out(
     api: &Arc<ApiState>,

@@ -45,7 +45,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         .operation(|schemas| {
             describe_operation("reply", "The worker's reply; the response follows its commit")
                 .with_parameters(&[REPLY_TYPE, SERVICE_BUS])
-                // Any body is accepted: one that is no JSON object fails the attempt.
+                // Any body is accepted. One that is not a JSON object fails the attempt.
                 .with_body(false, json!({ "description": REPLY_DESCRIPTION }))
                 .with_json_response(200, "The outcome of the reply", schemas.reference::<Taken>())
         }),

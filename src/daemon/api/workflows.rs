@@ -90,12 +90,12 @@ async fn list_workflows(api: web::Data<ApiState>, query: Query) -> Result<HttpRe
     let minutes = stats.as_deref().map(parse_minutes).transpose()?;
     let definitions = api.manager.definitions();
     let counts = read_small(&api, |reader| reader.count_running_root_jobs()).await?;
-    let unloaded = counts
+    let unloaded_names = counts
         .iter()
         .map(|(full_name, _)| full_name)
         .filter(|full_name| must_list_unloaded && !definitions.contains_key(*full_name))
         .cloned();
-    let names: Vec<String> = definitions.keys().cloned().chain(unloaded).collect();
+    let names: Vec<String> = definitions.keys().cloned().chain(unloaded_names).collect();
     let mut stored_stats = match minutes {
         Some(_) => {
             let names = names.clone();
