@@ -544,6 +544,7 @@ impl MetricRegistrar<'_> {
         self.0.register(Box::new(collector)).unwrap();
     }
 
+    /// Registers the metrics of the operating system about this process.
     #[cfg(target_os = "linux")]
     fn register_process(&self) {
         self.register(process::ProcessCollector::new().unwrap());

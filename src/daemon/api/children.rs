@@ -81,6 +81,7 @@ async fn list_children(
     page.await
 }
 
+/// Converts a row to its view. `graph` is the graph of the parent.
 fn to_view<'a>(graph: &'a Graph, row: &'a ChildRow) -> ChildView<'a> {
     ChildView {
         job: row.id,

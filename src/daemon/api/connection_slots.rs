@@ -88,6 +88,7 @@ pub struct ConnectionSlot {
     active_calls: AtomicUsize,
     /// How many calls have begun so far.
     call_count: AtomicUsize,
+    /// Whether the manager has closed the connection.
     is_closed: AtomicBool,
     /// Wakes the task of the connection when it is closed.
     waker: AtomicWaker,
@@ -257,6 +258,7 @@ struct EvictionCandidate {
 }
 
 impl OpenConnections {
+    /// Removes a connection. Does nothing if it was evicted before.
     fn remove(&mut self, number: u64) {
         let Some(slot) = self.by_number.remove(&number) else { return };
         let network = access::client_network(slot.address.ip());
@@ -372,6 +374,7 @@ impl ConnectionSlot {
         is_idle
     }
 
+    /// Wakes the task of the connection, which then closes the socket.
     fn notify_closed(&self) {
         tracing::debug!(peer = %self.address, "a connection is closed by the manager");
         self.is_closed.store(true, Ordering::Release);

@@ -151,6 +151,7 @@ pub fn check_authority(
     check_manager_name(&host, http, listen)
 }
 
+/// Quotes the value of a header for an error.
 fn quote_header(value: &HeaderValue) -> String {
     quote(&String::from_utf8_lossy(value.as_bytes()))
 }
@@ -263,6 +264,7 @@ impl Origin {
         Some(Origin { scheme, default_port, host: Host::parse(origin.authority()?.as_str())? })
     }
 
+    /// Returns the port of the origin, which may be the default port of its scheme.
     fn port(&self) -> u16 {
         self.host.port.unwrap_or(self.default_port)
     }

@@ -232,6 +232,7 @@ pub struct WorkflowCursor {
 }
 
 impl WorkflowCursor {
+    /// The cursor of the first page.
     const START: WorkflowCursor = WorkflowCursor { running: 0, ended: EndedCursor::NEWEST };
 
     /// Formats the cursor for a response. The client passes it on in its next request.
@@ -468,6 +469,7 @@ async fn get_light_job(
     Ok(response)
 }
 
+/// Responds that the client already has the state with this tag.
 fn respond_not_modified(tag: EntityTag) -> HttpResponse {
     HttpResponse::NotModified().insert_header(ETag(tag)).finish()
 }

@@ -80,6 +80,7 @@ pub(super) fn describe_operation(id: &str, summary: &str, schemas: &mut Schemas)
         .with_problems(&[404, 409])
 }
 
+/// Returns the parameters that only this operation takes.
 fn operation_parameters(operation_name: &str) -> &'static [Parameter] {
     if operation_name == "rerun" { &[FROM_STEP] } else { &[] }
 }
@@ -220,6 +221,7 @@ pub(super) fn respond_erased(
     Ok(HttpResponse::Ok().json(Operated { id, state: "deleted", step: None }))
 }
 
+/// Converts the error of an operation on a job to a problem.
 fn to_job_problem(id: JobId, error: RequestError) -> Problem {
     to_problem(error, || describe_unknown_job(id))
 }

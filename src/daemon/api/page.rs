@@ -64,6 +64,7 @@ struct Index {
     hash: String,
 }
 
+/// The entry file, made at its first use.
 static INDEX: LazyLock<Index> = LazyLock::new(|| {
     let mut hasher = Sha256::new();
     for path in Files::iter() {

@@ -249,6 +249,8 @@ pub(super) struct BufferedResponse {
 }
 
 impl BufferedResponse {
+    /// Creates an empty response. `permit` covers the `extra_bytes` that are held while it is
+    /// written.
     fn new(api: &Arc<ApiState>, permit: Permit, extra_bytes: usize) -> BufferedResponse {
         BufferedResponse {
             api: api.clone(),
@@ -263,7 +265,7 @@ impl BufferedResponse {
         }
     }
 
-    /// Makes a response of these bytes. It holds `permits` until it is sent.
+    /// Makes a response of these bytes, which `permits` cover. It holds them until it is sent.
     pub(super) fn from_bytes(
         api: &Arc<ApiState>,
         mut bytes: Bytes,
@@ -400,6 +402,7 @@ struct ExpiringBody {
 }
 
 impl ExpiringBody {
+    /// Makes the body of a response, and starts its timeout.
     fn new(response: BufferedResponse) -> ExpiringBody {
         let timeout = response.api.settings.http.answer_timeout.0;
         let length = u64::try_from(response.length).unwrap_or(u64::MAX);

@@ -161,6 +161,7 @@ struct StepFilter {
 }
 
 impl StatusQuery {
+    /// Parses the pairs of a query. A key that is not a parameter is the name of a step.
     fn parse(pairs: Vec<(String, String)>) -> Result<StatusQuery, Problem> {
         let mut status_query = StatusQuery::default();
         for (key, value) in pairs {

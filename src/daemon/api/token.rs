@@ -266,6 +266,7 @@ fn insufficient_scope(principal: &Principal, required: &RequiredScope) -> Proble
     ))
 }
 
+/// Formats the end of a phrase that names a virtual host; empty for the default one.
 fn format_vhost(vhost: &str) -> String {
     if vhost.is_empty() {
         return String::new();
