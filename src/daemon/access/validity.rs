@@ -1,4 +1,4 @@
-//! Parses from certificates when they expire.
+//! Parses the expiry of certificates.
 
 use base::times;
 use engine::Timestamp;
@@ -58,6 +58,7 @@ fn parse_time(bytes: &[u8]) -> Option<(String, &[u8])> {
         (_, 0..50) => "20",
         _ => "19",
     };
+    // The other fields have two digits each.
     let field = |index: usize| fields.get(2 * index..2 * index + 2);
     let (month, day) = (field(0)?, field(1)?);
     let (hour, minute, second) = (field(2)?, field(3)?, field(4)?);

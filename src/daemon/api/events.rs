@@ -194,6 +194,7 @@ struct ChildCounter {
 }
 
 impl ChildCounter {
+    /// Makes a counter that has sent no counts yet.
     fn new(api: &Arc<ApiState>, job: JobId) -> ChildCounter {
         let now = clock::timer_now();
         // The first count is due at once, so that the stream begins with the current counts.

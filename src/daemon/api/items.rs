@@ -94,7 +94,7 @@ fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> 
     Ok(ItemsView::new(keys, counts, window))
 }
 
-/// Responds with two bits for each item: its state.
+/// Responds with a bit map of the states of all items: two bits for each item.
 async fn respond_map(
     api: &Arc<ApiState>,
     id: JobId,

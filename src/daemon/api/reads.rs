@@ -43,7 +43,8 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// number of rows of a page.
 pub(super) const PAGE_ROWS: u32 = 1_000;
 
-/// The most memory that a short row of a page takes, in bytes: as a value, and as text.
+/// The most memory that a short row of a page, such as the id of a job, takes in bytes: as a value,
+/// and as text.
 const ROW_BYTES: usize = 512;
 
 /// Returns the most memory that a page of `limit` short rows takes, in bytes.

@@ -105,17 +105,17 @@ async fn load_attempts(
 ) -> Result<AttemptHistory, Problem> {
     let last_entry = last_entry.unwrap_or(u64::MAX);
     let read = reads::read_with_permit(api, move |reader| {
-        let page_after = |after| {
+        let load_page_after = |after| {
             reader
                 .load_record_page(id, after, PAGE_ENTRIES, PAGE_BYTES_MAX)?
                 .ok_or_else(|| Problem::unknown_job(id))
         };
-        let mut page = page_after(0)?;
+        let mut page = load_page_after(0)?;
         let mut attempts = AttemptHistory::for_step(find_step(page.graph(), id, &name)?);
         loop {
             page.rows.iter().for_each(|row| attempts.apply(row, last_entry));
             match page.next_cursor().filter(|next| *next < last_entry) {
-                Some(next) => page = page_after(next)?,
+                Some(next) => page = load_page_after(next)?,
                 None => return Ok(attempts),
             }
         }
