@@ -45,11 +45,11 @@ impl ConfirmedStep<'_> {
         if let (0, 1.., Some(workflow)) =
             (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX))
         {
-            let why = format!(
+            let sentence = format!(
                 "the workflow \"{workflow}\" has it, most likely: its manager took the message of \
                  step \"{name}\" and made a job of it, whose end is the reply; {timeout}"
             );
-            return Some((WaitCause::Working, why));
+            return Some((WaitCause::Working, sentence));
         }
         let workers = format_count(consumers, "consumer", "consumers");
         let age_ms = run.sent.map(|sent| (clock::now().0 - sent.0) / 1_000_000);
@@ -124,7 +124,7 @@ impl ConfirmedStep<'_> {
         } else {
             format!("queue \"{queue}\" has lost messages")
         };
-        let why = format!(
+        let sentence = format!(
             "{start}: for {lost_after} at least {} on it, but it held at most {}, waiting, with \
              workers or answered; most likely the others were {LOSS_CAUSES}. The message of step \
              \"{name}\" may be one of them: {resend_hint}, `workflow-manager redispatch --queue \
@@ -132,6 +132,6 @@ impl ConfirmedStep<'_> {
             format_count(loss.waiting, "step waits", "steps wait"),
             format_count(loss.messages, "message", "messages"),
         );
-        Some((WaitCause::Lost, why))
+        Some((WaitCause::Lost, sentence))
     }
 }

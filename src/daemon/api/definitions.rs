@@ -19,7 +19,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         let summary = "The definitions of a workflow that jobs run";
         OperationSpec::new("listDefinitions", "workflows", summary)
             .with_parameters(&[WORKFLOW.required(), VHOST])
-            .with_json_response(200, "The definitions", schemas.reference::<Definitions>())
+            .with_json_response(200, "The definitions", schemas.reference::<DefinitionListView>())
             .with_problems(&[404])
     }),
     ApiRoute::get("/api/definition/{hash}", || web::to(get_definition)).operation(|schemas| {
@@ -41,7 +41,8 @@ struct NamedDefinition<'d> {
 }
 
 #[derive(Serialize, ToSchema)]
-struct Definitions {
+#[schema(as = Definitions)]
+struct DefinitionListView {
     definitions: Vec<DefinitionUseView>,
 }
 
@@ -82,7 +83,7 @@ async fn list_definitions(api: web::Data<ApiState>, query: Query) -> Result<Http
         last_ended: definition_use.last_ended.map(Rfc3339Time),
     });
     let definitions = unused_definition.into_iter().chain(used_definitions).collect();
-    Ok(HttpResponse::Ok().json(Definitions { definitions }))
+    Ok(HttpResponse::Ok().json(DefinitionListView { definitions }))
 }
 
 /// Shows a definition that is loaded, or that a job in the journal runs.

@@ -24,7 +24,10 @@ use utoipa::ToSchema;
 pub(super) const ROUTES: &[ApiRoute] =
     &[ApiRoute::get("/api/job/{id}/step/{step}/items", || web::to(get_items)).operation(
         |schemas| {
-            let views = any_of([schemas.reference::<ItemsView>(), schemas.reference::<Reasons>()]);
+            let views = any_of([
+                schemas.reference::<ItemsView>(),
+                schemas.reference::<FailureReasonsView>(),
+            ]);
             let binary = json!({ "type": "string", "format": "binary" });
             OperationSpec::new("getItems", "jobs", "The items of a fan-out")
                 .with_parameters(&[FORMAT])
@@ -163,19 +166,19 @@ async fn respond_times(
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = FailureReasons)]
-struct Reasons {
+struct FailureReasonsView {
     /// How many failed items were examined.
     failed: u32,
     /// Whether there are more failed items than were examined.
     failed_is_minimum: bool,
     /// The reasons, the most frequent first.
-    reasons: Vec<Reason>,
+    reasons: Vec<FailureReasonView>,
 }
 
 /// The items that failed for one reason.
 #[derive(Serialize, ToSchema)]
 #[schema(as = FailureReason)]
-struct Reason {
+struct FailureReasonView {
     reason: String,
     count: u32,
     /// The first of these items, and its child job.
@@ -217,8 +220,8 @@ fn group_reasons(
     parent: &ParentRecord,
     step: StepIndex,
     step_ended: Option<Timestamp>,
-) -> Result<Reasons, JournalError> {
-    let mut groups: HashMap<String, Reason> = HashMap::new();
+) -> Result<FailureReasonsView, JournalError> {
+    let mut groups: HashMap<String, FailureReasonView> = HashMap::new();
     let (mut failed, mut failed_is_minimum) = (0, false);
     for state in [JobState::Failed, JobState::Cancelled] {
         let filter = ChildFilter { state: Some(state), step: Some(step) };
@@ -236,7 +239,7 @@ fn group_reasons(
                 }
                 failed += 1;
                 let reason = truncate(row.reason.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
-                let group = groups.entry(reason.clone()).or_insert(Reason {
+                let group = groups.entry(reason.clone()).or_insert(FailureReasonView {
                     reason,
                     count: 0,
                     item: row.item,
@@ -253,10 +256,10 @@ fn group_reasons(
             break;
         }
     }
-    let mut reasons: Vec<Reason> = groups.into_values().collect();
+    let mut reasons: Vec<FailureReasonView> = groups.into_values().collect();
     reasons.sort_unstable_by_key(|group| (std::cmp::Reverse(group.count), group.item));
     reasons.truncate(REASONS_MAX);
-    Ok(Reasons { failed, failed_is_minimum, reasons })
+    Ok(FailureReasonsView { failed, failed_is_minimum, reasons })
 }
 
 /// Returns the state of an item, from its child job and the end of its step. An item that was cut

@@ -2,7 +2,7 @@
 
 use super::active_jobs;
 use super::history;
-use super::operations::{Operated, respond, respond_erased, to_problem};
+use super::operations::{JobStateView, respond, respond_erased, to_problem};
 use super::principal::PrincipalName;
 use super::problem::Problem;
 use super::query::{self, Query, invalid_cursor};
@@ -64,7 +64,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         let summary = "Cancels a job; with `erase` erases one that has ended";
         OperationSpec::new("endJob", "operations", summary)
             .with_parameters(&[ERASE])
-            .with_json_response(200, "The job's new state", schemas.reference::<Operated<'_>>())
+            .with_json_response(200, "The job's new state", schemas.reference::<JobStateView<'_>>())
             .with_problems(&[404, 409])
     }),
     ApiRoute::get("/api/job/{id}/result", || web::to(get_job_result)).operation(|_| {

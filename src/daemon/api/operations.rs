@@ -76,7 +76,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
 pub(super) fn describe_operation(id: &str, summary: &str, schemas: &mut Schemas) -> OperationSpec {
     OperationSpec::new(id, "operations", summary)
         .with_parameters(&[REASON])
-        .with_json_response(200, "The job's new state", schemas.reference::<Operated<'_>>())
+        .with_json_response(200, "The job's new state", schemas.reference::<JobStateView<'_>>())
         .with_problems(&[404, 409])
 }
 
@@ -87,7 +87,8 @@ fn operation_parameters(operation_name: &str) -> &'static [Parameter] {
 
 /// Describes an operation on all jobs that match a filter.
 fn describe_bulk(operation_name: &str, summary: &str, schemas: &mut Schemas) -> OperationSpec {
-    let outcome = any_of([schemas.reference::<Bulk<'_>>(), schemas.reference::<DryRunView<'_>>()]);
+    let outcome =
+        any_of([schemas.reference::<BulkOutcomeView<'_>>(), schemas.reference::<DryRunView<'_>>()]);
     let summary = format!("{summary}; applied to all that match a filter, page by page");
     OperationSpec::new(&format!("{operation_name}Jobs"), "operations", &summary)
         .with_parameters(&SEARCH_PARAMETERS)
@@ -209,7 +210,7 @@ pub(super) fn respond(
         OperationResponse::Step(state, step) => (state, Some(step)),
     };
     let step = step.as_ref().map(StepNowView::from_step);
-    Ok(HttpResponse::Ok().json(Operated { id, state: state.as_str(), step }))
+    Ok(HttpResponse::Ok().json(JobStateView { id, state: state.as_str(), step }))
 }
 
 /// Makes the HTTP response to the erasure of a job.
@@ -218,7 +219,7 @@ pub(super) fn respond_erased(
     result: Result<Erased, RequestError>,
 ) -> Result<HttpResponse, Problem> {
     let Erased = result.map_err(|error| to_job_problem(id, error))?;
-    Ok(HttpResponse::Ok().json(Operated { id, state: "deleted", step: None }))
+    Ok(HttpResponse::Ok().json(JobStateView { id, state: "deleted", step: None }))
 }
 
 /// Converts the error of an operation on a job to a problem.
@@ -243,7 +244,8 @@ pub(super) fn to_problem(
 
 /// The state of a job after an operation.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Operated<'a> {
+#[schema(as = Operated)]
+pub(super) struct JobStateView<'a> {
     id: JobId,
     /// The job's state, or `deleted`.
     state: &'a str,
@@ -352,14 +354,14 @@ async fn operate_on_all(
             match result {
                 Ok(_) => done_count += 1,
                 Err(problem) => {
-                    refusals.push(Refused { job: hit.id, reason: problem.detail().to_owned() })
+                    refusals.push(RefusalView { job: hit.id, reason: problem.detail().to_owned() })
                 }
             }
         }
     }
     let refused = refusals.len();
     refusals.truncate(REFUSALS_LISTED_MAX);
-    Ok(HttpResponse::Ok().json(Bulk {
+    Ok(HttpResponse::Ok().json(BulkOutcomeView {
         done: done_count,
         matched: hits.len(),
         next: next_page(&hits, limit),
@@ -371,7 +373,8 @@ async fn operate_on_all(
 
 /// The outcome of a bulk operation.
 #[derive(Serialize, ToSchema)]
-struct Bulk<'a> {
+#[schema(as = Bulk)]
+struct BulkOutcomeView<'a> {
     done: usize,
     /// The number of jobs on this page.
     matched: usize,
@@ -379,13 +382,14 @@ struct Bulk<'a> {
     next: Option<String>,
     operation: &'a str,
     /// The first refusals.
-    refusals: Vec<Refused>,
+    refusals: Vec<RefusalView>,
     refused: usize,
 }
 
 /// A job on which an operation was refused.
 #[derive(Serialize, ToSchema)]
-struct Refused {
+#[schema(as = Refused)]
+struct RefusalView {
     job: JobId,
     reason: String,
 }

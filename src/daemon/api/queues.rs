@@ -22,12 +22,12 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/api/queues", || web::to(list_queues)).operation(|schemas| {
         let summary = "The queues of the loaded workflows, what they hold, and who uses them";
         let operation = OperationSpec::new("listQueues", "manager", summary);
-        operation.with_json_response(200, "The queues", schemas.reference::<Queues<'_>>())
+        operation.with_json_response(200, "The queues", schemas.reference::<QueueListView<'_>>())
     }),
     ApiRoute::get("/api/queue/{queue}", || web::to(get_queue)).operation(|schemas| {
         OperationSpec::new("getQueue", "manager", "A queue with its leases")
             .with_parameters(&[BUS, VHOST])
-            .with_json_response(200, "The queue", schemas.reference::<OneQueue<'_>>())
+            .with_json_response(200, "The queue", schemas.reference::<QueueWithLeasesView<'_>>())
             .with_problems(&[404])
     }),
 ];
@@ -36,7 +36,8 @@ pub(super) const ROUTES: &[ApiRoute] = &[
 const LEASES_MAX: usize = 100;
 
 #[derive(Serialize, ToSchema)]
-struct Queues<'a> {
+#[schema(as = Queues)]
+struct QueueListView<'a> {
     /// When the brokers were queried.
     looked: Rfc3339Time,
     queues: Vec<QueueView<'a>>,
@@ -108,7 +109,8 @@ struct QueueUseView<'a> {
 
 /// A queue, with its leased messages.
 #[derive(Serialize, ToSchema)]
-struct OneQueue<'a> {
+#[schema(as = OneQueue)]
+struct QueueWithLeasesView<'a> {
     /// When the brokers were queried.
     looked: Rfc3339Time,
     #[serde(flatten)]
@@ -172,7 +174,11 @@ async fn get_queue(
         lease_until: to_wall_clock(lease.until),
     });
     let scanned_at = Rfc3339Time(scan.at);
-    Ok(HttpResponse::Ok().json(OneQueue { looked: scanned_at, queue, leases: leases.collect() }))
+    Ok(HttpResponse::Ok().json(QueueWithLeasesView {
+        looked: scanned_at,
+        queue,
+        leases: leases.collect(),
+    }))
 }
 
 /// Lists all queues.
@@ -190,7 +196,8 @@ async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
             ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&queue_key), used_by)
         }
     });
-    Ok(HttpResponse::Ok().json(Queues { looked: Rfc3339Time(scan.at), queues: queues.collect() }))
+    Ok(HttpResponse::Ok()
+        .json(QueueListView { looked: Rfc3339Time(scan.at), queues: queues.collect() }))
 }
 
 /// Pairs definitions with their full names, and sorts them by name.

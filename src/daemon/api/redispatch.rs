@@ -32,7 +32,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
                 .with_json_response(
                     200,
                     "The number of messages",
-                    schemas.reference::<Redispatched>(),
+                    schemas.reference::<RedispatchView>(),
                 )
                 .with_problems(&[404])
         },
@@ -84,7 +84,7 @@ async fn redispatch_queue(
         })
         .await?;
     }
-    Ok(HttpResponse::Ok().json(Redispatched {
+    Ok(HttpResponse::Ok().json(RedispatchView {
         dry_run: is_dry_run,
         jobs,
         operation: "redispatch",
@@ -113,7 +113,8 @@ pub(super) fn parse_address(
 /// The messages that were sent again, or that would be.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Redispatched {
+#[schema(as = Redispatched)]
+struct RedispatchView {
     /// Whether nothing was sent, because it was a dry run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,

@@ -28,7 +28,7 @@ use utoipa::ToSchema;
 pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/job/{id}/why", || web::to(get_why))
     .operation(|schemas| {
         OperationSpec::new("why", "jobs", "Why a job does not progress")
-            .with_json_response(200, "The reason", schemas.reference::<Why>())
+            .with_json_response(200, "The reason", schemas.reference::<ExplanationView>())
             .with_problems(&[404])
     })];
 
@@ -40,7 +40,8 @@ const CHILDREN_MAX: usize = 3;
 
 /// Why a job does not progress.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-struct Why {
+#[schema(as = Why)]
+struct ExplanationView {
     job: JobId,
     cause: WaitCause,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,28 +67,29 @@ fn explain_job(
     api: &Arc<ApiState>,
     id: JobId,
     depth: usize,
-) -> LocalBoxFuture<'_, Result<Why, Problem>> {
+) -> LocalBoxFuture<'_, Result<ExplanationView, Problem>> {
     Box::pin(async move {
         // The response holds the permit for the job's memory.
         let (job, _response) = reads::with_job(api, id, |stored, _| Ok(stored.job)).await?;
-        if let Some(why) = explain_job_state(api, &job) {
-            return Ok(why);
+        if let Some(explanation) = explain_job_state(api, &job) {
+            return Ok(explanation);
         }
         let mut explanations = Vec::new();
         for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
         {
             explanations.push(explain_step(api, &job, step, depth).await?);
         }
-        explanations.sort_by_key(|why| why.cause);
+        explanations.sort_by_key(|explanation| explanation.cause);
         Ok(explanations.into_iter().next().unwrap_or_else(|| explain_waiting(&job)))
     })
 }
 
 /// Explains what a job waits for, judging only by the states of the job and of the manager. Returns
 /// `None` if the steps must be examined.
-fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<Why> {
-    let explain =
-        |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
+fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<ExplanationView> {
+    let explain = |cause: WaitCause, sentence: String| {
+        Some(ExplanationView { job: job.id(), cause, step: None, why: sentence })
+    };
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
     match job.state() {
         JobState::Completed => match job.steps().find(|(_, run)| run.state == StepState::Skipped) {
@@ -132,11 +134,11 @@ async fn explain_step(
     job: &Job,
     index: StepIndex,
     depth: usize,
-) -> Result<Why, Problem> {
+) -> Result<ExplanationView, Problem> {
     let (step, run) = (job.graph().step(index), job.step(index));
     let name = &step.name;
-    let explain = |cause: WaitCause, why: String| {
-        Ok(Why { job: job.id(), cause, step: Some(name.clone()), why })
+    let explain = |cause: WaitCause, sentence: String| {
+        Ok(ExplanationView { job: job.id(), cause, step: Some(name.clone()), why: sentence })
     };
     if let Some(retry_at) = run.retry_at() {
         let reason = run.failure.as_ref().map_or("no reason", |failure| &failure.reason);
@@ -169,10 +171,10 @@ async fn explain_step(
     }
     let timeout = describe_timeout(step, run);
     let bus = api.manager.buses().bus_of_step(job.definition(), step);
-    if let Some((cause, why)) =
+    if let Some((cause, sentence)) =
         explain_bus(api.manager.health().bus(&bus), &bus, (step, run), &timeout)
     {
-        return explain(cause, why);
+        return explain(cause, sentence);
     }
     let queue = &step.queue;
     let has_broker = api.settings.amqp_bus(&bus.name).is_some();
@@ -180,19 +182,19 @@ async fn explain_step(
     if let Some(section) = api.settings.kafka_bus(&bus.name) {
         let is_confirmed = run.confirmed;
         let topic_step = TopicStep { name, queue, timeout: &timeout, is_confirmed };
-        let (location, why) = topic_step.locate(section, status);
+        let (location, sentence) = topic_step.locate(section, status);
         let cause = match location {
             MessageLocation::Sending => WaitCause::Sending,
             MessageLocation::WithoutWorker => WaitCause::NoConsumer,
             MessageLocation::WithWorkers => WaitCause::Working,
             MessageLocation::Unknown => WaitCause::Unknown,
         };
-        return explain(cause, why);
+        return explain(cause, sentence);
     }
     if has_broker && run.confirmed {
         let confirmed_step = ConfirmedStep { api, job, index, timeout: &timeout };
-        if let Some((cause, why)) = confirmed_step.explain(&status) {
-            return explain(cause, why);
+        if let Some((cause, sentence)) = confirmed_step.explain(&status) {
+            return explain(cause, sentence);
         }
     }
     let is_leased = |lease: &Lease| lease.until > clock::now();
@@ -206,8 +208,8 @@ async fn explain_step(
             ),
         );
     }
-    let (cause, why) = explain_queue(status, (step, run), has_broker, &timeout);
-    explain(cause, why)
+    let (cause, sentence) = explain_queue(status, (step, run), has_broker, &timeout);
+    explain(cause, sentence)
 }
 
 /// Explains what a step's message waits for, judging by the state of its bus. Returns `None` if the
@@ -219,8 +221,8 @@ fn explain_bus(
     timeout: &str,
 ) -> Option<(WaitCause, String)> {
     let name = &step.name;
-    let broker_blocked = |why| Some((WaitCause::BrokerBlocked, why));
-    let broker_gone = |why| Some((WaitCause::BrokerGone, why));
+    let broker_blocked = |sentence| Some((WaitCause::BrokerBlocked, sentence));
+    let broker_gone = |sentence| Some((WaitCause::BrokerGone, sentence));
     match state {
         Some(BusState::QueuesUnusable { queues, reason })
             if queues.contains(&step.queue) && !run.confirmed =>
@@ -259,7 +261,7 @@ fn explain_queue(
     timeout: &str,
 ) -> (WaitCause, String) {
     let (name, queue) = (&step.name, &step.queue);
-    let no_consumer = |why| (WaitCause::NoConsumer, why);
+    let no_consumer = |sentence| (WaitCause::NoConsumer, sentence);
     match status {
         QueueStatus::Endpoint { waiting, calls, failure } => {
             let is_accepted = run.confirmed;
@@ -338,11 +340,11 @@ impl ServiceStep<'_> {
     ) -> (WaitCause, String) {
         let ServiceStep { name, queue, timeout, is_accepted } = self;
         if *is_accepted {
-            let why = format!(
+            let sentence = format!(
                 "a worker has it: the web service of queue \"{queue}\" took the message of step \
                  \"{name}\" over (202), and has not replied; {timeout}"
             );
-            return (WaitCause::Working, why);
+            return (WaitCause::Working, sentence);
         }
         let wait = format_count(waiting as u64, "message waits", "messages wait");
         if let Some(EndpointFailure { reason, retry_at }) = failure {
@@ -353,12 +355,12 @@ impl ServiceStep<'_> {
                 },
                 |time| format!("it is called again at {}", format_rfc3339(time)),
             );
-            let why = format!(
+            let sentence = format!(
                 "not delivered: the web service of queue \"{queue}\" does not take the message of \
                  step \"{name}\": {reason}; {next_call}, and no attempt is used up; {wait} there; \
                  {timeout}"
             );
-            return (WaitCause::NotDelivered, why);
+            return (WaitCause::NotDelivered, sentence);
         }
         match (waiting, calls) {
             (0, 0) => (
@@ -395,10 +397,14 @@ async fn explain_fan_out(
     job: &Job,
     index: StepIndex,
     depth: usize,
-) -> Result<Why, Problem> {
+) -> Result<ExplanationView, Problem> {
     let name = job.graph().step(index).name.clone();
-    let explain =
-        |cause: WaitCause, why: String| Why { job: job.id(), cause, step: Some(name.clone()), why };
+    let explain = |cause: WaitCause, sentence: String| ExplanationView {
+        job: job.id(),
+        cause,
+        step: Some(name.clone()),
+        why: sentence,
+    };
     let Some(fan_out) = &job.step(index).fan_out else {
         return Ok(explain(
             WaitCause::Unknown,
@@ -411,16 +417,16 @@ async fn explain_fan_out(
         .take(CHILDREN_MAX)
         .filter_map(|item| job.child_id(index, item))
         .collect();
-    let mut most_specific: Option<Why> = None;
+    let mut most_specific: Option<ExplanationView> = None;
     for child in children {
         if depth >= DEPTH_MAX {
             break;
         }
         // A child job that was just started may not exist yet.
-        if let Ok(why) = explain_job(api, child, depth + 1).await
-            && most_specific.as_ref().is_none_or(|other| why.cause < other.cause)
+        if let Ok(explanation) = explain_job(api, child, depth + 1).await
+            && most_specific.as_ref().is_none_or(|other| explanation.cause < other.cause)
         {
-            most_specific = Some(why);
+            most_specific = Some(explanation);
         }
     }
     let active = started - ended;
@@ -449,13 +455,13 @@ async fn explain_fan_out(
 }
 
 /// Explains what a running job without a running step waits for.
-fn explain_waiting(job: &Job) -> Why {
+fn explain_waiting(job: &Job) -> ExplanationView {
     let names: Vec<&str> = job
         .steps()
         .filter(|(_, run)| run.state == StepState::Waiting)
         .map(|(step, _)| &*step.name)
         .collect();
-    Why {
+    ExplanationView {
         job: job.id(),
         cause: WaitCause::Waiting,
         step: None,

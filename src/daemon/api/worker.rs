@@ -47,14 +47,22 @@ pub(super) const ROUTES: &[ApiRoute] = &[
                 .with_parameters(&[REPLY_TYPE, SERVICE_BUS])
                 // Any body is accepted. One that is not a JSON object fails the attempt.
                 .with_body(false, json!({ "description": REPLY_DESCRIPTION }))
-                .with_json_response(200, "The outcome of the reply", schemas.reference::<Taken>())
+                .with_json_response(
+                    200,
+                    "The outcome of the reply",
+                    schemas.reference::<ReplyOutcomeView>(),
+                )
         }),
     ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/extend", || web::to(extend))
         .needing(Access::Queue)
         .operation(|schemas| {
             describe_operation("extend", "Extends the lease of a message")
                 .with_parameters(&[LEASE])
-                .with_json_response(200, "The end of the lease", schemas.reference::<Extended>())
+                .with_json_response(
+                    200,
+                    "The end of the lease",
+                    schemas.reference::<LeaseEndView>(),
+                )
                 .with_problems(&[410])
         }),
     ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/nack", || web::to(nack))
@@ -62,7 +70,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         .operation(|schemas| {
             describe_operation("nack", "Rejects a message")
                 .with_parameters(&[REQUEUE, DELAY])
-                .with_json_response(200, "The outcome", schemas.reference::<Taken>())
+                .with_json_response(200, "The outcome", schemas.reference::<ReplyOutcomeView>())
                 .with_problems(&[410])
         }),
     ApiRoute::unassigned("/api/queue/{queue}/message/{path:.*}", Access::Queue),
@@ -108,7 +116,8 @@ struct MessageView {
 
 /// The outcome of a reply.
 #[derive(Serialize, ToSchema)]
-struct Taken {
+#[schema(as = Taken)]
+struct ReplyOutcomeView {
     /// Whether the reply changed something.
     taken: bool,
     /// Why the reply changed nothing. Sending it again is useless then.
@@ -126,7 +135,8 @@ struct Taken {
 
 /// When a worker's lease ends.
 #[derive(Serialize, ToSchema)]
-struct Extended {
+#[schema(as = Extended)]
+struct LeaseEndView {
     until: Rfc3339Time,
 }
 
@@ -217,7 +227,12 @@ fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpRes
         Ok(ReplyOutcome { rejection, failed, until }) => {
             let reason = rejection.map(Rejection::label);
             let until = until.map(to_wall_clock);
-            Ok(HttpResponse::Ok().json(Taken { taken: reason.is_none(), reason, failed, until }))
+            Ok(HttpResponse::Ok().json(ReplyOutcomeView {
+                taken: reason.is_none(),
+                reason,
+                failed,
+                until,
+            }))
         }
         Err(NotCommitted) => {
             Err(Problem::overloaded("the reply was not committed: send it again".to_owned()))
@@ -238,7 +253,7 @@ async fn extend(
     let receipt = Receipt::new(path.into_inner(), vhost)?;
     principal.check_settle_access(&api, &embedded_bus(&api, &receipt.vhost), &receipt).await?;
     let end = leases::extend_lease(&api, &receipt, lease, None).await?;
-    Ok(HttpResponse::Ok().json(Extended { until: to_wall_clock(end) }))
+    Ok(HttpResponse::Ok().json(LeaseEndView { until: to_wall_clock(end) }))
 }
 
 /// Rejects a message: its attempt fails, or, with `requeue`, the message returns to its queue.
