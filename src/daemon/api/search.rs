@@ -92,12 +92,15 @@ impl SearchPurpose {
 pub(super) struct SearchQuery {
     pub(super) filter: JobFilter,
     pub(super) order: SearchOrder,
+    /// The largest number of rows of the page. `None`: the default.
     limit: Option<u32>,
     /// The cursor: the number of the last job of the page before. `None`: this is the first page.
     after: Option<JobNumber>,
+    /// Whether the response has the number of all matching jobs. `None`: it does not.
     must_count: Option<bool>,
     /// The job whose child jobs are searched.
     parent: Option<ParentRecord>,
+    /// Whether a bulk operation only lists the matching jobs. `None`: it is carried out.
     pub(super) is_dry_run: Option<bool>,
     /// The step from which a bulk `rerun` runs jobs again.
     pub(super) step: Option<String>,
