@@ -23,7 +23,7 @@ async fn run_fan_out(items: usize) -> (Duration, u64, u64) {
     let message = message(&serde_json::json!({ "items": list }).to_string());
     let started = Instant::now();
     let id = manager.handle().create("fan", None, message).await.expect("created").id();
-    poll(|| !manager.is_under_way(id)).await;
+    poll(|| !manager.is_active(id)).await;
     let (elapsed, peak) = (started.elapsed(), process::peak_kib() / 1024);
     assert_eq!(manager.job(id).state(), JobState::Completed);
     manager.stop().await;

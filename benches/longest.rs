@@ -189,7 +189,7 @@ async fn run(out: &mut dyn Write) {
 
     let handle = manager.handle();
     let failed = create_all(&manager, "fails", jobs / 4).await;
-    poll(|| failed.iter().all(|id| !handle.routes().is_under_way(*id))).await;
+    poll(|| failed.iter().all(|id| !handle.routes().is_active(*id))).await;
     let retries = async {
         join_all(failed.iter().map(|id| manager.handle().operate(*id, Operation::Retry))).await;
     };

@@ -109,7 +109,7 @@ fn kib_each(bytes: f64, count: usize) -> f64 {
 }
 
 async fn wait_until_ended(manager: &TestManager, ids: &[JobId]) {
-    poll(|| !ids.iter().any(|id| manager.is_under_way(*id))).await;
+    poll(|| !ids.iter().any(|id| manager.is_active(*id))).await;
 }
 
 async fn measure_waiting(folder: &Path, bytes: usize, jobs: usize) -> String {

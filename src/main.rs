@@ -254,7 +254,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     // An error means that a signal began the stop: the receiver was dropped then.
     let _ = stop_sender.send(());
     service.notify_stopping(stop_grace + STOP_OVERTIME);
-    state.feeds.close();
+    state.event_hub.close();
     #[cfg(feature = "grpc")]
     if let Some(grpc) = grpc {
         // Both servers wait for active calls, so they stop in parallel.

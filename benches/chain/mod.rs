@@ -89,7 +89,7 @@ pub(crate) async fn run_jobs(manager: &Manager, total: usize, concurrency: usize
         // The manager runs on other threads.
         std::thread::sleep(Duration::from_micros(if concurrency == 1 { 50 } else { 5_000 }));
         running.retain(|(id, begun)| {
-            let is_running = manager.core().routes.is_under_way(*id);
+            let is_running = manager.core().routes.is_active(*id);
             if !is_running {
                 times.push(begun.elapsed());
             }

@@ -112,7 +112,7 @@ async fn count(book: &Path, scratch: &Path, page: Option<SocketAddr>) -> Result<
     if let Some((_, server)) = site {
         writeln!(std::io::stdout(), "The page is served until Ctrl-C.")?;
         actix_rt::signal::ctrl_c().await?;
-        manager.core().feeds.close();
+        manager.core().event_hub.close();
         server.stop(true).await;
     }
     manager.stop().await;

@@ -4,7 +4,7 @@
 use super::arguments::{NewTokenArguments, TokenCommand};
 use super::error::ClientError;
 use base::faults;
-use daemon::access::{generate_token, hash_token};
+use daemon::access::{GeneratedToken, generate_token, hash_token};
 use daemon::settings::{Scope, TOKEN_CHARS_MIN, TokenSettings, is_token_name};
 use engine::text::quote;
 use serde_json::json;
@@ -42,7 +42,7 @@ fn create_token(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<()
             quote(name)
         )));
     }
-    let (token, hash) = generate_token();
+    let GeneratedToken { token, hash } = generate_token();
     let entry = format_entry(name, &hash, scope.map(Scope::from), queues);
     match file {
         Some(file) => {

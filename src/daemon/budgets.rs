@@ -10,11 +10,11 @@ pub struct Budgets {
     pub small_bodies: ResourceBudget,
     /// Bytes of larger bodies and of what is parsed from them: the other three quarters.
     pub large_bodies: ResourceBudget,
-    /// Bytes of large reads of the journal, and of large answers that are being sent.
+    /// Bytes of large reads of the journal, and of large responses until they are sent.
     pub answers: ResourceBudget,
     /// Concurrent reads of the journal.
     pub reads: ResourceBudget,
-    /// Long polls of workers that wait for a message.
+    /// Workers that wait for a message, by a long poll.
     pub waiters: ResourceBudget,
     /// Bytes of step messages on their way to workers.
     pub messages: MessageBudget,

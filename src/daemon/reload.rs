@@ -18,11 +18,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-/// How often the files of the certificate are checked.
+/// How often the files of the certificate are checked for changes.
 const CERTIFICATE_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often a warning is logged about a certificate that expires soon.
 const EXPIRY_WARNING_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+
+const SECONDS_PER_HOUR: i64 = 3600;
+
+const NS_PER_SECOND: i64 = 1_000_000_000;
 
 /// The changes that a reload made, by the full names of workflows.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -59,20 +63,20 @@ pub enum ReloadError {
     Unusable(String),
 }
 
-/// What a reload reads and replaces.
+/// What a reload reads, and what it replaces.
 #[derive(Clone)]
 pub struct Reloader {
     /// The settings, which name the files.
     pub settings: Arc<Settings>,
     /// The tokens and the certificate.
     pub access: Arc<Access>,
-    /// Has the metric of the certificate's expiry.
+    /// The metrics, for the expiry of the certificate.
     pub metrics: Metrics,
     /// Receives the definitions.
     pub manager: ManagerHandle,
 }
 
-/// Loads the files of the settings again, and replaces the definitions, the tokens and the
+/// Loads the files that the settings name again, and replaces the definitions, the tokens and the
 /// certificate.
 ///
 /// # Errors
@@ -114,22 +118,24 @@ async fn read_identity(reloader: &Reloader) -> Result<Option<TlsIdentity>, Reloa
     run_blocking(move || certificate.read_files()).await?.map(Some).map_err(ReloadError::Unusable)
 }
 
-/// Watches the files of the certificate, and uses new ones without a reload. Warns before the
-/// certificate expires.
+/// Watches the files of the certificate, and uses new ones without a reload. Logs warnings before
+/// the certificate expires. Returns at once if the API does not use TLS, and otherwise never.
 pub async fn watch_certificate(reloader: Reloader) {
     let access = &reloader.access;
     let Some(certificate) = access.certificate.get().cloned() else { return };
-    // An error is logged once, and a warning at an interval.
+    // An error is logged once until it changes, and the warning at an interval.
     let (mut last_error, mut last_warning) = (None, None);
     loop {
         report_expiry(&reloader, &certificate);
         let expires_in_s = certificate.current().not_after.map(seconds_until);
-        let is_due =
+        let is_warning_due =
             last_warning.is_none_or(|last: Instant| last.elapsed() >= EXPIRY_WARNING_INTERVAL);
-        if let Some(left_s) = expires_in_s.filter(|left_s| *left_s < EXPIRY_WARNING_S && is_due) {
+        let is_expiring_soon = |seconds: &i64| *seconds < EXPIRY_WARNING_S;
+        if let Some(expires_in_s) = expires_in_s.filter(is_expiring_soon).filter(|_| is_warning_due)
+        {
             last_warning = Some(clock::timer_now());
             tracing::warn!(
-                hours_left = left_s / 3600,
+                hours_left = expires_in_s / SECONDS_PER_HOUR,
                 file = reloader.settings.http.tls.certificate,
                 "the certificate of the API expires soon, or has expired: renew its files, which \
                  are checked every minute"
@@ -160,7 +166,7 @@ pub async fn watch_certificate(reloader: Reloader) {
     }
 }
 
-/// Sets the metric of the certificate's expiry.
+/// Sets the metric of the certificate's expiry. Does nothing if no expiry could be parsed.
 fn report_expiry(reloader: &Reloader, certificate: &CertificateStore) {
     if let Some(not_after) = certificate.current().not_after {
         let not_after_s = i64::try_from(times::unix_seconds(not_after)).unwrap_or(i64::MAX);
@@ -170,7 +176,7 @@ fn report_expiry(reloader: &Reloader, certificate: &CertificateStore) {
 
 /// Returns the seconds until a time. A negative number means that the time has passed.
 fn seconds_until(time: Timestamp) -> i64 {
-    time.0.saturating_sub(clock::now().0) / 1_000_000_000
+    time.0.saturating_sub(clock::now().0) / NS_PER_SECOND
 }
 
 /// Runs a function that reads files on a thread for blocking work.

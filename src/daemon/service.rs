@@ -4,9 +4,9 @@
 //!
 //! | event | notification |
 //! |---|---|
-//! | the journal is recovered | `STATUS=` |
+//! | the journal is being recovered | `STATUS=` |
 //! | the API listens, and a [probe](ManagerHandle::probe_liveness) has passed | `READY=1` |
-//! | a further probe has passed | `WATCHDOG=1`, if the service manager wants it |
+//! | a further probe has passed | `WATCHDOG=1`, if the service manager has a watchdog |
 //! | the number of jobs or a check of readiness has changed | `STATUS=` |
 //! | a reload begins (SIGHUP), and ends | `RELOADING=1` with `MONOTONIC_USEC=`, `READY=1` |
 //! | a stop begins | `STOPPING=1`, with `EXTEND_TIMEOUT_USEC=` |
@@ -15,6 +15,7 @@
 //! and the next start recovers. A full disk or an unreachable broker does not stop a probe, because
 //! a restart would not help.
 
+use crate::actors::health::HealthCheck;
 use crate::actors::manager_handle::ManagerHandle;
 use engine::Millis;
 use engine::text::{escape, truncate};
@@ -26,10 +27,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The longest time between two probes, and so the greatest age of the status.
+/// The longest pause between two probes. Each updates the status.
 const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
-/// The size limit of the status, in bytes. systemd reads messages of at most 4 KiB.
+/// The longest status, in bytes. systemd reads messages of at most 4 KiB.
 const STATUS_BYTES_MAX: usize = 1000;
 
 /// The environment variables of the service manager. They are for this process alone, and not for
@@ -67,12 +68,12 @@ impl SystemdNotifier {
         let interval =
             self.watchdog.map_or(PROBE_INTERVAL_MAX, |timeout| timeout / 2).min(PROBE_INTERVAL_MAX);
         let mut last_status = String::new();
-        let mut is_ready = false;
+        let mut has_sent_ready = false;
         loop {
             self.await_probe(manager, interval).await;
             let status = current_status(manager);
             let mut states = Vec::new();
-            if !std::mem::replace(&mut is_ready, true) {
+            if !std::mem::replace(&mut has_sent_ready, true) {
                 states.push(NotifyState::Ready);
             }
             if self.watchdog.is_some() {
@@ -163,16 +164,13 @@ fn current_status(manager: &ManagerHandle) -> String {
 }
 
 /// Formats the status: the number of root jobs that have not ended, and the checks that fail.
-fn format_status(jobs: usize, checks: &[(String, bool, String)]) -> String {
-    let jobs = match jobs {
+fn format_status(job_count: usize, checks: &[HealthCheck]) -> String {
+    let jobs = match job_count {
         1 => "1 job under way".to_owned(),
-        jobs => format!("{jobs} jobs under way"),
+        _ => format!("{job_count} jobs under way"),
     };
-    let failed_checks: Vec<String> = checks
-        .iter()
-        .filter(|(_, is_passed, _)| !is_passed)
-        .map(|(name, _, text)| format!("{name}: {text}"))
-        .collect();
+    let failed_checks: Vec<String> =
+        checks.iter().filter(|check| !check.is_passed).map(ToString::to_string).collect();
     if failed_checks.is_empty() {
         jobs
     } else {
@@ -189,23 +187,23 @@ fn to_status_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn check(name: &str, is_passed: bool, text: &str) -> (String, bool, String) {
-        (name.to_owned(), is_passed, text.to_owned())
-    }
-
     #[test]
     fn the_status_has_the_number_of_jobs_and_the_failed_checks() {
-        assert_eq!(format_status(0, &[check("journal", true, "ok")]), "0 jobs under way");
+        let passed = HealthCheck::new("journal", true, "ok");
+        let failed = HealthCheck::new("bus", false, "disconnected");
+        assert_eq!(format_status(0, std::slice::from_ref(&passed)), "0 jobs under way");
         assert_eq!(
-            format_status(1, &[check("journal", true, "ok"), check("bus", false, "disconnected")]),
+            format_status(1, &[passed, failed]),
             "1 job under way; waits: bus: disconnected"
         );
     }
 
     #[test]
     fn text_of_a_broker_forges_no_systemd_notification() {
-        let text =
-            format_status(2, &[check("bus", false, &format!("refused\nSTOPPING=1{:2000}", "x"))]);
+        let text = format_status(
+            2,
+            &[HealthCheck::new("bus", false, &format!("refused\nSTOPPING=1{:2000}", "x"))],
+        );
         assert!(!text.contains('\n') && text.contains("refused\\nSTOPPING=1"), "{text}");
         assert!(text.len() <= STATUS_BYTES_MAX, "{} bytes", text.len());
     }

@@ -1,5 +1,6 @@
-//! The metrics (docs/operations.md) and the [`log`]. Metrics have the prefix `workflow_`, base
-//! units, and no ids as labels, so that the number of series is bounded.
+//! The metrics of the process (docs/operations.md), and its [`log`]. The names of metrics have the
+//! prefix `workflow_`, and their values are in base units. No label is an id, so the number of
+//! series is bounded.
 
 mod line_queue;
 pub mod log;
@@ -19,7 +20,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// The metrics of a process.
+/// The metrics of a process. Clones share their values.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
@@ -53,18 +54,18 @@ pub struct Metrics {
     pub deleted: IntCounterVec,
     /// `workflow_journal_deletion_seconds`: time of one part of a deletion.
     pub deletion: Histogram,
-    /// `workflow_steps_dispatched_total{workflow,step}`
+    /// `workflow_steps_dispatched_total{workflow,step}`: step messages given to the bus.
     pub dispatched: IntCounterVec,
     /// `workflow_steps_redispatched_total{workflow,step}`: dispatches that repeated a message of
     /// the same attempt.
     pub redispatched: IntCounterVec,
-    /// `workflow_steps_confirmed_total{workflow,step}`
+    /// `workflow_steps_confirmed_total{workflow,step}`: step messages that the broker confirmed.
     pub confirmed: IntCounterVec,
-    /// `workflow_steps_replied_total{workflow,step}`
+    /// `workflow_steps_replied_total{workflow,step}`: steps that a reply ended.
     pub replied: IntCounterVec,
-    /// `workflow_steps_failed_total{workflow,step}`
+    /// `workflow_steps_failed_total{workflow,step}`: steps that failed.
     pub failed: IntCounterVec,
-    /// `workflow_steps_retried_total{workflow,step}`
+    /// `workflow_steps_retried_total{workflow,step}`: failed attempts that a retry follows.
     pub retried: IntCounterVec,
     /// `workflow_step_duration_seconds{workflow,step}`: from the first dispatch to the end.
     pub step_duration: HistogramVec,
@@ -75,9 +76,9 @@ pub struct Metrics {
     /// `workflow_calls_refused_total{workflow,reason}`: messages on workflows' queues that were
     /// rejected.
     pub calls_refused: IntCounterVec,
-    /// `workflow_jobs_created_total{workflow}`: root jobs.
+    /// `workflow_jobs_created_total{workflow}`: root jobs created.
     pub jobs_created: IntCounterVec,
-    /// `workflow_jobs_ended_total{workflow,state}`: root jobs.
+    /// `workflow_jobs_ended_total{workflow,state}`: root jobs ended.
     pub jobs_ended: IntCounterVec,
     /// `workflow_jobs{workflow,state}`: root jobs that have not ended.
     pub jobs: IntGaugeVec,
@@ -105,17 +106,17 @@ pub struct Metrics {
     pub bus_unconfirmed: IntGaugeVec,
     /// `workflow_service_call_seconds{bus,service,outcome}`: calls of web services.
     pub service_calls: HistogramVec,
-    /// `workflow_queue_messages_lost{bus,vhost,queue}`: messages that are missing from the queue,
-    /// at least.
+    /// `workflow_queue_messages_lost{bus,vhost,queue}`: the least number of messages that the
+    /// queue must have lost.
     pub queue_messages_lost: IntGaugeVec,
     /// `workflow_bus_notices_total{bus,vhost,kind}`: returned, rejected and resent messages.
     pub bus_notices: IntCounterVec,
     /// `workflow_messages_unreadable_total{bus,vhost,queue,outcome}`: messages that could not be
     /// read, quarantined or dropped.
     pub messages_unreadable: IntCounterVec,
-    /// `workflow_api_logins_failed_total{reason}`
+    /// `workflow_api_logins_failed_total{reason}`: calls without a token, or with a wrong one.
     pub logins_failed: IntCounterVec,
-    /// `workflow_api_requests_total{code}`
+    /// `workflow_api_requests_total{code}`: HTTP requests answered.
     pub requests: IntCounterVec,
     /// `workflow_connections_ended_total{reason}`: connections of clients that the manager has
     /// closed.
@@ -123,7 +124,7 @@ pub struct Metrics {
     /// `workflow_certificate_not_after_seconds`: when the certificate of the API expires, in
     /// seconds since 1970. Present only with TLS.
     pub certificate_end: IntGaugeVec,
-    /// `workflow_grpc_calls_total{method,code}`
+    /// `workflow_grpc_calls_total{method,code}`: calls over gRPC that have ended.
     pub grpc_calls: IntCounterVec,
     /// `workflow_messages_sending_bytes`: step messages on their way to workers over HTTP and gRPC.
     pub messages_sending: IntGauge,
@@ -133,7 +134,7 @@ pub struct Metrics {
     pub events_published: IntCounterVec,
     /// `workflow_events_dropped_total{sink}`: events that a sink could not accept.
     pub events_dropped: IntCounterVec,
-    /// `workflow_webhook_deliveries_total{outcome}`
+    /// `workflow_webhook_deliveries_total{outcome}`: calls of the webhook.
     pub webhook_deliveries: IntCounterVec,
     /// `workflow_webhook_waiting`: notices that are not delivered yet.
     pub webhook_waiting: IntGauge,
@@ -145,15 +146,8 @@ pub struct Metrics {
     pub traces_spans_sent: IntCounter,
     /// `workflow_traces_spans_dropped_total{reason}`: spans that the receiver did not get.
     pub traces_spans_dropped: IntCounterVec,
-    /// `workflow_traces_exports_total{outcome}`
+    /// `workflow_traces_exports_total{outcome}`: calls of the receiver of traces.
     pub traces_exports: IntCounterVec,
-}
-
-/// Returns the bounds of histogram buckets from 10 µs to about 100 s, in seconds.
-fn seconds_buckets() -> Vec<f64> {
-    (0..8)
-        .flat_map(|exponent| [1.0, 2.5, 5.0].map(|factor| factor * 1e-5 * 10f64.powi(exponent)))
-        .collect()
 }
 
 impl Metrics {
@@ -187,7 +181,7 @@ impl Metrics {
             batch_records: register.histogram(
                 "journal_batch_records",
                 "records in one commit",
-                (0..16).map(|n| f64::from(1u32 << n)).collect(),
+                count_buckets(),
             ),
             commit: register.histogram(
                 "journal_commit_seconds",
@@ -432,6 +426,7 @@ impl Metrics {
     pub(crate) fn actor_counts(&self) -> Vec<ActorCounts> {
         let families = self.mailbox_depth.collect();
         let depths = families.iter().flat_map(|family| family.get_metric());
+        // The only label of this metric is the kind of actor.
         let kinds = depths.flat_map(|depth| depth.get_label()).map(|label| label.value());
         kinds
             .map(|kind| ActorCounts {
@@ -453,7 +448,8 @@ impl Metrics {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Replaces the definitions of the workflow files, and warns if they have too many steps.
+    /// Replaces the definitions of the workflow files. Logs a warning if they have more steps than
+    /// may have series of their own.
     pub(crate) fn set_definitions(&self, definitions: &Definitions, steps_max: usize) {
         if let Some(SeriesOverflow { untracked, steps }) =
             self.series.replace_definitions(definitions, steps_max)
@@ -523,6 +519,18 @@ impl Default for Metrics {
     }
 }
 
+/// Returns the upper bounds of histogram buckets in seconds: three per decade, 10 µs to 500 s.
+fn seconds_buckets() -> Vec<f64> {
+    (0..8)
+        .flat_map(|exponent| [1.0, 2.5, 5.0].map(|factor| factor * 1e-5 * 10f64.powi(exponent)))
+        .collect()
+}
+
+/// Returns the upper bounds of histogram buckets for counts: the powers of two up to 32,768.
+fn count_buckets() -> Vec<f64> {
+    (0..16).map(|exponent| f64::from(1u32 << exponent)).collect()
+}
+
 /// Creates metrics with the prefix `workflow_`, and registers them.
 struct MetricRegistrar<'a>(&'a Registry);
 
@@ -532,10 +540,11 @@ struct MetricRegistrar<'a>(&'a Registry);
     reason = "names and labels are constants, registered once per registry; each start tests them"
 )]
 impl MetricRegistrar<'_> {
-    fn register(&self, collector: impl prometheus::core::Collector + 'static) {
+    fn register(&self, collector: impl Collector + 'static) {
         self.0.register(Box::new(collector)).unwrap();
     }
 
+    /// Registers the metrics of the operating system about this process.
     #[cfg(target_os = "linux")]
     fn register_process(&self) {
         self.register(process::ProcessCollector::new().unwrap());

@@ -163,8 +163,7 @@ async fn report_health(
     loop {
         let phase = *phases.borrow_and_update();
         let checks = api.manager.health().checks();
-        let is_ready =
-            phase == ServerPhase::Serving && checks.iter().all(|(_, is_good, _)| *is_good);
+        let is_ready = phase == ServerPhase::Serving && checks.iter().all(|check| check.is_passed);
         let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in ["", wire::workers_server::SERVICE_NAME] {
             reporter.set_service_status(name, status).await;

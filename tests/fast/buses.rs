@@ -11,6 +11,7 @@ use support::manager::{TestManager, load_settings};
 use support::waits::{until, until_async};
 use workflow_manager::actors::bulk_requests::BulkRedispatch;
 use workflow_manager::actors::bus_starter::{BusOptions, BusProvider};
+use workflow_manager::actors::health::HealthCheck;
 use workflow_manager::actors::inputs::RouterInput;
 use workflow_manager::actors::manager::{self, Parts, Threads};
 use workflow_manager::bus::LeaseQueues;
@@ -497,13 +498,17 @@ workflows:
             until("it is connected", || health.bus(bus) == Some(BusState::Connected)).await;
         }
         health.set_bus(&other, away);
-        let mut checks: Vec<(String, bool, String)> = health.checks();
-        checks.retain(|(name, ..)| name.starts_with("bus"));
+        let mut checks = health.checks();
+        checks.retain(|check| check.name.starts_with("bus"));
         let expected = [
             ("bus", true, "connected (embedded: no broker is set)"),
             ("bus other", false, "not connected: its cable is cut"),
         ];
-        let expected = expected.map(|(name, good, text)| (name.to_owned(), good, text.to_owned()));
+        let expected = expected.map(|(name, is_passed, message)| HealthCheck {
+            name: name.to_owned(),
+            is_passed,
+            message: message.to_owned(),
+        });
         assert_eq!(checks, expected);
         let id = manager.create_job("away", "{}").await;
         // Workers have both.

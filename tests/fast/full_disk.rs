@@ -142,7 +142,7 @@ async fn lists_are_behind() {
             fail::cfg("journal::derive", "return(full)").expect("set");
             let id = api.create_job("two", "{}").await;
             until("readiness is red", || health.is_journal_waiting()).await;
-            let words = health.checks().remove(0).2;
+            let words = health.checks().remove(0).message;
             assert!(words.contains("no room on the disk"), "{words}");
             // Without a token it tells why under a name of the manager alone.
             for (host, is_told) in [("localhost:8088", true), ("evil.example", false)] {

@@ -282,9 +282,9 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
                 .health
                 .checks()
                 .into_iter()
-                .find(|(name, ..)| name == "journal")
+                .find(|check| check.name == "journal")
                 .unwrap();
-            assert!(!check.1 && check.2.contains(words), "{name}: {check:?}");
+            assert!(!check.is_passed && check.message.contains(words), "{name}: {check:?}");
             assert!(
                 matches!(
                     manager.handle().create("w", None, Message::default()).await,

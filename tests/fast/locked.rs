@@ -173,8 +173,9 @@ async fn a_lock() {
             health.journal_wait() == Some(JournalWait::Lock)
         }) => {}
     }
-    let told = health.checks().into_iter().find(|(name, ..)| name == "journal").expect("a check");
-    assert!(!told.1 && told.2.contains("another program"), "{told:?}");
+    let checks = health.checks();
+    let check = checks.iter().find(|check| check.name == "journal").expect("a check");
+    assert!(!check.is_passed && check.message.contains("another program"), "{check:?}");
     let refused =
         manager.handle().create("w", None, Message::default()).await.expect_err("is refused");
     assert!(matches!(refused, RequestError::Overloaded(_)), "{refused:?}");
@@ -216,7 +217,7 @@ async fn a_vacuum() {
         }
         other.join().unwrap_or_else(|_| panic!("round {round}"));
     }
-    until("all end", || !ids.iter().any(|id| manager.is_under_way(*id))).await;
+    until("all end", || !ids.iter().any(|id| manager.is_active(*id))).await;
     assert!(manager.core().health.journal_loss().is_none(), "a VACUUM is no loss");
     manager.stop().await;
     let mut store = SqliteJournal::open(&options(&file)).expect("whole, and verified");

@@ -149,7 +149,7 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
         let running = metrics.jobs.with_label_values(&["sign", "running"]);
         until("all are counted", || running.get() == 6).await;
         assert_eq!(manager.core().routes.root_count(), 7);
-        assert!(jobs.iter().all(|id| manager.core().routes.is_under_way(*id)));
+        assert!(jobs.iter().all(|id| manager.core().routes.is_active(*id)));
         // What is due ends one by itself.
         manager.until(late, |job| job.state() == JobState::Failed).await;
         // Under its id a client gets the same job, or a conflict.

@@ -234,7 +234,7 @@ fn a_stream_with_counts_tells_how_the_child_jobs_stand_and_nothing_of_each() {
             let last = counts.last().expect("counts");
             assert_eq!(last["data"]["children"]["completed"], ITEMS, "{last}");
             assert!(
-                !common.feeds.has_counting_subscribers(ID.parse().expect("an id")),
+                !common.event_hub.has_counting_subscribers(ID.parse().expect("an id")),
                 "nobody counts any more"
             );
         });

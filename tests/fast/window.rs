@@ -42,7 +42,7 @@ fn all_fan_outs_together_have_a_bound_and_each_goes_on() {
 
         let (most, has_grown) = within("all jobs end", async {
             let (mut most, mut has_grown) = (0, false);
-            while jobs.iter().any(|id| manager.is_under_way(*id)) {
+            while jobs.iter().any(|id| manager.is_active(*id)) {
                 let children = children(&manager, &jobs);
                 most = most.max(children.len());
                 for id in children {

@@ -75,11 +75,6 @@ impl TlsIdentity {
     }
 }
 
-/// Returns a function that prefixes an error with the setting of `http.tls` that it concerns.
-fn prefix_setting(name: &'static str) -> impl Fn(String) -> String {
-    move |error| format!("http.tls.{name}: {error}")
-}
-
 /// Reads the files that the settings name, and checks that the key fits the certificate.
 fn read_identity(settings: &TlsSettings) -> Result<TlsIdentity, String> {
     let digest = digest_files(settings);
@@ -94,14 +89,14 @@ fn read_identity(settings: &TlsSettings) -> Result<TlsIdentity, String> {
     })?;
     let key = ring::sign::any_supported_type(&key)
         .map_err(|error| prefix_setting("key")(format!("{}: {error}", settings.key)))?;
-    let certified = CertifiedKey::new(chain, key);
-    certified.keys_match().map_err(|error| {
+    let certified_key = CertifiedKey::new(chain, key);
+    certified_key.keys_match().map_err(|error| {
         format!(
             "http.tls.key, {}, is not the key of the first certificate in {}: {error}",
             settings.key, settings.certificate
         )
     })?;
-    let resolver = Arc::new(SingleCertAndKey::from(certified));
+    let resolver = Arc::new(SingleCertAndKey::from(certified_key));
     let build = |alpn_protocol: &[u8]| {
         build_config(settings, resolver.clone(), alpn_protocol).map(Arc::new)
     };
@@ -146,4 +141,9 @@ fn digest_files(settings: &TlsSettings) -> [u8; 32] {
         hasher.update(Sha256::digest(content.unwrap_or_default()));
     }
     hasher.finalize().into()
+}
+
+/// Returns a function that prefixes an error with the setting of `http.tls` that it concerns.
+fn prefix_setting(name: &'static str) -> impl Fn(String) -> String {
+    move |error| format!("http.tls.{name}: {error}")
 }

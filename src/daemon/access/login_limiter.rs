@@ -10,17 +10,17 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// How long one wrong token counts against its client.
-const FORGET_AFTER: Duration = Duration::from_secs(1);
+/// In this time the leaky bucket of a client loses one wrong token.
+const LEAK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the answer to a wrong token is delayed, once its client has exceeded its burst.
 const PENALTY_DELAY: Duration = Duration::from_secs(1);
 
-/// Limits the answers that are delayed at the same time. Beyond it a wrong token is rejected
+/// The most answers that are delayed at the same time. Beyond that, a wrong token is rejected
 /// without a delay, and its connection is closed.
 const DELAYED_MAX: usize = 64;
 
-/// Limits the networks that are counted separately. All others share one count.
+/// The most networks that are counted separately. All others share one bucket.
 const NETWORKS_MAX: usize = 4096;
 
 /// How a wrong token is answered.
@@ -43,8 +43,8 @@ pub struct LoginLimiter {
     delays: Semaphore,
 }
 
-/// The level of each client's leaky bucket, as the time at which the bucket is empty: then the
-/// client's last wrong token no longer counts. `None`: there was no wrong token yet.
+/// The level of each client's leaky bucket, stored as the time at which the bucket will be empty:
+/// from then on no wrong token counts. `None`: there was no wrong token yet.
 #[derive(Default)]
 struct FailureTable {
     /// By client network, as [`client_network`] returns it.
@@ -62,7 +62,8 @@ impl LoginLimiter {
         LoginLimiter { burst, failures: Mutex::default(), delays: Semaphore::new(DELAYED_MAX) }
     }
 
-    /// Records a wrong token of a client. Returns when it may be answered.
+    /// Records a wrong token of a client. Returns when it may be answered: at once, or after
+    /// [`PENALTY_DELAY`]. `None` as the peer: its address is not known.
     pub async fn record_failure(&self, peer: Option<IpAddr>) -> LoginPenalty {
         if self.burst == 0 || !self.exceeds_burst(peer) {
             return LoginPenalty::Immediate;
@@ -77,12 +78,13 @@ impl LoginLimiter {
         let now = clock::timer_now();
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let empty_at = failures.bucket_mut(peer.map(client_network), now);
-        let start = empty_at.filter(|empty_at| *empty_at > now).unwrap_or(now);
-        // The level is bounded: a client that stops guessing is soon answered at once again.
-        let latest = now + FORGET_AFTER * self.burst.saturating_add(1);
-        let new_empty_at = (start + FORGET_AFTER).min(latest);
+        let leak_start = empty_at.filter(|empty_at| *empty_at > now).unwrap_or(now);
+        // The level is bounded, so that a client that stops guessing is soon answered without a
+        // delay again.
+        let latest_empty_at = now + LEAK_INTERVAL * self.burst.saturating_add(1);
+        let new_empty_at = (leak_start + LEAK_INTERVAL).min(latest_empty_at);
         *empty_at = Some(new_empty_at);
-        new_empty_at > now + FORGET_AFTER * self.burst
+        new_empty_at > now + LEAK_INTERVAL * self.burst
     }
 }
 
@@ -91,7 +93,7 @@ impl FailureTable {
     fn bucket_mut(&mut self, network: Option<IpAddr>, now: Instant) -> &mut Option<Instant> {
         let Some(network) = network else { return &mut self.overflow };
         if self.by_network.len() >= NETWORKS_MAX && !self.by_network.contains_key(&network) {
-            let is_due = |cleaned_at| now.duration_since(cleaned_at) >= FORGET_AFTER;
+            let is_due = |cleaned_at| now.duration_since(cleaned_at) >= LEAK_INTERVAL;
             if self.cleaned_at.is_none_or(is_due) {
                 self.cleaned_at = Some(now);
                 self.by_network
@@ -118,6 +120,7 @@ pub fn client_network(peer: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    /// Runs a test whose clock moves only when all tasks sleep.
     fn run_paused<F: Future>(test: F) -> F::Output {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_time().start_paused(true);
@@ -139,7 +142,7 @@ mod tests {
             assert_eq!(limiter.record_failure(peer(1)).await, LoginPenalty::Delayed);
             assert_eq!(before.elapsed(), PENALTY_DELAY);
             assert_eq!(limiter.record_failure(peer(2)).await, LoginPenalty::Immediate);
-            tokio::time::advance(FORGET_AFTER * 4).await;
+            tokio::time::advance(LEAK_INTERVAL * 4).await;
             assert_eq!(
                 limiter.record_failure(peer(1)).await,
                 LoginPenalty::Immediate,

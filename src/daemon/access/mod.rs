@@ -18,18 +18,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
-/// The permission bits with which a file's group, or everybody, can write it.
+/// The permission bits that let a file's group or others write it.
 const GROUP_AND_OTHERS_WRITE: u32 = 0o022;
 
 /// The tokens and the certificate of the API.
 pub struct Access {
+    /// The valid tokens. Requests that last long watch them, to notice that a token is revoked.
     tokens: watch::Sender<Arc<Tokens>>,
     /// Delays the answers to clients that send wrong tokens.
     pub login_limiter: LoginLimiter,
     /// The certificate that the API presents over TLS. Empty without TLS, and until
     /// [`Access::certificate`] has loaded it.
     pub certificate: OnceLock<Arc<CertificateStore>>,
-    /// Held during a reload. Of two concurrent reloads the later one takes effect last.
+    /// Held during a reload, so that reloads take effect one after another.
     pub reload_lock: tokio::sync::Mutex<()>,
 }
 
@@ -97,10 +98,18 @@ impl Access {
     }
 }
 
-/// Generates a random token. Returns the token and its hash.
-pub fn generate_token() -> (String, String) {
+/// A token that was just generated.
+pub struct GeneratedToken {
+    /// The token itself, which only its owner keeps.
+    pub token: String,
+    /// The hash of the token, as the settings expect it.
+    pub hash: String,
+}
+
+/// Generates a random token of two random UUIDs.
+pub fn generate_token() -> GeneratedToken {
     let random = || clock::new_id().0.simple().to_string();
     let token = format!("wm_{}{}", random(), random());
     let hash = hash_token(&token);
-    (token, hash)
+    GeneratedToken { token, hash }
 }

@@ -15,7 +15,7 @@ pub struct Principal {
     pub scope: Option<Scope>,
     /// The queues whose messages the principal may lease and settle.
     pub queues: Arc<[String]>,
-    /// The virtual host of these queues. Empty: the one of workflows that name none.
+    /// The virtual host of these queues. Empty: the virtual host of workflows that name none.
     pub vhost: Arc<str>,
     /// The hash of the token. `None`: requests need no token.
     hash: Option<Hash>,
@@ -28,7 +28,7 @@ pub enum RequiredScope {
     Token,
     /// A token with this scope.
     Scope(Scope),
-    /// A token for the messages of this queue, or with the scope admin.
+    /// A token for the messages of this queue, or one with the scope admin.
     Queue {
         /// The name of the queue.
         queue: String,
@@ -57,6 +57,7 @@ impl Principal {
     pub fn is_allowed(&self, required: &RequiredScope) -> bool {
         match required {
             RequiredScope::Token => true,
+            // Scopes are ordered: each allows what the lesser ones allow.
             RequiredScope::Scope(scope) => self.scope >= Some(*scope),
             RequiredScope::Queue { queue, vhost } => {
                 let is_same_vhost = vhost.as_deref().is_none_or(|vhost| vhost == &*self.vhost);
@@ -145,11 +146,12 @@ pub fn hash_token(token: &str) -> String {
     text
 }
 
+/// Returns the SHA-256 hash of a token.
 fn digest(token: &str) -> Hash {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// Parses the hexadecimal digits of a hash.
+/// Parses the hexadecimal digits of a hash. Returns `None` if there are too few, or one is invalid.
 fn parse_hash(digits: &str) -> Option<Hash> {
     let mut hash = Hash::default();
     for (index, byte) in hash.iter_mut().enumerate() {
@@ -188,7 +190,8 @@ mod tests {
         let vhost = "far".to_owned();
         let worker = WorkerToken { token: Secret("the worker's one".into()), queues, vhost };
         http.workers.insert("pricing".to_owned(), worker.clone());
-        let (token, hash) = super::super::generate_token();
+        let generated = super::super::generate_token();
+        let (token, hash) = (generated.token, generated.hash);
         let scoped =
             |scope| TokenSettings { hash: hash.clone(), scope, ..TokenSettings::default() };
         let file_tokens = BTreeMap::from([("grafana".to_owned(), scoped(Some(Scope::Read)))]);

@@ -1,4 +1,4 @@
-//! Finds out when certificates expire.
+//! Parses the expiry of certificates.
 
 use base::times;
 use engine::Timestamp;
@@ -11,10 +11,13 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Limits the bytes in which the length of an element is encoded. No certificate needs more.
+/// The bit that marks the long form in the first byte of an element's length.
+const LONG_FORM_BIT: u8 = 0x80;
+
+/// The most bytes in which the length of an element is encoded. No certificate needs more.
 const LENGTH_BYTES_MAX: usize = 4;
 
-/// How long before its expiry a certificate should be replaced, in seconds.
+/// How long before its expiry a certificate counts as expiring soon, in seconds.
 pub const EXPIRY_WARNING_S: i64 = 14 * 24 * 3600;
 
 /// Returns the earliest expiry of the certificates. Returns `None` if none can be parsed.
@@ -27,26 +30,27 @@ pub(super) fn not_after(chain: &[CertificateDer<'_>]) -> Option<Timestamp> {
 
 /// Parses the end of a certificate's validity (RFC 5280, section 4.1.2.5).
 fn parse_not_after(certificate: &[u8]) -> Option<Timestamp> {
-    let (certificate, _) = parse_element(certificate, SEQUENCE)?;
-    let (signed_part, _) = parse_element(certificate, SEQUENCE)?;
+    let certificate = Element::parse(certificate, SEQUENCE)?.content;
+    let signed_part = Element::parse(certificate, SEQUENCE)?.content;
     // The optional version, the serial number, the algorithm and the issuer precede the validity.
-    let rest = parse_element(signed_part, VERSION).map_or(signed_part, |(_, rest)| rest);
-    let (_, rest) = parse_element(rest, INTEGER)?;
-    let (_, rest) = parse_element(rest, SEQUENCE)?;
-    let (_, rest) = parse_element(rest, SEQUENCE)?;
-    let (validity, _) = parse_element(rest, SEQUENCE)?;
-    let (_not_before, rest) = parse_time(validity)?;
-    let (not_after, _) = parse_time(rest)?;
+    let mut fields =
+        Element::parse(signed_part, VERSION).map_or(signed_part, |version| version.following);
+    for tag in [INTEGER, SEQUENCE, SEQUENCE] {
+        fields = Element::parse(fields, tag)?.following;
+    }
+    let validity = Element::parse(fields, SEQUENCE)?.content;
+    let (_not_before, following) = parse_time(validity)?;
+    let (not_after, _) = parse_time(following)?;
     times::parse_rfc3339(&not_after)
 }
 
 /// Parses a time. Returns it in the format of RFC 3339, and the bytes that follow it.
 fn parse_time(bytes: &[u8]) -> Option<(String, &[u8])> {
-    let (text, rest, year_digits) = match parse_element(bytes, UTC_TIME) {
-        Some((text, rest)) => (text, rest, 2),
-        None => parse_element(bytes, GENERALIZED_TIME).map(|(text, rest)| (text, rest, 4))?,
+    let (element, year_digits) = match Element::parse(bytes, UTC_TIME) {
+        Some(element) => (element, 2),
+        None => (Element::parse(bytes, GENERALIZED_TIME)?, 4),
     };
-    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+    let text = std::str::from_utf8(element.content).ok()?.strip_suffix('Z')?;
     let (year, fields) = text.split_at_checked(year_digits)?;
     let century = match (year_digits, year.parse::<u32>().ok()?) {
         (4, _) => "",
@@ -54,28 +58,44 @@ fn parse_time(bytes: &[u8]) -> Option<(String, &[u8])> {
         (_, 0..50) => "20",
         _ => "19",
     };
+    // The other fields have two digits each.
     let field = |index: usize| fields.get(2 * index..2 * index + 2);
     let (month, day) = (field(0)?, field(1)?);
     let (hour, minute, second) = (field(2)?, field(3)?, field(4)?);
-    Some((format!("{century}{year}-{month}-{day}T{hour}:{minute}:{second}Z"), rest))
+    let time = format!("{century}{year}-{month}-{day}T{hour}:{minute}:{second}Z");
+    Some((time, element.following))
 }
 
-/// Parses a DER element with this tag. Returns its content, and the bytes that follow it.
-fn parse_element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let [actual_tag, first_length_byte, rest @ ..] = bytes else { return None };
-    if *actual_tag != tag {
-        return None;
+/// A DER element.
+struct Element<'a> {
+    content: &'a [u8],
+    /// The bytes that follow the element.
+    following: &'a [u8],
+}
+
+impl Element<'_> {
+    /// Parses the element at the start of `bytes`. Returns `None` if it is truncated, or has
+    /// another tag.
+    fn parse(bytes: &[u8], tag: u8) -> Option<Element<'_>> {
+        let [actual_tag, first_length_byte, rest @ ..] = bytes else { return None };
+        if *actual_tag != tag {
+            return None;
+        }
+        // The short form is the length itself; the long form is the number of length bytes.
+        let (length, rest) = if *first_length_byte < LONG_FORM_BIT {
+            (usize::from(*first_length_byte), rest)
+        } else {
+            let length_byte_count = usize::from(first_length_byte & !LONG_FORM_BIT);
+            let (length_bytes, rest) = rest.split_at_checked(length_byte_count)?;
+            if length_bytes.len() > LENGTH_BYTES_MAX {
+                return None;
+            }
+            let append = |length: usize, byte: &u8| length << 8 | usize::from(*byte);
+            (length_bytes.iter().fold(0, append), rest)
+        };
+        let (content, following) = rest.split_at_checked(length)?;
+        Some(Element { content, following })
     }
-    // The short form is the length itself; the long form is the number of length bytes.
-    if *first_length_byte < 0x80 {
-        return rest.split_at_checked(usize::from(*first_length_byte));
-    }
-    let (length_bytes, rest) = rest.split_at_checked(usize::from(first_length_byte & 0x7f))?;
-    if length_bytes.len() > LENGTH_BYTES_MAX {
-        return None;
-    }
-    let length = length_bytes.iter().fold(0_usize, |length, byte| length << 8 | usize::from(*byte));
-    rest.split_at_checked(length)
 }
 
 #[cfg(test)]
@@ -83,6 +103,7 @@ mod tests {
     use super::*;
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
+    /// Returns a certificate that expires at the end of this year.
     fn self_signed(year: i32) -> CertificateDer<'static> {
         let mut params =
             CertificateParams::new(vec!["localhost".to_owned()]).expect("the name is valid");

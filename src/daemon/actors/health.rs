@@ -7,6 +7,7 @@ use bus::{BusKey, BusState};
 use engine::Timestamp;
 use journal::FileLoss;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -25,6 +26,36 @@ pub struct Health {
     memory: Option<Arc<JobMemory>>,
     /// Wakes the tasks that wait for readiness, when a check may have passed.
     changed: Notify,
+}
+
+/// The result of one check of the health.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// What is checked: `journal`, `process`, `clock`, `memory`, or `bus` with the name and the
+    /// virtual host of a bus.
+    pub name: String,
+    /// Whether the check passes.
+    pub is_passed: bool,
+    /// The state in words, or why the check fails.
+    pub message: String,
+}
+
+impl HealthCheck {
+    /// Creates the result of a check.
+    pub fn new(
+        name: impl Into<String>,
+        is_passed: bool,
+        message: impl Into<String>,
+    ) -> HealthCheck {
+        HealthCheck { name: name.into(), is_passed, message: message.into() }
+    }
+}
+
+/// As `name: message`.
+impl fmt::Display for HealthCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.message)
+    }
 }
 
 /// Whether the journal can be written.
@@ -148,7 +179,7 @@ impl Health {
         loop {
             // This precedes the checks, so that no notification is missed in between.
             let changed = self.changed.notified();
-            if self.checks().iter().all(|(_, is_good, _)| *is_good) {
+            if self.checks().iter().all(|check| check.is_passed) {
                 return;
             }
             changed.await;
@@ -230,15 +261,15 @@ impl Health {
         *self.write_state.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// Returns the checks: for each its name, whether it passes, and a message.
-    pub fn checks(&self) -> Vec<(String, bool, String)> {
-        let journal_problem = self.journal_loss().or(self.journal_wait().map(JournalWait::as_str));
-        let journal_message = journal_problem.unwrap_or("ok").to_owned();
+    /// Returns the checks: of the journal, the process, the clock if it was set, each bus, and the
+    /// memory if it is reported.
+    pub fn checks(&self) -> Vec<HealthCheck> {
+        let problem = self.journal_loss().or(self.journal_wait().map(JournalWait::as_str));
         let is_stopping = self.is_stopping();
         let process_message = if is_stopping { "stopping" } else { "ok" };
         let mut checks = vec![
-            ("journal".to_owned(), journal_problem.is_none(), journal_message),
-            ("process".to_owned(), !is_stopping, process_message.to_owned()),
+            HealthCheck::new("journal", problem.is_none(), problem.unwrap_or("ok")),
+            HealthCheck::new("process", !is_stopping, process_message),
         ];
         if let Some(elapsed) = clock::since_adjustment() {
             let (total_s, elapsed_s) = (clock::total_adjustment_s(), elapsed.as_secs());
@@ -246,7 +277,7 @@ impl Health {
                 "ok: it was set by {total_s} s since the start, the last time {elapsed_s} s ago \
                  (retention waits for an hour)"
             );
-            checks.push(("clock".to_owned(), true, message));
+            checks.push(HealthCheck::new("clock", true, message));
         }
         let buses = self.buses.read().unwrap_or_else(PoisonError::into_inner);
         for (BusKey { name: bus_name, vhost }, BusHealth { state, .. }) in buses.iter() {
@@ -267,14 +298,14 @@ impl Health {
                     " (embedded)"
                 });
             }
-            let is_good = matches!(state, BusState::Connected | BusState::CatchingUp);
-            checks.push((check_name, is_good, message));
+            let is_passed = matches!(state, BusState::Connected | BusState::CatchingUp);
+            checks.push(HealthCheck::new(check_name, is_passed, message));
         }
         // This check always passes: at the memory limit only some requests are refused, and they
         // report the reason.
-        checks.extend(
-            self.memory.iter().map(|memory| ("memory".to_owned(), true, memory.render_summary())),
-        );
+        if let Some(memory) = &self.memory {
+            checks.push(HealthCheck::new("memory", true, memory.render_summary()));
+        }
         checks
     }
 

@@ -345,7 +345,7 @@ fn start_actors(
     inboxes.archive.start_in(&threads.next_arbiter(), move || Archive::new(env));
     let env = SupervisorEnv::new(core, &mailboxes, bus_starter.clone(), router_arbiter.clone());
     inboxes.supervisor.start_in(&threads.next_arbiter(), move || Supervisor::new(env));
-    let (event_hub, metrics) = (core.feeds.clone(), core.metrics.clone());
+    let (event_hub, metrics) = (core.event_hub.clone(), core.metrics.clone());
     inboxes.notifier.start_in(&threads.next_arbiter(), move || {
         Notifier::new(event_hub, metrics, topic_factory)
     });

@@ -48,7 +48,7 @@ pub struct ManagerCore {
     /// Limits the rate of log lines about messages and requests from outside.
     pub log_limiter: Arc<KeyedRateLimiter>,
     /// The hub of events, to which clients subscribe.
-    pub feeds: Arc<EventHub>,
+    pub event_hub: Arc<EventHub>,
     /// The webhook; `None`: the settings have none.
     pub webhook: Option<Arc<Webhook>>,
     /// The exporter of traces; `None`: the settings have none.
@@ -108,7 +108,7 @@ impl ManagerCore {
             queue_losses: Arc::default(),
             started_at: (clock::now(), clock::timer_now()),
             log_limiter: Arc::default(),
-            feeds: Arc::default(),
+            event_hub: Arc::default(),
             webhook: Webhook::new(&settings, &metrics)?.map(Arc::new),
             traces: Traces::new(&settings, &metrics).map(Arc::new),
             memory,

@@ -166,8 +166,8 @@ impl ManagerHandle {
                 .health
                 .checks()
                 .into_iter()
-                .filter(|(_, is_good, _)| !is_good)
-                .map(|(name, _, message)| format!("{name}: {message}"))
+                .filter(|check| !check.is_passed)
+                .map(|check| check.to_string())
                 .collect();
             return Err(RequestError::Overloaded(reasons.join("; ")));
         }
@@ -431,7 +431,7 @@ fn send_cancel<T>(
     id: JobId,
     input: impl FnOnce(ResponseSender<T>) -> RouterInput,
 ) -> Result<PendingResponse<T>, RequestError> {
-    let can_cancel = state.health.can_cancel() && state.routes.is_under_way(id);
+    let can_cancel = state.health.can_cancel() && state.routes.is_active(id);
     if can_cancel { Ok(send_request(state, input)) } else { send_if_accepting(state, input) }
 }
 

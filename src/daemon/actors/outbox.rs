@@ -39,7 +39,7 @@ impl Outbox {
             notifier: mailboxes.notifier.clone(),
             routes: core.routes.clone(),
             buses: core.buses.clone(),
-            event_hub: core.feeds.clone(),
+            event_hub: core.event_hub.clone(),
             webhook: core.webhook.clone(),
             traces: core.traces.clone(),
             metrics: core.metrics.clone(),

@@ -197,8 +197,8 @@ impl Routes {
         self.0.routes.get(&id).map(RouteRef)
     }
 
-    /// Returns whether a job with this id takes input or is passivated.
-    pub fn is_under_way(&self, id: JobId) -> bool {
+    /// Returns whether a job with this id is active: it takes input, or is passivated.
+    pub fn is_active(&self, id: JobId) -> bool {
         // The second lookup of the route finds a job that was activated after the first lookup.
         self.find(id).is_some() || self.is_passivated(id) || self.find(id).is_some()
     }
@@ -308,7 +308,7 @@ mod tests {
             assert!(table.remove_if_idle(id, 7, Some(0)).is_none(), "one input is in the mailbox");
             assert!(table.remove_if_idle(id, 8, Some(1)).is_none(), "the number of another job");
             assert!(table.remove_if_idle(id, 8, None).is_none(), "the number of another job");
-            assert!(routes.is_under_way(id) && routes.root_count() == 1);
+            assert!(routes.is_active(id) && routes.root_count() == 1);
             assert_eq!(routes.definitions(), [definition]);
             assert!(table.remove_if_idle(id, 7, Some(1)).is_some());
             assert!(routes.is_empty() && routes.root_count() == 0);

@@ -22,10 +22,11 @@ pub(super) const ROUTES: &[ApiRoute] =
             .with_problems(&[404])
     })];
 
-/// Limits the reasons in a list, in characters. The child job itself shows the whole reason.
+/// How many characters of a child job's reason a list shows. The child job itself shows it in
+/// full.
 const REASON_CHARS_MAX: usize = 1_000;
 
-/// The most memory that a row takes, in bytes: as a value with its reason, and as text.
+/// The most memory that a row of a page takes, in bytes: as a value with its reason, and as text.
 const ROW_BYTES: usize = 8 * 1024;
 
 #[derive(Serialize, ToSchema)]
@@ -50,6 +51,7 @@ struct ChildView<'a> {
     reason: Option<String>,
 }
 
+/// Lists the child jobs of a job, optionally of one step or in one state.
 async fn list_children(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -79,6 +81,7 @@ async fn list_children(
     page.await
 }
 
+/// Converts a row to its view. `graph` is the graph of the parent.
 fn to_view<'a>(graph: &'a Graph, row: &'a ChildRow) -> ChildView<'a> {
     ChildView {
         job: row.id,
@@ -111,10 +114,12 @@ fn find_fan_out_step(graph: &Graph, name: &str) -> Result<StepIndex, Problem> {
     })
 }
 
+/// Formats a cursor for a response. The client passes it on in its next request.
 fn format_cursor(cursor: ChildCursor) -> String {
     format!("{}.{}.{}", cursor.step, cursor.item, cursor.number)
 }
 
+/// Parses a cursor that [`format_cursor`] has formatted.
 fn parse_cursor(text: &str) -> Result<ChildCursor, Problem> {
     let numbers: Result<Vec<i64>, _> = text.split('.').map(str::parse).collect();
     match numbers.as_deref() {

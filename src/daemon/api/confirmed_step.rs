@@ -1,4 +1,4 @@
-//! Explains what a step waits for whose message an AMQP broker has confirmed.
+//! Explains what a step waits for after an AMQP broker has confirmed its message.
 
 use super::wait_cause::WaitCause;
 use super::why_text::{describe_all_busy, format_count};
@@ -9,17 +9,17 @@ use engine::{Definition, Job, StepIndex};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The greatest age of the broker's statistics, unless it is configured to collect them less often.
-/// By default it collects them every 5 seconds.
+/// How old the broker's statistics may be. By default it collects them every 5 seconds; a broker
+/// that is configured to collect them less often has older ones.
 const STATISTICS_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// The ways in which a message may have been lost that is neither in its queue nor with a worker.
-const LOST_BY: &str = "rejected or expired where no policy sends dead letters to the reply queue, \
-                       purged, lost with its queue, or acknowledged by a worker that did not \
-                       reply";
+/// How a message may have been lost that is neither in its queue nor with a worker.
+const LOSS_CAUSES: &str = "rejected or expired where no policy sends dead letters to the reply \
+                           queue, purged, lost with its queue, or acknowledged by a worker that \
+                           did not reply";
 
 /// A step whose message the broker has confirmed. Explanations say "most likely" where the broker
-/// does not report what has become of the message.
+/// does not report what happened to the message.
 pub(super) struct ConfirmedStep<'a> {
     pub(super) api: &'a Arc<ApiState>,
     pub(super) job: &'a Job,
@@ -29,32 +29,8 @@ pub(super) struct ConfirmedStep<'a> {
 }
 
 impl ConfirmedStep<'_> {
-    /// Explains that the queue has lost messages. Returns `None` if it has not.
-    fn explain_loss(&self, consumers: u32, resend_hint: &str) -> Option<(WaitCause, String)> {
-        let ConfirmedStep { api, job, index, timeout } = self;
-        let step = job.graph().step(*index);
-        let (name, queue) = (&step.name, &step.queue);
-        let address = api.manager.buses().address(job.definition(), step);
-        let loss = api.manager.queue_losses().find(&address)?;
-        let settings = &api.settings;
-        let lost_after = settings.amqp_bus(&address.bus.name).unwrap_or(&settings.amqp).lost_after;
-        let start = if consumers == 0 {
-            format!("no consumer on queue \"{queue}\", and messages are lost")
-        } else {
-            format!("queue \"{queue}\" has lost messages")
-        };
-        let why = format!(
-            "{start}: for {lost_after} at least {} on it, but it held at most {}, waiting, with \
-             workers or answered; most likely the others were {LOST_BY}. The message of step \
-             \"{name}\" may be one of them: {resend_hint}, `workflow-manager redispatch --queue \
-             {queue}` sends all of the queue again; {timeout}",
-            format_count(loss.waiting, "step waits", "steps wait"),
-            format_count(loss.messages, "message", "messages"),
-        );
-        Some((WaitCause::Lost, why))
-    }
-
-    /// Explains by the status of the queue. Returns `None` if another explanation is better.
+    /// Explains from the status of the queue. Returns `None` if the general explanation of a queue
+    /// fits better.
     pub(super) fn explain(&self, status: &QueueStatus) -> Option<(WaitCause, String)> {
         let ConfirmedStep { job, index, timeout, .. } = self;
         let QueueStatus::Exists { messages, unacknowledged, consumers, .. } = *status else {
@@ -69,14 +45,15 @@ impl ConfirmedStep<'_> {
         if let (0, 1.., Some(workflow)) =
             (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX))
         {
-            let why = format!(
+            let sentence = format!(
                 "the workflow \"{workflow}\" has it, most likely: its manager took the message of \
                  step \"{name}\" and made a job of it, whose end is the reply; {timeout}"
             );
-            return Some((WaitCause::Working, why));
+            return Some((WaitCause::Working, sentence));
         }
         let workers = format_count(consumers, "consumer", "consumers");
         let age_ms = run.sent.map(|sent| (clock::now().0 - sent.0) / 1_000_000);
+        // Statistics that were collected before the message was sent do not count it.
         let is_in_statistics = age_ms.is_none_or(|age_ms| {
             age_ms > i64::try_from(STATISTICS_AGE_MAX.as_millis()).unwrap_or(i64::MAX)
         });
@@ -86,7 +63,7 @@ impl ConfirmedStep<'_> {
                 format!(
                     "no consumer on queue \"{queue}\", and no message in it: start a worker for \
                      step \"{name}\". Its message was there; unless a reply is on its way it was \
-                     {LOST_BY}: {resend_hint}; {timeout}"
+                     {LOSS_CAUSES}: {resend_hint}; {timeout}"
                 ),
             )),
             // The general explanation says that the messages wait for a consumer.
@@ -97,7 +74,7 @@ impl ConfirmedStep<'_> {
                     "the message of step \"{name}\" is lost, most likely: queue \"{queue}\" holds \
                      none, neither waiting nor with one of its {workers}, as the broker's \
                      statistics of some seconds ago tell, and no reply has come. It was \
-                     {LOST_BY}: {resend_hint}; {timeout}"
+                     {LOSS_CAUSES}: {resend_hint}; {timeout}"
                 ),
             )),
             (0, _, Some(0)) => Some((
@@ -122,7 +99,8 @@ impl ConfirmedStep<'_> {
                     "a worker has it, most likely: the message of step \"{name}\" no longer waits \
                      in queue \"{queue}\", which has {workers}, and no reply has come. Whether \
                      it is with one of them only the management API tells (setting \
-                     amqp.management). If none has it, it was {LOST_BY}: {resend_hint}; {timeout}"
+                     amqp.management). If none has it, it was {LOSS_CAUSES}: {resend_hint}; \
+                     {timeout}"
                 ),
             )),
             (_, _, _) => Some((
@@ -130,5 +108,30 @@ impl ConfirmedStep<'_> {
                 describe_all_busy(name, queue, messages, consumers, timeout),
             )),
         }
+    }
+
+    /// Explains that the queue has lost messages. Returns `None` if no loss is reported.
+    fn explain_loss(&self, consumers: u32, resend_hint: &str) -> Option<(WaitCause, String)> {
+        let ConfirmedStep { api, job, index, timeout } = self;
+        let step = job.graph().step(*index);
+        let (name, queue) = (&step.name, &step.queue);
+        let address = api.manager.buses().address(job.definition(), step);
+        let loss = api.manager.queue_losses().find(&address)?;
+        let settings = &api.settings;
+        let lost_after = settings.amqp_bus(&address.bus.name).unwrap_or(&settings.amqp).lost_after;
+        let start = if consumers == 0 {
+            format!("no consumer on queue \"{queue}\", and messages are lost")
+        } else {
+            format!("queue \"{queue}\" has lost messages")
+        };
+        let sentence = format!(
+            "{start}: for {lost_after} at least {} on it, but it held at most {}, waiting, with \
+             workers or answered; most likely the others were {LOSS_CAUSES}. The message of step \
+             \"{name}\" may be one of them: {resend_hint}, `workflow-manager redispatch --queue \
+             {queue}` sends all of the queue again; {timeout}",
+            format_count(loss.waiting, "step waits", "steps wait"),
+            format_count(loss.messages, "message", "messages"),
+        );
+        Some((WaitCause::Lost, sentence))
     }
 }

@@ -54,12 +54,13 @@ impl Connection {
         }
     }
 
+    /// Returns the slot that the connection holds.
     pub(super) fn slot(&self) -> &Arc<ConnectionSlot> {
         &self.slot_guard.0
     }
 
-    /// Returns an error if the connection was closed by the manager, or is late. Otherwise
-    /// registers the task to be woken when that happens.
+    /// Returns an error if the manager has closed the connection, or if the handshake or a head has
+    /// exceeded its time limit. Otherwise registers the task to be woken when that happens.
     fn check_alive(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.slot().poll_closed(context) {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -73,8 +74,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks the connection only if a write is pending. Bytes that can be written without waiting
-    /// are written even if the connection must close: they may be a response.
+    /// Checks the connection, but only if a write is pending. Bytes that can be written without
+    /// waiting are written even if the connection must close: they may be a response.
     fn check_if_pending<T>(
         &mut self,
         context: &mut Context<'_>,

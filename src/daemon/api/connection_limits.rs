@@ -50,19 +50,19 @@ fn grpc_share(grpc: &GrpcSettings, available: u64) -> u64 {
 /// Limits a configured number of connections to those that are available. Warns if that is fewer.
 fn limit_to_available(available: Option<u64>, configured: usize, setting: &str) -> usize {
     let Some(available) = available else { return configured };
-    let allowed = usize::try_from(available).unwrap_or(usize::MAX).min(configured).max(1);
-    if allowed < configured {
+    let connections_max = usize::try_from(available).unwrap_or(usize::MAX).min(configured).max(1);
+    if connections_max < configured {
         tracing::warn!(
             configured,
-            allowed,
+            allowed = connections_max,
             "fewer connections than {setting}: raise the limit of open files (ulimit -n)"
         );
     }
-    allowed
+    connections_max
 }
 
 /// Returns how many of the file descriptors are for connections: those that nothing else needs, but
-/// at least a quarter of all.
+/// at least a quarter of all descriptors. `reads` is how many reads of the journal may run at once.
 fn descriptors_for_connections(descriptors: u64, reads: u64) -> u64 {
     let others = OTHER_DESCRIPTORS
         .saturating_add(READER_DESCRIPTORS.saturating_mul(reads.saturating_add(IDLE_READERS)));

@@ -1,11 +1,12 @@
-//! The slots of connections: which connection holds one, which connection is evicted for a new one,
-//! and how many may be busy. A call is an HTTP request or a gRPC call. A connection is busy while
-//! it has an active call, and idle otherwise.
+//! The slots of connections: which connections hold one, which is evicted for a new one, and how
+//! many may be busy. A call is an HTTP request or a gRPC call. A connection is busy while it has an
+//! active call, and idle otherwise.
 //!
-//! At most seven eighths of the slots may be busy. The rest is for new and idle connections, and
+//! At most seven eighths of the slots may be busy. The others are for new and idle connections, and
 //! for probes. So a new connection gets a slot, unless its client network has too many busy ones.
-//! Once seven eighths of the slots are taken, idle connections are evicted: first those without an
-//! admitted call, then the others, each time the connection that has been idle for longest.
+//! Once seven eighths of the slots are taken, each new connection evicts idle ones: all that have
+//! been open for some seconds without an admitted call. If there are none, it evicts one,
+//! preferably without an admitted call, and among equals the one that has been idle for longest.
 
 use super::problem::Problem;
 use crate::access;
@@ -30,12 +31,12 @@ use tokio::time::Instant;
 /// How long a connection may stay open without an admitted call while slots are short.
 const UNADMITTED_MAX: Duration = Duration::from_secs(5);
 
-/// How long a new connection is evicted only after all other idle ones: its first call may be on
-/// its way.
+/// How long a connection counts as new. A new connection is evicted only after all other idle ones,
+/// because its first call may be on its way.
 const NEW_CONNECTION_GRACE: Duration = Duration::from_secs(1);
 
-/// A bit in the counter of a connection's active calls. It is set once the connection is closed,
-/// and no further call may begin.
+/// A bit in the counter of a connection's active calls. It is set when the connection is closed:
+/// after that, no call may begin.
 const CLOSED_BIT: usize = 1 << (usize::BITS - 1);
 
 /// The slots of all connections to a port.
@@ -46,14 +47,16 @@ pub struct ConnectionSlots {
     setting: &'static str,
     /// The time from which times in milliseconds are counted.
     started: Instant,
-    /// The most busy connections. Beyond this number of connections, idle ones are evicted.
+    /// The most busy connections. Once this many connections are open, each new one evicts idle
+    /// ones.
     busy_max: usize,
     /// The most connections from one client network.
     network_max: usize,
     /// The number of busy connections.
     busy: AtomicUsize,
-    /// Bounds the long polls: calls of workers and readers of events that wait.
+    /// Bounds the long polls: waiting calls of workers, and streams of events.
     long_polls: ResourceBudget,
+    /// The capacity of `long_polls`.
     long_polls_max: usize,
     open: Mutex<OpenConnections>,
 }
@@ -61,6 +64,7 @@ pub struct ConnectionSlots {
 /// The connections that hold a slot.
 #[derive(Default)]
 struct OpenConnections {
+    /// The number of the connection that was opened last.
     last_number: u64,
     by_number: HashMap<u64, Arc<ConnectionSlot>>,
     /// The number of connections from each client network ([`access::client_network`]).
@@ -71,30 +75,23 @@ struct OpenConnections {
 pub struct ConnectionSlot {
     /// The address of the client.
     pub address: SocketAddr,
+    /// Identifies the connection; no two connections of the same slots have one number.
     number: u64,
     slots: Arc<ConnectionSlots>,
+    /// When the connection was opened, in milliseconds since [`ConnectionSlots::started`].
     opened_ms: u64,
-    /// When the last active call ended, or when the connection was opened.
+    /// When the last active call ended, or when the connection was opened, in the same unit.
     idle_since_ms: AtomicU64,
+    /// Whether a call of the connection was admitted, as the authorisation decides.
     is_admitted: AtomicBool,
     /// The number of active calls, with [`CLOSED_BIT`].
     active_calls: AtomicUsize,
     /// How many calls have begun so far.
     call_count: AtomicUsize,
+    /// Whether the manager has closed the connection.
     is_closed: AtomicBool,
     /// Wakes the task of the connection when it is closed.
     waker: AtomicWaker,
-}
-
-/// The order in which idle connections are evicted.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum EvictionRank {
-    /// None of its calls was admitted.
-    Unadmitted,
-    /// At least one of its calls was admitted.
-    Admitted,
-    /// It has just been opened, and none of its calls was admitted.
-    New,
 }
 
 /// Releases the slot of a connection when it is dropped.
@@ -102,25 +99,6 @@ pub struct SlotGuard(pub Arc<ConnectionSlot>);
 
 /// An active call of a connection. The call ends when the guard is dropped.
 pub struct CallGuard(Arc<ConnectionSlot>);
-
-/// The slot of a request's connection. `None`: a test made the request, without a connection.
-pub(super) struct RequestSlot(Option<Arc<ConnectionSlot>>);
-
-impl RequestSlot {
-    /// Acquires a permit for a long poll, if the request has a connection.
-    pub(super) fn acquire_long_poll(&self) -> Result<Option<Permit>, Problem> {
-        self.0.as_ref().map(|slot| slot.acquire_long_poll()).transpose()
-    }
-}
-
-impl FromRequest for RequestSlot {
-    type Error = Infallible;
-    type Future = Ready<Result<RequestSlot, Infallible>>;
-
-    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
-        ready(Ok(RequestSlot(request.conn_data::<Arc<ConnectionSlot>>().cloned())))
-    }
-}
 
 impl ConnectionSlots {
     /// Makes `max` slots, of which one client network gets at most `address_max`. 0 means fifteen
@@ -132,6 +110,7 @@ impl ConnectionSlots {
         address_max: usize,
     ) -> Arc<ConnectionSlots> {
         let busy_max = max - max / 8;
+        // A quarter of the slots stays free for calls that do not wait.
         let long_polls_max = (max - max / 4).max(1);
         Arc::new(ConnectionSlots {
             metrics: api.metrics.clone(),
@@ -148,7 +127,7 @@ impl ConnectionSlots {
     }
 
     /// Acquires a slot for a new connection. Evicts idle connections if slots are short. Returns
-    /// `None` if its client network has as many connections as it may have, all of them busy.
+    /// `None` if the client network already has its limit of connections, and all of them are busy.
     pub fn acquire_slot(self: &Arc<Self>, address: SocketAddr) -> Option<SlotGuard> {
         let network = access::client_network(address.ip());
         let mut open = self.lock_open();
@@ -202,7 +181,7 @@ impl ConnectionSlots {
     fn evict_idle(&self, open: &mut OpenConnections, network: Option<IpAddr>) -> usize {
         let now = self.now_ms();
         let mut evicted = Vec::new();
-        let mut first_candidate: Option<(EvictionRank, u64, u64)> = None;
+        let mut first_candidate: Option<EvictionCandidate> = None;
         for slot in open.by_number.values() {
             if network.is_some_and(|network| network != access::client_network(slot.address.ip()))
                 || slot.active_calls.load(Ordering::Acquire) > 0
@@ -221,13 +200,14 @@ impl ConnectionSlots {
             } else {
                 EvictionRank::Unadmitted
             };
-            let candidate = (rank, slot.idle_since_ms.load(Ordering::Relaxed), slot.number);
+            let idle_since_ms = slot.idle_since_ms.load(Ordering::Relaxed);
+            let candidate = EvictionCandidate { rank, idle_since_ms, number: slot.number };
             if first_candidate.is_none_or(|first| candidate < first) {
                 first_candidate = Some(candidate);
             }
         }
         if evicted.is_empty() {
-            evicted.extend(first_candidate.map(|(_, _, number)| number));
+            evicted.extend(first_candidate.map(|candidate| candidate.number));
         }
         let count_before = open.by_number.len();
         for number in evicted {
@@ -246,6 +226,7 @@ impl ConnectionSlots {
         counter.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
+    /// Returns the milliseconds since `started`.
     fn now_ms(&self) -> u64 {
         let elapsed = clock::timer_now().saturating_duration_since(self.started);
         u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
@@ -256,7 +237,28 @@ impl ConnectionSlots {
     }
 }
 
+/// The order in which idle connections are evicted, first to last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum EvictionRank {
+    /// None of its calls was admitted.
+    Unadmitted,
+    /// At least one of its calls was admitted.
+    Admitted,
+    /// It has just been opened, and none of its calls was admitted.
+    New,
+}
+
+/// An idle connection. The least candidate is evicted first: by its rank, then the connection that
+/// has been idle for longest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct EvictionCandidate {
+    rank: EvictionRank,
+    idle_since_ms: u64,
+    number: u64,
+}
+
 impl OpenConnections {
+    /// Removes a connection. Does nothing if it was evicted before.
     fn remove(&mut self, number: u64) {
         let Some(slot) = self.by_number.remove(&number) else { return };
         let network = access::client_network(slot.address.ip());
@@ -276,8 +278,8 @@ impl Drop for SlotGuard {
 }
 
 impl ConnectionSlot {
-    /// Marks that a call of the connection was admitted. Such a connection is evicted later than
-    /// others.
+    /// Marks that a call of the connection was admitted. Such a connection is evicted after those
+    /// without one.
     pub fn mark_admitted(&self) {
         self.is_admitted.store(true, Ordering::Relaxed);
     }
@@ -354,7 +356,7 @@ impl ConnectionSlot {
         })
     }
 
-    /// Closes the connection, even if it is busy.
+    /// Closes the connection even if it is busy.
     pub fn close(&self) {
         self.active_calls.fetch_or(CLOSED_BIT, Ordering::AcqRel);
         self.notify_closed();
@@ -372,14 +374,15 @@ impl ConnectionSlot {
         is_idle
     }
 
+    /// Wakes the task of the connection, which then closes the socket.
     fn notify_closed(&self) {
         tracing::debug!(peer = %self.address, "a connection is closed by the manager");
         self.is_closed.store(true, Ordering::Release);
         self.waker.wake();
     }
 
-    /// Returns whether the manager has closed the connection. Registers the task to be woken when
-    /// it does.
+    /// Returns whether the manager has closed the connection. If it has not, the task of `context`
+    /// is woken when it does.
     pub fn poll_closed(&self, context: &Context<'_>) -> bool {
         self.waker.register(context.waker());
         self.is_closed.load(Ordering::Acquire)
@@ -399,5 +402,24 @@ impl Drop for CallGuard {
         if calls_before == 1 {
             slots.busy.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// The slot of a request's connection. `None`: a test made the request, without a connection.
+pub(super) struct RequestSlot(Option<Arc<ConnectionSlot>>);
+
+impl RequestSlot {
+    /// Acquires a permit for a long poll, if the request has a connection.
+    pub(super) fn acquire_long_poll(&self) -> Result<Option<Permit>, Problem> {
+        self.0.as_ref().map(|slot| slot.acquire_long_poll()).transpose()
+    }
+}
+
+impl FromRequest for RequestSlot {
+    type Error = Infallible;
+    type Future = Ready<Result<RequestSlot, Infallible>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        ready(Ok(RequestSlot(request.conn_data::<Arc<ConnectionSlot>>().cloned())))
     }
 }

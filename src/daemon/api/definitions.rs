@@ -19,7 +19,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         let summary = "The definitions of a workflow that jobs run";
         OperationSpec::new("listDefinitions", "workflows", summary)
             .with_parameters(&[WORKFLOW.required(), VHOST])
-            .with_json_response(200, "The definitions", schemas.reference::<Definitions>())
+            .with_json_response(200, "The definitions", schemas.reference::<DefinitionListView>())
             .with_problems(&[404])
     }),
     ApiRoute::get("/api/definition/{hash}", || web::to(get_definition)).operation(|schemas| {
@@ -41,7 +41,8 @@ struct NamedDefinition<'d> {
 }
 
 #[derive(Serialize, ToSchema)]
-struct Definitions {
+#[schema(as = Definitions)]
+struct DefinitionListView {
     definitions: Vec<DefinitionUseView>,
 }
 
@@ -63,26 +64,26 @@ async fn list_definitions(api: web::Data<ApiState>, query: Query) -> Result<Http
     let [workflow, vhost] = query.extract(["workflow", "vhost"])?;
     let name = workflow.ok_or_else(|| Problem::malformed("workflow=NAME is missing".to_owned()))?;
     let workflow = resolve_workflow(&api, &name, vhost.as_deref()).await?;
-    let loaded = api.manager.definitions().get(&workflow).map(|definition| definition.hash());
+    let loaded_hash = api.manager.definitions().get(&workflow).map(|definition| definition.hash());
     let uses = read_small(&api, move |reader| reader.load_definition_uses(&workflow)).await?;
     let unused_hash =
-        loaded.filter(|hash| uses.iter().all(|definition_use| definition_use.hash != *hash));
-    let unused = unused_hash.map(|hash| DefinitionUseView {
+        loaded_hash.filter(|hash| uses.iter().all(|definition_use| definition_use.hash != *hash));
+    let unused_definition = unused_hash.map(|hash| DefinitionUseView {
         hash,
         loaded: true,
         running: 0,
         ended: 0,
         last_ended: None,
     });
-    let used = uses.into_iter().map(|definition_use| DefinitionUseView {
+    let used_definitions = uses.into_iter().map(|definition_use| DefinitionUseView {
         hash: definition_use.hash,
-        loaded: Some(definition_use.hash) == loaded,
+        loaded: Some(definition_use.hash) == loaded_hash,
         running: definition_use.running,
         ended: definition_use.ended,
         last_ended: definition_use.last_ended.map(Rfc3339Time),
     });
-    let definitions = unused.into_iter().chain(used).collect();
-    Ok(HttpResponse::Ok().json(Definitions { definitions }))
+    let definitions = unused_definition.into_iter().chain(used_definitions).collect();
+    Ok(HttpResponse::Ok().json(DefinitionListView { definitions }))
 }
 
 /// Shows a definition that is loaded, or that a job in the journal runs.
@@ -95,8 +96,9 @@ async fn get_definition(
     let hash: DefinitionHash =
         path.parse().map_err(|error: InvalidHash| Problem::malformed(error.to_string()))?;
     let definitions = api.manager.definitions();
-    let loaded = definitions.values().find(|definition| definition.hash() == hash).cloned();
-    let definition = match loaded {
+    let loaded_definition =
+        definitions.values().find(|definition| definition.hash() == hash).cloned();
+    let definition = match loaded_definition {
         Some(definition) => Some(definition),
         None => read_small(&api, move |reader| reader.load_definition(hash)).await?,
     };

@@ -35,6 +35,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     }),
 ];
 
+/// Describes an operation that responds with a stream of events.
 fn describe_stream(id: &str, summary: &str) -> OperationSpec {
     let meaning = "Server-sent events, each a CloudEvent";
     OperationSpec::new(id, "events", summary)
@@ -70,7 +71,8 @@ async fn stream_all(
         None => None,
     };
     let subscription = open_subscription(&api, &slot, EventFilter::All { workflow, subject })?;
-    Ok(respond_stream(&api, principal, String::new(), Some(subscription), None, None))
+    let content = StreamContent { subscription: Some(subscription), ..StreamContent::default() };
+    Ok(respond_stream(&api, principal, content))
 }
 
 /// Streams the events of a job and its child jobs. For a job that has already ended, sends only its
@@ -106,14 +108,13 @@ async fn stream_job(
     });
     let (last_event, _) = read.await?;
     let Some(last_event) = last_event else {
-        return Ok(respond_stream(
-            &api,
-            principal,
-            String::new(),
-            Some(subscription),
-            Some(id),
+        let content = StreamContent {
+            first_events: String::new(),
+            subscription: Some(subscription),
+            job: Some(id),
             counter,
-        ));
+        };
+        return Ok(respond_stream(&api, principal, content));
     };
     // The client reconnects although it has the last event. 204 stops browsers from doing so again.
     let last_event_id =
@@ -121,9 +122,23 @@ async fn stream_job(
     if last_event_id == Some(&*last_event.id) {
         return Ok(HttpResponse::NoContent().finish());
     }
-    let mut text = String::new();
-    write_event(&mut text, &last_event);
-    Ok(respond_stream(&api, principal, text, None, None, None))
+    let mut first_events = String::new();
+    write_event(&mut first_events, &last_event);
+    let content = StreamContent { first_events, ..StreamContent::default() };
+    Ok(respond_stream(&api, principal, content))
+}
+
+/// What a stream sends.
+#[derive(Default)]
+struct StreamContent {
+    /// The events at the start of the stream, formatted.
+    first_events: String,
+    /// The events that follow. `None`: the stream ends after the first events.
+    subscription: Option<OpenSubscription>,
+    /// The stream ends with the end of this job. `None`: it does not end with a job.
+    job: Option<JobId>,
+    /// `None`: the stream has no counts of child jobs.
+    counter: Option<ChildCounter>,
 }
 
 /// A subscription, with the permit for its long poll.
@@ -132,6 +147,8 @@ struct OpenSubscription {
     _permit: Option<Permit>,
 }
 
+/// Acquires the permit for a long poll, and subscribes to events. Returns a 503 if there are too
+/// many long polls or streams.
 fn open_subscription(
     api: &ApiState,
     slot: &RequestSlot,
@@ -139,7 +156,7 @@ fn open_subscription(
 ) -> Result<OpenSubscription, Problem> {
     let permit = slot.acquire_long_poll()?;
     let max = api.settings.http.event_streams_max;
-    let subscription = api.feeds.subscribe(filter, max).ok_or_else(|| {
+    let subscription = api.event_hub.subscribe(filter, max).ok_or_else(|| {
         Problem::overloaded(format!(
             "{max} streams of events are open (setting http.event_streams_max)"
         ))
@@ -156,8 +173,9 @@ struct EventStream {
     first_chunk: Option<String>,
     /// `None`: the stream ends after the chunks so far.
     subscription: Option<OpenSubscription>,
-    /// The stream ends with the end of this job. `None`: it ends with no job.
+    /// See [`StreamContent::job`].
     job: Option<JobId>,
+    /// See [`StreamContent::counter`].
     counter: Option<ChildCounter>,
     /// How long the stream may be silent before a comment is sent.
     heartbeat: Duration,
@@ -176,6 +194,7 @@ struct ChildCounter {
 }
 
 impl ChildCounter {
+    /// Makes a counter that has sent no counts yet.
     fn new(api: &Arc<ApiState>, job: JobId) -> ChildCounter {
         let now = clock::timer_now();
         // The first count is due at once, so that the stream begins with the current counts.
@@ -189,14 +208,14 @@ impl ChildCounter {
     }
 
     /// Waits until the counts may have changed, as `changed` reports, and the next count is due.
-    /// Cancellation-safe.
+    /// This is cancellation-safe.
     async fn wait_until_due(&mut self, changed: impl Future<Output = ()>) {
         if self.next_count_at.is_none() {
             changed.await;
             self.next_count_at = Some(self.last_counted_at + COUNT_INTERVAL);
         }
-        if let Some(due) = self.next_count_at {
-            tokio::time::sleep_until(due).await;
+        if let Some(next_count_at) = self.next_count_at {
+            tokio::time::sleep_until(next_count_at).await;
         }
     }
 
@@ -223,16 +242,13 @@ impl Drop for EventStream {
     }
 }
 
-/// Responds with a stream that begins with `first_events`, and continues with those of the
-/// subscription until `job` has ended.
+/// Responds with a stream of events.
 fn respond_stream(
     api: &Arc<ApiState>,
     principal: Authenticated,
-    first_events: String,
-    subscription: Option<OpenSubscription>,
-    job: Option<JobId>,
-    counter: Option<ChildCounter>,
+    content: StreamContent,
 ) -> HttpResponse {
+    let StreamContent { first_events, subscription, job, counter } = content;
     api.metrics.event_streams.inc();
     // The comment opens the stream for clients that wait for a first byte.
     let first_chunk = Some(format!(": events\n\n{first_events}"));
@@ -246,6 +262,7 @@ fn respond_stream(
         .streaming(into_chunks(event_stream))
 }
 
+/// Converts a stream of events to the chunks of a response.
 fn into_chunks(event_stream: EventStream) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
     stream::unfold(event_stream, |mut event_stream| async move {
         let chunk = match event_stream.first_chunk.take() {
@@ -279,7 +296,7 @@ impl EventStream {
                 () = count_due => {}
                 () = self.principal.wait_revoked(&self.api) => return None,
             }
-            // Outside of the `select!`, because a count must not be cancelled.
+            // This is outside of the `select!`, because a count must not be cancelled.
             let Some(counter) = &mut self.counter else { continue };
             let mut text = String::new();
             counter.collect_changes().await.iter().for_each(|event| write_event(&mut text, event));
@@ -290,7 +307,7 @@ impl EventStream {
         }
     }
 
-    /// Formats a batch of events. Ends the subscription behind the last event of the stream's job.
+    /// Formats a batch of events. Ends the subscription after the last event of the stream's job.
     fn format_batch(&mut self, batch: Batch) -> String {
         let mut text = String::new();
         if batch.missed > 0 {
@@ -308,6 +325,7 @@ impl EventStream {
     }
 }
 
+/// Appends an event in the format of server-sent events.
 fn write_event(text: &mut String, event: &Event) {
     // JSON has no raw line breaks. Writing to a string cannot fail.
     let _ = write!(

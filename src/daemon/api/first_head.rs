@@ -8,8 +8,8 @@ use std::io;
 use std::task::{Poll, ready};
 use tokio::io::ReadBuf;
 
-/// Limits the length of a head that is examined, in bytes. A longer head is passed on unchanged,
-/// and the server rejects it.
+/// The longest head that is examined, in bytes. A longer head is passed on unchanged, and the
+/// server rejects it.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// How many bytes are read at once while the head is examined.
@@ -21,12 +21,15 @@ const EMPTY_BODY_HEADER: &[u8] = b"Content-Length: 0\r\n";
 /// Buffers the first bytes of a connection until its first head has been examined.
 #[derive(Default)]
 pub(super) struct FirstHead {
+    /// Bytes that were read, and not passed on yet.
     buffered: BytesMut,
+    /// Whether the first head was examined, or the connection ended before.
     is_examined: bool,
 }
 
 impl FirstHead {
-    /// Reads with `read`. Passes nothing on before the first head has been examined.
+    /// Fills `buffer` with bytes of the connection, which `read` reads. Before the first head has
+    /// been examined, nothing is passed on.
     pub(super) fn poll_read(
         &mut self,
         buffer: &mut ReadBuf<'_>,
@@ -52,12 +55,13 @@ impl FirstHead {
     }
 }
 
-/// Inserts the header into the buffered head if it is missing. Returns whether the examination has
-/// ended, and the bytes can be passed on. `false` means that more bytes are needed.
+/// Inserts the header into the buffered head of an HTTP/1.0 POST if it has neither a length nor a
+/// transfer encoding. Returns whether the bytes can be passed on. `false`: more of the head must be
+/// read first.
 fn repair_head(buffered: &mut BytesMut) -> bool {
     let method = b"POST ";
-    let compared = buffered.len().min(method.len());
-    if buffered[..compared] != method[..compared] || buffered.len() > HEAD_BYTES_MAX {
+    let compared_length = buffered.len().min(method.len());
+    if buffered[..compared_length] != method[..compared_length] || buffered.len() > HEAD_BYTES_MAX {
         return true;
     }
     let Some(line_end) = find(buffered, b"\r\n") else { return false };
@@ -81,6 +85,7 @@ fn repair_head(buffered: &mut BytesMut) -> bool {
     true
 }
 
+/// Finds the first position of a pattern in bytes.
 fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     bytes.windows(pattern.len()).position(|window| window == pattern)
 }
@@ -112,10 +117,10 @@ mod tests {
 
     #[test]
     fn an_http_1_0_post_without_a_length_gets_length_0() {
-        let without = "POST /a HTTP/1.0\r\nHost: a\r\nX: content-length: 1\r\n\r\n";
-        let with = without.replacen("Host", "Content-Length: 0\r\nHost", 1);
+        let without_length = "POST /a HTTP/1.0\r\nHost: a\r\nX: content-length: 1\r\n\r\n";
+        let with_length = without_length.replacen("Host", "Content-Length: 0\r\nHost", 1);
         for chunk_bytes in 1..7 {
-            assert_eq!(pass_through(without, chunk_bytes), with);
+            assert_eq!(pass_through(without_length, chunk_bytes), with_length);
             assert_eq!(
                 pass_through("POST / HTTP/1.0\r\n\r\n", chunk_bytes),
                 "POST / HTTP/1.0\r\nContent-Length: 0\r\n\r\n"
@@ -139,7 +144,7 @@ mod tests {
                 assert_eq!(pass_through(text, chunk_bytes), text);
             }
         }
-        let long = format!("POST / HTTP/1.0\r\nX: {}", "x".repeat(2 * HEAD_BYTES_MAX));
-        assert_eq!(pass_through(&long, 7), long);
+        let long_head = format!("POST / HTTP/1.0\r\nX: {}", "x".repeat(2 * HEAD_BYTES_MAX));
+        assert_eq!(pass_through(&long_head, 7), long_head);
     }
 }

@@ -1,4 +1,4 @@
-//! Middleware for all requests: rejects requests from foreign origins, and completes all responses.
+//! The middleware of all requests: rejects requests from foreign origins, and completes responses.
 //!
 //! A browser lets any page send requests to a manager on loopback, but marks them with the headers
 //! `Sec-Fetch-Site` and `Origin`. Programs send neither. A page that uses DNS rebinding is of the
@@ -66,7 +66,7 @@ pub(super) async fn reject_foreign_origins(
     Ok(request.into_response(problem.error_response()).map_into_right_body())
 }
 
-/// Checks that a request comes from no foreign page, and is sent to a name of the manager.
+/// Checks that a request does not come from a foreign page, and is sent to a name of the manager.
 fn check_origin(
     access: Access,
     request: &ServiceRequest,
@@ -151,6 +151,7 @@ pub fn check_authority(
     check_manager_name(&host, http, listen)
 }
 
+/// Quotes the value of a header for an error.
 fn quote_header(value: &HeaderValue) -> String {
     quote(&String::from_utf8_lossy(value.as_bytes()))
 }
@@ -158,7 +159,7 @@ fn quote_header(value: &HeaderValue) -> String {
 /// A host name or address, with its port.
 #[derive(Debug)]
 struct Host {
-    /// The text as the client sent it.
+    /// The host and port as they were written.
     text: String,
     /// The name in lower case, without brackets and without the dot of a root domain.
     name: String,
@@ -167,7 +168,8 @@ struct Host {
 }
 
 impl Host {
-    /// Parses `HOST` or `HOST:PORT`. Returns `None` for anything else, also with user information.
+    /// Parses `HOST` or `HOST:PORT`. Returns `None` for anything else, and for user information
+    /// before the host.
     fn parse(text: &str) -> Option<Host> {
         let authority: Authority = text.parse().ok()?;
         let has_user = authority.as_str().contains('@');
@@ -179,7 +181,7 @@ impl Host {
             .to_ascii_lowercase();
         let port = match text
             .strip_prefix(authority.host())
-            .map(|rest| rest.strip_prefix(':').unwrap_or(rest))
+            .map(|suffix| suffix.strip_prefix(':').unwrap_or(suffix))
         {
             None | Some("") => None,
             Some(port) => Some(port.parse().ok()?),
@@ -187,6 +189,7 @@ impl Host {
         (!has_user && !name.is_empty()).then(|| Host { text: text.to_owned(), name, port })
     }
 
+    /// Returns the IP address, if the host is one.
     fn address(&self) -> Option<IpAddr> {
         self.name.parse().ok().map(|address: IpAddr| address.to_canonical())
     }
@@ -220,23 +223,24 @@ fn parse_host(request: &HttpRequest) -> Result<Option<Host>, Problem> {
     }
 }
 
+/// Returns whether a page's origin is the host to which its request was sent.
 fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
     let (Some(origin), Some(host)) = (Origin::parse(origin), host) else { return false };
     origin.has_host(host)
 }
 
-/// Returns whether a page's origin is the manager's according to the settings. This serves proxies
-/// that rewrite the Host. The port must match too: another service on the same machine is another
-/// origin.
+/// Returns whether a page's origin is the manager's according to the settings, which matters behind
+/// proxies that rewrite the Host. The port must match too: another service on the same machine has
+/// another origin.
 fn is_manager_origin(origin: &HeaderValue, http: &HttpSettings) -> bool {
     let Some(origin) = Origin::parse(origin) else { return false };
-    let public = parse_web_address(&http.public_url).ok();
-    let is_public = public.is_some_and(|url| {
+    let public_url = parse_web_address(&http.public_url).ok();
+    let is_public_origin = public_url.is_some_and(|url| {
         url.scheme() == origin.scheme
             && url.host_str().is_some_and(|name| name.eq_ignore_ascii_case(&origin.host.name))
             && url.port_or_known_default() == Some(origin.port())
     });
-    is_public
+    is_public_origin
         || http.hosts.iter().filter_map(|host| Host::parse(host)).any(|host| origin.has_host(&host))
 }
 
@@ -249,6 +253,7 @@ struct Origin {
 }
 
 impl Origin {
+    /// Parses the header `Origin`. Returns `None` for `null`, and for other schemes than HTTP(S).
     fn parse(header: &HeaderValue) -> Option<Origin> {
         let origin: Uri = header.to_str().ok()?.parse().ok()?;
         let (scheme, default_port) = match origin.scheme_str()? {
@@ -259,6 +264,7 @@ impl Origin {
         Some(Origin { scheme, default_port, host: Host::parse(origin.authority()?.as_str())? })
     }
 
+    /// Returns the port of the origin, which may be the default port of its scheme.
     fn port(&self) -> u16 {
         self.host.port.unwrap_or(self.default_port)
     }
@@ -275,14 +281,14 @@ impl Origin {
 /// port.
 fn is_manager_name(host: &Host, http: &HttpSettings, listen: SocketAddr) -> bool {
     // A web service sends a late reply to the name in `http.public_url`.
-    let public = parse_web_address(&http.public_url).ok();
-    let public = public.as_ref().and_then(|url| url.host_str());
+    let public_url = parse_web_address(&http.public_url).ok();
+    let public_name = public_url.as_ref().and_then(|url| url.host_str());
     let is_listed = |listed: Host| {
         listed.name == host.name && listed.port.is_none_or(|port| host.port == Some(port))
     };
     host.name == "localhost"
         || host.address().is_some_and(|address| is_manager_address(address, listen))
-        || public.is_some_and(|name| name.eq_ignore_ascii_case(&host.name))
+        || public_name.is_some_and(|name| name.eq_ignore_ascii_case(&host.name))
         || http.hosts.iter().filter_map(|listed| Host::parse(listed)).any(is_listed)
 }
 
@@ -340,7 +346,7 @@ fn is_long_poll(path: &str) -> bool {
 }
 
 /// Moves headers into a map of the right size, to save memory. The server's map has a capacity of
-/// 28 headers, takes 6.7 kB, and lives as long as the request.
+/// 28 headers, takes 6.7 kB, and exists until the request has ended.
 fn shrink_headers(headers: &mut HeaderMap) {
     let mut packed = HeaderMap::with_capacity(headers.len_keys());
     for (name, value) in std::mem::take(headers) {
@@ -349,6 +355,7 @@ fn shrink_headers(headers: &mut HeaderMap) {
     *headers = packed;
 }
 
+/// Returns whether the headers announce a request body.
 fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(header::TRANSFER_ENCODING)
         || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
@@ -374,7 +381,7 @@ impl Stream for SharedPayload {
     }
 }
 
-/// A response body that holds the request's body and the call's guard until it is sent.
+/// A response body that holds the request's body and the call's guard until the response is sent.
 struct HoldingBody {
     body: BoxBody,
     _payload: Option<Rc<RefCell<Payload>>>,

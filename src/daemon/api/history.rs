@@ -23,7 +23,7 @@ pub(super) const ROUTES: &[ApiRoute] =
             .with_problems(&[404])
     })];
 
-/// Limits the rows of a page, in bytes in total. Only the last row may exceed the limit.
+/// The most bytes that the rows of a page have together. Only the last row may exceed it.
 pub(super) const PAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The memory that a row takes while it is read and shown, as a multiple of its size: its text, the
@@ -38,6 +38,7 @@ struct Page<'a> {
     next: Option<u64>,
 }
 
+/// Lists a page of the entries of a job.
 async fn list_entries(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -50,8 +51,9 @@ async fn list_entries(
     let job_bytes = read_small(&api, move |reader| reader.rebuild_bytes(id))
         .await?
         .ok_or_else(|| Problem::unknown_job(id))?;
-    let bytes = job_bytes.min(PAGE_BYTES_MAX + api.manager.limits().reply_bytes_max);
-    let page = reads::respond(&api, RENDERED_FACTOR * bytes, move |reader, response| {
+    // The last row of a page may exceed its limit, by one reply.
+    let page_bytes = job_bytes.min(PAGE_BYTES_MAX + api.manager.limits().reply_bytes_max);
+    let page = reads::respond(&api, RENDERED_FACTOR * page_bytes, move |reader, response| {
         let page = reader
             .load_record_page(id, after, limit, PAGE_BYTES_MAX)?
             .ok_or_else(|| Problem::unknown_job(id))?;
@@ -82,7 +84,8 @@ pub(super) async fn get_job_at(
             JobAtEntry::Found { job, at } => response.write_json(&JobView::whole(&job, at)),
             JobAtEntry::NoSuchEntry { entries } => Err(unknown_entry(id, entry_number, entries)),
         });
-    Ok(read.await?.1.into_response())
+    let ((), response) = read.await?;
+    Ok(response.into_response())
 }
 
 /// Returns the 404 for an entry that the record does not have. `entries` is the number of entries.

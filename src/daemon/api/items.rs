@@ -24,7 +24,10 @@ use utoipa::ToSchema;
 pub(super) const ROUTES: &[ApiRoute] =
     &[ApiRoute::get("/api/job/{id}/step/{step}/items", || web::to(get_items)).operation(
         |schemas| {
-            let views = any_of([schemas.reference::<ItemsView>(), schemas.reference::<Reasons>()]);
+            let views = any_of([
+                schemas.reference::<ItemsView>(),
+                schemas.reference::<FailureReasonsView>(),
+            ]);
             let binary = json!({ "type": "string", "format": "binary" });
             OperationSpec::new("getItems", "jobs", "The items of a fan-out")
                 .with_parameters(&[FORMAT])
@@ -34,18 +37,19 @@ pub(super) const ROUTES: &[ApiRoute] =
         },
     )];
 
-/// Limits the failed items that are grouped by reason. The first ones are grouped.
+/// How many failed items are grouped by reason. Further ones are ignored.
 const GROUPED_MAX: u32 = 10_000;
 
 /// How many failed items are read at once.
 const GROUPED_PAGE_ROWS: u32 = 500;
 
-/// Limits the reasons in a response. The most frequent ones are shown.
+/// How many reasons a response shows: the most frequent ones.
 const REASONS_MAX: usize = 100;
 
-/// Limits the part of a reason that is compared and shown, in characters.
+/// How many characters of a reason are compared and shown.
 const REASON_CHARS_MAX: usize = 200;
 
+/// Shows the items of a fan-out step in the requested format.
 async fn get_items(
     api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
@@ -65,6 +69,7 @@ async fn get_items(
     }
 }
 
+/// Responds with the numbers of items by state.
 async fn respond_counts(
     api: &Arc<ApiState>,
     id: JobId,
@@ -80,9 +85,11 @@ async fn respond_counts(
     let read = reads::with_job(api, id, move |stored, response| {
         response.write_json(&items_view(&stored.job, &name, window)?)
     });
-    Ok(read.await?.1.into_response())
+    let ((), response) = read.await?;
+    Ok(response.into_response())
 }
 
+/// Makes the view of the counts. Returns a 404 if the step is not a fan-out step.
 fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> {
     let (step, _) = find_fan_out(job, name)?;
     let counts = job.item_counts(step).zip(job.task_keys(step));
@@ -90,7 +97,7 @@ fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> 
     Ok(ItemsView::new(keys, counts, window))
 }
 
-/// Responds with two bits for each item: its state.
+/// Responds with a bit map of the states of all items: two bits for each item.
 async fn respond_map(
     api: &Arc<ApiState>,
     id: JobId,
@@ -106,18 +113,19 @@ async fn respond_map(
             .content_type(mime::APPLICATION_OCTET_STREAM)
             .body(map.into_bytes()));
     }
-    // For an ended step the job keeps only counts. The states follow from the child jobs.
+    // The job keeps only counts for an ended step. Its child jobs have the states.
     let read = reads::with_job(api, id, move |stored, _| {
         let (step, fan_out) = find_fan_out(&stored.job, &name)?;
         Ok((step, fan_out.items(), stored.job.items_end(step)))
     });
-    let (step, items, end) = read.await?.0;
-    let bytes = ItemMap::byte_len(items);
+    let ((step, item_count, step_ended), _) = read.await?;
+    let bytes = ItemMap::byte_len(item_count);
     let read = reads::write_response(api, bytes, move |reader, response| {
         let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let mut map = ItemMap::new(items);
-        reader
-            .for_each_item(&parent, step, &mut |row| map.set(row.item, to_item_state(&row, end)))?;
+        let mut map = ItemMap::new(item_count);
+        reader.for_each_item(&parent, step, &mut |row| {
+            map.set(row.item, to_item_state(&row, step_ended))
+        })?;
         response.write_all(&map.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
     });
     Ok(read.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
@@ -136,19 +144,21 @@ async fn respond_times(
     };
     let step_name = name.clone();
     let inspection = active_jobs::inspect_job(api, id, move |job| find_start(job, &step_name));
-    let (step, items, started) = match inspection.await {
+    let (step, item_count, started) = match inspection.await {
         Some(start) => start?,
         None => reads::with_job(api, id, move |stored, _| find_start(&stored.job, &name)).await?.0,
     };
-    let read = reads::write_response(api, ItemTimes::byte_len(items), move |reader, response| {
-        let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let mut times = ItemTimes::new(items, started);
-        reader
-            .for_each_item(&parent, step, &mut |row| times.set(row.item, row.created, row.ended))?;
-        response
-            .write_all(&times.into_bytes())
-            .map_err(|error| Problem::internal(error.to_string()))
-    });
+    let read =
+        reads::write_response(api, ItemTimes::byte_len(item_count), move |reader, response| {
+            let parent = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+            let mut times = ItemTimes::new(item_count, started);
+            reader.for_each_item(&parent, step, &mut |row| {
+                times.set(row.item, row.created, row.ended)
+            })?;
+            response
+                .write_all(&times.into_bytes())
+                .map_err(|error| Problem::internal(error.to_string()))
+        });
     Ok(read.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
 
@@ -156,19 +166,19 @@ async fn respond_times(
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = FailureReasons)]
-struct Reasons {
+struct FailureReasonsView {
     /// How many failed items were examined.
     failed: u32,
     /// Whether there are more failed items than were examined.
     failed_is_minimum: bool,
     /// The reasons, the most frequent first.
-    reasons: Vec<Reason>,
+    reasons: Vec<FailureReasonView>,
 }
 
 /// The items that failed for one reason.
 #[derive(Serialize, ToSchema)]
 #[schema(as = FailureReason)]
-struct Reason {
+struct FailureReasonView {
     reason: String,
     count: u32,
     /// The first of these items, and its child job.
@@ -188,8 +198,8 @@ async fn respond_reasons(
     };
     let find_active_end = find_end.clone();
     let inspection = active_jobs::inspect_job(api, id, move |job| find_active_end(job));
-    let end = match inspection.await {
-        Some(end) => end?,
+    let step_ended = match inspection.await {
+        Some(step_ended) => step_ended?,
         None => reads::with_job(api, id, move |stored, _| find_end(&stored.job)).await?.0,
     };
     let read = reads::respond(api, page_bytes(GROUPED_MAX), move |reader, response| {
@@ -198,38 +208,38 @@ async fn respond_reasons(
         if parent.graph().step(step).task.is_none() {
             return Err(no_items(&name, id));
         }
-        response.write_json(&group_reasons(reader, &parent, step, end)?)
+        response.write_json(&group_reasons(reader, &parent, step, step_ended)?)
     });
     read.await
 }
 
-/// Reads the failed items of a step page by page, and groups them by reason. `end` is when the step
-/// ended. Items whose child jobs were cancelled by that end do not count as failed.
+/// Reads the failed items of a step page by page, and groups them by reason. `step_ended` is when
+/// the step ended. Items whose child jobs were cut off by that end do not count as failed.
 fn group_reasons(
     reader: &dyn Records,
     parent: &ParentRecord,
     step: StepIndex,
-    end: Option<Timestamp>,
-) -> Result<Reasons, JournalError> {
-    let mut groups: HashMap<String, Reason> = HashMap::new();
+    step_ended: Option<Timestamp>,
+) -> Result<FailureReasonsView, JournalError> {
+    let mut groups: HashMap<String, FailureReasonView> = HashMap::new();
     let (mut failed, mut failed_is_minimum) = (0, false);
     for state in [JobState::Failed, JobState::Cancelled] {
         let filter = ChildFilter { state: Some(state), step: Some(step) };
         let mut after = ChildCursor::START;
         loop {
             let page_rows = GROUPED_PAGE_ROWS.min(GROUPED_MAX - failed);
-            // One row more than the page has shows whether there are more.
+            // One row beyond the page shows whether there are more.
             let mut rows = reader.load_children(parent, filter, after, page_rows + 1)?;
             let has_more = rows.len() > page_rows as usize;
             rows.truncate(page_rows as usize);
             after = rows.last().map_or(after, |row| row.cursor);
             for row in rows {
-                if is_cut_off(row.ended, end) {
+                if is_cut_off(row.ended, step_ended) {
                     continue;
                 }
                 failed += 1;
                 let reason = truncate(row.reason.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
-                let group = groups.entry(reason.clone()).or_insert(Reason {
+                let group = groups.entry(reason.clone()).or_insert(FailureReasonView {
                     reason,
                     count: 0,
                     item: row.item,
@@ -246,27 +256,29 @@ fn group_reasons(
             break;
         }
     }
-    let mut reasons: Vec<Reason> = groups.into_values().collect();
+    let mut reasons: Vec<FailureReasonView> = groups.into_values().collect();
     reasons.sort_unstable_by_key(|group| (std::cmp::Reverse(group.count), group.item));
     reasons.truncate(REASONS_MAX);
-    Ok(Reasons { failed, failed_is_minimum, reasons })
+    Ok(FailureReasonsView { failed, failed_is_minimum, reasons })
 }
 
 /// Returns the state of an item, from its child job and the end of its step. An item that was cut
 /// off counts as running.
-fn to_item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
+fn to_item_state(row: &ItemRow, step_ended: Option<Timestamp>) -> ItemState {
     match row.state {
         JobState::Running | JobState::Paused => ItemState::Running,
         JobState::Completed => ItemState::Completed,
-        JobState::Failed | JobState::Cancelled if is_cut_off(row.ended, end) => ItemState::Running,
+        JobState::Failed | JobState::Cancelled if is_cut_off(row.ended, step_ended) => {
+            ItemState::Running
+        }
         JobState::Failed | JobState::Cancelled => ItemState::Failed,
     }
 }
 
 /// Returns whether a child job was cut off: it was ended because its step or job ended. A child job
-/// that failed or was cancelled by itself ended earlier.
-fn is_cut_off(ended: Option<Timestamp>, end: Option<Timestamp>) -> bool {
-    ended.zip(end).is_some_and(|(ended, end)| ended >= end)
+/// that failed or was cancelled on its own ended earlier.
+fn is_cut_off(child_ended: Option<Timestamp>, step_ended: Option<Timestamp>) -> bool {
+    child_ended.zip(step_ended).is_some_and(|(child_ended, step_ended)| child_ended >= step_ended)
 }
 
 /// Finds the fan-out of the step with this name. Returns a 404 if it has none.
@@ -284,7 +296,7 @@ fn find_fan_out<'j>(job: &'j Job, name: &str) -> Result<(StepIndex, &'j FanOut),
     }
 }
 
-/// Returns the 404 for a step that is no fan-out step.
+/// Returns the 404 for a step that is not a fan-out step.
 fn no_items(step: &str, id: JobId) -> Problem {
     Problem::not_found(format!("step {} of job {id} has no items: it runs no task", quote(step)))
 }

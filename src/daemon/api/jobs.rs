@@ -2,7 +2,7 @@
 
 use super::active_jobs;
 use super::history;
-use super::operations::{Operated, respond, respond_erased, to_problem};
+use super::operations::{JobStateView, respond, respond_erased, to_problem};
 use super::principal::PrincipalName;
 use super::problem::Problem;
 use super::query::{self, Query, invalid_cursor};
@@ -64,7 +64,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         let summary = "Cancels a job; with `erase` erases one that has ended";
         OperationSpec::new("endJob", "operations", summary)
             .with_parameters(&[ERASE])
-            .with_json_response(200, "The job's new state", schemas.reference::<Operated<'_>>())
+            .with_json_response(200, "The job's new state", schemas.reference::<JobStateView<'_>>())
             .with_problems(&[404, 409])
     }),
     ApiRoute::get("/api/job/{id}/result", || web::to(get_job_result)).operation(|_| {
@@ -74,8 +74,8 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     }),
 ];
 
-/// How far back ended jobs are listed by default, in minutes.
-const INTERVAL_DEFAULT_MIN: u32 = 480;
+/// How far back ended jobs are listed by default.
+const INTERVAL_DEFAULT_MINUTES: u32 = 480;
 
 const MINUTE_NS: i64 = 60_000_000_000;
 
@@ -130,8 +130,8 @@ struct CreatedJob {
 ///
 /// # Errors
 ///
-/// Returns a 400 if the body is no message, the id in the query is no UUID, or the ids in query and
-/// body differ.
+/// Returns a 400 if the body is not a message, if the id in the query is not a UUID, or if the ids
+/// in query and body differ.
 pub fn parse_creation(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Message), Problem> {
     let message = Message::parse(body).map_err(|error| {
         Problem::malformed(format!("the body must be the job's message: {error}"))
@@ -140,7 +140,7 @@ pub fn parse_creation(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, M
 }
 
 /// Chooses the id from the query or the body. If both have one, they must be equal. An `id` in the
-/// body that is no UUID is ordinary data.
+/// body that is not a UUID is ordinary data.
 fn choose_id(query_id: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
     let query_id = query_id
         .map(str::parse::<JobId>)
@@ -156,7 +156,8 @@ fn choose_id(query_id: Option<&str>, message: &Message) -> Result<Option<JobId>,
     }
 }
 
-/// Lists the active and the ended jobs of a workflow: a page with `limit`, all of them without.
+/// Lists the active and the ended root jobs of a workflow: a page if there is a `limit`, else all
+/// of them.
 async fn list_jobs_of_workflow(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -164,12 +165,13 @@ async fn list_jobs_of_workflow(
 ) -> Result<HttpResponse, Problem> {
     let [vhost, interval, limit, cursor, states] =
         query.extract(["vhost", "interval", "limit", "cursor", "states"])?;
-    let with_states = states.map_or(Ok(false), |value| query::parse_flag("states", &value))?;
-    query::check_requires("states", with_states, "limit", limit.is_some())?;
+    let must_list_states = states.map_or(Ok(false), |value| query::parse_flag("states", &value))?;
+    query::check_requires("states", must_list_states, "limit", limit.is_some())?;
     let workflow = resolve_workflow(&api, &path, vhost.as_deref()).await?;
     let since = match interval
-        .map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::parse_minutes("interval", &text))?
+        .map_or(Ok(INTERVAL_DEFAULT_MINUTES), |text| query::parse_minutes("interval", &text))?
     {
+        // 0 lists all ended jobs.
         0 => Timestamp(i64::MIN),
         minutes => {
             Timestamp(clock::now().0.saturating_sub(i64::from(minutes).saturating_mul(MINUTE_NS)))
@@ -181,8 +183,8 @@ async fn list_jobs_of_workflow(
         let ended = Listing::Ended { workflow, since, after: EndedCursor::NEWEST };
         return stream_lists(&api, vec![("running", running), ("completed", ended)], false).await;
     };
-    let bytes = 2 * page_bytes(limit);
-    let page = reads::respond(&api, bytes, move |reader, response| {
+    let bytes_of_both_lists = 2 * page_bytes(limit);
+    let page = reads::respond(&api, bytes_of_both_lists, move |reader, response| {
         let running = reader.load_running_root_jobs(&workflow, cursor.running, limit)?;
         let ended = reader.load_ended_root_jobs(&workflow, since, cursor.ended, limit)?;
         let has_more = running.len() == limit as usize || ended.len() == limit as usize;
@@ -196,7 +198,7 @@ async fn list_jobs_of_workflow(
             .into_iter()
             .map(|(_, id, state)| (id, state))
             .chain(ended.into_iter().map(|(_, id, state)| (id, state)));
-        let states = with_states.then(|| states.collect());
+        let states = must_list_states.then(|| states.collect());
         response.write_json(&WorkflowPage {
             completed: ended_ids,
             next: has_more.then(|| next.to_text()),
@@ -223,11 +225,14 @@ struct WorkflowPage {
 /// The cursor of a page with two lists, of running and of ended jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkflowCursor {
+    /// The number of the last running job that was listed.
     running: i64,
+    /// The last ended job that was listed.
     ended: EndedCursor,
 }
 
 impl WorkflowCursor {
+    /// The cursor of the first page.
     const START: WorkflowCursor = WorkflowCursor { running: 0, ended: EndedCursor::NEWEST };
 
     /// Formats the cursor for a response. The client passes it on in its next request.
@@ -239,7 +244,7 @@ impl WorkflowCursor {
     ///
     /// # Errors
     ///
-    /// Returns a 400 if the text is no such cursor.
+    /// Returns a 400 if the text is not such a cursor.
     pub fn parse(text: &str) -> Result<WorkflowCursor, Problem> {
         let numbers: Vec<i64> = text
             .split('.')
@@ -251,7 +256,7 @@ impl WorkflowCursor {
     }
 }
 
-/// Lists all active jobs and child jobs: a page with `limit`, all of them without.
+/// Lists all active jobs and child jobs: a page if there is a `limit`, else all of them.
 async fn list_running_jobs(
     api: web::Data<ApiState>,
     query: Query,
@@ -280,7 +285,7 @@ struct JobsPage {
     next: Option<String>,
 }
 
-/// A list of job ids that is read page by page, with the position of its next page.
+/// A list of job ids that is read page by page. `after` is the last job that was read.
 enum Listing {
     /// All active jobs and child jobs.
     All { after: i64 },
@@ -291,7 +296,7 @@ enum Listing {
 }
 
 impl Listing {
-    /// Reads the next page, and advances the position behind it.
+    /// Reads the next page, and moves `after` to its last job.
     fn next_page(&mut self, reader: &dyn Records) -> Result<Vec<JobId>, JournalError> {
         match self {
             Listing::All { after } => {
@@ -313,14 +318,14 @@ impl Listing {
     }
 }
 
-/// Streams a JSON object whose values are lists of ids, page by page, so that no whole list is ever
-/// in memory. Omits empty lists unless `keep_empty` is set.
+/// Streams a JSON object whose values are lists of ids, page by page, so that a list is never in
+/// memory as a whole. Omits empty lists unless `must_write_empty_lists` is set.
 async fn stream_lists(
     api: &Arc<ApiState>,
     lists: Vec<(&'static str, Listing)>,
-    keep_empty: bool,
+    must_write_empty_lists: bool,
 ) -> Result<HttpResponse, Problem> {
-    // Checked before the response begins: afterwards no status could report an error.
+    // This is checked before the response begins: afterwards no status could report an error.
     reads::read_small(api, |reader| reader.ensure_projected()).await?;
     let state = ListStream {
         reader: api.reader.clone(),
@@ -328,7 +333,7 @@ async fn stream_lists(
         has_begun: false,
         is_in_list: false,
         has_list: false,
-        keep_empty,
+        must_write_empty_lists,
         has_ended: false,
     };
     let chunks = stream_chunks(api, state, ListStream::next_chunk);
@@ -338,15 +343,18 @@ async fn stream_lists(
 /// A JSON object of lists that is streamed.
 struct ListStream {
     reader: Arc<dyn Records>,
-    /// The lists that are still to be written, each with its key. The last one is written next.
+    /// The lists that are still to be written, each with its key, in reverse order: the last one is
+    /// written next.
     lists: Vec<(&'static str, Listing)>,
+    /// Whether the object was begun.
     has_begun: bool,
     /// Whether a list was begun and not ended.
     is_in_list: bool,
     /// Whether any list was begun.
     has_list: bool,
     /// Whether empty lists are written.
-    keep_empty: bool,
+    must_write_empty_lists: bool,
+    /// Whether the object was ended.
     has_ended: bool,
 }
 
@@ -368,7 +376,7 @@ impl ListStream {
         };
         let ids = listing.next_page(&*self.reader)?;
         let begins_list = !self.is_in_list;
-        if begins_list && (!ids.is_empty() || self.keep_empty) {
+        if begins_list && (!ids.is_empty() || self.must_write_empty_lists) {
             text.push_str(&format!("{}\"{key}\":[", if self.has_list { "," } else { "" }));
             self.is_in_list = true;
             self.has_list = true;
@@ -413,7 +421,8 @@ async fn get_job(
     let read = reads::with_job(&api, id, move |stored, response| {
         response.write_json(&JobView::whole(&stored.job, now))
     });
-    Ok(read.await?.1.into_response())
+    let ((), response) = read.await?;
+    Ok(response.into_response())
 }
 
 /// Shows the light view of a job. For an active job, its actor makes the view, at a cost that does
@@ -436,7 +445,7 @@ async fn get_light_job(
         let body = serde_json::to_vec(&JobView::light(job, now)).ok()?;
         Some((tag, Some(body)))
     });
-    if let Some(Some((tag, body))) = inspection.await {
+    if let Some((tag, body)) = inspection.await.flatten() {
         let Some(body) = body else { return Ok(respond_not_modified(tag)) };
         let mut response = HttpResponse::Ok();
         response.insert_header(ETag(tag)).content_type(mime::APPLICATION_JSON);
@@ -460,6 +469,7 @@ async fn get_light_job(
     Ok(response)
 }
 
+/// Responds that the client already has the state with this tag.
 fn respond_not_modified(tag: EntityTag) -> HttpResponse {
     HttpResponse::NotModified().insert_header(ETag(tag)).finish()
 }
@@ -490,11 +500,13 @@ async fn get_job_result(
         }
         response.write_json(&stored.job.result())
     });
-    Ok(read.await?.1.into_response())
+    let ((), response) = read.await?;
+    Ok(response.into_response())
 }
 
-/// Cancels an active job. Erases an ended job only with `erase`, so that a repeated cancellation
-/// erases nothing. Without `erase` it responds with the state of an ended job.
+/// Cancels an active job. An ended job is erased only if the request has `erase`, so that a
+/// repeated cancellation erases nothing. Without `erase` the response is the state of the ended
+/// job.
 async fn cancel_or_erase(
     api: web::Data<ApiState>,
     path: web::Path<String>,

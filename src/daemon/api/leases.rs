@@ -1,12 +1,12 @@
 //! Leases messages to workers, and settles them. HTTP ([`super::worker`]) and gRPC (the crate
-//! `grpc`) share this code: which queues exist, the format of receipts, the bounds of durations,
-//! and how a message is settled.
+//! `grpc`) share this code. It knows which queues exist, the format of receipts, the bounds of
+//! durations, and how a message is settled.
 
 use super::active_jobs;
 use super::problem::Problem;
 use super::query::ReplyType;
 use super::reads;
-use super::redispatch::check_known;
+use super::redispatch::check_queue_is_known;
 use crate::api::state::ApiState;
 use crate::settings::BusKind;
 use base::clock;
@@ -19,6 +19,7 @@ use bus::{Address, BusKey, ERROR_KIND};
 use bytes::Bytes;
 use engine::text::quote;
 use engine::{CorrelationId, Job, JobId, JobState, Sender, StepState, Timestamp};
+use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -39,41 +40,42 @@ pub const LEASE_MIN: Duration = Duration::from_secs(1);
 /// The longest delay before a message that was returned to its queue is leased again.
 pub const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// Limits the name of a worker, in characters.
+/// The longest name of a worker, in characters.
 const WORKER_CHARS_MAX: usize = 100;
 
-/// Limits the bodies of one response, in bytes in total. The last message may exceed the limit.
+/// The most bytes that the bodies of one response have together. The last message may exceed it.
 const MESSAGES_BYTES_MAX: usize = 4 << 20;
 
-/// A message that has waited longer than this, or was leased before, is leased only after a check
-/// that its attempt has not ended.
+/// How long a message may wait and still be leased without a check that its attempt has not ended.
+/// A message that was leased before is always checked.
 const UNCHECKED_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Limits the text that is parsed as a receipt, in bytes. Names and ids are far shorter.
+/// The longest text that is parsed as a receipt, in bytes. Names and ids are far shorter.
 pub const RECEIPT_BYTES_MAX: usize = 4096;
 
 /// A worker's request for messages.
 pub struct LeaseRequest {
     /// The queue.
     pub queue: String,
-    /// The virtual host of the queue. Empty: the one of workflows that name none.
+    /// The virtual host of the queue. Empty: the virtual host of workflows that name none.
     pub vhost: String,
     /// How the messages are leased.
     pub options: ReceiveOptions,
     /// How long the worker waits for the first message.
     pub wait: Duration,
-    /// The largest number of messages.
+    /// The largest number of messages, at least 1.
     pub max: u32,
-    /// How the worker is connected, for texts of errors: "over HTTP" or "over gRPC".
+    /// How the worker is connected, for error messages: "over HTTP" or "over gRPC".
     pub transport: &'static str,
 }
 
-/// Leases the next messages of a queue. Waits for the first one as long as the request says, and
-/// then takes those that are available at once. Returns an empty list if there is none in time.
+/// Leases the next messages of a queue. Waits for the first one for at most `wait`, and then adds
+/// those that are available at once. Returns an empty list if none arrives in time.
 ///
 /// # Errors
 ///
-/// Returns a problem if the queue is unknown, or too many workers wait.
+/// Returns a problem if the queue is unknown or on another bus, if too many workers wait, or while
+/// the manager is starting.
 pub async fn receive(
     api: &Arc<ApiState>,
     request: LeaseRequest,
@@ -121,7 +123,7 @@ pub async fn find_queue(
     transport: &str,
 ) -> Result<(Arc<str>, Arc<LeaseQueue>), Problem> {
     let address = Address { bus: embedded_bus(api, vhost), queue: name.into() };
-    check_known(api, &address, |other_bus| {
+    check_queue_is_known(api, &address, |other_bus| {
         let amqp_hint = if other_bus == BusKind::Amqp.name() {
             ", or start the manager without amqp.server (AMQP_SERVER)"
         } else {
@@ -138,7 +140,7 @@ pub async fn find_queue(
 }
 
 /// Leases the next message whose attempt has not ended. Removes messages whose attempts have ended.
-/// Returns `None` if there is no message until the deadline.
+/// Returns `None` if no message arrives before the deadline.
 pub async fn receive_next(
     api: &Arc<ApiState>,
     lease_queue: &LeaseQueue,
@@ -164,12 +166,12 @@ pub async fn receive_next(
     }
 }
 
-/// Returns a leased message to its queue on drop, as if it had not been leased. It guards messages
-/// that are being checked, or that wait for the rest of a response: the worker may disconnect
-/// meanwhile.
+/// A guard that returns a leased message to its queue when it is dropped, as if the message had not
+/// been leased. It is needed while a message is checked, or waits for further messages of the same
+/// response: if the worker disconnects meanwhile, the future of its request is dropped.
 struct ReturnOnDrop<'d> {
     lease_queue: &'d LeaseQueue,
-    /// `None`: the message was handed on.
+    /// `None`: the message was taken out, and stays leased.
     message: Option<LeasedMessage>,
 }
 
@@ -183,38 +185,51 @@ impl Drop for ReturnOnDrop<'_> {
     }
 }
 
+/// The parts of the path of a message (`/api/queue/{queue}/message/{message}/{delivery}`), decoded,
+/// and not yet checked.
+#[derive(Deserialize)]
+pub(super) struct MessagePath {
+    queue: String,
+    /// The message id.
+    message: String,
+    /// The number of the delivery.
+    delivery: String,
+}
+
 /// A receipt: it identifies one delivery of a message.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     /// The queue.
     pub queue: Arc<str>,
-    /// The virtual host of the queue.
+    /// The virtual host of the queue; empty: the virtual host of workflows that name none.
     pub vhost: String,
     /// The message id, as text.
     pub id: String,
     /// The number of the delivery, from 1.
     pub delivery: u32,
+    /// The parsed `id`.
     message_id: MessageId,
 }
 
 impl Receipt {
-    /// Makes a receipt of its parts: queue, message id, and number of the delivery. Returns an
-    /// error if the id or the number is malformed.
-    pub(super) fn new(
-        (queue, id, delivery): (String, String, String),
-        vhost: Option<String>,
-    ) -> Result<Receipt, Problem> {
-        let delivery = parse_delivery(&delivery)?;
-        let message_id = MessageId::parse(&id)?;
-        let (queue, vhost) = (queue.into(), vhost.unwrap_or_default());
-        Ok(Receipt { queue, vhost, id, delivery, message_id })
+    /// Makes a receipt of the parts of a path. Returns a 400 if the message id or the number of the
+    /// delivery is malformed.
+    pub(super) fn new(path: MessagePath, vhost: Option<String>) -> Result<Receipt, Problem> {
+        let MessagePath { queue, message, delivery } = path;
+        Ok(Receipt {
+            delivery: parse_delivery(&delivery)?,
+            message_id: MessageId::parse(&message)?,
+            queue: queue.into(),
+            vhost: vhost.unwrap_or_default(),
+            id: message,
+        })
     }
 
     /// Parses a receipt that [`Receipt::format`] has formatted.
     ///
     /// # Errors
     ///
-    /// Returns a 400 if the text is no such receipt.
+    /// Returns a 400 if the text is not such a receipt.
     pub fn parse(text: &str) -> Result<Receipt, Problem> {
         let invalid_receipt = || {
             Problem::malformed(format!(
@@ -239,11 +254,16 @@ impl Receipt {
         };
         let vhost = query.map(|query| query.strip_prefix("vhost=").ok_or_else(invalid_receipt));
         let vhost = vhost.transpose()?.map(decode).transpose()?;
-        Receipt::new((decode(queue)?, decode(id)?, decode(delivery)?), vhost)
+        let path = MessagePath {
+            queue: decode(queue)?,
+            message: decode(id)?,
+            delivery: decode(delivery)?,
+        };
+        Receipt::new(path, vhost)
     }
 
-    /// Returns whether the message belongs to the queue that the receipt names. An unknown message
-    /// counts as belonging.
+    /// Returns whether the message belongs to the queue that the receipt names. A message of which
+    /// this cannot be found out counts as belonging.
     pub(super) async fn is_in_its_queue(&self, api: &Arc<ApiState>, bus: &BusKey) -> bool {
         let Receipt { queue, id, message_id, .. } = self;
         if api
@@ -255,7 +275,7 @@ impl Receipt {
             return true;
         }
         let job = message_id.correlation_id.job;
-        if !api.manager.routes().is_under_way(job) {
+        if !api.manager.routes().is_active(job) {
             api.manager.wait_for_router().await;
         }
         api.manager.activate(job).await;
@@ -269,7 +289,8 @@ impl Receipt {
                 let address = Address { bus: bus.clone(), queue: queue.clone() };
                 api.manager.buses().address(&definition, &step) == address
             }
-            // Settling an unknown message has no effect, so it may be allowed.
+            // The job or the step is unknown, or the inspection timed out. Settling an unknown
+            // message has no effect, so it may be allowed.
             None => true,
         }
     }
@@ -347,11 +368,11 @@ pub async fn extend_lease(
         }
         result => result,
     };
-    result.map_err(lease_problem)
+    result.map_err(to_gone_problem)
 }
 
-/// Refuses a leased message. With a delay, the message is requeued after it. Without, the attempt
-/// fails.
+/// Rejects a leased message. The message is requeued after `requeue_delay`. Without a delay, its
+/// attempt fails.
 ///
 /// # Errors
 ///
@@ -366,10 +387,10 @@ pub async fn nack(
     let Receipt { id, delivery, .. } = receipt;
     match requeue_delay {
         Some(delay) => {
-            lease_queue.requeue_after(id, *delivery, delay, None).map_err(lease_problem)?;
+            lease_queue.requeue_after(id, *delivery, delay, None).map_err(to_gone_problem)?;
             Ok(Ok(ReplyOutcome::default()))
         }
-        None => lease_queue.reject(id, *delivery, sender).await.map_err(lease_problem),
+        None => lease_queue.reject(id, *delivery, sender).await.map_err(to_gone_problem),
     }
 }
 
@@ -397,12 +418,12 @@ pub fn find_lease_queue(api: &Arc<ApiState>, vhost: &str) -> Result<Arc<LeaseQue
     })
 }
 
-/// Returns the reason why the attempt of a message has ended. Returns `None` if it has not, or the
-/// id is malformed.
-pub async fn find_attempt_end(api: &Arc<ApiState>, id: &str) -> Option<&'static str> {
-    let MessageId { correlation_id, attempt } = MessageId::parse(id).ok()?;
+/// Returns the reason why the attempt of a message has ended. Returns `None` if it has not ended,
+/// or if the message id is malformed.
+pub async fn find_attempt_end(api: &Arc<ApiState>, message_id: &str) -> Option<&'static str> {
+    let MessageId { correlation_id, attempt } = MessageId::parse(message_id).ok()?;
     let CorrelationId { job, step } = correlation_id;
-    if !api.manager.routes().is_under_way(job) {
+    if !api.manager.routes().is_active(job) {
         // After a start the router may not know all recovered jobs yet.
         api.manager.wait_for_router().await;
     }
@@ -417,8 +438,8 @@ pub async fn find_attempt_end(api: &Arc<ApiState>, id: &str) -> Option<&'static 
     }
 }
 
-/// Returns the reason why an attempt has ended, for a job that is not active, or cannot be
-/// inspected.
+/// Returns the reason why an attempt has ended, as the journal has it, for a job that is not active
+/// or whose inspection timed out.
 async fn find_attempt_end_in_stored(
     api: &Arc<ApiState>,
     job: JobId,
@@ -428,8 +449,8 @@ async fn find_attempt_end_in_stored(
     let read = reads::with_job(api, job, move |stored, _| {
         Ok(find_attempt_end_in(&stored.job, &step, attempt))
     });
-    // An erased job had ended before. If the job cannot be read now, its attempt counts as settled
-    // too.
+    // An erased job had ended before. If the job cannot be read now, or if the journal does not
+    // have the end of the attempt, the attempt counts as settled too.
     read.await.ok().and_then(|(reason, _)| reason).unwrap_or("settled")
 }
 
@@ -440,6 +461,7 @@ fn find_attempt_end_in(job: &Job, step: &str, attempt: u32) -> Option<&'static s
     match (job.state(), job.step_state(index)) {
         (JobState::Cancelled, _) | (_, StepState::Cancelled) => Some("cancelled"),
         (_, StepState::Completed | StepState::Failed | StepState::Skipped) => Some("settled"),
+        // The job was reopened, and the step has not started again.
         (_, StepState::Waiting) => Some("cancelled"),
         (_, StepState::Running) if run.attempt != attempt || !run.has_active_attempt() => {
             Some("timed out")
@@ -448,8 +470,8 @@ fn find_attempt_end_in(job: &Job, step: &str, attempt: u32) -> Option<&'static s
     }
 }
 
-/// Returns the 410 for a worker that no longer has a message.
-fn lease_problem(error: NotLeased) -> Problem {
+/// Converts the error to the 410 for a worker that no longer has a message.
+fn to_gone_problem(error: NotLeased) -> Problem {
     let cause = match error {
         NotLeased::ToAnother => "another worker has the message",
         NotLeased::NotFound => "this delivery is not yours any more",
@@ -535,7 +557,8 @@ pub fn check_bounds(
 
 /// Converts the end of a lease to the wall clock. The result is never later than the end.
 pub fn to_wall_clock(end: Instant) -> Rfc3339Time {
-    // The order matters: time that passes between the two readings makes the result earlier.
+    // The wall clock is read first, so that time that passes between the two readings makes the
+    // result earlier, never later.
     let now = clock::now();
     let remaining = end.saturating_duration_since(clock::timer_now());
     let remaining_ns = i64::try_from(remaining.as_nanos()).unwrap_or(i64::MAX);

@@ -3,6 +3,7 @@
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::route::*;
+use crate::actors::health::HealthCheck;
 use crate::api::state::ApiState;
 use crate::settings::Sourced;
 use crate::telemetry::ActorCounts;
@@ -68,23 +69,28 @@ struct JournalView {
     wal_bytes: Option<u64>,
 }
 
+/// Shows the version, the checks, the journal's files and the counts of the manager.
 async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let file = api.settings.journal.file.clone();
-    // On a blocking thread, because the disk may hang.
+    // This runs on a blocking thread, because the disk may hang.
     let journal = web::block(move || JournalView::inspect(&file))
         .await
         .map_err(|error| Problem::internal(error.to_string()))?;
     let checks = api.manager.health().checks();
-    let (started, ticks) = api.manager.started_at();
+    let (started_at, start_instant) = api.manager.started_at();
     Ok(HttpResponse::Ok().json(ManagerView {
         version: env!("CARGO_PKG_VERSION"),
-        started: Rfc3339Time(started),
-        uptime: u64::try_from(ticks.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        ready: checks.iter().all(|(_, is_good, _)| *is_good),
+        started: Rfc3339Time(started_at),
+        uptime: u64::try_from(start_instant.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        ready: checks.iter().all(|check| check.is_passed),
         checks: checks
             .into_iter()
-            .map(|(name, ok, detail)| CheckView { name, ok, detail })
+            .map(|HealthCheck { name, is_passed, message }| CheckView {
+                name,
+                ok: is_passed,
+                detail: message,
+            })
             .collect(),
         journal,
         actors: api.metrics.actor_counts(),
@@ -94,15 +100,16 @@ async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
 }
 
 impl JournalView {
-    /// Looks up the sizes of the journal's file and its WAL.
+    /// Looks up the sizes of the journal's file and of its WAL. A file that cannot be
+    /// inspected has no size.
     fn inspect(file: &Path) -> JournalView {
-        let bytes = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.len());
-        let mut wal = file.as_os_str().to_owned();
-        wal.push("-wal");
+        let find_size = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.len());
+        let mut wal_path = file.as_os_str().to_owned();
+        wal_path.push("-wal");
         JournalView {
             file: file.to_string_lossy().into_owned(),
-            bytes: bytes(file),
-            wal_bytes: bytes(Path::new(&wal)),
+            bytes: find_size(file),
+            wal_bytes: find_size(Path::new(&wal_path)),
         }
     }
 }

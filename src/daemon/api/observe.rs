@@ -40,10 +40,11 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     }),
 ];
 
-/// The text that replaces the detail of a failed check for clients that may not see details.
-const HIDDEN_DETAIL: &str = "not good (a token with the scope read is told why; without tokens, \
-                             who asks under a name of the manager, as http.hosts has it)";
+/// The text that replaces the message of a failed check for clients that may not see it.
+const HIDDEN_MESSAGE: &str = "not good (a token with the scope read is told why; without tokens, \
+                              who asks under a name of the manager, as http.hosts has it)";
 
+/// Responds with 200: the server answers.
 async fn liveness() -> HttpResponse {
     HttpResponse::Ok().content_type(TEXT_TYPE).body("ok\n")
 }
@@ -51,34 +52,33 @@ async fn liveness() -> HttpResponse {
 /// Responds with 200 if all checks pass, and with 503 otherwise. The body has a line for each
 /// failed check; with `verbose`, a line for each check.
 async fn readiness(request: HttpRequest, api: web::Data<ApiState>) -> HttpResponse {
-    // Details name addresses and users. They are hidden from clients without the scope read and,
-    // where no token is required, from pages that use DNS rebinding.
+    // The messages of checks name addresses and users. They are hidden from clients without the
+    // scope read and, where no token is required, from pages that use DNS rebinding.
     let principal = request.extensions().get::<Principal>().cloned();
-    let can_see_details = principal
+    let can_see_messages = principal
         .is_some_and(|principal| principal.is_allowed(&RequiredScope::Scope(Scope::Read)))
         && guard::is_sent_to_manager_name(&request, &api.settings.http);
     let checks = api.manager.health().checks();
-    let is_ready = checks.iter().all(|(_, is_good, _)| *is_good);
+    let is_ready = checks.iter().all(|check| check.is_passed);
     let is_verbose = request
         .query_string()
         .split('&')
         .any(|pair| pair == "verbose" || pair.starts_with("verbose="));
     let mut text = String::new();
-    for (name, is_good, detail) in checks.iter().filter(|(_, is_good, _)| is_verbose || !is_good) {
+    for check in checks.iter().filter(|check| is_verbose || !check.is_passed) {
+        let mark = if check.is_passed { "+" } else { "-" };
+        let is_message_visible = can_see_messages || check.is_passed;
+        let message =
+            if is_message_visible { escape(&check.message) } else { HIDDEN_MESSAGE.into() };
         // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "[{}] {}: {}",
-            if *is_good { "+" } else { "-" },
-            escape(name),
-            if can_see_details || *is_good { escape(detail) } else { HIDDEN_DETAIL.into() }
-        );
+        let _ = writeln!(text, "[{mark}] {}: {message}", escape(&check.name));
     }
     text.push_str(if is_ready { "ready\n" } else { "not ready\n" });
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     HttpResponse::build(status).content_type(TEXT_TYPE).body(text)
 }
 
+/// Responds with all metrics. The gauge of the bytes that are being sent is set only here.
 async fn get_metrics(api: web::Data<ApiState>) -> HttpResponse {
     let bytes_sending = api.budgets.messages.used();
     api.metrics.messages_sending.set(i64::try_from(bytes_sending).unwrap_or(i64::MAX));

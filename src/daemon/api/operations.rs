@@ -76,17 +76,19 @@ pub(super) const ROUTES: &[ApiRoute] = &[
 pub(super) fn describe_operation(id: &str, summary: &str, schemas: &mut Schemas) -> OperationSpec {
     OperationSpec::new(id, "operations", summary)
         .with_parameters(&[REASON])
-        .with_json_response(200, "The job's new state", schemas.reference::<Operated<'_>>())
+        .with_json_response(200, "The job's new state", schemas.reference::<JobStateView<'_>>())
         .with_problems(&[404, 409])
 }
 
+/// Returns the parameters that only this operation takes.
 fn operation_parameters(operation_name: &str) -> &'static [Parameter] {
     if operation_name == "rerun" { &[FROM_STEP] } else { &[] }
 }
 
 /// Describes an operation on all jobs that match a filter.
 fn describe_bulk(operation_name: &str, summary: &str, schemas: &mut Schemas) -> OperationSpec {
-    let outcome = any_of([schemas.reference::<Bulk<'_>>(), schemas.reference::<DryRunView<'_>>()]);
+    let outcome =
+        any_of([schemas.reference::<BulkOutcomeView<'_>>(), schemas.reference::<DryRunView<'_>>()]);
     let summary = format!("{summary}; applied to all that match a filter, page by page");
     OperationSpec::new(&format!("{operation_name}Jobs"), "operations", &summary)
         .with_parameters(&SEARCH_PARAMETERS)
@@ -100,7 +102,7 @@ fn describe_bulk(operation_name: &str, summary: &str, schemas: &mut Schemas) -> 
 /// commit).
 const CONCURRENT_JOBS_MAX: usize = 200;
 
-/// Limits the refusals that the response to a bulk operation lists.
+/// How many refusals the response to a bulk operation lists. All of them are counted.
 const REFUSALS_LISTED_MAX: usize = 100;
 
 /// Carries out an operation on one job.
@@ -120,7 +122,7 @@ async fn operate(
 }
 
 /// Makes the request for an operation, with its reason and the name of its principal. Appends the
-/// reason to that of a cancellation.
+/// reason to the reason of a cancellation.
 pub(super) fn build_request(
     mut operation: Operation,
     reason: Option<String>,
@@ -147,7 +149,7 @@ pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, P
 }
 
 /// Parses the name of an operation, with the step that only `rerun` takes. Returns `None` for
-/// `delete`, which is no operation of the engine.
+/// `delete`, which is not an operation of the engine.
 fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
     if name != "rerun" && step.is_some() {
         return Err(Problem::malformed(format!("{name} takes no step; rerun does")));
@@ -175,7 +177,7 @@ fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>
     }))
 }
 
-/// Accepts a reply of a person or another system, in place of a worker.
+/// Accepts a reply from a person or another system, in place of a worker.
 async fn reply_by_hand(
     api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
@@ -208,7 +210,7 @@ pub(super) fn respond(
         OperationResponse::Step(state, step) => (state, Some(step)),
     };
     let step = step.as_ref().map(StepNowView::from_step);
-    Ok(HttpResponse::Ok().json(Operated { id, state: state.as_str(), step }))
+    Ok(HttpResponse::Ok().json(JobStateView { id, state: state.as_str(), step }))
 }
 
 /// Makes the HTTP response to the erasure of a job.
@@ -217,9 +219,10 @@ pub(super) fn respond_erased(
     result: Result<Erased, RequestError>,
 ) -> Result<HttpResponse, Problem> {
     let Erased = result.map_err(|error| to_job_problem(id, error))?;
-    Ok(HttpResponse::Ok().json(Operated { id, state: "deleted", step: None }))
+    Ok(HttpResponse::Ok().json(JobStateView { id, state: "deleted", step: None }))
 }
 
+/// Converts the error of an operation on a job to a problem.
 fn to_job_problem(id: JobId, error: RequestError) -> Problem {
     to_problem(error, || describe_unknown_job(id))
 }
@@ -241,7 +244,8 @@ pub(super) fn to_problem(
 
 /// The state of a job after an operation.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Operated<'a> {
+#[schema(as = Operated)]
+pub(super) struct JobStateView<'a> {
     id: JobId,
     /// The job's state, or `deleted`.
     state: &'a str,
@@ -314,7 +318,7 @@ async fn operate_on_all(
     if search.filter.is_empty() {
         return Err(Problem::malformed(describe_missing_filter(&operation_name)));
     }
-    if search.dry_run == Some(true) {
+    if search.is_dry_run == Some(true) {
         let manager = api.manager.clone();
         let read = reads::respond(&api, page_bytes(limit), move |reader, response| {
             let hits = reader.search(&search.filter, order, after, limit)?;
@@ -350,14 +354,14 @@ async fn operate_on_all(
             match result {
                 Ok(_) => done_count += 1,
                 Err(problem) => {
-                    refusals.push(Refused { job: hit.id, reason: problem.detail().to_owned() })
+                    refusals.push(RefusalView { job: hit.id, reason: problem.detail().to_owned() })
                 }
             }
         }
     }
     let refused = refusals.len();
     refusals.truncate(REFUSALS_LISTED_MAX);
-    Ok(HttpResponse::Ok().json(Bulk {
+    Ok(HttpResponse::Ok().json(BulkOutcomeView {
         done: done_count,
         matched: hits.len(),
         next: next_page(&hits, limit),
@@ -369,7 +373,8 @@ async fn operate_on_all(
 
 /// The outcome of a bulk operation.
 #[derive(Serialize, ToSchema)]
-struct Bulk<'a> {
+#[schema(as = Bulk)]
+struct BulkOutcomeView<'a> {
     done: usize,
     /// The number of jobs on this page.
     matched: usize,
@@ -377,13 +382,14 @@ struct Bulk<'a> {
     next: Option<String>,
     operation: &'a str,
     /// The first refusals.
-    refusals: Vec<Refused>,
+    refusals: Vec<RefusalView>,
     refused: usize,
 }
 
 /// A job on which an operation was refused.
 #[derive(Serialize, ToSchema)]
-struct Refused {
+#[schema(as = Refused)]
+struct RefusalView {
     job: JobId,
     reason: String,
 }

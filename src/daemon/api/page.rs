@@ -22,11 +22,12 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::unassigned("/assets/{path:.*}", Access::Page),
 ];
 
+/// The files of the page, which the build embeds.
 #[derive(Embed)]
 #[folder = "../../page/"]
 struct Files;
 
-/// The path in `index.html` that is replaced by the path with the hash.
+/// The path of assets in `index.html`, which is replaced by a path with the hash.
 const DEV_ASSETS: &str = "assets/dev/";
 
 /// The cache policy of files whose path has the current hash.
@@ -52,14 +53,18 @@ const HEADERS: [(HeaderName, HeaderValue); 4] = [
     (header::CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
 ];
 
-/// The page's first file, and the hash of all files.
+/// How many bytes of the hash the path of assets contains.
+const HASH_BYTES: usize = 8;
+
+/// The page's entry file, and the hash of all files.
 struct Index {
     /// The content of `index.html`, with the paths that contain the hash.
     html: String,
-    /// The first digits of the hash, in the path of the other files.
+    /// The first bytes of the hash in hexadecimal digits, as they are in the path of assets.
     hash: String,
 }
 
+/// The entry file, made at its first use.
 static INDEX: LazyLock<Index> = LazyLock::new(|| {
     let mut hasher = Sha256::new();
     for path in Files::iter() {
@@ -74,9 +79,6 @@ static INDEX: LazyLock<Index> = LazyLock::new(|| {
     let index = String::from_utf8_lossy(&index.data);
     Index { html: index.replace(DEV_ASSETS, &format!("assets/{hash}/")), hash }
 });
-
-/// The number of bytes of the hash that the path of files contains.
-const HASH_BYTES: usize = 8;
 
 /// Serves `index.html`.
 async fn serve_index(request: HttpRequest) -> HttpResponse {
@@ -95,7 +97,7 @@ async fn serve_index(request: HttpRequest) -> HttpResponse {
     response.content_type("text/html; charset=utf-8").body(html.as_str())
 }
 
-/// Serves a file of the page.
+/// Serves a file of the page other than `index.html`.
 async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, Problem> {
     let (hash, path) = path.into_inner();
     let file = Files::get(&path)
@@ -111,6 +113,7 @@ async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, 
     Ok(response.content_type(content_type(&path)).body(file.data.into_owned()))
 }
 
+/// Returns the content type of a file from the extension of its name.
 fn content_type(path: &str) -> &'static str {
     match path.rsplit('.').next() {
         Some("js") => "text/javascript; charset=utf-8",

@@ -24,7 +24,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/whoami", || web::to
         .with_json_response(200, "The token", schemas.reference::<WhoamiView>())
     })];
 
-/// The name of a request's token, which the job's record keeps. `None`: requests need no token.
+/// The name of a request's token, which job records keep. `None`: requests need no token.
 pub(super) struct PrincipalName(pub Option<Arc<str>>);
 
 impl FromRequest for PrincipalName {
@@ -61,6 +61,7 @@ struct WhoamiView {
     vhost: Option<Arc<str>>,
 }
 
+/// Shows who the sender of the request is.
 async fn whoami(
     api: web::Data<ApiState>,
     request: HttpRequest,

@@ -1,4 +1,4 @@
-//! The errors of the API, which are answered as problem details (RFC 9457).
+//! The errors of the API, which responses show as problem details (RFC 9457).
 
 use crate::actors::health::{JournalWait, render_loss};
 use actix_web::http::{StatusCode, header};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::fmt;
 use utoipa::ToSchema;
 
-/// An error of the API, with the status with which it is answered.
+/// An error of the API, with the status of its response.
 #[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
@@ -188,6 +188,8 @@ impl Responder for Problem {
     }
 }
 
+/// A journal that is closed, lost or waiting makes a 503. Any other error is logged, and makes a
+/// 500.
 impl From<JournalError> for Problem {
     fn from(error: JournalError) -> Self {
         if let JournalError::Closed { reason, .. } = &error {

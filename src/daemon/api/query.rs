@@ -1,4 +1,5 @@
-//! Parses query parameters: limits, cursors, times, states.
+//! Extracts the query parameters of a request, and parses the values that several operations share:
+//! limits, cursors, times, states.
 
 use super::openapi::parameters::LIMIT_MAX;
 use super::problem::Problem;
@@ -65,18 +66,19 @@ impl actix_web::FromRequest for Query {
     }
 }
 
-/// Returns the 400 for a parameter that an operation does not have. `known` are those that it has.
-pub(super) fn unknown_parameter(key: &str, known: &[&str]) -> Problem {
+/// Returns the 400 for a parameter that an operation does not accept. `accepted` are the names of
+/// those that it accepts.
+pub(super) fn unknown_parameter(key: &str, accepted: &[&str]) -> Problem {
     let quoted_key = quote(key);
-    Problem::malformed(match (find_nearest(key, known.iter().copied()), known) {
+    Problem::malformed(match (find_nearest(key, accepted.iter().copied()), accepted) {
         (_, []) => format!("unknown parameter {quoted_key}: this call takes none"),
         (_, [only]) => format!("unknown parameter {quoted_key}; the only one here is {only}"),
         (Some(nearest), _) => format!(
             "unknown parameter {quoted_key}; did you mean {}? Known are {}",
             quote(nearest),
-            known.join(", ")
+            accepted.join(", ")
         ),
-        (None, _) => format!("unknown parameter {quoted_key}; known are {}", known.join(", ")),
+        (None, _) => format!("unknown parameter {quoted_key}; known are {}", accepted.join(", ")),
     })
 }
 
@@ -88,7 +90,7 @@ pub(super) fn set_once<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(
     }
 }
 
-/// Checks that a parameter is not given without the other one that it needs.
+/// Checks that a parameter is not given without another one that it needs.
 pub(super) fn check_requires(
     key: &str,
     is_given: bool,
@@ -119,7 +121,7 @@ pub(super) fn parse_limit(text: &str) -> Result<u32, Problem> {
     })
 }
 
-/// Parses the cursor at which a page begins.
+/// Parses the cursor after which a page begins.
 pub(super) fn parse_cursor(text: &str) -> Result<JobNumber, Problem> {
     text.parse().map_err(|_| invalid_cursor(text))
 }

@@ -22,21 +22,22 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/api/queues", || web::to(list_queues)).operation(|schemas| {
         let summary = "The queues of the loaded workflows, what they hold, and who uses them";
         let operation = OperationSpec::new("listQueues", "manager", summary);
-        operation.with_json_response(200, "The queues", schemas.reference::<Queues<'_>>())
+        operation.with_json_response(200, "The queues", schemas.reference::<QueueListView<'_>>())
     }),
     ApiRoute::get("/api/queue/{queue}", || web::to(get_queue)).operation(|schemas| {
         OperationSpec::new("getQueue", "manager", "A queue with its leases")
             .with_parameters(&[BUS, VHOST])
-            .with_json_response(200, "The queue", schemas.reference::<OneQueue<'_>>())
+            .with_json_response(200, "The queue", schemas.reference::<QueueWithLeasesView<'_>>())
             .with_problems(&[404])
     }),
 ];
 
-/// Limits the leases in one response.
+/// The most leases that a response lists.
 const LEASES_MAX: usize = 100;
 
 #[derive(Serialize, ToSchema)]
-struct Queues<'a> {
+#[schema(as = Queues)]
+struct QueueListView<'a> {
     /// When the brokers were queried.
     looked: Rfc3339Time,
     queues: Vec<QueueView<'a>>,
@@ -108,7 +109,8 @@ struct QueueUseView<'a> {
 
 /// A queue, with its leased messages.
 #[derive(Serialize, ToSchema)]
-struct OneQueue<'a> {
+#[schema(as = OneQueue)]
+struct QueueWithLeasesView<'a> {
     /// When the brokers were queried.
     looked: Rfc3339Time,
     #[serde(flatten)]
@@ -143,7 +145,7 @@ async fn get_queue(
 ) -> Result<HttpResponse, Problem> {
     let [bus, vhost] = query.extract(["bus", "vhost"])?;
     let address = redispatch::parse_address(&api, &path.into_inner(), bus, vhost)?;
-    redispatch::check_known(&api, &address, |other_bus| {
+    redispatch::check_queue_is_known(&api, &address, |other_bus| {
         Problem::not_found(format!(
             "loaded workflows have the queue {} on the bus {other_bus}, not on {}: ask with \
              ?bus={other_bus}",
@@ -153,13 +155,15 @@ async fn get_queue(
     })
     .await?;
     let scan = api.manager.queue_report().await;
-    let loaded = api.manager.definitions();
-    let unloaded = with_full_names(api.manager.unloaded_definitions());
-    let used_by = collect_uses(&api, &loaded, &unloaded).remove(&address).unwrap_or_default();
-    let key = (address.bus.clone(), address.queue.clone());
+    let loaded_definitions = api.manager.definitions();
+    let unloaded_definitions = with_full_names(api.manager.unloaded_definitions());
+    let used_by = collect_uses(&api, &loaded_definitions, &unloaded_definitions)
+        .remove(&address)
+        .unwrap_or_default();
+    let queue_key = (address.bus.clone(), address.queue.clone());
     let queue = QueueView {
         oldest: scan.oldest.get(&address).map(QueueWaitView::from_wait),
-        ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
+        ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&queue_key), used_by)
     };
     let lease_queue = api.manager.lease_queues().find(&address.bus);
     let leases = lease_queue.map(|lease_queue| lease_queue.leases(&address.queue, LEASES_MAX));
@@ -170,52 +174,57 @@ async fn get_queue(
         lease_until: to_wall_clock(lease.until),
     });
     let scanned_at = Rfc3339Time(scan.at);
-    Ok(HttpResponse::Ok().json(OneQueue { looked: scanned_at, queue, leases: leases.collect() }))
+    Ok(HttpResponse::Ok().json(QueueWithLeasesView {
+        looked: scanned_at,
+        queue,
+        leases: leases.collect(),
+    }))
 }
 
 /// Lists all queues.
 async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let scan = api.manager.queue_report().await;
-    let loaded = api.manager.definitions();
-    let unloaded = with_full_names(api.manager.unloaded_definitions());
-    let mut uses = collect_uses(&api, &loaded, &unloaded);
+    let loaded_definitions = api.manager.definitions();
+    let unloaded_definitions = with_full_names(api.manager.unloaded_definitions());
+    let mut uses = collect_uses(&api, &loaded_definitions, &unloaded_definitions);
     let queues = uses.iter_mut().map(|(address, used_by)| {
-        let key = (address.bus.clone(), address.queue.clone());
+        let queue_key = (address.bus.clone(), address.queue.clone());
         let used_by = std::mem::take(used_by);
         QueueView {
             oldest: scan.oldest.get(address).map(QueueWaitView::from_wait),
-            ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
+            ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&queue_key), used_by)
         }
     });
-    Ok(HttpResponse::Ok().json(Queues { looked: Rfc3339Time(scan.at), queues: queues.collect() }))
+    Ok(HttpResponse::Ok()
+        .json(QueueListView { looked: Rfc3339Time(scan.at), queues: queues.collect() }))
 }
 
 /// Pairs definitions with their full names, and sorts them by name.
 fn with_full_names(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
-    let mut named: Vec<_> = definitions
+    let mut named_definitions: Vec<_> = definitions
         .into_iter()
         .map(|definition: Arc<Definition>| (definition.full_name(), definition))
         .collect();
-    named.sort_by(|(left, _), (right, _)| left.cmp(right));
-    named
+    named_definitions.sort_by(|(left, _), (right, _)| left.cmp(right));
+    named_definitions
 }
 
 /// Collects the queues of the loaded definitions, and of unloaded ones that active jobs still run,
 /// each with the steps that use it.
 fn collect_uses<'a>(
     api: &Arc<ApiState>,
-    loaded: &'a BTreeMap<String, Arc<Definition>>,
-    unloaded: &'a [(String, Arc<Definition>)],
+    loaded_definitions: &'a BTreeMap<String, Arc<Definition>>,
+    unloaded_definitions: &'a [(String, Arc<Definition>)],
 ) -> BTreeMap<Address, Vec<QueueUseView<'a>>> {
     let mut uses: BTreeMap<Address, Vec<QueueUseView<'a>>> = BTreeMap::new();
-    for (name, definition) in loaded {
+    for (name, definition) in loaded_definitions {
         for (step, current_use) in sending_steps(name, definition) {
             let address = api.manager.buses().address(definition, step);
             uses.entry(address).or_default().push(current_use);
         }
     }
-    for (name, definition) in unloaded {
+    for (name, definition) in unloaded_definitions {
         for (step, current_use) in sending_steps(name, definition) {
             let queue_uses = uses.entry(api.manager.buses().address(definition, step)).or_default();
             let old_use = QueueUseView { no_longer_in_files: true, ..current_use };
@@ -254,16 +263,18 @@ impl<'a> QueueWaitView<'a> {
 }
 
 impl<'a> QueueView<'a> {
+    /// Makes the view of a queue, without the step that has waited longest. `status` is `None` for
+    /// a queue that the latest scan of the brokers did not include.
     fn new(
-        key: &'a BusKey,
+        bus: &'a BusKey,
         queue: &'a str,
         status: Option<&'a QueueStatus>,
         used_by: Vec<QueueUseView<'a>>,
     ) -> QueueView<'a> {
         let view = QueueView {
             queue,
-            vhost: &key.vhost,
-            bus: &key.name,
+            vhost: &bus.vhost,
+            bus: &bus.name,
             messages: None,
             unacknowledged: None,
             consumers: None,

@@ -1,7 +1,7 @@
 //! Reads the journal for requests. The number of concurrent reads is bounded, and so are the bytes
-//! that reads and their responses hold. A read waits a short time for its permits; after that the
-//! request is answered 503. It acquires bytes before it acquires one of the concurrent reads. So a
-//! running read never waits for a permit, and reads cannot deadlock.
+//! that reads and their responses hold. A read waits for its permits for a short time; after that
+//! the response is a 503. A read acquires the permit for its bytes first, and then a permit to run.
+//! So a running read never waits for a permit, and reads cannot deadlock.
 
 use super::problem::Problem;
 use crate::api::state::ApiState;
@@ -36,14 +36,15 @@ const REBUILT_FACTOR: usize = 3;
 const RENDERED_FACTOR: usize = 2 * REBUILT_FACTOR;
 
 /// The size of the chunks in which a response is built, held and sent, in bytes. A response of
-/// one chunk needs no permit.
+/// one chunk needs no permit for bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The number of rows that are read and sent at once while a list is streamed, and the default
 /// number of rows of a page.
 pub(super) const PAGE_ROWS: u32 = 1_000;
 
-/// The most memory that a short row of a page takes, in bytes: as a value, and as text.
+/// The most memory that a short row of a page, such as the id of a job, takes in bytes: as a value,
+/// and as text.
 const ROW_BYTES: usize = 512;
 
 /// Returns the most memory that a page of `limit` short rows takes, in bytes.
@@ -56,7 +57,7 @@ pub(super) fn page_bytes_for(limit: u32, row_bytes: usize) -> usize {
     row_bytes * usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// Truncates a text to `chars_max` characters. Marks the cut with an ellipsis.
+/// Truncates a text to `chars_max` characters. An ellipsis after them marks the cut.
 pub(super) fn truncate(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         None => text.to_owned(),
@@ -136,7 +137,11 @@ enum SizedRead<T, V> {
     TooLarge(usize, V),
 }
 
-/// Acquires a permit. Waits for it at most as long as the setting `http.reads_wait` says.
+/// Acquires a permit. Waits for it for at most the setting `http.reads_wait`.
+///
+/// # Errors
+///
+/// Returns a 503 if no permit is free by then.
 async fn acquire(
     api: &ApiState,
     budget: &ResourceBudget,
@@ -148,6 +153,7 @@ async fn acquire(
     }
 }
 
+/// Returns the 503 for a read that got no permit.
 fn reads_overloaded(api: &ApiState) -> Problem {
     let http = &api.settings.http;
     Problem::overloaded(format!(
@@ -157,7 +163,8 @@ fn reads_overloaded(api: &ApiState) -> Problem {
     ))
 }
 
-/// Runs a read on a blocking thread, with a permit for one of the concurrent reads.
+/// Runs a read on a blocking thread, with a permit to run: at most `http.reads_max` reads run at
+/// once.
 pub(super) async fn read_with_permit<T: Send + 'static>(
     api: &Arc<ApiState>,
     query: impl FnOnce(&dyn Records) -> Result<T, Problem> + Send + 'static,
@@ -165,19 +172,19 @@ pub(super) async fn read_with_permit<T: Send + 'static>(
     let permit = acquire(api, &api.budgets.reads, 1).await?;
     let reader = api.reader.clone();
     let result = web::block(move || {
-        // The closure holds the permit, because it runs on after its client has disconnected.
+        // The closure owns the permit, because it runs on even if the client disconnects.
         let _permit = permit;
         query(&*reader)
     });
     result.await.map_err(|_| Problem::internal("the read was cancelled".to_owned()))?
 }
 
-/// Streams a response while it is read. `next` returns one chunk after another, and `None` at the
-/// end. Each chunk waits for a permit without a time limit, because the response has begun.
+/// Streams a response while it is read. `next_chunk` returns one chunk after another, and `None` at
+/// the end. Each chunk waits for a permit without a time limit, because the response has begun.
 pub(super) fn stream_chunks<S: Send + 'static>(
     api: &Arc<ApiState>,
     state: S,
-    next: fn(&mut S) -> Result<Option<Bytes>, JournalError>,
+    next_chunk: fn(&mut S) -> Result<Option<Bytes>, JournalError>,
 ) -> impl Stream<Item = Result<Bytes, actix_web::Error>> + use<S> {
     let api = api.clone();
     stream::unfold(Some(state), move |state| {
@@ -186,14 +193,14 @@ pub(super) fn stream_chunks<S: Send + 'static>(
             let mut state = state?;
             let permit = api.budgets.reads.acquire(1).await?;
             let read = web::block(move || {
-                let chunk = next(&mut state);
+                let chunk = next_chunk(&mut state);
                 drop(permit);
                 (state, chunk)
             });
             match read.await {
                 Ok((state, Ok(Some(chunk)))) => Some((Ok(chunk), Some(state))),
-                // The status is already sent: only a broken connection can report that the response
-                // is incomplete.
+                // The status is already sent: only closing the connection can report that the
+                // response is incomplete.
                 Ok((_, Err(error))) => Some((Err(Problem::from(error).into()), None)),
                 Ok((_, Ok(None))) | Err(_) => None,
             }
@@ -225,7 +232,7 @@ pub(super) struct BufferedResponse {
     api: Arc<ApiState>,
     /// The permit for the bytes of the response, and for `extra_bytes`.
     permit: Permit,
-    /// Further permits that are held until the response is sent.
+    /// Further permits, which are held until the response is sent.
     _permits: Vec<Permit>,
     /// Bytes that are held besides the response while it is written.
     extra_bytes: usize,
@@ -243,6 +250,8 @@ pub(super) struct BufferedResponse {
 }
 
 impl BufferedResponse {
+    /// Creates an empty response. `permit` covers the `extra_bytes` that are held while it is
+    /// written.
     fn new(api: &Arc<ApiState>, permit: Permit, extra_bytes: usize) -> BufferedResponse {
         BufferedResponse {
             api: api.clone(),
@@ -257,7 +266,7 @@ impl BufferedResponse {
         }
     }
 
-    /// Makes a response of these bytes. It holds `permits` until it is sent.
+    /// Makes a response of these bytes, which `permits` cover. It holds them until it is sent.
     pub(super) fn from_bytes(
         api: &Arc<ApiState>,
         mut bytes: Bytes,
@@ -303,7 +312,7 @@ impl BufferedResponse {
     }
 
     /// Converts the buffer to a response with this content type. If a range was requested, the
-    /// status is 206, or 416 if the range begins behind the end.
+    /// status is 206, or 416 if the range begins after the end.
     pub(super) fn into_response_with(self, content_type: mime::Mime) -> HttpResponse {
         let mut response = HttpResponse::Ok();
         if let Some(range) = self.range {
@@ -338,16 +347,16 @@ impl io::Write for BufferedResponse {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(range) = self.range else { return self.buffer(bytes) };
         // Bytes outside of the range are counted and discarded. One call handles the bytes before
-        // the range, within it, or behind it; the writer calls again for the others.
+        // the range, within it, or after it. The caller then calls again with the others.
         let before_range = range.first.saturating_sub(self.total).min(bytes.len());
-        let left_in_range =
+        let remaining_in_range =
             range.last.saturating_add(1).saturating_sub(self.total.max(range.first));
         let count = if before_range > 0 {
             before_range
-        } else if left_in_range == 0 {
+        } else if remaining_in_range == 0 {
             bytes.len()
         } else {
-            self.buffer(&bytes[..bytes.len().min(left_in_range)])?
+            self.buffer(&bytes[..bytes.len().min(remaining_in_range)])?
         };
         self.total += count;
         Ok(count)
@@ -383,8 +392,8 @@ impl BufferedResponse {
     }
 }
 
-/// The body of a large response. It frees each chunk when it is sent, and all remaining chunks when
-/// the client has not read the response within its timeout.
+/// The body of a large response. It frees each chunk when it is sent. If the client has not read
+/// the response within `http.answer_timeout`, it frees all remaining chunks, and the body fails.
 struct ExpiringBody {
     /// The length of the whole body in bytes.
     length: u64,
@@ -394,14 +403,15 @@ struct ExpiringBody {
 }
 
 impl ExpiringBody {
+    /// Makes the body of a response, and starts its timeout.
     fn new(response: BufferedResponse) -> ExpiringBody {
         let timeout = response.api.settings.http.answer_timeout.0;
         let length = u64::try_from(response.length).unwrap_or(u64::MAX);
         let remaining = Rc::new(RefCell::new(Some(response)));
-        let weak = Rc::downgrade(&remaining);
+        let weak_remaining = Rc::downgrade(&remaining);
         let timer = actix_rt::spawn(async move {
             tokio::time::sleep(timeout).await;
-            if let Some(remaining) = weak.upgrade() {
+            if let Some(remaining) = weak_remaining.upgrade() {
                 remaining.take();
             }
         });

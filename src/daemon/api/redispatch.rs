@@ -1,5 +1,5 @@
-//! Redispatches step messages: sends them again, for the same attempts (docs/http-api.md). The
-//! messages are those of one step, or of all steps that wait on a queue.
+//! Redispatches step messages: sends them again, for the same attempts (docs/http-api.md). It sends
+//! the message of one step, or the messages of all steps that wait on a queue.
 
 use super::operations::{build_request, describe_operation, parse_reason, respond, to_problem};
 use super::principal::PrincipalName;
@@ -32,7 +32,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
                 .with_json_response(
                     200,
                     "The number of messages",
-                    schemas.reference::<Redispatched>(),
+                    schemas.reference::<RedispatchView>(),
                 )
                 .with_problems(&[404])
         },
@@ -75,7 +75,7 @@ async fn redispatch_queue(
         .await
         .map_err(|error| to_problem(error, || format!("unknown queue {queue}")))?;
     if steps == 0 {
-        check_known(&api, &address, |other_bus| {
+        check_queue_is_known(&api, &address, |other_bus| {
             Problem::not_found(format!(
                 "no step waits on queue {queue} of the bus {}; loaded workflows have it on the bus \
                  {other_bus}: ask with ?bus={other_bus}",
@@ -84,7 +84,7 @@ async fn redispatch_queue(
         })
         .await?;
     }
-    Ok(HttpResponse::Ok().json(Redispatched {
+    Ok(HttpResponse::Ok().json(RedispatchView {
         dry_run: is_dry_run,
         jobs,
         operation: "redispatch",
@@ -95,7 +95,8 @@ async fn redispatch_queue(
     }))
 }
 
-/// Parses the queue that a request names. Without `bus` the queue is on the default bus.
+/// Parses the address of the queue that a request names. Without `bus` the queue is on the default
+/// bus. Returns a 404 if the settings do not have the bus.
 pub(super) fn parse_address(
     api: &Arc<ApiState>,
     queue: &str,
@@ -112,7 +113,8 @@ pub(super) fn parse_address(
 /// The messages that were sent again, or that would be.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Redispatched {
+#[schema(as = Redispatched)]
+struct RedispatchView {
     /// Whether nothing was sent, because it was a dry run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,
@@ -126,9 +128,13 @@ struct Redispatched {
 }
 
 /// Checks that a queue belongs to a loaded workflow, or to an active job, which keeps the
-/// definition that it was created with. Otherwise the name of the queue is most likely misspelt. If
-/// another bus has the queue, `on_other_bus` makes the problem from the name of that bus.
-pub(super) async fn check_known(
+/// definition that it was created with. Otherwise the name of the queue is most likely misspelt.
+///
+/// # Errors
+///
+/// Returns a 404 if no bus has the queue. If another bus has it, returns the problem that
+/// `on_other_bus` makes from the name of that bus.
+pub(super) async fn check_queue_is_known(
     api: &Arc<ApiState>,
     address: &Address,
     on_other_bus: impl FnOnce(&str) -> Problem,
@@ -137,30 +143,33 @@ pub(super) async fn check_known(
         let steps = definition.sending_steps();
         steps.map(|step| api.manager.buses().address(definition, step)).collect::<Vec<Address>>()
     };
-    let loaded: Vec<Address> = api.manager.definitions().values().flat_map(step_queues).collect();
-    if loaded.contains(address) {
+    let loaded_addresses: Vec<Address> =
+        api.manager.definitions().values().flat_map(step_queues).collect();
+    if loaded_addresses.contains(address) {
         return Ok(());
     }
     // The router may not yet know a job that was just created, or recovered after a start.
     api.manager.wait_for_router().await;
-    let unloaded = api.manager.unloaded_definitions();
-    let candidates: Vec<Address> = loaded
+    let unloaded_definitions = api.manager.unloaded_definitions();
+    let candidates: Vec<Address> = loaded_addresses
         .into_iter()
-        .chain(unloaded.iter().flat_map(step_queues))
+        .chain(unloaded_definitions.iter().flat_map(step_queues))
         .filter(|candidate| candidate.bus.vhost == address.bus.vhost)
         .collect();
     if candidates.contains(address) {
         return Ok(());
     }
-    if let Some(other) = candidates.iter().find(|candidate| candidate.queue == address.queue) {
-        return Err(on_other_bus(&other.bus.name));
+    if let Some(other_address) =
+        candidates.iter().find(|candidate| candidate.queue == address.queue)
+    {
+        return Err(on_other_bus(&other_address.bus.name));
     }
     let on_same_bus = candidates.iter().filter(|candidate| candidate.bus == address.bus);
     let hint = did_you_mean(&address.queue, on_same_bus.map(|candidate| &*candidate.queue));
-    let (name, vhost) = (&address.queue, &address.bus.vhost);
+    let (queue, vhost) = (&address.queue, &address.bus.vhost);
     let suffix = if vhost.is_empty() { String::new() } else { format!(" of virtual host {vhost}") };
     Err(Problem::not_found(format!(
-        "no step waits on queue {name}{suffix}, and neither a loaded workflow nor a job under way \
+        "no step waits on queue {queue}{suffix}, and neither a loaded workflow nor a job under way \
          has it{hint}"
     )))
 }

@@ -19,7 +19,7 @@ const KEY_BYTES: usize = 192;
 /// The body of a request before it is read.
 pub(super) struct RequestBody {
     payload: Payload,
-    /// The value of `Content-Length`. `None`: the length is not announced.
+    /// The value of `Content-Length`. `None`: the header is missing or invalid.
     length: Option<usize>,
     /// The content encoding. `None`: there is none, or it is `identity`.
     encoding: Option<String>,
@@ -75,7 +75,7 @@ impl RequestBody {
         if self.length.is_some_and(|length| length > max) {
             return Err(too_large());
         }
-        // Acquires the permit for the whole body before it reads any of it. Otherwise several
+        // The permit for the whole body is acquired before any of it is read. Otherwise several
         // half-read bodies could exhaust the budget, and none could be completed.
         let announced = self.length.unwrap_or(0);
         let mut permit = budget_for(api, announced)
@@ -110,8 +110,9 @@ fn budget_for(api: &ApiState, length: usize) -> &ResourceBudget {
     }
 }
 
-/// Grows the permit of a body to `bytes`. A body that is no longer small gets a permit of the other
-/// budget instead.
+/// Grows the permit of a body, whose length grows from `old_length` to `new_length`, to `bytes`. A
+/// body that is no longer small gets a permit of the other budget instead. Returns `None` if the
+/// budget does not have that many bytes free.
 fn grow_permit(
     api: &ApiState,
     mut permit: Permit,
@@ -126,6 +127,7 @@ fn grow_permit(
     budget.try_grow(&mut permit, bytes).then_some(permit)
 }
 
+/// Returns the 503 for a body that got no permit.
 fn bodies_overloaded(api: &ApiState) -> Problem {
     let max = api.settings.http.bodies_bytes_max;
     Problem::overloaded(format!(
@@ -140,6 +142,8 @@ pub(super) struct BufferedBody {
 }
 
 impl BufferedBody {
+    /// Returns the bytes of the body. They share its memory: the caller must keep the body, which
+    /// holds the permit, until the request is answered.
     pub(super) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -156,7 +160,7 @@ impl BufferedBody {
         }
         let api = api.clone();
         let parsed = web::block(move || {
-            let parsed_bytes = self.bytes.len().max(max_keys(&self.bytes) * KEY_BYTES);
+            let parsed_bytes = self.bytes.len().max(max_key_count(&self.bytes) * KEY_BYTES);
             if !budget_for(&api, self.bytes.len()).try_grow(&mut self.permit, parsed_bytes) {
                 return Err(bodies_overloaded(&api));
             }
@@ -166,9 +170,10 @@ impl BufferedBody {
     }
 }
 
-/// Returns an upper bound of the number of keys of a JSON object, without those of nested objects.
-fn max_keys(json: &[u8]) -> usize {
-    let (mut keys, mut depth, mut is_in_string, mut is_escaped) = (1, 0_usize, false, false);
+/// Returns an upper bound of the number of keys of a JSON object, not counting nested objects. It
+/// counts the commas at the outermost level, without parsing.
+fn max_key_count(json: &[u8]) -> usize {
+    let (mut key_count, mut depth, mut is_in_string, mut is_escaped) = (1, 0_usize, false, false);
     for byte in json {
         match byte {
             _ if is_escaped => is_escaped = false,
@@ -177,11 +182,11 @@ fn max_keys(json: &[u8]) -> usize {
             _ if is_in_string => {}
             b'{' | b'[' => depth += 1,
             b'}' | b']' => depth = depth.saturating_sub(1),
-            b',' if depth <= 1 => keys += 1,
+            b',' if depth <= 1 => key_count += 1,
             _ => {}
         }
     }
-    keys
+    key_count
 }
 
 #[cfg(test)]
@@ -190,14 +195,14 @@ mod tests {
 
     #[test]
     fn only_keys_of_the_outer_object_are_counted() {
-        for (json, keys) in [
+        for (json, key_count) in [
             ("", 1),
             (r#"{"a":1}"#, 1),
             (r#"{"a":1,"b":[1,2,3],"c":{"d":1,"e":2}}"#, 3),
             (r#"{"a,b":",\",\\","c":"["}"#, 2),
             (r#"{"a":[[1,2],[3,4]],"b":"]"}"#, 2),
         ] {
-            assert_eq!(max_keys(json.as_bytes()), keys, "{json}");
+            assert_eq!(max_key_count(json.as_bytes()), key_count, "{json}");
         }
     }
 }

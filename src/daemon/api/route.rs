@@ -8,7 +8,8 @@ use crate::settings::Scope;
 use actix_web::http::Method;
 use actix_web::{HttpRequest, Route, guard, web};
 
-/// A path pattern and a method, with the handler, who may call it, and the operations it serves.
+/// A path pattern and a method, with the handler, the access that a request requires, and the
+/// operations that the route serves.
 #[derive(Clone, Copy)]
 pub(super) struct ApiRoute {
     pub(super) method: RouteMethod,
@@ -59,6 +60,7 @@ pub(super) enum Access {
 /// The operations of a route in the OpenAPI document.
 #[derive(Clone, Copy)]
 pub(super) enum Operations {
+    /// The document does not have the route.
     None,
     One(fn(&mut Schemas) -> OperationSpec),
     /// One for each of these names in place of `{operation}`. Each name has a summary.
@@ -176,13 +178,15 @@ impl UndescribedRoute {
         ApiRoute { operations: Operations::Each(names, describe), ..self.0 }
     }
 
-    /// Leaves the route out of the OpenAPI document: it is no operation, or only an alias of one.
+    /// Leaves the route out of the OpenAPI document: it is not an operation, or only an alias of
+    /// one.
     pub(super) const fn without_operation(self) -> ApiRoute {
         self.0
     }
 }
 
 impl RouteMethod {
+    /// Returns the method of routes that decides which access a request with this method requires.
     fn from_request(method: &Method) -> RouteMethod {
         match *method {
             Method::GET | Method::HEAD | Method::OPTIONS => RouteMethod::Get,
@@ -206,8 +210,8 @@ impl RouteMethod {
 
 impl Access {
     /// Returns the access that a request requires, from its method and the routes of its path. If
-    /// no route has the method, a path whose first route requires no scope requires the same for
-    /// all methods. Any other path requires the scope of the method.
+    /// no route of the path has the method, the access of the first route applies, unless that is a
+    /// scope. Otherwise the request requires the scope of its method.
     pub(super) fn find(routes: &[ApiRoute], method: &Method) -> Access {
         let method = RouteMethod::from_request(method);
         let fallback = routes.first().filter(|route| !matches!(route.access, Access::Scope(_)));

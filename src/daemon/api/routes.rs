@@ -97,11 +97,13 @@ fn wrap(route: Route, routes: &'static [ApiRoute]) -> Route {
         }))
 }
 
+/// Serves the OpenAPI document.
 async fn get_document(query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(DOCUMENT.clone()))
 }
 
+/// Redirects `/api` to `/api/`.
 async fn redirect_to_api() -> HttpResponse {
     HttpResponse::MovedPermanently().insert_header((header::LOCATION, "/api/")).finish()
 }
@@ -115,6 +117,7 @@ fn refuse_method(routes: &[ApiRoute], request: &HttpRequest) -> Problem {
     Problem::method_not_allowed(allowed, detail)
 }
 
+/// Middleware that counts requests by the status of the response.
 async fn count_requests(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -169,14 +172,15 @@ mod tests {
             (Method::POST, "/api/job/price/receive", operate),
             (Method::POST, "//api/queue/price/receive", operate),
         ] {
-            let mut paths = ALL_ROUTES.chunk_by(|route, next| route.path == next.path);
-            let routes = paths.find(|routes| ResourceDef::new(routes[0].patterns()).is_match(path));
+            let mut routes_by_path = ALL_ROUTES.chunk_by(|route, next| route.path == next.path);
+            let routes =
+                routes_by_path.find(|routes| ResourceDef::new(routes[0].patterns()).is_match(path));
             assert_eq!(Access::find(routes.unwrap_or_default(), &method), expected, "{path}");
         }
     }
 
     #[test]
-    fn all_other_routes_are_described() {
+    fn only_pages_aliases_and_unassigned_paths_are_undescribed() {
         let undescribed: BTreeSet<&str> = ALL_ROUTES
             .iter()
             .filter(|route| matches!(route.operations, Operations::None))

@@ -48,19 +48,19 @@ pub(super) const FILTERS: [&str; 8] =
 /// The parameters of a search that do not filter.
 const OTHER_PARAMETERS: [&str; 4] = ["vhost", "order", "limit", "cursor"];
 
-/// Limits the number up to which jobs are counted.
+/// The number up to which matching jobs are counted.
 const COUNT_MAX: u32 = 10_000;
 
-/// Limits the reasons in a list, in characters.
+/// How many characters of a job's reason a list shows.
 const REASON_CHARS_MAX: usize = 200;
 
 /// The fewest hexadecimal digits of an id that can be searched for.
 const ID_DIGITS_MIN: usize = 4;
 
-/// The number of hexadecimal digits of a whole id.
+/// The number of hexadecimal digits of a complete id.
 const ID_DIGITS: usize = 32;
 
-/// The most memory that a row takes, in bytes: as a value with its reason, and as text.
+/// The most memory that a row of a page takes, in bytes: as a value with its reason, and as text.
 const ROW_BYTES: usize = 4 * 1024;
 
 /// Returns the most memory that a page of `limit` rows takes, in bytes.
@@ -92,14 +92,19 @@ impl SearchPurpose {
 pub(super) struct SearchQuery {
     pub(super) filter: JobFilter,
     pub(super) order: SearchOrder,
+    /// The largest number of rows of the page. `None`: the default.
     limit: Option<u32>,
-    /// The number of the job behind which the page begins.
+    /// The cursor: the number of the last job of the page before. `None`: this is the first page.
     after: Option<JobNumber>,
-    with_count: Option<bool>,
+    /// Whether the response has the number of all matching jobs. `None`: it does not.
+    must_count: Option<bool>,
     /// The job whose child jobs are searched.
     parent: Option<ParentRecord>,
-    pub(super) dry_run: Option<bool>,
+    /// Whether a bulk operation only lists the matching jobs. `None`: it is carried out.
+    pub(super) is_dry_run: Option<bool>,
+    /// The step from which a bulk `rerun` runs jobs again.
     pub(super) step: Option<String>,
+    /// The reason that the client gave for a bulk operation.
     pub(super) reason: Option<String>,
 }
 
@@ -116,7 +121,7 @@ impl SearchQuery {
         for (key, value) in pairs {
             let is_extra = purpose.extra_parameters().contains(&key.as_str());
             let filter = &mut search.filter;
-            let time = || query::parse_time(&key, &value);
+            let parse_time = || query::parse_time(&key, &value);
             match key.as_str() {
                 "vhost" => query::set_once(&mut vhost, &key, value)?,
                 "workflow" => query::set_once(&mut workflow, &key, value)?,
@@ -126,28 +131,28 @@ impl SearchQuery {
                     query::set_once(&mut states, &key, parsed?)?;
                 }
                 "id" => query::set_once(&mut filter.id_range, &key, parse_id_range(&value)?)?,
-                "after" => query::set_once(&mut filter.created_from, &key, time()?)?,
-                "before" => query::set_once(&mut filter.created_before, &key, time()?)?,
-                "endedAfter" => query::set_once(&mut filter.ended_from, &key, time()?)?,
-                "endedBefore" => query::set_once(&mut filter.ended_before, &key, time()?)?,
+                "after" => query::set_once(&mut filter.created_from, &key, parse_time()?)?,
+                "before" => query::set_once(&mut filter.created_before, &key, parse_time()?)?,
+                "endedAfter" => query::set_once(&mut filter.ended_from, &key, parse_time()?)?,
+                "endedBefore" => query::set_once(&mut filter.ended_before, &key, parse_time()?)?,
                 "order" => query::set_once(&mut order, &key, parse_order(&value)?)?,
                 "limit" => query::set_once(&mut search.limit, &key, query::parse_limit(&value)?)?,
                 "cursor" => query::set_once(&mut search.after, &key, query::parse_cursor(&value)?)?,
                 "count" if is_extra => {
-                    query::set_once(&mut search.with_count, &key, query::parse_flag(&key, &value)?)?
+                    query::set_once(&mut search.must_count, &key, query::parse_flag(&key, &value)?)?
                 }
                 "parent" if is_extra => query::set_once(&mut parent, &key, parse_job_id(&value)?)?,
                 "dryRun" if is_extra => {
-                    query::set_once(&mut search.dry_run, &key, query::parse_flag(&key, &value)?)?
+                    query::set_once(&mut search.is_dry_run, &key, query::parse_flag(&key, &value)?)?
                 }
                 "step" if is_extra => query::set_once(&mut search.step, &key, value)?,
                 "reason" if is_extra => query::set_once(&mut search.reason, &key, value)?,
                 _ => match key.strip_prefix("status.") {
                     Some(step) => filter.statuses.push((step.to_owned(), value)),
                     None => {
-                        let known =
+                        let accepted =
                             [&FILTERS[..], &OTHER_PARAMETERS, purpose.extra_parameters()].concat();
-                        return Err(query::unknown_parameter(&key, &known));
+                        return Err(query::unknown_parameter(&key, &accepted));
                     }
                 },
             }
@@ -175,41 +180,41 @@ impl SearchQuery {
         self.limit.unwrap_or(PAGE_ROWS)
     }
 
-    /// Returns the number of the job behind which the page begins.
+    /// Returns the cursor after which the page begins.
     pub(super) fn after(&self) -> JobNumber {
         self.after.unwrap_or(self.order.start_cursor())
     }
 
     /// Checks that the workflow has the steps by whose status the search filters.
     async fn check_steps(&self, api: &Arc<ApiState>) -> Result<(), Problem> {
-        let Some((first, _)) = self.filter.statuses.first() else { return Ok(()) };
+        let Some((first_step, _)) = self.filter.statuses.first() else { return Ok(()) };
         if self.parent.is_some() {
             return Err(Problem::malformed(format!(
-                "status.{first} is about top-level jobs, and parent asks for child jobs"
+                "status.{first_step} is about top-level jobs, and parent asks for child jobs"
             )));
         }
         let Some(workflow) = &self.filter.workflow else {
             return Err(Problem::malformed(format!(
-                "status.{first} needs workflow=NAME: steps belong to a workflow"
+                "status.{first_step} needs workflow=NAME: steps belong to a workflow"
             )));
         };
-        let known: Vec<String> = match api.manager.definitions().get(workflow) {
+        let step_names: Vec<String> = match api.manager.definitions().get(workflow) {
             Some(definition) => {
                 definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
             }
             None => load_status_columns(api, workflow).await?,
         };
-        match self.filter.statuses.iter().find(|(step, _)| !known.contains(step)) {
+        match self.filter.statuses.iter().find(|(step, _)| !step_names.contains(step)) {
             None => Ok(()),
             Some((step, _)) => Err(Problem::malformed(format!(
                 "workflow {workflow} has no step {step:?}; its steps are {}",
-                known.join(", ")
+                step_names.join(", ")
             ))),
         }
     }
 }
 
-/// Parses the prefix of an id. Returns the first and the last id with that prefix.
+/// Parses the prefix of an id. Returns the least and the greatest id with that prefix.
 fn parse_id_range(text: &str) -> Result<(JobId, JobId), Problem> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     let is_valid_length = (ID_DIGITS_MIN..=ID_DIGITS).contains(&digits.len());
@@ -229,6 +234,7 @@ fn parse_id_range(text: &str) -> Result<(JobId, JobId), Problem> {
     }
 }
 
+/// Parses the order of the jobs on a page.
 fn parse_order(text: &str) -> Result<SearchOrder, Problem> {
     match text {
         "newest" => Ok(SearchOrder::NewestFirst),
@@ -243,7 +249,7 @@ async fn search_jobs(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
     let (limit, manager) = (search.limit(), api.manager.clone());
     let read = reads::respond(&api, page_bytes(limit), move |reader, response| {
         let hits = reader.search(&search.filter, search.order, search.after(), limit)?;
-        let count = match search.with_count {
+        let count = match search.must_count {
             Some(true) => Some(reader.count_matches(&search.filter, COUNT_MAX + 1)?),
             Some(false) | None => None,
         };

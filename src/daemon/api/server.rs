@@ -20,12 +20,14 @@ use tokio_rustls::TlsAcceptor;
 /// readers of the journal.
 const HTTP_WORKERS: usize = 2;
 
+/// How long a graceful shutdown waits for connections with active requests, in seconds.
+const SHUTDOWN_TIMEOUT_S: u64 = 1;
+
 /// How long the server reads and discards what a client still sends after the response (lingering
 /// close). Without it the client could see a reset connection before it has read the response.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The number of connections that the kernel queues until they are accepted. Its own limit may be
-/// lower.
+/// How many connections the kernel queues until they are accepted, unless its own limit is lower.
 const BACKLOG: u32 = 4096;
 
 /// Makes a server that listens on the configured address. Returns it with its actual address: for
@@ -104,12 +106,13 @@ pub fn serve_at(api: Arc<ApiState>, socket: TcpSocket) -> io::Result<(Server, So
         .workers(HTTP_WORKERS)
         .max_concurrent_connections(connections_max.div_ceil(HTTP_WORKERS))
         .disable_signals()
-        .shutdown_timeout(1)
+        .shutdown_timeout(SHUTDOWN_TIMEOUT_S)
         .listen("api", listener, service)?;
     Ok((server.run(), address))
 }
 
-/// Acquires a slot for a socket, and makes its connection. Returns an error if there is no slot.
+/// Acquires a slot for a socket, and makes its connection, which is returned with the address of
+/// the client. Returns an error if the socket is closed, or there is no slot.
 fn open_connection(
     socket: TcpStream,
     tls: Option<TlsAcceptor>,

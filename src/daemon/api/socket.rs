@@ -26,7 +26,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ReadWrite for T {}
 impl Socket {
     /// Wraps an accepted socket. With `tls`, the handshake begins at the first poll.
     pub fn accept(socket: TcpStream, tls: Option<&TlsAcceptor>) -> Socket {
-        // Without Nagle's algorithm: responses are short, and a client waits for each.
+        // Nagle's algorithm would delay responses, which are short and which a client waits for.
         let _ = socket.set_nodelay(true);
         match tls {
             None => Socket::Plain(socket),

@@ -28,7 +28,7 @@ pub struct ApiState {
     /// How many jobs were created and ended, by minute.
     pub rates: Arc<JobRates>,
     /// Distributes events to their subscribers.
-    pub feeds: Arc<EventHub>,
+    pub event_hub: Arc<EventHub>,
     /// Limits log lines that clients can cause, so that they cannot flood the log.
     pub log_limiter: Arc<KeyedRateLimiter>,
     /// The handle of the running manager.
@@ -47,7 +47,7 @@ impl ApiState {
             reader: core.reader.clone(),
             metrics: core.metrics.clone(),
             rates: core.rates.clone(),
-            feeds: core.feeds.clone(),
+            event_hub: core.event_hub.clone(),
             log_limiter: core.log_limiter.clone(),
             manager: manager.handle().clone(),
         })

@@ -33,7 +33,8 @@ pub(super) const ROUTES: &[ApiRoute] =
 /// The content type of CSV with a header line.
 const CSV_TYPE: &str = "text/csv; charset=utf-8; header=present";
 
-/// Returns the schema of a JSON response. It has no type, because its rows are streamed.
+/// Returns the schema of a JSON response. It is written by hand, because the rows are streamed: no
+/// Rust type has the whole response.
 fn sheet_schema() -> Value {
     let row = json!({
         "type": "object",
@@ -56,14 +57,14 @@ fn sheet_schema() -> Value {
 /// The default number of rows of a JSON response.
 const ROWS_DEFAULT: u32 = 1_000;
 
-/// Limits the rows that are read and sent at once.
+/// The most rows that are read and sent at once.
 const PAGE_ROWS: usize = 1_000;
 
-/// Limits the statuses in the rows that are read and sent at once.
+/// The most statuses in the rows that are read and sent at once, unless one row has more.
 const PAGE_STATUSES: usize = 10_000;
 
-/// The reason why writing CSV to memory cannot fail.
-const CSV_WRITES: &str = "rows of the same length";
+/// Why writing CSV to memory cannot fail.
+const CSV_CANNOT_FAIL: &str = "rows of the same length";
 
 /// The prefix of a step's name in the query, for names that would otherwise mean another parameter.
 const STEP_PREFIX: &str = "step.";
@@ -125,7 +126,8 @@ fn step_name(definition: Option<&Definition>, column: &str) -> String {
     step.map_or_else(|| column.to_owned(), |step| step.name.to_string())
 }
 
-/// Returns whether `Accept` lists CSV, and does not list JSON before it.
+/// Returns whether `Accept` lists CSV, and does not list JSON before it. Quality values are
+/// ignored.
 fn wants_csv(request: &HttpRequest) -> bool {
     let accepted =
         request.headers().get_all(header::ACCEPT).filter_map(|value| value.to_str().ok());
@@ -144,11 +146,22 @@ struct StatusQuery {
     state: Option<JobState>,
     limit: Option<u32>,
     cursor: Option<JobNumber>,
-    /// The filters by step: the key of the parameter, the step's name, and the status.
-    steps: Vec<(String, String, String)>,
+    /// The filters by the statuses of steps.
+    step_filters: Vec<StepFilter>,
+}
+
+/// A filter by the status of one step.
+struct StepFilter {
+    /// The key of the parameter: the step's name, which may have the prefix [`STEP_PREFIX`].
+    key: String,
+    /// The step's name.
+    step: String,
+    /// The status that the step must have.
+    status: String,
 }
 
 impl StatusQuery {
+    /// Parses the pairs of a query. A key that is not a parameter is the name of a step.
     fn parse(pairs: Vec<(String, String)>) -> Result<StatusQuery, Problem> {
         let mut status_query = StatusQuery::default();
         for (key, value) in pairs {
@@ -171,7 +184,7 @@ impl StatusQuery {
                 }
                 _ => {
                     let step = key.strip_prefix(STEP_PREFIX).unwrap_or(&key).to_owned();
-                    status_query.steps.push((key.clone(), step, value));
+                    status_query.step_filters.push(StepFilter { key, step, status: value });
                 }
             }
         }
@@ -179,31 +192,29 @@ impl StatusQuery {
     }
 
     /// Finds the column of each step in the query. Returns it with the status that it must have.
+    /// `names` are the names of the columns' steps.
     fn find_columns(
         &self,
         workflow: &str,
         columns: &[String],
         names: &[String],
     ) -> Result<Vec<(String, String)>, Problem> {
-        let find_column = |(key, step, status): &(String, String, String)| match names
-            .iter()
-            .position(|name| name == step)
-        {
-            Some(index) => Ok((columns[index].clone(), status.clone())),
-            None => {
-                // With the prefix, the key can only mean a step.
-                let parameters = ["vhost", "job", "state", "limit", "cursor"]
-                    .into_iter()
-                    .filter(|_| key == step);
-                let hint = did_you_mean(step, names.iter().map(String::as_str).chain(parameters));
-                Err(Problem::malformed(format!(
-                    "{workflow} has no step {}{hint} (its steps: {})",
-                    quote(step),
-                    names.join(", ")
-                )))
+        let find_column = |filter: &StepFilter| {
+            let StepFilter { key, step, status } = filter;
+            if let Some(index) = names.iter().position(|name| name == step) {
+                return Ok((columns[index].clone(), status.clone()));
             }
+            // A key with the prefix can only mean a step. Another key may be a misspelt parameter.
+            let parameters =
+                ["vhost", "job", "state", "limit", "cursor"].into_iter().filter(|_| key == step);
+            let hint = did_you_mean(step, names.iter().map(String::as_str).chain(parameters));
+            Err(Problem::malformed(format!(
+                "{workflow} has no step {}{hint} (its steps: {})",
+                quote(step),
+                names.join(", ")
+            )))
         };
-        self.steps.iter().map(find_column).collect()
+        self.step_filters.iter().map(find_column).collect()
     }
 }
 
@@ -220,7 +231,9 @@ struct StatusSheet {
     before: JobNumber,
     /// How many rows may still be sent.
     rows_left: u64,
+    /// Whether the first row of JSON, or the header line of CSV, was formatted.
     has_begun: bool,
+    /// Whether the last row was read.
     has_ended: bool,
 }
 
@@ -258,21 +271,21 @@ impl StatusSheet {
         if !std::mem::replace(&mut self.has_begun, true) {
             let job_titles = ["job", "state", "created", "updated"];
             let titles = job_titles.into_iter().chain(self.names.iter().map(String::as_str));
-            table.write_record(titles).expect(CSV_WRITES);
+            table.write_record(titles).expect(CSV_CANNOT_FAIL);
         }
         for row in &self.next_rows()?.0 {
             let job_cells = [&row.job, &row.state, &row.created, &row.updated];
             let cells = job_cells.into_iter().chain(&row.statuses).map(|cell| escape_cell(cell));
-            table.write_record(cells).expect(CSV_WRITES);
+            table.write_record(cells).expect(CSV_CANNOT_FAIL);
         }
-        Ok(Some(table.into_inner().expect(CSV_WRITES).into()))
+        Ok(Some(table.into_inner().expect(CSV_CANNOT_FAIL).into()))
     }
 
     /// Reads the next rows. With the last rows of the response, returns also the cursor of the
     /// client's next page, if there are more rows.
     fn next_rows(&mut self) -> Result<(Vec<StatusRow>, Option<JobNumber>), JournalError> {
         let page_rows = (PAGE_STATUSES / self.columns.len().max(1)).clamp(1, PAGE_ROWS);
-        // One row more than may be sent shows whether there are more.
+        // One row more than the client may get shows whether there are more.
         let requested =
             u64::try_from(page_rows).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
         let limit = u32::try_from(requested).unwrap_or(u32::MAX);
@@ -295,8 +308,8 @@ impl StatusSheet {
     }
 }
 
-/// Characters with which a spreadsheet may begin a formula, in half and full width, or which it may
-/// skip before a formula.
+/// Characters with which a formula may begin in a spreadsheet, in half and full width, and white
+/// space that it may skip before a formula.
 const FORMULA_CHARS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
 
 /// Escapes a cell, so that no spreadsheet evaluates it as a formula (CSV injection), and no
@@ -306,11 +319,14 @@ fn escape_cell(cell: &str) -> String {
     format!("{apostrophe}{}", escape(cell))
 }
 
+/// A row of a JSON response.
 struct RowView<'a> {
     row: &'a StatusRow,
+    /// The name of each column's step, in the order of the row's statuses.
     names: &'a [String],
 }
 
+/// The statuses of a row, by the names of steps.
 struct StepsView<'a>(&'a RowView<'a>);
 
 impl Serialize for RowView<'_> {

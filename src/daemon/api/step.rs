@@ -1,4 +1,5 @@
-//! Shows one step of a job: its attempts, its input and its output. Shows the message of a job.
+//! Shows a step of a job with its attempts, the input and output of a step, and the message of a
+//! job.
 
 use super::active_jobs;
 use super::history::{self, PAGE_BYTES_MAX};
@@ -36,13 +37,13 @@ pub(super) const ROUTES: &[ApiRoute] = &[
 fn describe_payload(id: &str, summary: &str) -> OperationSpec {
     OperationSpec::new(id, "jobs", summary)
         .with_json_response(200, "The text", message_schema())
-        // A part of a JSON text is no JSON, so it has no schema.
+        // A part of a JSON text is not JSON, so it has no schema.
         .with_json_response(206, "The requested range of it", json!({}))
-        .with_empty_response(416, "The range begins behind its end")
+        .with_empty_response(416, "The range begins after its end")
         .with_problems(&[404])
 }
 
-/// How many entries are read at once.
+/// The most entries that are read at once.
 const PAGE_ENTRIES: u32 = 10_000;
 
 /// Shows a step with its attempts, as it is now or as it was after an entry.
@@ -75,25 +76,27 @@ async fn get_step(
                     }
                 },
             );
-        return Ok(read.await?.1.into_response());
+        let ((), response) = read.await?;
+        return Ok(response.into_response());
     }
     let (now, active_attempts, step_name) = (clock::now(), attempts.clone(), name.clone());
     let inspection = active_jobs::inspect_job(&api, id, move |job| {
         let step = find_step(job.graph(), id, &step_name).ok()?;
         serde_json::to_vec(&StepDetail::new(job, step, active_attempts, now)).ok()
     });
-    if let Some(Some(body)) = inspection.await {
+    if let Some(body) = inspection.await.flatten() {
         return Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body));
     }
     let read = reads::with_job(&api, id, move |stored, response| {
         let step = find_step(stored.job.graph(), id, &name)?;
         response.write_json(&StepDetail::new(&stored.job, step, attempts, now))
     });
-    Ok(read.await?.1.into_response())
+    let ((), response) = read.await?;
+    Ok(response.into_response())
 }
 
-/// Loads the attempts of a step from the job's entries, up to and including `last_entry`. `None`:
-/// from all entries.
+/// Loads the attempts of a step from the job's entries, up to and including the entry with the
+/// number `last_entry`. `None`: from all entries.
 async fn load_attempts(
     api: &Arc<ApiState>,
     id: JobId,
@@ -102,17 +105,17 @@ async fn load_attempts(
 ) -> Result<AttemptHistory, Problem> {
     let last_entry = last_entry.unwrap_or(u64::MAX);
     let read = reads::read_with_permit(api, move |reader| {
-        let page_after = |after| {
+        let load_page_after = |after| {
             reader
                 .load_record_page(id, after, PAGE_ENTRIES, PAGE_BYTES_MAX)?
                 .ok_or_else(|| Problem::unknown_job(id))
         };
-        let mut page = page_after(0)?;
+        let mut page = load_page_after(0)?;
         let mut attempts = AttemptHistory::for_step(find_step(page.graph(), id, &name)?);
         loop {
             page.rows.iter().for_each(|row| attempts.apply(row, last_entry));
             match page.next_cursor().filter(|next| *next < last_entry) {
-                Some(next) => page = page_after(next)?,
+                Some(next) => page = load_page_after(next)?,
                 None => return Ok(attempts),
             }
         }
@@ -170,6 +173,7 @@ impl PayloadKind {
     }
 }
 
+/// Shows the input of a step.
 async fn get_input(
     api: web::Data<ApiState>,
     request: HttpRequest,
@@ -180,6 +184,7 @@ async fn get_input(
     respond_payload(&api, &request, &id, query, PayloadKind::Input(step)).await
 }
 
+/// Shows the output of a step.
 async fn get_output(
     api: web::Data<ApiState>,
     request: HttpRequest,
@@ -190,6 +195,7 @@ async fn get_output(
     respond_payload(&api, &request, &id, query, PayloadKind::Output(step)).await
 }
 
+/// Shows the message with which a job was created.
 async fn get_message(
     api: web::Data<ApiState>,
     request: HttpRequest,
@@ -227,7 +233,8 @@ async fn respond_payload(
                 response.set_range(range);
                 response.write_json(&kind.find_in(&stored.job)?)
             });
-            read.await?.1
+            let ((), response) = read.await?;
+            response
         }
     };
     Ok(buffered.into_response())

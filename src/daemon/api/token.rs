@@ -38,12 +38,12 @@ pub(super) async fn authorise(
         return Ok(next.call(request).await?.map_into_left_body());
     };
     let mut headers = request.headers().get_all(header::AUTHORIZATION);
-    let (header, second_header) = (headers.next(), headers.next());
+    let (first_header, second_header) = (headers.next(), headers.next());
     if second_header.is_some() {
         let response = duplicate_authorization().error_response();
         return Ok(request.into_response(response).map_into_right_body());
     }
-    let token = header.and_then(|value| value.to_str().ok()).and_then(parse_bearer);
+    let token = first_header.and_then(|value| value.to_str().ok()).and_then(parse_bearer);
     let principal = api.access.tokens().find_principal(token);
     let required = required_scope(access, &request);
     let refusal = match (&required, &principal) {
@@ -94,9 +94,9 @@ fn required_scope(access: Access, request: &ServiceRequest) -> Option<RequiredSc
         Access::Queue => {
             let queue = request.match_info().get("queue");
             match queue.and_then(|queue| percent_decode_str(queue).decode_utf8().ok()) {
-                // The virtual host is in the query. The handler checks it together with the
-                // message.
+                // The handler checks the virtual host, which is in the query, and the message.
                 Some(queue) => RequiredScope::Queue { queue: queue.into_owned(), vhost: None },
+                // A name that is not UTF-8 belongs to no queue.
                 None => RequiredScope::Scope(Scope::Admin),
             }
         }
@@ -198,8 +198,8 @@ pub struct AuthenticationFailure {
 }
 
 impl AuthenticationFailure {
-    /// Counts and logs the failure, and returns its problem. Returns late if the client has sent
-    /// too many wrong tokens.
+    /// Counts and logs the failure, and returns its problem. Returns after a delay if the client
+    /// has sent too many wrong tokens.
     pub async fn into_problem(
         self,
         api: &Arc<ApiState>,
@@ -250,8 +250,8 @@ fn insufficient_scope(principal: &Principal, required: &RequiredScope) -> Proble
         let names = enumerate_quoted(principal.queues.iter().map(String::as_str), "and");
         format!("messages of the {noun} {names}{}", format_vhost(&principal.vhost))
     });
-    let allows: Vec<String> = scope.into_iter().chain(queues).collect();
-    let allows = allows.join(" and ");
+    let permissions: Vec<String> = scope.into_iter().chain(queues).collect();
+    let allows = permissions.join(" and ");
     let needs = match required {
         RequiredScope::Token => "a token".to_owned(),
         RequiredScope::Scope(scope) => format!("the scope {}", scope.as_str()),
@@ -266,6 +266,7 @@ fn insufficient_scope(principal: &Principal, required: &RequiredScope) -> Proble
     ))
 }
 
+/// Formats the end of a phrase that names a virtual host; empty for the default one.
 fn format_vhost(vhost: &str) -> String {
     if vhost.is_empty() {
         return String::new();
@@ -280,8 +281,8 @@ fn parse_bearer(header: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
 }
 
-/// A request that changes something, for the audit log. The journal records the creations of jobs
-/// and the messages of workers, so these are not logged. The entry is logged when it is dropped.
+/// A request that changes something, for the audit log. The journal records creations of jobs and
+/// messages of workers, so these are not logged. The entry is logged when it is dropped.
 struct AuditEntry {
     principal: Arc<str>,
     peer: Option<String>,
@@ -294,6 +295,8 @@ struct AuditEntry {
 }
 
 impl AuditEntry {
+    /// Makes the entry of a request. Returns `None` if the request was not authenticated, or is not
+    /// one that is logged.
     fn from_request(
         request: &ServiceRequest,
         required: Option<&RequiredScope>,
@@ -314,7 +317,8 @@ impl AuditEntry {
     }
 }
 
-// On drop, so that a request is also logged if its client disconnects before the response.
+// The entry is logged on drop, so that a request is also logged if its client disconnects before
+// the response.
 impl Drop for AuditEntry {
     fn drop(&mut self) {
         let AuditEntry { principal, peer, method, path, query, status } = self;

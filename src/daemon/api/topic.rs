@@ -1,5 +1,6 @@
-//! Explains what a step waits for whose message was sent to a Kafka topic. The brokers report the
-//! committed offsets of a consumer group and its members, but not which member has which message.
+//! Explains what a step waits for after its message was sent to a Kafka topic. The brokers report
+//! the members of a consumer group and its committed offsets, but not which member has which
+//! message.
 
 use crate::settings::KafkaSection;
 use bus::QueueStatus;
@@ -12,7 +13,7 @@ pub(super) enum MessageLocation {
     WithoutWorker,
     /// With a worker, or behind messages that workers have.
     WithWorkers,
-    /// The brokers do not report it.
+    /// The brokers do not report the state of the topic.
     Unknown,
 }
 
@@ -27,8 +28,8 @@ pub(super) struct TopicStep<'a> {
 }
 
 impl TopicStep<'_> {
-    /// Locates the message by the status of its topic. Returns the location, and a sentence that
-    /// explains it.
+    /// Locates the message from the status of its topic. Returns the location, and a sentence that
+    /// explains what the step waits for.
     pub(super) fn locate(
         &self,
         section: &KafkaSection,
@@ -79,7 +80,7 @@ impl TopicStep<'_> {
                      which the brokers tell nothing: {reason}"
                 ),
             ),
-            // Cannot happen: only the queues of push buses have this status.
+            // This cannot happen: only the queues of push buses have this status.
             QueueStatus::Endpoint { .. } => {
                 (MessageLocation::Unknown, format!("{topic} is a web service"))
             }

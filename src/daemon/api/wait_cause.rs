@@ -1,4 +1,4 @@
-//! The causes for which a job waits.
+//! The causes that the API names for a job that waits.
 
 use serde::Serialize;
 use utoipa::ToSchema;

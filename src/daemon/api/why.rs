@@ -28,19 +28,20 @@ use utoipa::ToSchema;
 pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/job/{id}/why", || web::to(get_why))
     .operation(|schemas| {
         OperationSpec::new("why", "jobs", "Why a job does not progress")
-            .with_json_response(200, "The reason", schemas.reference::<Why>())
+            .with_json_response(200, "The reason", schemas.reference::<ExplanationView>())
             .with_problems(&[404])
     })];
 
-/// Limits the levels of child jobs that are examined.
+/// How many levels of child jobs are examined.
 const DEPTH_MAX: usize = 8;
 
-/// Limits the child jobs of a step that are examined. The first ones by item are examined.
-const CHILDREN_MAX: u32 = 3;
+/// How many active child jobs of a fan-out step are examined: the first ones by item.
+const CHILDREN_MAX: usize = 3;
 
 /// Why a job does not progress.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-struct Why {
+#[schema(as = Why)]
+struct ExplanationView {
     job: JobId,
     cause: WaitCause,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,33 +61,35 @@ async fn get_why(
     Ok(HttpResponse::Ok().json(explain_job(&api, id, 0).await?))
 }
 
-/// Explains what a job waits for. Examines its steps and, up to a depth, its child jobs.
+/// Explains what a job waits for. Examines its steps and, down to [`DEPTH_MAX`], its child jobs.
+/// `depth` is the level of this job, from 0.
 fn explain_job(
     api: &Arc<ApiState>,
     id: JobId,
     depth: usize,
-) -> LocalBoxFuture<'_, Result<Why, Problem>> {
+) -> LocalBoxFuture<'_, Result<ExplanationView, Problem>> {
     Box::pin(async move {
         // The response holds the permit for the job's memory.
         let (job, _response) = reads::with_job(api, id, |stored, _| Ok(stored.job)).await?;
-        if let Some(why) = explain_job_state(api, &job) {
-            return Ok(why);
+        if let Some(explanation) = explain_job_state(api, &job) {
+            return Ok(explanation);
         }
         let mut explanations = Vec::new();
         for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
         {
             explanations.push(explain_step(api, &job, step, depth).await?);
         }
-        explanations.sort_by_key(|why| why.cause);
+        explanations.sort_by_key(|explanation| explanation.cause);
         Ok(explanations.into_iter().next().unwrap_or_else(|| explain_waiting(&job)))
     })
 }
 
-/// Explains the job by the state of the manager and of the job alone. Returns `None` if its steps
-/// must be examined.
-fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<Why> {
-    let explain =
-        |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
+/// Explains what a job waits for, judging only by the states of the job and of the manager. Returns
+/// `None` if the steps must be examined.
+fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<ExplanationView> {
+    let explain = |cause: WaitCause, sentence: String| {
+        Some(ExplanationView { job: job.id(), cause, step: None, why: sentence })
+    };
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
     match job.state() {
         JobState::Completed => match job.steps().find(|(_, run)| run.state == StepState::Skipped) {
@@ -131,11 +134,11 @@ async fn explain_step(
     job: &Job,
     index: StepIndex,
     depth: usize,
-) -> Result<Why, Problem> {
+) -> Result<ExplanationView, Problem> {
     let (step, run) = (job.graph().step(index), job.step(index));
     let name = &step.name;
-    let explain = |cause: WaitCause, why: String| {
-        Ok(Why { job: job.id(), cause, step: Some(name.clone()), why })
+    let explain = |cause: WaitCause, sentence: String| {
+        Ok(ExplanationView { job: job.id(), cause, step: Some(name.clone()), why: sentence })
     };
     if let Some(retry_at) = run.retry_at() {
         let reason = run.failure.as_ref().map_or("no reason", |failure| &failure.reason);
@@ -168,10 +171,10 @@ async fn explain_step(
     }
     let timeout = describe_timeout(step, run);
     let bus = api.manager.buses().bus_of_step(job.definition(), step);
-    if let Some((cause, why)) =
+    if let Some((cause, sentence)) =
         explain_bus(api.manager.health().bus(&bus), &bus, (step, run), &timeout)
     {
-        return explain(cause, why);
+        return explain(cause, sentence);
     }
     let queue = &step.queue;
     let has_broker = api.settings.amqp_bus(&bus.name).is_some();
@@ -179,19 +182,19 @@ async fn explain_step(
     if let Some(section) = api.settings.kafka_bus(&bus.name) {
         let is_confirmed = run.confirmed;
         let topic_step = TopicStep { name, queue, timeout: &timeout, is_confirmed };
-        let (location, why) = topic_step.locate(section, status);
+        let (location, sentence) = topic_step.locate(section, status);
         let cause = match location {
             MessageLocation::Sending => WaitCause::Sending,
             MessageLocation::WithoutWorker => WaitCause::NoConsumer,
             MessageLocation::WithWorkers => WaitCause::Working,
             MessageLocation::Unknown => WaitCause::Unknown,
         };
-        return explain(cause, why);
+        return explain(cause, sentence);
     }
     if has_broker && run.confirmed {
         let confirmed_step = ConfirmedStep { api, job, index, timeout: &timeout };
-        if let Some((cause, why)) = confirmed_step.explain(&status) {
-            return explain(cause, why);
+        if let Some((cause, sentence)) = confirmed_step.explain(&status) {
+            return explain(cause, sentence);
         }
     }
     let is_leased = |lease: &Lease| lease.until > clock::now();
@@ -205,12 +208,12 @@ async fn explain_step(
             ),
         );
     }
-    let (cause, why) = explain_queue(status, (step, run), has_broker, &timeout);
-    explain(cause, why)
+    let (cause, sentence) = explain_queue(status, (step, run), has_broker, &timeout);
+    explain(cause, sentence)
 }
 
-/// Explains by the state of a step's bus what its message waits for. Returns `None` if the bus is
-/// not the cause.
+/// Explains what a step's message waits for, judging by the state of its bus. Returns `None` if the
+/// bus is not the cause.
 fn explain_bus(
     state: Option<BusState>,
     bus: &BusKey,
@@ -218,8 +221,8 @@ fn explain_bus(
     timeout: &str,
 ) -> Option<(WaitCause, String)> {
     let name = &step.name;
-    let broker_blocked = |why| Some((WaitCause::BrokerBlocked, why));
-    let broker_gone = |why| Some((WaitCause::BrokerGone, why));
+    let broker_blocked = |sentence| Some((WaitCause::BrokerBlocked, sentence));
+    let broker_gone = |sentence| Some((WaitCause::BrokerGone, sentence));
     match state {
         Some(BusState::QueuesUnusable { queues, reason })
             if queues.contains(&step.queue) && !run.confirmed =>
@@ -250,7 +253,7 @@ fn explain_bus(
     }
 }
 
-/// Explains by the state of a step's queue what its message waits for.
+/// Explains what a step's message waits for, judging by the status of its queue.
 fn explain_queue(
     status: QueueStatus,
     (step, run): (&Step, &StepRun),
@@ -258,7 +261,7 @@ fn explain_queue(
     timeout: &str,
 ) -> (WaitCause, String) {
     let (name, queue) = (&step.name, &step.queue);
-    let no_consumer = |why| (WaitCause::NoConsumer, why);
+    let no_consumer = |sentence| (WaitCause::NoConsumer, sentence);
     match status {
         QueueStatus::Endpoint { waiting, calls, failure } => {
             let is_accepted = run.confirmed;
@@ -327,8 +330,8 @@ struct ServiceStep<'a> {
 }
 
 impl ServiceStep<'_> {
-    /// Explains by the state of the service's queue: messages that wait, active calls, and the
-    /// failure because of which nothing is delivered.
+    /// Explains what the step waits for, judging by the state of the service's queue: how many
+    /// messages wait, how many calls are active, and the failure that stops deliveries.
     fn explain(
         &self,
         waiting: usize,
@@ -337,11 +340,11 @@ impl ServiceStep<'_> {
     ) -> (WaitCause, String) {
         let ServiceStep { name, queue, timeout, is_accepted } = self;
         if *is_accepted {
-            let why = format!(
+            let sentence = format!(
                 "a worker has it: the web service of queue \"{queue}\" took the message of step \
                  \"{name}\" over (202), and has not replied; {timeout}"
             );
-            return (WaitCause::Working, why);
+            return (WaitCause::Working, sentence);
         }
         let wait = format_count(waiting as u64, "message waits", "messages wait");
         if let Some(EndpointFailure { reason, retry_at }) = failure {
@@ -352,12 +355,12 @@ impl ServiceStep<'_> {
                 },
                 |time| format!("it is called again at {}", format_rfc3339(time)),
             );
-            let why = format!(
+            let sentence = format!(
                 "not delivered: the web service of queue \"{queue}\" does not take the message of \
                  step \"{name}\": {reason}; {next_call}, and no attempt is used up; {wait} there; \
                  {timeout}"
             );
-            return (WaitCause::NotDelivered, why);
+            return (WaitCause::NotDelivered, sentence);
         }
         match (waiting, calls) {
             (0, 0) => (
@@ -387,16 +390,21 @@ impl ServiceStep<'_> {
     }
 }
 
-/// Explains what a fan-out step waits for, by its child jobs.
+/// Explains what a fan-out step waits for: the most specific cause among the examined child jobs,
+/// or that its window is full.
 async fn explain_fan_out(
     api: &Arc<ApiState>,
     job: &Job,
     index: StepIndex,
     depth: usize,
-) -> Result<Why, Problem> {
+) -> Result<ExplanationView, Problem> {
     let name = job.graph().step(index).name.clone();
-    let explain =
-        |cause: WaitCause, why: String| Why { job: job.id(), cause, step: Some(name.clone()), why };
+    let explain = |cause: WaitCause, sentence: String| ExplanationView {
+        job: job.id(),
+        cause,
+        step: Some(name.clone()),
+        why: sentence,
+    };
     let Some(fan_out) = &job.step(index).fan_out else {
         return Ok(explain(
             WaitCause::Unknown,
@@ -406,19 +414,19 @@ async fn explain_fan_out(
     let (items, ended, started) = (fan_out.items(), fan_out.ended(), fan_out.started());
     let children: Vec<JobId> = fan_out
         .active_children()
-        .take(CHILDREN_MAX as usize)
+        .take(CHILDREN_MAX)
         .filter_map(|item| job.child_id(index, item))
         .collect();
-    let mut most_specific: Option<Why> = None;
+    let mut most_specific: Option<ExplanationView> = None;
     for child in children {
         if depth >= DEPTH_MAX {
             break;
         }
         // A child job that was just started may not exist yet.
-        if let Ok(why) = explain_job(api, child, depth + 1).await
-            && most_specific.as_ref().is_none_or(|other| why.cause < other.cause)
+        if let Ok(explanation) = explain_job(api, child, depth + 1).await
+            && most_specific.as_ref().is_none_or(|other| explanation.cause < other.cause)
         {
-            most_specific = Some(why);
+            most_specific = Some(explanation);
         }
     }
     let active = started - ended;
@@ -446,14 +454,14 @@ async fn explain_fan_out(
     })
 }
 
-/// Explains a job none of whose steps runs.
-fn explain_waiting(job: &Job) -> Why {
+/// Explains what a running job without a running step waits for.
+fn explain_waiting(job: &Job) -> ExplanationView {
     let names: Vec<&str> = job
         .steps()
         .filter(|(_, run)| run.state == StepState::Waiting)
         .map(|(step, _)| &*step.name)
         .collect();
-    Why {
+    ExplanationView {
         job: job.id(),
         cause: WaitCause::Waiting,
         step: None,

@@ -34,12 +34,13 @@ pub(super) fn format_count(count: impl Into<u64>, singular: &str, plural: &str) 
     format!("{count} {}", if count == 1 { singular } else { plural })
 }
 
-/// Formats how long it is from now until a time.
+/// Formats the time from now until `time`; it is 0 if that time has passed.
 pub(super) fn format_time_left(time: Timestamp) -> String {
     Millis::from_duration(clock::now().duration_until(time)).to_string()
 }
 
-/// Describes when the running attempt of a step fails for lack of a reply.
+/// Describes when the running attempt of a step times out. An attempt whose timeout starts with its
+/// first lease also has a time by which it must be leased.
 pub(super) fn describe_timeout(step: &Step, run: &StepRun) -> String {
     let start_limit = run
         .start_by()

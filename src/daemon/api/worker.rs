@@ -1,11 +1,12 @@
-//! Serves workers over HTTP: they lease messages of a queue of the embedded bus, and reply. The
-//! body of a message is the step's input, byte for byte, and everything else is in headers, so that
-//! a worker can be a loop around any HTTP client.
+//! Serves workers over HTTP: they lease messages from queues of the embedded bus, and reply to
+//! them. The body of a message is the step's input, byte for byte, and everything else is in
+//! headers. So a worker can be a loop around any HTTP client.
 
 use super::connection_slots::RequestSlot;
 use super::leases::{
-    self, DELAY_MAX, LEASE_MAX, LEASE_MIN, LeaseRequest, MESSAGES_MAX, Receipt, WAIT_DEFAULT,
-    WAIT_MAX, check_bounds, embedded_bus, find_lease_queue, parse_worker_name, to_wall_clock,
+    self, DELAY_MAX, LEASE_MAX, LEASE_MIN, LeaseRequest, MESSAGES_MAX, MessagePath, Receipt,
+    WAIT_DEFAULT, WAIT_MAX, check_bounds, embedded_bus, find_lease_queue, parse_worker_name,
+    to_wall_clock,
 };
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -44,16 +45,24 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         .operation(|schemas| {
             describe_operation("reply", "The worker's reply; the response follows its commit")
                 .with_parameters(&[REPLY_TYPE, SERVICE_BUS])
-                // Any body is accepted: one that is no JSON object fails the attempt.
+                // Any body is accepted. One that is not a JSON object fails the attempt.
                 .with_body(false, json!({ "description": REPLY_DESCRIPTION }))
-                .with_json_response(200, "The outcome of the reply", schemas.reference::<Taken>())
+                .with_json_response(
+                    200,
+                    "The outcome of the reply",
+                    schemas.reference::<ReplyOutcomeView>(),
+                )
         }),
     ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/extend", || web::to(extend))
         .needing(Access::Queue)
         .operation(|schemas| {
             describe_operation("extend", "Extends the lease of a message")
                 .with_parameters(&[LEASE])
-                .with_json_response(200, "The end of the lease", schemas.reference::<Extended>())
+                .with_json_response(
+                    200,
+                    "The end of the lease",
+                    schemas.reference::<LeaseEndView>(),
+                )
                 .with_problems(&[410])
         }),
     ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/nack", || web::to(nack))
@@ -61,13 +70,13 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         .operation(|schemas| {
             describe_operation("nack", "Rejects a message")
                 .with_parameters(&[REQUEUE, DELAY])
-                .with_json_response(200, "The outcome", schemas.reference::<Taken>())
+                .with_json_response(200, "The outcome", schemas.reference::<ReplyOutcomeView>())
                 .with_problems(&[410])
         }),
     ApiRoute::unassigned("/api/queue/{queue}/message/{path:.*}", Access::Queue),
 ];
 
-/// Describes an operation of workers.
+/// Describes an operation for workers: all of them take a virtual host.
 fn describe_operation(id: &str, summary: &str) -> OperationSpec {
     OperationSpec::new(id, "workers", summary).with_parameters(&[VHOST]).with_problems(&[404, 409])
 }
@@ -107,7 +116,8 @@ struct MessageView {
 
 /// The outcome of a reply.
 #[derive(Serialize, ToSchema)]
-struct Taken {
+#[schema(as = Taken)]
+struct ReplyOutcomeView {
     /// Whether the reply changed something.
     taken: bool,
     /// Why the reply changed nothing. Sending it again is useless then.
@@ -125,11 +135,12 @@ struct Taken {
 
 /// When a worker's lease ends.
 #[derive(Serialize, ToSchema)]
-struct Extended {
+#[schema(as = Extended)]
+struct LeaseEndView {
     until: Rfc3339Time,
 }
 
-/// Leases the next messages of a queue. A long poll, unless `wait` is 0.
+/// Leases the next messages of a queue. This is a long poll unless `wait` is 0.
 async fn receive_messages(
     api: web::Data<ApiState>,
     path: web::Path<String>,
@@ -176,11 +187,11 @@ async fn receive_messages(
     Ok(BufferedResponse::from_bytes(&api, json.into(), permits)?.into_response())
 }
 
-/// Accepts the reply of a worker, or of a web service that replies later: then `bus` names the bus
-/// that has called it. Responds once everything that follows from the reply is committed.
+/// Accepts the reply of a worker, or of a web service that replies after the call: then `bus` names
+/// the bus that called it. Responds once everything that follows from the reply is committed.
 async fn reply(
     api: web::Data<ApiState>,
-    path: web::Path<(String, String, String)>,
+    path: web::Path<MessagePath>,
     query: Query,
     principal: Authenticated,
     body: RequestBody,
@@ -216,7 +227,7 @@ fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpRes
         Ok(ReplyOutcome { rejection, failure, until }) => {
             let reason = rejection.map(Rejection::label);
             let until = until.map(to_wall_clock);
-            Ok(HttpResponse::Ok().json(Taken {
+            Ok(HttpResponse::Ok().json(ReplyOutcomeView {
                 taken: reason.is_none(),
                 reason,
                 failed: failure,
@@ -233,7 +244,7 @@ fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpRes
 /// message.
 async fn extend(
     api: web::Data<ApiState>,
-    path: web::Path<(String, String, String)>,
+    path: web::Path<MessagePath>,
     query: Query,
     principal: Authenticated,
 ) -> Result<HttpResponse, Problem> {
@@ -242,13 +253,13 @@ async fn extend(
     let receipt = Receipt::new(path.into_inner(), vhost)?;
     principal.check_settle_access(&api, &embedded_bus(&api, &receipt.vhost), &receipt).await?;
     let end = leases::extend_lease(&api, &receipt, lease, None).await?;
-    Ok(HttpResponse::Ok().json(Extended { until: to_wall_clock(end) }))
+    Ok(HttpResponse::Ok().json(LeaseEndView { until: to_wall_clock(end) }))
 }
 
 /// Rejects a message: its attempt fails, or, with `requeue`, the message returns to its queue.
 async fn nack(
     api: web::Data<ApiState>,
-    path: web::Path<(String, String, String)>,
+    path: web::Path<MessagePath>,
     query: Query,
     principal: Authenticated,
 ) -> Result<HttpResponse, Problem> {
@@ -282,7 +293,7 @@ fn find_push_queue(api: &Arc<ApiState>, bus: String) -> Result<Arc<LeaseQueue>, 
     })
 }
 
-/// Parses the largest number of messages of a response.
+/// Parses `max`, the largest number of messages in a response.
 fn parse_max(text: &str) -> Result<u32, Problem> {
     let parsed: Option<u32> = text.parse().ok();
     parsed.filter(|max| (1..=MESSAGES_MAX).contains(max)).ok_or_else(|| {
@@ -293,7 +304,7 @@ fn parse_max(text: &str) -> Result<u32, Problem> {
     })
 }
 
-/// Parses a duration, if one is given.
+/// Parses a duration from `min` to `max`. Returns `None` if none is given.
 fn parse_duration(
     key: &str,
     text: Option<String>,
@@ -334,23 +345,25 @@ fn respond_message(
         .body(BufferedResponse::from_bytes(api, message.body.to_bytes(), permits)?.into_body()))
 }
 
-/// Sets a header. Names and ids are always valid header values.
+/// Sets a header. The value must be valid in a header, as names and ids always are.
 fn set_header(response: &mut HttpResponseBuilder, name: &str, value: &str) {
     response.insert_header((name, value.as_bytes()));
 }
 
 impl MessageView {
+    /// Converts a leased message. Its permit must have been taken out before.
     fn from_leased(
         queue: &str,
         vhost: &str,
         message: LeasedMessage,
     ) -> Result<MessageView, Problem> {
-        let text = |name| Header::find_text(&message.headers, name).map(|text| text.to_string());
+        let find_text =
+            |name| Header::find_text(&message.headers, name).map(|text| text.to_string());
         Ok(MessageView {
-            workflow: text("workflow"),
-            job: text("job"),
-            traceparent: text("traceparent"),
-            tracestate: text("tracestate"),
+            workflow: find_text("workflow"),
+            job: find_text("job"),
+            traceparent: find_text("traceparent"),
+            tracestate: find_text("tracestate"),
             attempt: Header::find_number(&message.headers, "attempt"),
             priority: message.priority,
             delivery: message.delivery,

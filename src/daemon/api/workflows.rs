@@ -1,4 +1,4 @@
-//! Lists the loaded workflows, with the number of their active jobs and statistics of their jobs.
+//! Lists workflows, with the number of their active jobs and statistics of their jobs.
 
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -26,12 +26,13 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/api/workflows/{rest:.*}", || web::to(list_workflows)).without_operation(),
 ];
 
-/// Limits the time span of statistics.
+/// The longest time span of statistics.
 const SPAN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The unit, and the shortest time span, of statistics.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Limits the reasons that are shown, in characters.
+/// How many characters of a job's reason are shown.
 const REASON_CHARS_MAX: usize = 200;
 
 #[derive(Serialize, ToSchema)]
@@ -85,17 +86,17 @@ struct StoredStats {
 /// Lists the loaded workflows; with `all` also other workflows that have active jobs.
 async fn list_workflows(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let [all, stats] = query.extract(["all", "stats"])?;
-    let is_all = all.map_or(Ok(false), |value| query::parse_flag("all", &value))?;
+    let must_list_unloaded = all.map_or(Ok(false), |value| query::parse_flag("all", &value))?;
     let minutes = stats.as_deref().map(parse_minutes).transpose()?;
     let definitions = api.manager.definitions();
     let counts = read_small(&api, |reader| reader.count_running_root_jobs()).await?;
-    let unloaded = counts
+    let unloaded_names = counts
         .iter()
         .map(|(full_name, _)| full_name)
-        .filter(|full_name| is_all && !definitions.contains_key(*full_name))
+        .filter(|full_name| must_list_unloaded && !definitions.contains_key(*full_name))
         .cloned();
-    let names: Vec<String> = definitions.keys().cloned().chain(unloaded).collect();
-    let mut stored = match minutes {
+    let names: Vec<String> = definitions.keys().cloned().chain(unloaded_names).collect();
+    let mut stored_stats = match minutes {
         Some(_) => {
             let names = names.clone();
             read_small(&api, move |reader| load_stats(reader, &names)).await?
@@ -110,7 +111,7 @@ async fn list_workflows(api: web::Data<ApiState>, query: Query) -> Result<HttpRe
             None => Definition::split_full_name(full_name),
         };
         let StoredStats { states, oldest_running, last_failed } =
-            stored.remove(full_name).unwrap_or_default();
+            stored_stats.remove(full_name).unwrap_or_default();
         let to_stats = |minutes| Stats {
             states,
             oldest_running,
@@ -122,7 +123,7 @@ async fn list_workflows(api: web::Data<ApiState>, query: Query) -> Result<HttpRe
             vhost,
             name,
             job_count: count.map_or(0, |(_, count)| *count),
-            loaded: is_all.then_some(definition.is_some()),
+            loaded: must_list_unloaded.then_some(definition.is_some()),
             stats: minutes.map(to_stats),
         }
     });

@@ -41,7 +41,7 @@ impl TraceSettings {
 
     /// Returns the share of root jobs whose traces are exported, from 0 to 1; `None` if traces are
     /// not exported at all.
-    pub(crate) fn sampling_rate(&self) -> Option<f64> {
+    pub(crate) fn sampling_ratio(&self) -> Option<f64> {
         self.is_enabled().then_some(self.sampled)
     }
 

@@ -218,7 +218,7 @@ fn answer_not_found(router: &Mailbox<RouterInput>, input: ArchiveInput) -> Optio
 
 fn is_for_live_job(routes: &Routes, delivery: &Delivery) -> bool {
     let place = delivery.correlation_id.as_deref().and_then(|text| text.parse().ok());
-    place.is_some_and(|CorrelationId { job, .. }| routes.is_under_way(job))
+    place.is_some_and(|CorrelationId { job, .. }| routes.is_active(job))
 }
 
 /// Stands before an actor, and hands on what `change` makes of its mail.

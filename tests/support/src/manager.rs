@@ -86,12 +86,12 @@ impl TestManager {
 
     /// Waits until a job is closed: it accepts no more input.
     pub async fn until_closed(&self, id: JobId) {
-        until("the job is closed", || !self.is_under_way(id)).await;
+        until("the job is closed", || !self.is_active(id)).await;
     }
 
     /// Returns whether a job still accepts input: the router has a route for it.
-    pub fn is_under_way(&self, id: JobId) -> bool {
-        self.core().routes.is_under_way(id)
+    pub fn is_active(&self, id: JobId) -> bool {
+        self.core().routes.is_active(id)
     }
 
     /// Stops the manager.
@@ -175,7 +175,7 @@ impl Setup {
     pub async fn serve_here<F: Future>(self, test: impl FnOnce(Api) -> F) -> F::Output {
         let manager = self.await;
         let health = &manager.core().health;
-        until("it is ready", || health.checks().iter().all(|(_, is_good, _)| *is_good)).await;
+        until("it is ready", || health.checks().iter().all(|check| check.is_passed)).await;
         let output = test(Api::new(&manager).await).await;
         manager.stop().await;
         output

@@ -66,9 +66,9 @@ impl JobEnv {
             limits: core.limits,
             memory: core.memory.clone(),
             child_budget: core.child_budget.clone(),
-            event_hub: core.feeds.clone(),
+            event_hub: core.event_hub.clone(),
             event_settings: core.settings.events.clone(),
-            sampling_ratio: core.settings.traces.sampling_rate(),
+            sampling_ratio: core.settings.traces.sampling_ratio(),
             // There is no setting of its own: the grace after a full disk is as long as the one
             // after a lost connection to the broker.
             unsent_grace: core.settings.amqp.replies_first.0,

@@ -143,7 +143,7 @@ impl Router {
         }
         self.env
             .routes
-            .is_under_way(id)
+            .is_active(id)
             .then(|| RequestError::Conflict(format!("the id {id} belongs to another job by now")))
     }
 

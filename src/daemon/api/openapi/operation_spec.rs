@@ -8,10 +8,14 @@ use utoipa::openapi::{RefOr, Schema};
 /// The description of an operation, without its method and path.
 pub(in crate::api) struct OperationSpec {
     id: String,
+    /// The name of the operation's group in the document.
     tag: &'static str,
     summary: String,
+    /// The parameters of the query and of headers. Those of the path follow from the route.
     parameters: Vec<Parameter>,
+    /// The request body object of OpenAPI. `None`: the operation has no body.
     body: Option<Value>,
+    /// The response objects of OpenAPI, by status.
     responses: Map<String, Value>,
     /// The rules between parameters, in the words of the 400 for requests that break them.
     rules: Vec<String>,
@@ -24,7 +28,8 @@ pub(in crate::api) const REPLY_DESCRIPTION: &str =
 /// The statuses of problems that every operation may return.
 const COMMON_PROBLEM_STATUSES: [u16; 7] = [400, 401, 403, 408, 429, 500, 503];
 
-/// The statuses of problems, with a name and a meaning for each.
+/// The problems that operations refer to: the status, the name of the response in the document's
+/// components, and what the status means.
 const PROBLEMS: [(u16, &str, &str); 14] = [
     (400, "Malformed", "The request is malformed, or has a parameter that the call does not know"),
     (401, "Unauthorized", "No token, or not the right one"),
@@ -208,10 +213,12 @@ pub(in crate::api) fn any_of(schemas: [Value; 2]) -> Value {
     json!({ "anyOf": schemas })
 }
 
+/// Returns a schema that matches any JSON object.
 pub(in crate::api) fn any_object_schema() -> Value {
     json!({ "type": "object", "additionalProperties": true })
 }
 
+/// Returns the schema of a text.
 pub(in crate::api) fn text_schema() -> Value {
     json!({ "type": "string" })
 }

@@ -13,7 +13,7 @@ pub(in crate::api) struct Parameter {
     is_required: bool,
     format: ParameterFormat,
     description: &'static str,
-    /// Another parameter, without which this one is refused.
+    /// The parameter without which this one is refused.
     needs: Option<&'static str>,
 }
 
@@ -48,6 +48,7 @@ enum ParameterFormat {
     Duration,
 }
 
+/// Makes an optional parameter of the query.
 const fn query(
     name: &'static str,
     format: ParameterFormat,
@@ -56,10 +57,12 @@ const fn query(
     Parameter { name, location: "query", is_required: false, format, description, needs: None }
 }
 
+/// Makes a parameter of the path, which is always required.
 const fn path(name: &'static str, format: ParameterFormat, description: &'static str) -> Parameter {
     Parameter { name, location: "path", is_required: true, format, description, needs: None }
 }
 
+/// Makes an optional header.
 const fn header(
     name: &'static str,
     format: ParameterFormat,
@@ -74,10 +77,10 @@ pub(in crate::api) const NUMBER_MAX: u64 = i64::MAX as u64;
 /// The largest number of rows of a page.
 pub(in crate::api) const LIMIT_MAX: u32 = 10_000;
 
-/// Limits the reason for an operation, in characters.
+/// The longest reason for an operation, in characters.
 pub(in crate::api) const OPERATION_REASON_CHARS_MAX: u32 = 200;
 
-/// Limits the messages of one response to a worker.
+/// The most messages in one response to a worker.
 pub const MESSAGES_MAX: u32 = 100;
 
 /// Matches the id of a message: `<job UUID>:<step name>:<attempt>`.
@@ -87,7 +90,7 @@ const MESSAGE_ID_PATTERN: &str =
 /// Matches how long ago something was, such as 7d.
 const AGO_PATTERN: &str = "^([0-9]{1,4}(ms|s|m|min|h|d|w)){1,3}$";
 
-/// All path parameters. Routes refer to them by name.
+/// All path parameters. The patterns of routes refer to them by name.
 const PATH_PARAMETERS: [Parameter; 7] = [
     path(
         "message",
@@ -136,7 +139,7 @@ pub(in crate::api) const CHILD_AFTER: Parameter = query(
     "The `next` of the page before",
 );
 pub(in crate::api) const ENTRY_AFTER: Parameter =
-    query("after", Number(0, NUMBER_MAX), "The number of an entry: the page begins behind it");
+    query("after", Number(0, NUMBER_MAX), "The number of an entry: the page begins after it");
 pub(in crate::api) const AT: Parameter =
     query("at", Number(1, NUMBER_MAX), "The number of an entry: shows the state after it");
 pub(in crate::api) const ALL: Parameter =
@@ -287,6 +290,7 @@ impl Parameter {
         parameter
     }
 
+    /// Returns the description, with the parameter that this one needs.
     fn full_description(&self) -> String {
         match self.needs {
             Some(other) => {
