@@ -111,10 +111,12 @@ impl Client {
         Ok(())
     }
 
+    /// Builds a request for a resource, with the token.
     fn build_get(&self, path: &str, query: &[(String, String)]) -> RequestBuilder<WithoutBody> {
         self.with_token(self.agent.get(self.url(path)).query_pairs(as_pairs(query)))
     }
 
+    /// Returns the URL of a path of the API.
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.target.server)
     }
@@ -224,6 +226,7 @@ impl Client {
         Ok(Ok(Some(ReceivedMessage { headers, body })))
     }
 
+    /// Posts a body, and returns the response, whatever its status is.
     fn send_post(
         &self,
         path: &str,
@@ -261,7 +264,7 @@ impl Client {
             return Ok(Ok(text));
         }
         // A refusal is a problem (RFC 9457). Other texts, such as that of a proxy, are shown whole.
-        let detail = serde_json::from_str::<serde_json::Value>(&text)
+        let problem_detail = serde_json::from_str::<serde_json::Value>(&text)
             .ok()
             .and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
         let hint = if response.status() == StatusCode::UNAUTHORIZED {
@@ -269,7 +272,7 @@ impl Client {
         } else {
             ""
         };
-        let detail = detail.unwrap_or(text);
+        let unescaped_detail = problem_detail.unwrap_or(text);
         // Diagnostics of files, and health checks, have one line each. Other refusals may contain
         // untrusted input, so their line breaks are escaped.
         let path = response.get_uri().path();
@@ -279,9 +282,9 @@ impl Client {
             _ => false,
         };
         let detail = if is_multiline {
-            escape_lines(detail.trim_end())
+            escape_lines(unescaped_detail.trim_end())
         } else {
-            escape(&detail).into_owned()
+            escape(&unescaped_detail).into_owned()
         };
         Ok(Err((response.status(), format!("{}: {detail}{hint}", response.status()))))
     }

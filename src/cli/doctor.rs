@@ -1,5 +1,5 @@
 //! `doctor`: checks an installation and its manager, and suggests a remedy for each problem. Each
-//! check is a submodule with a function `inspect`, which adds its findings to a list.
+//! group of checks is a submodule with a function `inspect`, which adds its findings to a list.
 
 mod broker;
 mod broker_probe;

@@ -25,6 +25,9 @@ const STEPS_WIDTH_MIN: usize = 80;
 /// The number of blanks between two columns.
 const GAP: usize = 2;
 
+/// The titles of the columns before those of the steps.
+const FIXED_TITLES: [&str; 3] = ["JOB", "STATE", "UPDATED"];
+
 /// A page of the status table.
 #[derive(Deserialize)]
 struct StatusResponse {
@@ -40,6 +43,13 @@ struct StatusRowResponse {
     state: Text,
     updated: Text,
     steps: StepStatuses,
+}
+
+impl StatusRowResponse {
+    /// Returns the cells of the columns with [`FIXED_TITLES`].
+    fn fixed_cells(&self) -> [String; 3] {
+        [self.job.to_string(), self.state.to_string(), self.updated.to_string()]
+    }
 }
 
 /// The steps of a job with their statuses, in the order of the response. A map would lose the
@@ -74,44 +84,18 @@ pub(super) fn list_statuses(
     };
     // All rows have the same steps.
     let steps: Vec<&str> = first_row.steps.0.iter().map(|(step, _)| &**step).collect();
-    let fixed_titles = ["JOB", "STATE", "UPDATED"];
-    let fixed_cells = |row: &StatusRowResponse| {
-        [row.job.to_string(), row.state.to_string(), row.updated.to_string()]
-    };
-    let width = style.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
-    let step_columns = if arguments.columns.is_empty() && style.format != Format::Table {
-        (0..steps.len()).collect()
-    } else if arguments.columns.is_empty() {
-        let cells: Vec<Vec<&str>> = response
-            .rows
-            .iter()
-            .map(|row| row.steps.0.iter().map(|(_, status)| &**status).collect())
-            .collect();
-        let fixed_width: usize = (0..fixed_titles.len())
-            .map(|index| {
-                response
-                    .rows
-                    .iter()
-                    .map(|row| width_of(&style.screen.format_time(&fixed_cells(row)[index])))
-                    .fold(width_of(fixed_titles[index]), usize::max)
-                    + GAP
-            })
-            .sum();
-        choose_columns(&steps, &cells, width.saturating_sub(fixed_width).max(STEPS_WIDTH_MIN))
-    } else {
-        arguments.columns.iter().map(|name| find_column(name, &steps)).collect::<Result<_, _>>()?
-    };
+    let step_columns = select_columns(arguments, &response, &steps, style)?;
     let roles = [ColumnRole::Key, ColumnRole::State, ColumnRole::Time]
         .into_iter()
         .chain(repeat(ColumnRole::Key));
-    let titles = fixed_titles.into_iter().chain(step_columns.iter().map(|index| steps[*index]));
+    let titles = FIXED_TITLES.into_iter().chain(step_columns.iter().map(|index| steps[*index]));
     let columns: Vec<(&str, ColumnRole)> = titles.zip(roles).collect();
     let mut table = Table::new(&columns);
     for row in &response.rows {
         let format_status = |index: &usize| {
             row.steps.0.get(*index).map_or_else(String::new, |(_, status)| status.to_string())
         };
-        table.add_row(fixed_cells(row).into_iter().chain(step_columns.iter().map(format_status)));
+        table.add_row(row.fixed_cells().into_iter().chain(step_columns.iter().map(format_status)));
     }
     let entries = parse_list(&body, "rows")?;
     Listing { body: &body, entries, table, empty_text: "no jobs" }.print(style, out)?;
@@ -144,6 +128,39 @@ fn build_query(
         .iter()
         .for_each(|filter| add_parameter(&format!("step.{}", filter.step), filter.status.clone()));
     Ok(query)
+}
+
+/// Returns the indices of the steps that get a column: those that the user has named. If none are
+/// named, all steps get one, but in a table only as many as fit into its width.
+fn select_columns(
+    arguments: &StatusArguments,
+    response: &StatusResponse,
+    steps: &[&str],
+    style: ListStyle,
+) -> Result<Vec<usize>, ClientError> {
+    if !arguments.columns.is_empty() {
+        return arguments.columns.iter().map(|name| find_column(name, steps)).collect();
+    }
+    if style.format != Format::Table {
+        return Ok((0..steps.len()).collect());
+    }
+    let statuses: Vec<Vec<&str>> = response
+        .rows
+        .iter()
+        .map(|row| row.steps.0.iter().map(|(_, status)| &**status).collect())
+        .collect();
+    let fixed_width: usize = (0..FIXED_TITLES.len())
+        .map(|index| {
+            response
+                .rows
+                .iter()
+                .map(|row| width_of(&style.screen.format_time(&row.fixed_cells()[index])))
+                .fold(width_of(FIXED_TITLES[index]), usize::max)
+                + GAP
+        })
+        .sum();
+    let width = style.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
+    Ok(choose_columns(steps, &statuses, width.saturating_sub(fixed_width).max(STEPS_WIDTH_MIN)))
 }
 
 /// Prints which steps and rows are not shown, and how to see them. `shown_steps` is the number of
