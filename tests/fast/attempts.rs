@@ -275,6 +275,12 @@ fn nobody_takes_a_message_within_its_start_within() {
         assert_eq!(job["state"], "failed", "{job}");
         let why = "step \"nobody\": its message was not taken within its startWithin of 300ms";
         assert_eq!((&job["reason"], &job["steps"][0]["attempt"]), (&json!(why), &json!(2)));
+        // The withdrawal follows the commit that ends the job.
+        let is_empty = |queue: &Value| queue["queue"] == "nobody" && queue["messages"] == 0;
+        let is_withdrawn = |view: &Value| {
+            view["queues"].as_array().is_some_and(|queues| queues.iter().any(is_empty))
+        };
+        api.until("/api/queues", is_withdrawn).await;
         let left = api.post("/api/queue/nobody/receive?wait=0s", "").await;
         assert_eq!(left.status, StatusCode::NO_CONTENT, "it is withdrawn");
     });
