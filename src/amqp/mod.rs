@@ -199,7 +199,7 @@ impl Bus for AmqpBus {
         // Running and retried jobs still use the worker queues of earlier definitions.
         self.state.active_queues.send_modify(|active_queues| {
             active_queues.worker_queues.extend(served.worker_queues);
-            active_queues.call_queues = served.call_queues;
+            active_queues.workflow_queues = served.workflow_queues;
             active_queues.declarations = served.declarations;
         });
     }

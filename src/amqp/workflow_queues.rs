@@ -52,7 +52,7 @@ async fn run_consumers(
     let mut active_queues = state.active_queues.subscribe();
     let mut consumers: BTreeMap<Arc<str>, ConsumerTask> = BTreeMap::new();
     loop {
-        let queues = active_queues.borrow_and_update().call_queues.clone();
+        let queues = active_queues.borrow_and_update().workflow_queues.clone();
         // Calls to a workflow that is no longer loaded wait in its queue.
         let (served_consumers, removed_consumers): (BTreeMap<_, _>, BTreeMap<_, _>) =
             consumers.into_iter().partition(|(queue, _)| queues.contains(queue));

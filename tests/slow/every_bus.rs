@@ -441,7 +441,7 @@ async fn receipts(transport: Transport) {
     });
     let settings = transport.settings();
     let served =
-        ServedQueues { call_queues: vec!["workflow.chain".into()], ..ServedQueues::default() };
+        ServedQueues { workflow_queues: vec!["workflow.chain".into()], ..ServedQueues::default() };
     let key = BusKey { name: settings.default_bus().into(), vhost: "".into() };
     let opening = BusOptions { served, ..BusOptions::default() };
     let make =

@@ -93,7 +93,7 @@ pub(super) fn step_message(
     ];
     let trace_state = job.origin().trace.as_ref().and_then(|trace| trace.state.as_ref());
     headers.extend(trace_state.map(|state| Header::from_text("tracestate", state.as_ref())));
-    if Definition::is_call_queue(&step_definition.queue) {
+    if Definition::is_workflow_queue(&step_definition.queue) {
         // How many levels of calls and child jobs are above the job that calls.
         headers.push(Header::from_number("depth", job.origin().depth));
     }
