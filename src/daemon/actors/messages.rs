@@ -125,7 +125,7 @@ pub(super) fn step_message(
 fn lifetime(job: &Job, step: StepIndex, now: Timestamp) -> Lifetime {
     let run = job.step(step);
     let Some(timeout) = job.graph().step(step).timeout else { return Lifetime::default() };
-    let ttl = match run.deadline() {
+    let ttl = match run.timeout_at() {
         Some(deadline) => now.duration_until(deadline),
         None => Duration::from_millis(timeout.0),
     };

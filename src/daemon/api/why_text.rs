@@ -45,9 +45,9 @@ pub(super) fn describe_timeout(step: &Step, run: &StepRun) -> String {
     let start_limit = run
         .start_by()
         .map_or_else(String::new, |time| format!("; it fails at {}", format_rfc3339(time)));
-    match (run.deadline(), step.timeout) {
+    match (run.timeout_at(), step.timeout) {
         (Some(deadline), _) => format!("its timeout is {}", format_rfc3339(deadline)),
-        (None, Some(timeout)) if run.is_waiting_for_start() => {
+        (None, Some(timeout)) if run.is_timeout_pending() => {
             format!(
                 "its timeout of {timeout} has not begun, because nobody has taken it{start_limit}"
             )
