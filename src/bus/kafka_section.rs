@@ -173,7 +173,7 @@ impl KafkaSection {
     /// # Errors
     ///
     /// Returns an error that says which setting is wrong, and what was expected.
-    pub fn validate(&self, path: &str) -> Result<(), String> {
+    pub fn check(&self, path: &str) -> Result<(), String> {
         for server in &self.servers.0 {
             check_server(server).map_err(|error| format!("{path}.servers: {error}"))?;
         }

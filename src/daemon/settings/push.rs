@@ -41,8 +41,8 @@ impl Settings {
     }
 
     /// Checks section `push`, `http.public_url`, and the web services of the push buses.
-    pub(super) fn validate_push(&self) -> Result<(), String> {
-        self.push.validate()?;
+    pub(super) fn check_push(&self) -> Result<(), String> {
+        self.push.check()?;
         if !self.http.public_url.is_empty() {
             let url = parse_web_address(&self.http.public_url);
             url.map_err(|reason| format!("http.public_url: {reason}"))?;
@@ -59,7 +59,7 @@ impl Settings {
             }
             for (queue, endpoint) in &bus.endpoints {
                 let prefix = format!("{prefix}.{queue}");
-                endpoint.validate(&prefix, &self.push, &networks)?;
+                endpoint.check(&prefix, &self.push, &networks)?;
             }
         }
         Ok(())

@@ -232,11 +232,11 @@ mod tests {
     #[test]
     fn a_short_token_is_rejected() {
         let mut http = Settings::defaults().expect("defaults").http;
-        assert_eq!(http.validate_tokens(), Ok(()));
+        assert_eq!(http.check_all_tokens(), Ok(()));
         http.token = Secret("fifteen letters".into());
-        let error = http.validate_tokens().expect_err("a short token is refused");
+        let error = http.check_all_tokens().expect_err("a short token is refused");
         assert!(error.contains("http.token has 15 characters") && error.contains("token new"));
         http.token = Secret("sixteen letters!".into());
-        assert_eq!(http.validate_tokens(), Ok(()));
+        assert_eq!(http.check_all_tokens(), Ok(()));
     }
 }
