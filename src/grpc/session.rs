@@ -41,7 +41,7 @@ impl Session {
     /// Opens the session that a Hello requests. Returns it with the receiver of its revocations.
     pub(super) async fn open(
         api: &Arc<ApiState>,
-        caller: &Authenticated,
+        principal: &Authenticated,
         hello: Hello,
     ) -> Result<(Session, mpsc::UnboundedReceiver<LeaseRevocation>), Problem> {
         let Hello { queues: mut queue_names, worker, lease, vhost } = hello;
@@ -64,7 +64,7 @@ impl Session {
         };
         let mut queues = Vec::new();
         for name in &queue_names {
-            caller.check_queue_access(name, &vhost)?;
+            principal.check_queue_access(name, &vhost)?;
             queues.push(leases::find_queue(api, name, &vhost, TRANSPORT).await?.0);
         }
         let lease_queue = find_lease_queue(api, &vhost)?;
