@@ -14,13 +14,13 @@ enum BodyContent {
     /// The bytes of the body.
     Encoded(Bytes),
     /// A step's input, to be encoded as JSON.
-    Input(Message),
+    Value(Message),
 }
 
 impl Body {
     /// Creates the body of a message of kind [`crate::ERROR_KIND`]. `reason` is one sentence;
     /// `is_retryable` says whether another attempt may succeed.
-    pub fn from_error(reason: &str, is_retryable: bool) -> Body {
+    pub fn from_reason(reason: &str, is_retryable: bool) -> Body {
         Bytes::from(serde_json::json!({ "error": reason, "retryable": is_retryable }).to_string())
             .into()
     }
@@ -29,7 +29,7 @@ impl Body {
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
             BodyContent::Encoded(bytes) => bytes.clone(),
-            BodyContent::Input(message) => message.to_text().into(),
+            BodyContent::Value(message) => message.to_text().into(),
         }
     }
 
@@ -39,7 +39,7 @@ impl Body {
     pub fn len(&self) -> usize {
         match &self.0 {
             BodyContent::Encoded(bytes) => bytes.len(),
-            BodyContent::Input(message) => message.encoded_len(),
+            BodyContent::Value(message) => message.encoded_len(),
         }
     }
 }
@@ -58,6 +58,6 @@ impl From<Bytes> for Body {
 
 impl From<Message> for Body {
     fn from(message: Message) -> Body {
-        Body(BodyContent::Input(message))
+        Body(BodyContent::Value(message))
     }
 }

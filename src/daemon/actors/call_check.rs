@@ -75,7 +75,7 @@ impl RefusedCall {
         let content = CallerReply {
             workflow,
             job: id,
-            result: Err(Body::from_error(&refusal.reason, false)),
+            result: Err(Body::from_reason(&refusal.reason, false)),
             confirm_target: ConfirmTarget::Refusal { job: id, ack },
         };
         let bus = env.buses.bus_of_caller(&definition, &caller);

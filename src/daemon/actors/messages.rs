@@ -195,9 +195,9 @@ pub(super) fn job_end_message(
         JobState::Running | JobState::Paused => return None,
         JobState::Completed => Ok(Body::from(job.result())),
         // The caller may retry, with another job.
-        JobState::Failed => Err(Body::from_error(&job.reason_text(), true)),
+        JobState::Failed => Err(Body::from_reason(&job.reason_text(), true)),
         JobState::Cancelled => {
-            Err(Body::from_error(&format!("cancelled: {}", job.reason_text()), false))
+            Err(Body::from_reason(&format!("cancelled: {}", job.reason_text()), false))
         }
     };
     let result = result.and_then(|result| {
@@ -209,7 +209,7 @@ pub(super) fn job_end_message(
             "the result has {bytes} bytes, the limit is {bytes_max} (setting \
              limits.step_message_bytes_max)"
         );
-        Err(Body::from_error(&reason, false))
+        Err(Body::from_reason(&reason, false))
     });
     let content = CallerReply {
         workflow: job.definition().full_name(),
