@@ -229,7 +229,7 @@ pub struct Step {
     /// Empty: its input is the job's message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends: Vec<Dependency>,
-    /// The graph of the task that it runs for each item; `None`: it is no fan-out step.
+    /// The graph of the task that it runs for each item; `None`: it is not a fan-out step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<GraphIndex>,
     /// The priority of its messages, from 0 to 9; `None`: not set.

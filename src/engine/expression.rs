@@ -226,7 +226,7 @@ fn parse_text(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     match catch_unwind(AssertUnwindSafe(parse)) {
         Ok(Ok(tree_and_source)) => Ok(tree_and_source),
         Ok(Err(errors)) => Err(syntax::explain_errors(&errors, text)),
-        Err(_) => Err(error("is no CEL".to_owned())),
+        Err(_) => Err(error("is not CEL".to_owned())),
     }
 }
 

@@ -54,7 +54,7 @@ pub struct StepRun {
     pub(super) status: Option<Arc<str>>,
     /// A warning about the step's input, for users; `None`: the input is as expected.
     pub warning: Option<Arc<str>>,
-    /// The child jobs; `None`: the step is no fan-out step, or has not started.
+    /// The child jobs; `None`: the step is not a fan-out step, or has not started.
     pub fan_out: Option<Box<FanOut>>,
     /// The number of dependencies that are not done.
     pub(super) dependencies_left: u16,

@@ -352,7 +352,7 @@ impl WorkerStream {
         (self.is_draining && self.messages.is_empty()).then_some(StreamEnd::Done)
     }
 
-    /// Enqueues a message that is no step message.
+    /// Enqueues a message that is not a step message.
     fn enqueue(&mut self, message: ToWorkerMessage) {
         self.enqueue_outbound(Outbound { message, leased: None });
     }

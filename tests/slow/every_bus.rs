@@ -361,7 +361,7 @@ async fn suite(transport: Transport) {
     }
     let job = ended(&manager, bad);
     assert_eq!(job.state(), JobState::Failed);
-    assert!(job.reason().unwrap().contains("no JSON object"), "{:?}", job.reason());
+    assert!(job.reason().unwrap().contains("not a JSON object"), "{:?}", job.reason());
 
     // Stopped in the middle, and started again: the job goes on where it was.
     workers.stop().await;

@@ -183,7 +183,7 @@ impl EndpointSettings {
                 |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             if name.is_empty() || !name.bytes().all(is_token) {
                 return Err(format!(
-                    "{path}.headers: {} is no name of a header, expected one such as \
+                    "{path}.headers: {} is not a name of a header, expected one such as \
                      Authorization",
                     quote(name)
                 ));

@@ -142,7 +142,7 @@ pub fn event_sink(env: &Arc<BusEnv>, key: &BusKey) -> EventSink {
         }
         BusEvent::Fatal(reason) => env.fatal.report(reason),
         BusEvent::EndpointCalled { queue, outcome, duration } => {
-            // The URL of an endpoint is no metric label, because it may contain a secret.
+            // The URL of an endpoint is not a metric label, because it may contain a secret.
             let service = if is_url(&queue) { "address" } else { &*queue };
             env.metrics
                 .service_calls

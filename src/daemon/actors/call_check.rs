@@ -244,6 +244,6 @@ fn parse_message(body: &Bytes, bytes_max: usize) -> Result<Message, CallRefusal>
     }
     Message::parse(body).map_err(|error| CallRefusal {
         kind: "malformed_call",
-        reason: format!("the message is no JSON object: {error}"),
+        reason: format!("the message is not a JSON object: {error}"),
     })
 }

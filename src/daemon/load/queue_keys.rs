@@ -87,7 +87,7 @@ fn parse_queue_arguments(entry: &Entry, report: &mut Diagnostics) -> Option<Queu
         };
         let Some(value) = value else {
             let message = format!(
-                "the argument {} takes a whole number, a text, or true or false, found {}",
+                "the argument {} takes a whole number, a string, or true or false, found {}",
                 quote(name),
                 describe(&entry.value)
             );

@@ -113,7 +113,7 @@ pub(super) fn check_tokens(
             (token_text, "") => check_token_length(&format!("{setting}.token"), token_text)?,
             ("", hash) if !is_hash(hash) => {
                 return Err(format!(
-                    "{setting}.hash is no hash of a token, expected \"{HASH_PREFIX}\" and \
+                    "{setting}.hash is not a hash of a token, expected \"{HASH_PREFIX}\" and \
                      {HASH_DIGITS} digits of base 16, as `workflow-manager token new` prints it"
                 ));
             }
@@ -187,7 +187,7 @@ mod tests {
         for (invalid, expected) in [
             ("tokens: { a: { scope: read } }", "tokens.a has no token"),
             ("tokens: { a: { token: short, scope: read } }", "tokens.a.token has 5 characters"),
-            ("tokens: { a: { hash: 'sha256:12', scope: read } }", "tokens.a.hash is no hash"),
+            ("tokens: { a: { hash: 'sha256:12', scope: read } }", "tokens.a.hash is not a hash"),
             ("tokens: { a: { token: 'abcdefghijklmnop' } }", "tokens.a allows nothing"),
             ("tokens: { 'a b': { token: 'abcdefghijklmnop', scope: read } }", "name has letters"),
             ("tokens: { a: { token: 'abcdefghijklmnop', scope: all } }", "all"),
@@ -225,7 +225,7 @@ mod tests {
     fn a_token_in_a_wrong_place_is_not_in_the_error() {
         for text in ["tokens: { a: supersecrettokenvalue }", "tokens: supersecrettokenvalue"] {
             let error = read(text).expect_err(text);
-            assert!(!error.contains("supersecret") && error.contains("a text"), "{error}");
+            assert!(!error.contains("supersecret") && error.contains("a string"), "{error}");
         }
     }
 

@@ -59,7 +59,7 @@ fn what_is_wrong_with_web_services_is_told() {
         (one("url: 'http://[fe80::1]/'"), "link-local"),
         (with("concurrency: 0"), "price.concurrency is 0"),
         (with("timeout: 5s"), "expected more than push.connect_timeout, 10s"),
-        (with("headers: { 'a b': x }"), "\"a b\" is no name of a header"),
+        (with("headers: { 'a b': x }"), "\"a b\" is not a name of a header"),
         (with("headers: { Idempotency-Key: x }"), "the manager itself sets Idempotency-Key"),
         (with("headers: { X-Token: \"hunter2\\n\" }"), "headers.X-Token has a character"),
         (with("urls: x"), "unknown field `urls`"),
