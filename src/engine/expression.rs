@@ -161,7 +161,10 @@ impl Expression {
         if let Value::Bool(is_true) = value {
             Ok(is_true)
         } else {
-            Err(format!("came to {}, expected true or false", values::render_with_type(&value)))
+            Err(format!(
+                "evaluates to {}, expected true or false",
+                values::render_with_type(&value)
+            ))
         }
     }
 

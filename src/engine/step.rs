@@ -16,7 +16,7 @@ pub struct StepRun {
     pub state: StepState,
     /// The number of the latest attempt, from 1; 0: none has started.
     pub attempt: u32,
-    /// The number of attempts before the last retry or rerun of the job. They do not count towards
+    /// The number of attempts before the last retry or rerun of the step. They do not count towards
     /// the limit.
     pub(super) attempts_before_reset: u32,
     /// The number of the last attempt that a rerun has undone; 0: none. The results of undone
@@ -68,8 +68,8 @@ pub struct StepRun {
 /// be late.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StepTimer {
-    /// The timeout of the running attempt has not started. The attempt fails if it has not by this
-    /// time; `None`: it waits without a limit.
+    /// The timeout of the running attempt has not started. If it does not start by this time, the
+    /// attempt fails; `None`: it may start at any time.
     TimeoutPending(Option<Timestamp>),
     /// The running attempt times out at this time.
     Timeout(Timestamp),

@@ -7,7 +7,7 @@ use engine::{Millis, Step, StepRun, Timestamp};
 /// Describes that a step was skipped because of its condition.
 pub(super) fn describe_condition(step: &str, condition: &str) -> String {
     format!(
-        "condition: step \"{step}\" was skipped, its `when: {condition}` came to false; the job \
+        "condition: step \"{step}\" was skipped, its `when: {condition}` was false; the job \
          is completed"
     )
 }

@@ -423,7 +423,8 @@ impl<'t> KeyPath<'t> {
                     return Some(KeyPath { variable: name, keys, needs_value });
                 }
                 Expr::Select(select) => {
-                    // Only the outermost selection can be a test: `has(a.b).c` is not a path of keys.
+                    // Only the outermost selection can be a test: `has(a.b).c` is not a path of
+                    // keys.
                     if select.test {
                         if !keys.is_empty() {
                             return None;
