@@ -207,7 +207,8 @@ impl Bus for EmbeddedBus {
         Box::pin(std::future::ready(queues.iter().map(inspect).collect()))
     }
 
-    /// Replaces the served queues, and turns the messages that wait on new workflow queues into calls.
+    /// Replaces the served queues, and turns the messages that wait on new workflow queues into
+    /// calls.
     fn set_served(&mut self, served: ServedQueues) {
         self.workflow_queues = served.workflow_queues.into_iter().collect();
         for queue in

@@ -274,7 +274,8 @@ fn check_server(server: &str) -> Result<(), String> {
     match host_and_port {
         Some((host, Ok(1..))) if !host.is_empty() && !server.contains("://") => Ok(()),
         Some(_) | None => Err(format!(
-            "{} is not an address of a broker, expected host:port, such as kafka-1:9092; TLS is set by \
+            "{} is not an address of a broker, expected host:port, such as kafka-1:9092; TLS is \
+             set by \
              properties: {{ security.protocol: SSL }}",
             quote(server)
         )),
