@@ -209,7 +209,7 @@ impl QueueConsumer {
         };
         let settlement = settlement.with_guard(Some(permit));
         let delivery = parse_reply(delivery, settlement, self.state.address.user());
-        // Sending fails only if the bus was dropped. Then the delivery is requeued.
+        // Sending fails only if the quarantine task has ended. Then the delivery is requeued.
         let _ =
             self.state.quarantine_sender.send(QuarantineRequest { queue, unreadable, delivery });
     }
