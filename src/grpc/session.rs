@@ -19,7 +19,7 @@ pub(super) fn expect_hello(message: Option<FromWorker>) -> Result<Hello, Problem
     match message {
         Some(FromWorker { say: Some(Say::Hello(hello)) }) => Ok(hello),
         Some(FromWorker { .. }) | None => {
-            Err(Problem::malformed("the first thing a worker says is Hello".to_owned()))
+            Err(Problem::malformed("the first message must be Hello".to_owned()))
         }
     }
 }
@@ -30,10 +30,10 @@ pub(super) struct Session {
     pub(super) vhost: String,
     pub(super) lease_queue: Arc<LeaseQueue>,
     pub(super) options: ReceiveOptions,
-    /// The lease queue sends the revocations of the session's leases to it. It also identifies the
-    /// session to the lease queue.
+    /// The sender with which the lease queue notifies the session of revoked leases. It also
+    /// identifies the session to the lease queue.
     pub(super) revocations: RevocationSender,
-    /// Count the session as a worker of each queue until they are dropped.
+    /// Guards that count the session as a worker of each queue until they are dropped.
     _count_guards: Vec<WorkerCountGuard>,
 }
 

@@ -473,14 +473,15 @@ impl WorkerStream {
         let Ok(lease_queue) = find_lease_queue(&self.api, &receipt.vhost) else { return };
         // The lease may have ended meanwhile.
         if !self.messages.has(id, delivery) && lease_queue.is_leased_to(id, delivery, revocations) {
-            let message = SessionMessage::new(
+            let mut message = SessionMessage::new(
                 id.into(),
                 delivery,
                 lease_queue,
                 revocations.clone(),
                 receipt_text,
             );
-            self.messages.insert(message.into_delivered());
+            message.mark_sent();
+            self.messages.insert(message);
         }
     }
 
