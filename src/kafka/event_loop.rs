@@ -213,7 +213,7 @@ impl EventLoop {
     /// Returns whether the loop can stop. It waits for unsettled replies until the deadline, and
     /// without limit for messages that are waiting or in flight to available brokers.
     fn can_stop(&self, settle_deadline: Instant) -> bool {
-        let unsettled = self.reader.unsettled();
+        let unsettled = self.reader.unsettled_count();
         if unsettled > 0 && clock::timer_now() < settle_deadline {
             return false;
         }
