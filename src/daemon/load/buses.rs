@@ -14,7 +14,7 @@ use engine::Definition;
 use engine::text::quote;
 
 /// Reports buses that the settings do not have, steps that send to a reply queue or quarantine
-/// queue, and workflows whose workflow queue is such a queue.
+/// queue, and workflows whose own queue is such a queue.
 pub(super) fn check_buses(draft: &WorkflowDraft, settings: &Settings, report: &mut Diagnostics) {
     let workflow_bus = draft.bus.as_ref();
     check_bus_exists(workflow_bus, settings, report);
@@ -93,7 +93,7 @@ pub(super) fn check_services(
         report.task = task.map(|task| task.text.clone());
         report.step = step.name.as_ref().map(|name| name.text.clone());
         if let Some(error) =
-            settings.and_then(|settings| settings.unknown_endpoint_error(bus, &queue.text))
+            settings.and_then(|settings| settings.check_endpoint(bus, &queue.text).err())
         {
             report.add_error(queue.location, error);
         }

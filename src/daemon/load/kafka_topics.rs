@@ -9,8 +9,8 @@ use bus::check_topic;
 use engine::Definition;
 
 /// Reports steps on Kafka that have no timeout or have `replyUsers`, and those whose queue is not a
-/// valid topic or is the workflow queue of a workflow. Warns about keys that have no effect. Without
-/// settings, only the predefined bus `kafka` is known to be one.
+/// valid topic or is a workflow queue. Warns about keys that have no effect.
+/// Without settings, only the predefined bus `kafka` is known to be one.
 pub(super) fn check_topics(
     draft: &WorkflowDraft,
     settings: Option<&Settings>,

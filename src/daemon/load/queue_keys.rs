@@ -127,7 +127,8 @@ fn has_priorities(effective: &QueueDeclaration) -> bool {
 }
 
 /// Returns how the queue of a step is declared, as far as the file determines it. The keys of the
-/// workflow do not apply to the workflow queue of another workflow, which declares that queue itself.
+/// workflow do not apply to the queue of another workflow, which declares that queue
+/// itself.
 pub(super) fn step_declaration(step: &StepDraft, workflow: &WorkflowDraft) -> QueueDeclaration {
     match message_queue(step) {
         None => QueueDeclaration::default(),

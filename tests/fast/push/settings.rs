@@ -142,11 +142,11 @@ fn a_queue_of_a_bus_of_web_services_is_one_of_its_endpoints() {
         ("bus: hooks, queue: prize, timeout: 1m", "did you mean \"price\"?"),
         (
             "bus: hooks, queue: other, timeout: 1m",
-            "calls no web service \"other\"; buses.hooks.endpoints has \"price\" and \"stock\"",
+            "has no web service \"other\"; buses.hooks.endpoints has \"price\" and \"stock\"",
         ),
         ("bus: hooks, queue: price", "has a \"timeout\", and this one has none"),
         ("bus: push, queue: price, timeout: 1m", "write the address of the web service"),
-        ("bus: hooks, queue: workflow.w, timeout: 1m", "calls no web service \"workflow.w\""),
+        ("bus: hooks, queue: workflow.w, timeout: 1m", "has no web service \"workflow.w\""),
     ] {
         let told = of(step).expect_err(step);
         assert!(told.contains(said), "{step}: {told}");
