@@ -214,7 +214,7 @@ fn notify_begun(env: &BusEnv, confirm_token: ConfirmToken) {
     );
 }
 
-/// Returns the full name of the workflow with this workflow queue.
+/// Returns the full name of the workflow to which a workflow queue belongs.
 fn workflow_of_queue(queue: &str, vhost: &str) -> Arc<str> {
     let name = queue.strip_prefix(Definition::WORKFLOW_QUEUE_PREFIX).unwrap_or(queue);
     if vhost.is_empty() { name.into() } else { format!("{vhost}/{name}").into() }
