@@ -375,10 +375,10 @@ fn describe_state_change(
             format!("is {old_name}, would be waiting{waits_for}")
         }
         StepState::Skipped => {
-            format!("is {old_name}, would be skipped: its condition comes to false")
+            format!("is {old_name}, would be skipped: its condition is false")
         }
         StepState::Cancelled => {
-            format!("is {old_name}, would be cancelled: its condition comes to true")
+            format!("is {old_name}, would be cancelled: its condition is true")
         }
         StepState::Running | StepState::Completed | StepState::Failed => {
             format!("is {old_name}, would be {}", new_state.as_str())
