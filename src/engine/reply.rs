@@ -88,8 +88,8 @@ pub(super) fn parse_reply(
     }
 }
 
-/// Parses an error reply: its text under `error`, and whether it allows another attempt. A body
-/// without such a text is kept with the failure.
+/// Parses an error reply: its string under `error`, and whether it allows another attempt. A body
+/// without such a string is kept with the failure.
 fn parse_error_reply(body: &[u8], author: Author<'_>) -> AttemptFailure {
     let message = Message::parse(body).ok();
     let get = |key: &str| message.as_ref().and_then(|message| message.get(key));
@@ -162,7 +162,7 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
                 Some(format!("\"error\" is {}", StringError::LoneSurrogate))
             }
             Ok(message) if message.get("error").and_then(Json::as_string).is_none() => Some(
-                "there is no text under \"error\", expected {\"error\":\"why\",\"retryable\":true}"
+                "there is no string under \"error\", expected {\"error\":\"why\",\"retryable\":true}"
                     .to_owned(),
             ),
             Ok(message) => {

@@ -61,7 +61,7 @@ fn what_a_worker_would_fail_for_is_refused_by_hand_and_changes_nothing() {
     }
     for (body, words) in [
         ("[1]", &["not a JSON object"][..]),
-        (r#"{"eror":"no"}"#, &["no text under \"error\""]),
+        (r#"{"eror":"no"}"#, &["no string under \"error\""]),
         (r#"{"error":"no","retryable":"false"}"#, &["\"retryable\"", "true or false"]),
         (&long, &["the limit is 100"]),
     ] {
