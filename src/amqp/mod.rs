@@ -1,5 +1,5 @@
-//! The bus over AMQP 0-9-1, for RabbitMQ. The only other user of lapin is `cli`, which tests brokers
-//! and workers.
+//! The bus over AMQP 0-9-1, for RabbitMQ. The only other user of lapin is `cli`, which tests
+//! brokers and workers.
 //!
 //! It runs three tasks on the arbiter on which [`Connector::connect`] was called:
 //!

@@ -162,7 +162,8 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
                 Some(format!("\"error\" is {}", StringError::LoneSurrogate))
             }
             Ok(message) if message.get("error").and_then(Json::as_string).is_none() => Some(
-                "there is no string under \"error\", expected {\"error\":\"why\",\"retryable\":true}"
+                "there is no string under \"error\", expected \
+                 {\"error\":\"why\",\"retryable\":true}"
                     .to_owned(),
             ),
             Ok(message) => {
