@@ -55,7 +55,7 @@ pub(super) struct QueueConsumer {
 
 /// Why a channel stopped consuming.
 pub(super) enum ConsumeEnd {
-    /// The bus is closed.
+    /// The bus is closed, or the queue is no longer served.
     Closed,
     /// The broker cancelled the consumer: the queue was deleted or moved.
     Cancelled,

@@ -22,7 +22,8 @@ use tokio::sync::watch;
 pub(super) enum ShutdownPhase {
     /// The bus is not shutting down.
     Open,
-    /// No further deliveries are consumed. Unsettled ones are settled.
+    /// No further deliveries are consumed. Those that are not settled within a short time are
+    /// redelivered.
     StopConsuming,
     /// Waiting messages are still published. Then the bus is closed.
     StopPublishing,

@@ -39,7 +39,8 @@ pub(super) enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventLoopPhase {
     Running,
-    /// Replies are no longer read. Sending stops once those that were read are settled.
+    /// Replies are no longer read. Sending stops once those that were read are settled, or have had
+    /// a few seconds to be.
     Stopping,
 }
 
