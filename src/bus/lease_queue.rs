@@ -1,9 +1,9 @@
 //! Lease queues: the queues in this process of the embedded bus and of push buses.
 //!
 //! One [`LeaseQueue`] holds all named queues of one bus. A message is leased to a worker: it is in
-//! flight until it is settled or withdrawn, or the lease ends. Then it waits in its queue again, or
-//! becomes a dead letter if it was delivered too often. Threads of this process take messages
-//! without a lease. A [`LeaseQueue`] can be used from any thread.
+//! flight until it is settled or withdrawn, or the lease ends. If the lease ends, the message waits
+//! in its queue again, or becomes a dead letter if it was delivered too often. Threads of this
+//! process take messages without a lease. A [`LeaseQueue`] can be used from any thread.
 
 mod in_flight;
 mod leases;
