@@ -100,8 +100,8 @@
 //! - A delivery is acknowledged after the commit of its entries, or of the entries that made it
 //!   void. A refused call is acknowledged once the broker has confirmed the refusal. A delivery is
 //!   acknowledged at once only if nothing can follow from it: no job takes it, nobody waits for an
-//!   answer, or it is unreadable and quarantined. A delivery that is dropped unsettled returns to
-//!   its queue.
+//!   answer, or it is unreadable, and is quarantined or discarded. A delivery that is dropped
+//!   unsettled returns to its queue.
 //! - Each third-party library has one user: lapin in `amqp` (and where `cli` tests brokers and
 //!   workers), rdkafka in `kafka`, rusqlite in `journal/sqlite`, the YAML crate in `load` and
 //!   `settings/text`, the CEL crate in `engine/expression`, `config` in `settings`, tonic in

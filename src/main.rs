@@ -180,12 +180,12 @@ impl Drop for TemporaryJournal {
 /// Returns whether a step sends messages to workers on the default bus. The steps that call one of
 /// these workflows do not.
 fn needs_external_workers(definitions: &[Arc<Definition>]) -> bool {
-    let call_queues: Vec<String> =
-        definitions.iter().map(|definition| Definition::call_queue(&definition.name)).collect();
+    let workflow_queues: Vec<String> =
+        definitions.iter().map(|definition| Definition::workflow_queue(&definition.name)).collect();
     definitions
         .iter()
         .flat_map(|definition| definition.sending_steps())
-        .any(|step| step.bus.is_none() && !call_queues.contains(&step.queue.to_string()))
+        .any(|step| step.bus.is_none() && !workflow_queues.contains(&step.queue.to_string()))
 }
 
 /// Starts the manager and its servers, waits for a reason to stop, and stops them.

@@ -1,5 +1,6 @@
 //! The broker's address: opens connections to it, and explains connection errors in plain words.
-//! The file also has the backoff between reconnects, and what lets each reason be logged once.
+//! Also the backoff between reconnects, and a record of the last failure, so that a repeated reason
+//! is logged only once.
 
 use super::credentials::{STRAY_AT, has_stray_at, mask_credentials};
 use super::settings::{AmqpError, AmqpSettings};
@@ -81,7 +82,8 @@ impl BrokerAddress {
         if has_stray_at(server) {
             return reject(STRAY_AT);
         }
-        // Once :// is present, lapin's errors quote no part of the address.
+        // Once :// is present, the only part of the address that lapin's errors quote is the value
+        // of `auth_mechanism`, if it is invalid. That is not a secret.
         let mut uri = match server.parse::<AMQPUri>() {
             Ok(uri) => uri,
             Err(reason) => return reject(&reason),
@@ -91,8 +93,8 @@ impl BrokerAddress {
             uri.authority.host = host.to_owned();
         }
         if uri.vhost.is_empty() {
-            // The address ends with /. Most clients then use the default virtual host, and one
-            // named "" hardly ever exists.
+            // The path of the address is only a slash. Most clients then use the default virtual
+            // host, and one named "" hardly ever exists.
             uri.vhost = DEFAULT_VHOST.to_owned();
         }
         if let Some(vhost) = vhost {
@@ -116,7 +118,7 @@ impl BrokerAddress {
         &self.uri.vhost
     }
 
-    /// Opens a connection. The broker lists it under the name `role`.
+    /// Opens a connection. The broker lists it under the name `workflow-manager: <role>`.
     ///
     /// # Errors
     ///
@@ -158,15 +160,15 @@ impl BrokerAddress {
             }
             ErrorKind::IOError(io_error) if io_error.kind() == io::ErrorKind::ConnectionAborted => {
                 format!(
-                    "{} closed the connection without a word: is it a RabbitMQ, and is amqp or \
-                     amqps right?",
+                    "{} closed the connection without an answer: is it a RabbitMQ broker, and is \
+                     the scheme (amqp or amqps) right?",
                     self.authority()
                 )
             }
             ErrorKind::IOError(io_error) if io_error.to_string().contains("InvalidContentType") => {
                 format!(
-                    "{} answers, and not with TLS ({io_error}): is it amqp instead of amqps, or \
-                     another port (with TLS 5671)?",
+                    "{} answers, but not with TLS ({io_error}): must the scheme be amqp instead of \
+                     amqps, or the port another one (with TLS 5671)?",
                     self.authority()
                 )
             }
@@ -175,8 +177,8 @@ impl BrokerAddress {
             }
             ErrorKind::ParsingError(_) => {
                 format!(
-                    "{} answers, and not in AMQP 0-9-1: is it a RabbitMQ, and is this its AMQP \
-                     port (5672, with TLS 5671)?",
+                    "{} answers, but not in AMQP 0-9-1: is it a RabbitMQ broker, and is this its \
+                     AMQP port (5672, with TLS 5671)?",
                     self.authority()
                 )
             }
@@ -258,7 +260,7 @@ fn ipv6_host(server: &str) -> Option<&str> {
 
 /// Closes the connection gracefully. Gives up after a short timeout.
 pub async fn close(connection: &Connection) {
-    // An error means that it is closed already.
+    // An error means that the connection is closed already, or did not close in time.
     let closing = connection.close(REPLY_SUCCESS, CLOSE_TEXT.into());
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
 }

@@ -278,7 +278,7 @@ impl Consumer {
         connection::close(&connection).await;
         match end {
             ConsumeEnd::Closed => ConsumerEnd::Closed,
-            // Only call queues change their prefetch.
+            // Only workflow queues change their prefetch.
             ConsumeEnd::PrefetchChanged | ConsumeEnd::Cancelled => ConsumerEnd::Lost(
                 "the broker ended the consumer: the reply queue was deleted or moved".to_owned(),
             ),

@@ -1,4 +1,5 @@
-//! The bus over AMQP 0-9-1, for RabbitMQ. It is the only user of lapin.
+//! The bus over AMQP 0-9-1, for RabbitMQ. The only other user of lapin is `cli`, which tests
+//! brokers and workers.
 //!
 //! It runs three tasks on the arbiter on which [`Connector::connect`] was called:
 //!
@@ -199,7 +200,7 @@ impl Bus for AmqpBus {
         // Running and retried jobs still use the worker queues of earlier definitions.
         self.state.active_queues.send_modify(|active_queues| {
             active_queues.worker_queues.extend(served.worker_queues);
-            active_queues.call_queues = served.call_queues;
+            active_queues.workflow_queues = served.workflow_queues;
             active_queues.declarations = served.declarations;
         });
     }

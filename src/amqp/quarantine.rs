@@ -1,5 +1,6 @@
-//! Quarantines unreadable messages: moves them to a separate queue. A message is acknowledged only
-//! after the broker has confirmed its copy.
+//! Quarantines unreadable messages: moves them to a separate queue. A message is acknowledged after
+//! the broker has confirmed its copy. Without a copy it is acknowledged, and so dropped, only if
+//! `amqp.unreadable` is `drop` or the broker refuses the copy.
 //!
 //! The quarantine has its own connection, which is opened on demand. So a broker that blocks
 //! publishers cannot block the acks.
@@ -43,13 +44,14 @@ const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
 /// Why messages were not quarantined.
 enum QuarantineError {
-    /// The connection or the queue was lost, for this reason. Another attempt may succeed.
-    Lost(String),
+    /// The connection or the queue was lost, or the broker nacked a copy, for this reason. Another
+    /// attempt may succeed.
+    Temporary(String),
     /// The broker refuses them, for this reason.
     Refused(String),
 }
 
-/// Quarantines messages until the bus is dropped.
+/// Quarantines messages until the task is aborted, which the bus does when it is dropped.
 pub(super) async fn run(
     state: Rc<AmqpState>,
     mut requests: mpsc::UnboundedReceiver<QuarantineRequest>,
@@ -75,11 +77,12 @@ pub(super) async fn run(
                         queue,
                         reason,
                         messages = batch.len(),
-                        "the broker does not let unreadable messages be put aside: they are dropped"
+                        "the broker does not let unreadable messages be quarantined: they are \
+                         dropped"
                     );
                     batch.drain(..).for_each(|request| report_and_ack(&state, request, false));
                 }
-                Err(QuarantineError::Lost(reason)) => {
+                Err(QuarantineError::Temporary(reason)) => {
                     batch.retain(|request| !request.delivery.is_stale());
                     let delay = backoff.next_delay();
                     if last_reason.record_if_new(&reason) {
@@ -87,14 +90,14 @@ pub(super) async fn run(
                             reason,
                             messages = batch.len(),
                             retry_in_ms = millis(delay),
-                            "unreadable messages are not put aside"
+                            "unreadable messages are not quarantined"
                         );
                     } else {
                         tracing::debug!(
                             reason,
                             messages = batch.len(),
                             retry_in_ms = millis(delay),
-                            "unreadable messages are not put aside"
+                            "unreadable messages are not quarantined"
                         );
                     }
                     tokio::time::sleep(delay).await;
@@ -131,12 +134,13 @@ async fn quarantine_batches(
     batch: &mut Vec<QuarantineRequest>,
     requests: &mut mpsc::UnboundedReceiver<QuarantineRequest>,
 ) -> Result<(), QuarantineError> {
-    let connection =
-        Rc::new(state.address.open("unreadable messages").await.map_err(QuarantineError::Lost)?);
+    let connection = Rc::new(
+        state.address.open("unreadable messages").await.map_err(QuarantineError::Temporary)?,
+    );
     let queue = quarantine_queue(&state.settings.reply_queue);
     let explain = |error: lapin::Error| match channel_error(&error) {
         Some((_, broker_text)) => QuarantineError::Refused(broker_text.to_owned()),
-        None => QuarantineError::Lost(state.address.explain(&error)),
+        None => QuarantineError::Temporary(state.address.explain(&error)),
     };
     let publishing = async {
         ensure_queue(&QueueDeclarer::new(connection.clone()), &queue).await.map_err(|check| {
@@ -147,7 +151,7 @@ async fn quarantine_batches(
                     "it is an exclusive queue of another connection".to_owned(),
                 ),
                 QueueCheck::Exists { .. } | QueueCheck::Missing => {
-                    QuarantineError::Lost(format!("the queue \"{queue}\" was deleted"))
+                    QuarantineError::Temporary(format!("the queue \"{queue}\" was deleted"))
                 }
             }
         })?;
@@ -163,7 +167,7 @@ async fn quarantine_batches(
             if !acks.iter().all(|is_ack| *is_ack) {
                 // The whole batch is tried again. To quarantine the acked messages twice is better
                 // than to lose one.
-                return Err(QuarantineError::Lost(format!(
+                return Err(QuarantineError::Temporary(format!(
                     "the broker did not accept all messages for the queue \"{queue}\""
                 )));
             }
@@ -171,7 +175,8 @@ async fn quarantine_batches(
             state.quarantine_budget.requeue_deferred();
             let received =
                 tokio::time::timeout(IDLE_TIMEOUT, requests.recv_many(batch, BATCH_MAX)).await;
-            // The connection has been idle for too long, or the bus was dropped.
+            // The connection has been idle for too long. The channel does not close, because
+            // `state` has a sender.
             if matches!(received, Err(_) | Ok(0)) {
                 return Ok(());
             }
@@ -211,7 +216,7 @@ async fn publish(
     request: &QuarantineRequest,
     header_bytes_max: usize,
 ) -> lapin::Result<bool> {
-    fail_point("amqp::aside")?;
+    fail_point("amqp::quarantine")?;
     let UnreadableContent { reason, original_header } = &request.unreadable;
     // Base64 makes the header a third longer, and it may have filled a whole frame already.
     let encoded_original =

@@ -55,7 +55,7 @@ pub(super) struct QueueConsumer {
 
 /// Why a channel stopped consuming.
 pub(super) enum ConsumeEnd {
-    /// The bus is closed.
+    /// The bus is closed, or the queue is no longer served.
     Closed,
     /// The broker cancelled the consumer: the queue was deleted or moved.
     Cancelled,
@@ -209,7 +209,7 @@ impl QueueConsumer {
         };
         let settlement = settlement.with_guard(Some(permit));
         let delivery = parse_reply(delivery, settlement, self.state.address.user());
-        // Sending fails only if the bus was dropped. Then the delivery is requeued.
+        // Sending fails only if the quarantine task has ended. Then the delivery is requeued.
         let _ =
             self.state.quarantine_sender.send(QuarantineRequest { queue, unreadable, delivery });
     }

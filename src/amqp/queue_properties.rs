@@ -3,7 +3,8 @@
 //!
 //! The broker rejects the declaration of an existing queue with other properties (406). So a queue
 //! that was deleted is declared with the properties that its worker had given it. Otherwise the
-//! worker could not declare it again. Only the management API reports the properties of a queue.
+//! worker could not declare it again. Only the management API reports the properties of a queue, so
+//! without it they are not known, and the settings apply.
 
 use super::management::{ListedDeclaration, ListedQueue};
 use engine::{QUEUE_TYPE, QueueArgument, QueueDeclaration, QueueType};
@@ -90,13 +91,15 @@ impl QueueProperties {
         })
     }
 
-    /// Overrides these properties by those that a declaration sets.
+    /// Overrides these properties with those that a declaration sets. The arguments of a
+    /// declaration replace all earlier ones, except for the type if it sets none.
     fn overridden_by(self, declaration: &QueueDeclaration) -> QueueProperties {
-        let previous_kind = self.arguments.inner().get(QUEUE_TYPE).cloned();
-        let declared_kind = declaration.kind.map(|kind| long_string(kind.name()));
+        let previous_type = self.arguments.inner().get(QUEUE_TYPE).cloned();
+        let declared_type = declaration.kind.map(|kind| long_string(kind.name()));
         // A queue that was declared without a type is a classic queue.
-        let is_kind_changed = declared_kind.as_ref().is_some_and(|kind| {
-            *kind != previous_kind.clone().unwrap_or_else(|| long_string(QueueType::Classic.name()))
+        let is_type_changed = declared_type.as_ref().is_some_and(|queue_type| {
+            *queue_type
+                != previous_type.clone().unwrap_or_else(|| long_string(QueueType::Classic.name()))
         });
         let mut arguments = FieldTable::default();
         match &declaration.arguments {
@@ -106,11 +109,11 @@ impl QueueProperties {
                 }
             }
             // The arguments of one type may be invalid for another.
-            None if is_kind_changed => {}
+            None if is_type_changed => {}
             None => arguments = self.arguments,
         }
-        if let Some(kind) = declared_kind.or(previous_kind) {
-            arguments.insert(QUEUE_TYPE.into(), kind);
+        if let Some(queue_type) = declared_type.or(previous_type) {
+            arguments.insert(QUEUE_TYPE.into(), queue_type);
         }
         match declaration.kind {
             // A quorum queue is always durable and never auto-deleted.

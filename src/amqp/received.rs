@@ -8,7 +8,8 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Parses a message of the reply queue. `manager_user` is the name with which the manager logs in.
+/// Parses a message of the reply queue, an unreadable message of any queue, or what a call has in
+/// common with replies. `manager_user` is the name with which the manager logs in.
 pub(super) fn parse_reply(
     delivery: lapin::message::Delivery,
     settlement: Settlement,
@@ -39,7 +40,8 @@ pub(super) fn parse_reply(
     reply
 }
 
-/// Parses a message of a workflow queue, with the properties that only a call has.
+/// Parses a message of a workflow queue: a call. Of a reply the properties `reply_to`, `depth` and
+/// the trace context are not read, and `message_id` only for a dead letter.
 pub(super) fn parse_call(
     delivery: lapin::message::Delivery,
     settlement: Settlement,
@@ -91,7 +93,10 @@ const REASON_CHARS_MAX: usize = 200;
 
 /// Returns what is known of a message if it is unreadable, because `wire` has replaced its header
 /// or its sender has set the header with the reason.
-#[allow(clippy::wildcard_enum_match_arm, reason = "`wire` sets no other type of value")]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "`wire` sets no other type of value, and what a sender sets is not trusted"
+)]
 pub(super) fn find_unreadable(delivery: &lapin::message::Delivery) -> Option<UnreadableContent> {
     let headers = delivery.properties.headers().as_ref()?.inner();
     let reason = match headers.get(REASON_HEADER)? {
@@ -118,7 +123,7 @@ pub fn parse_dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
             Some(String::from_utf8_lossy(text.as_bytes()).into_owned())
         }
         Some(AMQPValue::ShortString(text)) => Some(text.as_str().to_owned()),
-        #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
+        #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a string")]
         _ => None,
     };
     Some(DeadLetter { queue: find_text("queue")?, reason: find_text("reason")? })
@@ -129,8 +134,8 @@ fn parse_trace(headers: &FieldTable) -> Option<TraceContext> {
     TraceContext::parse(text_header(headers, "traceparent")?, text_header(headers, "tracestate"))
 }
 
-/// Returns the header with this name if it is a text.
-#[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
+/// Returns the header with this name if it is a string of valid UTF-8.
+#[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a string")]
 fn text_header<'h>(headers: &'h FieldTable, name: &str) -> Option<&'h str> {
     match headers.inner().get(name)? {
         AMQPValue::ShortString(text) => Some(text.as_str()),
@@ -139,11 +144,11 @@ fn text_header<'h>(headers: &'h FieldTable, name: &str) -> Option<&'h str> {
     }
 }
 
-/// Parses a header that is an integer of any type, or a text of digits. Returns `None` if it is
+/// Parses a header that is an integer of any type, or a string of digits. Returns `None` if it is
 /// missing, is of another type, or does not fit.
 #[allow(
     clippy::wildcard_enum_match_arm,
-    reason = "no other type of value is a whole number or a text"
+    reason = "no other type of value is a whole number or a string"
 )]
 pub fn parse_number_header(headers: &FieldTable, name: &str) -> Option<u32> {
     match headers.inner().get(name)? {
@@ -160,9 +165,10 @@ pub fn parse_number_header(headers: &FieldTable, name: &str) -> Option<u32> {
     }
 }
 
-/// Parses a text that consists of digits, without sign or spaces.
+/// Parses a string that consists of digits, without sign or spaces.
 fn parse_digits(text: &str) -> Option<u32> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    let has_only_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    if has_only_digits { text.parse().ok() } else { None }
 }
 
 #[cfg(test)]

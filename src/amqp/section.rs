@@ -67,7 +67,7 @@ impl AmqpSection {
     /// # Errors
     ///
     /// Returns an error if a setting is invalid. It names the setting and the expected value.
-    pub fn validate(&self, path: &str) -> Result<(), String> {
+    pub fn check(&self, path: &str) -> Result<(), String> {
         let AmqpSection { heartbeat, reconnect_min, reconnect_max, lost_after, .. } = self;
         if self.reply_queue.is_empty() || self.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
             return Err(format!("{path}.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"));

@@ -118,7 +118,7 @@ impl fmt::Debug for AmqpSettings {
 pub enum AmqpError {
     /// The broker's address is invalid.
     #[error(
-        "server {address:?} is no address of a broker: {reason}; expected \
+        "server {address:?} is not an address of a broker: {reason}; expected \
          amqp://user:password@host:port/vhost or amqps://…, with the characters / ? # @ : of a \
          user name or password written %2F %3F %23 %40 %3A"
     )]
@@ -130,7 +130,7 @@ pub enum AmqpError {
     },
     /// The address of the management API is invalid.
     #[error(
-        "management {address:?} is no address of a management API: {reason}; expected \
+        "management {address:?} is not an address of a management API: {reason}; expected \
          http://user:password@host:15672"
     )]
     Management {

@@ -22,7 +22,8 @@ use tokio::sync::watch;
 pub(super) enum ShutdownPhase {
     /// The bus is not shutting down.
     Open,
-    /// No further deliveries are consumed. Unsettled ones are settled.
+    /// No further deliveries are consumed. Those that are not settled within a short time are
+    /// redelivered.
     StopConsuming,
     /// Waiting messages are still published. Then the bus is closed.
     StopPublishing,
@@ -44,7 +45,7 @@ pub(super) struct ActiveQueues {
     /// were published.
     pub(super) worker_queues: BTreeSet<Arc<str>>,
     /// The workflow queues, on which calls arrive.
-    pub(super) call_queues: Vec<Arc<str>>,
+    pub(super) workflow_queues: Vec<Arc<str>>,
     /// The declarations in the workflow files.
     pub(super) declarations: Declarations,
 }
@@ -53,7 +54,7 @@ impl ActiveQueues {
     pub(super) fn from_served(served: ServedQueues) -> ActiveQueues {
         ActiveQueues {
             worker_queues: served.worker_queues.into_iter().collect(),
-            call_queues: served.call_queues,
+            workflow_queues: served.workflow_queues,
             declarations: served.declarations,
         }
     }
@@ -94,7 +95,7 @@ impl AmqpState {
         let active_queues = self.active_queues.borrow();
         let is_served = |name: &str| {
             active_queues.worker_queues.contains(name)
-                || active_queues.call_queues.iter().any(|queue| **queue == *name)
+                || active_queues.workflow_queues.iter().any(|queue| **queue == *name)
         };
         self.known_properties.record(listed_queues, is_served);
     }

@@ -2,8 +2,9 @@
 //! affect step messages.
 //!
 //! Publishing is best effort. Events that are unconfirmed when the connection is lost are published
-//! again, in order. Events are dropped if the broker nacks them, while the buffer is full, and when
-//! the process ends.
+//! again, in order. An event is dropped if the broker nacks it, or if the buffer is full when it
+//! comes. `close` first publishes the events in the buffer. If there is no connection then, or it
+//! is lost, the events that are not confirmed are dropped.
 
 use super::connection::{self, BrokerAddress, LastReason, ReconnectBackoff, channel_error, millis};
 use super::queues::short_string;
@@ -18,7 +19,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ExchangeKind};
 use std::collections::BTreeMap;
 use tokio::sync::{mpsc, watch};
 
-/// The most unconfirmed events. Further ones wait in the buffer.
+/// The largest number of unconfirmed events. Further ones wait in the buffer.
 const UNCONFIRMED_MAX: usize = 1_000;
 
 /// The delivery mode of messages that the broker stores on disk.
@@ -163,7 +164,7 @@ impl ExchangePublisher {
         }
         let lost_count = self.unconfirmed.len() + self.events.len();
         if lost_count > 0 {
-            tracing::warn!(events = lost_count, "events that were not published are lost");
+            tracing::warn!(events = lost_count, "events that were not confirmed are lost");
             (self.sink)(PublishOutcome::Dropped(lost_count as u64));
         }
     }
@@ -190,9 +191,10 @@ impl ExchangePublisher {
                         }
                         None => has_more_events = false,
                     },
-                Some((number, is_ack)) = confirms.next() => {
+                Some((number, result)) = confirms.next() => {
                     // A nacked event is dropped, because a retry would most likely be nacked too.
-                    let outcome = if is_ack? {
+                    let is_ack = result?;
+                    let outcome = if is_ack {
                         PublishOutcome::Published
                     } else {
                         PublishOutcome::Dropped(1)

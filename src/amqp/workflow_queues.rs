@@ -25,8 +25,9 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The delay before a queue is consumed with another prefetch.
 const PREFETCH_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
-/// The task that consumes all workflow queues on one connection. Dropping it aborts the task.
-pub(super) struct WorkflowQueueConsumers(actix_rt::task::JoinHandle<()>);
+/// The task that runs the consumers of all workflow queues on one connection. Dropping it aborts
+/// the task.
+pub(super) struct AllConsumersTask(actix_rt::task::JoinHandle<()>);
 
 /// Starts to consume the workflow queues. A reload may add queues, and remove those of removed
 /// workflows.
@@ -34,8 +35,8 @@ pub(super) fn start(
     state: &Rc<AmqpState>,
     connection: &Rc<Connection>,
     phases: &watch::Receiver<ShutdownPhase>,
-) -> WorkflowQueueConsumers {
-    WorkflowQueueConsumers(actix_rt::spawn(run_consumers(
+) -> AllConsumersTask {
+    AllConsumersTask(actix_rt::spawn(run_consumers(
         state.clone(),
         connection.clone(),
         phases.clone(),
@@ -52,7 +53,7 @@ async fn run_consumers(
     let mut active_queues = state.active_queues.subscribe();
     let mut consumers: BTreeMap<Arc<str>, ConsumerTask> = BTreeMap::new();
     loop {
-        let queues = active_queues.borrow_and_update().call_queues.clone();
+        let queues = active_queues.borrow_and_update().workflow_queues.clone();
         // Calls to a workflow that is no longer loaded wait in its queue.
         let (served_consumers, removed_consumers): (BTreeMap<_, _>, BTreeMap<_, _>) =
             consumers.into_iter().partition(|(queue, _)| queues.contains(queue));
@@ -79,14 +80,15 @@ async fn run_consumers(
     join_all(consumers.into_values().map(ConsumerTask::stop)).await;
 }
 
-/// The task that consumes one workflow queue. Dropping it aborts the task.
+/// The task that runs the consumer of one workflow queue. Dropping it aborts the task.
 struct ConsumerTask {
     task: actix_rt::task::JoinHandle<()>,
     phase_sender: watch::Sender<ShutdownPhase>,
 }
 
 impl ConsumerTask {
-    /// Stops consuming, and waits until all deliveries are settled.
+    /// Stops consuming, and waits until the task has ended. Deliveries that are not settled within
+    /// a short time are redelivered.
     async fn stop(mut self) {
         self.phase_sender.send_replace(ShutdownPhase::StopConsuming);
         // An error means that the task panicked; it has ended either way.
@@ -100,9 +102,10 @@ impl Drop for ConsumerTask {
     }
 }
 
-impl WorkflowQueueConsumers {
-    /// Stops the consumers. If `is_graceful`, waits until the task has ended, which settles all
-    /// deliveries once the bus is being closed. Otherwise aborts the task.
+impl AllConsumersTask {
+    /// Stops the consumers. If `is_graceful`, which needs a bus that is being closed, waits until
+    /// the task has ended. Deliveries that are not settled within a short time are redelivered.
+    /// Otherwise aborts the task.
     pub(super) async fn stop(mut self, is_graceful: bool) {
         if is_graceful {
             // An error means that the task panicked; it has ended either way.
@@ -111,13 +114,14 @@ impl WorkflowQueueConsumers {
     }
 }
 
-impl Drop for WorkflowQueueConsumers {
+impl Drop for AllConsumersTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Consumes one workflow queue.
+/// The consumer of one workflow queue. It uses a [`QueueConsumer`], and opens a new channel for it
+/// after each failure.
 struct WorkflowQueueConsumer {
     state: Rc<AmqpState>,
     connection: Rc<Connection>,
@@ -223,6 +227,7 @@ impl WorkflowQueueConsumer {
             | QueueCheck::Lost(_)) => check,
         };
         match check {
+            // If the queue is missing again, consuming it fails, with the broker's reason.
             QueueCheck::Exists { .. } | QueueCheck::Missing => {}
             QueueCheck::Exclusive => {
                 return Err("it is an exclusive queue of another connection".to_owned());

@@ -22,7 +22,7 @@
 //! | `clock::now` | the wall clock is off by this many seconds |
 //! | `amqp::connect` | a connection cannot be opened |
 //! | `amqp::publish`, `amqp::confirm`, `amqp::deliver` | the connection breaks |
-//! | `amqp::ack`, `amqp::aside` | the connection breaks |
+//! | `amqp::ack`, `amqp::quarantine` | the connection breaks |
 //!
 //! At the other points only `return(abort)` or a delay makes sense:
 //!

@@ -30,7 +30,7 @@ impl<'de> Deserialize<'de> for DurationSetting {
         let text = String::deserialize(deserializer)?;
         humantime::parse_duration(&text).map(DurationSetting).map_err(|error| {
             serde::de::Error::custom(format!(
-                "{text:?} is no duration ({error}); write for example 500ms, 30s, 5m, 2h, 3d"
+                "{text:?} is not a duration ({error}); write for example 500ms, 30s, 5m, 2h, 3d"
             ))
         })
     }

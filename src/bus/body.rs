@@ -4,8 +4,8 @@ use bytes::Bytes;
 use engine::Message;
 use std::fmt;
 
-/// The body of a message. A step's input is encoded lazily, when it is sent: while the message
-/// waits, the input shares its values with their other owners, which saves memory.
+/// The body of a message. The input of a step and the result of a job are encoded lazily, when the
+/// message is sent: until then they share their values with other owners, which saves memory.
 #[derive(Clone)]
 pub struct Body(BodyContent);
 
@@ -13,33 +13,32 @@ pub struct Body(BodyContent);
 enum BodyContent {
     /// The bytes of the body.
     Encoded(Bytes),
-    /// A step's input, to be encoded as JSON.
-    Input(Message),
+    /// The input of a step or the result of a job, to be encoded as JSON.
+    Value(Message),
 }
 
 impl Body {
-    /// Creates the body of a message of kind [`crate::ERROR_KIND`]. `reason` is one sentence;
-    /// `is_retryable` says whether another attempt may succeed.
-    pub fn from_error(reason: &str, is_retryable: bool) -> Body {
+    /// Creates the body of a message of kind [`crate::ERROR_KIND`]. `reason` says in one sentence
+    /// what went wrong; `is_retryable` says whether another attempt may succeed.
+    pub fn from_reason(reason: &str, is_retryable: bool) -> Body {
         Bytes::from(serde_json::json!({ "error": reason, "retryable": is_retryable }).to_string())
             .into()
     }
 
-    /// Returns the bytes to be sent. Each call encodes a step's input again.
+    /// Returns the bytes to be sent. A value is encoded anew by each call.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
             BodyContent::Encoded(bytes) => bytes.clone(),
-            BodyContent::Input(message) => message.to_text().into(),
+            BodyContent::Value(message) => message.to_text().into(),
         }
     }
 
-    /// Returns the number of bytes that [`Body::to_bytes`] returns, without encoding a step's
-    /// input.
+    /// Returns the number of bytes that [`Body::to_bytes`] returns, without encoding a value.
     #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> usize {
         match &self.0 {
             BodyContent::Encoded(bytes) => bytes.len(),
-            BodyContent::Input(message) => message.encoded_len(),
+            BodyContent::Value(message) => message.encoded_len(),
         }
     }
 }
@@ -58,6 +57,6 @@ impl From<Bytes> for Body {
 
 impl From<Message> for Body {
     fn from(message: Message) -> Body {
-        Body(BodyContent::Input(message))
+        Body(BodyContent::Value(message))
     }
 }

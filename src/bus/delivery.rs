@@ -28,7 +28,7 @@ pub struct Delivery {
     pub depth: Option<u16>,
     /// The headers `traceparent` and `tracestate`, if they are valid; only on a workflow's queue.
     pub trace: Option<TraceContext>,
-    /// Why a step message was dead-lettered (header `x-death`); `None`: this is no dead letter.
+    /// Why a step message was dead-lettered (header `x-death`); `None`: this is not a dead letter.
     pub dead_letter: Option<DeadLetter>,
     /// Whether the broker delivered the message before.
     pub redelivered: bool,

@@ -78,7 +78,7 @@ pub struct EmbeddedConfig {
 /// The bus whose queues are in this process.
 pub struct EmbeddedBus {
     /// The queues of workflows. A message to one of them is a call.
-    call_queues: HashSet<Arc<str>>,
+    workflow_queues: HashSet<Arc<str>>,
     lease_queue: Arc<LeaseQueue>,
     /// The queues whose worker threads were started.
     started_queues: HashSet<Arc<str>>,
@@ -141,7 +141,7 @@ impl EmbeddedBus {
         lease_queues.add(key, &lease_queue);
         (replies.sink)(BusEvent::State(BusState::Connected));
         EmbeddedBus {
-            call_queues: served.call_queues.into_iter().collect(),
+            workflow_queues: served.workflow_queues.into_iter().collect(),
             lease_queue,
             started_queues: HashSet::new(),
             workers,
@@ -177,7 +177,8 @@ impl Bus for EmbeddedBus {
         match message.addressee {
             Addressee::Caller => return self.replies.answer_caller(message),
             Addressee::Worker
-                if self.call_queues.contains(&queue) && !self.workers.0.contains_key(&*queue) =>
+                if self.workflow_queues.contains(&queue)
+                    && !self.workers.0.contains_key(&*queue) =>
             {
                 self.replies.report_handed_over(&message);
                 return self.replies.deliver(call_from_publication(message));
@@ -206,10 +207,12 @@ impl Bus for EmbeddedBus {
         Box::pin(std::future::ready(queues.iter().map(inspect).collect()))
     }
 
-    /// Replaces the served queues, and turns the messages that wait on new call queues into calls.
+    /// Replaces the served queues, and turns the messages that wait on new workflow queues into
+    /// calls.
     fn set_served(&mut self, served: ServedQueues) {
-        self.call_queues = served.call_queues.into_iter().collect();
-        for queue in self.call_queues.iter().filter(|queue| !self.workers.0.contains_key(&***queue))
+        self.workflow_queues = served.workflow_queues.into_iter().collect();
+        for queue in
+            self.workflow_queues.iter().filter(|queue| !self.workers.0.contains_key(&***queue))
         {
             for message in self.lease_queue.drain_waiting(queue) {
                 self.replies.deliver(call_from_publication(message));

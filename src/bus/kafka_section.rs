@@ -173,7 +173,7 @@ impl KafkaSection {
     /// # Errors
     ///
     /// Returns an error that says which setting is wrong, and what was expected.
-    pub fn validate(&self, path: &str) -> Result<(), String> {
+    pub fn check(&self, path: &str) -> Result<(), String> {
         for server in &self.servers.0 {
             check_server(server).map_err(|error| format!("{path}.servers: {error}"))?;
         }
@@ -183,7 +183,7 @@ impl KafkaSection {
         }
         if !self.group.contains(TOPIC_PLACEHOLDER) {
             return Err(format!(
-                "{path}.group is {}, expected a text with {TOPIC_PLACEHOLDER} in it, which \
+                "{path}.group is {}, expected a string with {TOPIC_PLACEHOLDER} in it, which \
                  stands for the topic: each topic has a group of its own",
                 quote(&self.group)
             ));
@@ -274,7 +274,8 @@ fn check_server(server: &str) -> Result<(), String> {
     match host_and_port {
         Some((host, Ok(1..))) if !host.is_empty() && !server.contains("://") => Ok(()),
         Some(_) | None => Err(format!(
-            "{} is no address of a broker, expected host:port, such as kafka-1:9092; TLS is set by \
+            "{} is not an address of a broker, expected host:port, such as kafka-1:9092; TLS is \
+             set by \
              properties: {{ security.protocol: SSL }}",
             quote(server)
         )),

@@ -20,7 +20,7 @@ pub enum BusKind {
 /// that explain the state of a job. The engine does not depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusCapabilities {
-    /// Whether a broker stores and confirms the messages. A web service confirms only a message
+    /// Whether a broker stores and confirms step messages. A web service confirms only a message
     /// that it defers; the embedded bus confirms none.
     pub has_broker: bool,
     /// Whether a workflow can be called over it, on the queue `workflow.<name>`.

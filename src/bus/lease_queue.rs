@@ -1,9 +1,9 @@
 //! Lease queues: the queues in this process of the embedded bus and of push buses.
 //!
 //! One [`LeaseQueue`] holds all named queues of one bus. A message is leased to a worker: it is in
-//! flight until the worker settles it or the lease ends. A message that is not settled by then
-//! waits in its queue again. Threads of this process take messages without a lease. A
-//! [`LeaseQueue`] can be used from any thread.
+//! flight until it is settled or withdrawn, or the lease ends. If the lease ends, the message waits
+//! in its queue again, or becomes a dead letter if it was delivered too often. Threads of this
+//! process take messages without a lease. A [`LeaseQueue`] can be used from any thread.
 
 mod in_flight;
 mod leases;
@@ -88,7 +88,7 @@ impl LeaseQueue {
             }
             Some(_) | None => {
                 state
-                    .queue(&queue)
+                    .queue_or_new(&queue)
                     .insert(position, WaitingMessage { message, deliveries, since: now });
             }
         }
@@ -96,7 +96,7 @@ impl LeaseQueue {
 
     /// Sets how many threads of this process serve a queue.
     pub(super) fn set_thread_count(&self, queue: &Arc<str>, threads: usize) {
-        self.state().queue(queue).threads = threads;
+        self.state().queue_or_new(queue).threads = threads;
     }
 
     /// Takes the next message without a lease, and blocks until there is one. Returns `None` once
@@ -107,7 +107,7 @@ impl LeaseQueue {
             if state.is_closed {
                 return None;
             }
-            let queue_state = state.queue(queue);
+            let queue_state = state.queue_or_new(queue);
             if let Some((_, waiting)) = queue_state.take_first() {
                 return Some(waiting.message);
             }
@@ -126,7 +126,7 @@ impl LeaseQueue {
     ) -> LeaseResult {
         let now = clock::timer_now();
         let mut state = self.state();
-        let queue_state = state.queue(queue);
+        let queue_state = state.queue_or_new(queue);
         if options.revocations.is_none() {
             queue_state.last_receive = Some(now);
         }
@@ -193,7 +193,7 @@ impl LeaseQueue {
     /// Returns the number of waiting messages of a queue, and the number of those in flight.
     pub(super) fn waiting_and_in_flight(&self, queue: &str) -> (usize, usize) {
         let state = self.state();
-        state.queues.get(queue).map_or((0, 0), |queue| (queue.waiting.len(), queue.in_flight))
+        state.queues.get(queue).map_or((0, 0), |queue| (queue.waiting.len(), queue.in_flight_count))
     }
 
     /// Returns at most `limit` leases of a queue: those that end first, in the order of their ends.
@@ -248,14 +248,14 @@ impl LeaseQueue {
     /// Returns the number of messages of all queues that are waiting or in flight.
     pub(super) fn unsettled(&self) -> usize {
         let state = self.state();
-        state.queues.values().map(|queue| queue.waiting.len() + queue.in_flight).sum()
+        state.queues.values().map(|queue| queue.waiting.len() + queue.in_flight_count).sum()
     }
 
     /// Returns the status of a queue.
     pub(super) fn inspect(&self, queue: &Arc<str>) -> QueueStatus {
         let to_u32 = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let mut state = self.state();
-        let queue_state = state.queue(queue);
+        let queue_state = state.queue_or_new(queue);
         let has_recent_receive = queue_state
             .last_receive
             .is_some_and(|instant| instant.elapsed() < RECEIVER_COUNTED_FOR);
@@ -263,11 +263,11 @@ impl LeaseQueue {
         let receivers =
             queue_state.receivers.load(Ordering::Relaxed).max(usize::from(has_recent_receive));
         // Assumes that a worker without a session either has one message or waits for one.
-        let workers_without_session =
-            receivers.max(queue_state.in_flight.saturating_sub(queue_state.in_flight_to_sessions));
+        let workers_without_session = receivers
+            .max(queue_state.in_flight_count.saturating_sub(queue_state.in_flight_to_sessions));
         QueueStatus::Exists {
             messages: to_u32(queue_state.waiting.len()),
-            unacknowledged: Some(queue_state.in_flight as u64),
+            unacknowledged: Some(queue_state.in_flight_count as u64),
             consumers: to_u32(queue_state.threads + sessions + workers_without_session),
             is_full: false,
         }

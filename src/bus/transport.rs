@@ -25,7 +25,7 @@ pub struct ServedQueues {
     /// The queues of workers.
     pub worker_queues: Vec<Arc<str>>,
     /// The workflow queues, on which calls ask for jobs.
-    pub call_queues: Vec<Arc<str>>,
+    pub workflow_queues: Vec<Arc<str>>,
     /// The longest timeout of the steps of each worker queue.
     pub reply_timeouts: BTreeMap<Arc<str>, Duration>,
     /// How missing queues are declared, for queues of which a workflow file says so.

@@ -209,7 +209,7 @@ impl Client {
     }
 
     /// Receives a message from a queue, with a timeout of the whole call. Returns `None` if there
-    /// is no message.
+    /// is not a message.
     pub(super) fn receive(
         &self,
         path: &str,

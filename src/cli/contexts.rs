@@ -264,7 +264,7 @@ fn add_context(
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     if !is_valid_name {
         return Err(ClientError::Usage(format!(
-            "{} is no name of a context: expected letters, digits, ., _ and -",
+            "{} is not a name of a context: expected letters, digits, ., _ and -",
             quote(name)
         )));
     }

@@ -25,7 +25,7 @@ struct StepDetailResponse {
     queue: Option<Text>,
     reason: Option<Text>,
     warning: Option<Text>,
-    /// The beginning of a reply that was no JSON object.
+    /// The beginning of a reply that was not a JSON object.
     raw: Option<Text>,
     retry_at: Option<Text>,
     deadline: Option<Text>,
@@ -97,7 +97,8 @@ fn print_payload(client: &Client, path: &str, out: &mut dyn Write) -> Result<(),
 fn print_raw_reply(step: &StepDetailResponse, out: &mut dyn Write) -> Result<(), ClientError> {
     let Some(raw) = &step.raw else {
         return Err(ClientError::Refused(format!(
-            "step {} has no such reply: only a reply that was no JSON object is kept as it came; \
+            "step {} has no such reply: only a reply that was not a JSON object is kept as it \
+             came; \
              --output has the result",
             quote(&step.name)
         )));

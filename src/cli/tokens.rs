@@ -17,7 +17,7 @@ use std::path::Path;
 /// The maximum length of a token that is hashed, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// The permission bits of a new file of tokens: only its owner may read and write it.
+/// The permission bits of a new tokens file: only its owner may read and write it.
 const OWNER_ONLY_MODE: u32 = 0o600;
 
 /// The permission bits of a file's mode, without its type.
@@ -71,7 +71,7 @@ fn format_entry(name: &str, hash: &str, scope: Option<Scope>, queues: &[String])
     format!("{name}: {{ {} }}", parts.join(", "))
 }
 
-/// The content and the metadata of a file of tokens.
+/// The content and the metadata of a tokens file.
 struct TokenFile {
     text: String,
     /// The tokens in `text`, by name.
@@ -83,7 +83,7 @@ struct TokenFile {
 }
 
 impl TokenFile {
-    /// Reads a file of tokens. If the file is missing, returns a new one without tokens.
+    /// Reads a tokens file. If the file is missing, returns a new one without tokens.
     fn read(file: &Path) -> Result<TokenFile, ClientError> {
         if !file.exists() {
             let text = "# Tokens of workflow-manager: what each allows, and its hash.\ntokens:\n";
@@ -111,7 +111,7 @@ fn file_error(file: &Path, error: &io::Error) -> ClientError {
     ClientError::Usage(format!("{}: {error}", file.display()))
 }
 
-/// Adds an entry to a file of tokens. The file is replaced atomically.
+/// Adds an entry to a tokens file. The file is replaced atomically.
 fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     // If the path is a symbolic link to an existing file, that file is replaced.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());

@@ -33,13 +33,13 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 pub struct Reloaded {
     /// Workflows that were not loaded before.
     pub added: Vec<String>,
-    /// Workflows whose definition differs.
+    /// Workflows whose definition differs from the one that was loaded before.
     pub changed: Vec<String>,
     /// Workflows that are no longer in the files: they get no new jobs.
     pub removed: Vec<String>,
     /// Workflows that are unchanged.
     pub unchanged: Vec<String>,
-    /// Warnings of what is allowed, but probably a mistake.
+    /// Warnings about what is allowed, but probably a mistake.
     pub warnings: Vec<String>,
     /// How many tokens the tokens file has now; missing if the settings name no file.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,8 +54,8 @@ pub enum ReloadError {
     Files(LoadErrors),
     /// The settings name no files to reload.
     #[error(
-        "no workflow files are named (setting workflows, or serve --workflows FILE…), no file of \
-         tokens and no certificate: there is nothing to reload"
+        "there is nothing to reload: no workflow files are set (setting workflows, or serve \
+         --workflows FILE…), and no tokens file and no certificate either"
     )]
     NoFiles,
     /// The files cannot be read, or the manager cannot work with their definitions.
@@ -76,7 +76,7 @@ pub struct Reloader {
     pub manager: ManagerHandle,
 }
 
-/// Loads the files that the settings name again, and replaces the definitions, the tokens and the
+/// Loads again the files that the settings name, and replaces the definitions, the tokens and the
 /// certificate.
 ///
 /// # Errors
@@ -170,7 +170,7 @@ pub async fn watch_certificate(reloader: Reloader) {
 fn report_expiry(reloader: &Reloader, certificate: &CertificateStore) {
     if let Some(not_after) = certificate.current().not_after {
         let not_after_s = i64::try_from(times::unix_seconds(not_after)).unwrap_or(i64::MAX);
-        reloader.metrics.certificate_end.with_label_values::<&str>(&[]).set(not_after_s);
+        reloader.metrics.certificate_not_after.with_label_values::<&str>(&[]).set(not_after_s);
     }
 }
 

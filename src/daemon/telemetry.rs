@@ -123,7 +123,7 @@ pub struct Metrics {
     pub connections_ended: IntCounterVec,
     /// `workflow_certificate_not_after_seconds`: when the certificate of the API expires, in
     /// seconds since 1970. Present only with TLS.
-    pub certificate_end: IntGaugeVec,
+    pub certificate_not_after: IntGaugeVec,
     /// `workflow_grpc_calls_total{method,code}`: calls over gRPC that have ended.
     pub grpc_calls: IntCounterVec,
     /// `workflow_messages_sending_bytes`: step messages on their way to workers over HTTP and gRPC.
@@ -356,7 +356,7 @@ impl Metrics {
                  or because the head of a request did not arrive",
                 &["reason"],
             ),
-            certificate_end: register.gauge_vec(
+            certificate_not_after: register.gauge_vec(
                 "certificate_not_after_seconds",
                 "when the certificate of the API ends, in seconds since 1970",
                 &[],

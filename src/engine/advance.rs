@@ -90,7 +90,8 @@ impl Job {
     }
 
     /// Decides to start a fan-out over the list in `input`. A missing list is taken as empty, with
-    /// a warning. The step fails if the value is no list, or the child jobs would nest too deeply.
+    /// a warning. The step fails if the value is not a list, or the child jobs would nest too
+    /// deeply.
     fn start_fan_out(
         &self,
         step: StepIndex,

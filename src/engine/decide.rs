@@ -100,7 +100,7 @@ impl Job {
             let deadline = ctx.after(definition.timeout);
             return Ok(vec![Entry::Step(step, StepEntry::Progressed { progress, deadline })]);
         }
-        if attempt.is_some_and(|attempt| attempt <= run.attempts_undone) {
+        if attempt.is_some_and(|attempt| attempt <= run.last_undone_attempt) {
             return Err(Rejected::Late);
         }
         match parse_reply(definition, reply, author, ctx.limits) {
@@ -133,7 +133,7 @@ impl Job {
     /// Decides whether the delivery of a step message starts the timeout of its attempt.
     fn decide_begun(&self, step: StepIndex, attempt: u32) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
-        if self.is_awaited(step) && run.attempt == attempt && run.is_waiting_for_start() {
+        if self.is_awaited(step) && run.attempt == attempt && run.is_timeout_pending() {
             Ok(vec![Entry::Step(step, StepEntry::Begun)])
         } else {
             Err(Rejected::Void)

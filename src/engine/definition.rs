@@ -41,7 +41,7 @@ pub struct Definition {
 impl Definition {
     /// The prefix of the queue on which a workflow receives calls. The workflow's name follows
     /// (docs/worker-protocol.md).
-    pub const CALL_QUEUE_PREFIX: &str = "workflow.";
+    pub const WORKFLOW_QUEUE_PREFIX: &str = "workflow.";
 
     /// Creates a definition of these graphs, with defaults for everything else.
     pub fn new(name: &str, graphs: Vec<Graph>) -> Definition {
@@ -69,13 +69,13 @@ impl Definition {
 
     /// Returns the name of the queue on which a workflow receives calls. `workflow`: its name
     /// without the virtual host.
-    pub fn call_queue(workflow: &str) -> String {
-        format!("{}{workflow}", Self::CALL_QUEUE_PREFIX)
+    pub fn workflow_queue(workflow: &str) -> String {
+        format!("{}{workflow}", Self::WORKFLOW_QUEUE_PREFIX)
     }
 
     /// Returns whether a queue of this name is for calls of a workflow.
-    pub fn is_call_queue(queue: &str) -> bool {
-        queue.starts_with(Self::CALL_QUEUE_PREFIX)
+    pub fn is_workflow_queue(queue: &str) -> bool {
+        queue.starts_with(Self::WORKFLOW_QUEUE_PREFIX)
     }
 
     /// Returns the workflow's name for users: `<vhost>/<name>`, or only the name if there is no
@@ -229,7 +229,7 @@ pub struct Step {
     /// Empty: its input is the job's message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends: Vec<Dependency>,
-    /// The graph of the task that it runs for each item; `None`: it is no fan-out step.
+    /// The graph of the task that it runs for each item; `None`: it is not a fan-out step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<GraphIndex>,
     /// The priority of its messages, from 0 to 9; `None`: not set.

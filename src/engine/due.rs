@@ -36,7 +36,7 @@ impl Job {
                 Some(Due::Retry(step))
             } else if !self.accepts_replies() || self.may_have_unread_reply(step, unread) {
                 None
-            } else if run.has_active_attempt() && is_due(run.deadline()) {
+            } else if run.has_active_attempt() && is_due(run.timeout_at()) {
                 Some(Due::Timeout(step))
             } else if run.has_active_attempt() && is_due(run.start_by()) {
                 Some(Due::StartTimeout(step))
@@ -52,7 +52,7 @@ impl Job {
     fn may_have_unread_reply(&self, step: StepIndex, unread: &UnreadReplies) -> bool {
         let (definition, run) = (self.graph().step(step), &self.steps[step.as_usize()]);
         let timeout = definition.timeout.unwrap_or(Millis(0));
-        let timeout_started = match run.deadline() {
+        let timeout_started = match run.timeout_at() {
             Some(deadline) => Some(deadline.before(timeout)),
             // A worker may have received the message although the timeout has not started: the
             // confirm can be lost.
@@ -79,7 +79,7 @@ impl Job {
                 self.fail_attempt(step, attempt_failure, ctx)
             }
             Due::StartTimeout(step)
-                if self.accepts_replies() && self.step(step).is_waiting_for_start() =>
+                if self.accepts_replies() && self.step(step).is_timeout_pending() =>
             {
                 let attempt_failure = AttemptFailure {
                     failure: self.start_timeout_failure(step),

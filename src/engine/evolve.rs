@@ -80,7 +80,7 @@ impl Job {
                 self.mark_running(step, *attempt, time, *deadline);
                 self.mark_dispatched(step, time);
                 if deadline.is_none() {
-                    self.wait_for_start(step);
+                    self.set_timeout_pending(step);
                 }
                 self.awaited_replies += u32::from(self.is_awaited(step));
             }
@@ -92,19 +92,19 @@ impl Job {
                 self.steps[step.as_usize()].lease = Some(Box::new(*lease));
                 match lease.delivery {
                     // Withdrawn before any worker received the message.
-                    0 => self.wait_for_start(step),
+                    0 => self.set_timeout_pending(step),
                     _ => self.start_timeout(step, time),
                 }
             }
             StepEntry::Begun => self.start_timeout(step, time),
             StepEntry::Unconfirmed => {
                 self.mark_dispatched(step, time);
-                self.wait_for_start(step);
+                self.set_timeout_pending(step);
             }
             StepEntry::Completed(output) => self.end_completed_step(step, time, output.clone()),
             StepEntry::Progressed { progress, deadline } => {
                 let run = &mut self.steps[step.as_usize()];
-                run.set_deadline(*deadline);
+                run.set_timeout_at(*deadline);
                 if progress.status.is_some() {
                     run.status.clone_from(&progress.status);
                 }
@@ -191,18 +191,18 @@ impl Job {
     fn start_timeout(&mut self, step: StepIndex, time: Timestamp) {
         let timeout = self.graph().step(step).timeout;
         let run = &mut self.steps[step.as_usize()];
-        if run.is_waiting_for_start() {
-            run.set_deadline(time.after(timeout));
+        if run.is_timeout_pending() {
+            run.set_timeout_at(time.after(timeout));
         }
     }
 
     /// Makes the timeout of the running attempt wait until workers can receive its message. For a
     /// step without a message it does nothing.
-    fn wait_for_start(&mut self, step: StepIndex) {
+    fn set_timeout_pending(&mut self, step: StepIndex) {
         let definition = &self.origin.definition;
         let definition = definition.graphs[usize::from(self.origin.graph)].step(step);
         if definition.has_queue() {
-            self.steps[step.as_usize()].wait_for_start(definition);
+            self.steps[step.as_usize()].set_timeout_pending(definition);
         }
     }
 
@@ -219,7 +219,7 @@ impl Job {
         let run = &mut self.steps[step.as_usize()];
         run.state = StepState::Running;
         run.attempt = attempt;
-        run.set_deadline(deadline);
+        run.set_timeout_at(deadline);
         run.started.get_or_insert(time);
         run.attempt_started = Some(time);
         run
@@ -306,15 +306,15 @@ impl Job {
             if rerun_steps.contains(&step) {
                 run.reset();
                 run.started = None;
-                run.attempts_undone = run.attempt;
+                run.last_undone_attempt = run.attempt;
                 run.reruns += u32::from(run.fan_out.take().is_some());
             } else if must_start_again {
                 run.reset();
-            } else if run.has_active_attempt() && !run.is_waiting_for_start() {
+            } else if run.has_active_attempt() && !run.is_timeout_pending() {
                 // The timeout may have passed after the end of the job: it starts again.
                 let definition = &self.origin.definition;
                 let graph = &definition.graphs[usize::from(self.origin.graph)];
-                run.set_deadline(time.after(graph.step(step).timeout));
+                run.set_timeout_at(time.after(graph.step(step).timeout));
             }
         }
         self.state = JobState::Running;

@@ -161,7 +161,10 @@ impl Expression {
         if let Value::Bool(is_true) = value {
             Ok(is_true)
         } else {
-            Err(format!("came to {}, expected true or false", values::render_with_type(&value)))
+            Err(format!(
+                "evaluates to {}, expected true or false",
+                values::render_with_type(&value)
+            ))
         }
     }
 
@@ -226,7 +229,7 @@ fn parse_text(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     match catch_unwind(AssertUnwindSafe(parse)) {
         Ok(Ok(tree_and_source)) => Ok(tree_and_source),
         Ok(Err(errors)) => Err(syntax::explain_errors(&errors, text)),
-        Err(_) => Err(error("is no CEL".to_owned())),
+        Err(_) => Err(error("is not CEL".to_owned())),
     }
 }
 

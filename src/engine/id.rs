@@ -55,7 +55,7 @@ impl JobId {
     }
 
     /// Parses only the form with hyphens, for ids that workers must repeat unchanged; `None`: the
-    /// text is no such UUID. Other forms would be different correlation ids of the same step.
+    /// text is not such a UUID. Other forms would be different correlation ids of the same step.
     pub fn parse_hyphenated(text: &str) -> Option<JobId> {
         if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok().map(JobId) } else { None }
     }

@@ -353,8 +353,8 @@ pub enum Rejected {
     /// The step accepts only replies of certain users, and the sender is not known to be one of
     /// them.
     ForeignUser,
-    /// The progress message is too large, is no JSON object, or has invalid values. The text says
-    /// what is wrong.
+    /// The progress message is too large, is not a JSON object, or has invalid values. The text
+    /// says what is wrong.
     BadProgress(&'static str),
     /// The job has ended.
     Ended,

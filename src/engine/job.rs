@@ -215,7 +215,7 @@ impl Job {
             .filter(|step| !unread.contains_key(step))
             .map(|step| &self.steps[step.as_usize()])
             .filter(|run| accepts_replies && run.has_active_attempt())
-            .filter_map(|run| run.deadline().or(run.start_by()));
+            .filter_map(|run| run.timeout_at().or(run.start_by()));
         let can_retry = self.state == JobState::Running;
         let retries = self
             .steps

@@ -138,7 +138,7 @@ pub enum StringError {
     #[error("{0}, expected a string")]
     Kind(JsonKind),
     /// An escape in the string is half a surrogate pair.
-    #[error("a string with half a surrogate pair (such as \\ud800), which is no character")]
+    #[error("a string with half a surrogate pair (such as \\ud800), which is not a character")]
     LoneSurrogate,
 }
 

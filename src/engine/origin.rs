@@ -124,7 +124,7 @@ mod tests {
         assert!(!origin_with_trace(false).is_sampled(1.0));
         assert_eq!(origin_with_trace(true).trace_id(), parent.trace);
         assert_eq!(origin(7).trace_id(), 7_u128.to_be_bytes());
-        assert_ne!(origin(0).trace_id(), [0; 16], "zero is no trace");
+        assert_ne!(origin(0).trace_id(), [0; 16], "zero is not a trace");
     }
 
     #[test]

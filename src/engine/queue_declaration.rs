@@ -207,7 +207,7 @@ pub fn check_argument(name: &str, value: &QueueArgument, type_key: &str) -> Opti
             return None;
         }
         (ArgumentKind::Flag, _) => "true or false".to_owned(),
-        (ArgumentKind::Text, _) => "a text".to_owned(),
+        (ArgumentKind::Text, _) => "a string".to_owned(),
         (ArgumentKind::Number(min, i64::MAX), _) => format!("a whole number of at least {min}"),
         (ArgumentKind::Number(min, max), _) => format!("a whole number from {min} to {max}"),
         (ArgumentKind::OneOf(allowed), _) => enumerate_quoted(allowed.iter().copied(), "or"),

@@ -23,7 +23,7 @@ impl Job {
     }
 
     /// Returns the orders of this job that its child job may have missed before a restart, in the
-    /// order in which to give them. It is empty if `child` is no child job.
+    /// order in which to give them. It is empty if `child` is not a child job.
     pub fn missed_orders(&self, child: &Job) -> Vec<Order> {
         let Some(item) = child.origin.parent else { return Vec::new() };
         let Some(run) = self.steps.get(item.step.as_usize()) else { return Vec::new() };

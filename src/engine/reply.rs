@@ -47,7 +47,7 @@ impl fmt::Display for Author<'_> {
 ///
 /// # Errors
 ///
-/// Returns why the attempt failed: the reply reports an error, or is no valid result.
+/// Returns why the attempt failed: the reply reports an error, or is not a valid result.
 pub(super) fn parse_reply(
     step: &Step,
     reply: &Reply,
@@ -60,7 +60,7 @@ pub(super) fn parse_reply(
         }
         Reply::Result(body) => {
             let output = Message::parse(body).map_err(|error| {
-                retryable_failure(format!("the reply is no JSON object: {error}"), Some(body))
+                retryable_failure(format!("the reply is not a JSON object: {error}"), Some(body))
             })?;
             reported_status(step, &output)
                 .map_err(|reason| retryable_failure(reason, Some(body)))?;
@@ -83,13 +83,13 @@ pub(super) fn parse_reply(
         }
         // Unreachable: the caller handles progress before.
         Reply::Progress(_) => {
-            Err(retryable_failure("a progress message is no result".to_owned(), None))
+            Err(retryable_failure("a progress message is not a result".to_owned(), None))
         }
     }
 }
 
-/// Parses an error reply: its text under `error`, and whether it allows another attempt. A body
-/// without such a text is kept with the failure.
+/// Parses an error reply: its string under `error`, and whether it allows another attempt. A body
+/// without such a string is kept with the failure.
 fn parse_error_reply(body: &[u8], author: Author<'_>) -> AttemptFailure {
     let message = Message::parse(body).ok();
     let get = |key: &str| message.as_ref().and_then(|message| message.get(key));
@@ -100,7 +100,7 @@ fn parse_error_reply(body: &[u8], author: Author<'_>) -> AttemptFailure {
             (format!("{author}, and \"error\" is {error}"), Some(body))
         }
         Some(Err(StringError::Kind(_))) | None => {
-            (format!("{author} without a text under \"error\""), Some(body))
+            (format!("{author} without a string under \"error\""), Some(body))
         }
     };
     AttemptFailure { is_retryable, ..retryable_failure(reason, raw) }
@@ -154,7 +154,7 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
         }
         Reply::Error(body) if body.len() > limits.reply_bytes_max => Some(size_error(body, limits)),
         Reply::Error(body) => match Message::parse(body) {
-            Err(error) => Some(format!("the error is no JSON object: {error}")),
+            Err(error) => Some(format!("the error is not a JSON object: {error}")),
             Ok(message)
                 if message.get("error").map(Json::read_string)
                     == Some(Err(StringError::LoneSurrogate)) =>
@@ -162,7 +162,8 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
                 Some(format!("\"error\" is {}", StringError::LoneSurrogate))
             }
             Ok(message) if message.get("error").and_then(Json::as_string).is_none() => Some(
-                "there is no text under \"error\", expected {\"error\":\"why\",\"retryable\":true}"
+                "there is no string under \"error\", expected \
+                 {\"error\":\"why\",\"retryable\":true}"
                     .to_owned(),
             ),
             Ok(message) => {
@@ -193,7 +194,7 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
 ///
 /// # Errors
 ///
-/// Returns an error if the value is no string, or no status that the step allows.
+/// Returns an error if the value is not a string, or not a status that the step allows.
 pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Arc<str>>, String> {
     let Some(key) = &step.status.key else { return Ok(None) };
     let Some(value) = output.get(key).filter(|value| value.kind() != JsonKind::Null) else {
@@ -225,7 +226,7 @@ fn unknown_status_error(step: &Step, status: &str) -> String {
 ///
 /// # Errors
 ///
-/// Returns [`Rejected::BadProgress`] if the message is too large, is no JSON object, or has an
+/// Returns [`Rejected::BadProgress`] if the message is too large, is not a JSON object, or has an
 /// invalid value.
 pub(super) fn parse_progress(
     step: &Step,
@@ -235,7 +236,8 @@ pub(super) fn parse_progress(
     if body.len() > limits.reply_bytes_max {
         return Err(Rejected::BadProgress("it is larger than limits.reply_bytes_max"));
     }
-    let report = Message::parse(body).map_err(|_| Rejected::BadProgress("it is no JSON object"))?;
+    let report =
+        Message::parse(body).map_err(|_| Rejected::BadProgress("it is not a JSON object"))?;
     let get_non_null = |key: &str| report.get(key).filter(|value| value.kind() != JsonKind::Null);
     let parse_text = |key: &str, kind_fault, surrogate_fault| {
         let parse = |value: &Json| match value.read_string() {
@@ -247,8 +249,8 @@ pub(super) fn parse_progress(
     };
     let status = parse_text(
         "status",
-        "\"status\" is no string",
-        "\"status\" has half a surrogate pair, which is no character",
+        "\"status\" is not a string",
+        "\"status\" has half a surrogate pair, which is not a character",
     )?;
     if status.as_ref().is_some_and(|status| !step.status.allows(status)) {
         return Err(Rejected::BadProgress("\"status\" is not among the step's statuses"));
@@ -259,12 +261,12 @@ pub(super) fn parse_progress(
             && text.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share))
     };
     if share.is_some_and(|share| share.kind() != JsonKind::Number || !is_fraction(share.text())) {
-        return Err(Rejected::BadProgress("\"progress\" is no number from 0 to 1"));
+        return Err(Rejected::BadProgress("\"progress\" is not a number from 0 to 1"));
     }
     let message = parse_text(
         "message",
-        "\"message\" is no string",
-        "\"message\" has half a surrogate pair, which is no character",
+        "\"message\" is not a string",
+        "\"message\" has half a surrogate pair, which is not a character",
     )?
     .map(|text| truncate(&text, REPLY_EXCERPT_BYTES_MAX).into());
     Ok(Progress { status: status.as_deref().map(truncate_status), share: share.cloned(), message })

@@ -16,12 +16,12 @@ pub struct StepRun {
     pub state: StepState,
     /// The number of the latest attempt, from 1; 0: none has started.
     pub attempt: u32,
-    /// The number of attempts before the last retry or rerun of the job. They do not count towards
+    /// The number of attempts before the last retry or rerun of the step. They do not count towards
     /// the limit.
     pub(super) attempts_before_reset: u32,
     /// The number of the last attempt that a rerun has undone; 0: none. The results of undone
     /// attempts are rejected.
-    pub(super) attempts_undone: u32,
+    pub(super) last_undone_attempt: u32,
     /// How often a rerun has replaced the step's child jobs with new ones.
     pub(super) reruns: u32,
     /// Whether the broker has confirmed the latest dispatch.
@@ -54,7 +54,7 @@ pub struct StepRun {
     pub(super) status: Option<Arc<str>>,
     /// A warning about the step's input, for users; `None`: the input is as expected.
     pub warning: Option<Arc<str>>,
-    /// The child jobs; `None`: the step is no fan-out step, or has not started.
+    /// The child jobs; `None`: the step is not a fan-out step, or has not started.
     pub fan_out: Option<Box<FanOut>>,
     /// The number of dependencies that are not done.
     pub(super) dependencies_left: u16,
@@ -68,9 +68,9 @@ pub struct StepRun {
 /// be late.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StepTimer {
-    /// The timeout of the running attempt has not started. The attempt fails if it has not by this
-    /// time; `None`: it waits without a limit.
-    Start(Option<Timestamp>),
+    /// The timeout of the running attempt has not started. If it does not start by this time, the
+    /// attempt fails; `None`: it may start at any time.
+    TimeoutPending(Option<Timestamp>),
     /// The running attempt times out at this time.
     Timeout(Timestamp),
     /// The latest attempt failed, and the next one is due at this time.
@@ -88,23 +88,23 @@ impl StepRun {
 
     /// Returns when the running attempt times out; `None`: it has no timeout, or the timeout has
     /// not started.
-    pub fn deadline(&self) -> Option<Timestamp> {
+    pub fn timeout_at(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Timeout(time)) => Some(time),
-            Some(StepTimer::Start(_) | StepTimer::Retry(_)) | None => None,
+            Some(StepTimer::TimeoutPending(_) | StepTimer::Retry(_)) | None => None,
         }
     }
 
     /// Returns whether the running attempt waits for its timeout to start.
-    pub fn is_waiting_for_start(&self) -> bool {
-        matches!(self.timer, Some(StepTimer::Start(_)))
+    pub fn is_timeout_pending(&self) -> bool {
+        matches!(self.timer, Some(StepTimer::TimeoutPending(_)))
     }
 
     /// Returns when the running attempt fails if its timeout has not started by then; `None`:
     /// never, or the timeout has started.
     pub fn start_by(&self) -> Option<Timestamp> {
         match self.timer {
-            Some(StepTimer::Start(time)) => time,
+            Some(StepTimer::TimeoutPending(time)) => time,
             Some(StepTimer::Timeout(_) | StepTimer::Retry(_)) | None => None,
         }
     }
@@ -114,20 +114,20 @@ impl StepRun {
     pub fn retry_at(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Retry(time)) => Some(time),
-            Some(StepTimer::Start(_) | StepTimer::Timeout(_)) | None => None,
+            Some(StepTimer::TimeoutPending(_) | StepTimer::Timeout(_)) | None => None,
         }
     }
 
     /// Makes the running attempt wait for its timeout to start, if `step` has a limit at all.
-    pub(super) fn wait_for_start(&mut self, step: &Step) {
+    pub(super) fn set_timeout_pending(&mut self, step: &Step) {
         let is_timed = step.timeout.is_some() || step.start_within.is_some();
         let start_by = self.sent.and_then(|sent| sent.after(step.start_within));
-        self.timer = is_timed.then_some(StepTimer::Start(start_by));
+        self.timer = is_timed.then_some(StepTimer::TimeoutPending(start_by));
     }
 
     /// Sets when the running attempt times out; `None`: never.
-    pub(super) fn set_deadline(&mut self, deadline: Option<Timestamp>) {
-        self.timer = deadline.map(StepTimer::Timeout);
+    pub(super) fn set_timeout_at(&mut self, time: Option<Timestamp>) {
+        self.timer = time.map(StepTimer::Timeout);
     }
 
     /// Resets the step to waiting. Attempt numbers continue, but earlier attempts no longer count
@@ -136,7 +136,7 @@ impl StepRun {
         *self = StepRun {
             attempt: self.attempt,
             attempts_before_reset: self.attempt,
-            attempts_undone: self.attempts_undone,
+            last_undone_attempt: self.last_undone_attempt,
             reruns: self.reruns,
             started: self.started,
             warning: self.warning.take(),
@@ -146,8 +146,8 @@ impl StepRun {
     }
 
     /// Returns the number of the last attempt that a rerun has undone; 0: none.
-    pub fn attempts_undone(&self) -> u32 {
-        self.attempts_undone
+    pub fn last_undone_attempt(&self) -> u32 {
+        self.last_undone_attempt
     }
 
     /// Returns whether an attempt is running: the step runs, and does not wait for its next

@@ -60,12 +60,12 @@ pub(crate) fn explain_json_error(error: &serde_json::Error) -> String {
     let message = error.to_string();
     if let Some(position) = message.strip_prefix(UNKNOWN_WORD) {
         return format!(
-            "expected null, true, false, a number, or a text in double quotes{position}"
+            "expected null, true, false, a number, or a string in double quotes{position}"
         );
     }
     LONE_SURROGATE.iter().find_map(|prefix| message.strip_prefix(prefix)).map_or_else(
         || message.clone(),
-        |position| format!("half a surrogate pair, such as \\ud800, is no character{position}"),
+        |position| format!("half a surrogate pair, such as \\ud800, is not a character{position}"),
     )
 }
 

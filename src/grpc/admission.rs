@@ -79,11 +79,11 @@ impl Admission {
             return Err(Rejection::Call(token::duplicate_authorization()));
         }
         let peer = request.extensions().get::<Peer>();
-        let caller = token::authenticate(&self.api, header).map_err(Rejection::Sender)?;
+        let principal = token::authenticate(&self.api, header).map_err(Rejection::Sender)?;
         if let Some(peer) = peer {
             peer.mark_admitted();
         }
-        Ok(Some(caller))
+        Ok(Some(principal))
     }
 
     /// Authenticates the sender of a call, and registers the call on its connection. Returns the
@@ -93,10 +93,10 @@ impl Admission {
         &self,
         request: &http::Request<Body>,
     ) -> Result<(Option<Authenticated>, Option<CallGuard>), Rejection> {
-        let caller = self.authenticate(request)?;
+        let principal = self.authenticate(request)?;
         let peer = request.extensions().get::<Peer>();
-        let call_guard = peer.map(|peer| peer.begin_call(caller.is_none())).transpose();
-        Ok((caller, call_guard.map_err(Rejection::Call)?))
+        let call_guard = peer.map(|peer| peer.begin_call(principal.is_none())).transpose();
+        Ok((principal, call_guard.map_err(Rejection::Call)?))
     }
 }
 
@@ -119,7 +119,7 @@ impl Service<http::Request<Body>> for Admission {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let method = method(&request).map(str::to_owned);
         let label = call_metrics::metric_label(method.as_deref());
-        let (caller, call_guard) = match self.admit(&request) {
+        let (principal, call_guard) = match self.admit(&request) {
             Ok(admitted) => admitted,
             Err(rejection) => {
                 let path = request.uri().path().to_owned();
@@ -139,12 +139,12 @@ impl Service<http::Request<Body>> for Admission {
         let is_stream = method.as_deref() == Some(STREAM_METHOD);
         let (mut parts, body) = request.into_parts();
         let api = self.api.clone();
-        let body = match caller {
+        let body = match principal {
             // Calls of other services are small.
             None => IncomingBody::for_small_call(body, api),
-            Some(caller) => {
+            Some(principal) => {
                 let (body, signals) = IncomingBody::for_worker(body, api, is_stream);
-                parts.extensions.insert(caller);
+                parts.extensions.insert(principal);
                 parts.extensions.insert(incoming::SignalsSlot::new(signals));
                 body
             }

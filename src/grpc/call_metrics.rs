@@ -13,7 +13,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, Response};
 
-/// The methods that are counted by name. All others share one label, because callers choose their
+/// The methods that are counted by name. All others share one label, because clients choose their
 /// names.
 const METHODS: [&str; 5] = ["Work", "Receive", "Reply", "Extend", "Nack"];
 

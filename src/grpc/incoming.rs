@@ -31,11 +31,11 @@ const PAYLOAD_START_BYTES_MAX: usize = 4096;
 pub(super) struct IncomingSignals {
     /// The permits of the messages, in the order of the messages.
     pub(super) permits: mpsc::UnboundedReceiver<Permit>,
-    /// The events of the body that are no messages.
+    /// The events of the body that are not messages.
     pub(super) events: mpsc::UnboundedReceiver<IncomingEvent>,
 }
 
-/// An event of a call's body that is no message.
+/// An event of a call's body that is not a message.
 pub(super) enum IncomingEvent {
     /// A message was too large and was skipped: its length in bytes, and its receipt, if that could
     /// be parsed.
@@ -288,7 +288,7 @@ fn over_budget() -> Status {
     )
 }
 
-/// Parses the receipt of a reply from the first bytes of its message; `None`: it is no reply, or
+/// Parses the receipt of a reply from the first bytes of its message; `None`: it is not a reply, or
 /// the receipt is not within these bytes.
 fn parse_receipt(payload_start: &[u8]) -> Option<String> {
     // The field numbers in `proto/workers.proto`.

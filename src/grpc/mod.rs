@@ -2,7 +2,7 @@
 //! does over HTTP. Both use [`daemon::api::leases`]. The protocol is `proto/workers.proto`.
 //!
 //! A call passes through [`connection`], which limits connections and the time until they
-//! authenticate, and [`admission`], which checks the caller and limits the body. Then [`service`]
+//! authenticate, and [`admission`], which checks the token and limits the body. Then [`service`]
 //! handles a unary call, and [`stream`] the session of a worker.
 
 mod admission;

@@ -45,14 +45,14 @@ impl WorkerService {
         WorkerService { api, phases, streams }
     }
 
-    /// Parses a receipt. Returns it with its lease queue, if the caller may settle the message.
+    /// Parses a receipt. Returns it with its lease queue, if the principal may settle the message.
     async fn find_message(
         &self,
-        caller: &Authenticated,
+        principal: &Authenticated,
         receipt_text: &str,
     ) -> Result<(Receipt, Arc<LeaseQueue>), Problem> {
         let receipt = Receipt::parse(receipt_text)?;
-        let lease_queue = authorize_settlement(&self.api, caller, &receipt).await?;
+        let lease_queue = authorize_settlement(&self.api, principal, &receipt).await?;
         Ok((receipt, lease_queue))
     }
 
@@ -60,11 +60,11 @@ impl WorkerService {
     /// tracker that holds their permits.
     async fn receive_messages(
         &self,
-        caller: &Authenticated,
+        principal: &Authenticated,
         request: ReceiveRequest,
     ) -> Result<(ReceiveAnswer, OutboundTracker), Problem> {
         let ReceiveRequest { queue, worker, lease, wait, max, vhost } = request;
-        caller.check_queue_access(&queue, &vhost)?;
+        principal.check_queue_access(&queue, &vhost)?;
         if max > MESSAGES_MAX {
             return Err(Problem::malformed(format!(
                 "max is {max}, expected a whole number from 1 to {MESSAGES_MAX}; 0 counts as 1"
@@ -100,16 +100,16 @@ impl WorkerService {
     /// Commits a reply.
     async fn handle_reply(
         &self,
-        caller: &Authenticated,
+        principal: &Authenticated,
         request: ReplyRequest,
     ) -> Result<Taken, Problem> {
         let kind = parse_kind(request.kind)?;
-        let (receipt, lease_queue) = self.find_message(caller, &request.receipt).await?;
+        let (receipt, lease_queue) = self.find_message(principal, &request.receipt).await?;
         let result = leases::handle_reply(
             &lease_queue,
             receipt,
             kind,
-            (caller.sender(), None),
+            (principal.sender(), None),
             request.body,
         )
         .await;
@@ -119,11 +119,11 @@ impl WorkerService {
     /// Extends a lease.
     async fn handle_extend(
         &self,
-        caller: &Authenticated,
+        principal: &Authenticated,
         request: ExtendRequest,
     ) -> Result<Lease, Problem> {
         let duration = parse_duration("lease", request.lease, LEASE_BOUNDS)?;
-        let (receipt, _) = self.find_message(caller, &request.receipt).await?;
+        let (receipt, _) = self.find_message(principal, &request.receipt).await?;
         let end = leases::extend_lease(&self.api, &receipt, duration, None).await?;
         Ok(Lease { receipt: request.receipt, until: Some(lease_end(end)) })
     }
@@ -131,22 +131,22 @@ impl WorkerService {
     /// Returns a message to its queue, or makes its attempt fail.
     async fn handle_nack(
         &self,
-        caller: &Authenticated,
+        principal: &Authenticated,
         request: NackRequest,
     ) -> Result<Taken, Problem> {
         let delay = parse_delay(&request)?;
-        let (receipt, lease_queue) = self.find_message(caller, &request.receipt).await?;
+        let (receipt, lease_queue) = self.find_message(principal, &request.receipt).await?;
         to_taken(
             request.receipt,
-            leases::nack(&lease_queue, &receipt, delay, caller.sender()).await?,
+            leases::nack(&lease_queue, &receipt, delay, principal.sender()).await?,
         )
     }
 }
 
-/// Returns the caller, which the admission adds to each call of this service.
-fn authenticated_caller<T>(request: &Request<T>) -> Result<Authenticated, Status> {
-    let caller = request.extensions().get::<Authenticated>().cloned();
-    caller.ok_or_else(|| Status::internal("the call was not admitted"))
+/// Returns the principal, which the admission adds to each call of this service.
+fn authenticated_principal<T>(request: &Request<T>) -> Result<Authenticated, Status> {
+    let principal = request.extensions().get::<Authenticated>().cloned();
+    principal.ok_or_else(|| Status::internal("the call was not admitted"))
 }
 
 /// Converts the result of a call to its response or status.
@@ -168,13 +168,13 @@ impl Workers for WorkerService {
                 "{limit} workers are on streams (setting grpc.streams_max)"
             ))));
         };
-        let caller = authenticated_caller(&request)?;
+        let principal = authenticated_principal(&request)?;
         let signals = request.extensions().get::<SignalsSlot>().and_then(SignalsSlot::take);
         let signals = signals.ok_or_else(|| Status::internal("the call was not admitted"))?;
         let tracker = OutboundTracker::default();
         let start = StreamStart {
             api: self.api.clone(),
-            caller,
+            principal,
             signals,
             phases: self.phases.clone(),
             permit,
@@ -191,10 +191,10 @@ impl Workers for WorkerService {
         request: Request<ReceiveRequest>,
     ) -> Result<Response<ReceiveAnswer>, Status> {
         let mut phases = self.phases.clone();
-        let caller = authenticated_caller(&request)?;
+        let principal = authenticated_principal(&request)?;
         let peer = request.extensions().get::<Peer>().cloned();
         tokio::select! {
-            result = self.receive_messages(&caller, request.into_inner()) => {
+            result = self.receive_messages(&principal, request.into_inner()) => {
                 let (answer, tracker) = result.map_err(|problem| to_status(&problem))?;
                 let mut response = Response::new(answer);
                 if tracker.is_pending() {
@@ -214,17 +214,17 @@ impl Workers for WorkerService {
     async fn reply(&self, mut request: Request<ReplyRequest>) -> Result<Response<Taken>, Status> {
         // The slot holds the permit of the request's message until the reply is handled.
         let _signals = request.extensions_mut().remove::<SignalsSlot>();
-        let caller = authenticated_caller(&request)?;
-        to_response(self.handle_reply(&caller, request.into_inner()).await)
+        let principal = authenticated_principal(&request)?;
+        to_response(self.handle_reply(&principal, request.into_inner()).await)
     }
 
     async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<Lease>, Status> {
-        let caller = authenticated_caller(&request)?;
-        to_response(self.handle_extend(&caller, request.into_inner()).await)
+        let principal = authenticated_principal(&request)?;
+        to_response(self.handle_extend(&principal, request.into_inner()).await)
     }
 
     async fn nack(&self, request: Request<NackRequest>) -> Result<Response<Taken>, Status> {
-        let caller = authenticated_caller(&request)?;
-        to_response(self.handle_nack(&caller, request.into_inner()).await)
+        let principal = authenticated_principal(&request)?;
+        to_response(self.handle_nack(&principal, request.into_inner()).await)
     }
 }

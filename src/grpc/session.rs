@@ -19,7 +19,7 @@ pub(super) fn expect_hello(message: Option<FromWorker>) -> Result<Hello, Problem
     match message {
         Some(FromWorker { say: Some(Say::Hello(hello)) }) => Ok(hello),
         Some(FromWorker { .. }) | None => {
-            Err(Problem::malformed("the first thing a worker says is Hello".to_owned()))
+            Err(Problem::malformed("the first message must be Hello".to_owned()))
         }
     }
 }
@@ -30,10 +30,10 @@ pub(super) struct Session {
     pub(super) vhost: String,
     pub(super) lease_queue: Arc<LeaseQueue>,
     pub(super) options: ReceiveOptions,
-    /// The lease queue sends the revocations of the session's leases to it. It also identifies the
-    /// session to the lease queue.
+    /// The sender with which the lease queue notifies the session of revoked leases. It also
+    /// identifies the session to the lease queue.
     pub(super) revocations: RevocationSender,
-    /// Count the session as a worker of each queue until they are dropped.
+    /// Guards that count the session as a worker of each queue until they are dropped.
     _count_guards: Vec<WorkerCountGuard>,
 }
 
@@ -41,7 +41,7 @@ impl Session {
     /// Opens the session that a Hello requests. Returns it with the receiver of its revocations.
     pub(super) async fn open(
         api: &Arc<ApiState>,
-        caller: &Authenticated,
+        principal: &Authenticated,
         hello: Hello,
     ) -> Result<(Session, mpsc::UnboundedReceiver<LeaseRevocation>), Problem> {
         let Hello { queues: mut queue_names, worker, lease, vhost } = hello;
@@ -64,7 +64,7 @@ impl Session {
         };
         let mut queues = Vec::new();
         for name in &queue_names {
-            caller.check_queue_access(name, &vhost)?;
+            principal.check_queue_access(name, &vhost)?;
             queues.push(leases::find_queue(api, name, &vhost, TRANSPORT).await?.0);
         }
         let lease_queue = find_lease_queue(api, &vhost)?;

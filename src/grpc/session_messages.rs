@@ -29,13 +29,14 @@ pub(super) struct SessionMessage {
 /// What dropping a message does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DropAction {
-    /// Returns it to its queue without counting the delivery, because it was not sent to the
-    /// worker, or the worker closed the stream in order.
+    /// Returns the message to its queue without counting the delivery, because the message was not
+    /// sent to the worker, or the worker closed the stream cleanly.
     Release,
-    /// Returns it to its queue and counts the delivery, as when a lease expires, because it may
-    /// have made the worker crash.
+    /// Returns the message to its queue and counts the delivery, as when a lease expires, because
+    /// the message may have made the worker crash.
     Requeue,
-    /// Does nothing, because it is settled or its lease has ended already.
+    /// Does nothing, because the message is settled, its lease has ended, or the session has
+    /// adopted another copy of it.
     Nothing,
 }
 
@@ -58,14 +59,12 @@ impl SessionMessage {
         }
     }
 
-    /// Marks the message as sent to its worker.
-    pub(super) fn into_delivered(mut self) -> SessionMessage {
+    /// Records that the message was sent to its worker.
+    pub(super) fn mark_sent(&mut self) {
         self.on_drop = DropAction::Requeue;
-        self
     }
 
-    /// Makes dropping the message do nothing, because it is settled or its lease has ended. Returns
-    /// its receipt.
+    /// Makes dropping the message do nothing; see [`DropAction::Nothing`]. Returns its receipt.
     pub(super) fn disarm(mut self) -> String {
         self.on_drop = DropAction::Nothing;
         std::mem::take(&mut self.receipt)
@@ -76,8 +75,8 @@ impl Drop for SessionMessage {
     fn drop(&mut self) {
         let SessionMessage { id, delivery, lease_queue, revocations, on_drop, .. } = self;
         let session = Some(&*revocations);
-        // An error means that its lease or its attempt has ended, or another session has adopted
-        // it.
+        // An error means that the lease or the attempt has ended, or another session has adopted
+        // the message.
         let _ = match on_drop {
             DropAction::Release => lease_queue.release(id, *delivery, session),
             DropAction::Requeue => {
@@ -117,11 +116,11 @@ impl SessionMessages {
     /// Records that a message was sent to the worker.
     pub(super) fn mark_sent(&mut self, id: &str) {
         if let Some(message) = self.messages.get_mut(id) {
-            message.on_drop = DropAction::Requeue;
+            message.mark_sent();
         }
     }
 
-    /// Makes dropping any message release it, because the worker closed the stream in order.
+    /// Makes dropping any message release it, because the worker closed the stream cleanly.
     pub(super) fn release_on_drop(&mut self) {
         for message in self.messages.values_mut() {
             message.on_drop = DropAction::Release;

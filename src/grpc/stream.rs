@@ -41,7 +41,7 @@ const RECEIVE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// What a stream needs to start.
 pub(super) struct StreamStart {
     pub(super) api: Arc<ApiState>,
-    pub(super) caller: Authenticated,
+    pub(super) principal: Authenticated,
     pub(super) signals: IncomingSignals,
     pub(super) phases: watch::Receiver<ServerPhase>,
     /// Counts the stream towards the setting `grpc.streams_max` until it is dropped.
@@ -98,7 +98,7 @@ async fn serve_worker(
     mut inbound: Streaming<FromWorker>,
     outbound: OutboundSender,
 ) {
-    let StreamStart { api, caller, mut signals, phases, permit, tracker, peer } = start;
+    let StreamStart { api, principal, mut signals, phases, permit, tracker, peer } = start;
     let handshake_timeout = api.settings.grpc.handshake_timeout;
     let answer_timeout = api.settings.http.answer_timeout;
     let hello = async {
@@ -112,7 +112,7 @@ async fn serve_worker(
     };
     let session_result = match hello.await {
         Ok(hello) => {
-            Session::open(&api, &caller, hello).await.map_err(|problem| to_status(&problem))
+            Session::open(&api, &principal, hello).await.map_err(|problem| to_status(&problem))
         }
         Err(status) => Err(status),
     };
@@ -127,7 +127,7 @@ async fn serve_worker(
         }
     };
     let worker = session.options.worker.as_deref().unwrap_or_default().to_owned();
-    let stream = WorkerStream::new(api, caller, session, outbound.clone(), tracker.clone());
+    let stream = WorkerStream::new(api, principal, session, outbound.clone(), tracker.clone());
     let end = stream.run(inbound, signals, revocations, phases).await;
     tracing::debug!(worker, how = end.as_str(), "a worker's stream has ended");
     drop(permit);
@@ -156,7 +156,7 @@ type PendingReceive = BoxFuture<'static, (Arc<str>, Option<LeasedMessage>)>;
 /// The state of a stream.
 struct WorkerStream {
     api: Arc<ApiState>,
-    caller: Authenticated,
+    principal: Authenticated,
     session: Session,
     outbound: OutboundSender,
     /// How many more messages may be leased for the worker.
@@ -191,14 +191,14 @@ struct WorkerStream {
 impl WorkerStream {
     fn new(
         api: Arc<ApiState>,
-        caller: Authenticated,
+        principal: Authenticated,
         session: Session,
         outbound: OutboundSender,
         tracker: OutboundTracker,
     ) -> WorkerStream {
         WorkerStream {
             api,
-            caller,
+            principal,
             session,
             outbound,
             credit: 0,
@@ -245,8 +245,8 @@ impl WorkerStream {
         let mut check_interval = tokio::time::interval(self.api.settings.grpc.keep_alive.0);
         check_interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         check_interval.reset();
-        let (api, caller) = (self.api.clone(), self.caller.clone());
-        let mut token_revoked = std::pin::pin!(caller.wait_revoked(&api));
+        let (api, principal) = (self.api.clone(), self.principal.clone());
+        let mut token_revoked = std::pin::pin!(principal.wait_revoked(&api));
         loop {
             if let Some(end) = self.finish_if_idle() {
                 return end;
@@ -352,7 +352,7 @@ impl WorkerStream {
         (self.is_draining && self.messages.is_empty()).then_some(StreamEnd::Done)
     }
 
-    /// Enqueues a message that is no step message.
+    /// Enqueues a message that is not a step message.
     fn enqueue(&mut self, message: ToWorkerMessage) {
         self.enqueue_outbound(Outbound { message, leased: None });
     }
@@ -473,14 +473,15 @@ impl WorkerStream {
         let Ok(lease_queue) = find_lease_queue(&self.api, &receipt.vhost) else { return };
         // The lease may have ended meanwhile.
         if !self.messages.has(id, delivery) && lease_queue.is_leased_to(id, delivery, revocations) {
-            let message = SessionMessage::new(
+            let mut message = SessionMessage::new(
                 id.into(),
                 delivery,
                 lease_queue,
                 revocations.clone(),
                 receipt_text,
             );
-            self.messages.insert(message.into_delivered());
+            message.mark_sent();
+            self.messages.insert(message);
         }
     }
 

@@ -38,14 +38,14 @@ pub(super) enum StreamAction {
     Close(Status),
 }
 
-/// Returns the lease queue of a message, if the caller may settle it there.
+/// Returns the lease queue of a message, if the principal may settle it there.
 pub(super) async fn authorize_settlement(
     api: &Arc<ApiState>,
-    caller: &Authenticated,
+    principal: &Authenticated,
     receipt: &Receipt,
 ) -> Result<Arc<LeaseQueue>, Problem> {
     let lease_queue = find_lease_queue(api, &receipt.vhost)?;
-    caller.check_settle_access(api, &embedded_bus(api, &receipt.vhost), receipt).await?;
+    principal.check_settle_access(api, &embedded_bus(api, &receipt.vhost), receipt).await?;
     Ok(lease_queue)
 }
 

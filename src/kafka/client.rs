@@ -74,7 +74,7 @@ impl ClientContext for EventContext {
             Some(RDKafkaErrorCode::AllBrokersDown) => ClientEvent::AllBrokersDown,
             _ => ClientEvent::Error(reason.to_owned()),
         };
-        // Sending fails only once the event loop has ended.
+        // Sending fails if there is no listener, or once the event loop has ended.
         let _ = self.0.send(event);
     }
 }
@@ -89,7 +89,7 @@ impl ProducerContext for EventContext {
             Ok(record) => Ok((record.partition(), record.offset())),
             Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)),
         };
-        // Sending fails only once the event loop has ended.
+        // Sending fails if there is no listener, or once the event loop has ended.
         let _ = self.0.send(ClientEvent::Delivered { number, result });
     }
 }
@@ -107,7 +107,7 @@ impl ClientConfigs<'_> {
         for config in
             [self.producer_config(), self.consumer_config(&self.0.reply_topic), self.admin_config()]
         {
-            // Creating a client makes no connection, because nothing is requested.
+            // The library begins to connect in the background, but the client is dropped at once.
             config.create::<BaseProducer>().map(drop).map_err(|error| explain(&error))?;
         }
         Ok(())

@@ -39,7 +39,8 @@ pub(super) enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventLoopPhase {
     Running,
-    /// Replies are no longer read. Sending stops once those that were read are settled.
+    /// Replies are no longer read. Sending stops once those that were read are settled, or have had
+    /// a few seconds to be.
     Stopping,
 }
 
@@ -213,7 +214,7 @@ impl EventLoop {
     /// Returns whether the loop can stop. It waits for unsettled replies until the deadline, and
     /// without limit for messages that are waiting or in flight to available brokers.
     fn can_stop(&self, settle_deadline: Instant) -> bool {
-        let unsettled = self.reader.unsettled();
+        let unsettled = self.reader.unsettled_count();
         if unsettled > 0 && clock::timer_now() < settle_deadline {
             return false;
         }

@@ -3,9 +3,9 @@
 //!
 //! Kafka does not store which records were acknowledged, only one offset per partition. So the bus
 //! joins no consumer group. It assigns itself the reply topic at offsets from the journal. The
-//! journaled offset of a partition is that of its first unsettled record. After a crash, the
-//! records from there on are read again, and those that were handled before are rejected as
-//! duplicates.
+//! journaled offset of a partition is that of its first unsettled record, or else of the next
+//! record. After a crash, the records from there on are read again, and those that were handled
+//! before are rejected as duplicates.
 //!
 //! The client library has its own threads. They send delivery reports and errors over a channel.
 //! Records arrive by a stream that wakes the arbiter. Calls that block until brokers answer

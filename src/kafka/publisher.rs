@@ -194,7 +194,7 @@ impl KafkaPublisher {
     /// it, as if a worker had sent one.
     fn fail_attempt(&self, message: Publication, reason: &str) {
         self.subtract_unconfirmed(1);
-        let body = Body::from_error(reason, false).to_bytes();
+        let body = Body::from_reason(reason, false).to_bytes();
         let attempt = message.number_header("attempt");
         let correlation_id = message.correlation_id.as_deref().map(str::to_owned);
         let mut delivery = Delivery::new(correlation_id, body, Settlement::detached());

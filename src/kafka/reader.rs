@@ -65,13 +65,13 @@ pub(super) struct ReplyReader {
     unsettled_bytes: usize,
     /// The last delivery tag that was assigned.
     last_tag: u64,
-    /// Incremented when unsettled records become void, because the topic was lost. Commands for
-    /// records of earlier epochs are ignored.
+    /// Incremented when the unsettled records become void, because the topic, or unread records of
+    /// one of its partitions, were lost. Commands for records of earlier epochs are ignored.
     epoch: u64,
     command_sender: mpsc::UnboundedSender<SettleCommand>,
     pub(super) commands: mpsc::UnboundedReceiver<SettleCommand>,
     /// The high watermarks from when the bus connected, by partition. A partition is removed once
-    /// it is settled up to its watermark.
+    /// it is settled up to its watermark, or has been read to its end and is settled.
     catch_up_targets: BTreeMap<i32, i64>,
 }
 
@@ -258,7 +258,9 @@ impl ReplyReader {
                 Ok(record) => vec![record],
                 Err(error) => return event_from_error(&error),
             };
-            // An error that is dropped here occurs again, or is the end of a partition.
+            // An error may be dropped here: the library retries, and the next check of the topic
+            // notices that it has changed or that reading has stopped. The end of a partition is
+            // reported once for each position. It is needed only if control records are the last.
             while records.len() < RECORDS_PER_TURN {
                 let Some(Ok(message)) = consumer.recv().now_or_never() else { break };
                 records.push(ReplyRecord::parse(&message));
@@ -301,6 +303,7 @@ impl ReplyReader {
                     reason: format!("{reason} (partition {partition}, offset {offset})"),
                     correlation_id: None,
                     bytes,
+                    // The topic keeps the record, so it needs no other quarantine.
                     is_quarantined: true,
                 });
             }
@@ -360,7 +363,7 @@ impl ReplyReader {
     }
 
     /// Returns the number of unsettled records.
-    pub(super) fn unsettled(&self) -> usize {
+    pub(super) fn unsettled_count(&self) -> usize {
         self.unsettled.len()
     }
 }

@@ -70,7 +70,7 @@ fn parse_headers(headers: &impl Headers) -> Result<ReplyContent, String> {
     for index in 0..headers.count() {
         // The library panics if the name of a header is not UTF-8.
         let header = catch_unwind(AssertUnwindSafe(|| headers.get(index)));
-        let header = header.map_err(|_| "the name of a header is no UTF-8".to_owned())?;
+        let header = header.map_err(|_| "the name of a header is not UTF-8".to_owned())?;
         let value = header.value.and_then(parse_text);
         // Of several headers with the same name, the last one counts, as in other clients.
         match header.key {

@@ -1,4 +1,5 @@
-//! Fixtures for tests without brokers. A client makes no connection before its first request.
+//! Fixtures for tests without brokers. A client tries to connect as soon as it is created. That
+//! fails, which tests do not notice unless they request something.
 
 use super::client::EventContext;
 use base::values::{DurationSetting, Names};
@@ -14,7 +15,8 @@ use tokio::sync::mpsc;
 
 /// Returns settings with an unavailable broker.
 pub(super) fn section() -> KafkaSection {
-    let duration = |millis| DurationSetting(Duration::from_millis(millis));
+    let seconds = |seconds| DurationSetting(Duration::from_secs(seconds));
+    let mebibytes = |count: usize| count << 20;
     KafkaSection {
         servers: Names(vec!["127.0.0.1:1".to_owned()]),
         reply_topic: "workflow-manager".to_owned(),
@@ -22,16 +24,16 @@ pub(super) fn section() -> KafkaSection {
         group: "{topic}".to_owned(),
         partitions: 12,
         replication: -1,
-        retention: duration(604_800_000),
-        message_bytes_max: 1_048_576,
+        retention: seconds(7 * 24 * 3_600),
+        message_bytes_max: mebibytes(1),
         prefetch: 2_000,
-        replies_bytes_max: 16_777_216,
+        replies_bytes_max: mebibytes(16),
         unconfirmed_max: 5_000,
-        unconfirmed_bytes_max: 67_108_864,
-        reconnect_min: duration(1_000),
-        reconnect_max: duration(30_000),
-        request_timeout: duration(10_000),
-        checked_every: duration(30_000),
+        unconfirmed_bytes_max: mebibytes(64),
+        reconnect_min: seconds(1),
+        reconnect_max: seconds(30),
+        request_timeout: seconds(10),
+        checked_every: seconds(30),
         properties: Properties::default(),
     }
 }
@@ -74,7 +76,7 @@ impl ConfirmPayload for NoPayload {
 }
 
 /// Creates a step message for this queue.
-pub(super) fn message(queue: &str) -> Publication {
+pub(super) fn step_message(queue: &str) -> Publication {
     Publication {
         address: Address {
             bus: BusKey { name: "kafka".into(), vhost: "".into() },

@@ -67,7 +67,7 @@ impl PartitionWindow {
 /// Where reading of a partition starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartOffset {
-    /// At the journaled offset, or, if there is none, at the first record.
+    /// At the next offset to read, or, if that is unknown, at the first record.
     At(i64),
     /// At the first record, because unread records were lost.
     AfterLoss(i64),

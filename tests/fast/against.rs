@@ -148,12 +148,12 @@ fn a_condition_that_decides_otherwise_is_told_with_the_jobs_own_data() {
     let (high, is_good) = check(folder.path(), &db, &condition("input.cents > 100"));
     assert!(!is_good && high["affected"] == true, "{high}");
     let of_running = differences(&high, RUNNING);
-    let skipped = "is running, would be skipped: its condition comes to false";
+    let skipped = "is running, would be skipped: its condition is false";
     assert!(of_running.contains(&told("condition", "approve", skipped)), "{of_running:?}");
     let sent = "is waiting, would be running";
     assert!(of_running.contains(&told("state", "send", sent)), "{of_running:?}");
     let of_ended = differences(&high, ENDED);
-    let skipped = "is completed, would be skipped: its condition comes to false";
+    let skipped = "is completed, would be skipped: its condition is false";
     assert_eq!(of_ended, [told("condition", "approve", skipped)], "{high}");
 
     let (low, _) = check(folder.path(), &db, &condition("input.cents > 1"));
@@ -266,7 +266,7 @@ workflows:
     assert_eq!(workflow["kept"], json!({ "running": 1, "ended": 1 }), "{told_of}");
     assert_eq!(workflow["affected"], workflow["kept"], "{told_of}");
     let of_ended = differences(&told_of, ENDED);
-    let skipped = "is completed, would be skipped: its condition comes to false";
+    let skipped = "is completed, would be skipped: its condition is false";
     assert!(of_ended.contains(&told("condition", "approve", skipped)), "{of_ended:?}");
 
     let flat = load_text("flat.yaml", flat).expect("valid").definitions.remove(0);

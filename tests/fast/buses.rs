@@ -163,7 +163,7 @@ fn what_is_wrong_with_buses_is_told() {
         ("buses: { a: { kind: amqp, server: 'amqp://h', prefetch: 0 } }", "buses.a.prefetch is 0"),
         (
             "buses: { a: { kind: amqp, server: 'amqp://h', linger: soon } }",
-            "\"soon\" is no duration",
+            "\"soon\" is not a duration",
         ),
         (
             "amqp: { server: 'amqp://h' }\nbuses: { a: { kind: amqp, server: 'amqp://h' } }",
@@ -250,7 +250,8 @@ fn an_address_that_is_none_is_told_with_its_place() {
             Workers::new(),
         ));
         let told = started.err().unwrap_or_else(|| panic!("{text}: it started")).to_string();
-        let said = format!("{place} \"http://there\" is no address of a broker: it does not begin");
+        let said =
+            format!("{place} \"http://there\" is not an address of a broker: it does not begin");
         assert!(told.starts_with(&said), "{text}: {told}");
     }
 }

@@ -53,15 +53,15 @@ fn what_a_worker_would_fail_for_is_refused_by_hand_and_changes_nothing() {
         (r#"{"decision":null}"#, &["no status under \"decision\"", "OPEN, APPROVED, DENIED"]),
         ("{}", &["no status under \"decision\"", "OPEN, APPROVED, DENIED"]),
         ("", &["no status under \"decision\""]),
-        ("[1]", &["no JSON object"]),
-        ("{\"decision\":", &["no JSON object"]),
+        ("[1]", &["not a JSON object"]),
+        ("{\"decision\":", &["not a JSON object"]),
         (&long, &["the limit is 100", "limits.reply_bytes_max"]),
     ] {
         refused(&mut world, id, say("decide", Reply::Result, body), words);
     }
     for (body, words) in [
-        ("[1]", &["no JSON object"][..]),
-        (r#"{"eror":"no"}"#, &["no text under \"error\""]),
+        ("[1]", &["not a JSON object"][..]),
+        (r#"{"eror":"no"}"#, &["no string under \"error\""]),
         (r#"{"error":"no","retryable":"false"}"#, &["\"retryable\"", "true or false"]),
         (&long, &["the limit is 100"]),
     ] {
@@ -79,7 +79,7 @@ fn what_a_worker_would_fail_for_is_refused_by_hand_and_changes_nothing() {
         &mut world,
         id,
         say("free", Reply::Result, "[1]"),
-        &["no JSON object", "step \"free\""],
+        &["not a JSON object", "step \"free\""],
     );
     world.take(id, Input::from_request(say("free", Reply::Result, "{}"))).expect("taken");
 

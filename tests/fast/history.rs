@@ -317,7 +317,7 @@ fn a_file_that_cannot_be_replayed_is_refused_with_the_reason() {
     std::fs::write(&db, "not a database at all, but long enough to be looked at as one")
         .expect("written");
     let garbage = replay(&db, &[ID]).expect_err("refused");
-    assert!(garbage.contains("no SQLite database"), "{garbage}");
+    assert!(garbage.contains("not a SQLite database"), "{garbage}");
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn a_truncated_file_and_files_of_others_are_refused() {
     )
     .expect("writable");
     let error = refused(SqliteJournal::open(&options(&text)));
-    assert!(error.to_string().contains("no SQLite database"), "{error}");
+    assert!(error.to_string().contains("not a SQLite database"), "{error}");
 
     let other = folder.path().join("other.db");
     rusqlite::Connection::open(&other)

@@ -108,7 +108,7 @@ fn what_is_no_journal_gets_no_lock_beside_it() {
          a hundred bytes; here they are",
     )
     .unwrap();
-    assert!(refused(&text).to_string().contains("no SQLite database"));
+    assert!(refused(&text).to_string().contains("not a SQLite database"));
     let theirs = folder.path().join("theirs.db");
     rusqlite::Connection::open(&theirs).unwrap().execute_batch("CREATE TABLE theirs(a)").unwrap();
     assert!(matches!(refused(&theirs), JournalError::Foreign { .. }));

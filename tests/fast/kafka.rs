@@ -31,7 +31,7 @@ fn what_is_wrong_with_a_bus_is_told_with_what_is_expected() {
         ("reply_topic: 'a b'", "cannot be the name of a topic"),
         ("reply_topic: ''", "has 1 to 249 bytes"),
         ("prefix: 'a/'", "kafka.prefix"),
-        ("group: workers", "expected a text with {topic} in it"),
+        ("group: workers", "expected a string with {topic} in it"),
         ("partitions: 0", "expected 1 to 10000"),
         ("replication: 0", "or -1 for what the broker chooses"),
         ("message_bytes_max: 1", "expected 4096 to"),

@@ -75,13 +75,13 @@ fn each_difference_is_told() {
     assert!(!outcomes[0].passed);
     let told = outcomes[0].differences.join("\n");
     for words in [
-        r#"state of the job: expected "failed", came to "completed""#,
-        r#"result: expected {"n":2}, came to {"n":1}"#,
-        r#"state of step b: expected "skipped", came to "completed""#,
-        "attempts of step a: expected 3, came to 1",
-        r#"inputs of step b: expected [], came to [{"n":1}]"#,
+        r#"state of the job: expected "failed", got "completed""#,
+        r#"result: expected {"n":2}, got {"n":1}"#,
+        r#"state of step b: expected "skipped", got "completed""#,
+        "attempts of step a: expected 3, got 1",
+        r#"inputs of step b: expected [], got [{"n":1}]"#,
         "reason (a part of it)",
-        r#"virtual time: expected "1s", came to "0s""#,
+        r#"virtual time: expected "1s", got "0s""#,
     ] {
         assert!(told.contains(words), "{words} is not in\n{told}");
     }
@@ -100,7 +100,7 @@ fn durations_are_told_as_files_write_them() {
                 reason: deadline of 90d, took: 89d } } ] }";
     let (_folder, path) = written(workflow, test);
     let outcomes = run_tests(&path).expect("it runs");
-    assert_eq!(outcomes[0].differences, [r#"virtual time: expected "89d", came to "90d""#]);
+    assert_eq!(outcomes[0].differences, [r#"virtual time: expected "89d", got "90d""#]);
     assert!(outcomes[0].story.iter().any(|line| line.contains("90d")), "{:?}", outcomes[0].story);
 }
 
@@ -121,7 +121,7 @@ fn mistakes_of_a_test_file_are_refused_with_their_place() {
             &["test \"t\"", "no step \"c\"", "a, b"],
         ),
         (with("{ name: t, workers: { a: { after: 5 } }, expect: {} }"), &["order.test.yaml:1:"]),
-        (with("{ name: t, workflow: x, expect: {} }"), &["no workflow \"x\"", "there are w"]),
+        (with("{ name: t, workflow: x, expect: {} }"), &["no workflow \"x\"", "expected one of w"]),
         (
             with(
                 "{ name: t, users: [ { at: 1s, do: explode } ], workers: { a: { silent: true } }, \

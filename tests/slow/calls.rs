@@ -185,7 +185,7 @@ fn what_gets_no_job_is_refused_and_what_cannot_be_told_is_counted() {
     let (daemon, client) = chain(&vhost);
     for (number, body) in ["[1]", "nonsense", "{"].into_iter().enumerate() {
         ask(&client, "chain", body, asks(&number.to_string(), ""));
-        assert_error(&take_answer(&client, &number.to_string()), "no JSON object", false);
+        assert_error(&take_answer(&client, &number.to_string()), "not a JSON object", false);
     }
     let id = Uuid::new_v4();
     ask(&client, "chain", r#"{"k":1}"#, asks("first", &id.to_string()));

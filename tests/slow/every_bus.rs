@@ -361,7 +361,7 @@ async fn suite(transport: Transport) {
     }
     let job = ended(&manager, bad);
     assert_eq!(job.state(), JobState::Failed);
-    assert!(job.reason().unwrap().contains("no JSON object"), "{:?}", job.reason());
+    assert!(job.reason().unwrap().contains("not a JSON object"), "{:?}", job.reason());
 
     // Stopped in the middle, and started again: the job goes on where it was.
     workers.stop().await;
@@ -441,7 +441,7 @@ async fn receipts(transport: Transport) {
     });
     let settings = transport.settings();
     let served =
-        ServedQueues { call_queues: vec!["workflow.chain".into()], ..ServedQueues::default() };
+        ServedQueues { workflow_queues: vec!["workflow.chain".into()], ..ServedQueues::default() };
     let key = BusKey { name: settings.default_bus().into(), vhost: "".into() };
     let opening = BusOptions { served, ..BusOptions::default() };
     let make =

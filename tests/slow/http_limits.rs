@@ -109,7 +109,7 @@ fn bodies_at_once_have_a_budget() {
         })
         .collect();
     let (refused, read): (Vec<u16>, Vec<u16>) = statuses.iter().partition(|status| **status == 503);
-    assert!(read.iter().all(|status| *status == 400), "a text is no message: {statuses:?}");
+    assert!(read.iter().all(|status| *status == 400), "a text is not a message: {statuses:?}");
     assert_eq!(
         (read.len(), refused.len()),
         (6, 54),

@@ -198,7 +198,7 @@ fn what_came_from_elsewhere_is_told_its_flag() {
     )
     .unwrap();
     let ran = refused(dir.path(), &["--listen", "127.0.0.1:0", "--db", "notes.txt"]);
-    assert!(ran.stderr.contains("no SQLite database"), "{ran}");
+    assert!(ran.stderr.contains("not a SQLite database"), "{ran}");
     assert!(!dir.path().join("notes.txt.lock").exists());
 }
 

@@ -227,7 +227,7 @@ fn what_a_worker_says_wrongly_is_logged_with_its_step_and_its_value() {
         &id,
         "\"step\":\"work\"",
         "bad_progress",
-        "no number from 0 to 1",
+        "not a number from 0 to 1",
         "half",
     ]);
     for _ in 0..3 {

@@ -97,7 +97,7 @@ fn a_step_whose_attempts_are_spent_fails_with_the_last_reason() {
     let worker = Worker::start(&vhost.url, &["bad", "mild"], |_| Answer::Reply(b"[1]".to_vec()));
     let id = daemon.api.create("w", "{}");
     let failed = daemon.api.await_state(id, "failed");
-    assert!(failed.text.contains("the reply is no JSON object"), "{}", failed.text);
+    assert!(failed.text.contains("the reply is not a JSON object"), "{}", failed.text);
     let of_bad: Vec<String> =
         worker.seen().iter().filter(|message| message.step() == "bad").map(attempt).collect();
     assert_eq!(of_bad, ["1", "2", "3"]);

@@ -215,7 +215,7 @@ fn kept(client: &Client) -> u32 {
 }
 
 fn await_kept(client: &Client, expected: u32) {
-    eventually(&format!("{expected} messages are put aside"), || {
+    eventually(&format!("{expected} messages are quarantined"), || {
         let kept = kept(client);
         when(kept == expected, format!("{kept}"))
     });
@@ -279,7 +279,7 @@ fn what_is_put_aside_has_its_body_its_reason_and_its_header() {
     .unwrap();
     assert!(original.ends_with(&properties), "{original:?}");
     daemon.await_log(&["cannot be read", "some:step", "the property type is not UTF-8"]);
-    // Sent back as it is, it is put aside again: its headers say that it is unreadable.
+    // Sent back as it is, it is quarantined again: its headers say that it is unreadable.
     client.ack(&message);
     client.publish(REPLY_QUEUE, &message.body, message.properties.clone());
     assert_eq!(
@@ -381,13 +381,13 @@ fn what_waits_to_be_put_aside_takes_no_more_memory_than_replies_may() {
     // All messages are 320 MiB, `amqp.replies_bytes_max` is 16 MiB.
     const PEAK_MAX: u64 = 200 * MEBIBYTE;
     let vhost = Vhost::new();
-    let mut daemon = Setup::new(&vhost.url, WORKFLOW).faults("amqp::aside=return").start();
+    let mut daemon = Setup::new(&vhost.url, WORKFLOW).faults("amqp::quarantine=return").start();
     let mut bytes = Bytes::connect(&vhost.url);
     let body = vec![b' '; 8 << 20];
     for _ in 0..COUNT {
         assert!(bytes.publish(b"", REPLY_QUEUE.as_bytes(), 1 << 5, &short(b"\xff"), &body));
     }
-    daemon.await_log(&["unreadable messages are not put aside"]);
+    daemon.await_log(&["unreadable messages are not quarantined"]);
     // What a lost connection has brought comes again, and takes no room twice.
     eventually("the connection is closed", || {
         when(vhost.close_connection("workflow-manager: replies") > 0, "not yet")
@@ -419,7 +419,7 @@ fn where_they_may_not_be_kept_they_are_dropped_and_told() {
     let daemon = Setup::new(&vhost.url, WORKFLOW).start();
     let mut bytes = Bytes::connect(&vhost.url);
     assert!(bytes.publish(b"", REPLY_QUEUE.as_bytes(), 1 << 5, &short(b"\xff"), b"{}"));
-    daemon.await_log(&["does not let unreadable messages be put aside", UNREADABLE_QUEUE]);
+    daemon.await_log(&["does not let unreadable messages be quarantined", UNREADABLE_QUEUE]);
     vhost.await_drained(REPLY_QUEUE);
     assert_it_works(&daemon, &vhost.client());
 }

@@ -252,7 +252,7 @@ fn the_client_says_what_it_needs() {
         (
             run(command().args(["jobs", "--server", "127.0.0.1:8088"])),
             2,
-            &["127.0.0.1:8088", "is no address: expected http://host:port"],
+            &["127.0.0.1:8088", "is not an address: expected http://host:port"],
         ),
         (
             run(command().args(["jobs", "--server", &daemon.url().replace("http:", "https:")])),
@@ -262,7 +262,7 @@ fn the_client_says_what_it_needs() {
         (
             run(command().args(["jobs"]).env("WORKFLOW_MANAGER_URL", "localhost")),
             2,
-            &["is no address: expected http://host:port"],
+            &["is not an address: expected http://host:port"],
         ),
     ] {
         assert_eq!(ran.code, Some(code), "{ran}");

@@ -103,7 +103,7 @@ impl Publisher {
         {
             // The result is too large, but the caller must learn that the job has ended.
             pending.message.kind = Some(ERROR_KIND);
-            pending.message.body = Body::from_error(
+            pending.message.body = Body::from_reason(
                 &format!(
                     "the result has {bytes} bytes, more than the broker takes: pass large data by \
                      reference"

@@ -2,14 +2,15 @@
 //!
 //! lapin's thread writes whatever is queued as soon as it wakes up: first one frame, then a few
 //! more, each time with a wake-up and a system call. So the thread waits while a burst is being
-//! queued, and then writes all of it at once.
+//! queued, in `FilteredStream::poll_flush`, and then writes all of it at once.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Blocks lapin's writes while a burst of frames is being queued.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
-    /// Whether a burst is being queued.
+    /// Whether a burst is being queued. A flag suffices, because there is at most one guard at a
+    /// time.
     is_active: Mutex<bool>,
     /// Notified when `is_active` becomes false.
     ended: Condvar,
@@ -21,7 +22,8 @@ pub(crate) struct Burst {
 pub(crate) struct BurstGuard<'a>(&'a Burst);
 
 impl Burst {
-    /// Starts a burst, which ends when the guard is dropped.
+    /// Starts a burst, which ends when the guard is dropped. The previous guard must have been
+    /// dropped: the first drop ends the burst, whichever guard it is.
     pub(crate) fn hold(&self) -> BurstGuard<'_> {
         *self.lock() = true;
         BurstGuard(self)

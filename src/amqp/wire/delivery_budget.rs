@@ -26,7 +26,9 @@ impl DeliveryBudget {
         })
     }
 
-    /// Returns whether the unsettled replies fit into the budget.
+    /// Returns whether the replies that were delivered and are not settled fit into the budget.
+    /// Those that lapin still buffers belong to one connection, and only that connection counts
+    /// them.
     pub(crate) fn has_capacity(&self) -> bool {
         self.used_bytes.load(Ordering::Acquire) <= self.bytes_max
     }
@@ -46,7 +48,8 @@ pub(crate) struct DeliveryFlow {
     budget: Arc<DeliveryBudget>,
     /// The channel that consumes the replies; 0 until it is open.
     channel: AtomicU16,
-    /// The bytes of complete bodies that lapin has read and not delivered yet.
+    /// The bytes of complete bodies that `FilteredStream::poll_read` has passed to lapin, and lapin
+    /// has not delivered yet.
     buffered_bytes: AtomicUsize,
     /// Whether a reply was read. Before that, reading is never blocked, because the connection may
     /// still be opening.
@@ -68,7 +71,8 @@ impl DeliveryFlow {
         self.channel.store(channel, Ordering::Release);
     }
 
-    /// Acquires a permit for a body of `bytes` that lapin has delivered.
+    /// Acquires a permit for a body of `bytes` that lapin has delivered. Never waits: the body is
+    /// in memory already, and the budget limits what is read next.
     pub(crate) fn acquire(&self, bytes: usize) -> DeliveryPermit {
         self.budget.used_bytes.fetch_add(bytes, Ordering::AcqRel);
         let subtract = |buffered: usize| Some(buffered.saturating_sub(bytes));
@@ -90,7 +94,8 @@ impl DeliveryFlow {
         }
     }
 
-    /// Returns `Ready` if the connection may be read. Otherwise wakes the task once it may.
+    /// Returns `Ready` if the connection may be read. Otherwise wakes the task when a permit is
+    /// released, so that it asks again.
     pub(super) fn poll_read_allowed(&self, context: &Context<'_>) -> Poll<()> {
         if self.can_read() {
             return Poll::Ready(());
@@ -106,6 +111,8 @@ impl DeliveryFlow {
         if self.can_read() { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// Returns whether the connection may be read. Unlike [`DeliveryBudget::has_capacity`], this
+    /// counts what lapin buffers, which is about to be delivered.
     fn can_read(&self) -> bool {
         let buffered_bytes = self.buffered_bytes.load(Ordering::Acquire);
         !self.has_read_reply.load(Ordering::Acquire)

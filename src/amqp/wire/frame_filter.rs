@@ -164,7 +164,7 @@ impl FrameFilter {
     ///
     /// # Errors
     ///
-    /// Returns an error if a frame exceeds the negotiated limit and is no content header.
+    /// Returns an error if a frame exceeds the negotiated limit and is not a content header.
     pub fn filter(&mut self, mut input: &[u8], output: &mut Vec<u8>) -> Result<(), FrameTooLarge> {
         while let Some(next_byte) = input.first() {
             let consumed = match &mut self.state {

@@ -101,7 +101,7 @@ impl LeaseQueue {
                 continue;
             }
             let waiting = WaitingMessage { message, deliveries, since: now };
-            state.queue(&in_flight.queue).insert(in_flight.position, waiting);
+            state.queue_or_new(&in_flight.queue).insert(in_flight.position, waiting);
         }
         None
     }
@@ -130,8 +130,8 @@ impl LeaseQueue {
         if let Some(previous) = state.remove_in_flight(&id) {
             previous.notify_revoked(&id, RevokeReason::LeaseEnded);
         }
-        let queue = state.queue(&in_flight.queue);
-        queue.in_flight += 1;
+        let queue = state.queue_or_new(&in_flight.queue);
+        queue.in_flight_count += 1;
         queue.in_flight_to_sessions += usize::from(in_flight.revocations.is_some());
         let (lease, until) = (in_flight.lease, in_flight.until);
         self.report_lease(&mut in_flight, lease);

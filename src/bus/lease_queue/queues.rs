@@ -1,4 +1,5 @@
-//! The state of a lease queue: its waiting messages, its messages in flight, and its workers.
+//! The state of a [`LeaseQueue`](super::LeaseQueue), which is all named queues of one bus: their
+//! waiting messages, their messages in flight, and their workers.
 
 use super::in_flight::InFlight;
 use super::types::{NotLeased, QueuePosition, RevocationSender, RevokeReason};
@@ -9,7 +10,8 @@ use std::sync::{Arc, Condvar};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The queues of a bus, with the messages in flight of all of them.
+/// The state of a lease queue: the named queues of one bus, and the messages in flight of all of
+/// them.
 #[derive(Default)]
 pub(super) struct LeaseQueueState {
     pub(super) queues: HashMap<Arc<str>, Queue>,
@@ -30,7 +32,7 @@ pub(super) struct Queue {
     /// The positions of waiting messages, by id. Empty if threads of this process serve the queue.
     pub(super) positions: HashMap<Arc<str>, QueuePosition>,
     /// The number of its messages in flight.
-    pub(super) in_flight: usize,
+    pub(super) in_flight_count: usize,
     /// The number of threads of this process that serve it.
     pub(super) threads: usize,
     /// The number of its messages in flight that are leased to sessions.
@@ -43,7 +45,8 @@ pub(super) struct Queue {
     pub(super) last_receive: Option<Instant>,
     /// Notifies threads of this process when a message arrives.
     pub(super) thread_wakeup: Arc<Condvar>,
-    /// Notifies workers in other programs when a message arrives.
+    /// Notifies those who lease messages when one arrives: workers in other programs, or on a push
+    /// bus the endpoint's queue.
     pub(super) receiver_wakeup: Arc<Notify>,
 }
 
@@ -58,7 +61,7 @@ pub(super) struct WaitingMessage {
 
 impl LeaseQueueState {
     /// Returns the queue with this name, and creates it if it does not exist.
-    pub(super) fn queue(&mut self, name: &Arc<str>) -> &mut Queue {
+    pub(super) fn queue_or_new(&mut self, name: &Arc<str>) -> &mut Queue {
         self.queues.entry(name.clone()).or_default()
     }
 
@@ -100,7 +103,7 @@ impl LeaseQueueState {
         in_flight.notify_revoked(id, RevokeReason::LeaseEnded);
         let previous_session = in_flight.revocations.replace(session.clone());
         let queue = in_flight.queue.clone();
-        self.queue(&queue).in_flight_to_sessions += usize::from(previous_session.is_none());
+        self.queue_or_new(&queue).in_flight_to_sessions += usize::from(previous_session.is_none());
     }
 
     /// Removes and returns the message with this id, if it waits in this queue.
@@ -118,8 +121,8 @@ impl LeaseQueueState {
     pub(super) fn remove_in_flight(&mut self, id: &str) -> Option<InFlight> {
         let in_flight = self.in_flight.remove(id)?;
         self.lease_ends.remove(&(in_flight.until, id.into()));
-        let queue = self.queue(&in_flight.queue);
-        queue.in_flight = queue.in_flight.saturating_sub(1);
+        let queue = self.queue_or_new(&in_flight.queue);
+        queue.in_flight_count = queue.in_flight_count.saturating_sub(1);
         if in_flight.revocations.is_some() {
             queue.in_flight_to_sessions = queue.in_flight_to_sessions.saturating_sub(1);
         }
@@ -128,7 +131,7 @@ impl LeaseQueueState {
 }
 
 impl Queue {
-    /// Adds a waiting message, and wakes one thread and one worker in another program.
+    /// Adds a waiting message, and wakes one thread, and one of those who lease messages.
     pub(super) fn insert(&mut self, position: QueuePosition, waiting: WaitingMessage) {
         if self.threads == 0 {
             self.positions.insert(waiting.message.id.as_str().into(), position);

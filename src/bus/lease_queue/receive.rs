@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Wakes another worker for a waiting message when it is dropped; with `None`, it does nothing.
+/// A guard that wakes another worker for a waiting message when the guard is dropped; with `None`,
+/// it wakes none.
 struct WakeOtherOnDrop<'n>(Option<&'n Notify>);
 
 impl Drop for WakeOtherOnDrop<'_> {
@@ -29,13 +30,13 @@ impl LeaseQueue {
     ) -> Option<LeasedMessage> {
         let (receiver_wakeup, _count_guard) = {
             let mut state = self.state();
-            let queue_state = state.queue(queue);
+            let queue_state = state.queue_or_new(queue);
             let has_session = options.revocations.is_some();
             let guard = (!has_session).then(|| WorkerCountGuard::new(&queue_state.receivers));
             (queue_state.receiver_wakeup.clone(), guard)
         };
         let mut wake_other = WakeOtherOnDrop(None);
-        // A permit for a message that was too large for the budget, with its size in bytes.
+        // The permit for a message for which none was free before, with its size in bytes.
         let mut acquired_permit: Option<(usize, Permit)> = None;
         loop {
             let arrival = receiver_wakeup.notified();
@@ -58,7 +59,10 @@ impl LeaseQueue {
                     continue;
                 }
             };
-            // One notification may stand for several messages, and this worker takes only one.
+            // This worker may have been notified, and may yet return without the message: at its
+            // deadline, or because this future is dropped. Several messages may also wait, of which
+            // it takes only one. In each case another worker is woken. Without a waiting message
+            // there is nothing to pass on.
             wake_other.0 = Some(&*receiver_wakeup);
             tokio::select! {
                 permit = budget.acquire(bytes) => {

@@ -18,12 +18,13 @@ impl LeaseQueue {
     ///
     /// # Errors
     ///
-    /// Returns an error if it was not committed, so that the worker should send it again.
+    /// Returns an error if the reply was not committed, in which case the worker should send it
+    /// again.
     pub async fn reply(&self, reply: WorkerReply) -> Result<ReplyOutcome, NotCommitted> {
         let WorkerReply {
             queue,
             id,
-            delivery,
+            delivery: delivery_number,
             correlation_id,
             attempt,
             kind,
@@ -41,9 +42,12 @@ impl LeaseQueue {
         match outcome.rejection {
             None if kind == Some(PROGRESS_KIND) => {
                 // Progress extends the lease, unless another worker has leased the message.
-                outcome.until = self.extend(&queue, &id, delivery, None, revocations.as_ref()).ok();
+                outcome.until =
+                    self.extend(&queue, &id, delivery_number, None, revocations.as_ref()).ok();
             }
+            // The attempt goes on, so the worker keeps the message.
             Some(rejection) if rejection.keeps_attempt() => {}
+            // Any other reply settles the message, also one that came too late.
             None | Some(_) => self.remove(&queue, &id),
         }
         Ok(outcome)
@@ -55,16 +59,16 @@ impl LeaseQueue {
     /// # Errors
     ///
     /// Returns an error if this delivery is not leased any more. The inner error means that the
-    /// rejection was not committed, and may be sent again.
+    /// worker's rejection was not committed, and may be sent again.
     pub async fn reject(
         &self,
         id: &str,
-        delivery: u32,
+        delivery_number: u32,
         sender: Sender,
     ) -> Result<Result<ReplyOutcome, NotCommitted>, NotLeased> {
         let (correlation_id, attempt, dead_letter) = {
             let mut state = self.state();
-            let message = &state.find_in_flight(id, delivery)?.message;
+            let message = &state.find_in_flight(id, delivery_number)?.message;
             let dead_letter = DeadLetter::from_publication(message, DeadLetter::REJECTED);
             (message.correlation_id.clone(), message.number_header("attempt"), dead_letter)
         };
@@ -76,6 +80,7 @@ impl LeaseQueue {
             reply_delivery
         });
         let outcome = commit.await;
+        // `rejection` is the manager's: why it did not accept what the worker sent.
         let ends_attempt =
             |outcome: &ReplyOutcome| !outcome.rejection.is_some_and(Rejection::keeps_attempt);
         if outcome.as_ref().is_ok_and(ends_attempt) {
@@ -90,6 +95,7 @@ impl LeaseQueue {
         build_delivery: impl FnOnce(Settlement) -> Delivery,
     ) -> Result<ReplyOutcome, NotCommitted> {
         let (sender, mut commands) = mpsc::unbounded_channel();
+        // The channel serves this delivery alone, so the tag and the epoch distinguish nothing.
         (self.sink)(BusEvent::Reply(build_delivery(Settlement::new(0, 0, sender))));
         match commands.recv().await {
             Some(SettleCommand { disposition: Disposition::Ack, rejection, failure, .. }) => {

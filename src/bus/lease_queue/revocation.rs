@@ -14,7 +14,7 @@ use std::time::Duration;
 impl LeaseQueue {
     /// Counts a session as a worker of this queue until the returned guard is dropped.
     pub fn register_session(&self, queue: &Arc<str>) -> WorkerCountGuard {
-        WorkerCountGuard::new(&self.state().queue(queue).sessions)
+        WorkerCountGuard::new(&self.state().queue_or_new(queue).sessions)
     }
 
     /// Returns whether a message of this queue waits or is in flight.
@@ -60,7 +60,7 @@ impl LeaseQueue {
             (self.sink)(BusEvent::Leased { confirm_token, lease });
         }
         let waiting = WaitingMessage { message, deliveries, since: clock::timer_now() };
-        state.queue(&queue).insert(position, waiting);
+        state.queue_or_new(&queue).insert(position, waiting);
         Ok(())
     }
 }

@@ -73,7 +73,7 @@ pub struct LeasedMessage {
     pub body: Body,
     /// The number of the delivery, from 1.
     pub delivery: u32,
-    /// When the lease ends. No other worker gets the message before that.
+    /// When the lease ends. No other worker gets the message before that, unless it is requeued.
     pub until: Instant,
     /// How long the message waited in its queue.
     pub waited: Duration,

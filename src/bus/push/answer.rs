@@ -46,7 +46,7 @@ impl CallResult {
     /// Creates the result of a failed attempt. `is_retryable` says whether another attempt may
     /// succeed.
     pub(super) fn from_failure(reason: &str, is_retryable: bool) -> CallResult {
-        let body = Body::from_error(reason, is_retryable).to_bytes();
+        let body = Body::from_reason(reason, is_retryable).to_bytes();
         CallResult::Reply { kind: Some(ERROR_KIND), body }
     }
 

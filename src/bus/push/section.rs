@@ -106,7 +106,7 @@ impl PushSection {
     /// # Errors
     ///
     /// Returns an error that says which setting is wrong, and what was expected.
-    pub fn validate(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         self.networks()?;
         check_at_least_one("push.", &[("calls_max", self.calls_max)])?;
         let durations = [
@@ -123,11 +123,11 @@ impl PushSection {
                 self.retry_max, self.retry_min
             ));
         }
-        self.validate_call("push", self.concurrency, self.timeout)
+        self.check_call("push", self.concurrency, self.timeout)
     }
 
     /// Checks the limits of calls, which are at `path` in the settings file.
-    fn validate_call(
+    fn check_call(
         &self,
         path: &str,
         concurrency: usize,
@@ -172,23 +172,18 @@ impl EndpointSettings {
     /// # Errors
     ///
     /// Returns an error that says which setting is wrong, and what was expected.
-    pub fn validate(
-        &self,
-        path: &str,
-        push: &PushSection,
-        networks: &Networks,
-    ) -> Result<(), String> {
+    pub fn check(&self, path: &str, push: &PushSection, networks: &Networks) -> Result<(), String> {
         let url = parse_web_address(&self.url.0).map_err(|error| format!("{path}.url: {error}"))?;
         if let Some(reason) = ip_address(&url).and_then(|address| networks.refusal(address)) {
             return Err(format!("{path}.url: {reason}"));
         }
-        push.validate_call(path, self.concurrency(push), self.timeout.unwrap_or(push.timeout))?;
+        push.check_call(path, self.concurrency(push), self.timeout.unwrap_or(push.timeout))?;
         for (name, value) in &self.headers {
             let is_token =
                 |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             if name.is_empty() || !name.bytes().all(is_token) {
                 return Err(format!(
-                    "{path}.headers: {} is no name of a header, expected one such as \
+                    "{path}.headers: {} is not a name of a header, expected one such as \
                      Authorization",
                     quote(name)
                 ));

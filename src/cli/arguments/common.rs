@@ -108,7 +108,7 @@ pub(crate) fn parse_address(text: &str) -> Result<String, String> {
     if is_address {
         Ok(text.to_owned())
     } else {
-        Err(format!("{text:?} is no address: expected http://host:port"))
+        Err(format!("{text:?} is not an address: expected http://host:port"))
     }
 }
 

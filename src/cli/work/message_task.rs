@@ -321,7 +321,7 @@ fn find_output_error(output: &[u8]) -> Option<String> {
     let output_start = String::from_utf8_lossy(&output[..output.len().min(QUOTED_BYTES_MAX)]);
     let ellipsis = if output.len() > QUOTED_BYTES_MAX { "…" } else { "" };
     Some(format!(
-        "the output is no JSON object: {error}; it begins with {}{ellipsis}",
+        "the output is not a JSON object: {error}; it begins with {}{ellipsis}",
         quote_start(&output_start)
     ))
 }

@@ -55,7 +55,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// Returns an error if the command is empty, or the program is no executable file.
+    /// Returns an error if the command is empty, or the program is not an executable file.
     pub(super) fn find(command: &[OsString]) -> Result<Program, ClientError> {
         let (name, arguments) = command
             .split_first()

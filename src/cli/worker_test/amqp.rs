@@ -117,7 +117,7 @@ impl AmqpStub {
                 ));
             }
             QueueStatus::Unknown(reason) => return refuse(&reason),
-            QueueStatus::Endpoint { .. } => return refuse("it is no queue of a broker"),
+            QueueStatus::Endpoint { .. } => return refuse("it is not a queue of a broker"),
         };
         let reply_queue = format!("workflow-manager-worker-test-{}", clock::new_id());
         let log = MessageLog::new(log);

@@ -102,7 +102,7 @@ pub(super) fn check_result(reply: &Reply) -> Option<String> {
     }
     match serde_json::from_slice(&reply.body) {
         Ok(Value::Object(_) | Value::Null) => None,
-        Ok(_) => Some(format!("the result is no JSON object: {}", reply.render())),
+        Ok(_) => Some(format!("the result is not a JSON object: {}", reply.render())),
         Err(error) => Some(format!("the result is not JSON ({error}): {}", reply.render())),
     }
 }

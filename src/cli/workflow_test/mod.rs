@@ -36,7 +36,7 @@ pub enum WorkflowTestError {
     /// The test file, or the workflow file that it names, has errors.
     #[error("{0}")]
     Files(#[from] LoadErrors),
-    /// A test does not fit its workflow.
+    /// A test does not fit its workflow, or goes on without an end.
     #[error("{file}: test {test:?}: {problem}")]
     Test {
         /// The test file.
@@ -71,8 +71,8 @@ pub struct TestOutcome {
 ///
 /// # Errors
 ///
-/// Returns an error if a file cannot be read or is not valid. An unexpected result is not an error,
-/// but a [`TestOutcome`].
+/// Returns an error if a file cannot be read or is not valid, or if a test does not fit its
+/// workflow or goes on without an end. An unexpected result is not an error, but a [`TestOutcome`].
 pub fn run_tests(path: &Path) -> Result<Vec<TestOutcome>, WorkflowTestError> {
     let file: TestFile = load::load_data_file(path)?;
     let directory = path.parent().unwrap_or(Path::new("."));
@@ -103,7 +103,7 @@ fn run_test(
     let mut simulator = Simulator::new(test);
     let job_id = simulator.create(&definition, message);
     simulator.run(job_id).map_err(to_error)?;
-    let differences = check_expectations(&simulator, job_id, &test.expect);
+    let differences = find_differences(&simulator, job_id, &test.expect);
     let Millis(took_ms) = Millis::from_duration(simulator.elapsed());
     Ok(TestOutcome {
         name: test.name.clone(),
@@ -127,15 +127,15 @@ fn find_definition(
         (None, _) => Err(format!("name its workflow, one of {}", all_names())),
         (Some(name), _) => {
             let definition = definitions.iter().find(|definition| definition.full_name() == name);
-            definition
-                .cloned()
-                .ok_or_else(|| format!("there is no workflow {name:?}; there are {}", all_names()))
+            definition.cloned().ok_or_else(|| {
+                format!("there is no workflow {name:?}; expected one of {}", all_names())
+            })
         }
     }
 }
 
-/// Checks that the state of the job and the steps that a test names exist. Expected states and
-/// statuses of steps are not checked.
+/// Checks that the state of the job and the steps that a test names exist, except for the steps of
+/// `users`, which the simulator checks. Expected states and statuses of steps are not checked.
 fn check_names(definition: &Definition, test: &TestCase) -> Result<(), String> {
     let all_steps: Vec<&str> =
         definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| &*step.name).collect();
@@ -166,18 +166,19 @@ fn check_names(definition: &Definition, test: &TestCase) -> Result<(), String> {
         None => Ok(()),
         Some((name, steps)) => {
             let hint = did_you_mean(name, steps.iter().copied());
-            Err(format!("there is no step {}{hint}; there are {}", quote(name), steps.join(", ")))
+            let all = steps.join(", ");
+            Err(format!("there is no step {}{hint}; expected one of {all}", quote(name)))
         }
     }
 }
 
 /// Compares the outcome of a job with the expectation. Returns the differences, one sentence each.
-fn check_expectations(simulator: &Simulator, job_id: JobId, expect: &Expectation) -> Vec<String> {
+fn find_differences(simulator: &Simulator, job_id: JobId, expect: &Expectation) -> Vec<String> {
     let mut differences = Vec::new();
     let Some(job) = simulator.job(job_id) else { return vec!["the job is gone".to_owned()] };
     let mut compare = |subject: String, expected: Value, actual: Value| {
         if expected != actual {
-            differences.push(format!("{subject}: expected {expected}, came to {actual}"));
+            differences.push(format!("{subject}: expected {expected}, got {actual}"));
         }
     };
     if let Some(state) = &expect.state {

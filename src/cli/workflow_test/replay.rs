@@ -32,7 +32,7 @@ pub fn differences_under(
         // A child job runs a task, which the new definition may not have.
         return Vec::new();
     }
-    // The record is replayed under both definitions, so what a replay omits is no difference.
+    // The record is replayed under both definitions, so what a replay omits is not a difference.
     let old_job = Replay::run(job, record, job.definition());
     let new_job = Replay::run(job, record, new_definition);
     compare(job, &old_job, &new_job)
@@ -217,7 +217,7 @@ impl<'r> Replay<'r> {
             RecordedInput::Gathered(_) => is_running,
             RecordedInput::ChildEnded(index, _) => match &self.job.step(step).fan_out {
                 Some(fan_out) => fan_out.active_children().any(|active| active == *index),
-                // `deliver_input` drops it for a step that is no fan-out.
+                // `deliver_input` drops it for a step that is not a fan-out.
                 None => is_running,
             },
         }
@@ -263,7 +263,7 @@ impl<'r> Replay<'r> {
     }
 }
 
-/// Returns the key of the item in the messages of a fan-out. `None` if the step is no fan-out.
+/// Returns the key of the item in the messages of a fan-out. `None` if the step is not a fan-out.
 fn item_key(definition: &Definition, graph: &Graph, step: StepIndex) -> Option<Arc<str>> {
     let task = graph.step(step).task?;
     Some(definition.graphs.get(usize::from(task))?.fan_out.as_ref()?.item_key.clone())
@@ -375,10 +375,10 @@ fn describe_state_change(
             format!("is {old_name}, would be waiting{waits_for}")
         }
         StepState::Skipped => {
-            format!("is {old_name}, would be skipped: its condition comes to false")
+            format!("is {old_name}, would be skipped: its condition is false")
         }
         StepState::Cancelled => {
-            format!("is {old_name}, would be cancelled: its condition comes to true")
+            format!("is {old_name}, would be cancelled: its condition is true")
         }
         StepState::Running | StepState::Completed | StepState::Failed => {
             format!("is {old_name}, would be {}", new_state.as_str())

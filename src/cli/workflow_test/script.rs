@@ -197,7 +197,7 @@ impl<'de> Deserialize<'de> for ScriptDuration {
         let result = humantime::parse_duration(&text).map(ScriptDuration);
         result.map_err(|_| {
             D::Error::custom(format!(
-                "{text:?} is no duration; write for example 500ms, 30s, 5m, 2h, 3d"
+                "{text:?} is not a duration; write for example 500ms, 30s, 5m, 2h, 3d"
             ))
         })
     }

@@ -41,7 +41,7 @@ impl Access {
         if mode.is_ok_and(|mode| mode & GROUP_AND_OTHERS_WRITE != 0) {
             tracing::warn!(
                 file = http.tokens_file,
-                "others than its owner can write the file of tokens, and so give themselves every \
+                "others than its owner can write the tokens file, and so give themselves every \
                  right: chmod 600 it"
             );
         }

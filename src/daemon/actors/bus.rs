@@ -142,7 +142,7 @@ pub fn event_sink(env: &Arc<BusEnv>, key: &BusKey) -> EventSink {
         }
         BusEvent::Fatal(reason) => env.fatal.report(reason),
         BusEvent::EndpointCalled { queue, outcome, duration } => {
-            // The URL of an endpoint is no metric label, because it may contain a secret.
+            // The URL of an endpoint is not a metric label, because it may contain a secret.
             let service = if is_url(&queue) { "address" } else { &*queue };
             env.metrics
                 .service_calls
@@ -214,9 +214,9 @@ fn notify_begun(env: &BusEnv, confirm_token: ConfirmToken) {
     );
 }
 
-/// Returns the full name of the workflow with this call queue.
+/// Returns the full name of the workflow to which a workflow queue belongs.
 fn workflow_of_queue(queue: &str, vhost: &str) -> Arc<str> {
-    let name = queue.strip_prefix(Definition::CALL_QUEUE_PREFIX).unwrap_or(queue);
+    let name = queue.strip_prefix(Definition::WORKFLOW_QUEUE_PREFIX).unwrap_or(queue);
     if vhost.is_empty() { name.into() } else { format!("{vhost}/{name}").into() }
 }
 
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workflow_follows_from_the_name_of_its_call_queue() {
+    fn the_workflow_follows_from_the_name_of_its_workflow_queue() {
         assert_eq!(&*workflow_of_queue("workflow.chain", ""), "chain");
         assert_eq!(&*workflow_of_queue("workflow.chain", "v"), "v/chain");
     }

@@ -309,7 +309,7 @@ pub(super) fn event_topic_factory(
 }
 
 /// Returns the buses that `used_definitions` need, each with the queues that it serves: the queues
-/// of their steps, and a call queue for each loaded workflow.
+/// of their steps, and a workflow queue for each loaded workflow.
 pub(super) fn queues_by_bus<'a>(
     buses: &Buses,
     loaded: &Definitions,
@@ -325,7 +325,7 @@ pub(super) fn queues_by_bus<'a>(
     };
     let mut loaded_queues: BTreeSet<Address> = BTreeSet::new();
     for definition in loaded.values() {
-        let queue = Definition::call_queue(&definition.name).into();
+        let queue = Definition::workflow_queue(&definition.name).into();
         declare(Address { bus: buses.bus_of_workflow(definition), queue }, &definition.queue);
         for step in definition.sending_steps() {
             declare(buses.address(definition, step), &step.declared);
@@ -355,13 +355,13 @@ pub(super) fn queues_by_bus<'a>(
         }
     }
     let served_by_bus = |(bus, queues): (BusKey, BTreeSet<Arc<str>>)| {
-        let call_queues = loaded
+        let workflow_queues = loaded
             .values()
             .filter(|definition| buses.bus_of_workflow(definition) == bus)
-            .map(|definition| Definition::call_queue(&definition.name).into());
+            .map(|definition| Definition::workflow_queue(&definition.name).into());
         let served = ServedQueues {
             worker_queues: queues.into_iter().collect(),
-            call_queues: call_queues.collect(),
+            workflow_queues: workflow_queues.collect(),
             reply_timeouts: reply_timeouts.remove(&bus).unwrap_or_default(),
             declarations: declarations.remove(&bus).unwrap_or_default(),
         };

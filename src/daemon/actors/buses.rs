@@ -76,7 +76,7 @@ impl Buses {
         BusKey { name: bus, vhost: vhost.into() }
     }
 
-    /// Returns the bus with the call queue of a workflow.
+    /// Returns the bus that has the queue of a workflow.
     pub fn bus_of_workflow(&self, definition: &Definition) -> BusKey {
         self.resolve(definition.bus.as_ref(), &definition.vhost)
     }

@@ -47,7 +47,7 @@ impl Call {
                 if job.is_awaiting_reply(
                     &sender.step,
                     *attempt,
-                    &Definition::call_queue(&self.definition.name),
+                    &Definition::workflow_queue(&self.definition.name),
                 ) =>
             {
                 CallSource::Step

@@ -75,7 +75,7 @@ impl RefusedCall {
         let content = CallerReply {
             workflow,
             job: id,
-            result: Err(Body::from_error(&refusal.reason, false)),
+            result: Err(Body::from_reason(&refusal.reason, false)),
             confirm_target: ConfirmTarget::Refusal { job: id, ack },
         };
         let bus = env.buses.bus_of_caller(&definition, &caller);
@@ -244,6 +244,6 @@ fn parse_message(body: &Bytes, bytes_max: usize) -> Result<Message, CallRefusal>
     }
     Message::parse(body).map_err(|error| CallRefusal {
         kind: "malformed_call",
-        reason: format!("the message is no JSON object: {error}"),
+        reason: format!("the message is not a JSON object: {error}"),
     })
 }

@@ -262,7 +262,8 @@ impl JobActor {
         }
     }
 
-    /// Lets the engine decide, as [`decide`](Self::decide) does, for an input that is no operation.
+    /// Lets the engine decide, as [`decide`](Self::decide) does, for an input that is not an
+    /// operation.
     pub(super) fn handle_engine_input(&mut self, input: Input, outgoing: Vec<Outgoing>) {
         self.decide(input, outgoing, None);
     }

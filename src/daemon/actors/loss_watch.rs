@@ -263,7 +263,7 @@ async fn count_waiting(
             .is_some_and(|since| started.saturating_duration_since(since) >= min_wait);
         if passivated_at < started
             && has_waited
-            && !Definition::is_call_queue(&wait.queue)
+            && !Definition::is_workflow_queue(&wait.queue)
             && env.buses.resolve(wait.bus.as_ref(), &definition.vhost) == *bus
         {
             *waiting_by_queue.entry(wait.queue.clone()).or_default() += 1;

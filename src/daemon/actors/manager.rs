@@ -391,7 +391,7 @@ impl Manager {
         self.fatal_reports.recv().await.unwrap_or_else(|| "the manager has stopped".to_owned())
     }
 
-    /// Stops the manager in order, within the setting `shutdown.grace`. The next start resumes
+    /// Stops the manager cleanly, within the setting `shutdown.grace`. The next start resumes
     /// unfinished work, and a thread that does not end is detached.
     pub async fn stop(self) {
         self.core.health.mark_stopping();

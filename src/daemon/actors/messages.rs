@@ -93,7 +93,7 @@ pub(super) fn step_message(
     ];
     let trace_state = job.origin().trace.as_ref().and_then(|trace| trace.state.as_ref());
     headers.extend(trace_state.map(|state| Header::from_text("tracestate", state.as_ref())));
-    if Definition::is_call_queue(&step_definition.queue) {
+    if Definition::is_workflow_queue(&step_definition.queue) {
         // How many levels of calls and child jobs are above the job that calls.
         headers.push(Header::from_number("depth", job.origin().depth));
     }
@@ -125,7 +125,7 @@ pub(super) fn step_message(
 fn lifetime(job: &Job, step: StepIndex, now: Timestamp) -> Lifetime {
     let run = job.step(step);
     let Some(timeout) = job.graph().step(step).timeout else { return Lifetime::default() };
-    let ttl = match run.deadline() {
+    let ttl = match run.timeout_at() {
         Some(deadline) => now.duration_until(deadline),
         None => Duration::from_millis(timeout.0),
     };
@@ -195,9 +195,9 @@ pub(super) fn job_end_message(
         JobState::Running | JobState::Paused => return None,
         JobState::Completed => Ok(Body::from(job.result())),
         // The caller may retry, with another job.
-        JobState::Failed => Err(Body::from_error(&job.reason_text(), true)),
+        JobState::Failed => Err(Body::from_reason(&job.reason_text(), true)),
         JobState::Cancelled => {
-            Err(Body::from_error(&format!("cancelled: {}", job.reason_text()), false))
+            Err(Body::from_reason(&format!("cancelled: {}", job.reason_text()), false))
         }
     };
     let result = result.and_then(|result| {
@@ -209,7 +209,7 @@ pub(super) fn job_end_message(
             "the result has {bytes} bytes, the limit is {bytes_max} (setting \
              limits.step_message_bytes_max)"
         );
-        Err(Body::from_error(&reason, false))
+        Err(Body::from_reason(&reason, false))
     });
     let content = CallerReply {
         workflow: job.definition().full_name(),

@@ -15,7 +15,7 @@ pub(super) struct LoggedReply {
 }
 
 impl LoggedReply {
-    /// Copies the reply of an input; `None`: the input is no reply.
+    /// Copies the reply of an input; `None`: the input is not a reply.
     pub(super) fn from_input(input: &Input) -> Option<LoggedReply> {
         match input {
             Input::Reply { step, attempt, reply, from } => Some(LoggedReply {

@@ -43,7 +43,7 @@ impl ConfirmedStep<'_> {
             return Some(loss);
         }
         if let (0, 1.., Some(workflow)) =
-            (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX))
+            (messages, consumers, queue.strip_prefix(Definition::WORKFLOW_QUEUE_PREFIX))
         {
             let sentence = format!(
                 "the workflow \"{workflow}\" has it, most likely: its manager took the message of \

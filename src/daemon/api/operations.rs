@@ -65,7 +65,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::post("/api/reload", || web::to(reload_files))
         .needing(Access::Scope(Scope::Admin))
         .operation(|schemas| {
-            let summary = "Reads the workflow files, and the file of tokens, again, all or nothing";
+            let summary = "Reads the workflow files and the tokens file again, all or nothing";
             OperationSpec::new("reload", "manager", summary)
                 .with_json_response(200, "What has changed", schemas.reference::<Reloaded>())
                 .with_problems(&[422])

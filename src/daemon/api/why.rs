@@ -155,7 +155,7 @@ async fn explain_step(
     }
     if step.external {
         let until = run
-            .deadline()
+            .timeout_at()
             .map_or_else(String::new, |deadline| format!(", until {}", format_rfc3339(deadline)));
         let id = job.id();
         return explain(

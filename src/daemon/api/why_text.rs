@@ -7,7 +7,7 @@ use engine::{Millis, Step, StepRun, Timestamp};
 /// Describes that a step was skipped because of its condition.
 pub(super) fn describe_condition(step: &str, condition: &str) -> String {
     format!(
-        "condition: step \"{step}\" was skipped, its `when: {condition}` came to false; the job \
+        "condition: step \"{step}\" was skipped, its `when: {condition}` was false; the job \
          is completed"
     )
 }
@@ -45,9 +45,9 @@ pub(super) fn describe_timeout(step: &Step, run: &StepRun) -> String {
     let start_limit = run
         .start_by()
         .map_or_else(String::new, |time| format!("; it fails at {}", format_rfc3339(time)));
-    match (run.deadline(), step.timeout) {
+    match (run.timeout_at(), step.timeout) {
         (Some(deadline), _) => format!("its timeout is {}", format_rfc3339(deadline)),
-        (None, Some(timeout)) if run.is_waiting_for_start() => {
+        (None, Some(timeout)) if run.is_timeout_pending() => {
             format!(
                 "its timeout of {timeout} has not begun, because nobody has taken it{start_limit}"
             )

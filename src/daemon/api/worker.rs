@@ -123,8 +123,8 @@ struct ReplyOutcomeView {
     /// Why the reply changed nothing. Sending it again is useless then.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// Why the result is invalid, so that the attempt failed: it is no JSON object, is too large,
-    /// or has a status that the step does not list.
+    /// Why the result is invalid, so that the attempt failed: it is not a JSON object, is too
+    /// large, or has a status that the step does not list.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     failed: Option<Arc<str>>,

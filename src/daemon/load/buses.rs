@@ -14,7 +14,7 @@ use engine::Definition;
 use engine::text::quote;
 
 /// Reports buses that the settings do not have, steps that send to a reply queue or quarantine
-/// queue, and workflows whose call queue is such a queue.
+/// queue, and workflows whose own queue is such a queue.
 pub(super) fn check_buses(draft: &WorkflowDraft, settings: &Settings, report: &mut Diagnostics) {
     let workflow_bus = draft.bus.as_ref();
     check_bus_exists(workflow_bus, settings, report);
@@ -22,8 +22,11 @@ pub(super) fn check_buses(draft: &WorkflowDraft, settings: &Settings, report: &m
         bus.or(workflow_bus).map_or(settings.default_bus(), |bus| bus.text.as_str()).to_owned()
     };
     if let Some(name) = &draft.name
-        && let Some(purpose) =
-            reserved_purpose(settings, &effective_bus(None), &Definition::call_queue(&name.text))
+        && let Some(purpose) = reserved_purpose(
+            settings,
+            &effective_bus(None),
+            &Definition::workflow_queue(&name.text),
+        )
     {
         report.add_error(
             name.location,
@@ -90,7 +93,7 @@ pub(super) fn check_services(
         report.task = task.map(|task| task.text.clone());
         report.step = step.name.as_ref().map(|name| name.text.clone());
         if let Some(error) =
-            settings.and_then(|settings| settings.unknown_endpoint_error(bus, &queue.text))
+            settings.and_then(|settings| settings.check_endpoint(bus, &queue.text).err())
         {
             report.add_error(queue.location, error);
         }

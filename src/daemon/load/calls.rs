@@ -59,7 +59,7 @@ pub(super) fn find_calls(
     let unconditional_steps = all_steps(draft).filter(|(_, step)| step.options.when.is_none());
     let calls = unconditional_steps.filter_map(|(_, step)| {
         let queue = message_queue(step)?;
-        queue.text.starts_with(Definition::CALL_QUEUE_PREFIX).then(|| CallingStep {
+        queue.text.starts_with(Definition::WORKFLOW_QUEUE_PREFIX).then(|| CallingStep {
             file: file.to_owned(),
             location: queue.location,
             caller: definition.full_name(),
@@ -71,7 +71,7 @@ pub(super) fn find_calls(
             caller_queue: qualified_queue(
                 definition.bus.as_deref(),
                 definition,
-                &Definition::call_queue(&definition.name),
+                &Definition::workflow_queue(&definition.name),
             ),
             step: step.name.as_ref().map_or_else(String::new, |name| name.text.clone()),
         })

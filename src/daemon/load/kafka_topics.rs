@@ -9,8 +9,8 @@ use bus::check_topic;
 use engine::Definition;
 
 /// Reports steps on Kafka that have no timeout or have `replyUsers`, and those whose queue is not a
-/// valid topic or is the call queue of a workflow. Warns about keys that have no effect. Without
-/// settings, only the predefined bus `kafka` is known to be one.
+/// valid topic or is a workflow queue. Warns about keys that have no effect.
+/// Without settings, only the predefined bus `kafka` is known to be one.
 pub(super) fn check_topics(
     draft: &WorkflowDraft,
     settings: Option<&Settings>,
@@ -30,7 +30,7 @@ fn check_step(step: &StepDraft, queue: &LocatedText, topic: &str, report: &mut D
     if let Err(reason) = check_topic(topic) {
         report.add_error(queue.location, format!("the queue is a topic of Kafka: {reason}"));
     }
-    if queue.text.starts_with(Definition::CALL_QUEUE_PREFIX) {
+    if queue.text.starts_with(Definition::WORKFLOW_QUEUE_PREFIX) {
         report.add_error(
             queue.location,
             "no workflow takes calls over Kafka: name another bus for this step, or a task"

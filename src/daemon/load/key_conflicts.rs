@@ -62,7 +62,7 @@ pub(super) fn check_keys(step: &StepDraft, report: &mut Diagnostics) {
         report.add_error(*location, format!("\"replyUsers\" has nothing to look at: {reason}"));
     } else if let Some((_, location)) = &step.options.reply_users
         && message_queue(step)
-            .is_some_and(|queue| queue.text.starts_with(Definition::CALL_QUEUE_PREFIX))
+            .is_some_and(|queue| queue.text.starts_with(Definition::WORKFLOW_QUEUE_PREFIX))
     {
         report.add_error(
             *location,

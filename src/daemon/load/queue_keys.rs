@@ -87,7 +87,7 @@ fn parse_queue_arguments(entry: &Entry, report: &mut Diagnostics) -> Option<Queu
         };
         let Some(value) = value else {
             let message = format!(
-                "the argument {} takes a whole number, a text, or true or false, found {}",
+                "the argument {} takes a whole number, a string, or true or false, found {}",
                 quote(name),
                 describe(&entry.value)
             );
@@ -127,11 +127,12 @@ fn has_priorities(effective: &QueueDeclaration) -> bool {
 }
 
 /// Returns how the queue of a step is declared, as far as the file determines it. The keys of the
-/// workflow do not apply to the call queue of another workflow, which declares that queue itself.
+/// workflow do not apply to the queue of another workflow, which declares that queue
+/// itself.
 pub(super) fn step_declaration(step: &StepDraft, workflow: &WorkflowDraft) -> QueueDeclaration {
     match message_queue(step) {
         None => QueueDeclaration::default(),
-        Some(queue) if queue.text.starts_with(Definition::CALL_QUEUE_PREFIX) => {
+        Some(queue) if queue.text.starts_with(Definition::WORKFLOW_QUEUE_PREFIX) => {
             step.queue_keys.declaration.clone()
         }
         Some(_) => step.queue_keys.declaration.or(&workflow.queue_keys.declaration),

@@ -228,7 +228,8 @@ fn parse_bus(entry: &Entry, report: &mut Diagnostics) -> Option<LocatedText> {
         report.add_error(
             bus.location,
             format!(
-                "{} is no name of a bus: a lower-case letter, then lower-case letters, digits or _",
+                "{} is not a name of a bus: a lower-case letter, then lower-case letters, digits \
+                 or _",
                 quote(&bus.text)
             ),
         );

@@ -21,7 +21,7 @@ pub(super) fn explain(error: &ScanError, text: &str) -> LocatedError {
         location = find_tab(text, location).unwrap_or(location);
         "; indent with spaces"
     } else if matches!(kind, ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement) {
-        "; check the indentation and whether the line above lacks its `:`; a text that contains \
+        "; check the indentation and whether the line above lacks its `:`; a string that contains \
          `: ` needs quotes"
     } else if matches!(
         kind,
@@ -37,7 +37,7 @@ pub(super) fn explain(error: &ScanError, text: &str) -> LocatedError {
         kind,
         ErrorKind::UnexpectedCharacter { .. } | ErrorKind::UnexpectedEndOfPlainScalar
     ) {
-        "; put a text with special characters into quotes"
+        "; put a string with special characters into quotes"
     } else if matches!(
         kind,
         ErrorKind::UnclosedFlowCollection { .. }

@@ -53,8 +53,8 @@ pub(super) struct Key {
     pub(super) text: String,
 }
 
-/// Parses a text. Returns the tree, and the errors in the text. There is no tree after a syntax
-/// error, if a limit is exceeded, or for an empty file.
+/// Parses a file's text. Returns the tree, and the errors in the text. There is no tree after a
+/// syntax error or the start of a second document, if a limit is exceeded, or for an empty file.
 pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<LocatedError>) {
     let mut builder = TreeBuilder::default();
     let mut options = granit_parser::options! {
@@ -193,13 +193,12 @@ impl TreeBuilder {
                 // The anchored list or mapping is not complete, so it would contain itself.
                 None => self.attach_invalid(
                     start,
-                    "this alias stands within the value that it names; a value cannot contain \
-                     itself",
+                    "this alias is inside the value that it names; a value cannot contain itself",
                 ),
             },
             Event::UnresolvedAlias(name) => self.attach_invalid(
                 start,
-                format!("no anchor `&{}` stands before this alias", shorten(&name)),
+                format!("there is no anchor `&{}` before this alias", shorten(&name)),
             ),
             // Only comments are left, and the options disable them.
             _ => Ok(()),
@@ -219,8 +218,8 @@ impl TreeBuilder {
         Ok(())
     }
 
-    /// Returns the value of a scalar. The tags `!!str` and `!` make it a text, and any other tag is
-    /// reported as an error. Without a tag, its style and characters determine the type.
+    /// Returns the value of a scalar. The tags `!!str` and `!` make it a string, and any other tag
+    /// is reported as an error. Without a tag, its style and characters determine the type.
     fn parse_scalar(
         &mut self,
         text: Cow<'_, str>,
@@ -323,9 +322,11 @@ impl TreeBuilder {
         )
     }
 
-    /// Attaches a complete node to its parent. `location` is where the node is used; for an alias,
-    /// this differs from the node's own location. `is_plain`: whether the node is a scalar without
-    /// quotes, which as the key `<<` merges mappings.
+    /// Attaches a complete node to its parent.
+    ///
+    /// - `location`: where the node is used. An alias is used elsewhere than its node is located.
+    /// - `is_plain`: whether the node is a scalar without quotes. Only then does the key `<<` merge
+    ///   mappings.
     fn attach(
         &mut self,
         node: Rc<Node>,
@@ -333,7 +334,7 @@ impl TreeBuilder {
         location: SourceLocation,
         is_plain: bool,
     ) -> Result<(), LocatedError> {
-        if anchor > 0 {
+        if anchor != NO_ANCHOR {
             self.anchors.insert(anchor, node.clone());
         }
         let Some(parent) = self.open_nodes.last_mut() else {
@@ -454,7 +455,7 @@ fn tag_error(tag: &Tag, location: SourceLocation) -> LocatedError {
     LocatedError::new(
         location,
         format!(
-            "the tag {} has no meaning here; remove it (quotes make a text)",
+            "the tag {} has no meaning here; remove it (quotes make a string)",
             quote(&tag.original())
         ),
     )
@@ -555,10 +556,10 @@ mod tests {
             first_error("a: 1\n<<: 5\n"),
             "2:5 the merge key `<<` takes the alias of a mapping, or a list of such aliases"
         );
-        assert_eq!(first_error("a: *b"), "1:4 no anchor `&b` stands before this alias");
+        assert_eq!(first_error("a: *b"), "1:4 there is no anchor `&b` before this alias");
         assert_eq!(
             first_error("a: &b [ *b ]"),
-            "1:9 this alias stands within the value that it names; a value cannot contain itself"
+            "1:9 this alias is inside the value that it names; a value cannot contain itself"
         );
     }
 

@@ -107,7 +107,7 @@ impl Settings {
     }
 
     /// Checks the names of the buses, their reply queues, and the setting `bus`.
-    pub(super) fn validate_buses(&self) -> Result<(), String> {
+    pub(super) fn check_buses(&self) -> Result<(), String> {
         for (name, bus) in &self.buses {
             if !is_bus_name(name) {
                 return Err(format!(

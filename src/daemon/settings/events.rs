@@ -46,7 +46,7 @@ impl EventSettings {
     }
 
     /// Checks the settings of both sections.
-    pub(super) fn validate(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         if self.exchange.len() > EXCHANGE_BYTES_MAX {
             return Err(format!("events.exchange must have at most {EXCHANGE_BYTES_MAX} bytes"));
         }

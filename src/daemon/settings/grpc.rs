@@ -55,8 +55,8 @@ fn serialize_optional_address<S: Serializer>(
 
 impl GrpcSettings {
     /// Checks the settings, on their own and against section `http`.
-    pub(super) fn validate(&self, http: &HttpSettings) -> Result<(), String> {
-        let Some(listen) = self.listen else { return self.validate_limits() };
+    pub(super) fn check(&self, http: &HttpSettings) -> Result<(), String> {
+        let Some(listen) = self.listen else { return self.check_limits() };
         if !cfg!(feature = "grpc") {
             return Err(
                 "grpc.listen is set, but this program was built without gRPC (feature grpc): \
@@ -71,11 +71,11 @@ impl GrpcSettings {
                 listen.port().wrapping_add(1).max(1)
             ));
         }
-        self.validate_limits()
+        self.check_limits()
     }
 
     /// Checks the limits and durations, which must be valid even without a server.
-    fn validate_limits(&self) -> Result<(), String> {
+    fn check_limits(&self) -> Result<(), String> {
         let numbers = [
             ("connections_max", self.connections_max),
             ("connection_calls_max", self.connection_calls_max as usize),
@@ -112,9 +112,9 @@ mod tests {
         let validation_error = |change: fn(&mut GrpcSettings)| {
             let mut grpc = settings.grpc.clone();
             change(&mut grpc);
-            grpc.validate(&settings.http).expect_err("the settings are invalid")
+            grpc.check(&settings.http).expect_err("the settings are invalid")
         };
-        assert_eq!(settings.grpc.validate(&settings.http), Ok(()));
+        assert_eq!(settings.grpc.check(&settings.http), Ok(()));
         assert!(validation_error(|grpc| grpc.credit_max = 0).contains("grpc.credit_max is 0"));
         assert!(
             validation_error(|grpc| grpc.window_bytes = 1000).contains("grpc.window_bytes is 1000")
@@ -125,7 +125,7 @@ mod tests {
         );
         let mut grpc = settings.grpc.clone();
         grpc.listen = Some(settings.http.listen);
-        let error = grpc.validate(&settings.http).expect_err("the same port");
+        let error = grpc.check(&settings.http).expect_err("the same port");
         if cfg!(feature = "grpc") {
             assert!(error.contains("grpc.listen is 127.0.0.1:8088, as http.listen"), "{error}");
         }

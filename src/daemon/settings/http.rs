@@ -102,7 +102,7 @@ impl HttpSettings {
 
     /// Checks the tokens in the settings themselves. [`TokenSettings::read_file`] checks those of
     /// the tokens file.
-    pub(super) fn validate_tokens(&self) -> Result<(), String> {
+    pub(super) fn check_all_tokens(&self) -> Result<(), String> {
         check_token_length("http.token", &self.token.0)?;
         check_tokens("http.tokens", &self.tokens)?;
         for (name, worker) in &self.workers {
@@ -142,14 +142,14 @@ impl HttpSettings {
     }
 
     /// Checks the settings, on their own and against each other.
-    pub(super) fn validate(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
             return Err(format!(
                 "http.hosts has {host:?}, expected names or addresses such as manager.example or \
                  manager.example:8088"
             ));
         }
-        self.validate_tokens()?;
+        self.check_all_tokens()?;
         let TlsSettings { certificate, key, client_authorities } = &self.tls;
         if certificate.is_empty() != key.is_empty() {
             return Err("http.tls has a certificate or a key, expected both or none".to_owned());
@@ -209,10 +209,10 @@ mod tests {
         http.hosts = ["manager", "manager.example:8088", "10.0.0.1", "[fe80::1]:80"]
             .map(str::to_owned)
             .into();
-        assert_eq!(http.validate(), Ok(()));
+        assert_eq!(http.check(), Ok(()));
         for invalid in ["", "http://manager", "manager/", "me@manager", "a b", "*"] {
             http.hosts = vec![invalid.to_owned()];
-            assert!(http.validate().is_err(), "{invalid:?} was accepted");
+            assert!(http.check().is_err(), "{invalid:?} was accepted");
         }
     }
 
@@ -221,7 +221,7 @@ mod tests {
         let validation_error = |change: fn(&mut HttpSettings)| {
             let mut http = defaults();
             change(&mut http);
-            http.validate().expect_err("the settings are invalid")
+            http.check().expect_err("the settings are invalid")
         };
         let error = validation_error(|http| http.body_bytes_max = http.bodies_bytes_max);
         assert!(

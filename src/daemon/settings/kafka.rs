@@ -31,11 +31,11 @@ impl Settings {
 
     /// Checks the settings of the Kafka buses, that this program was built with Kafka if there are
     /// any, and that no two of them share a reply topic.
-    pub(super) fn validate_kafka(&self) -> Result<(), String> {
+    pub(super) fn check_kafka(&self) -> Result<(), String> {
         // The bus of each reply topic, by the sorted servers and the name of the topic.
         let mut owners: BTreeMap<(Vec<String>, &str), String> = BTreeMap::new();
         for (prefix, section) in self.kafka_sections() {
-            section.validate(&prefix)?;
+            section.check(&prefix)?;
             if section.servers.0.is_empty() {
                 if prefix == "kafka" {
                     continue;

@@ -32,8 +32,8 @@ const LEVEL_ALIASES: [(&str, &str); 9] = [
 /// The module that stands for the whole program in the filter.
 const PROGRAM_MODULE: &str = "workflow_manager";
 
-/// The crates of this program that have modules of their own in the filter. All other modules
-/// belong to the crate `daemon`.
+/// The crates of this program that are modules of their own in the filter. All other modules count
+/// as modules of the crate `daemon`, and `clock` also as one of `base`.
 const CRATES: [&str; 7] = ["amqp", "base", "bus", "cli", "grpc", "journal", "kafka"];
 
 /// The settings of section `log`.
@@ -83,8 +83,8 @@ impl LogSettings {
             return Ok(directives);
         }
         Err(format!(
-            "log.filter is {}, which says nothing of the manager's own lines, so that its errors \
-             would be silent: begin with a level for all, such as {}",
+            "log.filter is {}, which sets no level for the manager's own lines, so that its \
+             errors would not be logged: begin with a level for all modules, such as {}",
             quote(&self.filter),
             quote(format!("info,{}", self.filter).trim_end_matches(','))
         ))
@@ -93,8 +93,8 @@ impl LogSettings {
 
 /// Parses one part of the filter: a level, or `module=level`.
 fn parse_directive(part: &str) -> Result<Directive, String> {
-    let expected = "expected off, error, warn, info, debug or trace, for all or by module, as in \
-                    info,workflow_manager::bus=debug";
+    let expected = "expected off, error, warn, info, debug or trace, for all modules or for one, \
+                    as in info,workflow_manager::bus=debug";
     let level_error = |text: &str, context: &str| {
         let lower = text.to_ascii_lowercase();
         let suggestion = LEVEL_ALIASES
@@ -103,7 +103,7 @@ fn parse_directive(part: &str) -> Result<Directive, String> {
             .map(|(_, name)| *name)
             .or_else(|| find_nearest(&lower, LEVELS.iter().map(|(name, _)| *name)));
         let hint = suggestion.map_or_else(String::new, |name| format!("; did you mean {name}?"));
-        Err(format!("log.filter: {} is no level{hint}{context} {expected}", quote(text)))
+        Err(format!("log.filter: {} is not a level{hint}{context} {expected}", quote(text)))
     };
     match part.split_once('=') {
         None => match parse_level(part) {
@@ -117,7 +117,7 @@ fn parse_directive(part: &str) -> Result<Directive, String> {
         Some((module, level_name)) => {
             let (module, level_name) = (module.trim(), level_name.trim());
             if !is_module(module) {
-                return Err(format!("log.filter: {} is no module; {expected}", quote(module)));
+                return Err(format!("log.filter: {} is not a module; {expected}", quote(module)));
             }
             match parse_level(level_name) {
                 Some(level) => Ok(Directive { module: Some(module.to_owned()), level }),
@@ -132,7 +132,7 @@ fn parse_level(text: &str) -> Option<LevelFilter> {
     LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, level)| *level)
 }
 
-/// Returns whether a text is a module path: names of letters, digits and `_`, separated by `::`.
+/// Returns whether a string is a module path: names of letters, digits and `_`, separated by `::`.
 fn is_module(text: &str) -> bool {
     let is_name = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_parsed_for_all_and_by_module() {
+    fn levels_are_parsed_for_all_modules_and_for_one() {
         let directive =
             |module: Option<&str>, level| Directive { module: module.map(str::to_owned), level };
         assert_eq!(
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_would_silence_errors_are_rejected() {
+    fn malformed_filters_and_those_that_would_silence_errors_are_rejected() {
         for (filter, expected) in [
             ("warning", "did you mean warn?"),
             ("Warning", "did you mean warn?"),
@@ -238,16 +238,16 @@ mod tests {
             ("critical", "did you mean error?"),
             ("eror", "did you mean error?"),
             ("info,lapin=warning", "did you mean warn? (of lapin)"),
-            ("3", "\"3\" is no level"),
+            ("3", "\"3\" is not a level"),
             ("verbose", "did you mean debug?"),
             ("workflow_manager::bus", "has no level, as in workflow_manager::bus=debug"),
-            ("info lapin=off", "is no module"),
-            ("info,[span]=debug", "is no module"),
-            ("info,lapin=", "\"\" is no level"),
-            ("lapin=debug", "begin with a level for all, such as \"info,lapin=debug\""),
-            ("workflow_manager::bus=debug", "its errors would be silent"),
-            ("", "begin with a level for all"),
-            (",", "begin with a level for all"),
+            ("info lapin=off", "is not a module"),
+            ("info,[span]=debug", "is not a module"),
+            ("info,lapin=", "\"\" is not a level"),
+            ("lapin=debug", "begin with a level for all modules, such as \"info,lapin=debug\""),
+            ("workflow_manager::bus=debug", "its errors would not be logged"),
+            ("", "begin with a level for all modules"),
+            (",", "begin with a level for all modules"),
         ] {
             let error = parse(filter).expect_err(filter);
             assert!(error.contains(expected) && error.contains("log.filter"), "{filter}: {error}");

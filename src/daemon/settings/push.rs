@@ -20,12 +20,16 @@ impl Settings {
         }
     }
 
-    /// Returns an error that suggests a remedy if a push bus has no web service for a queue.
-    /// Returns `None` if it has one, and for a bus that is not a push bus.
-    pub(crate) fn unknown_endpoint_error(&self, bus: &str, queue: &str) -> Option<String> {
-        let endpoints = self.push_bus(bus)?;
+    /// Checks that a push bus has a web service for a queue. A bus that is not a push bus has
+    /// nothing to check.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that suggests a remedy if the bus has no such web service.
+    pub(crate) fn check_endpoint(&self, bus: &str, queue: &str) -> Result<(), String> {
+        let Some(endpoints) = self.push_bus(bus) else { return Ok(()) };
         if endpoints.contains_key(queue) || (bus == BusKind::Push.name() && is_url(queue)) {
-            return None;
+            return Ok(());
         }
         let names = || endpoints.keys().map(String::as_str);
         let hint = if bus == BusKind::Push.name() {
@@ -37,12 +41,12 @@ impl Settings {
         } else {
             format!("buses.{bus}.endpoints has {}", enumerate_quoted(names(), "and"))
         };
-        Some(format!("the bus {} calls no web service {}; {hint}", quote(bus), quote(queue)))
+        Err(format!("the bus {} has no web service {}; {hint}", quote(bus), quote(queue)))
     }
 
     /// Checks section `push`, `http.public_url`, and the web services of the push buses.
-    pub(super) fn validate_push(&self) -> Result<(), String> {
-        self.push.validate()?;
+    pub(super) fn check_push(&self) -> Result<(), String> {
+        self.push.check()?;
         if !self.http.public_url.is_empty() {
             let url = parse_web_address(&self.http.public_url);
             url.map_err(|reason| format!("http.public_url: {reason}"))?;
@@ -50,16 +54,16 @@ impl Settings {
         let networks = self.push.networks()?;
         for (name, bus) in &self.buses {
             let BusSettings::Push(bus) = bus else { continue };
-            let prefix = format!("buses.{name}.endpoints");
+            let endpoints_path = format!("buses.{name}.endpoints");
             if bus.endpoints.is_empty() {
                 return Err(format!(
-                    "{prefix} is empty, expected web services such as {{ price: {{ url: \
+                    "{endpoints_path} is empty, expected web services such as {{ price: {{ url: \
                      https://price.example/step }} }}"
                 ));
             }
             for (queue, endpoint) in &bus.endpoints {
-                let prefix = format!("{prefix}.{queue}");
-                endpoint.validate(&prefix, &self.push, &networks)?;
+                let path = format!("{endpoints_path}.{queue}");
+                endpoint.check(&path, &self.push, &networks)?;
             }
         }
         Ok(())

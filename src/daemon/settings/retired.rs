@@ -3,13 +3,20 @@
 use super::sources::{PREFIX, SEPARATOR};
 use super::text::SettingsFile;
 
-/// The section and name of each such setting.
+/// The section and name of each setting that has become a constant.
 const RETIRED: [(&str, &str); 3] =
     [("grpc", "header_bytes_max"), ("grpc", "keep_alive_timeout"), ("traces", "retry_after_max")];
 
 /// Removes the retired settings from a file. Returns a warning for each.
 pub(super) fn remove_from_file(file: &mut SettingsFile) -> Vec<String> {
-    RETIRED.iter().filter(|(section, key)| file.remove(section, key)).map(warning).collect()
+    let mut warnings = Vec::new();
+    for setting in &RETIRED {
+        let (section, key) = setting;
+        if file.remove(section, key) {
+            warnings.push(warning(setting));
+        }
+    }
+    warnings
 }
 
 /// Removes the variables of retired settings, with or without the suffix `_FILE`. Returns a warning
@@ -30,7 +37,7 @@ pub(super) fn remove_from_variables(variables: &mut Vec<(String, String)>) -> Ve
 
 /// Returns the warning about a retired setting.
 fn warning((section, key): &(&str, &str)) -> String {
-    format!("setting {section}.{key} is no longer needed and is ignored")
+    format!("setting {section}.{key} is ignored: its value is fixed now")
 }
 
 #[cfg(test)]
@@ -47,7 +54,7 @@ mod tests {
             .expect("the settings are accepted");
         assert_eq!(settings.traces.delay.0.as_secs(), 2);
         let expected = ["grpc.keep_alive_timeout", "traces.retry_after_max"]
-            .map(|name| format!("setting {name} is no longer needed and is ignored"));
+            .map(|name| format!("setting {name} is ignored: its value is fixed now"));
         assert_eq!(settings.warnings(), expected);
         let variable = |name: &str| (name.to_owned(), "1".to_owned());
         let current = variable("WORKFLOW_MANAGER__GRPC__KEEP_ALIVE");

@@ -206,8 +206,8 @@ impl Settings {
                 )));
             }
         }
-        self.grpc.validate(&self.http).map_err(SettingsError::Invalid)?;
-        self.http.validate().map_err(SettingsError::Invalid)?;
+        self.grpc.check(&self.http).map_err(SettingsError::Invalid)?;
+        self.http.check().map_err(SettingsError::Invalid)?;
         self.authorities().map_err(SettingsError::Invalid)?;
         let file_tokens = match self.http.tokens_file.as_str() {
             "" => BTreeMap::new(),
@@ -216,15 +216,15 @@ impl Settings {
         self.http.check_token_names(&file_tokens).map_err(SettingsError::Invalid)?;
         spelling::check_journal(&self.journal.file).map_err(SettingsError::Invalid)?;
         for (prefix, section) in self.amqp_sections() {
-            section.validate(&prefix).map_err(SettingsError::Invalid)?;
+            section.check(&prefix).map_err(SettingsError::Invalid)?;
         }
-        self.validate_buses().map_err(SettingsError::Invalid)?;
-        self.validate_push().map_err(SettingsError::Invalid)?;
-        self.validate_kafka().map_err(SettingsError::Invalid)?;
+        self.check_buses().map_err(SettingsError::Invalid)?;
+        self.check_push().map_err(SettingsError::Invalid)?;
+        self.check_kafka().map_err(SettingsError::Invalid)?;
         self.log.directives().map_err(SettingsError::Invalid)?;
-        self.traces.validate().map_err(SettingsError::Invalid)?;
+        self.traces.check().map_err(SettingsError::Invalid)?;
         self.exchange_bus().map_err(SettingsError::Invalid)?;
-        self.events.validate().map_err(SettingsError::Invalid)?;
+        self.events.check().map_err(SettingsError::Invalid)?;
         let numbers = [
             ("embedded.deliveries_max", u64::from(self.embedded.deliveries_max)),
             ("embedded.sending_bytes_max", self.embedded.sending_bytes_max as u64),

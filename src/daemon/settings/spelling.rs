@@ -14,7 +14,8 @@ pub(super) const LISTEN_EXPECTED: &str = "an IP address and port, such as 127.0.
 const JOURNAL_SCHEMES: [&str; 3] = ["sqlite3:", "sqlite:", "file:"];
 
 /// Parses an address to listen on. `:8088` and `*:8088` mean all interfaces, as in other servers;
-/// `localhost:8088` and a bare port mean 127.0.0.1. Returns `None` if the text is no such address.
+/// `localhost:8088` and a bare port mean 127.0.0.1. Returns `None` if the text is not such an
+/// address.
 pub(super) fn parse_socket_address(text: &str) -> Option<SocketAddr> {
     let (host, port) = match text.rsplit_once(':') {
         None => (Ipv4Addr::LOCALHOST, text),

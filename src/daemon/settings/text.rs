@@ -17,13 +17,13 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// How many events of the parser aliases may repeat in one file.
 const ALIASED_VALUES_MAX: usize = 10_000;
 
-/// Removes a text value from a deserializer's error, because it may be a secret in the wrong place.
+/// Removes a string from a deserializer's error, because it may be a secret in the wrong place.
 pub(super) fn redact_values(error: &str) -> String {
-    /// What the deserializer writes before a text value.
+    /// What the deserializer writes before a string.
     const QUOTE_START: &str = "invalid type: string \"";
     let Some((before, quoted)) = error.split_once(QUOTE_START) else { return error.to_owned() };
     let value_end = quoted.find("\", expected").map_or(quoted.len(), |quote_index| quote_index + 1);
-    format!("{before}invalid type: a text{}", &quoted[value_end..])
+    format!("{before}invalid type: a string{}", &quoted[value_end..])
 }
 
 /// Adds a suggestion to a deserializer's error about an unknown setting, if there is a similar one.

@@ -113,7 +113,7 @@ pub(super) fn check_tokens(
             (token_text, "") => check_token_length(&format!("{setting}.token"), token_text)?,
             ("", hash) if !is_hash(hash) => {
                 return Err(format!(
-                    "{setting}.hash is no hash of a token, expected \"{HASH_PREFIX}\" and \
+                    "{setting}.hash is not a hash of a token, expected \"{HASH_PREFIX}\" and \
                      {HASH_DIGITS} digits of base 16, as `workflow-manager token new` prints it"
                 ));
             }
@@ -187,7 +187,7 @@ mod tests {
         for (invalid, expected) in [
             ("tokens: { a: { scope: read } }", "tokens.a has no token"),
             ("tokens: { a: { token: short, scope: read } }", "tokens.a.token has 5 characters"),
-            ("tokens: { a: { hash: 'sha256:12', scope: read } }", "tokens.a.hash is no hash"),
+            ("tokens: { a: { hash: 'sha256:12', scope: read } }", "tokens.a.hash is not a hash"),
             ("tokens: { a: { token: 'abcdefghijklmnop' } }", "tokens.a allows nothing"),
             ("tokens: { 'a b': { token: 'abcdefghijklmnop', scope: read } }", "name has letters"),
             ("tokens: { a: { token: 'abcdefghijklmnop', scope: all } }", "all"),
@@ -225,18 +225,18 @@ mod tests {
     fn a_token_in_a_wrong_place_is_not_in_the_error() {
         for text in ["tokens: { a: supersecrettokenvalue }", "tokens: supersecrettokenvalue"] {
             let error = read(text).expect_err(text);
-            assert!(!error.contains("supersecret") && error.contains("a text"), "{error}");
+            assert!(!error.contains("supersecret") && error.contains("a string"), "{error}");
         }
     }
 
     #[test]
     fn a_short_token_is_rejected() {
         let mut http = Settings::defaults().expect("defaults").http;
-        assert_eq!(http.validate_tokens(), Ok(()));
+        assert_eq!(http.check_all_tokens(), Ok(()));
         http.token = Secret("fifteen letters".into());
-        let error = http.validate_tokens().expect_err("a short token is refused");
+        let error = http.check_all_tokens().expect_err("a short token is refused");
         assert!(error.contains("http.token has 15 characters") && error.contains("token new"));
         http.token = Secret("sixteen letters!".into());
-        assert_eq!(http.validate_tokens(), Ok(()));
+        assert_eq!(http.check_all_tokens(), Ok(()));
     }
 }

@@ -98,7 +98,7 @@ impl TraceSettings {
     }
 
     /// Checks the settings. All but the endpoint must be valid even if traces are not exported.
-    pub(super) fn validate(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.sampled) {
             return Err(format!("traces.sampled is {}, expected 0 to 1", self.sampled));
         }
@@ -190,7 +190,7 @@ mod tests {
             ["sesame", "=sesame", "a b=sesame", "Host=sesame", "a=sesame%0a", "a=sesame%ff"]
         {
             let traces = settings(|traces| traces.headers = Secret(invalid.into()));
-            let error = traces.validate().expect_err("the headers are refused");
+            let error = traces.check().expect_err("the headers are refused");
             assert!(error.starts_with("traces.headers") && !error.contains("sesame"), "{error}");
         }
     }
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn impossible_values_are_rejected() {
         let assert_rejected = |change: fn(&mut TraceSettings), name: &str| {
-            let error = settings(change).validate().expect_err(name);
+            let error = settings(change).check().expect_err(name);
             assert!(error.starts_with(&format!("traces.{name}")), "{error}");
         };
         assert_rejected(|traces| traces.sampled = 1.5, "sampled");

@@ -287,7 +287,7 @@ impl<'a> StepView<'a> {
             reason: run.failure.as_ref().map(|failure| &*failure.reason),
             raw: run.failure.as_ref().and_then(|failure| failure.raw.as_deref()),
             warning: find_warning(run, job.item_counts(index)),
-            deadline: run.deadline().map(Rfc3339Time),
+            deadline: run.timeout_at().map(Rfc3339Time),
             start_by: run.start_by().map(Rfc3339Time),
             retry_at: run.retry_at().map(Rfc3339Time),
             progress: run.progress.as_ref().and_then(|progress| progress.share.as_ref()),

@@ -140,8 +140,8 @@ fn is_in(value: &dyn Val, container: &dyn Val) -> Result<bool, ComparisonError> 
     }
 }
 
-/// Compares an integer with a `double`, in either order. Returns `None` if the values are no such
-/// pair, and `Some(None)` if the `double` is NaN, which has no order.
+/// Compares an integer with a `double`, in either order. Returns `None` if the values are not such
+/// a pair, and `Some(None)` if the `double` is NaN, which has no order.
 fn compare_mixed(left: &dyn Val, right: &dyn Val) -> Option<Option<Ordering>> {
     if let (Some(integer), Some(double)) = (as_integer(left), right.downcast_ref::<CelDouble>()) {
         return Some(compare_numbers(integer, *double.inner()));

@@ -20,9 +20,9 @@ const TYPES: [&str; 10] =
 /// A function that an expression may call.
 struct Function {
     name: &'static str,
-    /// The number of arguments as a function, `name(..)`; `None`: it is no function.
+    /// The number of arguments as a function, `name(..)`; `None`: it is not a function.
     function_args: Option<usize>,
-    /// The number of arguments as a method, `x.name(..)`; `None`: it is no method.
+    /// The number of arguments as a method, `x.name(..)`; `None`: it is not a method.
     method_args: Option<usize>,
     /// A correct call, for errors.
     example: &'static str,
@@ -331,7 +331,7 @@ impl Checker<'_> {
             None => match did_you_mean(name, VARIABLES.into_iter().chain(loop_variables)) {
                 hint if hint.is_empty() => {
                     format!(
-                        "; known are {}; a text goes into quotes",
+                        "; known are {}; a string goes into quotes",
                         enumerate_quoted(VARIABLES, "and")
                     )
                 }
@@ -411,7 +411,7 @@ struct KeyPath<'t> {
 }
 
 impl<'t> KeyPath<'t> {
-    /// Returns the path that a node reads; `None`: the node is no such path.
+    /// Returns the path that a node reads; `None`: the node is not such a path.
     fn from_node(mut node: &'t IdedExpr) -> Option<KeyPath<'t>> {
         // From the last key to the first.
         let mut keys: Vec<&str> = Vec::new();
@@ -423,7 +423,8 @@ impl<'t> KeyPath<'t> {
                     return Some(KeyPath { variable: name, keys, needs_value });
                 }
                 Expr::Select(select) => {
-                    // Only the outermost selection can be a test: `has(a.b).c` is no path of keys.
+                    // Only the outermost selection can be a test: `has(a.b).c` is not a path of
+                    // keys.
                     if select.test {
                         if !keys.is_empty() {
                             return None;

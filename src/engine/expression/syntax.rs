@@ -12,7 +12,7 @@ pub(super) fn explain_errors(errors: &ParseErrors, text: &str) -> ExpressionErro
     // A violation of the grammar is the cause of the other errors, so it is explained first.
     let grammar_error = errors.errors.iter().find(|error| error.msg.starts_with(GRAMMAR_PREFIX));
     let Some(first) = grammar_error.or(errors.errors.first()) else {
-        return ExpressionError { line: 1, column: 1, message: "is no CEL".to_owned() };
+        return ExpressionError { line: 1, column: 1, message: "is not CEL".to_owned() };
     };
     let (line, column) = (first.pos.0.max(1).unsigned_abs(), first.pos.1.max(1).unsigned_abs());
     ExpressionError { line, column, message: explain_error(&first.msg, text, line, column) }
@@ -79,8 +79,8 @@ fn suggest_operator(word: &str) -> Option<String> {
 /// Explains why the lexer does not accept the first character of `text`.
 fn explain_unknown_character(text: &str) -> String {
     match text.chars().next() {
-        Some('=') => "`=` is no operator; `==` compares".to_owned(),
-        Some(sign @ ('&' | '|')) => format!("`{sign}` is no operator; write `{sign}{sign}`"),
+        Some('=') => "`=` is not an operator; `==` compares".to_owned(),
+        Some(sign @ ('&' | '|')) => format!("`{sign}` is not an operator; write `{sign}{sign}`"),
         Some('"' | '\'') => "this text has no closing quote in its line, or an unknown escape; \
                              write `\\\\` for a backslash"
             .to_owned(),

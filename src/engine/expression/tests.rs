@@ -121,12 +121,12 @@ fn a_condition_without_a_result_has_an_error_of_one_sentence() {
         ("input.nothing > 3", "no such key: nothing"),
         ("steps['nowhere'].state == ''", "no such key: nowhere"),
         ("steps['count-words'].output.count > 3", "no such key: count"),
-        ("input.count", "came to 4 (int), expected true or false"),
-        ("input.title", "came to \"äöü\" (string), expected true or false"),
-        ("input.ratio", "came to 0.5 (double), expected true or false"),
-        ("input.none", "came to null, expected true or false"),
-        ("input.lines", "came to [{..}, {..}, {..}] (list), expected true or false"),
-        ("input.deep", "came to {a: {..}} (map), expected true or false"),
+        ("input.count", "evaluates to 4 (int), expected true or false"),
+        ("input.title", "evaluates to \"äöü\" (string), expected true or false"),
+        ("input.ratio", "evaluates to 0.5 (double), expected true or false"),
+        ("input.none", "evaluates to null, expected true or false"),
+        ("input.lines", "evaluates to [{..}, {..}, {..}] (list), expected true or false"),
+        ("input.deep", "evaluates to {a: {..}} (map), expected true or false"),
         ("input.count + 9223372036854775807 > 0", "`+` leaves the range of its numbers"),
         ("-input.neg > 0", "`-` leaves the range of its numbers"),
         ("input.neg / -1 > 0", "`/` leaves the range of its numbers"),
@@ -160,8 +160,8 @@ fn an_invalid_text_is_refused_with_the_position_of_the_error() {
         (" \n ", "2:2 is empty; expected a condition, such as `input.count > 0`"),
         ("input.n >", "1:10 ends too early; a value, a bracket or a `:` is missing"),
         ("(input.n > 3", "1:13 ends too early; a value, a bracket or a `:` is missing"),
-        ("input.n = 3", "1:9 `=` is no operator; `==` compares"),
-        ("true & false", "1:6 `&` is no operator; write `&&`"),
+        ("input.n = 3", "1:9 `=` is not an operator; `==` compares"),
+        ("true & false", "1:6 `&` is not an operator; write `&&`"),
         ("true\n  and false", "2:3 `and` is written `&&`"),
         ("not true", "1:5 `not` is written `!`"),
         (
@@ -177,7 +177,7 @@ fn an_invalid_text_is_refused_with_the_position_of_the_error() {
         (
             "'ä' == b",
             "1:8 unknown variable \"b\"; known are \"input\", \"job\" and \"steps\"; \
-             a text goes into quotes",
+             a string goes into quotes",
         ),
         ("1 2", "1:3 expected an operator such as `&&` or `==`, or the end, found \"2\""),
         ("1 + * 2", "1:5 expected a value, found \"*\""),
@@ -192,7 +192,7 @@ fn an_invalid_text_is_refused_with_the_position_of_the_error() {
         (
             "input.a.all(x, true) && x",
             "1:25 unknown variable \"x\"; known are \"input\", \"job\" and \"steps\"; \
-             a text goes into quotes",
+             a string goes into quotes",
         ),
         ("sise(input.a) > 0", "1:5 unknown function \"sise\"; did you mean \"size\"?"),
         (

@@ -71,11 +71,11 @@ impl WorkerStream {
                 (self.messages.remove(&receipt.id, receipt.delivery), &self.settlements)
             }
         };
-        let (api, caller) = (self.api.clone(), self.caller.clone());
-        let sender = (caller.sender(), Some(self.session.revocations.clone()));
+        let (api, principal) = (self.api.clone(), self.principal.clone());
+        let sender = (principal.sender(), Some(self.session.revocations.clone()));
         active_requests.push(
             async move {
-                let result = match authorize_settlement(&api, &caller, &receipt).await {
+                let result = match authorize_settlement(&api, &principal, &receipt).await {
                     Ok(lease_queue) => {
                         let receipt = receipt.clone();
                         leases::handle_reply(&lease_queue, receipt, reply_type, sender, body).await
@@ -111,11 +111,11 @@ impl WorkerStream {
             Ok(parsed) => parsed,
             Err(problem) => return self.reject(receipt_text, &problem),
         };
-        let (api, caller) = (self.api.clone(), self.caller.clone());
+        let (api, principal) = (self.api.clone(), self.principal.clone());
         let session = self.session.revocations.clone();
         self.actions.push(
             async move {
-                let result = match authorize_settlement(&api, &caller, &receipt).await {
+                let result = match authorize_settlement(&api, &principal, &receipt).await {
                     Ok(_) => leases::extend_lease(&api, &receipt, duration, Some(&session)).await,
                     Err(problem) => Err(problem),
                 };
@@ -144,12 +144,12 @@ impl WorkerStream {
             Err(problem) => return self.reject(receipt_text, &problem),
         };
         let message = self.messages.remove(&receipt.id, receipt.delivery);
-        let (api, caller) = (self.api.clone(), self.caller.clone());
+        let (api, principal) = (self.api.clone(), self.principal.clone());
         self.settlements.push(
             async move {
-                let result = match authorize_settlement(&api, &caller, &receipt).await {
+                let result = match authorize_settlement(&api, &principal, &receipt).await {
                     Ok(lease_queue) => {
-                        leases::nack(&lease_queue, &receipt, delay, caller.sender()).await
+                        leases::nack(&lease_queue, &receipt, delay, principal.sender()).await
                     }
                     Err(problem) => Err(problem),
                 };

@@ -1,4 +1,5 @@
-//! Lists the child jobs of a job, page by page, in the order of their steps and items.
+//! Reads the child jobs of a job, in the order of their steps and items: a page of all of them, or
+//! the newest of each item of one step.
 
 use super::file_rows::FileRows;
 use super::reader::{Reader, to_job_id};
@@ -94,6 +95,7 @@ impl ChildRecords for Reader {
                 // If an item has several child jobs, the newest comes last.
                 let mut newest: Option<ItemRow> = None;
                 while let Some(row) = rows.next()? {
+                    // A state that this version does not know is left out.
                     let Some(state) = JobState::from_name(row.get_ref(1)?.as_str()?) else {
                         continue;
                     };
@@ -101,8 +103,9 @@ impl ChildRecords for Reader {
                     let created = Timestamp(row.get(2)?);
                     let item = ItemRow { item: row.get(0)?, state, created, ended };
                     let previous = newest.replace(item);
-                    if let Some(previous_item) = previous.filter(|row| row.item != item.item) {
-                        handler(previous_item);
+                    let is_complete = |previous: &ItemRow| previous.item != item.item;
+                    if let Some(complete_item) = previous.filter(is_complete) {
+                        handler(complete_item);
                     }
                 }
                 newest.into_iter().for_each(handler);
@@ -158,7 +161,8 @@ fn build_query(
     if let Some(state) = filter.state {
         match state {
             JobState::Failed | JobState::Cancelled => {
-                // SQLite uses a partial index only if its condition is repeated literally.
+                // SQLite uses a partial index only if the query implies its condition. The states
+                // must be repeated literally. `parent` is compared, so it is not NULL.
                 conditions.push("c.state IN ('failed', 'cancelled')");
                 index = "jobs_children_failed";
             }
@@ -168,6 +172,7 @@ fn build_query(
         values.push(state.as_str().to_owned().into());
     }
     values.push(limit.into());
+    // An item may have several child jobs, such as after a rerun. Only the newest is listed.
     let newer_sibling = "SELECT 1 FROM jobs n WHERE n.root = c.root AND n.parent = c.parent \
                  AND n.step = c.step AND n.item = c.item AND n.number > c.number";
     let sql = format!(

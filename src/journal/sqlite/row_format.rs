@@ -302,7 +302,7 @@ pub(super) fn to_journal_error(file: &str, error: rusqlite::Error) -> JournalErr
             JournalError::Malformed { file, problem: error.to_string() }
         }
         Some(ErrorCode::NotADatabase) => {
-            JournalError::Malformed { file, problem: "it is no SQLite database".to_owned() }
+            JournalError::Malformed { file, problem: "it is not a SQLite database".to_owned() }
         }
         _ => sqlite_error(&file, &error),
     }

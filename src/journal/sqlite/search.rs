@@ -37,7 +37,7 @@ impl JobFilter {
                 values.extend([parent.root.into(), parent.number.into()]);
                 table = "jobs INDEXED BY jobs_by_place";
                 if state.is_some_and(|state| has_reason(state.as_str())) {
-                    // SQLite uses a partial index only if its condition is repeated literally.
+                    // SQLite uses a partial index only if the query implies its condition.
                     conditions
                         .push("parent IS NOT NULL AND state IN ('failed', 'cancelled')".to_owned());
                     table = "jobs INDEXED BY jobs_children_failed";

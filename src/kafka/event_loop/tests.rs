@@ -83,7 +83,7 @@ async fn a_topic_that_ends_before_what_was_written_is_lost_at_the_second_check()
 #[tokio::test]
 async fn when_replies_are_lost_the_steps_of_all_queues_are_sent_again() {
     let (mut bus_loop, mut events) = event_loop(&[test_support::offset(REPLIES, 10)]);
-    bus_loop.publisher.enqueue(test_support::message("of an earlier definition"));
+    bus_loop.publisher.enqueue(test_support::step_message("of an earlier definition"));
     bus_loop.publisher.send_waiting();
     bus_loop.handle_reply_topic(&TopicStatus::Missing, true);
     let queues: BTreeSet<Arc<str>> =
@@ -114,7 +114,7 @@ async fn a_stop_waits_a_while_for_settlements_and_for_messages_while_brokers_are
     let record = super::super::record::ReplyRecord { partition: 0, offset: 0, content };
     bus_loop.reader.deliver(record);
     assert!(!bus_loop.can_stop(later) && bus_loop.can_stop(now));
-    bus_loop.publisher.enqueue(test_support::message(QUEUE));
+    bus_loop.publisher.enqueue(test_support::step_message(QUEUE));
     assert!(bus_loop.can_stop(now), "no broker is available");
     bus_loop.brokers = BrokerState::Available;
     assert!(!bus_loop.can_stop(now));

@@ -33,7 +33,7 @@ impl TestPublisher {
     fn publish(&mut self, count: usize) {
         for _ in 0..count {
             self.unconfirmed.set(self.unconfirmed.get() + 1);
-            self.publisher.enqueue(test_support::message(QUEUE));
+            self.publisher.enqueue(test_support::step_message(QUEUE));
         }
         self.publisher.mark_topic_ready(&QUEUE.into(), 1);
         self.publisher.send_waiting();

@@ -52,7 +52,7 @@ fn a_condition_is_a_text() {
     assert_eq!(message(&file("~")), format!("{expected} nothing"));
     assert_eq!(
         message(&file("!input.done")),
-        "the tag \"!input.done\" has no meaning here; remove it (quotes make a text)"
+        "the tag \"!input.done\" has no meaning here; remove it (quotes make a string)"
     );
     assert_eq!(
         only(&file("'!input.done'")).graph().steps[0].when.as_ref().map(Expression::text),

@@ -59,7 +59,7 @@ fn what_is_wrong_with_web_services_is_told() {
         (one("url: 'http://[fe80::1]/'"), "link-local"),
         (with("concurrency: 0"), "price.concurrency is 0"),
         (with("timeout: 5s"), "expected more than push.connect_timeout, 10s"),
-        (with("headers: { 'a b': x }"), "\"a b\" is no name of a header"),
+        (with("headers: { 'a b': x }"), "\"a b\" is not a name of a header"),
         (with("headers: { Idempotency-Key: x }"), "the manager itself sets Idempotency-Key"),
         (with("headers: { X-Token: \"hunter2\\n\" }"), "headers.X-Token has a character"),
         (with("urls: x"), "unknown field `urls`"),
@@ -142,11 +142,11 @@ fn a_queue_of_a_bus_of_web_services_is_one_of_its_endpoints() {
         ("bus: hooks, queue: prize, timeout: 1m", "did you mean \"price\"?"),
         (
             "bus: hooks, queue: other, timeout: 1m",
-            "calls no web service \"other\"; buses.hooks.endpoints has \"price\" and \"stock\"",
+            "has no web service \"other\"; buses.hooks.endpoints has \"price\" and \"stock\"",
         ),
         ("bus: hooks, queue: price", "has a \"timeout\", and this one has none"),
         ("bus: push, queue: price, timeout: 1m", "write the address of the web service"),
-        ("bus: hooks, queue: workflow.w, timeout: 1m", "calls no web service \"workflow.w\""),
+        ("bus: hooks, queue: workflow.w, timeout: 1m", "has no web service \"workflow.w\""),
     ] {
         let told = of(step).expect_err(step);
         assert!(told.contains(said), "{step}: {told}");

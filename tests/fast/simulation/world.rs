@@ -194,7 +194,7 @@ impl World {
             let reply_to =
                 [Some(CALLERS), Some(CALLERS), Some(CALLERS), Some(NOWHERE), None][rng.usize(0..5)];
             let call = rng.bool().then(|| CallProperties {
-                queue: Definition::call_queue(&definition.name).into(),
+                queue: Definition::workflow_queue(&definition.name).into(),
                 message_id: format!("{}{id}", if rng.bool() { "" } else { "not a UUID " }),
                 reply_to: reply_to.map(str::to_owned),
             });

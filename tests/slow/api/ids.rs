@@ -29,7 +29,7 @@ fn a_job_may_bring_its_id() {
             .expect(201)
             .id(),
         both,
-        "case is no difference"
+        "case is not a difference"
     );
     assert_eq!(api.get(&format!("/api/job/{upper}")).expect(200).json()["uuid"], json!(both));
 

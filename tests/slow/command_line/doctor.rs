@@ -113,7 +113,7 @@ fn what_is_missing_is_told_with_what_to_do() {
     let broken = run(examine(&daemon, "").arg("--json"));
     assert_eq!(broken.code, Some(1), "{broken}");
     has(&broken, "error", "workflows", "\"nam\"");
-    has(&broken, "error", "journal", "no SQLite database");
+    has(&broken, "error", "journal", "not a SQLite database");
     has(&broken, "ok", "broker", "no broker is set: workers take messages over HTTP");
 
     let settings = daemon.dir().join("settings.yaml");

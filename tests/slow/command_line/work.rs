@@ -204,7 +204,7 @@ fn an_output_that_is_no_json_object_is_told_and_ends_the_worker_after_some() {
         worker.await_log("attempt 2: took ");
         worker.stop();
         let log = worker.log();
-        assert_eq!(log.matches(", error: the output is no JSON object: ").count(), 2, "{log}");
+        assert_eq!(log.matches(", error: the output is not a JSON object: ").count(), 2, "{log}");
         assert!(log.contains(why) && !log.contains(", result"), "{log}");
         let record = why_failed(&daemon, id);
         assert!(record.contains(why), "no {why:?} in {record}");
@@ -216,7 +216,7 @@ fn an_output_that_is_no_json_object_is_told_and_ends_the_worker_after_some() {
     assert_eq!(worker.await_end(), Some(1));
     let log = worker.log();
     assert!(log.contains("it begins with \"\\u{1b}[31mred\\n\""), "{log}");
-    assert!(log.contains("5 times in a row the output is no JSON object"), "{log}");
+    assert!(log.contains("5 times in a row the output is not a JSON object"), "{log}");
     assert!(log.contains("must print one JSON object that the step can have, or nothing"), "{log}");
     assert_eq!(log.matches(": took ").count(), 5, "{log}");
 

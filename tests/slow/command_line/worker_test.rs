@@ -238,7 +238,7 @@ fn a_worker_over_http_is_told_that_its_attempt_is_over() {
 #[test]
 fn a_worker_that_answers_wrongly_or_not_at_all_is_told() {
     for (body, seen) in [
-        ("[]", "the result is no JSON object: result []"),
+        ("[]", "the result is not a JSON object: result []"),
         ("{\"a\":\u{1b}", "the result is not JSON"),
         (r#"{"cents":1}"#, r#"expected {"cents":2}, it answered result {"cents":1}"#),
     ] {

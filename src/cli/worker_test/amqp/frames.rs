@@ -64,7 +64,7 @@ impl Frame {
 pub(super) enum FrameError {
     #[error("a frame of {0} bytes; {FRAME_BYTES_MAX} are the most")]
     TooLarge(usize),
-    #[error("bytes that are no frame of AMQP 0-9-1")]
+    #[error("bytes that are not a frame of AMQP 0-9-1")]
     NotAmqp,
 }
 

@@ -26,7 +26,7 @@ impl JobActor {
             .confirmed_steps_on_bus(&scan.bus)
             .filter(has_waited)
             .map(|step| &job.graph().step(step).queue)
-            .filter(|queue| !Definition::is_call_queue(queue));
+            .filter(|queue| !Definition::is_workflow_queue(queue));
         scan.add_steps(queues);
     }
 

@@ -23,7 +23,7 @@ impl JobActor {
             // there is no reply to it, and the attempt can time out.
             let disconnected_since = job
                 .step(index)
-                .is_waiting_for_start()
+                .is_timeout_pending()
                 .then(|| health.disconnected_since(&bus))
                 .flatten();
             let cutoff =

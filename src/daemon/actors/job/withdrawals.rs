@@ -56,7 +56,7 @@ impl JobActor {
                 Entry::Job(JobEntry::Rerun { .. }) => {
                     let last_undone = |step: StepIndex| EndedAttempt {
                         step,
-                        attempt: job.step(step).attempts_undone(),
+                        attempt: job.step(step).last_undone_attempt(),
                         end: AttemptEnd::Cancelled,
                     };
                     let undone_attempts = job.graph().indices().map(last_undone);

@@ -74,7 +74,7 @@ impl World {
                 let caller = format!("odd caller {}", self.odd_calls.len());
                 let definition = &self.requests.values().next()?.definition;
                 let call = CallProperties {
-                    queue: Definition::call_queue(&definition.name).into(),
+                    queue: Definition::workflow_queue(&definition.name).into(),
                     message_id: caller.clone(),
                     reply_to: Some(CALLERS.to_owned()),
                 };

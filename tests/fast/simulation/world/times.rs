@@ -8,7 +8,7 @@ impl World {
     pub(super) fn check_times(&mut self, job: &Job) {
         let created = job.origin().created;
         for (at, (step, run)) in (0..).zip(job.steps()) {
-            let is_timed = step.has_queue() && step.bus.is_none() && run.deadline().is_some();
+            let is_timed = step.has_queue() && step.bus.is_none() && run.timeout_at().is_some();
             let key = (job.id(), created, at, run.attempt);
             if is_timed && run.progress.is_none() && !self.ever_confirmed.contains(&key) {
                 let (id, name, attempt) = (job.id(), &step.name, run.attempt);

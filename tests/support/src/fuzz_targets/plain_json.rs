@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 pub(crate) type Pairs = Vec<(String, String)>;
 
 /// Parses an object. Of members with the same key the last value counts, at the position of the
-/// first member. `None` if the text is no JSON object.
+/// first member. `None` if the text is not a JSON object.
 pub(crate) fn pairs(text: &str) -> Option<Pairs> {
     let text = trim(text);
     serde_json::from_str::<&RawValue>(text).ok()?;
