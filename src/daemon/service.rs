@@ -202,7 +202,7 @@ mod tests {
     fn text_of_a_broker_forges_no_systemd_notification() {
         let text = format_status(
             2,
-            &[HealthCheck::new("bus", false, &format!("refused\nSTOPPING=1{:2000}", "x"))],
+            &[HealthCheck::new("bus", false, format!("refused\nSTOPPING=1{:2000}", "x"))],
         );
         assert!(!text.contains('\n') && text.contains("refused\\nSTOPPING=1"), "{text}");
         assert!(text.len() <= STATUS_BYTES_MAX, "{} bytes", text.len());

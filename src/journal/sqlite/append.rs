@@ -13,7 +13,7 @@ use super::status_table::WriteError;
 use super::unprojected::Unprojected;
 use super::writer::{JournalWriter, PartialDeletions, hit_fail_point};
 use crate::error::JournalError;
-use crate::record::{JobNumber, Record};
+use crate::record::{JobNumber, NewJob, Record};
 use crate::recover::JobRow;
 use engine::{Definition, DefinitionHash, Recorded, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement, params};
@@ -128,10 +128,7 @@ impl JournalWriter {
                         &mut self.definitions,
                         definition,
                     )?;
-                    let is_orphan = match created.parent {
-                        Some(parent) => !lookup.job_exists(parent, &outcome)?,
-                        None => false,
-                    };
+                    let is_orphan = lookup.is_orphan(created, &outcome)?;
                     if !is_orphan && !lookup.job_exists(record.job, &outcome)? {
                         let row = JobRow::new(record.job, created, definition_number);
                         origin = Some(format_origin(&row)?);
@@ -162,9 +159,7 @@ impl JournalWriter {
                     insert_notice(&transaction, notice)?;
                 }
                 if PendingConfirms::is_confirm(record) {
-                    let confirms = outcome.confirms.entry(record.job).or_default();
-                    confirms.push((recorded.first, recorded.at, recorded.entries.clone()));
-                    outcome.row_seqs.push(None);
+                    outcome.add_confirm(record);
                     continue;
                 }
                 let confirms = outcome.take_confirms(record.job, &self.confirms)?;
@@ -200,6 +195,14 @@ struct JobLookup<'a> {
 }
 
 impl JobLookup<'_> {
+    /// Returns whether a new job has a parent that does not exist.
+    fn is_orphan(&mut self, created: &NewJob, outcome: &AppendOutcome) -> rusqlite::Result<bool> {
+        match created.parent {
+            Some(parent) => Ok(!self.job_exists(parent, outcome)?),
+            None => Ok(false),
+        }
+    }
+
     /// Returns whether a job exists. A job of a partially deleted job tree does not, and is never
     /// unprojected, because a deletion projects its job trees first.
     fn job_exists(&mut self, number: JobNumber, outcome: &AppendOutcome) -> rusqlite::Result<bool> {
@@ -213,6 +216,14 @@ impl JobLookup<'_> {
 }
 
 impl AppendOutcome {
+    /// Adds the confirm of a record, which gets no row of its own.
+    fn add_confirm(&mut self, record: &Record) {
+        let recorded = &record.recorded;
+        let confirms = self.confirms.entry(record.job).or_default();
+        confirms.push((recorded.first, recorded.at, recorded.entries.clone()));
+        self.row_seqs.push(None);
+    }
+
     /// Returns the number of the first entry in a job's last record; `None` if that record is
     /// neither of this transaction nor still in memory, as pending confirm or unprojected row.
     fn last_record_start(
