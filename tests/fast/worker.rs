@@ -1,5 +1,7 @@
 //! Workers over HTTP, on the embedded bus: messages are leased, replies count once, leases end.
 
+#[cfg(feature = "failpoints")]
+mod journal_waits;
 mod kept;
 mod leases;
 

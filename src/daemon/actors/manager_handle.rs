@@ -318,6 +318,20 @@ impl ManagerHandle {
         id: JobId,
         inspect: impl FnOnce(&Job) -> T + Send + 'static,
     ) -> Option<T> {
+        let (result, commit) = self.inspect_uncommitted(id, inspect).await?;
+        // This cannot fail: the latch sends when it is dropped.
+        let _ = commit.await;
+        Some(result)
+    }
+
+    /// Passes a job that takes input to `inspect`. Returns the result at once, and a receiver that
+    /// is notified after the commit of the inspected state; `None`: no such job takes input, or its
+    /// actor is stopping.
+    pub async fn inspect_uncommitted<T: Send + 'static>(
+        &self,
+        id: JobId,
+        inspect: impl FnOnce(&Job) -> T + Send + 'static,
+    ) -> Option<(T, oneshot::Receiver<()>)> {
         let (result_sender, result) = oneshot::channel();
         let (commit_sender, commit) = oneshot::channel();
         let inspection = Inspection::new(
@@ -328,9 +342,7 @@ impl ManagerHandle {
             CompletionLatch::new(commit_sender),
         );
         self.0.routes.find(id)?.send(JobInput::Inspect(inspection));
-        // This cannot fail: the latch sends when it is dropped.
-        let _ = commit.await;
-        result.await.ok()
+        Some((result.await.ok()?, commit))
     }
 
     /// Activates a job, and waits until it takes input. Returns at once if it is not passivated.
