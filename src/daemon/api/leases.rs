@@ -6,9 +6,12 @@ use super::active_jobs;
 use super::attempts::{AttemptStatus, MessageId, find_attempt_status};
 use super::problem::Problem;
 use super::query::ReplyType;
+use super::reads;
 use super::redispatch::check_queue_is_known;
 use crate::api::state::ApiState;
 use crate::settings::BusKind;
+use actix_web::ResponseError;
+use actix_web::http::StatusCode;
 use base::clock;
 use base::times::Rfc3339Time;
 use bus::lease_queue::{
@@ -18,7 +21,7 @@ use bus::lease_queue::{
 use bus::{Address, BusKey, ERROR_KIND};
 use bytes::Bytes;
 use engine::text::quote;
-use engine::{Sender, Timestamp};
+use engine::{Job, Sender, Timestamp};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -262,9 +265,17 @@ impl Receipt {
         Receipt::new(path, vhost)
     }
 
-    /// Returns whether the message belongs to the queue that the receipt names. A message of which
-    /// this cannot be found out counts as belonging.
-    pub(super) async fn is_in_its_queue(&self, api: &Arc<ApiState>, bus: &BusKey) -> bool {
+    /// Returns whether the message belongs to the queue that the receipt names. A message of an
+    /// unknown job or step counts as belonging: settling it has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Returns a problem, most often a 503, if this cannot be determined now.
+    pub(super) async fn is_in_its_queue(
+        &self,
+        api: &Arc<ApiState>,
+        bus: &BusKey,
+    ) -> Result<bool, Problem> {
         let Receipt { queue, id, message_id, .. } = self;
         if api
             .manager
@@ -272,27 +283,32 @@ impl Receipt {
             .find(bus)
             .is_some_and(|lease_queue| lease_queue.has_message_in(queue, id))
         {
-            return true;
+            return Ok(true);
         }
         let job = message_id.correlation_id.job;
-        if !api.manager.routes().is_active(job) {
-            api.manager.wait_for_router().await;
-        }
-        api.manager.activate(job).await;
+        active_jobs::activate_job(api, job).await;
         let step = message_id.correlation_id.step.clone();
-        let inspection = active_jobs::inspect_job(api, job, move |job| {
+        // The definition of a job never changes, so it need not be committed.
+        let find_step = move |job: &Job| {
             let index = job.graph().find_index(&step)?;
             Some((job.definition().clone(), job.graph().step(index).clone()))
-        });
-        match inspection.await.flatten() {
-            Some((definition, step)) => {
-                let address = Address { bus: bus.clone(), queue: queue.clone() };
-                api.manager.buses().address(&definition, &step) == address
+        };
+        let inspection = active_jobs::inspect_uncommitted(api, job, find_step.clone());
+        let found = match inspection.await {
+            Some((found, _)) => found,
+            None => {
+                let read = reads::with_job(api, job, move |stored, _| Ok(find_step(&stored.job)));
+                match read.await {
+                    Ok((found, _)) => found,
+                    Err(problem) if problem.status_code() == StatusCode::NOT_FOUND => None,
+                    Err(problem) => return Err(problem),
+                }
             }
-            // The job or the step is unknown, or the inspection timed out. Settling an unknown
-            // message has no effect, so it may be allowed.
-            None => true,
-        }
+        };
+        let address = Address { bus: bus.clone(), queue: queue.clone() };
+        Ok(found.is_none_or(|(definition, step)| {
+            api.manager.buses().address(&definition, &step) == address
+        }))
     }
 
     /// Formats the receipt of a leased message, which is the path to which a reply over HTTP is

@@ -1,19 +1,19 @@
 //! While the journal waits it is not known what of a job is committed. No worker loses a message by
-//! that.
+//! that, and no token is good for another queue than its own.
 
 use super::{ID, receive, reply, tell};
 use crate::alone::alone;
-use actix_web::http::StatusCode;
+use actix_web::http::{Method, StatusCode};
 use serde_json::json;
 use std::time::Duration;
-use support::api::{Answer, Api};
+use support::api::{Answer, Api, Headers};
 use support::manager::TestManager;
-use support::waits::{until, until_async};
+use support::waits::{until, until_async, within};
 use tokio::sync::oneshot;
 use workflow_manager::actors::completion_latch::CompletionLatch;
 use workflow_manager::actors::inputs::{Inspection, JobInput};
 use workflow_manager::engine::{Job, Message, StepIndex, StepState};
-use workflow_manager::settings::{DurationSetting, Settings};
+use workflow_manager::settings::{DurationSetting, Names, Secret, Settings, WorkerToken};
 
 const WORKFLOW: &str = "
 workflows:
@@ -133,4 +133,85 @@ async fn an_end() {
 #[test]
 fn an_end_that_is_not_committed_ends_no_lease() {
     alone("worker::journal_waits::an_end_that_is_not_committed_ends_no_lease", an_end());
+}
+
+const ALL: Headers<'static> = &[("authorization", "Bearer all")];
+const PRICING: Headers<'static> = &[("authorization", "Bearer pricing")];
+
+/// A token for everything, and one for the queue `price`.
+fn tokens(settings: &mut Settings) {
+    wait_shortly_for_reads(settings);
+    settings.http.token = Secret("all".to_owned());
+    let worker = WorkerToken {
+        token: Secret("pricing".to_owned()),
+        queues: Names(vec!["price".to_owned()]),
+        vhost: String::new(),
+    };
+    settings.http.workers = [("pricing".to_owned(), worker)].into();
+}
+
+async fn post(api: &Api, path: &str, headers: Headers<'_>) -> Answer {
+    within(path, api.request(Method::POST, path, headers, "{}")).await
+}
+
+/// The paths of the job's messages: its own of the token for `price`, and one of `stock` that
+/// pretends to be of `price`.
+fn paths() -> [String; 2] {
+    ["price", "stock"].map(|step| format!("/api/queue/price/message/{ID}:{step}:1/1"))
+}
+
+async fn a_token() {
+    let serve = TestManager::with(WORKFLOW).set(tokens).serve_here(|api| async move {
+        post(&api, &format!("/api/workflow/orders?id={ID}"), ALL).await;
+        for queue in ["price", "stock"] {
+            let leased = post(&api, &format!("/api/queue/{queue}/receive"), ALL).await;
+            assert_eq!(leased.status, StatusCode::OK);
+        }
+        fill_disk(&api).await;
+        let [own, disguised] = paths();
+        for word in ["extend", "nack?requeue=true", "reply"] {
+            let answer = post(&api, &format!("{disguised}/{word}"), PRICING).await;
+            assert_eq!(answer.status, StatusCode::FORBIDDEN, "{word}");
+        }
+        assert_eq!(post(&api, &format!("{own}/extend"), PRICING).await.status, StatusCode::OK);
+        free_disk(&api).await;
+        let stock = format!("/api/queue/stock/message/{ID}:stock:1/1/reply");
+        for (path, headers) in [(format!("{own}/reply"), PRICING), (stock, ALL)] {
+            let replied = post(&api, &path, headers).await;
+            assert_eq!(replied.json(), json!({ "taken": true }));
+        }
+    });
+    serve.await;
+}
+
+#[test]
+fn a_token_is_for_its_queues_alone_while_the_journal_waits() {
+    let test = "worker::journal_waits::a_token_is_for_its_queues_alone_while_the_journal_waits";
+    alone(test, a_token());
+}
+
+#[test]
+fn a_message_whose_queue_cannot_be_looked_up_is_not_settled() {
+    TestManager::with(WORKFLOW).set(tokens).serve(|api| async move {
+        post(&api, &format!("/api/workflow/orders?id={ID}"), ALL).await;
+        for queue in ["price", "stock"] {
+            let leased = post(&api, &format!("/api/queue/{queue}/receive"), ALL).await;
+            let replied = post(&api, leased.header("reply-to"), ALL).await;
+            assert_eq!(replied.json(), json!({ "taken": true }));
+        }
+        let id = ID.parse().expect("an id");
+        until("it has ended", || !api.state().manager.routes().is_active(id)).await;
+        let [own, disguised] = paths().map(|path| format!("{path}/reply"));
+        let places = api.state().budgets.reads.try_acquire(usize::MAX).expect("free");
+        for path in [&own, &disguised] {
+            let answer = post(&api, path, PRICING).await;
+            assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+        }
+        drop(places);
+        assert_eq!(post(&api, &own, PRICING).await.json()["taken"], false);
+        assert_eq!(post(&api, &disguised, PRICING).await.status, StatusCode::FORBIDDEN);
+        // To settle what nobody knows changes nothing.
+        let unknown = own.replace(ID, "f557697b-f911-401c-86b7-000000000000");
+        assert_eq!(post(&api, &unknown, PRICING).await.json()["taken"], false);
+    });
 }
