@@ -266,6 +266,15 @@ impl ManagerHandle {
         }
     }
 
+    /// Waits until a bus has handled all inputs that were sent to it so far. Returns whether it has
+    /// within [`INSPECT_TIMEOUT`].
+    pub async fn wait_for_bus(&self, bus: &BusKey) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        let Some(mailbox) = self.0.buses.find(bus) else { return false };
+        mailbox.send(BusInput::Inspect(Vec::new(), sender));
+        matches!(tokio::time::timeout(INSPECT_TIMEOUT, receiver).await, Ok(Ok(_)))
+    }
+
     /// Returns the report on all queues of the loaded workflows and of active jobs. It is cached.
     pub async fn queue_report(&self) -> Arc<QueueReport> {
         self.0.queue_reports.last_or_inspect(self.inspect_all_queues()).await

@@ -360,7 +360,8 @@ pub async fn handle_reply(
 ///
 /// # Errors
 ///
-/// Returns a 410 if the attempt has ended, or another worker has the message.
+/// Returns a 410 if the attempt has ended, or another worker has the message, or a 503 if this
+/// cannot be determined now.
 pub async fn extend_lease(
     api: &Arc<ApiState>,
     receipt: &Receipt,
@@ -378,9 +379,14 @@ pub async fn extend_lease(
     let try_extend = || lease_queue.extend(queue, id, *delivery, lease, revocations);
     let result = match try_extend() {
         Err(NotLeased::NotFound) => {
-            // After a start the message may still be in the mailbox of its bus. The bus answers
-            // this request after it has handled the message.
-            api.manager.inspect_queues(&embedded_bus(api, vhost), Vec::new()).await;
+            // After a start the message may still be in the mailbox of its bus.
+            if !api.manager.wait_for_bus(&embedded_bus(api, vhost)).await {
+                return Err(Problem::overloaded(
+                    "the bus does not answer, so whether the lease can be extended is unknown: \
+                     ask again"
+                        .to_owned(),
+                ));
+            }
             try_extend()
         }
         result => result,
