@@ -118,22 +118,36 @@ async fn read_identity(reloader: &Reloader) -> Result<Option<TlsIdentity>, Reloa
     run_blocking(move || certificate.read_files()).await?.map(Some).map_err(ReloadError::Unusable)
 }
 
+/// The last warning about a certificate that expires soon.
+struct ExpiryWarning {
+    logged: Instant,
+    /// The identity that it was about. A reload may have replaced it since then.
+    identity: TlsIdentity,
+}
+
+impl ExpiryWarning {
+    /// Returns whether this identity needs no further warning yet.
+    fn holds_for(&self, identity: &TlsIdentity) -> bool {
+        self.identity.has_same_files(identity) && self.logged.elapsed() < EXPIRY_WARNING_INTERVAL
+    }
+}
+
 /// Watches the files of the certificate, and uses new ones without a reload. Logs warnings before
 /// the certificate expires. Returns at once if the API does not use TLS, and otherwise never.
 pub async fn watch_certificate(reloader: Reloader) {
     let access = &reloader.access;
     let Some(certificate) = access.certificate.get().cloned() else { return };
     // An error is logged once until it changes, and the warning at an interval.
-    let (mut last_error, mut last_warning) = (None, None);
+    let (mut last_error, mut last_warning) = (None, None::<ExpiryWarning>);
     loop {
         report_expiry(&reloader, &certificate);
-        let expires_in_s = certificate.current().not_after.map(seconds_until);
-        let is_warning_due =
-            last_warning.is_none_or(|last: Instant| last.elapsed() >= EXPIRY_WARNING_INTERVAL);
+        let identity = certificate.current();
+        let expires_in_s = identity.not_after.map(seconds_until);
+        let is_warning_due = last_warning.as_ref().is_none_or(|last| !last.holds_for(&identity));
         let is_expiring_soon = |seconds: &i64| *seconds < EXPIRY_WARNING_S;
         if let Some(expires_in_s) = expires_in_s.filter(is_expiring_soon).filter(|_| is_warning_due)
         {
-            last_warning = Some(clock::timer_now());
+            last_warning = Some(ExpiryWarning { logged: clock::timer_now(), identity });
             tracing::warn!(
                 hours_left = expires_in_s / SECONDS_PER_HOUR,
                 file = reloader.settings.http.tls.certificate,
@@ -146,7 +160,7 @@ pub async fn watch_certificate(reloader: Reloader) {
         match read_identity(&reloader).await {
             Ok(Some(identity)) if !identity.has_same_files(&certificate.current()) => {
                 certificate.replace(identity);
-                (last_error, last_warning) = (None, None);
+                last_error = None;
                 tracing::info!(
                     "the files of the certificate have changed: the new certificate is used"
                 );

@@ -20,7 +20,8 @@ use backlog::{LeasedAhead, Outbound, OutboundQueue};
 use base::clock;
 use bus::AttemptEnd;
 use bus::lease_queue::{LeaseRevocation, LeasedMessage, RevokeReason};
-use daemon::api::leases::{Receipt, find_attempt_end, find_lease_queue, receive_next};
+use daemon::api::attempts::{AttemptStatus, find_attempt_status};
+use daemon::api::leases::{Receipt, find_lease_queue, receive_next};
 use daemon::api::state::ApiState;
 use daemon::api::token::Authenticated;
 use futures_util::future::BoxFuture;
@@ -515,8 +516,10 @@ impl WorkerStream {
                 let mut ended_attempts = Vec::new();
                 for receipt_text in receipt_texts {
                     let Ok(receipt) = Receipt::parse(&receipt_text) else { continue };
-                    if let Some(reason) = find_attempt_end(&api, &receipt.id).await {
-                        let notice = Gone { receipt: receipt_text, reason: reason.to_owned() };
+                    let status = find_attempt_status(&api, &receipt.id).await;
+                    if let AttemptStatus::Ended(reason) = status {
+                        let reason = reason.as_str().to_owned();
+                        let notice = Gone { receipt: receipt_text, reason };
                         ended_attempts.push((receipt, notice));
                     }
                 }

@@ -94,15 +94,15 @@ pub(super) fn action_without_lease(
     }
 }
 
-/// Returns the action after a request was rejected. If the worker should retry it later, the stream
-/// is closed.
+/// Returns the action after a rejected request. The stream is closed if the worker should retry the
+/// request later, or if the manager failed.
 pub(super) fn action_after_rejection(
     receipt: String,
     message: Option<SessionMessage>,
     problem: &Problem,
 ) -> StreamAction {
     let status = to_status(problem);
-    if status.code() == Code::Unavailable {
+    if matches!(status.code(), Code::Unavailable | Code::Internal) {
         return StreamAction::Close(status);
     }
     StreamAction::Rejected(message, rejection(receipt, problem))
@@ -112,4 +112,19 @@ pub(super) fn action_after_rejection(
 pub(super) fn rejection(receipt: String, problem: &Problem) -> Taken {
     let why_not = rejection_code(problem).to_owned();
     Taken { receipt, changed: false, why_not, detail: problem.detail().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_closed_after_a_request_that_the_worker_should_send_again() {
+        let is_closed_after = |problem: fn(String) -> Problem| {
+            let action = action_after_rejection(String::new(), None, &problem("why".to_owned()));
+            matches!(action, StreamAction::Close(_))
+        };
+        assert!(is_closed_after(Problem::overloaded) && is_closed_after(Problem::internal));
+        assert!(!is_closed_after(Problem::forbidden) && !is_closed_after(Problem::malformed));
+    }
 }

@@ -38,8 +38,13 @@ impl Log {
 
     /// Whether a line with these words was logged.
     pub(crate) fn has(&self, words: &str) -> bool {
+        self.count(words) > 0
+    }
+
+    /// How many lines with these words were logged.
+    pub(crate) fn count(&self, words: &str) -> usize {
         let bytes = self.0.lock().expect("no panic");
-        String::from_utf8_lossy(&bytes).lines().any(|line| line.contains(words))
+        String::from_utf8_lossy(&bytes).lines().filter(|line| line.contains(words)).count()
     }
 }
 

@@ -2,10 +2,12 @@
 //! lets go, and what is decided meanwhile is kept.
 
 use crate::alone::alone;
+use actix_web::http::StatusCode;
 use rusqlite::Connection;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use support::api::Api;
 use support::manager::{Setup, TestManager};
 use support::waits::{until, within};
 use support::world::LIMITS;
@@ -198,6 +200,35 @@ async fn a_lock() {
 #[test]
 fn a_manager_waits_for_another_program_s_lock_and_goes_on() {
     alone("locked::a_manager_waits_for_another_program_s_lock_and_goes_on", a_lock());
+}
+
+async fn a_missing_table() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let manager = setup(&file).await;
+    let api = Api::new(&manager).await;
+    let other = Connection::open(&file).expect("opens");
+    other.execute_batch("DROP TABLE status_w").expect("dropped");
+    let lock = Lock::on(&file);
+    let mut waiting = Box::pin(manager.handle().create("w", None, Message::default()));
+    let health = &manager.core().health;
+    tokio::select! {
+        _ = &mut waiting => panic!("it is answered before its commit"),
+        () = until("the journal waits", || health.is_journal_waiting()) => {}
+    }
+    let answer = api.get("/api/status/w", &[]).await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{}", answer.text());
+    assert_eq!(answer.detail(), JournalWait::Lock.as_str());
+    drop(lock);
+    waiting.await.expect("created");
+    manager.stop().await;
+}
+
+#[test]
+fn a_table_that_is_missing_while_the_file_is_locked_says_what_the_journal_waits_for() {
+    let test = "locked::\
+                a_table_that_is_missing_while_the_file_is_locked_says_what_the_journal_waits_for";
+    alone(test, a_missing_table());
 }
 
 async fn a_vacuum() {

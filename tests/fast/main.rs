@@ -11,6 +11,8 @@ mod attempts;
 mod buses;
 mod by_hand;
 mod calls;
+#[cfg(feature = "failpoints")]
+mod certificate;
 mod children;
 #[cfg(feature = "failpoints")]
 mod clock_set;

@@ -1,7 +1,10 @@
 //! Workers over HTTP, on the embedded bus: messages are leased, replies count once, leases end.
 
+#[cfg(feature = "failpoints")]
+mod journal_waits;
 mod kept;
 mod leases;
+mod silent_bus;
 
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};

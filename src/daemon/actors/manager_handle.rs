@@ -274,6 +274,15 @@ impl ManagerHandle {
         }
     }
 
+    /// Waits until a bus has handled all inputs that were sent to it so far. Returns whether it has
+    /// within [`INSPECT_TIMEOUT`].
+    pub async fn wait_for_bus(&self, bus: &BusKey) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        let Some(mailbox) = self.0.buses.find(bus) else { return false };
+        mailbox.send(BusInput::Inspect(Vec::new(), sender));
+        matches!(tokio::time::timeout(INSPECT_TIMEOUT, receiver).await, Ok(Ok(_)))
+    }
+
     /// Returns the report on all queues of the loaded workflows and of active jobs. It can be some
     /// seconds old, because it is cached.
     pub async fn queue_report(&self) -> Arc<QueueReport> {
@@ -328,6 +337,20 @@ impl ManagerHandle {
         id: JobId,
         inspect: impl FnOnce(&Job) -> T + Send + 'static,
     ) -> Option<T> {
+        let (result, commit) = self.inspect_uncommitted(id, inspect).await?;
+        // This cannot fail: the latch sends when it is dropped.
+        let _ = commit.await;
+        Some(result)
+    }
+
+    /// Passes a job that takes input to `inspect`. Returns the result at once, and a receiver that
+    /// is notified after the commit of the inspected state; `None`: no such job takes input, or its
+    /// actor is stopping.
+    pub async fn inspect_uncommitted<T: Send + 'static>(
+        &self,
+        id: JobId,
+        inspect: impl FnOnce(&Job) -> T + Send + 'static,
+    ) -> Option<(T, oneshot::Receiver<()>)> {
         let (result_sender, result) = oneshot::channel();
         let (commit_sender, commit) = oneshot::channel();
         let inspection = Inspection::new(
@@ -338,9 +361,7 @@ impl ManagerHandle {
             CompletionLatch::new(commit_sender),
         );
         self.0.routes.find(id)?.send(JobInput::Inspect(inspection));
-        // This cannot fail: the latch sends when it is dropped.
-        let _ = commit.await;
-        result.await.ok()
+        Some((result.await.ok()?, commit))
     }
 
     /// Activates a job, and waits until it takes input. Returns at once if it is not passivated.

@@ -4,6 +4,7 @@ use crate::api::state::ApiState;
 use engine::{Job, JobId};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// How long an inspection waits for the commit of the state that it has seen. While the journal
 /// cannot be written, inspections time out. Their callers then read the last committed state from
@@ -20,4 +21,30 @@ pub(super) async fn inspect_job<T: Send + 'static>(
 ) -> Option<T> {
     let inspection = api.manager.inspect_job(id, inspect);
     tokio::time::timeout(INSPECT_TIMEOUT, inspection).await.ok().flatten()
+}
+
+/// Applies `inspect` to the job with this id. Returns the result, and a receiver for
+/// [`wait_for_commit`] of the inspected state. Returns `None` if no such job is active, if it is
+/// passivated, or if its actor takes longer than [`INSPECT_TIMEOUT`].
+pub(super) async fn inspect_uncommitted<T: Send + 'static>(
+    api: &Arc<ApiState>,
+    id: JobId,
+    inspect: impl FnOnce(&Job) -> T + Send + 'static,
+) -> Option<(T, oneshot::Receiver<()>)> {
+    let inspection = api.manager.inspect_uncommitted(id, inspect);
+    tokio::time::timeout(INSPECT_TIMEOUT, inspection).await.ok().flatten()
+}
+
+/// Waits for a commit. Returns whether it came within [`INSPECT_TIMEOUT`].
+pub(super) async fn wait_for_commit(commit: oneshot::Receiver<()>) -> bool {
+    tokio::time::timeout(INSPECT_TIMEOUT, commit).await.is_ok()
+}
+
+/// Waits until the job with this id takes input, if it has not ended.
+pub(super) async fn activate_job(api: &Arc<ApiState>, id: JobId) {
+    if !api.manager.routes().is_active(id) {
+        // After a start the router may not know all recovered jobs yet.
+        api.manager.wait_for_router().await;
+    }
+    api.manager.activate(id).await;
 }

@@ -17,7 +17,6 @@ use journal::{ChildCursor, ChildFilter, ItemRow, JournalError, ParentRecord, Rec
 use serde::Serialize;
 use serde_json::json;
 use std::collections::HashMap;
-use std::io::Write as _;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -126,7 +125,7 @@ async fn respond_map(
         reader.for_each_item(&parent, step, &mut |row| {
             map.set(row.item, to_item_state(&row, step_ended))
         })?;
-        response.write_all(&map.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
+        response.write_bytes(&map.into_bytes())
     });
     Ok(read.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
@@ -155,9 +154,7 @@ async fn respond_times(
             reader.for_each_item(&parent, step, &mut |row| {
                 times.set(row.item, row.created, row.ended)
             })?;
-            response
-                .write_all(&times.into_bytes())
-                .map_err(|error| Problem::internal(error.to_string()))
+            response.write_bytes(&times.into_bytes())
         });
     Ok(read.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }

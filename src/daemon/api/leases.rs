@@ -3,12 +3,15 @@
 //! durations, and how a message is settled.
 
 use super::active_jobs;
+use super::attempts::{AttemptStatus, MessageId, find_attempt_status};
 use super::problem::Problem;
 use super::query::ReplyType;
 use super::reads;
 use super::redispatch::check_queue_is_known;
 use crate::api::state::ApiState;
 use crate::settings::BusKind;
+use actix_web::ResponseError;
+use actix_web::http::StatusCode;
 use base::clock;
 use base::times::Rfc3339Time;
 use bus::lease_queue::{
@@ -18,7 +21,7 @@ use bus::lease_queue::{
 use bus::{Address, BusKey, ERROR_KIND};
 use bytes::Bytes;
 use engine::text::quote;
-use engine::{CorrelationId, Job, JobId, JobState, Sender, StepState, Timestamp};
+use engine::{Job, Sender, Timestamp};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,8 +142,8 @@ pub async fn find_queue(
     Ok((address.queue, find_lease_queue(api, vhost)?))
 }
 
-/// Leases the next message whose attempt has not ended. Removes messages whose attempts have ended.
-/// Returns `None` if no message arrives before the deadline.
+/// Leases the next message whose attempt is not known to have ended. Removes messages whose
+/// attempts have ended. Returns `None` if no message arrives before the deadline.
 pub async fn receive_next(
     api: &Arc<ApiState>,
     lease_queue: &LeaseQueue,
@@ -154,15 +157,15 @@ pub async fn receive_next(
             return Some(message);
         }
         let mut guard = ReturnOnDrop { lease_queue, message: Some(message) };
-        let has_attempt_ended = match &guard.message {
-            Some(message) => find_attempt_end(api, &message.id).await.is_some(),
-            None => false,
+        let status = match &guard.message {
+            Some(message) => find_attempt_status(api, &message.id).await,
+            None => AttemptStatus::Unknown,
         };
         let message = guard.message.take()?;
-        if !has_attempt_ended {
-            return Some(message);
+        match status {
+            AttemptStatus::Active | AttemptStatus::Unknown => return Some(message),
+            AttemptStatus::Ended(_) => lease_queue.remove(queue, &message.id),
         }
-        lease_queue.remove(queue, &message.id);
     }
 }
 
@@ -262,9 +265,17 @@ impl Receipt {
         Receipt::new(path, vhost)
     }
 
-    /// Returns whether the message belongs to the queue that the receipt names. A message of which
-    /// this cannot be found out counts as belonging.
-    pub(super) async fn is_in_its_queue(&self, api: &Arc<ApiState>, bus: &BusKey) -> bool {
+    /// Returns whether the message belongs to the queue that the receipt names. A message of an
+    /// unknown job or step counts as belonging: settling it has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Returns a problem, most often a 503, if this cannot be determined now.
+    pub(super) async fn is_in_its_queue(
+        &self,
+        api: &Arc<ApiState>,
+        bus: &BusKey,
+    ) -> Result<bool, Problem> {
         let Receipt { queue, id, message_id, .. } = self;
         if api
             .manager
@@ -272,27 +283,32 @@ impl Receipt {
             .find(bus)
             .is_some_and(|lease_queue| lease_queue.has_message_in(queue, id))
         {
-            return true;
+            return Ok(true);
         }
         let job = message_id.correlation_id.job;
-        if !api.manager.routes().is_active(job) {
-            api.manager.wait_for_router().await;
-        }
-        api.manager.activate(job).await;
+        active_jobs::activate_job(api, job).await;
         let step = message_id.correlation_id.step.clone();
-        let inspection = active_jobs::inspect_job(api, job, move |job| {
+        // The definition of a job never changes, so it need not be committed.
+        let find_step = move |job: &Job| {
             let index = job.graph().find_index(&step)?;
             Some((job.definition().clone(), job.graph().step(index).clone()))
-        });
-        match inspection.await.flatten() {
-            Some((definition, step)) => {
-                let address = Address { bus: bus.clone(), queue: queue.clone() };
-                api.manager.buses().address(&definition, &step) == address
+        };
+        let inspection = active_jobs::inspect_uncommitted(api, job, find_step.clone());
+        let found = match inspection.await {
+            Some((found, _)) => found,
+            None => {
+                let read = reads::with_job(api, job, move |stored, _| Ok(find_step(&stored.job)));
+                match read.await {
+                    Ok((found, _)) => found,
+                    Err(problem) if problem.status_code() == StatusCode::NOT_FOUND => None,
+                    Err(problem) => return Err(problem),
+                }
             }
-            // The job or the step is unknown, or the inspection timed out. Settling an unknown
-            // message has no effect, so it may be allowed.
-            None => true,
-        }
+        };
+        let address = Address { bus: bus.clone(), queue: queue.clone() };
+        Ok(found.is_none_or(|(definition, step)| {
+            api.manager.buses().address(&definition, &step) == address
+        }))
     }
 
     /// Formats the receipt of a leased message, which is the path to which a reply over HTTP is
@@ -344,7 +360,8 @@ pub async fn handle_reply(
 ///
 /// # Errors
 ///
-/// Returns a 410 if the attempt has ended, or another worker has the message.
+/// Returns a 410 if the attempt has ended, or another worker has the message, or a 503 if this
+/// cannot be determined now.
 pub async fn extend_lease(
     api: &Arc<ApiState>,
     receipt: &Receipt,
@@ -353,7 +370,8 @@ pub async fn extend_lease(
 ) -> Result<Instant, Problem> {
     let Receipt { queue, vhost, id, delivery, .. } = receipt;
     let lease_queue = find_lease_queue(api, vhost)?;
-    if let Some(reason) = find_attempt_end(api, id).await {
+    if let AttemptStatus::Ended(reason) = find_attempt_status(api, id).await {
+        let reason = reason.as_str();
         lease_queue.remove(queue, id);
         let problem = Problem::gone(format!("{reason}: the attempt is over, stop working on it"));
         return Err(problem.with_reason(reason));
@@ -361,9 +379,14 @@ pub async fn extend_lease(
     let try_extend = || lease_queue.extend(queue, id, *delivery, lease, revocations);
     let result = match try_extend() {
         Err(NotLeased::NotFound) => {
-            // After a start the message may still be in the mailbox of its bus. The bus answers
-            // this request after it has handled the message.
-            api.manager.inspect_queues(&embedded_bus(api, vhost), Vec::new()).await;
+            // After a start the message may still be in the mailbox of its bus.
+            if !api.manager.wait_for_bus(&embedded_bus(api, vhost)).await {
+                return Err(Problem::overloaded(
+                    "the bus does not answer, so whether the lease can be extended is unknown: \
+                     ask again"
+                        .to_owned(),
+                ));
+            }
             try_extend()
         }
         result => result,
@@ -418,58 +441,6 @@ pub fn find_lease_queue(api: &Arc<ApiState>, vhost: &str) -> Result<Arc<LeaseQue
     })
 }
 
-/// Returns the reason why the attempt of a message has ended. Returns `None` if it has not ended,
-/// or if the message id is malformed.
-pub async fn find_attempt_end(api: &Arc<ApiState>, message_id: &str) -> Option<&'static str> {
-    let MessageId { correlation_id, attempt } = MessageId::parse(message_id).ok()?;
-    let CorrelationId { job, step } = correlation_id;
-    if !api.manager.routes().is_active(job) {
-        // After a start the router may not know all recovered jobs yet.
-        api.manager.wait_for_router().await;
-    }
-    api.manager.activate(job).await;
-    let step_name = step.clone();
-    let inspection = active_jobs::inspect_job(api, job, move |job| {
-        find_attempt_end_in(job, &step_name, attempt)
-    });
-    match inspection.await {
-        Some(reason) => reason,
-        None => Some(find_attempt_end_in_stored(api, job, step, attempt).await),
-    }
-}
-
-/// Returns the reason why an attempt has ended, as the journal has it, for a job that is not active
-/// or whose inspection timed out.
-async fn find_attempt_end_in_stored(
-    api: &Arc<ApiState>,
-    job: JobId,
-    step: String,
-    attempt: u32,
-) -> &'static str {
-    let read = reads::with_job(api, job, move |stored, _| {
-        Ok(find_attempt_end_in(&stored.job, &step, attempt))
-    });
-    // An erased job had ended before. If the job cannot be read now, or if the journal does not
-    // have the end of the attempt, the attempt counts as settled too.
-    read.await.ok().and_then(|(reason, _)| reason).unwrap_or("settled")
-}
-
-/// Returns the reason why an attempt of a job has ended. Returns `None` if it has not.
-fn find_attempt_end_in(job: &Job, step: &str, attempt: u32) -> Option<&'static str> {
-    let Some(index) = job.graph().find_index(step) else { return Some("unknown step") };
-    let run = job.step(index);
-    match (job.state(), job.step_state(index)) {
-        (JobState::Cancelled, _) | (_, StepState::Cancelled) => Some("cancelled"),
-        (_, StepState::Completed | StepState::Failed | StepState::Skipped) => Some("settled"),
-        // The job was reopened, and the step has not started again.
-        (_, StepState::Waiting) => Some("cancelled"),
-        (_, StepState::Running) if run.attempt != attempt || !run.has_active_attempt() => {
-            Some("timed out")
-        }
-        (_, StepState::Running) => None,
-    }
-}
-
 /// Converts the error to the 410 for a worker that no longer has a message.
 fn to_gone_problem(error: NotLeased) -> Problem {
     let cause = match error {
@@ -480,31 +451,6 @@ fn to_gone_problem(error: NotLeased) -> Problem {
         "lease expired: {cause}; a reply to it counts all the same, if it is the first"
     ))
     .with_reason("lease expired")
-}
-
-/// A parsed message id, which identifies an attempt.
-#[derive(Clone, Debug)]
-struct MessageId {
-    correlation_id: CorrelationId,
-    attempt: u32,
-}
-
-impl MessageId {
-    /// Parses `<job UUID>:<step name>:<attempt>`.
-    fn parse(text: &str) -> Result<MessageId, Problem> {
-        let invalid_id = || {
-            Problem::malformed(format!(
-                "the message's id is {}, expected <job UUID>:<step name>:<attempt>: pass on the \
-                 Reply-To of the message",
-                quote(text)
-            ))
-        };
-        let (correlation_id, attempt) = text.rsplit_once(':').ok_or_else(invalid_id)?;
-        Ok(MessageId {
-            correlation_id: correlation_id.parse().map_err(|_| invalid_id())?,
-            attempt: attempt.parse().map_err(|_| invalid_id())?,
-        })
-    }
 }
 
 /// Parses the number of a delivery.

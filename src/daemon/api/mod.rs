@@ -5,6 +5,7 @@
 
 mod active_jobs;
 mod app;
+pub mod attempts;
 mod children;
 mod confirmed_step;
 mod connection;

@@ -17,6 +17,7 @@ use journal::{Records, StoredJob};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -289,14 +290,22 @@ impl BufferedResponse {
 
     /// Writes a value as JSON. Returns a 503 if the response exceeds its byte budget.
     pub(super) fn write_json(&mut self, value: &impl Serialize) -> Result<(), Problem> {
-        serde_json::to_writer(&mut *self, value).map_err(|error| {
-            let is_over_budget = error.io_error_kind() == Some(io::ErrorKind::OutOfMemory);
-            if is_over_budget {
-                reads_overloaded(&self.api)
-            } else {
-                Problem::internal(error.to_string())
-            }
-        })
+        serde_json::to_writer(&mut *self, value)
+            .map_err(|error| self.to_problem(error.io_error_kind(), &error))
+    }
+
+    /// Writes bytes as they are. Returns a 503 if the response exceeds its byte budget.
+    pub(super) fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), Problem> {
+        io::Write::write_all(self, bytes)
+            .map_err(|error| self.to_problem(Some(error.kind()), &error))
+    }
+
+    /// Converts an error of a write: a 503 if no bytes are free, and otherwise a 500.
+    fn to_problem(&self, kind: Option<io::ErrorKind>, error: &dyn Error) -> Problem {
+        if kind == Some(io::ErrorKind::OutOfMemory) {
+            return reads_overloaded(&self.api);
+        }
+        Problem::internal(error.to_string())
     }
 
     /// Moves the current chunk to the complete ones.

@@ -2,7 +2,6 @@
 
 use super::problem::Problem;
 use super::reads::read_small;
-use crate::actors::health::JournalWait;
 use crate::api::state::ApiState;
 use engine::text::did_you_mean;
 use engine::{Definition, JobId};
@@ -66,8 +65,8 @@ pub(super) async fn load_status_columns(
     let name = workflow.to_owned();
     let columns = read_small(api, move |reader| reader.load_status_columns(&name)).await?;
     columns.ok_or_else(|| {
-        if api.manager.health().is_journal_waiting() {
-            return Problem::overloaded(JournalWait::DiskSpace.as_str().to_owned());
+        if let Some(wait) = api.manager.health().journal_wait() {
+            return Problem::overloaded(wait.as_str().to_owned());
         }
         Problem::internal(format!(
             "the table of statuses of {workflow} is missing: the next start makes it, or the next \

@@ -138,7 +138,7 @@ impl Authenticated {
     ///
     /// # Errors
     ///
-    /// Returns a 403 if the principal may not.
+    /// Returns a 403 if the principal may not, or a 503 if this cannot be determined now.
     pub async fn check_settle_access(
         &self,
         api: &Arc<ApiState>,
@@ -146,7 +146,7 @@ impl Authenticated {
         receipt: &Receipt,
     ) -> Result<(), Problem> {
         self.check_queue_access(&receipt.queue, &receipt.vhost)?;
-        if self.0.scope == Some(Scope::Admin) || receipt.is_in_its_queue(api, bus).await {
+        if self.0.scope == Some(Scope::Admin) || receipt.is_in_its_queue(api, bus).await? {
             return Ok(());
         }
         Err(Problem::forbidden(format!(

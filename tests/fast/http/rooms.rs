@@ -2,6 +2,7 @@
 
 use super::{ID, WORKFLOW};
 use actix_web::http::StatusCode;
+use serde_json::json;
 use std::time::Duration;
 use support::api::Answer;
 use support::manager::TestManager;
@@ -109,5 +110,32 @@ fn reads_wait_for_their_turn_a_moment() {
                 && budgets.answers.try_acquire(usize::MAX).is_some(),
             "all is given back"
         );
+    });
+}
+
+/// So many items that their times are more than one part of an answer.
+const ITEMS: usize = 9_000;
+
+#[test]
+fn an_answer_that_finds_no_room_for_its_next_part_is_refused_whatever_its_format() {
+    const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, \
+                       itemListKey: items, steps: [{name: sign, external: true}]}]}]";
+    const BYTES: usize = 200_000;
+    let change = |settings: &mut Settings| {
+        settings.fanout.children_max = 16;
+        settings.http.reads_bytes_max = BYTES;
+    };
+    TestManager::with(FAN).set(change).serve(|api| async move {
+        let list: Vec<usize> = (0..ITEMS).collect();
+        let message = json!({ "items": list }).to_string();
+        api.create_job(&format!("fan?id={ID}"), &message).await;
+        let times = format!("/api/job/{ID}/step/each/items?format=times");
+        let room = &api.state().budgets.answers;
+        // It leaves room for the first part.
+        let other = room.try_acquire(BYTES / 2).expect("free");
+        assert_full(&api.get(&times, &[]).await, "http.reads_bytes_max");
+        drop(other);
+        let whole = api.get(&times, &[]).await;
+        assert_eq!((whole.status, whole.body.len()), (StatusCode::OK, 8 * ITEMS));
     });
 }
