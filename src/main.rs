@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use workflow_manager::actors::manager;
+use workflow_manager::actors::bus_starter::StartError;
+use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
 use workflow_manager::actors::manager_handle::ManagerHandle;
 use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::Workers;
@@ -22,6 +23,7 @@ use workflow_manager::clock;
 use workflow_manager::engine::Definition;
 #[cfg(feature = "grpc")]
 use workflow_manager::grpc::GrpcServer;
+use workflow_manager::journal::{Journal, JournalError, PostgresOptions, PostgresStandby, Remedy};
 use workflow_manager::reload::Reloader;
 use workflow_manager::service::SystemdNotifier;
 use workflow_manager::settings::{BusKind, Settings};
@@ -50,6 +52,12 @@ const STOP_OVERTIME: Duration = Duration::from_secs(2);
 /// The minimum limit of open files: for the journal and its readers, threads, brokers, and a few
 /// connections.
 const OPEN_FILES_MIN: u64 = 128;
+
+/// The exit code after another manager has taken the name during the start.
+const EXIT_TAKEN_OVER: u8 = 75;
+
+/// How often a standby looks whether it can become active.
+const STANDBY_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
@@ -121,7 +129,7 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     }
     let _temporary_journal =
         if settings.is_in_memory() { Some(TemporaryJournal::create(&mut settings)?) } else { None };
-    actix_rt::System::new().block_on(run(settings, loaded.definitions))
+    actix_rt::System::new().block_on(run(settings, loaded.definitions)).or_else(exit_if_fenced)
 }
 
 /// Returns an error if the process may open fewer files than [`OPEN_FILES_MIN`].
@@ -201,13 +209,21 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let hang_up = signal(SignalKind::hangup())?;
     let stop_sender = abort_late_stops(stop_grace)?;
     let service = SystemdNotifier::from_env();
-    service.notify_recovering(&settings.journal.file);
+    let postgres = settings.postgres_options().map_err(anyhow::Error::msg)?;
+    let journal = match postgres {
+        None => None,
+        Some(options) => match become_active(options, &mut signals, &service).await? {
+            Some(journal) => Some(journal),
+            None => return Ok(ExitCode::SUCCESS),
+        },
+    };
+    service.notify_recovering(&settings.journal.location());
     let cannot_listen =
         || format!("cannot listen on {listen}; choose another address with --listen");
-    // The socket is bound before the journal is opened, so that a start that fails for its address
+    // The socket is bound before a file is opened, so that a start that fails for its address
     // leaves the journal unchanged.
     let socket = api::bind(listen).with_context(cannot_listen)?;
-    let mut manager = manager::start(settings, definitions, Workers::new()).await?;
+    let mut manager = start_manager(settings, definitions, journal, &service)?;
     let state = ApiState::new(&manager);
     actix_rt::spawn(reload_on_hang_up(hang_up, state.reloader(), service.clone()));
     let servers = match api::serve_at(state.clone(), socket).with_context(cannot_listen) {
@@ -232,7 +248,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     tracing::info!(
         %address,
         bus,
-        journal = %state.settings.journal.file.display(),
+        journal = state.settings.journal.location(),
         "listening"
     );
     actix_rt::spawn(reload::watch_certificate(state.reloader()));
@@ -265,6 +281,66 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     manager.stop().await;
     tracing::info!("stopped");
     Ok(code)
+}
+
+/// Starts the manager on the journal, or on that of the settings if there is none here.
+fn start_manager(
+    settings: Settings,
+    definitions: Vec<Arc<Definition>>,
+    journal: Option<Box<dyn Journal>>,
+    service: &Arc<SystemdNotifier>,
+) -> Result<Manager, StartError> {
+    let parts = Parts { journal, ..Parts::standard(Workers::new()) };
+    let _keeper = service.keep_watchdog();
+    manager::start_on(Threads::Own(Vec::new()), settings, definitions, parts)
+}
+
+/// Returns the exit code of a start that failed because another manager has taken the name. Any
+/// other error stays one.
+fn exit_if_fenced(error: anyhow::Error) -> Result<ExitCode> {
+    match error.downcast_ref::<StartError>() {
+        Some(StartError::Journal(journal_error)) if journal_error.is_fenced() => {
+            tracing::error!(error = %journal_error, "the start ends");
+            Ok(ExitCode::from(EXIT_TAKEN_OVER))
+        }
+        Some(_) | None => Err(error),
+    }
+}
+
+/// Waits until this process is the active one of its name, and returns the journal. Returns `None`
+/// if a signal asks for a stop before.
+async fn become_active(
+    options: PostgresOptions,
+    signals: &mut Signals,
+    service: &SystemdNotifier,
+) -> Result<Option<Box<dyn Journal>>> {
+    // A server that cannot be reached ends the start: its address may be wrong.
+    let mut standby = tokio::task::spawn_blocking(|| PostgresStandby::register(options)).await??;
+    let mut is_waiting = false;
+    loop {
+        let error = match tokio::task::spawn_blocking(|| standby.try_activate()).await? {
+            Ok(journal) => return Ok(Some(Box::new(journal))),
+            Err((error, waiting)) => {
+                standby = waiting;
+                error
+            }
+        };
+        let is_active_elsewhere = matches!(error, JournalError::ActiveElsewhere { .. });
+        if !is_active_elsewhere && error.remedy() != Remedy::WaitForServer {
+            return Err(error.into());
+        }
+        if !std::mem::replace(&mut is_waiting, true) {
+            tracing::warn!("{error}");
+        }
+        service.notify_standby(&error.to_string());
+        tokio::select! {
+            signal = signals.next() => {
+                tracing::info!("{signal}: stopping");
+                return Ok(None);
+            }
+            () = tokio::time::sleep(STANDBY_LOOK_INTERVAL) => {}
+        }
+    }
 }
 
 /// Starts a task that logs each signal that the manager ignores.

@@ -124,7 +124,7 @@ impl Serialize for ServerAddress {
 }
 
 /// The query parameters of a broker's address that are not secret. All others are masked.
-const PUBLIC_PARAMETERS: [&str; 8] = [
+const PUBLIC_PARAMETERS: [&str; 10] = [
     "auth_mechanism",
     "channel_max",
     "connection_timeout",
@@ -132,6 +132,8 @@ const PUBLIC_PARAMETERS: [&str; 8] = [
     "heartbeat",
     "locale",
     "recovery",
+    "sslmode",
+    "target_session_attrs",
     "verify",
 ];
 

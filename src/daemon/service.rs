@@ -21,10 +21,10 @@ use engine::Millis;
 use engine::text::{escape, truncate};
 use sd_notify::NotifyState;
 use std::io;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::Duration;
 
 /// The longest pause between two probes. Each updates the status.
@@ -45,6 +45,12 @@ pub struct SystemdNotifier {
     has_failed: AtomicBool,
 }
 
+/// Notifies the watchdog until it is dropped.
+pub struct WatchdogKeeper {
+    /// The thread ends when this is dropped.
+    _stop: Sender<()>,
+}
+
 impl SystemdNotifier {
     /// Creates the notifier for the service manager that the environment names.
     pub fn from_env() -> Arc<SystemdNotifier> {
@@ -55,11 +61,31 @@ impl SystemdNotifier {
     }
 
     /// Notifies that the journal is being recovered.
-    pub fn notify_recovering(&self, journal: &Path) {
-        self.notify(&[NotifyState::Status(&to_status_line(&format!(
-            "recovering the journal {}",
-            journal.display()
-        )))]);
+    pub fn notify_recovering(&self, journal: &str) {
+        let status = to_status_line(&format!("recovering the journal {journal}"));
+        self.notify(&[NotifyState::Status(&status)]);
+    }
+
+    /// Notifies the watchdog from a thread until the result is dropped: a standby that becomes
+    /// active counts as started, and its recovery may take longer than the watchdog waits.
+    pub fn keep_watchdog(self: &Arc<SystemdNotifier>) -> WatchdogKeeper {
+        let (stop, stopped) = std::sync::mpsc::channel();
+        if let Some(timeout) = self.watchdog {
+            let notifier = self.clone();
+            std::thread::spawn(move || {
+                while stopped.recv_timeout(timeout / 2) == Err(RecvTimeoutError::Timeout) {
+                    notifier.notify(&[NotifyState::Watchdog]);
+                }
+            });
+        }
+        WatchdogKeeper { _stop: stop }
+    }
+
+    /// Notifies that this process stands by. It counts as started, so the watchdog is fed too.
+    pub fn notify_standby(&self, reason: &str) {
+        let status = to_status_line(&format!("stands by: {reason}"));
+        let states = [NotifyState::Ready, NotifyState::Status(&status), NotifyState::Watchdog];
+        self.notify(&states);
     }
 
     /// Notifies that the manager is ready, and then of passed probes and of changes of the status.

@@ -192,6 +192,34 @@ pub enum JournalError {
         /// The application id in the file.
         application_id: i64,
     },
+    /// Another process of this name is active.
+    #[error(
+        "the journal {file} has an active manager named {name}: {manager} at {address}. This one \
+         stands by until that one ends"
+    )]
+    ActiveElsewhere {
+        /// The database.
+        file: String,
+        /// The manager's name.
+        name: String,
+        /// The id of the active process.
+        manager: String,
+        /// The address of its API.
+        address: String,
+    },
+    /// Another process has taken this process's name, and writes the journal now.
+    #[error(
+        "another manager has taken the name {name} on the journal {file}: this one ({manager}) \
+         has not beaten for too long, and writes no more"
+    )]
+    Fenced {
+        /// The database.
+        file: String,
+        /// The manager's name.
+        name: String,
+        /// The id of this process.
+        manager: String,
+    },
     /// Any other error of the database.
     #[error("journal {file}: {problem}")]
     Failed {
@@ -212,6 +240,9 @@ pub enum Remedy {
     /// Retry when another program has released its lock on the file. The transaction was rolled
     /// back.
     WaitForLock,
+    /// Retry when the server of the database can be reached again. The transaction may have been
+    /// committed: the same records must be sent again, alone or before others.
+    WaitForServer,
     /// Exit the process: after an I/O error, the kernel's page cache cannot be trusted. The next
     /// start recovers the journal from the disk.
     Exit,
@@ -221,7 +252,7 @@ impl Remedy {
     /// Returns whether the commit can be retried.
     pub fn is_retryable(self) -> bool {
         match self {
-            Remedy::WaitForSpace | Remedy::WaitForLock => true,
+            Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => true,
             Remedy::Exit => false,
         }
     }
@@ -258,8 +289,15 @@ impl JournalError {
             | JournalError::Older { .. }
             | JournalError::Missing { .. }
             | JournalError::Exists { .. }
+            | JournalError::ActiveElsewhere { .. }
+            | JournalError::Fenced { .. }
             | JournalError::Foreign { .. } => Remedy::Exit,
         }
+    }
+
+    /// Returns whether another process has taken this process's name.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self, JournalError::Fenced { .. })
     }
 }
 
@@ -285,6 +323,14 @@ pub enum FileLoss {
     /// Another program has written to the file.
     #[error("{0} was overwritten by another program")]
     Overwritten(String),
+    /// Another process has taken this process's name.
+    #[error("another manager has taken the name {name} on the journal {journal}")]
+    TakenOver {
+        /// The database.
+        journal: String,
+        /// The manager's name.
+        name: String,
+    },
     /// The lock file was removed, and another process has acquired the lock since.
     #[error("the lock {0} was removed, and another process has taken it since")]
     LockLost(String),

@@ -2,9 +2,12 @@
 //!
 //! A job has a *number*, which is unique in the journal; numbers increase in the order of creation.
 //! Its id, a UUID, may be used again once the job has ended. The traits [`Journal`] and [`Records`]
-//! are the interface of any journal; [`SqliteJournal`] stores a journal in a file.
+//! are the interface of any journal; [`SqliteJournal`] stores a journal in a file,
+//! [`PostgresJournal`] in a database.
 
+mod checksums;
 mod error;
+mod postgres;
 mod query;
 mod record;
 mod recover;
@@ -12,6 +15,10 @@ mod sqlite;
 mod traits;
 
 pub use error::{FileLoss, JournalError, Remedy};
+pub use postgres::{
+    DatabaseInspection, PostgresAddress, PostgresJournal, PostgresOptions, PostgresStandby,
+    check_manager_name,
+};
 pub use query::{
     ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ItemRow, JobAtEntry,
     JobCreation, JobFilter, NEWEST_CURSOR, ParentKey, ParentRecord, RecordHead, RecordPage,

@@ -41,6 +41,26 @@ impl RecordPage {
         let last_row = self.rows.last().filter(|_| !self.is_last)?;
         Some(last_row.first + last_row.entries.len() as u64)
     }
+
+    /// Adds the entries of a row, except for the first `after` entries of the job and those beyond
+    /// the `remaining` number of entries, which is reduced.
+    pub(super) fn add(&mut self, mut row: Recorded, after: u64, remaining: &mut usize) {
+        let skipped = usize::try_from(after.saturating_sub(row.first)).unwrap_or(usize::MAX);
+        let skipped = skipped.min(row.entries.len());
+        row.entries.drain(..skipped);
+        row.first += skipped as u64;
+        if row.entries.is_empty() {
+            return;
+        }
+        if row.entries.len() > *remaining {
+            row.entries.truncate(*remaining);
+            self.is_last = false;
+        }
+        *remaining -= row.entries.len();
+        if !row.entries.is_empty() {
+            self.rows.push(row);
+        }
+    }
 }
 
 /// The fields of a job that are needed to read its record, and never change.
@@ -330,4 +350,9 @@ pub struct StatusRow {
     pub updated: String,
     /// The statuses, in the order of the requested columns.
     pub statuses: Vec<String>,
+}
+
+/// Returns whether a job in this state has a reason for it.
+pub(super) fn has_reason(state: &str) -> bool {
+    [JobState::Failed.as_str(), JobState::Cancelled.as_str()].contains(&state)
 }

@@ -7,7 +7,7 @@ use base::trust::Authorities;
 use daemon::load;
 use daemon::settings::Settings;
 use engine::{Definition, Step};
-use journal::Reader;
+use journal::{PostgresJournal, PostgresOptions, Reader};
 use rustix::fs::{Access, access, statvfs};
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -136,6 +136,39 @@ fn check_workflows(settings: &Settings, findings: &mut Vec<Finding>) -> Vec<Arc<
 
 /// Checks the journal and its disk. Returns [`Installation::is_journal_open`].
 fn check_journal(settings: &Settings, findings: &mut Vec<Finding>) -> Option<bool> {
+    match settings.postgres_options() {
+        Ok(None) => check_journal_file(settings, findings),
+        Ok(Some(options)) => check_database(options, findings),
+        Err(error) => {
+            findings.push(Finding::error("journal", error, "mend the setting"));
+            None
+        }
+    }
+}
+
+/// Checks the database of the journal. Returns [`Installation::is_journal_open`].
+fn check_database(options: PostgresOptions, findings: &mut Vec<Finding>) -> Option<bool> {
+    let server = options.server.to_string();
+    match PostgresJournal::inspect(options) {
+        Ok(database) => {
+            let text = if database.has_tables {
+                format!("{server} has a journal")
+            } else {
+                format!("{server} is empty: the first start creates the tables")
+            };
+            findings.push(Finding::ok("journal", text));
+            Some(database.is_active)
+        }
+        Err(error) => {
+            let remedy = "see docs/postgresql.md; until then a start fails or waits";
+            findings.push(Finding::error("journal", error.to_string(), remedy));
+            None
+        }
+    }
+}
+
+/// Checks the journal's file and its disk. Returns [`Installation::is_journal_open`].
+fn check_journal_file(settings: &Settings, findings: &mut Vec<Finding>) -> Option<bool> {
     if settings.is_in_memory() {
         let remedy = "name a file with --db for jobs that outlive the manager";
         findings.push(Finding::warning("journal", ":memory: keeps nothing", remedy));

@@ -42,9 +42,9 @@ pub enum StartError {
     /// The webhook cannot be called.
     #[error("{0}")]
     Webhook(String),
-    /// The definitions have an error that is only detected when all of them are loaded.
+    /// A setting is invalid.
     #[error("{0}")]
-    Definitions(String),
+    Settings(String),
 }
 
 /// Creates a bus. It is called on the thread on which the bus runs.

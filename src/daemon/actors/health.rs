@@ -96,6 +96,8 @@ pub enum JournalWait {
     DiskSpace,
     /// The lock on the file, which another program holds.
     Lock,
+    /// The server of the journal's database, which cannot be reached or does not write.
+    Server,
 }
 
 impl JournalWait {
@@ -106,6 +108,9 @@ impl JournalWait {
             JournalWait::Lock => {
                 "another program keeps the journal's file locked: nothing is accepted until it \
                  lets go (fuser or lsof on the file tells which)"
+            }
+            JournalWait::Server => {
+                "the journal's database server cannot be reached: nothing is accepted until it can"
             }
         }
     }
@@ -325,7 +330,7 @@ impl Health {
 
     /// Returns whether active jobs can be cancelled, which is possible even while the disk is full.
     pub fn can_cancel(&self) -> bool {
-        self.journal_wait() != Some(JournalWait::Lock)
+        matches!(self.journal_wait(), None | Some(JournalWait::DiskSpace))
             && self.journal_loss().is_none()
             && !self.is_stopping()
     }

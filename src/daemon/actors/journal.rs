@@ -96,6 +96,10 @@ const OFFSET_STORE_DELAY: Duration = Duration::from_secs(1);
 /// The exit code of the process after a fatal error of the journal (`EX_IOERR` of sysexits).
 const EXIT_IO_ERROR: i32 = 74;
 
+/// The exit code of a process whose name another one has taken (`EX_TEMPFAIL` of sysexits): it is
+/// started again, and stands by.
+const EXIT_TAKEN_OVER: i32 = 75;
+
 impl JournalActor {
     pub(super) fn new(store: Box<dyn Journal>, env: JournalEnv) -> JournalActor {
         // After a read error, only the check of the wall clock is left out.
@@ -155,7 +159,7 @@ impl JournalActor {
                     &definitions.iter().map(|definition| &**definition).collect::<Vec<_>>(),
                 ) {
                     match error.remedy() {
-                        Remedy::WaitForSpace | Remedy::WaitForLock => {
+                        Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => {
                             tracing::warn!(%error, "the tables of statuses have to wait")
                         }
                         Remedy::Exit => self.handle_fatal(&error),
@@ -219,6 +223,9 @@ impl JournalActor {
                             self.wait_and_retry(JournalWait::DiskSpace, &error, ctx)
                         }
                         Remedy::WaitForLock => self.wait_and_retry(JournalWait::Lock, &error, ctx),
+                        Remedy::WaitForServer => {
+                            self.wait_and_retry(JournalWait::Server, &error, ctx)
+                        }
                         Remedy::Exit => self.handle_fatal(&error),
                     }
                     return false;
@@ -350,7 +357,7 @@ impl JournalActor {
             Ok(()) => self.pending_offsets.clear(),
             Err(error) => match error.remedy() {
                 // A later retry stores them. Until then, a crash has more messages read again.
-                Remedy::WaitForSpace | Remedy::WaitForLock => {
+                Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => {
                     ctx.run_later(self.env.settings.full_retry.0, Self::store_offsets);
                 }
                 Remedy::Exit => self.handle_fatal(&error),
@@ -383,7 +390,7 @@ impl JournalActor {
             Err(error) => match error.remedy() {
                 // The entries are committed. Only lists and statuses are out of date until the
                 // retry.
-                remedy @ (Remedy::WaitForSpace | Remedy::WaitForLock) => {
+                remedy @ (Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer) => {
                     if remedy == Remedy::WaitForSpace {
                         self.report_waiting(JournalWait::DiskSpace, &error);
                     }
@@ -409,6 +416,7 @@ impl JournalActor {
         let kind = match wait {
             JournalWait::DiskSpace => "full",
             JournalWait::Lock => "locked",
+            JournalWait::Server => "unreachable",
         };
         self.env.metrics.journal_failures.with_label_values(&[kind]).inc();
         if self.env.health.set_waiting(wait) {
@@ -423,6 +431,9 @@ impl JournalActor {
             match previous_wait {
                 Some(JournalWait::Lock) => {
                     tracing::info!("the other program has released the journal: commits continue")
+                }
+                Some(JournalWait::Server) => {
+                    tracing::info!("the journal's database server answers again: commits continue")
                 }
                 Some(JournalWait::DiskSpace) | None => {
                     tracing::info!("there is room on the disk again: commits continue")
@@ -440,7 +451,7 @@ impl JournalActor {
         // The process exits without an orderly shutdown, because nothing may be written or
         // acknowledged any more. The next start recovers from the last commit.
         tracing::error!(%error, "the journal cannot be trusted any more: the process ends");
-        exit_now();
+        exit_now(if error.is_fenced() { EXIT_TAKEN_OVER } else { EXIT_IO_ERROR });
     }
 
     /// Checks the journal's files, and handles their loss. Returns whether the journal is lost.
@@ -454,6 +465,10 @@ impl JournalActor {
         }
         match self.store.check_files() {
             Ok(()) => false,
+            Err(loss @ FileLoss::TakenOver { .. }) => {
+                tracing::error!("{loss}: the process ends");
+                exit_now(EXIT_TAKEN_OVER);
+            }
             Err(loss) => {
                 self.handle_loss(&loss);
                 true
@@ -526,7 +541,7 @@ impl Drop for JournalActor {
         if std::thread::panicking() {
             // After a panic the state of the store is unknown: nothing may be acknowledged any
             // more.
-            exit_now();
+            exit_now(EXIT_IO_ERROR);
         }
     }
 }
@@ -552,12 +567,12 @@ fn journal_lost_error(env: &JournalEnv) -> RequestError {
 /// Calls `action`, and ends the process if it panics.
 fn exit_on_panic(action: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(action)).is_err() {
-        exit_now();
+        exit_now(EXIT_IO_ERROR);
     }
 }
 
 /// Flushes the log, and ends the process.
-fn exit_now() -> ! {
+fn exit_now(code: i32) -> ! {
     log::flush();
-    std::process::exit(EXIT_IO_ERROR)
+    std::process::exit(code)
 }

@@ -39,7 +39,7 @@ use bus::LeaseQueues;
 use bus::embedded::Workers;
 use engine::{Definition, Millis};
 use journal::{
-    JobNumber, Journal, JournalError, JournalOptions, NoticeNumber, RecoveredJob, Remedy,
+    JobNumber, Journal, JournalOptions, NoticeNumber, PostgresJournal, RecoveredJob, Remedy,
     SqliteJournal,
 };
 use std::sync::Arc;
@@ -106,6 +106,8 @@ pub struct Parts {
     pub wiring: Wiring,
     /// The registry of the lease queues of embedded buses.
     pub lease_queues: Arc<LeaseQueues>,
+    /// The journal; `None`: that of the settings is opened.
+    pub journal: Option<Box<dyn Journal>>,
 }
 
 /// Returns the mailboxes that senders use, from those of the actors. A test can put a relay between
@@ -122,6 +124,7 @@ impl Parts {
             rules: Arc::new(Engine),
             wiring: Box::new(|mailboxes, _| mailboxes),
             lease_queues,
+            journal: None,
         }
     }
 }
@@ -152,22 +155,18 @@ pub fn start_on(
     definitions: Vec<Arc<Definition>>,
     parts: Parts,
 ) -> Result<Manager, StartError> {
-    let Parts { bus_provider, rules, wiring, lease_queues } = parts;
+    let Parts { bus_provider, rules, wiring, lease_queues, journal } = parts;
     let definitions = index_by_name(definitions);
-    let journal = &settings.journal;
-    let options = JournalOptions {
-        file: journal.file.clone(),
-        cache_bytes: journal.cache_bytes,
-        verify_bytes_max: journal.verify_bytes_max,
-        pages_max: journal.pages_max,
+    let mut store = match journal {
+        Some(journal) => journal,
+        None => open_journal(&settings)?,
     };
-    let mut store: Box<dyn Journal> = Box::new(open_journal(&options)?.with_reserve());
     let workflows: Vec<&Definition> =
         definitions.values().map(|definition| &**definition).collect();
     if let Err(error) = store.create_status_tables(&workflows) {
         match error.remedy() {
             // The first job of each workflow creates its missing table.
-            Remedy::WaitForSpace | Remedy::WaitForLock => {
+            Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => {
                 tracing::warn!(%error, "the tables of statuses have to wait")
             }
             Remedy::Exit => return Err(error.into()),
@@ -245,15 +244,25 @@ fn start_webhook(core: &ManagerCore, mailboxes: &Mailboxes) -> Result<(), StartE
     Ok(())
 }
 
-/// Opens the journal, and retries while another program keeps its file locked.
-fn open_journal(options: &JournalOptions) -> Result<SqliteJournal, JournalError> {
+/// Opens the journal of the settings. A file that another program keeps locked is tried again.
+fn open_journal(settings: &Settings) -> Result<Box<dyn Journal>, StartError> {
+    if let Some(options) = settings.postgres_options().map_err(StartError::Settings)? {
+        return Ok(Box::new(PostgresJournal::open(options)?));
+    }
+    let journal = &settings.journal;
+    let options = JournalOptions {
+        file: journal.file.clone(),
+        cache_bytes: journal.cache_bytes,
+        verify_bytes_max: journal.verify_bytes_max,
+        pages_max: journal.pages_max,
+    };
     loop {
-        match SqliteJournal::open(options) {
+        match SqliteJournal::open(&options) {
             Err(error) if error.remedy() == Remedy::WaitForLock => {
                 tracing::warn!(%error, "the start waits for the journal");
                 std::thread::sleep(OPEN_RETRY_DELAY);
             }
-            result => return result,
+            result => return Ok(Box::new(result?.with_reserve())),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::query::{self, Query};
 use super::route::*;
 use crate::actors::health::HealthCheck;
 use crate::api::state::ApiState;
-use crate::settings::Sourced;
+use crate::settings::{JournalSettings, Sourced};
 use crate::telemetry::ActorCounts;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
@@ -72,9 +72,9 @@ struct JournalView {
 /// Shows the version, the checks, the journal's files and the counts of the manager.
 async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
-    let file = api.settings.journal.file.clone();
+    let settings = api.settings.journal.clone();
     // This runs on a blocking thread, because the disk may hang.
-    let journal = web::block(move || JournalView::inspect(&file))
+    let journal = web::block(move || JournalView::inspect(&settings))
         .await
         .map_err(|error| Problem::internal(error.to_string()))?;
     let checks = api.manager.health().checks();
@@ -101,8 +101,12 @@ async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
 
 impl JournalView {
     /// Looks up the sizes of the journal's file and of its WAL. A file that cannot be
-    /// inspected has no size.
-    fn inspect(file: &Path) -> JournalView {
+    /// inspected has no size, nor has a database.
+    fn inspect(settings: &JournalSettings) -> JournalView {
+        if !settings.url.0.is_empty() {
+            return JournalView { file: settings.location(), bytes: None, wal_bytes: None };
+        }
+        let file = settings.file.as_path();
         let find_size = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.len());
         let mut wal_path = file.as_os_str().to_owned();
         wal_path.push("-wal");

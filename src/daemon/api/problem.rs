@@ -205,6 +205,9 @@ impl From<JournalError> for Problem {
             Remedy::WaitForLock => {
                 return Problem::overloaded(JournalWait::Lock.as_str().to_owned());
             }
+            Remedy::WaitForServer => {
+                return Problem::overloaded(JournalWait::Server.as_str().to_owned());
+            }
             Remedy::Exit => {}
         }
         tracing::error!(%error, "a read of the journal failed");

@@ -123,6 +123,11 @@ fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<ExplanationView> 
                 "another program keeps the journal's file locked: nothing goes on until it lets go"
                     .to_owned(),
             ),
+            Some(JournalWait::Server) => explain(
+                WaitCause::JournalFull,
+                "the journal's database server cannot be reached: nothing goes on until it can"
+                    .to_owned(),
+            ),
             None => None,
         },
     }

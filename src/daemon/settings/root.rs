@@ -13,9 +13,10 @@ use super::traces::TraceSettings;
 use super::{retired, secrets, spelling, unknown_variables};
 use amqp::AmqpSection;
 use base::trust::Authorities;
-use base::values::{DurationSetting, check_at_least_one};
+use base::values::{DurationSetting, ServerAddress, check_at_least_one};
 use bus::KafkaSection;
 use bus::push::PushSection;
+use journal::{PostgresOptions, check_manager_name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ pub struct Settings {
     pub push: PushSection,
     pub kafka: KafkaSection,
     pub journal: JournalSettings,
+    pub cluster: ClusterSettings,
     pub http: HttpSettings,
     pub grpc: GrpcSettings,
     pub tls: TrustSettings,
@@ -72,6 +74,7 @@ pub struct EmbeddedSettings {
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct JournalSettings {
     pub file: PathBuf,
+    pub url: ServerAddress,
     pub retention: DurationSetting,
     pub retention_interval: DurationSetting,
     pub lag: DurationSetting,
@@ -81,6 +84,14 @@ pub struct JournalSettings {
     pub cache_bytes: u64,
     pub verify_bytes_max: u64,
     pub pages_max: u32,
+}
+
+/// The settings of section `cluster`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct ClusterSettings {
+    pub name: String,
 }
 
 /// The settings of section `limits`.
@@ -139,6 +150,13 @@ pub enum SettingsError {
     Invalid(String),
 }
 
+impl JournalSettings {
+    /// Returns the file, or the address of the database without secrets, for messages.
+    pub fn location(&self) -> String {
+        if self.url.0.is_empty() { self.file.display().to_string() } else { self.url.to_string() }
+    }
+}
+
 impl Settings {
     /// Loads and validates the settings. Later sources override earlier ones: the defaults, `file`,
     /// the environment, `overrides`.
@@ -172,9 +190,30 @@ impl Settings {
             .map_err(|reason| format!("tls.authorities: {reason}"))
     }
 
+    /// Returns how the journal in PostgreSQL is reached; `None` if the journal is a file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the setting `journal.url` or `cluster.name` is invalid.
+    pub fn postgres_options(&self) -> Result<Option<PostgresOptions>, String> {
+        check_manager_name(&self.cluster.name).map_err(|what| format!("cluster.name: {what}"))?;
+        if self.journal.url.0.is_empty() {
+            return Ok(None);
+        }
+        let url = &self.journal.url.0;
+        let server = url.parse().map_err(|what: String| format!("journal.url: {what}"))?;
+        let api_address = Some(self.http.public_url.clone()).filter(|address| !address.is_empty());
+        Ok(Some(PostgresOptions {
+            server,
+            authorities: self.authorities()?,
+            name: self.cluster.name.clone(),
+            api_address,
+        }))
+    }
+
     /// Returns whether the journal is lost when the process ends, because its file is `:memory:`.
     pub fn is_in_memory(&self) -> bool {
-        self.journal.file.as_os_str() == ":memory:"
+        self.journal.url.0.is_empty() && self.journal.file.as_os_str() == ":memory:"
     }
 
     /// Loads the defaults alone.
@@ -215,6 +254,7 @@ impl Settings {
         };
         self.http.check_token_names(&file_tokens).map_err(SettingsError::Invalid)?;
         spelling::check_journal(&self.journal.file).map_err(SettingsError::Invalid)?;
+        self.postgres_options().map_err(SettingsError::Invalid)?;
         for (prefix, section) in self.amqp_sections() {
             section.check(&prefix).map_err(SettingsError::Invalid)?;
         }

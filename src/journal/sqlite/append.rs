@@ -5,13 +5,11 @@
 use super::confirms::PendingConfirms;
 use super::file_rows::FileRows;
 use super::reserve::WritePurpose;
-use super::row_format::{
-    EntryTexts, InnerDecision, checksum, damaged_entry, entry_checksum, format_origin,
-    insert_notice, to_json, to_sql_number,
-};
+use super::row_format::{InnerDecision, damaged_entry, format_origin, insert_notice, to_json};
 use super::status_table::WriteError;
 use super::unprojected::Unprojected;
 use super::writer::{JournalWriter, PartialDeletions, hit_fail_point};
+use crate::checksums::{EntryTexts, checksum, entry_checksum, to_sql_number};
 use crate::error::JournalError;
 use crate::record::{JobNumber, NewJob, Record};
 use crate::recover::JobRow;

@@ -3,9 +3,8 @@
 
 use super::file_rows::FileRows;
 use super::reader::{Reader, to_job_id};
-use super::search::has_reason;
 use crate::error::JournalError;
-use crate::query::{ChildCursor, ChildFilter, ChildRow, ItemRow, ParentRecord};
+use crate::query::{ChildCursor, ChildFilter, ChildRow, ItemRow, ParentRecord, has_reason};
 use crate::record::JobNumber;
 use crate::traits::ChildRecords;
 use engine::{JobId, JobState, StepIndex, Timestamp};

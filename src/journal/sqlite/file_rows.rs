@@ -3,8 +3,9 @@
 use super::row_format::{
     ENTRY_COLUMNS, EntryRow, SELECT_CONFIRMS, SELECT_JOBS, for_each_row, misplaced_row,
     parse_confirm_row, parse_definition_row, parse_entry_row, parse_job_row, to_journal_error,
-    to_recorded, to_sql_number,
+    to_recorded,
 };
+use crate::checksums::to_sql_number;
 use crate::error::JournalError;
 use crate::record::JobNumber;
 use crate::recover::{ChildKey, JobRow, JobRows};

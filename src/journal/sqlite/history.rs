@@ -42,12 +42,12 @@ impl HistoryRecords for Reader {
                 for row in rows.entry_rows("seq = ?1", [seq])? {
                     bytes += row.size();
                     for recorded in row.parse_decisions(self.file())? {
-                        add_to_page(&mut page, recorded, after, &mut remaining_entries);
+                        page.add(recorded, after, &mut remaining_entries);
                     }
                 }
             }
             for recorded in rows.confirms_after(job.number, last_seq)? {
-                add_to_page(&mut page, recorded, after, &mut remaining_entries);
+                page.add(recorded, after, &mut remaining_entries);
             }
             Ok(Some(page))
         })
@@ -163,31 +163,5 @@ impl Reader {
             Some(number) => self.rows(connection).find_job(number),
             None => Ok(None),
         }
-    }
-}
-
-/// Adds the entries of a row to a page, but neither the first `after` entries of the job, nor more
-/// than `remaining_entries` entries. Subtracts the number of added entries from
-/// `remaining_entries`.
-fn add_to_page(
-    page: &mut RecordPage,
-    mut row: Recorded,
-    after: u64,
-    remaining_entries: &mut usize,
-) {
-    let skipped = usize::try_from(after.saturating_sub(row.first)).unwrap_or(usize::MAX);
-    let skipped = skipped.min(row.entries.len());
-    row.entries.drain(..skipped);
-    row.first += skipped as u64;
-    if row.entries.is_empty() {
-        return;
-    }
-    if row.entries.len() > *remaining_entries {
-        row.entries.truncate(*remaining_entries);
-        page.is_last = false;
-    }
-    *remaining_entries -= row.entries.len();
-    if !row.entries.is_empty() {
-        page.rows.push(row);
     }
 }

@@ -2,8 +2,9 @@
 //! the partitions of their topics (table `bus_positions`).
 
 use super::reader::Reader;
-use super::row_format::{SELECT_OFFSETS, for_each_row, offset_checksum, parse_offset_row};
+use super::row_format::{SELECT_OFFSETS, for_each_row, parse_offset_row};
 use super::writer::{JournalWriter, hit_fail_point};
+use crate::checksums::offset_checksum;
 use crate::error::JournalError;
 use crate::record::StoredOffset;
 use crate::traits::OffsetRecords;

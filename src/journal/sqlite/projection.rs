@@ -5,12 +5,12 @@
 use super::append::{INSERT_ENTRY, insert_entry};
 use super::file_rows::{FileRows, UNPROJECTED};
 use super::row_format::{
-    EntryTexts, InnerDecision, SELECT_CONFIRMS, job_checksum, parse_confirm_row, to_journal_error,
-    to_json, to_sql_number,
+    InnerDecision, SELECT_CONFIRMS, parse_confirm_row, to_journal_error, to_json,
 };
 use super::status_table::WriteError;
 use super::unprojected::{Place, StatusChange, StatusChanges, Unprojected};
 use super::writer::{JournalWriter, hit_fail_point};
+use crate::checksums::{EntryTexts, job_checksum, to_sql_number};
 use crate::error::{JournalError, Remedy};
 use crate::record::JobNumber;
 use crate::recover::{JobRow, JobSnapshot, Rebuilder};

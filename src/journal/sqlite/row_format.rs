@@ -1,59 +1,12 @@
 //! The format of rows: the columns of each table, their parsers, and the checksums that the parsers
 //! verify. It also converts SQLite's errors.
 
+use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum, offset_checksum};
 use crate::error::{JournalError, Remedy};
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
 use crate::recover::JobRow;
 use engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use rusqlite::{Connection, ErrorCode, Row, params};
-
-/// Returns the checksum of a text and a number of its row, such as its key, so that a text that was
-/// moved to another row is detected.
-pub(super) fn checksum(number: i64, text: &str) -> u32 {
-    let mut hash = crc32fast::Hasher::new();
-    hash.update(&number.to_le_bytes());
-    hash.update(text.as_bytes());
-    hash.finalize()
-}
-
-/// Converts the number of an entry to SQLite's integer type. A number that is too large becomes the
-/// largest integer.
-pub(super) fn to_sql_number(entry_number: u64) -> i64 {
-    i64::try_from(entry_number).unwrap_or(i64::MAX)
-}
-
-/// The JSON texts of a row of `entries`.
-#[derive(Clone, Copy)]
-pub(super) struct EntryTexts<'a> {
-    /// The row's own entries.
-    pub(super) body: &'a str,
-    /// The confirms before them; `None` if there are none.
-    pub(super) confirms: Option<&'a str>,
-    /// The origin of the job; only in the job's first row.
-    pub(super) origin: Option<&'a str>,
-}
-
-/// Returns the checksum of a row of `entries`, over its texts, job, first entry and time.
-pub(super) fn entry_checksum(
-    job: JobNumber,
-    first: u64,
-    at: Timestamp,
-    texts: EntryTexts<'_>,
-) -> u32 {
-    let mut hash = crc32fast::Hasher::new();
-    hash.update(&job.to_le_bytes());
-    hash.update(&first.to_le_bytes());
-    hash.update(&at.0.to_le_bytes());
-    hash.update(texts.body.as_bytes());
-    // The separators are bytes that do not occur in UTF-8.
-    for (separator, text) in [(0xfe, texts.confirms), (0xff, texts.origin)] {
-        if let Some(text) = text {
-            hash.update(&[separator]);
-            hash.update(text.as_bytes());
-        }
-    }
-    hash.finalize()
-}
 
 /// Converts a value to JSON, with an error that fits a write transaction.
 pub(super) fn to_json<T: serde::Serialize + ?Sized>(value: &T) -> rusqlite::Result<String> {
@@ -70,25 +23,6 @@ pub(super) fn row_number(row: &Row<'_>, column: usize) -> i64 {
 /// Selects the columns of `jobs` that [`parse_job_row`] reads.
 pub(super) const SELECT_JOBS: &str = "SELECT number, id, definition, graph, root, parent, step, \
                                    item, depth, created, checksum, state FROM jobs";
-
-/// Returns the checksum of a row of `jobs`, over the fields that never change.
-pub(super) fn job_checksum(row: &JobRow) -> u32 {
-    let mut hash = crc32fast::Hasher::new();
-    hash.update(row.id.0.as_bytes());
-    let numbers = [
-        row.number,
-        row.definition,
-        i64::from(row.graph),
-        row.root,
-        row.parent.unwrap_or(-1),
-        row.step.map_or(-1, i64::from),
-        row.item.map_or(-1, i64::from),
-        i64::from(row.depth),
-        row.created.0,
-    ];
-    numbers.iter().for_each(|number| hash.update(&number.to_le_bytes()));
-    hash.finalize()
-}
 
 /// Parses a row of [`SELECT_JOBS`] and checks its checksum.
 pub(super) fn parse_job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError> {
@@ -361,14 +295,6 @@ pub(super) fn parse_offset_row(row: &Row<'_>, file: &str) -> Result<StoredOffset
         )));
     }
     Ok(stored_offset)
-}
-
-/// Returns the checksum of a row of `bus_positions`.
-pub(super) fn offset_checksum(
-    StoredOffset { bus, topic, partition, offset }: &StoredOffset,
-) -> u32 {
-    // This is unambiguous, because no topic's name contains a line break.
-    checksum(*offset, &format!("{bus}\n{topic}\n{partition}"))
 }
 
 /// Calls `handler` with every row of a query. `file` is the name of the file, for errors.

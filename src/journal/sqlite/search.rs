@@ -3,7 +3,7 @@
 use super::reader::{Reader, to_job_id};
 use super::status_table::{StatusTable, quote_identifier};
 use crate::error::JournalError;
-use crate::query::{JobFilter, SearchHit, SearchOrder};
+use crate::query::{JobFilter, SearchHit, SearchOrder, has_reason};
 use crate::record::JobNumber;
 use crate::traits::SearchRecords;
 use engine::{JobState, StepIndex, Timestamp};
@@ -242,11 +242,6 @@ impl Reader {
         let columns = table.columns(connection).map_err(|error| self.to_journal_error(error))?;
         Ok(columns.is_some())
     }
-}
-
-/// Returns whether a job in this state has a reason for it.
-pub(super) fn has_reason(state: &str) -> bool {
-    [JobState::Failed.as_str(), JobState::Cancelled.as_str()].contains(&state)
 }
 
 #[cfg(test)]

@@ -181,6 +181,7 @@ async fn run_manager(world: &Arc<Mutex<World>>) -> bool {
         rules: Arc::new(WrongRules(bug)),
         wiring: Box::new(move |mailboxes, core| relays::wrong_wiring(bug, mailboxes, core)),
         lease_queues: lease_queues.clone(),
+        journal: None,
     };
     let manager = match manager::start_on(Threads::Current, settings, definitions, parts) {
         Ok(manager) => Rc::new(manager),

@@ -5,6 +5,7 @@
 use super::deletions::Sweep;
 use super::{JournalActor, journal_lost_error};
 use crate::actors::client_response::{ClientResponse, Erased, RequestError, ResponseSender};
+use crate::actors::health::JournalWait;
 use crate::actors::inputs::{Outgoing, RouterInput, StopRequest};
 use actix::{AsyncContext, Context};
 use base::clock;
@@ -43,6 +44,12 @@ impl JournalActor {
             let response = ClientResponse::Erase(sender, Err(journal_lost_error(&self.env)));
             return Outgoing::Respond(response).send(&self.env.outbox);
         }
+        // Records of the job may be committed without an answer: they would be written again.
+        if !is_committed && self.env.health.journal_wait() == Some(JournalWait::Server) {
+            let error = RequestError::Overloaded(JournalWait::Server.as_str().to_owned());
+            return Outgoing::Respond(ClientResponse::Erase(sender, Err(error)))
+                .send(&self.env.outbox);
+        }
         self.erase_batch(number, sender);
         self.schedule_next_batch(ctx);
     }
@@ -63,7 +70,7 @@ impl JournalActor {
                 Ok(Erased)
             }
             Err(error) => match error.remedy() {
-                Remedy::WaitForSpace | Remedy::WaitForLock => {
+                Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => {
                     Err(RequestError::Overloaded(error.to_string()))
                 }
                 Remedy::Exit => {

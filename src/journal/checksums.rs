@@ -1,0 +1,87 @@
+//! The checksums of rows, which any storage keeps beside them.
+
+use super::record::{JobNumber, StoredOffset};
+use super::recover::JobRow;
+use engine::Timestamp;
+
+/// Returns the checksum of a text and a number of its row, such as its key, so that a text that was
+/// moved to another row is detected.
+pub(crate) fn checksum(number: i64, text: &str) -> u32 {
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(&number.to_le_bytes());
+    hash.update(text.as_bytes());
+    hash.finalize()
+}
+
+/// Converts the number of an entry to a database's integer type. A number that is too large becomes the
+/// largest integer.
+pub(crate) fn to_sql_number(entry_number: u64) -> i64 {
+    i64::try_from(entry_number).unwrap_or(i64::MAX)
+}
+
+/// The JSON texts of a row of `entries`.
+#[derive(Clone, Copy)]
+pub(crate) struct EntryTexts<'a> {
+    /// The row's own entries.
+    pub(crate) body: &'a str,
+    /// The confirms before them; `None` if there are none.
+    pub(crate) confirms: Option<&'a str>,
+    /// The origin of the job; only in the job's first row.
+    pub(crate) origin: Option<&'a str>,
+}
+
+impl<'a> EntryTexts<'a> {
+    /// Creates the texts of a row with nothing but its own entries.
+    pub(crate) fn body_alone(body: &'a str) -> EntryTexts<'a> {
+        EntryTexts { body, confirms: None, origin: None }
+    }
+}
+
+/// Returns the checksum of a row of `entries`, over its texts, job, first entry and time.
+pub(crate) fn entry_checksum(
+    job: JobNumber,
+    first: u64,
+    at: Timestamp,
+    texts: EntryTexts<'_>,
+) -> u32 {
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(&job.to_le_bytes());
+    hash.update(&first.to_le_bytes());
+    hash.update(&at.0.to_le_bytes());
+    hash.update(texts.body.as_bytes());
+    // The separators are bytes that do not occur in UTF-8.
+    for (separator, text) in [(0xfe, texts.confirms), (0xff, texts.origin)] {
+        if let Some(text) = text {
+            hash.update(&[separator]);
+            hash.update(text.as_bytes());
+        }
+    }
+    hash.finalize()
+}
+
+/// Returns the checksum of a row of `jobs`, over the fields that never change.
+pub(crate) fn job_checksum(row: &JobRow) -> u32 {
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(row.id.0.as_bytes());
+    let numbers = [
+        row.number,
+        row.definition,
+        i64::from(row.graph),
+        row.root,
+        row.parent.unwrap_or(-1),
+        row.step.map_or(-1, i64::from),
+        row.item.map_or(-1, i64::from),
+        i64::from(row.depth),
+        row.created.0,
+    ];
+    numbers.iter().for_each(|number| hash.update(&number.to_le_bytes()));
+    hash.finalize()
+}
+
+/// Returns the checksum of a stored offset.
+pub(crate) fn offset_checksum(
+    StoredOffset { bus, topic, partition, offset }: &StoredOffset,
+) -> u32 {
+    // This is unambiguous, because no topic's name contains a line break.
+    checksum(*offset, &format!("{bus}\n{topic}\n{partition}"))
+}

@@ -1,0 +1,37 @@
+//! A journal in a PostgreSQL database (docs/postgresql.md).
+//!
+//! Table `entries` is the source of truth: one row for each decision of a job, with its entries as
+//! JSON and a checksum. The commit that writes a row also writes what follows from it: the row of
+//! the job (`jobs`), the statuses of its steps (`statuses`), and the notice for the webhook. So
+//! lists, searches and statuses never lag behind.
+//!
+//! Of all processes with one name, one is active and writes (`claim`). Each of its transactions
+//! locks the process's own *fence* row (`commit_connection`). A process that takes the name over
+//! marks that row dead first, so the earlier process cannot commit any more.
+
+mod append;
+mod children;
+mod claim;
+mod commit_connection;
+mod connection;
+mod definitions;
+mod deletion_plan;
+mod fault;
+mod history;
+mod io_thread;
+mod options;
+mod pool;
+mod reader;
+mod retention;
+mod rows;
+mod schema;
+mod search;
+mod statistics;
+mod status_query;
+mod status_steps;
+mod store;
+mod writer;
+
+pub use claim::DatabaseInspection;
+pub use options::{PostgresAddress, PostgresOptions, check_manager_name};
+pub use store::{PostgresJournal, PostgresStandby};

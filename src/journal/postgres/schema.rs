@@ -1,0 +1,332 @@
+//! Checks the database before anything is written, and creates the tables.
+
+use super::connection::{Connection, params};
+use super::fault::to_journal_error;
+use crate::error::{JournalError, Remedy};
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+/// The oldest supported server: PostgreSQL 14.
+const OLDEST_SERVER_VERSION: i32 = 140_000;
+
+/// The format of the tables, which grows by one with each change.
+const FORMAT: i32 = 1;
+
+/// How often the tables are tried to be created while other processes do the same.
+const CREATE_ATTEMPTS_MAX: u32 = 5;
+
+/// The tables of this program, in the order in which they are created.
+const TABLES: [&str; 12] = [
+    "cluster",
+    "names",
+    "managers",
+    "fences",
+    "definitions",
+    "jobs",
+    "entries",
+    "steps",
+    "definition_steps",
+    "statuses",
+    "notices",
+    "bus_offsets",
+];
+
+/// The script that creates the tables in an empty schema.
+const CREATE_TABLES: &str = "
+-- Whose database this is.
+CREATE TABLE cluster(
+  format integer NOT NULL,
+  program text NOT NULL CHECK (program = 'workflow-manager')
+);
+CREATE UNIQUE INDEX cluster_has_one_row ON cluster(program);
+
+-- Who is active.
+CREATE TABLE names(
+  name text PRIMARY KEY,
+  ordinal smallint NOT NULL UNIQUE,
+  owner uuid,
+  epoch bigint NOT NULL DEFAULT 0,
+  api_address text
+);
+CREATE TABLE managers(
+  id uuid PRIMARY KEY,
+  name text NOT NULL,
+  version text NOT NULL,
+  seen timestamptz NOT NULL DEFAULT now(),
+  beat bigint NOT NULL,
+  newest bigint,
+  state text NOT NULL,
+  api_address text
+);
+-- Commits lock the row of their process; only a takeover changes it.
+CREATE TABLE fences(
+  manager uuid PRIMARY KEY,
+  dead boolean NOT NULL
+);
+
+CREATE TABLE definitions(
+  number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  hash bytea NOT NULL UNIQUE,
+  body text NOT NULL
+);
+
+CREATE TABLE jobs(
+  number bigint PRIMARY KEY,
+  id uuid NOT NULL,
+  workflow text NOT NULL,
+  definition bigint NOT NULL,
+  graph integer NOT NULL,
+  root bigint NOT NULL,
+  parent bigint,
+  step integer,
+  item bigint,
+  depth integer NOT NULL,
+  created bigint NOT NULL,
+  state text NOT NULL,
+  ended bigint,
+  open boolean NOT NULL,
+  changed bigint NOT NULL,
+  checksum bigint NOT NULL
+);
+CREATE INDEX jobs_by_id ON jobs(id, number);
+CREATE INDEX jobs_by_place ON jobs(root, parent, step, item, number) WHERE parent IS NOT NULL;
+CREATE INDEX jobs_open ON jobs(number) WHERE open;
+CREATE INDEX jobs_running ON jobs(workflow, number) WHERE parent IS NULL AND ended IS NULL;
+CREATE INDEX jobs_ended ON jobs(workflow, ended, number)
+  WHERE parent IS NULL AND ended IS NOT NULL;
+CREATE INDEX jobs_retained ON jobs(definition, ended) WHERE parent IS NULL AND ended IS NOT NULL;
+CREATE INDEX jobs_top ON jobs(number) WHERE parent IS NULL;
+CREATE INDEX jobs_of_workflow ON jobs(workflow, number) WHERE parent IS NULL;
+CREATE INDEX jobs_by_state ON jobs(workflow, state, number) WHERE parent IS NULL;
+CREATE INDEX jobs_top_by_state ON jobs(state, number) WHERE parent IS NULL;
+CREATE INDEX jobs_children_failed ON jobs(parent, step, item, number)
+  WHERE parent IS NOT NULL AND state IN ('failed', 'cancelled');
+
+-- The source of truth. A row is never changed.
+CREATE TABLE entries(
+  job bigint NOT NULL,
+  first bigint NOT NULL,
+  seq bigint NOT NULL,
+  at bigint NOT NULL,
+  body text NOT NULL,
+  checksum bigint NOT NULL,
+  PRIMARY KEY (job, first)
+);
+
+-- The steps of each workflow, and which of them a definition has.
+CREATE TABLE steps(
+  id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  workflow text NOT NULL,
+  name text NOT NULL,
+  UNIQUE (workflow, name)
+);
+CREATE TABLE definition_steps(
+  definition bigint NOT NULL,
+  index integer NOT NULL,
+  step integer NOT NULL,
+  PRIMARY KEY (definition, index)
+);
+CREATE TABLE statuses(
+  job bigint NOT NULL,
+  step integer NOT NULL,
+  word text NOT NULL,
+  at bigint NOT NULL,
+  PRIMARY KEY (job, step)
+);
+CREATE INDEX statuses_by_word ON statuses(step, word, job);
+
+CREATE TABLE notices(
+  number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at bigint NOT NULL,
+  body text NOT NULL,
+  checksum bigint NOT NULL
+);
+
+CREATE TABLE bus_offsets(
+  bus text NOT NULL,
+  topic text NOT NULL,
+  partition integer NOT NULL,
+  next_offset bigint NOT NULL,
+  checksum bigint NOT NULL,
+  PRIMARY KEY (bus, topic, partition)
+);
+
+INSERT INTO cluster(format, program) VALUES (1, 'workflow-manager');
+";
+
+/// Compresses large texts with LZ4, which is faster, where the server has it.
+const COMPRESS: &str = "
+DO $$
+BEGIN
+  IF EXISTS (SELECT 1 FROM pg_settings
+             WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)) THEN
+    ALTER TABLE entries ALTER COLUMN body SET COMPRESSION lz4;
+  END IF;
+END
+$$";
+
+/// Checks that the database can hold a journal, and creates the tables if it is empty.
+///
+/// # Errors
+///
+/// Returns an error if the server is too old, the encoding is not UTF-8, the schema has tables of
+/// another program, or the tables were written by a newer version. Then nothing was changed.
+pub(super) async fn prepare(connection: &Connection, journal: &str) -> Result<(), JournalError> {
+    let schema = check_server(connection, journal).await?;
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match prepare_once(connection, journal, &schema).await {
+            // Another process has created the tables at the same time.
+            Err(PrepareError::Server(error))
+                if is_duplicate(&error) && attempt < CREATE_ATTEMPTS_MAX => {}
+            result => return result.map_err(|error| error.into_journal_error(journal)),
+        }
+    }
+}
+
+/// Checks the database like [`prepare`], and changes nothing. Returns whether it has the tables.
+pub(super) async fn inspect(connection: &Connection, journal: &str) -> Result<bool, JournalError> {
+    let schema = check_server(connection, journal).await?;
+    let result = check_tables(connection, journal, &schema).await;
+    result.map_err(|error| error.into_journal_error(journal))
+}
+
+/// Checks the version and the encoding of the server. Returns the schema of the tables.
+async fn check_server(connection: &Connection, journal: &str) -> Result<String, JournalError> {
+    let sql = "SELECT current_setting('server_version_num')::integer,
+                      current_setting('server_version'),
+                      current_setting('server_encoding'), current_schema()";
+    let rows = connection.query(sql, &params![]).await;
+    let rows = rows.map_err(|error| to_journal_error(journal, &error))?;
+    let refuse = |problem: String| refuse(journal, problem);
+    let row = rows.first().ok_or_else(|| refuse("it returns no settings".to_owned()))?;
+    let (number, version, encoding): (i32, String, String) = (row.get(0), row.get(1), row.get(2));
+    if number < OLDEST_SERVER_VERSION {
+        return Err(refuse(format!(
+            "the server is PostgreSQL {version}; supported are 14 and newer: upgrade it, or name \
+             another server in journal.url"
+        )));
+    }
+    if encoding != "UTF8" {
+        return Err(refuse(format!(
+            "the database has the encoding {encoding}, and JSON needs UTF8: create another with \
+             createdb --template template0 --encoding UTF8 NAME"
+        )));
+    }
+    row.get::<_, Option<String>>(3).ok_or_else(|| {
+        refuse(
+            "its user has no schema to create tables in: GRANT CREATE, USAGE ON SCHEMA public TO \
+             its user, or make it the owner of the database"
+                .to_owned(),
+        )
+    })
+}
+
+/// The error of an attempt to create the tables.
+enum PrepareError {
+    Server(Error),
+    Refused(JournalError),
+}
+
+impl From<Error> for PrepareError {
+    fn from(error: Error) -> PrepareError {
+        PrepareError::Server(error)
+    }
+}
+
+impl PrepareError {
+    fn into_journal_error(self, journal: &str) -> JournalError {
+        match self {
+            PrepareError::Server(error) => to_journal_error(journal, &error),
+            PrepareError::Refused(error) => error,
+        }
+    }
+}
+
+fn is_duplicate(error: &Error) -> bool {
+    error
+        .code()
+        .is_some_and(|code| [SqlState::DUPLICATE_TABLE, SqlState::UNIQUE_VIOLATION].contains(code))
+}
+
+async fn prepare_once(
+    connection: &Connection,
+    journal: &str,
+    schema: &str,
+) -> Result<(), PrepareError> {
+    connection.batch_execute("BEGIN").await?;
+    let result = prepare_in_transaction(connection, journal, schema).await;
+    let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    let end_result = connection.batch_execute(end).await;
+    result.and(end_result.map_err(PrepareError::from))
+}
+
+async fn prepare_in_transaction(
+    connection: &Connection,
+    journal: &str,
+    schema: &str,
+) -> Result<(), PrepareError> {
+    if !check_tables(connection, journal, schema).await? {
+        tracing::info!(journal, schema, "the tables of the journal are created");
+        connection.batch_execute(CREATE_TABLES).await?;
+        connection.batch_execute(COMPRESS).await?;
+    }
+    Ok(())
+}
+
+/// Checks that the schema has all tables of a journal and no others, or none at all. Returns
+/// whether it has them.
+async fn check_tables(
+    connection: &Connection,
+    journal: &str,
+    schema: &str,
+) -> Result<bool, PrepareError> {
+    let sql = "SELECT relname::text FROM pg_class
+               WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)
+                 AND relkind IN ('r', 'p', 'f', 'm') ORDER BY relname";
+    let rows = connection.query(sql, &params![schema.to_owned()]).await?;
+    let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+    if names.is_empty() {
+        return Ok(false);
+    }
+    let foreign: Vec<&str> = names.iter().copied().filter(|name| !TABLES.contains(name)).collect();
+    let has_all = TABLES.iter().all(|table| names.contains(table));
+    if !has_all || !foreign.is_empty() {
+        let (problem, listed) = if has_all {
+            ("also has tables of another program", foreign)
+        } else {
+            ("has tables that are not those of a journal", names)
+        };
+        let listed = list_some(&listed);
+        return Err(PrepareError::Refused(refuse(
+            journal,
+            format!(
+                "its schema {schema} {problem} ({listed}). Nothing was changed. Give the journal a \
+                 database of its own: createdb --template template0 --encoding UTF8 NAME"
+            ),
+        )));
+    }
+    let rows = connection.query("SELECT format FROM cluster", &params![]).await?;
+    let format: i32 = rows.first().map_or(0, |row| row.get(0));
+    if format > FORMAT {
+        return Err(PrepareError::Refused(JournalError::Newer {
+            file: journal.to_owned(),
+            file_version: format.into(),
+            newest_version: FORMAT.into(),
+        }));
+    }
+    Ok(true)
+}
+
+/// Creates the error of a database that cannot hold the journal.
+fn refuse(journal: &str, problem: String) -> JournalError {
+    JournalError::Failed { file: journal.to_owned(), problem, remedy: Remedy::Exit }
+}
+
+/// Returns the first names of a list, as text.
+fn list_some(names: &[&str]) -> String {
+    const SHOWN_MAX: usize = 3;
+    let shown = names.iter().take(SHOWN_MAX).copied().collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN_MAX { format!("{shown}, …") } else { shown }
+}

@@ -1,0 +1,124 @@
+//! Reads what is kept of many jobs: creation and end times for statistics, notices, and offsets.
+
+use super::connection::{Params, params, to_sql_text};
+use super::reader::Reader;
+use crate::checksums::{checksum, offset_checksum};
+use crate::error::JournalError;
+use crate::query::EndedCursor;
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
+use crate::traits::{NoticeRecords, OffsetRecords, StatisticsRecords};
+use engine::{JobState, Timestamp};
+use tokio_postgres::Row;
+
+impl StatisticsRecords for Reader {
+    fn for_each_creation(
+        &self,
+        below: JobNumber,
+        limit: u32,
+        handler: &mut dyn FnMut(&str, Timestamp),
+    ) -> Result<Option<JobNumber>, JournalError> {
+        let sql = "SELECT number, workflow, created FROM jobs
+                   WHERE parent IS NULL AND number < $1 ORDER BY number DESC LIMIT $2";
+        let rows = self.query(sql, params![below, i64::from(limit)])?;
+        for row in &rows {
+            handler(row.get(1), Timestamp(row.get(2)));
+        }
+        Ok(rows.last().map(|row| row.get(0)))
+    }
+
+    fn for_each_end(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        after: EndedCursor,
+        limit: u32,
+        handler: &mut dyn FnMut(JobState, Timestamp, Timestamp),
+    ) -> Result<Option<EndedCursor>, JournalError> {
+        let sql = "SELECT number, state, created, ended FROM jobs
+                   WHERE workflow = $1 AND parent IS NULL AND ended IS NOT NULL AND ended >= $2
+                     AND (ended, number) < ($3, $4) ORDER BY ended DESC, number DESC LIMIT $5";
+        let params =
+            params![to_sql_text(workflow), since.0, after.ended.0, after.number, i64::from(limit)];
+        let rows = self.query(sql, params)?;
+        for row in &rows {
+            if let Some(state) = JobState::from_name(row.get(1)) {
+                handler(state, Timestamp(row.get(2)), Timestamp(row.get(3)));
+            }
+        }
+        let to_cursor =
+            |row: &Row| EndedCursor { ended: Timestamp(row.get(3)), number: row.get(0) };
+        Ok(rows.last().map(to_cursor))
+    }
+}
+
+impl Reader {
+    /// Runs a query that selects notices, and checks their checksums.
+    fn query_notices(
+        &self,
+        condition: &str,
+        params: Params,
+    ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
+        let sql = format!("SELECT number, at, body, checksum FROM notices WHERE {condition}");
+        let mut notices = Vec::new();
+        for row in self.query(&sql, params)? {
+            let (number, at, body): (i64, i64, String) = (row.get(0), row.get(1), row.get(2));
+            if i64::from(checksum(at, &body)) != row.get::<_, i64>(3) {
+                let what = "the checksum does not match".to_owned();
+                return Err(JournalError::damaged_row(&self.pool.journal, "notices", number, what));
+            }
+            notices.push((number, Notice { at: Timestamp(at), body: body.into() }));
+        }
+        Ok(notices)
+    }
+}
+
+impl NoticeRecords for Reader {
+    fn load_notices(
+        &self,
+        after: NoticeNumber,
+        limit: u32,
+    ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
+        let condition = "number > $1 ORDER BY number LIMIT $2";
+        self.query_notices(condition, params![after, i64::from(limit)])
+    }
+
+    fn load_notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
+        let notices = self.query_notices("number = $1", params![number])?;
+        Ok(notices.into_iter().next().map(|(_, notice)| notice))
+    }
+
+    fn count_notices(&self) -> Result<i64, JournalError> {
+        let rows = self.query("SELECT count(*) FROM notices", params![])?;
+        Ok(rows.first().map_or(0, |row| row.get(0)))
+    }
+}
+
+impl OffsetRecords for Reader {
+    /// Checks the checksums too, because an offset that is too high would skip replies.
+    fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError> {
+        let sql = "SELECT topic, partition, next_offset, checksum FROM bus_offsets WHERE bus = $1";
+        let mut offsets = Vec::new();
+        for row in self.query(sql, params![bus.to_owned()])? {
+            let offset = StoredOffset {
+                bus: bus.into(),
+                topic: row.get::<_, &str>(0).into(),
+                partition: row.get(1),
+                offset: row.get(2),
+            };
+            if i64::from(offset_checksum(&offset)) != row.get::<_, i64>(3) {
+                let what = format!(
+                    "the checksum of the offset in the topic {} of the bus {bus} does not match",
+                    offset.topic
+                );
+                return Err(JournalError::damaged_row(
+                    &self.pool.journal,
+                    "bus_offsets",
+                    offset.partition.into(),
+                    what,
+                ));
+            }
+            offsets.push(offset);
+        }
+        Ok(offsets)
+    }
+}

@@ -1,0 +1,182 @@
+//! The steps of workflows: which status columns a workflow has (`steps`), and which of them each
+//! definition uses (`definition_steps`). For people, each workflow has a view `status_<full name>`
+//! with a row for each root job and a column for each step.
+
+use super::commit_connection::BatchStatement;
+use super::connection::params;
+use super::writer::PostgresWriter;
+use crate::error::{JournalError, Remedy};
+use engine::{Definition, DefinitionHash};
+
+/// The longest identifier of PostgreSQL, in bytes. It truncates longer ones.
+const IDENTIFIER_BYTES_MAX: usize = 63;
+
+/// The prefix of the names of views.
+const VIEW_PREFIX: &str = "status_";
+
+/// How long the creation of a view waits for whoever reads it.
+const VIEW_LOCK_TIMEOUT: &str = "200ms";
+
+/// The columns of a view before those of the steps.
+const JOB_COLUMNS: [&str; 5] = ["number", "job", "state", "created", "updated"];
+
+const INSERT_DEFINITION: &str =
+    "INSERT INTO definitions(hash, body) VALUES ($1, $2) ON CONFLICT (hash) DO NOTHING";
+
+/// Inserts steps that are new, in the order of the definition.
+const INSERT_STEPS: &str = "
+INSERT INTO steps(workflow, name)
+SELECT $1, u.name FROM unnest($2::text[]) WITH ORDINALITY AS u(name, position)
+WHERE NOT EXISTS (SELECT 1 FROM steps s WHERE s.workflow = $1 AND s.name = u.name)
+ORDER BY u.position
+ON CONFLICT (workflow, name) DO NOTHING";
+
+const INSERT_DEFINITION_STEPS: &str = "
+INSERT INTO definition_steps(definition, index, step)
+SELECT d.number, u.position - 1, s.id
+FROM unnest($2::text[]) WITH ORDINALITY AS u(name, position)
+JOIN steps s ON s.workflow = $1 AND s.name = u.name
+JOIN definitions d ON d.hash = $3
+ON CONFLICT (definition, index) DO NOTHING";
+
+impl PostgresWriter {
+    /// Inserts a definition with its steps, and returns its number.
+    pub(super) fn insert_definition(
+        &mut self,
+        definition: &Definition,
+        hash: DefinitionHash,
+        body: String,
+    ) -> Result<i64, JournalError> {
+        let workflow = definition.full_name();
+        let names = step_names(definition);
+        let statements = vec![
+            BatchStatement::new(INSERT_DEFINITION, params![hash.0.to_vec(), body]),
+            BatchStatement::new(INSERT_STEPS, params![workflow.clone(), names.clone()]),
+            BatchStatement::new(INSERT_DEFINITION_STEPS, params![workflow, names, hash.0.to_vec()]),
+            BatchStatement::new(
+                "SELECT number FROM definitions WHERE hash = $1",
+                params![hash.0.to_vec()],
+            ),
+        ];
+        let results = self.commits.transact(statements)?;
+        let row = results.last().and_then(|rows| rows.first());
+        let number = row.map(|row| row.get(0)).ok_or_else(|| {
+            self.failure("a definition is missing after it was inserted".to_owned())
+        })?;
+        self.create_view(definition)?;
+        self.definitions.insert(hash, number);
+        Ok(number)
+    }
+
+    /// Creates the steps and the view of a definition that is loaded.
+    pub(super) fn create_status_steps(
+        &mut self,
+        definition: &Definition,
+    ) -> Result<(), JournalError> {
+        let params = params![definition.full_name(), step_names(definition)];
+        self.commits.transact(vec![BatchStatement::new(INSERT_STEPS, params)])?;
+        self.create_view(definition)
+    }
+
+    /// Creates the view of a workflow, or adds the columns of new steps. A view is only for people,
+    /// so one that cannot be created now is reported and left to the next definition or start.
+    fn create_view(&mut self, definition: &Definition) -> Result<(), JournalError> {
+        let workflow = definition.full_name();
+        let sql = "SELECT id, name FROM steps WHERE workflow = $1 ORDER BY id";
+        let rows = self.commits.query(sql, params![workflow.clone()])?;
+        let steps: Vec<(i32, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        if self.views.get(&workflow) == Some(&steps.len()) {
+            return Ok(());
+        }
+        let view = format!("{VIEW_PREFIX}{workflow}");
+        let names = steps.iter().map(|(_, name)| name).chain([&view]);
+        if let Some(name) = names.into_iter().find(|name| name.len() > IDENTIFIER_BYTES_MAX) {
+            tracing::warn!(
+                workflow,
+                name,
+                "the workflow gets no view of statuses: PostgreSQL truncates names after 63 bytes"
+            );
+        } else if !self.has_view(&view, &steps)? {
+            let limit = "SELECT set_config('lock_timeout', $1, true)";
+            let statements = vec![
+                // Whoever reads the view holds a lock on it, and must not keep commits waiting.
+                BatchStatement::new(limit, params![VIEW_LOCK_TIMEOUT]),
+                BatchStatement {
+                    sql: view_sql(&view, &workflow, &steps).into(),
+                    params: params![],
+                },
+            ];
+            match self.commits.transact(statements) {
+                Ok(_) => {}
+                Err(error) if error.remedy() != Remedy::Exit || error.is_fenced() => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    tracing::warn!(workflow, %error, "the view of statuses cannot be created now");
+                    return Ok(());
+                }
+            }
+        }
+        self.views.insert(workflow, steps.len());
+        Ok(())
+    }
+
+    /// Returns whether a view exists with the columns of these steps.
+    fn has_view(&mut self, view: &str, steps: &[(i32, String)]) -> Result<bool, JournalError> {
+        let sql = "SELECT attname::text FROM pg_attribute
+                   WHERE attrelid = to_regclass($1) AND attnum > 0 ORDER BY attnum";
+        let rows = self.commits.query(sql, params![quote_identifier(view)])?;
+        let columns: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        let expected = JOB_COLUMNS.into_iter().chain(steps.iter().map(|(_, name)| name.as_str()));
+        Ok(columns.iter().map(String::as_str).eq(expected))
+    }
+}
+
+/// Returns the names of the steps of the main graph, in order.
+fn step_names(definition: &Definition) -> Vec<String> {
+    definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
+}
+
+/// Returns the SQL that creates a view, with the columns of these steps.
+fn view_sql(view: &str, workflow: &str, steps: &[(i32, String)]) -> String {
+    // Times are stored in nanoseconds.
+    let time = |expression: &str| format!("to_timestamp({expression} / 1e9)");
+    let latest: String = steps.iter().map(|(id, _)| format!(", s{id}.at")).collect();
+    let mut sql = format!(
+        "CREATE OR REPLACE VIEW {} AS SELECT j.number, j.id AS job, j.state, {} AS created, \
+         {} AS updated",
+        quote_identifier(view),
+        time("j.created"),
+        time(&format!("greatest(j.changed{latest})"))
+    );
+    for (id, name) in steps {
+        sql.push_str(&format!(", coalesce(s{id}.word, '') AS {}", quote_identifier(name)));
+    }
+    sql.push_str(" FROM jobs j");
+    for (id, _) in steps {
+        sql.push_str(&format!(
+            " LEFT JOIN statuses s{id} ON s{id}.job = j.number AND s{id}.step = {id}"
+        ));
+    }
+    let literal = workflow.replace('\'', "''");
+    sql.push_str(&format!(" WHERE j.parent IS NULL AND j.workflow = '{literal}'"));
+    sql
+}
+
+/// Quotes a name as an SQL identifier.
+fn quote_identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_leave_their_quotes() {
+        let sql = view_sql("status_a\"b'c", "a\"b'c", &[(7, "s\"'".to_owned())]);
+        assert!(sql.contains("VIEW \"status_a\"\"b'c\" AS"), "{sql}");
+        assert!(sql.contains("j.workflow = 'a\"b''c'"), "{sql}");
+        assert!(sql.contains("coalesce(s7.word, '') AS \"s\"\"'\""), "{sql}");
+    }
+}

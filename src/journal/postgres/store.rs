@@ -1,0 +1,255 @@
+//! The writing end of a journal in PostgreSQL.
+
+use super::claim::{Candidate, DatabaseInspection, Look, TakenState};
+use super::commit_connection::BatchStatement;
+use super::connection::params;
+use super::options::PostgresOptions;
+use super::pool::ReaderPool;
+use super::reader::Reader;
+use super::rows::recover_all;
+use super::writer::PostgresWriter;
+use crate::checksums::offset_checksum;
+use crate::error::{FileLoss, JournalError, Remedy};
+use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
+use crate::recover::{JobTreeHandler, RecoveredJob};
+use crate::traits::{Journal, Records};
+use base::clock;
+use engine::{Definition, Millis, Timestamp};
+use std::collections::BTreeSet;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// How old the size of the database may be. The server looks at each file to measure it.
+const DISK_USAGE_AGE: Duration = Duration::from_secs(60);
+
+/// The writing end of a journal in PostgreSQL, held by the active process of a name.
+pub struct PostgresJournal {
+    writer: PostgresWriter,
+    /// The connections of readers.
+    pool: Arc<ReaderPool>,
+    /// The manager's name.
+    name: String,
+    /// The size of the database; `None` if it could not be measured.
+    disk_usage: Option<DiskUsage>,
+    /// When the size was measured; `None`: not yet.
+    disk_usage_measured: Option<Instant>,
+}
+
+/// A process that waits until it becomes active.
+pub struct PostgresStandby {
+    candidate: Box<Candidate>,
+}
+
+impl PostgresJournal {
+    /// Opens or creates the journal, if no other process of the name is active.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`JournalError::ActiveElsewhere`] if another process is active, and an error that
+    /// says what to do if the database cannot hold the journal.
+    pub fn open(options: PostgresOptions) -> Result<PostgresJournal, JournalError> {
+        PostgresStandby::register(options)?.try_activate().map_err(|(error, _)| error)
+    }
+
+    /// Checks that a database can hold the journal, and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that says what to do if it cannot.
+    pub fn inspect(options: PostgresOptions) -> Result<DatabaseInspection, JournalError> {
+        Candidate::inspect(options)
+    }
+
+    fn activate(candidate: Candidate, state: TakenState) -> PostgresJournal {
+        let (io, options) = (candidate.io.clone(), candidate.options.clone());
+        let name = options.name.clone();
+        PostgresJournal {
+            writer: PostgresWriter::new(candidate, state),
+            pool: Arc::new(ReaderPool::new(io, options)),
+            name,
+            disk_usage: None,
+            disk_usage_measured: None,
+        }
+    }
+}
+
+impl PostgresStandby {
+    /// Connects, checks the database, and registers this process.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that says what to do if the database cannot hold the journal.
+    pub fn register(options: PostgresOptions) -> Result<PostgresStandby, JournalError> {
+        super::options::check_manager_name(&options.name).map_err(|what| JournalError::Failed {
+            file: options.server.to_string(),
+            problem: what,
+            remedy: Remedy::Exit,
+        })?;
+        Ok(PostgresStandby { candidate: Box::new(Candidate::register(options)?) })
+    }
+
+    /// Becomes active if nobody is, or if the active process is dead.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`JournalError::ActiveElsewhere`] if another process is active, or an error of the
+    /// server; and the standby, which tries again after a second.
+    pub fn try_activate(self) -> Result<PostgresJournal, (JournalError, PostgresStandby)> {
+        let options = self.candidate.options.clone();
+        let (candidate, result) = self.candidate.try_claim();
+        let error = match result {
+            Ok(Look::Active(state)) => return Ok(PostgresJournal::activate(candidate, state)),
+            Ok(Look::Standby(active)) => active.to_error(&options),
+            Err(error) => error,
+        };
+        Err((error, PostgresStandby { candidate: Box::new(candidate) }))
+    }
+}
+
+impl Journal for PostgresJournal {
+    fn records(&self) -> Arc<dyn Records> {
+        Arc::new(Reader::new(self.pool.clone()))
+    }
+
+    fn check_files(&mut self) -> Result<(), FileLoss> {
+        self.writer.commits.activity.touch();
+        if self.writer.beat.is_fenced() {
+            return Err(FileLoss::TakenOver {
+                journal: self.writer.journal.clone(),
+                name: self.name.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn disk_usage(&mut self) -> Option<DiskUsage> {
+        let is_fresh = |measured: Instant| measured.elapsed() < DISK_USAGE_AGE;
+        if self.disk_usage_measured.is_none_or(|measured| !is_fresh(measured)) {
+            let rows =
+                self.writer.commits.query("SELECT pg_database_size(current_database())", params![]);
+            let bytes = rows.ok().and_then(|rows| rows.first().map(|row| row.get::<_, i64>(0)));
+            let to_usage = |main| DiskUsage { main, wal: 0, free: 0 };
+            self.disk_usage = bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(to_usage);
+            self.disk_usage_measured = Some(clock::instant());
+        }
+        self.disk_usage
+    }
+
+    fn fill_reserve(&mut self) {}
+
+    fn is_disk_full(&self) -> bool {
+        false
+    }
+
+    fn next_job_number(&mut self) -> Result<JobNumber, JournalError> {
+        let sql = "SELECT coalesce(max(number), 0) + 1 FROM jobs";
+        let rows = self.writer.commits.query(sql, params![])?;
+        Ok(rows.first().map_or(1, |row| row.get(0)))
+    }
+
+    fn append_and_check(
+        &mut self,
+        records: &[&Record],
+        others: &[JobNumber],
+    ) -> Result<BTreeSet<JobNumber>, JournalError> {
+        self.writer.commit_records(records, others)
+    }
+
+    fn has_unprojected(&self) -> bool {
+        false
+    }
+
+    fn project(&mut self) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    fn has_pending_confirms(&self) -> bool {
+        false
+    }
+
+    fn write_confirms(&mut self) -> Result<bool, JournalError> {
+        Ok(false)
+    }
+
+    fn store_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError> {
+        let sql = "INSERT INTO bus_offsets(bus, topic, partition, next_offset, checksum)
+                   SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::bigint[],
+                                        $5::bigint[])
+                   ON CONFLICT (bus, topic, partition) DO UPDATE
+                   SET next_offset = excluded.next_offset, checksum = excluded.checksum";
+        let column = |text: fn(&StoredOffset) -> &Arc<str>| -> Vec<String> {
+            offsets.iter().map(|offset| text(offset).to_string()).collect()
+        };
+        let params = params![
+            column(|offset| &offset.bus),
+            column(|offset| &offset.topic),
+            offsets.iter().map(|offset| offset.partition).collect::<Vec<_>>(),
+            offsets.iter().map(|offset| offset.offset).collect::<Vec<_>>(),
+            offsets.iter().map(|offset| i64::from(offset_checksum(offset))).collect::<Vec<_>>(),
+        ];
+        self.writer.commits.transact(vec![BatchStatement::new(sql, params)]).map(drop)
+    }
+
+    fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError> {
+        let (sender, job_trees) = mpsc::channel();
+        // The receiver exists until the end of this function, so sending cannot fail.
+        self.for_each_job_tree(&|job_tree| drop(sender.send(job_tree)))?;
+        drop(sender);
+        let mut jobs: Vec<RecoveredJob> = job_trees.into_iter().flatten().collect();
+        jobs.sort_unstable_by_key(|job| job.number);
+        Ok(jobs)
+    }
+
+    fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError> {
+        recover_all(&self.pool, handler)
+    }
+
+    fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {
+        definitions.iter().try_for_each(|definition| self.writer.create_status_steps(definition))
+    }
+
+    fn newest_record_time(&self) -> Result<Option<Timestamp>, JournalError> {
+        Ok(self.writer.newest)
+    }
+
+    fn count_expired(
+        &mut self,
+        now: Timestamp,
+        default_retention: Millis,
+    ) -> Result<u64, JournalError> {
+        self.writer.count_past_retention(now, default_retention)
+    }
+
+    fn delete_expired(
+        &mut self,
+        now: Timestamp,
+        default_retention: Millis,
+        rows_max: u32,
+    ) -> Result<Deletion, JournalError> {
+        self.writer.delete_past_retention(now, default_retention, rows_max)
+    }
+
+    fn delete_jobs(
+        &mut self,
+        roots: &[JobNumber],
+        rows_max: u32,
+    ) -> Result<Deletion, JournalError> {
+        self.writer.delete_job_trees(roots, rows_max)
+    }
+
+    fn delete_notices(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError> {
+        let sql = "DELETE FROM notices WHERE number = ANY($1)";
+        let statement = BatchStatement::new(sql, params![notices.to_vec()]);
+        self.writer.commits.transact(vec![statement]).map(drop)
+    }
+}
+
+impl Drop for PostgresJournal {
+    /// Says goodbye behind all commits: the name is free at once.
+    fn drop(&mut self) {
+        if std::thread::panicking() || self.writer.beat.is_fenced() {
+            return;
+        }
+        self.writer.commits.say_goodbye();
+    }
+}
