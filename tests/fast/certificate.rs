@@ -4,10 +4,11 @@ use crate::alone::{Log, alone};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use support::api::Api;
 use support::manager::TestManager;
 use tokio::time::sleep;
+use workflow_manager::clock;
 use workflow_manager::reload::{reload, watch_certificate};
 
 const WARNING: &str = "the certificate of the API expires soon";
@@ -20,7 +21,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Writes a certificate that ends within days, and its key.
 fn write_identity(certificate: &Path, key: &Path) {
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let now = Duration::from_nanos(u64::try_from(clock::now().0).expect("after 1970"));
     params.not_before = date_time_ymd(2001, 1, 1);
     params.not_after = date_time_ymd(1970, 1, 1) + now + 100 * HOUR;
     let pair = KeyPair::generate().expect("a key");

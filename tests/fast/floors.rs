@@ -453,7 +453,7 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
 }
 
 /// The files that own or hold a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 29] = [
+const LOCKS: [(&str, &str); 31] = [
     ("daemon/access/certificate.rs", "the certificate, which is replaced when its files change"),
     ("daemon/access/login_limiter.rs", "the addresses that have sent wrong tokens"),
     ("daemon/access/mod.rs", "the tokens, which a reload replaces"),
@@ -478,6 +478,8 @@ const LOCKS: [(&str, &str); 29] = [
     ("bus/lease_queue/queues.rs", "threads that wait for a message of a queue"),
     ("bus/embedded.rs", "the replies without a verdict"),
     ("daemon/events/hub.rs", "the ring of events"),
+    ("journal/postgres/connection.rs", "the prepared statements of a connection"),
+    ("journal/postgres/pool.rs", "the connections of readers; the definitions"),
     ("journal/sqlite/unprojected.rs", "the ids that are not derived yet"),
     ("journal/sqlite/reader.rs", "the pool of connections; the definitions"),
     ("journal/sqlite/store.rs", "the writing end, which a reader may have derive"),

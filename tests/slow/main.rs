@@ -13,6 +13,7 @@
 )]
 
 mod amqp;
+mod any_journal;
 mod api;
 mod attacks;
 mod attempts;
@@ -47,6 +48,7 @@ mod old_journals;
 mod outages;
 mod overload;
 mod policies;
+mod postgres;
 mod power_loss;
 mod proxies;
 mod push;

@@ -9,6 +9,7 @@
 pub mod api;
 pub mod fuzz_targets;
 pub mod grpc;
+pub mod journal_rules;
 pub mod manager;
 pub mod service;
 pub mod waits;

@@ -1,0 +1,3 @@
+//! The rules of any journal, for a journal in PostgreSQL.
+
+support::journal_rules!(in_a_database, support::journal_rules::InDatabase::create());
