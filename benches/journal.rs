@@ -1,5 +1,7 @@
 //! The journal: durable records a second by the number of records in a commit; the rows, bytes and
-//! CPU of a step of a chain; and the time to recover 100,000 running jobs.
+//! CPU of a step of a chain; and the time to recover 100,000 running jobs. The same for a database
+//! if `POSTGRES_URL` and `POSTGRES_BIN` name a server, as `POSTGRES_FSYNC=on tests/postgres start
+//! DIR` does.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -7,9 +9,10 @@ mod process;
 
 use std::collections::VecDeque;
 use std::io::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
+use support::journal_rules::{InDatabase, Place};
 use workflow_manager::engine::{
     Context, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply,
     Sender, Step, StepIndex, Timestamp,
@@ -91,7 +94,7 @@ fn chain_records(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> 
 }
 
 /// Measures the rows, bytes and CPU of one step of a chain, with many chains running.
-fn measure_steps(file: &Path, out: &mut dyn Write) {
+fn measure_steps(storage: &Storage, out: &mut dyn Write) {
     let definition = chain();
     let mut waiting: VecDeque<VecDeque<Record>> =
         (1..=CHAINS).map(|number| chain_records(number, &definition)).collect();
@@ -109,7 +112,7 @@ fn measure_steps(file: &Path, out: &mut dyn Write) {
             },
         }
     }
-    let mut store = SqliteJournal::open(&options(file)).expect("opens");
+    let mut store = storage.open();
     store.create_status_tables(&[&*definition]).expect("tables of statuses");
     let (bytes, cpu, started) =
         (process::written_bytes(), process::cpu_seconds("self"), Instant::now());
@@ -123,10 +126,7 @@ fn measure_steps(file: &Path, out: &mut dyn Write) {
     let (cpu, elapsed) = (process::cpu_seconds("self") - cpu, started.elapsed().as_secs_f64());
     drop(store);
     let bytes = process::written_bytes() - bytes;
-    let client = rusqlite::Connection::open(file).expect("opens");
-    let count = |sql: &str| client.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap_or(0);
-    // Rows of confirms are deleted later, but each has taken a number.
-    let rows = count("SELECT max(seq) FROM entries");
+    let rows = storage.count_rows();
     let step_count = (CHAINS * i64::from(STEPS)) as f64;
     writeln!(
         out,
@@ -140,25 +140,64 @@ fn measure_steps(file: &Path, out: &mut dyn Write) {
     .expect("written");
 }
 
-fn options(file: &Path) -> JournalOptions {
-    JournalOptions {
-        file: file.to_owned(),
-        cache_bytes: 64 << 20,
-        verify_bytes_max: 512 << 20,
-        pages_max: 0,
+/// Where a journal of the bench is stored.
+enum Storage {
+    File(PathBuf),
+    Database(InDatabase),
+}
+
+impl Storage {
+    fn open(&self) -> Box<dyn Journal> {
+        match self {
+            Storage::File(file) => {
+                let options = JournalOptions {
+                    file: file.clone(),
+                    cache_bytes: 64 << 20,
+                    verify_bytes_max: 512 << 20,
+                    pages_max: 0,
+                };
+                Box::new(SqliteJournal::open(&options).expect("opens"))
+            }
+            Storage::Database(database) => database.open().expect("opens"),
+        }
+    }
+
+    /// Returns how many rows of `entries` were ever written.
+    fn count_rows(&self) -> i64 {
+        match self {
+            // Rows of confirms are deleted later, but each has taken a number.
+            Storage::File(file) => {
+                let client = rusqlite::Connection::open(file).expect("opens");
+                let sql = "SELECT max(seq) FROM entries";
+                client.query_row(sql, [], |row| row.get(0)).unwrap_or(0)
+            }
+            Storage::Database(database) => {
+                let count = database.query("SELECT count(*) FROM entries");
+                count.trim().parse().expect("a number")
+            }
+        }
     }
 }
 
 fn main() {
     let out = &mut std::io::stdout();
+    // The file is in the current folder, since the temporary folder may be in memory.
+    let folder = tempfile::tempdir_in(".").expect("a folder");
+    measure("a file", &|name| Storage::File(folder.path().join(format!("{name}.db"))), out);
+    if std::env::var_os("POSTGRES_URL").is_some() {
+        measure("a database", &|_| Storage::Database(InDatabase::create()), out);
+    }
+}
+
+/// Measures all for one kind of storage; `create` creates an empty one with a name.
+fn measure(kind: &str, create: &dyn Fn(&str) -> Storage, out: &mut dyn Write) {
+    writeln!(out, "in {kind}:").expect("written");
     let step = Step::with_name("only");
     let definition =
         Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![step])]));
-    // The journal is in the current folder, since the temporary folder may be in memory.
-    let folder = tempfile::tempdir_in(".").expect("a folder");
     for (batch, batches) in [(1, 500), (10, 300), (100, 200), (1_000, 50)] {
-        let mut store = SqliteJournal::open(&options(&folder.path().join(format!("{batch}.db"))))
-            .expect("opens");
+        let storage = create(&batch.to_string());
+        let mut store = storage.open();
         let records: Vec<Record> =
             (1..=batch * batches).map(|number| new_record(number, &definition)).collect();
         let started = Instant::now();
@@ -174,10 +213,10 @@ fn main() {
         )
         .expect("written");
     }
-    measure_steps(&folder.path().join("steps.db"), out);
-    let file = folder.path().join("recover.db");
+    measure_steps(&create("steps"), out);
+    let storage = create("recover");
     {
-        let mut store = SqliteJournal::open(&options(&file)).expect("opens");
+        let mut store = storage.open();
         for start in (1..RUNNING).step_by(10_000) {
             let records: Vec<Record> =
                 (start..start + 10_000).map(|number| new_record(number, &definition)).collect();
@@ -185,14 +224,14 @@ fn main() {
         }
     }
     let started = Instant::now();
-    let store = SqliteJournal::open(&options(&file)).expect("opens");
+    let store = storage.open();
     let opened = started.elapsed();
     let recovered = store.recover().expect("recovers");
     assert_eq!(recovered.len(), usize::try_from(RUNNING).expect("small"));
     let total = started.elapsed().as_secs_f64();
     writeln!(
         out,
-        "recovery of {RUNNING} running jobs   {total:.2} s, of which {:.2} s to verify every row",
+        "recovery of {RUNNING} running jobs   {total:.2} s, of which {:.2} s to open the journal",
         opened.as_secs_f64()
     )
     .expect("written");
