@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use workflow_manager::actors::bus_starter::StartError;
+use workflow_manager::actors::journal::EXIT_TAKEN_OVER;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
 use workflow_manager::actors::manager_handle::ManagerHandle;
 use workflow_manager::api::state::ApiState;
@@ -52,9 +53,6 @@ const STOP_OVERTIME: Duration = Duration::from_secs(2);
 /// The minimum limit of open files: for the journal and its readers, threads, brokers, and a few
 /// connections.
 const OPEN_FILES_MIN: u64 = 128;
-
-/// The exit code after another manager has taken the name during the start.
-const EXIT_TAKEN_OVER: u8 = 75;
 
 /// How often a standby looks whether it can become active.
 const STANDBY_LOOK_INTERVAL: Duration = Duration::from_secs(1);

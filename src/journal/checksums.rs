@@ -13,12 +13,6 @@ pub(crate) fn checksum(number: i64, text: &str) -> u32 {
     hash.finalize()
 }
 
-/// Converts the number of an entry to a database's integer type. A number that is too large becomes
-/// the largest integer.
-pub(crate) fn to_sql_number(entry_number: u64) -> i64 {
-    i64::try_from(entry_number).unwrap_or(i64::MAX)
-}
-
 /// The JSON texts of a row of `entries`.
 #[derive(Clone, Copy)]
 pub(crate) struct EntryTexts<'a> {

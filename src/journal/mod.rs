@@ -11,6 +11,7 @@ mod postgres;
 mod query;
 mod record;
 mod recover;
+mod sql;
 mod sqlite;
 mod traits;
 

@@ -2,8 +2,8 @@
 
 use super::record::JobNumber;
 use engine::{
-    Definition, DefinitionHash, Graph, Job, JobId, JobState, Message, Recorded, StepIndex,
-    Timestamp,
+    Definition, DefinitionHash, Entry, Graph, Job, JobEntry, JobId, JobState, Message, Recorded,
+    StepIndex, Timestamp,
 };
 use std::sync::Arc;
 
@@ -148,6 +148,15 @@ pub struct JobFilter {
 }
 
 impl JobFilter {
+    /// Returns the states to query one after another; `None` stands for all states. An index yields
+    /// the jobs of one state in order, but not those of several states.
+    pub(super) fn states_to_query(&self) -> Vec<Option<JobState>> {
+        match self.states.as_slice() {
+            [] => vec![None],
+            states => states.iter().copied().map(Some).collect(),
+        }
+    }
+
     /// Returns whether the filter matches every root job.
     pub fn is_empty(&self) -> bool {
         let JobFilter {
@@ -355,4 +364,12 @@ pub struct StatusRow {
 /// Returns whether a job in this state has a reason for it.
 pub(super) fn has_reason(state: &str) -> bool {
     [JobState::Failed.as_str(), JobState::Cancelled.as_str()].contains(&state)
+}
+
+/// Returns the message with which a job was created, from its first entries; `None` if it has none.
+pub(super) fn find_message(entries: Vec<Entry>) -> Option<Message> {
+    entries.into_iter().find_map(|entry| match entry {
+        Entry::Job(JobEntry::Created { message, .. }) => message,
+        Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,
+    })
 }

@@ -1,6 +1,8 @@
 //! What is written to a journal, the result of a deletion, and the disk space that a journal uses.
 
-use engine::{Decision, JobId, JobState, Origin, Recorded, StepIndex, Timestamp};
+use engine::{
+    CallerEntry, Decision, Entry, JobId, JobState, Origin, Recorded, StepIndex, Timestamp,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -33,6 +35,22 @@ impl Record {
     pub fn from_decision(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
         let Decision { recorded, effects: _, state, statuses, closed } = decision;
         Record { job, created, recorded, state, is_closed: closed, statuses, notice: None }
+    }
+
+    /// Returns the new state of the job, and when the job ended; `None` if the state does not
+    /// change.
+    pub(super) fn state_change(&self) -> Option<(JobState, Option<Timestamp>)> {
+        let end = |state: JobState| state.is_ended().then_some(self.recorded.at);
+        self.state.map(|state| (state, end(state)))
+    }
+
+    /// Returns whether the job takes input after the record; `None` if that does not change.
+    pub(super) fn open_change(&self) -> Option<bool> {
+        // A caller that joins a closed job reopens it, until the caller has its answer.
+        let is_join = |entry: &Entry| matches!(entry, Entry::Caller(CallerEntry::Joined(_)));
+        let is_reopened = self.recorded.entries.iter().any(is_join);
+        let is_changed = self.state.is_some() || self.is_closed || is_reopened;
+        is_changed.then_some(!self.is_closed)
     }
 
     /// Returns whether there are records, and every job that has one is cancelled by one of them.

@@ -13,7 +13,7 @@ use engine::{
     Definition, DefinitionHash, Job, JobId, JobState, Millis, Recorded, StepIndex, Timestamp,
 };
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// The writing end of a journal. Its methods block, so it runs on a thread of its own. After an
@@ -83,7 +83,15 @@ pub trait Journal: Send {
     fn store_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError>;
 
     /// Returns all jobs that take input, parents before their children, with their open effects.
-    fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError>;
+    fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError> {
+        let (sender, job_trees) = mpsc::channel();
+        // The receiver still exists, so sending cannot fail.
+        self.for_each_job_tree(&|job_tree| drop(sender.send(job_tree)))?;
+        drop(sender);
+        let mut jobs: Vec<RecoveredJob> = job_trees.into_iter().flatten().collect();
+        jobs.sort_unstable_by_key(|job| job.number);
+        Ok(jobs)
+    }
 
     /// Calls `handler` with the jobs of every job tree that take input, from several threads and in
     /// no particular order. Once `handler` returns, the journal keeps nothing of its job tree in

@@ -94,11 +94,11 @@ const CONFIRM_WRITE_DELAY: Duration = Duration::from_secs(1);
 const OFFSET_STORE_DELAY: Duration = Duration::from_secs(1);
 
 /// The exit code of the process after a fatal error of the journal (`EX_IOERR` of sysexits).
-const EXIT_IO_ERROR: i32 = 74;
+const EXIT_IO_ERROR: u8 = 74;
 
 /// The exit code of a process whose name another one has taken (`EX_TEMPFAIL` of sysexits): it is
 /// started again, and stands by.
-const EXIT_TAKEN_OVER: i32 = 75;
+pub const EXIT_TAKEN_OVER: u8 = 75;
 
 impl JournalActor {
     pub(super) fn new(store: Box<dyn Journal>, env: JournalEnv) -> JournalActor {
@@ -572,7 +572,7 @@ fn exit_on_panic(action: impl FnOnce()) {
 }
 
 /// Flushes the log, and ends the process.
-fn exit_now(code: i32) -> ! {
+fn exit_now(code: u8) -> ! {
     log::flush();
-    std::process::exit(code)
+    std::process::exit(code.into())
 }

@@ -3,11 +3,12 @@
 use super::commit_connection::BatchStatement;
 use super::connection::{params, to_sql_text};
 use super::writer::PostgresWriter;
-use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum, to_sql_number};
+use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum};
 use crate::error::JournalError;
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
-use engine::{CallerEntry, DefinitionHash, Entry, JobState, Timestamp};
+use crate::sql::to_sql_number;
+use engine::{DefinitionHash, JobState, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -99,15 +100,7 @@ struct JobStatus {
 impl JobStatus {
     /// Returns what a record changes.
     fn of_record(record: &Record) -> JobStatus {
-        // An ended job takes input again until it has answered a caller that joined it.
-        let is_join = |entry: &Entry| matches!(entry, Entry::Caller(CallerEntry::Joined(_)));
-        let is_reopened = record.recorded.entries.iter().any(is_join);
-        let end = |state: JobState| state.is_ended().then_some(record.recorded.at);
-        let is_changed = record.state.is_some() || record.is_closed || is_reopened;
-        JobStatus {
-            state: record.state.map(|state| (state, end(state))),
-            is_open: is_changed.then_some(!record.is_closed),
-        }
+        JobStatus { state: record.state_change(), is_open: record.open_change() }
     }
 }
 

@@ -25,7 +25,7 @@ use uuid::Uuid;
 const BEAT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long the beat of the active process may stand still before another process takes over.
-pub(super) const LEASE: Duration = Duration::from_secs(10);
+const LEASE: Duration = Duration::from_secs(10);
 
 /// How long a look may take. A takeover waits for the open transaction of the dead process, which
 /// the server ends after five seconds.

@@ -4,11 +4,11 @@ use super::connection::{Params, params, to_sql_text};
 use super::pool::{ReaderPool, Session};
 use super::rows::DatabaseRows;
 use crate::error::JournalError;
-use crate::query::{EndedCursor, JobCreation, StoredJob};
+use crate::query::{EndedCursor, JobCreation, StoredJob, find_message};
 use crate::record::JobNumber;
 use crate::recover::{self, JobRow, JobRows, Rebuilder, RecoveredJob};
 use crate::traits::{JobRecords, Records};
-use engine::{Definition, Entry, JobEntry, JobId, Timestamp};
+use engine::{Definition, JobId, Timestamp};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,10 +107,7 @@ impl JobRecords for Reader {
         let rows = DatabaseRows::new(&session).entry_rows(job.number, 0, 1)?;
         let entries =
             rows.first().map(|row| row.parse(job.number, session.journal())).transpose()?;
-        let message = entries.into_iter().flatten().find_map(|entry| match entry {
-            Entry::Job(JobEntry::Created { message, .. }) => message,
-            Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,
-        });
+        let message = entries.and_then(find_message);
         let workflow = self.load_definition_by_number(&session, job.definition)?.full_name();
         let is_child = job.parent.is_some();
         Ok(Some(JobCreation { number: job.number, workflow, is_child, message }))

@@ -79,14 +79,6 @@ impl Conditions {
     }
 }
 
-/// Returns the states to query one after another, `None` standing for all states.
-fn states_to_query(filter: &JobFilter) -> Vec<Option<JobState>> {
-    match filter.states.as_slice() {
-        [] => vec![None],
-        states => states.iter().copied().map(Some).collect(),
-    }
-}
-
 /// Returns the SQL of a page of search results, and its parameters.
 fn build_query(
     filter: &JobFilter,
@@ -177,7 +169,7 @@ impl SearchRecords for Reader {
     ) -> Result<Vec<SearchHit>, JournalError> {
         let session = self.pool.begin()?;
         let mut found = Vec::new();
-        for state in states_to_query(filter) {
+        for state in filter.states_to_query() {
             let (sql, params) = build_query(filter, state, order, after, limit);
             found.extend(session.query(&sql, params)?.iter().map(FoundJob::from_row));
         }
@@ -201,7 +193,7 @@ impl SearchRecords for Reader {
     fn count_matches(&self, filter: &JobFilter, limit: u32) -> Result<u32, JournalError> {
         let session = self.pool.begin()?;
         let mut count = 0;
-        for state in states_to_query(filter) {
+        for state in filter.states_to_query() {
             let mut conditions = Conditions::of_filter(filter, state);
             conditions.params.push(Box::new(i64::from(limit - count)));
             let sql = format!(

@@ -6,6 +6,7 @@ use super::commit_connection::BatchStatement;
 use super::connection::params;
 use super::writer::PostgresWriter;
 use crate::error::{JournalError, Remedy};
+use crate::sql::quote_identifier;
 use engine::{Definition, DefinitionHash};
 
 /// The longest identifier of PostgreSQL, in bytes. It truncates longer ones.
@@ -161,11 +162,6 @@ fn view_sql(view: &str, workflow: &str, steps: &[(i32, String)]) -> String {
     let literal = workflow.replace('\'', "''");
     sql.push_str(&format!(" WHERE j.parent IS NULL AND j.workflow = '{literal}'"));
     sql
-}
-
-/// Quotes a name as an SQL identifier.
-fn quote_identifier(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 #[cfg(test)]

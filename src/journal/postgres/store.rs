@@ -11,12 +11,12 @@ use super::writer::PostgresWriter;
 use crate::checksums::offset_checksum;
 use crate::error::{FileLoss, JournalError, Remedy};
 use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
-use crate::recover::{JobTreeHandler, RecoveredJob};
+use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
 use base::clock;
 use engine::{Definition, Millis, Timestamp};
 use std::collections::BTreeSet;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How old the size of the database may be. The server looks at each file to measure it.
@@ -188,16 +188,6 @@ impl Journal for PostgresJournal {
             offsets.iter().map(|offset| i64::from(offset_checksum(offset))).collect::<Vec<_>>(),
         ];
         self.writer.commits.transact(vec![BatchStatement::new(sql, params)]).map(drop)
-    }
-
-    fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError> {
-        let (sender, job_trees) = mpsc::channel();
-        // The receiver exists until the end of this function, so sending cannot fail.
-        self.for_each_job_tree(&|job_tree| drop(sender.send(job_tree)))?;
-        drop(sender);
-        let mut jobs: Vec<RecoveredJob> = job_trees.into_iter().flatten().collect();
-        jobs.sort_unstable_by_key(|job| job.number);
-        Ok(jobs)
     }
 
     fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError> {

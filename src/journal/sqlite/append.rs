@@ -9,10 +9,11 @@ use super::row_format::{InnerDecision, damaged_entry, format_origin, insert_noti
 use super::status_table::WriteError;
 use super::unprojected::Unprojected;
 use super::writer::{JournalWriter, PartialDeletions, hit_fail_point};
-use crate::checksums::{EntryTexts, checksum, entry_checksum, to_sql_number};
+use crate::checksums::{EntryTexts, checksum, entry_checksum};
 use crate::error::JournalError;
 use crate::record::{JobNumber, NewJob, Record};
 use crate::recover::JobRow;
+use crate::sql::to_sql_number;
 use engine::{Definition, DefinitionHash, Recorded, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement, params};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -5,10 +5,10 @@ use super::row_format::{
     parse_confirm_row, parse_definition_row, parse_entry_row, parse_job_row, to_journal_error,
     to_recorded,
 };
-use crate::checksums::to_sql_number;
 use crate::error::JournalError;
 use crate::record::JobNumber;
 use crate::recover::{ChildKey, JobRow, JobRows};
+use crate::sql::to_sql_number;
 use engine::Recorded;
 use rusqlite::{Connection, OptionalExtension, params};
 

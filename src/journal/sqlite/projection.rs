@@ -10,10 +10,11 @@ use super::row_format::{
 use super::status_table::WriteError;
 use super::unprojected::{Place, StatusChange, StatusChanges, Unprojected};
 use super::writer::{JournalWriter, hit_fail_point};
-use crate::checksums::{EntryTexts, job_checksum, to_sql_number};
+use crate::checksums::{EntryTexts, job_checksum};
 use crate::error::{JournalError, Remedy};
 use crate::record::JobNumber;
 use crate::recover::{JobRow, JobSnapshot, Rebuilder};
+use crate::sql::to_sql_number;
 use engine::{JobState, Timestamp};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};

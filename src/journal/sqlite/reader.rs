@@ -6,11 +6,11 @@ use super::schema::open_read_only;
 use super::unprojected::UnprojectedIds;
 use super::writer::JournalWriter;
 use crate::error::JournalError;
-use crate::query::{EndedCursor, JobCreation, StoredJob};
+use crate::query::{EndedCursor, JobCreation, StoredJob, find_message};
 use crate::record::JobNumber;
 use crate::recover::{self, JobRows, Rebuilder, RecoveredJob};
 use crate::traits::{JobRecords, Records};
-use engine::{Definition, Entry, JobEntry, JobId, Timestamp};
+use engine::{Definition, JobId, Timestamp};
 use rusqlite::{Connection, InterruptHandle, OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -329,10 +329,7 @@ impl JobRecords for Reader {
             let Some(job) = rows.find_job(number)? else { return Ok(None) };
             let first_row = rows.first_row(number)?;
             let entries = first_row.map(|row| row.parse_entries(self.file())).transpose()?;
-            let message = entries.into_iter().flatten().find_map(|entry| match entry {
-                Entry::Job(JobEntry::Created { message, .. }) => message,
-                Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,
-            });
+            let message = entries.and_then(find_message);
             let workflow = self
                 .rebuild(connection, |rebuilder| rebuilder.load_definition(job.definition))?
                 .full_name();

@@ -1,10 +1,11 @@
 //! Searches root jobs, or the child jobs of one job, by workflow, state, status, id and time.
 
 use super::reader::{Reader, to_job_id};
-use super::status_table::{StatusTable, quote_identifier};
+use super::status_table::StatusTable;
 use crate::error::JournalError;
 use crate::query::{JobFilter, SearchHit, SearchOrder, has_reason};
 use crate::record::JobNumber;
+use crate::sql::quote_identifier;
 use crate::traits::SearchRecords;
 use engine::{JobState, StepIndex, Timestamp};
 use rusqlite::types::Value;
@@ -14,15 +15,6 @@ impl JobFilter {
     /// Returns the status table of the workflow; `None` if the filter has no workflow.
     fn status_table(&self) -> Option<StatusTable> {
         self.workflow.as_deref().map(StatusTable::for_workflow)
-    }
-
-    /// Returns the states to query one after another; `None` stands for all states. An index yields
-    /// the jobs of one state in order, but not those of several states.
-    fn states_to_query(&self) -> Vec<Option<JobState>> {
-        match self.states.as_slice() {
-            [] => vec![None],
-            states => states.iter().copied().map(Some).collect(),
-        }
     }
 
     /// Returns the table and the conditions of a query for one state, as the SQL after `FROM`, with

@@ -1,10 +1,11 @@
 //! Reads the status tables: pages of rows, the newest first, filtered by job, state and status.
 
 use super::reader::Reader;
-use super::status_table::{INDEXED_COLUMNS_MAX, StatusTable, quote_identifier};
+use super::status_table::{INDEXED_COLUMNS_MAX, StatusTable};
 use crate::error::JournalError;
 use crate::query::{StatusFilter, StatusRow};
 use crate::record::JobNumber;
+use crate::sql::quote_identifier;
 use crate::traits::StatusRecords;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};

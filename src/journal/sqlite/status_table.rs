@@ -5,6 +5,7 @@ use super::unprojected::StatusChange;
 use crate::error::JournalError;
 use crate::record::JobNumber;
 use crate::recover::{JobSnapshot, Rebuilder};
+use crate::sql::quote_identifier;
 use base::times::format_rfc3339;
 use engine::{Definition, JobState, StepIndex};
 use rusqlite::config::DbConfig;
@@ -499,9 +500,4 @@ pub(super) fn remove_from_schema(connection: &Connection, name: &str) -> rusqlit
 /// Returns whether a table has the name of a status table.
 pub(super) fn is_status_table_name(table: &str) -> bool {
     table.get(..NAME_PREFIX.len()).is_some_and(|prefix| prefix.eq_ignore_ascii_case(NAME_PREFIX))
-}
-
-/// Quotes a name as an SQL identifier.
-pub(super) fn quote_identifier(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -6,7 +6,7 @@ use super::schema::JournalOptions;
 use super::writer::JournalWriter;
 use crate::error::{FileLoss, JournalError};
 use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
-use crate::recover::{JobTreeHandler, RecoveredJob};
+use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
 use engine::{Definition, Millis, Timestamp};
 use std::collections::BTreeSet;
@@ -112,10 +112,6 @@ impl Journal for SqliteJournal {
 
     fn store_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError> {
         self.writer().store_offsets(offsets)
-    }
-
-    fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError> {
-        self.writer().recover()
     }
 
     fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError> {

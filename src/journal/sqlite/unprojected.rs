@@ -3,7 +3,7 @@
 
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
-use engine::{CallerEntry, Entry, Job, JobId, JobState, StepIndex, Timestamp};
+use engine::{Entry, Job, JobId, JobState, StepIndex, Timestamp};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -75,25 +75,16 @@ impl Unprojected {
     pub(super) fn add_record(&mut self, record: &Record, seq: i64, new_job: Option<JobRow>) {
         self.add_row(record.job, record.recorded.first, seq);
         self.statuses.add(record, new_job.as_ref().map(|row| row.definition));
-        // A caller that joins a closed job reopens it, until the caller has its answer.
-        let is_reopened = record
-            .recorded
-            .entries
-            .iter()
-            .any(|entry| matches!(entry, Entry::Caller(CallerEntry::Joined(_))));
-        if new_job.is_none() && record.state.is_none() && !record.is_closed && !is_reopened {
+        let open_change = record.open_change();
+        if new_job.is_none() && open_change.is_none() {
             return;
         }
         let change = self.jobs.entry(record.job).or_default();
         if let Some((row, created)) = new_job.zip(record.created.as_ref()) {
             change.new_row = Some((row, created.origin.definition.full_name()));
         }
-        if let Some(state) = record.state {
-            change.state = Some((state, state.is_ended().then_some(record.recorded.at)));
-        }
-        if record.state.is_some() || record.is_closed || is_reopened {
-            change.is_open = Some(!record.is_closed);
-        }
+        change.state = record.state_change().or(change.state);
+        change.is_open = open_change.or(change.is_open);
     }
 }
 

@@ -13,7 +13,7 @@ use super::status_table::{StatusTable, WriteError, is_table_error};
 use super::unprojected::{Unprojected, UnprojectedIds};
 use crate::error::{FileLoss, JournalError, Remedy};
 use crate::record::{DiskUsage, JobNumber};
-use crate::recover::{self, JobPartitions, JobRow, JobTreeHandler, RecoveredJob};
+use crate::recover::{self, JobPartitions, JobRow, JobTreeHandler};
 use base::faults;
 use engine::{Definition, DefinitionHash, Millis};
 use rusqlite::{Connection, ErrorCode};
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 /// Commits leave a part of the allowed pages free, for projections and deletions: the limit divided
 /// by this.
@@ -283,17 +283,6 @@ impl JournalWriter {
             Err(error) if is_table_error(&error) => Ok(false),
             Err(error) => Err(self.to_journal_error(error)),
         }
-    }
-
-    /// Returns all jobs that take input, parents before their children, with their open effects.
-    pub(super) fn recover(&mut self) -> Result<Vec<RecoveredJob>, JournalError> {
-        let (sender, job_trees) = mpsc::channel();
-        // The receiver still exists, so sending cannot fail.
-        self.for_each_job_tree(&|job_tree| drop(sender.send(job_tree)))?;
-        drop(sender);
-        let mut jobs: Vec<RecoveredJob> = job_trees.into_iter().flatten().collect();
-        jobs.sort_unstable_by_key(|job| job.number);
-        Ok(jobs)
     }
 
     /// Calls `handler` with the jobs of every job tree that take input. The job trees are split
