@@ -2,7 +2,8 @@
 
 For each queue a thread asks for messages; one thread lengthens the leases of what is in hand; whoever ran a function
 sends its reply, again and again until the manager has committed it. Whatever dies in between, the lease ends, and the
-manager gives the message to another worker.
+manager gives the message to another worker. Of several addresses the one of the active manager is in use; when it changes,
+what is in hand stays in hand.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import json
 import logging
 import random
 import socket
-import ssl
 import struct
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from dataclasses import dataclass
+from typing import Any, Callable
+from urllib.parse import quote, urlencode
 
+from ._addresses import Address, Addresses
 from ._step import Cancellation, Step
 from ._work import (
     RECONNECT_SECONDS_MAX,
@@ -33,7 +34,6 @@ from ._work import (
     Reply,
     error_reply,
     sleep,
-    without_password,
 )
 
 log = logging.getLogger("pyworker")
@@ -53,6 +53,12 @@ _REFUSED = (400, 404, 405, 409, 410, 411, 415, 422)
 _TOO_LARGE = 413
 _GONE = 410
 _NO_MESSAGE = 204
+#: What a manager answers that is not the one to ask: it stands by, or does not have the workflow's name.
+_NOT_ACTIVE = (421, 503)
+_MISDIRECTED = 421
+_ACTIVE_HEADER = "workflow-manager-active"
+#: So begins the reason of one that stands by; it need not know who is active.
+_STANDS_BY = "stands by"
 _HEADERS = ("workflow", "job", "attempt", "depth", "traceparent", "tracestate", "priority")
 _NUMBERS = ("attempt", "depth", "priority")
 
@@ -62,7 +68,10 @@ class Transport:
 
     def __init__(self, queues: list[str], server: str, prefetch: int, performer: Performer, *, token: str, lease: float) -> None:
         self._queues = queues
-        self.server = _Server.parse(server, token)
+        if not all(33 <= ord(letter) <= 126 for letter in token):
+            raise ValueError("the manager's token has a character that cannot stand in a header")
+        self.addresses = Addresses(server)
+        self._token = token
         self._prefetch = prefetch
         self._performer = performer
         self._lease = lease
@@ -98,12 +107,12 @@ class Transport:
     def connection(self) -> _Connection:
         """One for each thread."""
         if not hasattr(self._local, "connection"):
-            self._local.connection = _Connection(self.server)
+            self._local.connection = _Connection(self.addresses, self._token)
         connection: _Connection = self._local.connection
         return connection
 
     def receive_path(self, queue: str, wait: int) -> str:
-        return self.server.path(f"/api/queue/{quote(queue, safe='')}/receive", wait=f"{wait}s", lease=_span(self._lease))
+        return f"/api/queue/{quote(queue, safe='')}/receive?wait={wait}s&lease={_span(self._lease)}"
 
     def take(self, delivery: _Delivery) -> bool:
         """Work on it. False: it is in hand already, and stays there as this delivery."""
@@ -237,7 +246,7 @@ class _Receiver(threading.Thread):
                 told, level = refused, logging.ERROR
                 pause = max(delay, min(refused.retry_after, RECONNECT_SECONDS_MAX))
             except _Unreachable as error:
-                told, level, pause = f"no connection to {self._transport.server.address}: {error}", logging.WARNING, delay
+                told, level, pause = f"no connection to {error}", logging.WARNING, delay
             self._room.release()
             self._is_connected = False
             if self._stopping():
@@ -259,14 +268,14 @@ class _Receiver(threading.Thread):
         wait = WAIT_SECONDS if self._is_connected else 0
         self._is_asking = True
         try:
-            answer = self._connection.ask(self._transport.receive_path(self._queue, wait), seconds_max=wait + ANSWER_SECONDS_MAX)
+            answer = self._connection.ask(self._transport.receive_path(self._queue, wait), seconds_max=wait + ANSWER_SECONDS_MAX, is_over=self._stopping)
         finally:
             self._is_asking = False
         if not answer.is_ok:
             raise _Refused(answer)
         if not self._is_connected:
             self._is_connected = True
-            log.info("consuming from %s at %s", self._queue, self._transport.server.address)
+            log.info("consuming from %s at %s", self._queue, self._connection.address.text)
         if answer.status == _NO_MESSAGE:
             return False
         delivery = _Delivery(self._transport, self._queue, answer, self._room.release)
@@ -300,12 +309,12 @@ class _Delivery(Delivery):
     def is_stale(self) -> bool:
         return self.cancellation.is_set
 
-    def call(self, word: str, **query: Optional[str]) -> str:
+    def call(self, word: str, **query: str | None) -> str:
         """The path of a call about this delivery: that of its replies, or one beside it."""
         path, _, given = self.path.partition("?")
         assert path.endswith("/reply")
-        path = path[: -len("reply")] + word
-        return self._transport.server.path(path, **dict(parse_qsl(given)), **query)
+        asked = urlencode({key: value for key, value in query.items() if value is not None}, quote_via=quote)
+        return f"{path[: -len('reply')]}{word}?{'&'.join(part for part in (given, asked) if part)}"
 
     def tell(self, outcome: Outcome) -> None:
         if isinstance(outcome, Progress):
@@ -329,65 +338,58 @@ class _Delivery(Delivery):
         return f"{self.queue}: message {self.message_id}"
 
 
-@dataclass(frozen=True)
-class _Server:
-    """A manager's address."""
-
-    scheme: str
-    host: str
-    port: int | None
-    prefix: str
-    query: Mapping[str, str]
-    address: str
-    token: str = field(repr=False)
-
-    @staticmethod
-    def parse(url: str, token: str) -> _Server:
-        address = without_password(url)
-        parts = urlsplit(url)
-        if parts.username is not None or parts.password is not None:
-            raise ValueError(f"the address of a manager ({address}) has no user: give its token in WORKFLOW_MANAGER_TOKEN")
-        query = dict(parse_qsl(parts.query))
-        if not parts.hostname or parts.fragment or set(query) - {"vhost"}:
-            raise ValueError(f'the manager\'s address is "{address}", but should look like http://host:8088 or http://host:8088?vhost=name')
-        if not all(33 <= ord(letter) <= 126 for letter in token):
-            raise ValueError("the manager's token has a character that cannot stand in a header")
-        try:
-            port = parts.port
-        except ValueError as error:
-            raise ValueError(f'the manager\'s address is "{address}": {error}') from None
-        return _Server(parts.scheme, parts.hostname, port, parts.path.rstrip("/"), query, address, token)
-
-    def path(self, path: str, **query: str | None) -> str:
-        given = {key: value for key, value in {**self.query, **query}.items() if value is not None}
-        return f"{self.prefix}{path}{'?' if given else ''}{urlencode(given, quote_via=quote)}"
-
-    def connect(self, seconds_max: float) -> http.client.HTTPConnection:
-        if self.scheme == "https":
-            return http.client.HTTPSConnection(self.host, self.port, timeout=seconds_max, context=ssl.create_default_context())
-        return http.client.HTTPConnection(self.host, self.port, timeout=seconds_max)
-
-
 class _Connection:
     """A connection that is kept, and opened again where it was closed. For one thread, but for ``interrupt``."""
 
-    def __init__(self, server: _Server) -> None:
-        self._server = server
+    def __init__(self, addresses: Addresses, token: str) -> None:
+        self._addresses = addresses
+        self._headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+        #: Where it leads.
+        self.address = addresses.current
         self._connection: http.client.HTTPConnection | None = None
 
-    def ask(self, path: str, body: bytes = b"", *, seconds_max: float = ANSWER_SECONDS_MAX) -> _Answer:
-        headers = {"Content-Type": "application/json"}
-        if self._server.token:
-            headers["Authorization"] = f"Bearer {self._server.token}"
+    def ask(
+        self, path: str, body: bytes = b"", *, seconds_max: float = ANSWER_SECONDS_MAX, is_over: Callable[[], bool] = lambda: False
+    ) -> _Answer:
+        """Ask the active manager: each address at most once. No other one is asked once ``is_over``."""
+        tried: dict[Address, str] = {}
+        while True:
+            address = self._addresses.current
+            last: _Answer | _Unreachable
+            try:
+                last = self._ask_at(address, path, body, seconds_max)
+                if not last.is_elsewhere:
+                    if tried:
+                        log.info("goes on at %s, after %s", address.text, _several(tried))
+                    return last
+                hint = ""
+                if last.active:
+                    hint = self._addresses.follow(address, last.active)
+                else:
+                    self._addresses.leave(address)
+                tried[address] = f"{last}{hint}"
+            except _Unreachable as error:
+                last = error
+                self._addresses.leave(address)
+                tried[address] = str(error)
+            if is_over() or self._addresses.current in tried:
+                if len(tried) == 1 and isinstance(last, _Answer):
+                    return last
+                raise _Unreachable(_several(tried))
+
+    def _ask_at(self, address: Address, path: str, body: bytes, seconds_max: float) -> _Answer:
+        if self.address != address:
+            self.close()
+            self.address = address
         while True:
             is_kept = self._connection is not None
             try:
                 if self._connection is None:
-                    self._connection = self._server.connect(min(seconds_max, CONNECT_SECONDS_MAX))
+                    self._connection = address.connect(min(seconds_max, CONNECT_SECONDS_MAX))
                     self._connection.connect()
                 assert self._connection.sock is not None
                 self._connection.sock.settimeout(seconds_max)
-                self._connection.request("POST", path, body, headers)
+                self._connection.request("POST", address.path(path), body, self._headers)
                 answer = self._connection.getresponse()
                 told = _Answer(answer.status, {key.lower(): _text(value) for key, value in answer.getheaders()}, answer.read())
                 if answer.will_close:
@@ -439,6 +441,19 @@ class _Answer:
         """What is wrong, in the manager's words."""
         return str(self.json().get("detail") or self.body[:200].decode("utf-8", "replace") or http.client.responses.get(self.status, ""))
 
+    @property
+    def active(self) -> str:
+        """The address of the active manager, if this one says that it is another one; "" if it does not."""
+        named = self.headers.get(_ACTIVE_HEADER) or self.json().get("active")
+        return named if self.status in _NOT_ACTIVE and isinstance(named, str) else ""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether another manager must be asked. A 503 by itself is an overload."""
+        if self.status not in _NOT_ACTIVE:
+            return False
+        return bool(self.active) or self.status == _MISDIRECTED or self.detail.startswith(_STANDS_BY)
+
     def json(self) -> dict[str, Any]:
         try:
             value = json.loads(self.body)
@@ -463,6 +478,10 @@ class _Refused(Exception):
     def __init__(self, answer: _Answer) -> None:
         super().__init__(str(answer))
         self.retry_after = answer.retry_after
+
+
+def _several(tried: Mapping[Address, str]) -> str:
+    return "; ".join(f"{address.text}: {problem}" for address, problem in tried.items())
 
 
 def _span(seconds: float) -> str:
