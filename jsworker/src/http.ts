@@ -1,7 +1,8 @@
 /**
  * Over HTTP: messages are lent by a manager that runs without a broker. Their leases are extended while they are in hand, and
  * a reply is sent again and again until the manager has committed it. Whatever dies in between, the lease ends, and the manager
- * gives the message to another worker.
+ * gives the message to another worker. Of several addresses the one of the active manager is in use; when it changes, what is
+ * in hand stays in hand.
  */
 
 import { Client, type Answer } from './http_client.js';
@@ -44,7 +45,7 @@ export class HttpTransport {
 
   constructor(queues: readonly string[], server: string, prefetch: number, lease: number, token: string, perform: Perform, log: Log) {
     this.#queues = queues;
-    this.#client = new Client(server, token);
+    this.#client = new Client(server, token, log);
     this.#prefetch = prefetch;
     this.#lease = lease;
     this.#perform = perform;
@@ -93,7 +94,7 @@ export class HttpTransport {
         retryAfter = answer.retryAfter;
       } catch (error) {
         if (stopping.aborted) return;
-        told = `no connection to ${this.#client.address}: ${reasonOf(error)}`;
+        told = `no connection to ${reasonOf(error)}`;
         level = 'warn';
       }
       isConnected = false;

@@ -1,14 +1,22 @@
-/** POST to a manager: over connections that are kept, and broken off where that is asked. */
+/** POST to the active manager: over connections that are kept, and broken off where that is asked. */
 
 import http from 'node:http';
 import https from 'node:https';
 import type { Socket } from 'node:net';
-import { withoutPassword } from './log.js';
+import { Addresses, type Address } from './addresses.js';
+import { reasonOf, type Log } from './log.js';
 import { turn } from './time.js';
 
 /** How long an answer may take. */
 const ANSWER_SECONDS_MAX = 30;
 const CONNECT_SECONDS_MAX = 10;
+
+/** What a manager answers that is not the one to ask: it stands by, or does not have the workflow's name. */
+const NOT_ACTIVE = [421, 503];
+const MISDIRECTED = 421;
+const ACTIVE_HEADER = 'workflow-manager-active';
+/** So begins the reason of one that stands by; it need not know who is active. */
+const STANDS_BY = 'stands by';
 
 /** What was asked. */
 export interface Question {
@@ -47,6 +55,18 @@ export class Answer {
     return String(detail || this.body.subarray(0, 200).toString() || http.STATUS_CODES[this.status] || '');
   }
 
+  /** The address of the active manager, if this one says that it is another one; '' if it does not. */
+  get active(): string {
+    const named = this.headers.get(ACTIVE_HEADER) || this.json()['active'];
+    return NOT_ACTIVE.includes(this.status) && typeof named === 'string' ? named : '';
+  }
+
+  /** Whether another manager must be asked. A 503 by itself is an overload. */
+  get isElsewhere(): boolean {
+    if (!NOT_ACTIVE.includes(this.status)) return false;
+    return this.active !== '' || this.status === MISDIRECTED || this.detail.startsWith(STANDS_BY);
+  }
+
   json(): Record<string, unknown> {
     try {
       const value: unknown = JSON.parse(this.body.toString());
@@ -61,39 +81,61 @@ export class Answer {
   }
 }
 
-/** A manager's address. Proxies named in the environment are not used. */
+/** Asks the active manager. Proxies named in the environment are not used. */
 export class Client {
-  /** For the log. */
-  readonly address: string;
-  readonly #url: URL;
+  readonly #addresses: Addresses;
   readonly #headers: Record<string, string>;
-  readonly #agent: http.Agent;
+  readonly #agents = { http: new http.Agent({ keepAlive: true }), https: new https.Agent({ keepAlive: true }) };
+  readonly #log: Log;
 
-  constructor(server: string, token: string) {
-    this.address = withoutPassword(server);
-    try {
-      this.#url = new URL(server);
-    } catch {
-      throw new TypeError(`the manager's address is "${this.address}", but should look like http://host:8088`);
-    }
-    const { username, password, hash, searchParams, protocol } = this.#url;
-    if (username || password) throw new TypeError(`the address of a manager (${this.address}) has no user: give its token in WORKFLOW_MANAGER_TOKEN`);
-    if (hash || [...searchParams.keys()].some((key) => key !== 'vhost')) {
-      throw new TypeError(`the manager's address is "${this.address}", but should look like http://host:8088 or http://host:8088?vhost=name`);
-    }
+  constructor(server: string, token: string, log: Log) {
+    this.#addresses = new Addresses(server);
+    this.#log = log;
     if (!/^[\x21-\x7e]*$/.test(token)) throw new TypeError("the manager's token has a character that cannot stand in a header");
     this.#headers = { 'content-type': 'application/json', ...(token && { authorization: `Bearer ${token}` }) };
-    this.#agent = new (protocol === 'https:' ? https : http).Agent({ keepAlive: true });
   }
 
-  /** Asks; rejects if no answer comes. `path` may have a query. */
+  /** The address in use, for the log. */
+  get address(): string {
+    return this.#addresses.current.text;
+  }
+
+  /**
+   * Asks the active manager: each address at most once, and no other one once the question is broken off. Rejects if no answer
+   * comes. `path` may have a query.
+   */
   async post(path: string, query: Record<string, string | undefined>, question: Question = {}): Promise<Answer> {
-    const [before = '', given] = path.split('?', 2);
-    const values = { ...Object.fromEntries(this.#url.searchParams), ...Object.fromEntries(new URLSearchParams(given)), ...query };
-    const pairs = Object.entries(values).flatMap(([key, value]) => (value === undefined ? [] : `${key}=${encodeURIComponent(value)}`));
-    const target = this.#url.pathname.replace(/\/+$/, '') + before + (pairs.length > 0 ? `?${pairs.join('&')}` : '');
+    const tried = new Map<string, string>();
+    const several = () => [...tried.values()].join('; ');
     for (;;) {
-      const exchange = new Exchange(this.#url, target, this.#headers, this.#agent, question);
+      const address = this.#addresses.current;
+      let answer: Answer | undefined;
+      let told: string;
+      try {
+        answer = await this.#postTo(address, address.target(path, query), question);
+        if (!answer.isElsewhere) {
+          if (tried.size > 0) this.#log.info(`goes on at ${address.text}, after ${several()}`);
+          return answer;
+        }
+        told = String(answer);
+        if (answer.active) told += this.#addresses.follow(address, answer.active);
+        else this.#addresses.leave(address);
+      } catch (error) {
+        this.#addresses.leave(address);
+        told = reasonOf(error);
+      }
+      tried.set(address.place, `${address.text}: ${told}`);
+      if (question.signal?.aborted || tried.has(this.#addresses.current.place)) {
+        if (answer && tried.size === 1) return answer;
+        throw new Error(several());
+      }
+    }
+  }
+
+  async #postTo(address: Address, target: string, question: Question): Promise<Answer> {
+    const agent = address.isSecure ? this.#agents.https : this.#agents.http;
+    for (;;) {
+      const exchange = new Exchange(address.url, target, this.#headers, agent, question);
       try {
         return await exchange.answer;
       } catch (error) {
@@ -104,7 +146,8 @@ export class Client {
   }
 
   close(): void {
-    this.#agent.destroy();
+    this.#agents.http.destroy();
+    this.#agents.https.destroy();
   }
 }
 

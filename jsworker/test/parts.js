@@ -348,7 +348,7 @@ export class Relay {
 
 const METHODS = { '60.40': 'basic.publish', '60.50': 'basic.return', '60.60': 'basic.deliver', '60.80': 'basic.ack', '60.120': 'basic.nack' };
 
-async function freePort() {
+export async function freePort() {
   const server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');
   const { port } = server.address();
