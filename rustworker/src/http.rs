@@ -1,8 +1,10 @@
 //! The transport over HTTP, for a manager without a broker. Messages are received by long polls,
 //! and leased. A lease is extended while the function runs, and the reply is sent until the manager
 //! has committed it. If the worker dies, the lease ends, and the manager delivers the message to
-//! another worker.
+//! another worker. Of several addresses the one of the active manager is in use. When it changes,
+//! the messages in flight stay in flight.
 
+use crate::addresses::{self, Addresses};
 use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::processing::{
@@ -24,6 +26,16 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// How long the manager holds a long poll while there is no message.
 const RECEIVE_WAIT: Duration = Duration::from_secs(30);
+
+/// The timeout of a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The header with the address of the active manager, in a refusal by another one.
+const ACTIVE_HEADER: &str = "workflow-manager-active";
+
+/// The beginning of the detail of a refusal by a manager that stands by. It need not know the
+/// address of the active one.
+const STANDS_BY: &str = "stands by";
 
 /// How long a request may take, in addition to the wait of a long poll.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,11 +68,7 @@ pub(crate) async fn serve(
 /// A client of the manager's queue API.
 struct ManagerClient {
     client: Client,
-    /// The manager's address, without its query.
-    base_url: Url,
-    /// The virtual host of the queues, from the parameter `vhost` of the address. `None` for the
-    /// default one.
-    vhost: Option<String>,
+    addresses: Addresses,
     /// The bearer token, if one is needed.
     token: Option<String>,
     /// The duration of each lease.
@@ -84,6 +92,8 @@ struct ResponseBody {
     reason: String,
     /// The detail of a problem.
     detail: String,
+    /// The address of the active manager, if the answering one is another one.
+    active: Option<String>,
 }
 
 impl ManagerResponse {
@@ -102,6 +112,21 @@ impl ManagerResponse {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
+    /// Returns the address of the active manager if this one is another one. Empty if it does not
+    /// know it. `None` if this manager is the one to ask: a 503 by itself is an overload.
+    fn find_other(&self) -> Option<String> {
+        let is_misdirected = self.status == StatusCode::MISDIRECTED_REQUEST;
+        if self.status != StatusCode::SERVICE_UNAVAILABLE && !is_misdirected {
+            return None;
+        }
+        let body = self.parse_body();
+        let header = self.header(ACTIVE_HEADER);
+        let named =
+            if header.is_empty() { body.active.unwrap_or_default() } else { header.to_owned() };
+        let is_other = is_misdirected || !named.is_empty() || body.detail.starts_with(STANDS_BY);
+        is_other.then_some(named)
+    }
+
     /// Returns how long to wait before the next try (`Retry-After`). Zero if it is not given in
     /// seconds.
     fn retry_after(&self) -> Duration {
@@ -112,33 +137,25 @@ impl ManagerResponse {
 impl ManagerClient {
     fn new(config: &WorkerConfig) -> Result<ManagerClient, Error> {
         let to_error = |reason: &str| address_error(&config.server, reason);
-        let mut base_url =
-            Url::parse(&config.server).map_err(|error| to_error(&error.to_string()))?;
-        if !base_url.username().is_empty() || base_url.password().is_some() {
-            return Err(to_error("a token belongs into WORKFLOW_MANAGER_TOKEN"));
-        }
-        let vhost = base_url
-            .query_pairs()
-            .find_map(|(name, value)| (name == "vhost").then(|| value.into_owned()));
-        base_url.set_query(None);
+        let addresses = Addresses::parse(&config.server)?;
         // Installing fails if the program has already installed a provider, which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+        let mut client = Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT);
         if let Some(file) = &config.authorities {
             let tls = tls::client_config(Some(file)).map_err(|reason| to_error(&reason))?;
             client = client.tls_backend_preconfigured(tls);
         }
         let client = client.build().map_err(Error::Http)?;
-        Ok(ManagerClient {
-            client,
-            base_url,
-            vhost,
-            token: config.token.clone(),
-            lease: config.lease,
-        })
+        let (token, lease) = (config.token.clone(), config.lease);
+        Ok(ManagerClient { client, addresses, token, lease })
     }
 
-    /// Posts a request. An error is a text for the log: there was no response in time.
+    /// Posts a request to the active manager. If the address in use cannot be reached, or its
+    /// manager is another one, goes to the next address, at most once to each. An error is a text
+    /// for the log: there was no response in time.
     async fn post(
         &self,
         path: &str,
@@ -146,8 +163,59 @@ impl ManagerClient {
         body: Bytes,
         time_limit: Duration,
     ) -> Result<ManagerResponse, String> {
+        // The addresses that were tried, each with what went wrong there.
+        let mut tried: Vec<(Url, String)> = Vec::new();
+        loop {
+            let address = self.addresses.current();
+            let result = self.post_to(&address, path, query, body.clone(), time_limit).await;
+            let (response, problem) = match result {
+                Ok(response) => match response.find_other() {
+                    None => {
+                        if !tried.is_empty() {
+                            let problems = join_problems(&tried);
+                            tracing::info!(server = %address, after = problems, "goes on");
+                        }
+                        return Ok(response);
+                    }
+                    Some(named) if named.is_empty() => {
+                        self.addresses.leave(&address);
+                        let problem = response.describe();
+                        (Some(response), problem)
+                    }
+                    Some(named) => {
+                        let result = self.addresses.follow(&address, &named);
+                        let hint = result.err().map(|hint| format!("; {hint}")).unwrap_or_default();
+                        let problem = format!("{}{hint}", response.describe());
+                        (Some(response), problem)
+                    }
+                },
+                Err(error) => {
+                    self.addresses.leave(&address);
+                    (None, error)
+                }
+            };
+            tried.push((address, problem));
+            let next = self.addresses.current();
+            if tried.iter().any(|(url, _)| addresses::is_same_place(url, &next)) {
+                return match response {
+                    Some(response) if tried.len() == 1 => Ok(response),
+                    Some(_) | None => Err(join_problems(&tried)),
+                };
+            }
+        }
+    }
+
+    /// Posts a request to one address.
+    async fn post_to(
+        &self,
+        address: &Url,
+        path: &str,
+        query: &[(&str, String)],
+        body: Bytes,
+        time_limit: Duration,
+    ) -> Result<ManagerResponse, String> {
         let to_text = |error: reqwest::Error| format_error(&error.without_url());
-        let mut url = self.base_url.join(path).map_err(|error| format!("{path}: {error}"))?;
+        let mut url = addresses::join(address, path)?;
         for (name, value) in query {
             url.query_pairs_mut().append_pair(name, value);
         }
@@ -169,6 +237,12 @@ impl ManagerClient {
     fn lease_parameter(&self) -> (&'static str, String) {
         ("lease", format!("{}ms", self.lease.as_millis()))
     }
+}
+
+/// Lists the addresses that were tried, each with what went wrong there.
+fn join_problems(tried: &[(Url, String)]) -> String {
+    let problems = tried.iter().map(|(url, problem)| format!("{url}: {problem}"));
+    problems.collect::<Vec<_>>().join("; ")
 }
 
 /// Formats an error with its causes.
@@ -241,13 +315,14 @@ impl QueueReceiver {
             let wait = if is_connected { RECEIVE_WAIT } else { Duration::ZERO };
             let mut query =
                 vec![("wait", format!("{}s", wait.as_secs())), self.manager.lease_parameter()];
-            query.extend(self.manager.vhost.clone().map(|vhost| ("vhost", vhost)));
+            let vhost = self.manager.addresses.vhost().map(str::to_owned);
+            query.extend(vhost.map(|vhost| ("vhost", vhost)));
             let result =
                 self.manager.post(&path, &query, Bytes::new(), wait + RESPONSE_TIMEOUT).await;
             let (problem, retry_after) = match result {
                 Ok(response) if response.status.is_success() => {
                     if !is_connected {
-                        let server = &self.manager.base_url;
+                        let server = self.manager.addresses.current();
                         tracing::info!(queue = self.name, %server, "consuming");
                     }
                     is_connected = true;
@@ -262,12 +337,7 @@ impl QueueReceiver {
             };
             is_connected = false;
             let pause = backoff.next().max(retry_after);
-            tracing::warn!(
-                queue = self.name,
-                server = %self.manager.base_url,
-                ?pause,
-                "no message: {problem}"
-            );
+            tracing::warn!(queue = self.name, ?pause, "no message: {problem}");
             sleep(pause).await;
         }
     }

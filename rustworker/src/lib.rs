@@ -23,6 +23,7 @@
 //! replies with what the function returns. The rules are in the crate's `README.md`, and the
 //! protocol in workflow-manager's `docs/worker-protocol.md`.
 
+mod addresses;
 mod amqp;
 mod backoff;
 mod failure;

@@ -128,8 +128,10 @@ impl Worker {
     }
 
     /// Sets the server: `amqp://` or `amqps://` for a broker, `http://` or `https://` for a manager
-    /// without one. Over TLS the certificate authorities of the machine are trusted, or those in
-    /// the file that the variable `SSL_CERT_FILE` names.
+    /// without one. Several managers of which one is active have commas in between: the worker goes
+    /// where the active one is, which may also be an address that one of them names. Over TLS the
+    /// certificate authorities of the machine are trusted, or those in the file that the variable
+    /// `SSL_CERT_FILE` names.
     #[must_use]
     pub fn server(mut self, address: &str) -> Worker {
         self.config.server = address.to_owned();
@@ -234,8 +236,17 @@ pub(crate) fn address_error(address: &str, reason: impl ToString) -> Error {
     Error::Address { shown: display_address(address), why: reason.to_string() }
 }
 
-/// Returns an address without user and password.
+/// Returns an address, or several with commas in between, without users and passwords.
 pub(crate) fn display_address(address: &str) -> String {
+    // A broker has one address, and its password may contain commas.
+    if address.starts_with("http") {
+        return address.split(',').map(display_one).collect::<Vec<_>>().join(",");
+    }
+    display_one(address)
+}
+
+/// Returns one address without user and password.
+fn display_one(address: &str) -> String {
     let (scheme, authority) = address.split_once("://").unwrap_or(("", address));
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
