@@ -1,10 +1,13 @@
-//! The HTTP client of the command line.
+//! The HTTP client of the command line. It goes where the active manager is.
 
+use super::active::{self, NotActive, Round};
+use super::addresses::Addresses;
 use super::arguments::TargetArguments;
 use super::error::ClientError;
 use super::target::ManagerTarget;
 use base::trust::Authorities;
 use engine::text::{escape, escape_lines};
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use ureq::http::{HeaderMap, Response, StatusCode};
@@ -14,10 +17,23 @@ use ureq::{Agent, Body, RequestBuilder, ResponseExt};
 /// The part of rustls's error text that shows that the response is not TLS.
 const NOT_TLS_ERROR: &str = "InvalidContentType";
 
-/// A client of one manager's API.
+/// A client of the API of managers, of which one is active. Each thread has a clone, which goes
+/// from one address to another by itself.
+#[derive(Clone)]
 pub(super) struct Client {
     agent: Agent,
-    target: ManagerTarget,
+    /// The token. Empty if there is none.
+    token: String,
+    addresses: RefCell<Addresses>,
+}
+
+/// Whether a request may be sent to another address if it failed.
+#[derive(Clone, Copy)]
+enum Repeat {
+    /// Yes: it has the same effect if it is executed twice, or is repeated in any case.
+    Always,
+    /// Only if no manager has executed it: it could not be sent, or was refused.
+    IfNotExecuted,
 }
 
 /// The response to a request for a stream of server-sent events.
@@ -39,6 +55,9 @@ pub(super) struct ReceivedMessage {
 /// The result of a call: the response, the status and the reason of a refusal, or an error.
 pub(super) type ApiResult<T> = Result<Result<T, (StatusCode, String)>, ClientError>;
 
+/// The timeout of a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The timeout of a call. It is long, because a response may have to wait for a commit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -58,8 +77,11 @@ impl Client {
 
     /// Makes a client of this manager. No call is made yet.
     pub(super) fn for_target(target: ManagerTarget) -> Client {
-        let is_tls = target.display_address().starts_with("https");
-        let authorities = if is_tls { Authorities::load_system() } else { Authorities::default() };
+        let ManagerTarget { addresses, token, .. } = target;
+        // A manager without TLS may name one with it, which then needs a certificate of one of
+        // Mozilla's authorities.
+        let authorities =
+            if addresses.is_secure() { Authorities::load_system() } else { Authorities::default() };
         // Proxies that the environment names are not used, since the token must be sent to the
         // manager only.
         let config = Agent::config_builder()
@@ -67,8 +89,72 @@ impl Client {
             .tls_config(authorities.agent_tls_config())
             .http_status_as_error(false)
             .timeout_global(Some(CALL_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .build();
-        Client { agent: config.into(), target }
+        Client { agent: config.into(), token, addresses: RefCell::new(addresses) }
+    }
+
+    /// Returns the address in use for people, without its user and password.
+    pub(super) fn display_address(&self) -> String {
+        self.addresses.borrow().display_current()
+    }
+
+    /// Sends a request to the address in use, and returns the response. If that address cannot be
+    /// reached, or its manager is not the active one, goes to the next address, at most once to
+    /// each. `send` gets the URL.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error with all addresses that were tried.
+    fn exchange(
+        &self,
+        path: &str,
+        repeat: Repeat,
+        send: impl Fn(&str) -> Result<Response<Body>, ureq::Error>,
+    ) -> Result<Response<Body>, ClientError> {
+        let mut round = Round::default();
+        loop {
+            let address = self.addresses.borrow().current().to_owned();
+            match send(&format!("{address}{path}")) {
+                Ok(response) => match active::find_other(response) {
+                    Ok(response) => return Ok(response),
+                    Err(NotActive::Named { named, detail }) => {
+                        let result = self.addresses.borrow_mut().follow(&named);
+                        let hint =
+                            result.err().map_or_else(String::new, |hint| format!("; {hint}"));
+                        round.add(address, format!("{detail}{hint}"));
+                    }
+                    Err(NotActive::Unnamed { response, detail }) => {
+                        self.addresses.borrow_mut().advance();
+                        let is_first = round.is_empty();
+                        round.add(address, detail);
+                        if is_first && round.has(self.addresses.borrow().current()) {
+                            return Ok(response);
+                        }
+                    }
+                },
+                Err(error) => {
+                    let may_repeat = match repeat {
+                        Repeat::Always => true,
+                        Repeat::IfNotExecuted => active::is_unsent(&error),
+                    };
+                    self.addresses.borrow_mut().advance();
+                    round.add(address, error.to_string());
+                    if !may_repeat {
+                        return Err(self.round_error(&round));
+                    }
+                }
+            }
+            if round.has(self.addresses.borrow().current()) {
+                return Err(self.round_error(&round));
+            }
+        }
+    }
+
+    /// Makes the error of a request that no address has answered.
+    fn round_error(&self, round: &Round) -> ClientError {
+        let (server, error) = round.describe();
+        ClientError::Unreachable { server, error: with_tls_hint(error) }
     }
 
     /// Gets a resource. A refusal is an error.
@@ -82,7 +168,7 @@ impl Client {
         path: &str,
         query: &[(String, String)],
     ) -> Result<String, ClientError> {
-        self.read_response(self.build_get(path, query).call())
+        self.read_response(self.send_get(path, query)?)
     }
 
     /// Gets a resource, and copies the response to `out` as it arrives, without a limit of size or
@@ -94,45 +180,46 @@ impl Client {
         accept: &str,
         out: &mut dyn Write,
     ) -> Result<(), ClientError> {
-        let result = self
-            .build_get(path, query)
-            .header("Accept", accept)
-            .config()
-            .timeout_global(None)
-            .build()
-            .call();
-        let mut response = match result {
-            Ok(response) if response.status().is_success() => response,
-            result => return self.read_response(result).map(drop),
-        };
+        let mut response = self.exchange(path, Repeat::Always, |url| {
+            let request = self.build_get(url, query).header("Accept", accept);
+            request.config().timeout_global(None).build().call()
+        })?;
+        if !response.status().is_success() {
+            return self.read_response(response).map(drop);
+        }
         // A failed read cannot be distinguished from a failed write here. Both are reported as a
         // failed write, such as one to a closed pipe, because that is more common.
         std::io::copy(&mut response.body_mut().as_reader(), out)?;
         Ok(())
     }
 
-    /// Builds a request for a resource, with the token.
-    fn build_get(&self, path: &str, query: &[(String, String)]) -> RequestBuilder<WithoutBody> {
-        self.with_token(self.agent.get(self.url(path)).query_pairs(as_pairs(query)))
+    /// Gets a resource, and returns the response, whatever its status is.
+    fn send_get(
+        &self,
+        path: &str,
+        query: &[(String, String)],
+    ) -> Result<Response<Body>, ClientError> {
+        self.exchange(path, Repeat::Always, |url| self.build_get(url, query).call())
     }
 
-    /// Returns the URL of a path of the API.
-    fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.target.server)
+    /// Builds a request for a resource, with the token.
+    fn build_get(&self, url: &str, query: &[(String, String)]) -> RequestBuilder<WithoutBody> {
+        self.with_token(self.agent.get(url).query_pairs(as_pairs(query)))
     }
 
     /// Adds the token to a request, if there is one.
     fn with_token<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
-        if self.target.token.is_empty() {
+        if self.token.is_empty() {
             request
         } else {
-            request.header("Authorization", format!("Bearer {}", self.target.token))
+            request.header("Authorization", format!("Bearer {}", self.token))
         }
     }
 
     /// Deletes a resource. A refusal is an error.
     pub(super) fn delete(&self, path: &str) -> Result<String, ClientError> {
-        self.read_response(self.with_token(self.agent.delete(self.url(path))).call())
+        let send = |url: &str| self.with_token(self.agent.delete(url)).call();
+        self.read_response(self.exchange(path, Repeat::IfNotExecuted, send)?)
     }
 
     /// Opens a stream of events, which continues after the event with the id `last_event_id`. If
@@ -142,48 +229,54 @@ impl Client {
         path: &str,
         last_event_id: &str,
     ) -> Result<StreamResponse, ClientError> {
-        let request = self.build_get(path, &[]).header("Accept", "text/event-stream");
-        let request = if last_event_id.is_empty() {
-            request
-        } else {
-            request.header("Last-Event-ID", last_event_id)
-        };
-        let request =
-            request.config().timeout_global(None).timeout_recv_response(Some(CALL_TIMEOUT)).build();
-        match request.call() {
-            Ok(response) if response.status() == StatusCode::NO_CONTENT => {
-                Ok(StreamResponse::NoContent)
-            }
-            Ok(response) if response.status().is_success() => Ok(StreamResponse::Stream(Box::new(
-                BufReader::new(response.into_body().into_reader()),
-            ))),
-            result @ (Ok(_) | Err(_)) => Ok(match self.try_read_response(result)? {
-                // Not reached: successful responses are handled above.
-                Ok(_) => StreamResponse::NoContent,
-                Err((status, detail)) => StreamResponse::Refused(status, detail),
-            }),
+        let response = self.exchange(path, Repeat::Always, |url| {
+            let request = self.build_get(url, &[]).header("Accept", "text/event-stream");
+            let request = if last_event_id.is_empty() {
+                request
+            } else {
+                request.header("Last-Event-ID", last_event_id)
+            };
+            let config = request.config().timeout_global(None);
+            config.timeout_recv_response(Some(CALL_TIMEOUT)).build().call()
+        })?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(StreamResponse::NoContent);
         }
+        if response.status().is_success() {
+            let body = response.into_body().into_reader();
+            return Ok(StreamResponse::Stream(Box::new(BufReader::new(body))));
+        }
+        Ok(match self.try_read_response(response)? {
+            // Not reached: successful responses are handled above.
+            Ok(_) => StreamResponse::NoContent,
+            Err((status, detail)) => StreamResponse::Refused(status, detail),
+        })
     }
 
     /// Gets a resource. Returns the response, or the status and the reason of a refusal.
     pub(super) fn try_get(&self, path: &str) -> ApiResult<String> {
-        self.try_read_response(self.build_get(path, &[]).call())
+        self.try_read_response(self.send_get(path, &[])?)
     }
 
     /// Gets a resource, and returns the header `Date` of the response, whatever its status is.
     pub(super) fn get_date(&self, path: &str) -> Result<Option<String>, ClientError> {
-        let result = self.build_get(path, &[]).call();
-        let response = result.map_err(|error| self.unreachable_error(error.to_string()))?;
+        let response = self.send_get(path, &[])?;
         let date = response.headers().get("Date").and_then(|date| date.to_str().ok());
         Ok(date.map(str::to_owned))
     }
 
-    /// Makes the error of a manager that cannot be reached, with a hint if it does not use TLS.
-    pub(super) fn unreachable_error(&self, mut error: String) -> ClientError {
-        if error.contains(NOT_TLS_ERROR) {
-            error.push_str(" (it speaks no TLS there: http:// instead of https://)");
-        }
-        ClientError::Unreachable { server: self.target.display_address(), error }
+    /// Makes the error of managers that cannot be reached, with a hint if one does not use TLS.
+    pub(super) fn unreachable_error(&self, error: String) -> ClientError {
+        let server = self.addresses.borrow().display();
+        ClientError::Unreachable { server, error: with_tls_hint(error) }
+    }
+
+    /// Gets a resource from the address in use, even if another manager is active. A refusal is an
+    /// error.
+    pub(super) fn get_here(&self, path: &str) -> Result<String, ClientError> {
+        let url = format!("{}{path}", self.addresses.borrow().current());
+        let result = self.build_get(&url, &[]).call();
+        self.read_response(result.map_err(|error| self.unreachable_error(error.to_string()))?)
     }
 
     /// Posts a body. A refusal is an error.
@@ -193,11 +286,12 @@ impl Client {
         query: &[(String, String)],
         body: &str,
     ) -> Result<String, ClientError> {
-        self.read_response(self.send_post(path, query, body.as_bytes(), CALL_TIMEOUT))
+        let repeat = Repeat::IfNotExecuted;
+        self.read_response(self.send_post(path, query, body.as_bytes(), CALL_TIMEOUT, repeat)?)
     }
 
-    /// Posts bytes, with a timeout of the whole call. Returns the response, or the status and the
-    /// reason of a refusal.
+    /// Posts bytes for a worker, with a timeout of the whole call at each address. Returns the
+    /// response, or the status and the reason of a refusal. The request may be executed twice.
     pub(super) fn post_bytes(
         &self,
         path: &str,
@@ -205,21 +299,22 @@ impl Client {
         body: &[u8],
         timeout: Duration,
     ) -> ApiResult<String> {
-        self.try_read_response(self.send_post(path, query, body, timeout))
+        self.try_read_response(self.send_post(path, query, body, timeout, Repeat::Always)?)
     }
 
-    /// Receives a message from a queue, with a timeout of the whole call. Returns `None` if there
-    /// is not a message.
+    /// Receives a message from a queue, with a timeout of the whole call at each address. Returns
+    /// `None` if there is not a message.
     pub(super) fn receive(
         &self,
         path: &str,
         query: &[(String, String)],
         timeout: Duration,
     ) -> ApiResult<Option<ReceivedMessage>> {
-        let mut response = match self.send_post(path, query, &[], timeout) {
-            Ok(response) if response.status() == StatusCode::OK => response,
-            result => return Ok(self.try_read_response(result)?.map(|_| None)),
-        };
+        // A message whose response was lost is delivered again when its lease ends.
+        let mut response = self.send_post(path, query, &[], timeout, Repeat::Always)?;
+        if response.status() != StatusCode::OK {
+            return Ok(self.try_read_response(response)?.map(|_| None));
+        }
         let headers = std::mem::take(response.headers_mut());
         let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec();
         let body = body.map_err(|error| self.unreachable_error(error.to_string()))?;
@@ -233,27 +328,23 @@ impl Client {
         query: &[(String, String)],
         body: &[u8],
         timeout: Duration,
-    ) -> Result<Response<Body>, ureq::Error> {
-        let request = self
-            .agent
-            .post(self.url(path))
-            .query_pairs(as_pairs(query))
-            .header("Content-Type", "application/json");
-        self.with_token(request).config().timeout_global(Some(timeout)).build().send(body)
+        repeat: Repeat,
+    ) -> Result<Response<Body>, ClientError> {
+        self.exchange(path, repeat, |url| {
+            let request = self.agent.post(url).query_pairs(as_pairs(query));
+            let request = request.header("Content-Type", "application/json");
+            self.with_token(request).config().timeout_global(Some(timeout)).build().send(body)
+        })
     }
 
     /// Reads the text of a response. A refusal is an error.
-    fn read_response(
-        &self,
-        result: Result<Response<Body>, ureq::Error>,
-    ) -> Result<String, ClientError> {
-        self.try_read_response(result)?.map_err(|(_, detail)| ClientError::Refused(detail))
+    fn read_response(&self, response: Response<Body>) -> Result<String, ClientError> {
+        self.try_read_response(response)?.map_err(|(_, detail)| ClientError::Refused(detail))
     }
 
     /// Reads the text of a response, or the status and the reason of a refusal.
-    fn try_read_response(&self, result: Result<Response<Body>, ureq::Error>) -> ApiResult<String> {
+    fn try_read_response(&self, mut response: Response<Body>) -> ApiResult<String> {
         let to_error = |error: ureq::Error| self.unreachable_error(error.to_string());
-        let mut response = result.map_err(to_error)?;
         let text = response
             .body_mut()
             .with_config()
@@ -288,6 +379,14 @@ impl Client {
         };
         Ok(Err((response.status(), format!("{}: {detail}{hint}", response.status()))))
     }
+}
+
+/// Adds a hint to the error of a connection if it shows that there is no TLS.
+fn with_tls_hint(mut error: String) -> String {
+    if error.contains(NOT_TLS_ERROR) {
+        error.push_str(" (it speaks no TLS there: http:// instead of https://)");
+    }
+    error
 }
 
 /// Borrows query parameters.

@@ -13,6 +13,7 @@ mod kafka;
 mod manager;
 mod services;
 
+use super::addresses::Addresses;
 use super::arguments::{DoctorArguments, TimeArguments};
 use super::error::ClientError;
 use super::plural::format_count;
@@ -83,9 +84,10 @@ fn find_target(
         (target.token, target.token_source)
     };
     let scheme = if settings.http.tls.certificate.is_empty() { "http" } else { "https" };
-    let server = format!("{scheme}://{address}");
+    let addresses =
+        Addresses::parse(&format!("{scheme}://{address}")).map_err(ClientError::Usage)?;
     Ok(ManagerTarget {
-        server,
+        addresses,
         token,
         server_source: TargetSource::Flag("the settings"),
         token_source,

@@ -1,6 +1,8 @@
 //! The command line (docs/command-line.md): its arguments, and all commands but `serve`. Client
 //! commands use only the HTTP API of a manager.
 
+mod active;
+mod addresses;
 mod arguments;
 mod backup;
 mod check;

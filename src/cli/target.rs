@@ -1,7 +1,8 @@
 //! Selects the manager to call: by a flag, the environment or a context. By default it is the one
 //! on this machine.
 
-use super::arguments::{TargetArguments, parse_address};
+use super::addresses::Addresses;
+use super::arguments::TargetArguments;
 use super::contexts::{Contexts, ManagerContext};
 use super::error::ClientError;
 use daemon::settings::check_client_variable;
@@ -11,11 +12,10 @@ use std::fmt;
 /// The address at which a manager listens by default.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:8088";
 
-/// The address of a manager and the token for it.
+/// The addresses of a manager and the token for it.
 #[derive(Clone)]
 pub(super) struct ManagerTarget {
-    /// The address, without a slash at the end.
-    pub(super) server: String,
+    pub(super) addresses: Addresses,
     /// The token. Empty if there is none.
     pub(super) token: String,
     pub(super) server_source: TargetSource,
@@ -49,7 +49,7 @@ impl fmt::Display for TargetSource {
 impl ManagerTarget {
     /// Resolves the address and the token. Flags, of which `--context` is one, take precedence over
     /// the environment, and the environment over the current context. The token of a context is
-    /// sent to the address of that context only.
+    /// sent to the addresses of that context only, and to the one that a manager there names.
     pub(super) fn from_arguments(
         arguments: &TargetArguments,
     ) -> Result<ManagerTarget, ClientError> {
@@ -70,11 +70,12 @@ impl ManagerTarget {
         let server_variable =
             if arguments.context.is_some() { None } else { non_empty("WORKFLOW_MANAGER_URL") };
         let explicit_server = match &arguments.server {
-            Some(server) => Some((server.clone(), TargetSource::Flag("--server"))),
+            Some(server) => Some((parse_addresses(server)?, TargetSource::Flag("--server"))),
             None => server_variable
                 .map(|server| {
-                    check_address(&server)
-                        .map(|server| (server, TargetSource::Environment("WORKFLOW_MANAGER_URL")))
+                    parse_addresses(&server).map(|addresses| {
+                        (addresses, TargetSource::Environment("WORKFLOW_MANAGER_URL"))
+                    })
                 })
                 .transpose()?,
         };
@@ -84,16 +85,17 @@ impl ManagerTarget {
         } else {
             find_context(arguments, non_empty("WORKFLOW_MANAGER_CONTEXT"), read_contexts)?
         };
-        let (server, server_source) = match (explicit_server, &context) {
+        let (addresses, server_source) = match (explicit_server, &context) {
             (Some(explicit), _) => explicit,
             (None, Some(context)) => {
-                (check_address(&context.server)?, TargetSource::Context(context.name.clone()))
+                let source = TargetSource::Context(context.name.clone());
+                (parse_addresses(&context.server)?, source)
             }
-            (None, None) => (DEFAULT_SERVER.to_owned(), TargetSource::Default),
+            (None, None) => (parse_addresses(DEFAULT_SERVER)?, TargetSource::Default),
         };
-        let server = server.trim_end_matches('/').to_owned();
-        let matching_context =
-            context.filter(|context| context.server.trim_end_matches('/') == server);
+        let matching_context = context.filter(|context| {
+            Addresses::parse(&context.server).is_ok_and(|listed| addresses.is_subset_of(&listed))
+        });
         let token_variable =
             non_empty("WORKFLOW_MANAGER_TOKEN").filter(|_| arguments.context.is_none());
         let (token, token_source) = match (&arguments.token, token_variable, matching_context) {
@@ -104,18 +106,7 @@ impl ManagerTarget {
             }
             (None, None, None) => (String::new(), TargetSource::Default),
         };
-        Ok(ManagerTarget { server, token, server_source, token_source })
-    }
-
-    /// Returns the address without its user and password, for people.
-    pub(super) fn display_address(&self) -> String {
-        match self.server.split_once("://") {
-            Some((scheme, authority)) if authority.contains('@') => {
-                let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-                format!("{scheme}://***@{host}")
-            }
-            Some(_) | None => self.server.clone(),
-        }
+        Ok(ManagerTarget { addresses, token, server_source, token_source })
     }
 }
 
@@ -133,8 +124,8 @@ fn find_context(
     }
 }
 
-fn check_address(server: &str) -> Result<String, ClientError> {
-    parse_address(server).map_err(ClientError::Usage)
+fn parse_addresses(text: &str) -> Result<Addresses, ClientError> {
+    Addresses::parse(text).map_err(ClientError::Usage)
 }
 
 #[cfg(test)]
@@ -144,7 +135,8 @@ mod tests {
     fn contexts() -> Contexts {
         let text = r#"{"current":"home","contexts":[
             {"name":"home","server":"http://home:1","token":"home-token"},
-            {"name":"work","server":"https://work","tokenCommand":"echo work-token"}]}"#;
+            {"name":"work","server":"https://work","tokenCommand":"echo work-token"},
+            {"name":"pair","server":"https://a,https://b/","token":"pair-token"}]}"#;
         serde_json::from_str(text).expect("contexts")
     }
 
@@ -158,8 +150,9 @@ mod tests {
             entry.map(|(_, value)| (*value).to_owned())
         };
         let result = ManagerTarget::resolve(arguments, &variable, || Ok(contexts()));
-        let ManagerTarget { server, token, server_source, token_source } =
+        let ManagerTarget { addresses, token, server_source, token_source } =
             result.map_err(|error| error.to_string())?;
+        let server = addresses.display();
         Ok([server, token, server_source.to_string(), token_source.to_string()])
     }
 
@@ -197,6 +190,21 @@ mod tests {
         assert_eq!(resolve(&arguments, &[]).expect("a target")[..2], ["http://elsewhere", ""]);
         let arguments = TargetArguments { server, ..TargetArguments::default() };
         assert_eq!(resolve(&arguments, &[]).expect("a target")[..2], ["http://elsewhere", ""]);
+    }
+
+    #[test]
+    fn a_context_may_have_several_addresses_and_its_token_goes_to_each() {
+        let to_pair = |server: Option<&str>| {
+            let server = server.map(str::to_owned);
+            let arguments =
+                TargetArguments { server, token: None, context: Some("pair".to_owned()) };
+            let [server, token, ..] = resolve(&arguments, &[]).expect("a target");
+            (server, token)
+        };
+        let expected = |server: &str, token: &str| (server.to_owned(), token.to_owned());
+        assert_eq!(to_pair(None), expected("https://a, https://b", "pair-token"));
+        assert_eq!(to_pair(Some("https://b")), expected("https://b", "pair-token"));
+        assert_eq!(to_pair(Some("https://b,https://c")), expected("https://b, https://c", ""));
     }
 
     #[test]

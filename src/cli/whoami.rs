@@ -76,11 +76,12 @@ pub(super) fn print_identity(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let target = ManagerTarget::from_arguments(&arguments.target)?;
-    let (server, server_source) = (target.display_address(), target.server_source.to_string());
+    let server_source = target.server_source.to_string();
     let has_token = !target.token.is_empty();
     let token_source = has_token.then(|| target.token_source.to_string());
     let client = Client::for_target(target);
     let response = client.try_get("/api/whoami")?;
+    let server = client.display_address();
     let token: Option<TokenResponse> =
         response.as_ref().ok().map(|body| parse_response(body)).transpose()?;
     let permissions = match (&token, &response) {

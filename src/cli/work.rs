@@ -49,16 +49,17 @@ const INVALID_OUTPUTS_MAX: u32 = 5;
 pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
     let context = WorkContext {
         program: Program::find(&arguments.command)?,
-        client: Client::new(&arguments.target)?,
         lease: arguments.lease.0,
         is_quiet: arguments.quiet,
     };
+    let client = Client::new(&arguments.target)?;
     let (event_sender, events) = channel();
     forward_signals(event_sender.clone())?;
     thread::scope(|scope| {
         let mut dispatcher = Dispatcher {
             scope,
             context: &context,
+            client,
             arguments,
             event_sender,
             events,
@@ -112,6 +113,8 @@ struct Dispatcher<'scope, 'env> {
     /// The scope in which tasks are spawned.
     scope: &'scope Scope<'scope, 'env>,
     context: &'env WorkContext,
+    /// Cloned for each task.
+    client: Client,
     arguments: &'env WorkArguments,
     /// Cloned for each task, so that it can send events to this dispatcher.
     event_sender: Sender<DispatcherEvent>,
@@ -239,7 +242,7 @@ impl Dispatcher<'_, '_> {
             query.push(("vhost".to_owned(), vhost.clone()));
         }
         let path = format!("/api/queue/{}/receive", utf8_percent_encode(queue, NON_ALPHANUMERIC));
-        let response = match self.context.client.receive(&path, &query, wait + RESPONSE_TIMEOUT)? {
+        let response = match self.client.receive(&path, &query, wait + RESPONSE_TIMEOUT)? {
             Ok(response) => response,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -268,7 +271,7 @@ impl Dispatcher<'_, '_> {
     /// Starts the task of a message. A message that arrives while the worker stops is requeued.
     fn start_task(&mut self, id: String, message: WorkMessage) {
         if self.is_stopping {
-            if let Err(error) = message.requeue(&self.context.client, "0s") {
+            if let Err(error) = message.requeue(&self.client, "0s") {
                 print(&format!("{}: not given back: {error}", message.describe()));
             }
             return;
@@ -279,6 +282,7 @@ impl Dispatcher<'_, '_> {
         let dispatcher = self.event_sender.clone();
         let task = MessageTask {
             context: self.context,
+            client: self.client.clone(),
             message,
             event_sender,
             events,

@@ -1,5 +1,6 @@
 //! Arguments that several commands share: which manager to call, and how to print the output.
 
+use super::super::addresses::Addresses;
 use clap::{Args, ValueEnum};
 use daemon::settings::DurationSetting;
 use ureq::http::Uri;
@@ -11,9 +12,9 @@ const OUTPUT_HEADING: &str = "How it is shown";
 /// Arguments that select the manager.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TargetArguments {
-    /// The manager's address [env: WORKFLOW_MANAGER_URL] [default: from the context, else
-    /// http://127.0.0.1:8088]
-    #[arg(long, value_name = "URL", value_parser = parse_address, help_heading = MANAGER_HEADING)]
+    /// The manager's address, or several with commas in between, of which the active one is asked
+    /// [env: WORKFLOW_MANAGER_URL] [default: from the context, else http://127.0.0.1:8088]
+    #[arg(long, value_name = "URL", value_parser = parse_addresses, help_heading = MANAGER_HEADING)]
     pub(crate) server: Option<String>,
     /// The manager's token [env: WORKFLOW_MANAGER_TOKEN] [default: from the context]
     #[arg(long, help_heading = MANAGER_HEADING)]
@@ -100,7 +101,13 @@ pub(crate) enum TimeStyle {
     Relative,
 }
 
-/// Checks that a text is the address of a manager, as in `--server` or a context. Returns the text.
+/// Checks that a text is an address of a manager, or several, as in `--server` or a context.
+/// Returns the text.
+pub(super) fn parse_addresses(text: &str) -> Result<String, String> {
+    Addresses::parse(text).map(|_| text.to_owned())
+}
+
+/// Checks that a text is the address of one manager. Returns the text.
 pub(crate) fn parse_address(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))

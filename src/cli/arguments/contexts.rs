@@ -1,6 +1,6 @@
 //! Arguments of `context`, which names managers.
 
-use super::common::{FormatArguments, parse_address};
+use super::common::{FormatArguments, parse_addresses};
 use clap::{Args, Subcommand};
 
 /// The commands of `context`.
@@ -30,8 +30,8 @@ pub(crate) enum ContextCommand {
 pub(crate) struct AddArguments {
     /// Its name
     pub(crate) name: String,
-    /// The manager's address
-    #[arg(long, value_name = "URL", value_parser = parse_address)]
+    /// The manager's address, or several with commas in between, of which the active one is asked
+    #[arg(long, value_name = "URL", value_parser = parse_addresses)]
     pub(crate) server: String,
     /// The manager's token; - reads it from standard input, so that no list of processes shows it
     #[arg(long, conflicts_with = "token_command")]

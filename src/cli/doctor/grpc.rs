@@ -25,7 +25,7 @@ pub(super) fn inspect(
     let Some(listen) = settings.grpc.listen else { return };
     let address = to_loopback(listen);
     let is_tls = !settings.http.tls.certificate.is_empty();
-    let url = manager.and_then(|manager| Url::parse(&manager.server).ok());
+    let url = manager.and_then(|manager| Url::parse(manager.addresses.current()).ok());
     let host = url.and_then(|url| url.host_str().map(str::to_owned));
     let probe_target = ProbeTarget {
         address,

@@ -37,11 +37,12 @@ pub(super) fn inspect(
     is_journal_open: Option<bool>,
     findings: &mut Vec<Finding>,
 ) -> Result<bool, ClientError> {
-    let (server, source) = (target.display_address(), target.server_source.to_string());
+    let source = target.server_source.to_string();
+    let absent = find_absent(&target);
     let client = Client::for_target(target);
     let date = match client.get_date("/livez") {
         Ok(date) => date,
-        Err(ClientError::Unreachable { error, .. }) => {
+        Err(ClientError::Unreachable { server, error }) => {
             let text = format!("nobody answers at {server} ({source}): {error}");
             let remedy = match is_journal_open {
                 Some(true) => {
@@ -59,7 +60,10 @@ pub(super) fn inspect(
         }
         Err(error) => return Err(error),
     };
-    let body = match client.try_get("/api/manager")? {
+    findings.extend(absent);
+    let result = client.try_get("/api/manager")?;
+    let server = client.display_address();
+    let body = match result {
         Ok(body) => body,
         Err((status, detail)) => {
             let remedy = match status {
@@ -84,6 +88,24 @@ pub(super) fn inspect(
         check_queues(&body, findings)?;
     }
     Ok(true)
+}
+
+/// Returns a warning for each of several addresses at which nobody answers. One address gets none.
+fn find_absent(target: &ManagerTarget) -> Vec<Finding> {
+    let targets: Vec<ManagerTarget> = target
+        .addresses
+        .each()
+        .map(|addresses| ManagerTarget { addresses, ..target.clone() })
+        .collect();
+    if targets.len() == 1 {
+        return Vec::new();
+    }
+    let find = |target: ManagerTarget| {
+        let error = Client::for_target(target).get_here("/livez").err()?;
+        let remedy = "start it, so that it stands by; without it nobody takes over";
+        Some(Finding::warning(MANAGER, error.to_string(), remedy))
+    };
+    targets.into_iter().filter_map(find).collect()
 }
 
 /// Adds findings about the version and the readiness of the manager.

@@ -41,7 +41,6 @@ const SPAWN_FAILURE_DELAY: &str = "10s";
 
 /// The context that all tasks share.
 pub(super) struct WorkContext {
-    pub(super) client: Client,
     pub(super) program: Program,
     /// The duration of each lease.
     pub(super) lease: Duration,
@@ -74,6 +73,7 @@ pub(super) enum TaskOutcome {
 /// The task of one message in flight.
 pub(super) struct MessageTask<'b> {
     pub(super) context: &'b WorkContext,
+    pub(super) client: Client,
     pub(super) message: WorkMessage,
     /// Cloned for the threads of the program.
     pub(super) event_sender: Sender<TaskEvent>,
@@ -234,7 +234,7 @@ impl MessageTask<'_> {
     /// the error if the call failed and may be retried.
     fn extend(&self) -> Result<(), Option<StopReason>> {
         let lease = humantime::format_duration(self.context.lease).to_string();
-        match self.message.extend(&self.context.client, &lease) {
+        match self.message.extend(&self.client, &lease) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err((StatusCode::GONE, detail))) => Err(Some(StopReason::AttemptOver(detail))),
             Ok(Err(_)) | Err(_) => Err(None),
@@ -259,7 +259,7 @@ impl MessageTask<'_> {
         // Why the manager refused the result. Set at most once: the next reply is an error.
         let mut refusal = None;
         loop {
-            let error = match self.message.reply(&self.context.client, is_error, &body) {
+            let error = match self.message.reply(&self.client, is_error, &body) {
                 Ok(Ok(response)) => {
                     let ReplyOutcome { note, failure } = parse_reply_outcome(&response);
                     return Ok(ReplyOutcome { note, failure: refusal.or(failure) });
@@ -301,7 +301,7 @@ impl MessageTask<'_> {
 
     /// Requeues the message, and logs whether that succeeded.
     fn requeue(&self, delay: &str) {
-        match self.message.requeue(&self.context.client, delay) {
+        match self.message.requeue(&self.client, delay) {
             Ok(()) => self.log("given back"),
             Err(error) => self.log(&format!(
                 "not given back, another worker gets it when its lease ends: {error}"
