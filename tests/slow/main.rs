@@ -59,6 +59,7 @@ mod renewed;
 mod reply_users;
 mod retries;
 mod service_manager;
+mod several_addresses;
 mod shown;
 mod soak;
 mod statuses;
