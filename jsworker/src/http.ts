@@ -17,6 +17,9 @@ const WAIT_SECONDS = 30;
 const ANSWER_SECONDS_MAX = 30;
 /** Leases are extended so often within their time. */
 const EXTENDS_PER_LEASE = 6;
+/** The answer may take this part of a lease, so that at a machine that is gone there is time left for the next address. */
+const EXTEND_ANSWERS_PER_LEASE = 3;
+const EXTEND_SECONDS_MIN = 1;
 /** How long replies are sent again while the worker stops. */
 const STOP_SECONDS_MAX = 20;
 
@@ -224,9 +227,10 @@ export class HttpTransport {
   }
 
   async #extend(delivery: HttpDelivery): Promise<void> {
+    const seconds = Math.max(this.#lease / EXTEND_ANSWERS_PER_LEASE, EXTEND_SECONDS_MIN);
     let answer: Answer;
     try {
-      answer = await this.#client.post(delivery.pathOf('extend'), { lease: this.#span() }, { seconds: this.#lease });
+      answer = await this.#client.post(delivery.pathOf('extend'), { lease: this.#span() }, { seconds });
     } catch {
       // Whether the manager is away is told by those who ask for messages or reply.
       return;

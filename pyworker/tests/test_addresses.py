@@ -25,6 +25,8 @@ class Front:
         self.refusal = None
         self.requests = []
         self.is_dead = False
+        self.is_silent = False
+        self.ended = threading.Event()
         front = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -32,6 +34,8 @@ class Front:
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                if front.is_silent:
+                    front.ended.wait()
                 if front.is_dead:
                     self.close_connection = True
                     return
@@ -79,6 +83,7 @@ class Front:
         """Its connections break off, and no other one is taken."""
         if not self.is_dead:
             self.is_dead = True
+            self.ended.set()
             self.server.shutdown()
             self.server.server_close()
 
@@ -157,7 +162,8 @@ def test_what_is_in_hand_stays_in_hand_and_is_replied_to_the_new_active_one(daem
     eventually(lambda: sum("/extend" in path for path, _ in second.requests) > 9, "the lease to be lengthened")
     running.release()
     assert json.loads(daemon.result(job)) == {"n": 1}
-    assert sum("/reply" in path for path, _ in second.requests) == 1, second.requests
+    replies = [path for path, _ in second.requests if "/reply" in path and "type=progress" not in path]
+    assert len(replies) == 1, replies
     assert running.calls() == ["1"]
     assert running.terminate() == 0
 
@@ -220,3 +226,18 @@ def test_a_wrong_list_is_refused(text, words):
     with pytest.raises(ValueError, match=words) as raised:
         Addresses(text)
     assert "pw" not in str(raised.value)
+
+
+def test_a_machine_that_is_gone_costs_no_lease(daemon, fronts, start_worker_at):
+    first, second = fronts
+    running = start_worker_at(f"{first.url},{second.url}", {"price": "waits"}, "--lease=6")
+    job = daemon.create("orders", {"n": 1})
+    eventually(running.calls, "the function's call")
+    # Nothing is answered any more, and no connection ends.
+    first.is_silent = True
+    eventually(lambda: sum("/extend" in path for path, _ in second.requests) > 2, "the lease to be lengthened")
+    (queue,) = daemon.ask("/api/queues")["queues"]
+    assert queue["unacknowledged"] == 1, "it is still lent"
+    running.release()
+    assert json.loads(daemon.result(job)) == {"n": 1}
+    assert running.calls() == ["1"]

@@ -49,6 +49,13 @@ const STOP_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often a lease is extended within its duration.
 const EXTENSIONS_PER_LEASE: u32 = 6;
 
+/// An extension may take this part of a lease, so that at a machine that is gone there is time left
+/// for the next address.
+const EXTENSION_TIMEOUTS_PER_LEASE: u32 = 3;
+
+/// The minimum timeout of an extension.
+const EXTENSION_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+
 /// Serves all queues until the worker stops.
 pub(crate) async fn serve(
     config: WorkerConfig,
@@ -416,7 +423,9 @@ impl QueueReceiver {
             sleep(self.manager.lease / EXTENSIONS_PER_LEASE).await;
             let path = message.call_path("extend");
             let lease = self.manager.lease_parameter();
-            let result = self.manager.post(&path, &[lease], Bytes::new(), self.manager.lease).await;
+            let time_limit = self.manager.lease / EXTENSION_TIMEOUTS_PER_LEASE;
+            let time_limit = time_limit.max(EXTENSION_TIMEOUT_MIN);
+            let result = self.manager.post(&path, &[lease], Bytes::new(), time_limit).await;
             // An unreachable manager is logged by the receive requests and the replies.
             let Ok(response) = result else { continue };
             let reason = response.parse_body().reason;

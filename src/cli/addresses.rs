@@ -1,7 +1,7 @@
 //! The addresses of managers of which one is active, and the one that is in use.
 
-use super::arguments::parse_address;
 use engine::text::quote;
+use ureq::http::Uri;
 use url::Url;
 
 /// The scheme of addresses over TLS.
@@ -123,6 +123,18 @@ pub(super) fn display_address(address: &str) -> String {
             format!("{scheme}://***@{host}")
         }
         Some(_) | None => address.to_owned(),
+    }
+}
+
+/// Checks that a text is the address of one manager. Returns the text.
+fn parse_address(text: &str) -> Result<String, String> {
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
+        && text.parse::<Uri>().is_ok();
+    if is_address {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is not an address: expected http://host:port"))
     }
 }
 

@@ -16,7 +16,6 @@ use daemon::settings::{DurationSetting, Overrides};
 use engine::JobId;
 use std::path::PathBuf;
 
-pub(super) use common::parse_address;
 use common::parse_duration;
 pub(super) use common::{
     ClientArguments, Format, FormatArguments, ListArguments, TargetArguments, TimeArguments,

@@ -45,6 +45,9 @@ ANSWER_SECONDS_MAX = 30.0
 CONNECT_SECONDS_MAX = 10.0
 #: Leases are lengthened so often within their time.
 EXTENDS_PER_LEASE = 6
+#: The answer may take this part of a lease, so that at a machine that is gone there is time left for the next address.
+EXTEND_ANSWERS_PER_LEASE = 3
+EXTEND_SECONDS_MIN = 1.0
 #: How long replies are sent again while the worker stops.
 STOP_SECONDS_MAX = 20.0
 
@@ -197,8 +200,9 @@ class Transport:
             time.sleep(min(TICK_SECONDS, self._lease / EXTENDS_PER_LEASE / 4))
 
     def _extend(self, delivery: _Delivery) -> None:
+        seconds_max = max(self._lease / EXTEND_ANSWERS_PER_LEASE, EXTEND_SECONDS_MIN)
         try:
-            answer = self.connection().ask(delivery.call("extend", lease=_span(self._lease)), seconds_max=self._lease)
+            answer = self.connection().ask(delivery.call("extend", lease=_span(self._lease)), seconds_max=seconds_max)
         except _Unreachable as error:
             log.debug("%s: its lease could not be extended: %s", delivery, error)
             return

@@ -3,7 +3,6 @@
 use super::super::addresses::Addresses;
 use clap::{Args, ValueEnum};
 use daemon::settings::DurationSetting;
-use ureq::http::Uri;
 
 // The headings of groups of options in the help text.
 const MANAGER_HEADING: &str = "Which manager";
@@ -105,18 +104,6 @@ pub(crate) enum TimeStyle {
 /// Returns the text.
 pub(super) fn parse_addresses(text: &str) -> Result<String, String> {
     Addresses::parse(text).map(|_| text.to_owned())
-}
-
-/// Checks that a text is the address of one manager. Returns the text.
-pub(crate) fn parse_address(text: &str) -> Result<String, String> {
-    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
-        && text.parse::<Uri>().is_ok();
-    if is_address {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("{text:?} is not an address: expected http://host:port"))
-    }
 }
 
 /// Parses a duration such as `500ms`.
