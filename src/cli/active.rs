@@ -17,20 +17,22 @@ const STANDS_BY: &str = "stands by";
 /// The maximum size of a refusal, in bytes.
 const REFUSAL_BYTES_MAX: u64 = 1 << 20;
 
-/// A refusal by a manager that is not the one to ask. `detail` is for people.
-pub(super) enum NotActive {
-    /// It names the address of the other one.
+/// Whose response one is. `detail` is that of a refusal, for people.
+pub(super) enum Responder {
+    /// That of the manager to ask, whatever the status is.
+    Right(Response<Body>),
+    /// Another one. It names the address of the one to ask.
     Named { named: String, detail: String },
-    /// It does not know the other one.
+    /// Another one. It does not know the one to ask.
     Unnamed { response: Response<Body>, detail: String },
 }
 
-/// Returns the response if it is from the manager to ask, whatever its status is, or else the
-/// refusal. A refusal that is not read whole counts as one without an address.
-pub(super) fn find_other(response: Response<Body>) -> Result<Response<Body>, NotActive> {
+/// Finds out whose response this is. A refusal that is not read whole counts as one without an
+/// address.
+pub(super) fn find_responder(response: Response<Body>) -> Responder {
     let status = response.status();
     if !matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::MISDIRECTED_REQUEST) {
-        return Ok(response);
+        return Responder::Right(response);
     }
     let (parts, mut body) = response.into_parts();
     let text = body.with_config().limit(REFUSAL_BYTES_MAX).read_to_string().unwrap_or_default();
@@ -42,11 +44,11 @@ pub(super) fn find_other(response: Response<Body>) -> Result<Response<Body>, Not
     let detail = format!("{status}: {}", escape(member("detail").unwrap_or(&text)));
     let response = Response::from_parts(parts, Body::builder().data(text));
     match named {
-        Some(named) => Err(NotActive::Named { named, detail }),
+        Some(named) => Responder::Named { named, detail },
         None if stands_by || status == StatusCode::MISDIRECTED_REQUEST => {
-            Err(NotActive::Unnamed { response, detail })
+            Responder::Unnamed { response, detail }
         }
-        None => Ok(response),
+        None => Responder::Right(response),
     }
 }
 
@@ -118,10 +120,11 @@ mod tests {
             None => builder,
         };
         let response = builder.body(Body::builder().data(body.to_owned())).expect("a response");
-        find_other(response).map(drop).map_err(|refusal| match refusal {
-            NotActive::Named { named, .. } => Some(named),
-            NotActive::Unnamed { .. } => None,
-        })
+        match find_responder(response) {
+            Responder::Right(_) => Ok(()),
+            Responder::Named { named, .. } => Err(Some(named)),
+            Responder::Unnamed { .. } => Err(None),
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The HTTP client of the command line. It goes where the active manager is.
 
-use super::active::{self, NotActive, Round};
+use super::active::{self, Responder, Round};
 use super::addresses::Addresses;
 use super::arguments::TargetArguments;
 use super::error::ClientError;
@@ -116,15 +116,15 @@ impl Client {
         loop {
             let address = self.addresses.borrow().current().to_owned();
             match send(&format!("{address}{path}")) {
-                Ok(response) => match active::find_other(response) {
-                    Ok(response) => return Ok(response),
-                    Err(NotActive::Named { named, detail }) => {
+                Ok(response) => match active::find_responder(response) {
+                    Responder::Right(response) => return Ok(response),
+                    Responder::Named { named, detail } => {
                         let result = self.addresses.borrow_mut().follow(&named);
                         let hint =
                             result.err().map_or_else(String::new, |hint| format!("; {hint}"));
                         round.add(address, format!("{detail}{hint}"));
                     }
-                    Err(NotActive::Unnamed { response, detail }) => {
+                    Responder::Unnamed { response, detail } => {
                         self.addresses.borrow_mut().advance();
                         let is_first = round.is_empty();
                         round.add(address, detail);
