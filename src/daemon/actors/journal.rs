@@ -395,11 +395,21 @@ impl JournalActor {
                     if remedy == Remedy::WaitForSpace {
                         self.report_waiting(JournalWait::DiskSpace, &error);
                     }
-                    ctx.run_later(self.env.settings.full_retry.0, Self::schedule_follow_up);
+                    ctx.run_later(self.env.settings.full_retry.0, Self::retry_follow_up);
                 }
                 Remedy::Exit => self.handle_fatal(&error),
             },
         }
+    }
+
+    /// Schedules the writes that follow a commit once more. If a reader has projected meanwhile,
+    /// and nothing else is left, no later write would report that there is room.
+    fn retry_follow_up(&mut self, ctx: &mut Context<Self>) {
+        let is_done = !self.store.has_unprojected() && !self.store.has_pending_confirms();
+        if is_done && !self.commit_schedule.is_blocked() {
+            self.report_writable();
+        }
+        self.schedule_follow_up(ctx);
     }
 
     /// Reports that the journal has to wait, and schedules a retry of the commit.

@@ -30,6 +30,7 @@ const CLUSTER_BUGS: &[&str] = &[
     "beat of a process that hangs",
     // of any manager, here at the one that has taken over
     "ack before commit",
+    "unknown replies acknowledged at once",
     "unconfirmed steps not dispatched after a restart",
 ];
 

@@ -309,6 +309,8 @@ async fn run_manager(world: &Arc<Mutex<World>>, process: Option<Process>) -> Pau
 async fn leave(world: &Arc<Mutex<World>>, manager: Rc<Manager>) -> Option<Rc<Manager>> {
     match Rc::try_unwrap(manager) {
         Ok(manager) => {
+            // Workers over HTTP ask no more.
+            lock(world).lease_queue = None;
             manager.stop().await;
             None
         }

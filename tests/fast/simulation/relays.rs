@@ -73,6 +73,16 @@ pub(crate) fn wrong_wiring(
             });
             Mailboxes { journal, ..mailboxes }
         }
+        Some("unknown replies acknowledged at once") => {
+            let journal = relay(mailboxes.journal, metrics, |input| match input {
+                JournalInput::CommitBarrier(CommitBarrier::AckRejected(acknowledger)) => {
+                    acknowledger.ack();
+                    None
+                }
+                input => Some(input),
+            });
+            Mailboxes { journal, ..mailboxes }
+        }
         Some("missing queues declared before the commit") => {
             let journal = relay(mailboxes.journal, metrics, |input| {
                 match input {

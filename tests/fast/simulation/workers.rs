@@ -83,7 +83,7 @@ pub(crate) async fn take_all(
         let until = Instant::now() + LEASE_POLICY.lease;
         let message = lease_queue.receive(&queue, &ReceiveOptions::default(), until).await;
         let mut world = lock(&world);
-        if world.crashed {
+        if world.crashed || world.lease_queue.is_none() {
             return;
         }
         // Whoever asked a process that was replaced has gone to its successor.

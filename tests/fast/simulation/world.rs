@@ -15,8 +15,8 @@ use super::cluster::database::Cluster;
 use super::log::Log;
 use super::oracle;
 use super::workers::{InFlightMessage, WorkerCall};
-use fastrand::Rng;
 pub(crate) use cluster::ProcessState;
+use fastrand::Rng;
 use journal_view::JournalView;
 use odd::{call_message, caller_id};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -338,7 +338,9 @@ impl World {
         self.was_full = false;
         self.uncompared.clear();
         // With a full disk everything waits, and goes on waiting for a while after it.
-        let is_flowing = !self.disk_full
+        // A commit can be unanswered, or given up, in which it would be.
+        let is_flowing = !self.is_cluster
+            && !self.disk_full
             && self.disk_full_until.saturating_add(2 * SURELY_JOURNALED_NS) < self.crashed_ns;
         let reported = self
             .confirmed

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workflow_manager::engine::{Definition, Millis, Timestamp};
 use workflow_manager::journal::{
-    Deletion, DiskUsage, FileLoss, JobNumber, Journal, JournalError, NoticeNumber, RecoveredJob,
-    Record, Records, Remedy, SqliteJournal, StoredOffset,
+    Deletion, DiskUsage, FileLoss, JobNumber, Journal, JournalError, NoticeNumber, Record, Records,
+    RecoveredJob, Remedy, SqliteJournal, StoredOffset,
 };
 
 /// The number of a process.

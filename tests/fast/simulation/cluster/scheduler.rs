@@ -1,8 +1,8 @@
 //! The scheduler: which process runs, which stands still, and when a standby takes over.
 
 use super::super::broker::Link;
-use super::super::world::{ProcessState, SECOND_NS, World, lock};
 use super::super::world::invariants::WorldHooks;
+use super::super::world::{ProcessState, SECOND_NS, World, lock};
 use super::super::{PANICS, Process, run_process};
 use super::database::{Beat, FencedJournal, ProcessId};
 use fastrand::Rng;
@@ -70,7 +70,6 @@ struct Running {
     slices: Sender<Slice>,
     pauses: Receiver<Pause>,
     thread: JoinHandle<()>,
-    is_in_commit: bool,
 }
 
 /// A process that stands still, with what it has of the world.
@@ -163,13 +162,11 @@ impl Scheduler {
             }
         }
         let pause = active.run(Slice { turns, stood_still: Duration::ZERO, leaves });
-        active.is_in_commit = matches!(pause, Pause::InCommit);
+        // Whatever the process waits for, its beat is a task of its own.
+        let id = active.id;
+        self.beat(id);
         match pause {
-            Pause::TurnsOver => {
-                let id = active.id;
-                self.beat(id);
-                false
-            }
+            Pause::TurnsOver => false,
             Pause::InCommit => {
                 if self.rng.u32(0..2) == 0 || lock(&self.world).cluster.owner.is_none() {
                     self.stop_active();
@@ -383,7 +380,7 @@ impl Scheduler {
             set_hooks(None);
             let _ = pauses.send(pause);
         });
-        Running { id, slices, pauses, thread, is_in_commit: false }
+        Running { id, slices, pauses, thread }
     }
 
     /// Ends all processes, and checks what has come of everything.

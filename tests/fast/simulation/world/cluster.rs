@@ -26,7 +26,7 @@ pub(crate) struct ProcessState {
 impl World {
     /// Whether managers may still be killed, stopped and cut off.
     pub(crate) fn has_cluster_faults(&self) -> bool {
-        self.is_cluster && self.faults_left > 0 && !self.is_zombie
+        self.is_cluster && self.faults_left > 0 && !self.is_zombie && !self.disk_is_full()
     }
 
     /// The time of the wall clock.
