@@ -117,6 +117,28 @@ fn no_attempt_times_out_while_its_message_waits_for_room_on_the_disk() {
     alone(test, a_timeout_passes());
 }
 
+async fn a_reader_projects_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    fail::cfg("journal::derive", "return(full)").expect("a failpoint");
+    let manager = TestManager::with(WORKFLOWS).journal(&file).echo(["b"]).await;
+    let later = manager.create_job("later", "{}").await;
+    until("the disk is full", || manager.core().health.journal_wait().is_some()).await;
+    manager.until_closed(later).await;
+
+    // There is room again, and a list is asked for before the journal tries once more.
+    fail::remove("journal::derive");
+    assert_eq!(manager.core().reader.count_running_root_jobs().expect("read"), []);
+    until("everything is accepted again", || manager.core().health.can_accept()).await;
+    manager.stop().await;
+}
+
+#[test]
+fn there_is_room_again_whoever_was_the_first_to_write() {
+    let test = "full_disk::there_is_room_again_whoever_was_the_first_to_write";
+    alone(test, a_reader_projects_first());
+}
+
 /// Each read of what is derived, with one job that is committed and not derived.
 const LISTS: [&str; 12] = [
     "/api/jobs",

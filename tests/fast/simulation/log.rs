@@ -168,7 +168,7 @@ impl World {
 
     /// The process is killed now.
     pub(super) fn keep_position(&mut self) {
-        let is_flowing = !self.disk_full && !self.was_full;
+        let is_flowing = !self.is_cluster && !self.disk_full && !self.was_full;
         let (Some(log), Some(link)) = (&mut self.broker.log, &self.link) else { return };
         let until = Instant::now();
         let is_old = |at: Instant| is_flowing && at + SURELY_JOURNALED_AFTER < until;
