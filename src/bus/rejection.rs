@@ -17,9 +17,14 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Returns whether the attempt continues, so that the worker keeps its message.
+    /// Returns whether the attempt continues, so that the worker keeps its message. A reply that
+    /// names no attempt ends none.
     pub fn keeps_attempt(self) -> bool {
-        matches!(self, Rejection::ByJob(rejected) if rejected.keeps_attempt())
+        match self {
+            Rejection::NoCorrelationId | Rejection::MalformedCorrelationId => true,
+            Rejection::UnknownJob => false,
+            Rejection::ByJob(rejected) => rejected.keeps_attempt(),
+        }
     }
 
     /// Returns the name of the reason, for workers and as a metric label.

@@ -119,15 +119,18 @@ pub(super) fn run_worker_test(
     })
 }
 
-/// Masks the password of an address, so that it can be printed.
+/// Replaces the password of an address by a word, so that it can be printed. A user without a
+/// password is replaced too, because it may be a token.
 fn redact_password(address: &str) -> String {
-    match address
-        .split_once("://")
-        .and_then(|(scheme, authority)| Some((scheme, authority.rsplit_once('@')?)))
-    {
-        Some((scheme, (credentials, host))) => {
-            let user = credentials.split_once(':').map_or(credentials, |(user, _)| user);
-            format!("{scheme}://{user}:PASSWORD@{host}")
+    let (scheme, after_scheme) = address.split_once("://").unwrap_or(("", address));
+    let authority_end = after_scheme.find(['/', '?', '#']).unwrap_or(after_scheme.len());
+    let (authority, path) = after_scheme.split_at(authority_end);
+    match authority.rsplit_once('@') {
+        Some((credentials, host)) => {
+            let user = credentials
+                .split_once(':')
+                .map_or("USER".to_owned(), |(user, _)| format!("{user}:PASSWORD"));
+            format!("{scheme}://{user}@{host}{path}")
         }
         None => address.to_owned(),
     }
@@ -152,5 +155,23 @@ fn read_argument(option: &str, argument: &str) -> Result<String, ClientError> {
         Some(file) => files::read_file(file.as_ref(), MESSAGE_BYTES_MAX)
             .map_err(|error| ClientError::Usage(format!("{option}: cannot read {file}: {error}"))),
         None => Ok(argument.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_printed_without_its_password() {
+        for (address, printed) in [
+            ("amqp://guest:sesame@127.0.0.1:7/v", "amqp://guest:PASSWORD@127.0.0.1:7/v"),
+            ("amqp://guest:a@b:c@127.0.0.1:7", "amqp://guest:PASSWORD@127.0.0.1:7"),
+            ("amqp://sesame@127.0.0.1:7/v", "amqp://USER@127.0.0.1:7/v"),
+            ("amqp://127.0.0.1:7/a:b@c?d=e@f", "amqp://127.0.0.1:7/a:b@c?d=e@f"),
+            ("http://127.0.0.1:7", "http://127.0.0.1:7"),
+        ] {
+            assert_eq!(redact_password(address), printed);
+        }
     }
 }

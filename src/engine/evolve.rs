@@ -234,8 +234,8 @@ impl Job {
 
     /// Ends the step as completed, with its output.
     fn end_completed_step(&mut self, step: StepIndex, time: Timestamp, output: Message) {
-        // A worker's reply with a status that is not allowed fails its attempt. If the gathered
-        // output of child jobs has such a status, the step reports none.
+        // A worker's reply with a status that is not allowed fails its attempt. The gathered output
+        // of child jobs is no reply: with such a status the step reports none.
         let status = reported_status(self.graph().step(step), &output).unwrap_or(None);
         let run = &mut self.steps[step.as_usize()];
         let previous_bytes = run.output.as_ref().map_or(0, Message::encoded_len);

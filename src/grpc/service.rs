@@ -138,7 +138,7 @@ impl WorkerService {
         let (receipt, lease_queue) = self.find_message(principal, &request.receipt).await?;
         to_taken(
             request.receipt,
-            leases::nack(&lease_queue, &receipt, delay, principal.sender()).await?,
+            leases::nack(&self.api, &lease_queue, &receipt, delay, principal.sender()).await?,
         )
     }
 }

@@ -174,7 +174,7 @@ impl EventLoop {
             let next_check = Some(self.next_check_at).filter(|_| self.pending_check.is_none());
             let timers = [next_check, deadline, self.publisher.next_timer()];
             let next_wakeup = timers.into_iter().flatten().min();
-            let (reader_event, check) = (self.reader.next_event(), &mut self.pending_check);
+            let (reader_turn, check) = (self.reader.next_turn(), &mut self.pending_check);
             tokio::select! {
                 count = commands.recv_many(&mut command_batch, EVENTS_PER_TURN),
                     if !commands.is_closed() =>
@@ -187,10 +187,11 @@ impl EventLoop {
                     client_event_batch.drain(..).for_each(|event| self.handle_client_event(event));
                 }
                 Some(command) = self.reader.commands.recv() => self.reader.settle(command),
-                event = reader_event,
+                turn = reader_turn,
                     if settle_deadline.is_none() && self.reader.has_capacity() =>
                 {
-                    self.handle_reader_event(event)
+                    turn.records.into_iter().for_each(|record| self.reader.deliver(record));
+                    turn.event.into_iter().for_each(|event| self.handle_reader_event(event));
                 }
                 checks = async { check.as_mut().unwrap_or(&mut never_completes()).await } => {
                     self.pending_check = None;
@@ -269,9 +270,6 @@ impl EventLoop {
 
     fn handle_reader_event(&mut self, event: ReaderEvent) {
         match event {
-            ReaderEvent::Records(records) => {
-                records.into_iter().for_each(|record| self.reader.deliver(record));
-            }
             ReaderEvent::PartitionEnd(partition) => self.reader.handle_partition_end(partition),
             ReaderEvent::TopicChanged(reason) => {
                 tracing::debug!(reason, "the reply topic has changed");

@@ -309,10 +309,12 @@ impl KafkaPublisher {
     ) {
         let Some(mut pending) = self.remove_in_flight(number) else { return };
         let queue = pending.message.address.queue.clone();
+        // Whatever the report says, the next send is to the topic as it is then.
+        let was_topic_lost = std::mem::take(&mut pending.is_topic_lost);
         match result {
             // The message may have been lost with the topic. Delivery is at-least-once, so it is
             // sent again.
-            Ok(_) if std::mem::take(&mut pending.is_topic_lost) => {
+            Ok(_) if was_topic_lost => {
                 (self.sink)(BusEvent::Notice(BusNotice::Returned));
                 self.requeue_first(pending);
             }
@@ -327,7 +329,7 @@ impl KafkaPublisher {
                 if !matches!(self.topics.get(&queue), Some(TopicState::Lost)) {
                     self.request_topic_check(queue);
                 }
-                self.park(pending);
+                self.park(PendingRecord { is_resend: true, ..pending });
             }
             Err(code) => self.handle_failure(pending, code),
         }

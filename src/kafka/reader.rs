@@ -22,10 +22,16 @@ const RECORDS_PER_TURN: usize = 64;
 
 type Client = ClosedOnThread<StreamConsumer<EventContext>>;
 
-/// An event of the consumer.
+/// What the consumer has read: records, in order, and what ended them, if anything did. There is at
+/// least one of both.
+pub(super) struct ReaderTurn {
+    pub(super) records: Vec<ReplyRecord>,
+    pub(super) event: Option<ReaderEvent>,
+}
+
+/// An event of the consumer other than a record.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReaderEvent {
-    /// Records, in order.
-    Records(Vec<ReplyRecord>),
     /// All records of this partition have been read.
     PartitionEnd(i32),
     /// The topic, or a partition of it, no longer exists. The field is the library's error.
@@ -63,11 +69,9 @@ pub(super) struct ReplyReader {
     unsettled: HashMap<u64, UnsettledRecord>,
     /// The sum of the sizes of their bodies.
     unsettled_bytes: usize,
-    /// The last delivery tag that was assigned.
+    /// The last delivery tag that was assigned. No tag is assigned twice, so commands for records
+    /// that are void find none.
     last_tag: u64,
-    /// Incremented when the unsettled records become void, because the topic, or unread records of
-    /// one of its partitions, were lost. Commands for records of earlier epochs are ignored.
-    epoch: u64,
     command_sender: mpsc::UnboundedSender<SettleCommand>,
     pub(super) commands: mpsc::UnboundedReceiver<SettleCommand>,
     /// The high watermarks from when the bus connected, by partition. A partition is removed once
@@ -101,7 +105,6 @@ impl ReplyReader {
             unsettled: HashMap::new(),
             unsettled_bytes: 0,
             last_tag: 0,
-            epoch: 0,
             command_sender,
             commands,
             catch_up_targets: BTreeMap::new(),
@@ -109,9 +112,10 @@ impl ReplyReader {
     }
 
     /// Handles a check that found the topic: reads each partition from its next offset. Returns
-    /// `true` if unread records were lost.
+    /// `true` if unread records were lost. Then the unsettled records of those partitions are void,
+    /// and no others.
     pub(super) fn handle_topic_found(&mut self, topic: &TopicInfo) -> Result<bool, String> {
-        let (mut has_lost_records, mut must_assign) = (false, !self.is_assigned);
+        let (mut lost_partitions, mut must_assign) = (Vec::new(), !self.is_assigned);
         for (partition, (low, high)) in &topic.watermarks {
             let next_offset = match self.windows.get(partition) {
                 Some(window) => Some(window.next_offset()),
@@ -142,13 +146,15 @@ impl ReplyReader {
                         "replies are lost: the topic no longer has what was to be read next. \
                          It was recreated, or did not keep replies for long enough"
                     );
-                    (has_lost_records, must_assign) = (true, true);
+                    must_assign = true;
+                    lost_partitions.push(*partition);
                     self.windows.insert(*partition, PartitionWindow::new(offset, false));
                 }
             }
         }
+        let has_lost_records = !lost_partitions.is_empty();
         if has_lost_records {
-            self.void_unsettled();
+            self.void_unsettled(|partition| lost_partitions.contains(&partition));
             // The old client still has the lost topic in its cache.
             self.consumer = create_consumer(&self.section, &self.context)?;
         }
@@ -175,7 +181,7 @@ impl ReplyReader {
             || self.journaled_offsets.values().any(|offset| *offset > 0);
         self.windows.clear();
         self.journaled_offsets.clear();
-        self.void_unsettled();
+        self.void_unsettled(|_| true);
         self.pause();
         self.consumer = create_consumer(&self.section, &self.context)?;
         Ok(may_have_lost_records)
@@ -191,13 +197,12 @@ impl ReplyReader {
         }
     }
 
-    /// Drops the unsettled records and begins a new epoch, so that later commands for them are
-    /// ignored.
-    fn void_unsettled(&mut self) {
-        self.epoch += 1;
-        self.suspected_losses.clear();
-        self.unsettled.clear();
-        self.unsettled_bytes = 0;
+    /// Drops the unsettled records of lost partitions. Later commands for them are ignored.
+    fn void_unsettled(&mut self, is_lost: impl Fn(i32) -> bool) {
+        self.suspected_losses.retain(|partition, _| !is_lost(*partition));
+        self.unsettled.retain(|_, record| !is_lost(record.partition));
+        self.unsettled_bytes =
+            self.unsettled.values().map(|record| record.content.body.len()).sum();
     }
 
     /// Assigns the partitions in `windows` to the consumer, at their next offsets.
@@ -248,34 +253,27 @@ impl ReplyReader {
             && self.unsettled_bytes <= self.section.replies_bytes_max
     }
 
-    /// Waits for the next event of the consumer. Is cancel-safe.
-    pub(super) fn next_event(&self) -> impl Future<Output = ReaderEvent> + use<> {
+    /// Waits for what the consumer reads next. Is cancel-safe.
+    pub(super) fn next_turn(&self) -> impl Future<Output = ReaderTurn> + use<> {
         let consumer = self.consumer.clone();
         async move {
             let Some(consumer) = consumer.get() else { return std::future::pending().await };
-            let first_record = consumer.recv().await.map(|message| ReplyRecord::parse(&message));
-            let mut records = match first_record {
-                Ok(record) => vec![record],
-                Err(error) => return event_from_error(&error),
-            };
-            // An error may be dropped here: the library retries, and the next check of the topic
-            // notices that it has changed or that reading has stopped. The end of a partition is
-            // reported once for each position. It is needed only if control records are the last.
-            while records.len() < RECORDS_PER_TURN {
-                let Some(Ok(message)) = consumer.recv().now_or_never() else { break };
-                records.push(ReplyRecord::parse(&message));
-            }
-            ReaderEvent::Records(records)
+            read_turn(async || consumer.recv().await.map(|message| ReplyRecord::parse(&message)))
+                .await
         }
     }
 
-    /// Handles the end of a partition, which has caught up if no record is unsettled. Its settled
-    /// offset may stay below the target, because the last offsets may belong to control records,
-    /// which are never read.
+    /// Handles the end of a partition: all its records have been read, so it has caught up once
+    /// those are settled. Its settled offset may stay below the high watermark, because the last
+    /// offsets may belong to control records, which are never read. The library reports the end
+    /// once for each position.
     pub(super) fn handle_partition_end(&mut self, partition: i32) {
-        if self.windows.get(&partition).is_some_and(PartitionWindow::is_settled) {
-            self.catch_up_targets.remove(&partition);
+        if let Some(window) = self.windows.get(&partition)
+            && let Some(target) = self.catch_up_targets.get_mut(&partition)
+        {
+            *target = window.next_offset().min(*target);
         }
+        self.update_catch_up();
     }
 
     /// Delivers a record to the manager. A record that is unreadable is reported and settled at
@@ -311,7 +309,8 @@ impl ReplyReader {
     }
 
     fn report_delivery(&self, tag: u64, content: ReplyContent, is_redelivered: bool) {
-        let settlement = Settlement::new(tag, self.epoch, self.command_sender.clone());
+        // The tags suffice: no epoch is needed.
+        let settlement = Settlement::new(tag, 0, self.command_sender.clone());
         let mut delivery = Delivery::new(content.correlation_id, content.body, settlement);
         delivery.kind = content.kind;
         delivery.attempt = content.attempt;
@@ -322,10 +321,8 @@ impl ReplyReader {
     /// Applies a command and all others that have arrived.
     pub(super) fn settle(&mut self, first_command: SettleCommand) {
         let mut next_command = Some(first_command);
-        while let Some(SettleCommand { tag, epoch, disposition, .. }) = next_command {
-            if epoch == self.epoch {
-                self.apply_disposition(tag, disposition);
-            }
+        while let Some(SettleCommand { tag, disposition, .. }) = next_command {
+            self.apply_disposition(tag, disposition);
             next_command = self.commands.try_recv().ok();
         }
         self.update_catch_up();
@@ -374,6 +371,25 @@ fn create_consumer(section: &KafkaSection, context: &EventContext) -> Result<Rc<
     Ok(Rc::new(ClosedOnThread::new(consumer.map_err(|error| explain(&error))?)))
 }
 
+/// Waits for the first record or event, and takes with it the records that are there, up to
+/// [`RECORDS_PER_TURN`], and the event behind them. The library may report an event only once.
+async fn read_turn(mut read: impl AsyncFnMut() -> Result<ReplyRecord, KafkaError>) -> ReaderTurn {
+    let mut turn = ReaderTurn { records: Vec::new(), event: None };
+    let mut next = Some(read().await);
+    while let Some(result) = next {
+        match result {
+            Ok(record) => turn.records.push(record),
+            Err(error) => {
+                turn.event = Some(event_from_error(&error));
+                break;
+            }
+        }
+        let has_room = turn.records.len() < RECORDS_PER_TURN;
+        next = has_room.then(|| read().now_or_never()).flatten();
+    }
+    turn
+}
+
 #[allow(clippy::wildcard_enum_match_arm, reason = "the library's errors are non-exhaustive")]
 fn event_from_error(error: &KafkaError) -> ReaderEvent {
     use rdkafka::error::RDKafkaErrorCode::{AutoOffsetReset, OffsetOutOfRange};
@@ -388,155 +404,4 @@ fn event_from_error(error: &KafkaError) -> ReaderEvent {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::test_support::{self, RecordedEvents};
-    use super::*;
-
-    const TOPIC: &str = "workflow-manager";
-
-    /// Creates a reader with this offset in the journal.
-    fn reader(
-        start_offset: i64,
-        change: impl FnOnce(&mut KafkaSection),
-    ) -> (ReplyReader, RecordedEvents) {
-        let (sink, events) = RecordedEvents::channel();
-        let mut section = test_support::section();
-        change(&mut section);
-        let offsets = [test_support::offset(TOPIC, start_offset)];
-        let reader = ReplyReader::new(Arc::new(section), &offsets, sink, test_support::context());
-        (reader.expect("a client"), events)
-    }
-
-    /// Returns a topic with one partition that has these watermarks.
-    fn topic(low: i64, high: i64) -> TopicInfo {
-        TopicInfo { partitions: 1, watermarks: [(0, (low, high))].into(), ..TopicInfo::default() }
-    }
-
-    fn deliver(reader: &mut ReplyReader, offset: i64) {
-        let content = Ok(ReplyContent { body: "{}".into(), ..ReplyContent::default() });
-        reader.deliver(ReplyRecord { partition: 0, offset, content });
-    }
-
-    /// Returns the replies and offsets that were reported since the last call.
-    fn take_reported(
-        reader: &mut ReplyReader,
-        events: &mut RecordedEvents,
-    ) -> (Vec<Delivery>, Vec<i64>) {
-        reader.report_offsets();
-        let (mut replies, mut offsets) = (Vec::new(), Vec::new());
-        for event in events.take_all() {
-            if let BusEvent::OffsetReached(topic_offset) = event {
-                offsets.push(topic_offset.offset);
-            } else if let BusEvent::Reply(delivery) = event {
-                replies.push(delivery);
-            } else {
-                panic!("{event:?}");
-            }
-        }
-        (replies, offsets)
-    }
-
-    /// Applies the commands of replies that were acknowledged or dropped.
-    fn settle(reader: &mut ReplyReader) {
-        let command = reader.commands.try_recv().expect("the reply is settled");
-        reader.settle(command);
-    }
-
-    #[tokio::test]
-    async fn an_end_before_what_was_read_counts_at_the_second_check() {
-        let (mut reader, mut events) = reader(10, |_| ());
-        assert_eq!(
-            reader.handle_topic_found(&topic(0, 9)),
-            Ok(false),
-            "a watermark may be outdated"
-        );
-        assert_eq!(reader.handle_topic_found(&topic(0, 10)), Ok(false), "it was outdated");
-        assert_eq!(reader.handle_topic_found(&topic(0, 9)), Ok(false));
-        assert_eq!(take_reported(&mut reader, &mut events).1, [0; 0]);
-        assert_eq!(reader.handle_topic_found(&topic(0, 9)), Ok(true));
-        assert_eq!(
-            take_reported(&mut reader, &mut events).1,
-            [0],
-            "the topic is read from its beginning"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_log_that_begins_after_the_offset_has_lost_replies() {
-        let (mut reader, mut events) = reader(10, |_| ());
-        assert_eq!(reader.handle_topic_found(&topic(20, 30)), Ok(true));
-        assert_eq!(take_reported(&mut reader, &mut events).1, [20]);
-        assert_eq!(reader.handle_topic_found(&topic(25, 30)), Ok(true), "and again");
-    }
-
-    #[tokio::test]
-    async fn a_missing_topic_has_lost_replies_if_it_had_any() {
-        assert_eq!(reader(10, |_| ()).0.handle_topic_missing(), Ok(true));
-        let (mut fresh, _events) = reader(0, |_| ());
-        assert_eq!(fresh.handle_topic_missing(), Ok(false));
-        assert_eq!(fresh.handle_topic_found(&topic(0, 0)), Ok(false));
-        deliver(&mut fresh, 0);
-        assert_eq!(
-            (fresh.handle_topic_missing(), fresh.handle_topic_missing()),
-            (Ok(true), Ok(false)),
-            "a loss is reported once"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_requeued_reply_is_delivered_again_and_no_offset_passes_it() {
-        let (mut reader, mut events) = reader(0, |_| ());
-        reader.handle_topic_found(&topic(0, 2)).expect("read");
-        (0..2).for_each(|offset| deliver(&mut reader, offset));
-        let (mut replies, offsets) = take_reported(&mut reader, &mut events);
-        assert_eq!((replies.len(), offsets.len()), (2, 0));
-        replies.pop().expect("the second").ack();
-        // The first reply is requeued, because it is dropped unsettled.
-        drop(replies);
-        settle(&mut reader);
-        let (mut redeliveries, offsets) = take_reported(&mut reader, &mut events);
-        assert_eq!((redeliveries.len(), offsets.len()), (1, 0));
-        assert!(redeliveries[0].redelivered && &redeliveries[0].body[..] == b"{}");
-        redeliveries.pop().expect("the first reply").ack();
-        settle(&mut reader);
-        assert_eq!(take_reported(&mut reader, &mut events).1, [2]);
-    }
-
-    #[tokio::test]
-    async fn no_more_records_are_read_than_allowed() {
-        for (prefetch, bytes_max) in [(2, usize::MAX), (1_000, 3)] {
-            let (mut reader, mut events) = reader(0, |section| {
-                (section.prefetch, section.replies_bytes_max) = (prefetch, bytes_max);
-            });
-            reader.handle_topic_found(&topic(0, 2)).expect("read");
-            deliver(&mut reader, 0);
-            assert!(reader.has_capacity());
-            deliver(&mut reader, 1);
-            assert!(!reader.has_capacity());
-            take_reported(&mut reader, &mut events).0.pop().expect("a reply").ack();
-            settle(&mut reader);
-            assert!(reader.has_capacity());
-        }
-    }
-
-    #[tokio::test]
-    async fn existing_replies_are_settled_before_the_reader_has_caught_up() {
-        let (mut reader, mut events) = reader(0, |_| ());
-        reader.handle_topic_found(&topic(0, 2)).expect("read");
-        reader.start_catch_up(&topic(0, 2));
-        (0..2).for_each(|offset| deliver(&mut reader, offset));
-        assert!(!reader.has_caught_up(), "the replies are not settled");
-        take_reported(&mut reader, &mut events).0.into_iter().for_each(Delivery::ack);
-        settle(&mut reader);
-        assert!(reader.has_caught_up());
-        // The last offsets may belong to control records, which are never read.
-        reader.start_catch_up(&topic(0, 4));
-        deliver(&mut reader, 2);
-        reader.handle_partition_end(0);
-        assert!(!reader.has_caught_up());
-        take_reported(&mut reader, &mut events).0.into_iter().for_each(Delivery::ack);
-        settle(&mut reader);
-        reader.handle_partition_end(0);
-        assert!(reader.has_caught_up());
-    }
-}
+mod tests;

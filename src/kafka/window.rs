@@ -51,11 +51,6 @@ impl PartitionWindow {
         self.unsettled.first().copied().unwrap_or(self.next_offset)
     }
 
-    /// Returns whether all records that were read are settled.
-    pub(super) fn is_settled(&self) -> bool {
-        self.unsettled.is_empty()
-    }
-
     /// Returns the settled offset if it has changed since the last report, and counts as that
     /// report.
     pub(super) fn take_changed_offset(&mut self) -> Option<i64> {
@@ -104,7 +99,7 @@ mod tests {
         window.settle(10);
         assert_eq!((window.take_changed_offset(), window.take_changed_offset()), (Some(14), None));
         window.settle(14);
-        assert_eq!((window.take_changed_offset(), window.is_settled()), (Some(16), true));
+        assert_eq!(window.take_changed_offset(), Some(16));
     }
 
     #[test]

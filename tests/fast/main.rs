@@ -33,6 +33,8 @@ mod journal;
 mod journal_files;
 #[cfg(feature = "failpoints")]
 mod kafka;
+#[cfg(feature = "failpoints")]
+mod late_counts;
 mod leaving;
 mod load;
 #[cfg(feature = "failpoints")]

@@ -8,8 +8,9 @@ use rusqlite::{Connection, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits, Message,
-    Millis, Operation, Origin, Reply, Retry, Sender, Step, StepIndex, Timestamp, UnreadReplies,
+    Context, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, JobState,
+    Limits, Message, Millis, Operation, Origin, Reply, Retry, Sender, Step, StepIndex, Timestamp,
+    UnreadReplies,
 };
 use workflow_manager::journal::DeletedJob;
 use workflow_manager::journal::{JobFilter, Journal, StatusRecords};
@@ -344,4 +345,26 @@ fn rows_are_read_in_pages_by_what_is_asked() {
     assert_eq!(asked(StatusFilter { job, ..StatusFilter::default() }, NEWEST_CURSOR, 10), [4]);
     assert_eq!(asked(StatusFilter { job, ..steps(&[("a", "FAILED")]) }, NEWEST_CURSOR, 10), [0; 0]);
     assert!(reader.load_status_columns("other").expect("reads").is_none());
+}
+
+/// A step with a task has no reply that could fail for its word. An empty list completes it at once,
+/// with its input as its output.
+#[test]
+fn a_word_that_a_task_cannot_have_fails_nothing_and_is_not_told() {
+    let mut step = Step { task: Some(1), ..Step::with_name("each") };
+    step.status.key = Some("word".into());
+    step.status.words = ["OPEN", "GOOD"].map(Arc::from).to_vec();
+    let keys = FanOutKeys::new("items", "item");
+    let task = Graph::new("piece".to_owned(), Some(keys), vec![Step::with_name("work")]);
+    let graph = Graph::new("w".to_owned(), None, vec![step]);
+    let definition = Arc::new(Definition::new("w", vec![graph, task]));
+    for (word, status) in [("GOOD", "GOOD"), ("BAD", "COMPLETED")] {
+        let message = format!(r#"{{"items":[],"word":"{word}"}}"#);
+        let message = Message::parse(message.as_bytes()).expect("an object");
+        let origin =
+            Origin::for_root_job(JobId(uuid::Uuid::from_u128(1)), definition.clone(), Timestamp(0));
+        let context = Context { now: Timestamp(0), limits: &LIMITS };
+        let (job, _) = Job::create(origin, message, &context);
+        assert_eq!((job.state(), job.status(StepIndex(0))), (JobState::Completed, status));
+    }
 }

@@ -196,6 +196,53 @@ test('single calls', async () => {
   assert.deepEqual([again.changed, again.why_not], [false, 'unknown_job']);
 });
 
+/** The way to the manager, which can be cut: a port of its own. */
+class Way {
+  async open(own) {
+    this.sockets = new Set();
+    this.server = createServer((socket) => {
+      const onward = connect(port, '127.0.0.1');
+      for (const [one, other] of [[socket, onward], [onward, socket]]) {
+        this.sockets.add(one.pipe(other) && one);
+        one.on('error', () => {}).on('close', () => other.destroy());
+      }
+    }).listen(own, '127.0.0.1');
+    await once(this.server, 'listening');
+  }
+
+  cut() {
+    this.server.close();
+    for (const socket of this.sockets) socket.destroy();
+  }
+}
+
+test('the example waits for a manager that is away, at the start and in the middle', async () => {
+  const [own, way] = [await freePort(), new Way()];
+  const worker = spawn(process.execPath, [example, `127.0.0.1:${own}`], { env: { ...process.env, WORKFLOW_MANAGER_TOKEN: TOKEN }, stdio: ['ignore', 'inherit', 'pipe'] });
+  let failures = 0;
+  worker.stderr.on('data', () => failures++);
+  const isAway = async () => {
+    const before = failures;
+    await until(() => failures > before + 1 || worker.exitCode !== null);
+    assert.equal(worker.exitCode, null, 'it goes on trying');
+  };
+  const work = async () => {
+    const job = await create('{"line":{"article":"ink","count":2}}');
+    assert.deepEqual(JSON.parse(await result(job)), { line: { article: 'ink', count: 2, cents: 1980 } });
+  };
+  await isAway();
+  await way.open(own);
+  await work();
+  way.cut();
+  await isAway();
+  await way.open(own);
+  await work();
+  way.cut();
+  await isAway();
+  worker.kill('SIGTERM');
+  assert.deepEqual(await once(worker, 'exit'), [0, null]);
+});
+
 test('the example does a job and says farewell', async () => {
   const worker = spawn(process.execPath, [example, `127.0.0.1:${port}`], { env: { ...process.env, WORKFLOW_MANAGER_TOKEN: TOKEN }, stdio: 'inherit' });
   const job = await create('{"line":{"article":"pen","count":3}}');

@@ -263,6 +263,25 @@ fn a_full_ext4_of_small_blocks_is_emptied_too() {
     a_full_disk_is_emptied(Disk::with_blocks("ext4", 1024));
 }
 
+/// What was committed in the reserve is answered as such, whatever goes wrong behind the commit.
+#[test]
+fn an_error_behind_a_commit_in_the_reserve_does_not_deny_the_commit() {
+    let Some(disk) = Disk::mounted("tmpfs") else { return };
+    let mut daemon = on(&disk).faults("journal::limit=return(io)").start();
+    let jobs = fresh(&daemon, AT_ONCE);
+    disk.fill();
+    let (_, waits) = until_full(&daemon);
+    cancel(&daemon, &disk, &jobs);
+    for id in &jobs {
+        assert_eq!(daemon.api.job(*id).state, "cancelled");
+    }
+    let errors = fs::read_to_string(daemon.dir().join("errors")).unwrap();
+    assert!(errors.contains("the reserve of the journal is not kept"), "it was hit: {errors}");
+    disk.give_back();
+    waits.join().unwrap();
+    assert!(daemon.stop().success());
+}
+
 /// A disk that is read-only from one moment to the next, as the kernel makes it after an error: the
 /// process ends, and each start says why it cannot.
 #[test]

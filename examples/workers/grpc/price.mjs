@@ -17,8 +17,9 @@ function reply(message) {
   return ['RESULT', { line: { ...line, cents: cents * line.count } }];
 }
 
-let stream;
+let stream, pause;
 function work() {
+  pause = undefined;
   stream = client.Work(metadata);
   stream.on('data', ({ message }) => {
     if (!message) return;
@@ -27,12 +28,13 @@ function work() {
     stream.write({ want: { messages: 1 } });
   });
   stream.on('error', ({ message }) => console.error(message));
-  stream.on('close', () => setTimeout(work, 1000));
+  stream.on('status', () => { pause = setTimeout(work, 1000); }); // behind an error, too, where no `close` comes
   stream.write({ hello: { queues: ['price'], worker: 'price.mjs' } });
   stream.write({ want: { messages: 1 } });
 }
 
 process.on('SIGTERM', () => {
-  stream.removeAllListeners('close').on('status', () => process.exit()).end(); // farewell: what it has goes back
+  if (pause) process.exit();
+  stream.removeAllListeners('status').on('status', () => process.exit()).end(); // farewell: what it has goes back
 });
 work();

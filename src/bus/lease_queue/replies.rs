@@ -80,9 +80,17 @@ impl LeaseQueue {
             reply_delivery
         });
         let outcome = commit.await;
-        // `rejection` is the manager's: why it did not accept what the worker sent.
-        let ends_attempt =
-            |outcome: &ReplyOutcome| !outcome.rejection.is_some_and(Rejection::keeps_attempt);
+        // `rejection` is the manager's: why it did not accept what the worker sent. The correlation
+        // id is that of the message itself: if it names no attempt, there is none that goes on.
+        let ends_attempt = |outcome: &ReplyOutcome| match outcome.rejection {
+            Some(rejection @ Rejection::ByJob(_)) => !rejection.keeps_attempt(),
+            Some(
+                Rejection::NoCorrelationId
+                | Rejection::MalformedCorrelationId
+                | Rejection::UnknownJob,
+            )
+            | None => true,
+        };
         if outcome.as_ref().is_ok_and(ends_attempt) {
             self.state().remove_in_flight(id);
         }

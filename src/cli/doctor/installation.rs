@@ -8,9 +8,12 @@ use daemon::load;
 use daemon::settings::Settings;
 use engine::{Definition, Step};
 use journal::{PostgresJournal, PostgresOptions, Reader};
-use rustix::fs::{Access, access, statvfs};
+use rustix::fs::{Access, Mode, OFlags, access, fstat, open, statvfs};
+use rustix::io::Errno;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,8 +38,8 @@ pub(super) struct Installation {
     pub(super) authorities: Authorities,
     /// The definitions in the workflow files. Empty if the files are not valid.
     pub(super) definitions: Vec<Arc<Definition>>,
-    /// Whether a process has the journal open. `false` too if this user cannot access the journal,
-    /// and `None` if it is in memory or the locks of the machine cannot be read.
+    /// Whether a process has the journal open; `None`: it is in memory, or this cannot be found
+    /// out.
     pub(super) is_journal_open: Option<bool>,
 }
 
@@ -183,7 +186,7 @@ fn check_journal_file(settings: &Settings, findings: &mut Vec<Finding>) -> Optio
         let text = format!("the folder {} cannot be used: {error}", folder.display());
         let remedy = "make it, and give it to the user that the manager runs as";
         findings.push(Finding::error("journal", text, remedy));
-        return Some(false);
+        return None;
     }
     if access(&folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
         let text = format!("this user may not write to the folder {}", folder.display());
@@ -192,16 +195,25 @@ fn check_journal_file(settings: &Settings, findings: &mut Vec<Finding>) -> Optio
         findings.push(Finding::error("journal", text, remedy));
     }
     check_disk(&folder, findings);
-    let Ok(metadata) = fs::metadata(file) else {
-        let text = format!("{} is not there yet: the first start makes it", file.display());
-        findings.push(Finding::ok("journal", text));
-        return Some(false);
+    let metadata = match fs::metadata(file) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let text = format!("{} is not there yet: the first start makes it", file.display());
+            findings.push(Finding::ok("journal", text));
+            return Some(false);
+        }
+        Err(error) => {
+            let text = format!("{} cannot be looked at: {error}", file.display());
+            let remedy = "run doctor as the user of the manager";
+            findings.push(Finding::error("journal", text, remedy));
+            return None;
+        }
     };
     if access(file, Access::READ_OK | Access::WRITE_OK).is_err() {
         let text = format!("this user may not read and write {}", file.display());
         let remedy = "run doctor as the user of the manager, or give the file to this one (chown)";
         findings.push(Finding::error("journal", text, remedy));
-        return Some(false);
+        return None;
     }
     let mode = metadata.mode() & PERMISSION_BITS;
     if mode & OTHERS_MASK != 0 {
@@ -220,14 +232,13 @@ fn check_journal_file(settings: &Settings, findings: &mut Vec<Finding>) -> Optio
             findings.push(Finding::error("journal", error.to_string(), remedy));
         }
     }
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let owner = find_lock_owner(file, &locks);
-    let text = match &owner {
-        Some(process) => format!("it is in use by process {process}"),
-        None => "no process has it open".to_owned(),
+    let lock_owner = find_lock_owner(file)?;
+    let text = match &lock_owner {
+        LockOwner::Process(process) => format!("it is in use by process {process}"),
+        LockOwner::Nobody => "no process has it open".to_owned(),
     };
     findings.push(Finding::ok("journal", text));
-    Some(owner.is_some())
+    Some(matches!(lock_owner, LockOwner::Process(_)))
 }
 
 /// Adds a finding about the free space on the disk of a folder, if it can be determined.
@@ -252,25 +263,73 @@ fn format_size(bytes: u64) -> String {
     unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{} {name}", bytes / unit))
 }
 
-/// Returns the id of the process that holds the lock of a journal. It is found in the kernel's list
-/// of locks, because a manager could fail to start if the lock were acquired here, even briefly.
-fn find_lock_owner(file: &Path, locks: &str) -> Option<String> {
-    let mut lock_path = fs::canonicalize(file).ok()?.into_os_string();
-    lock_path.push(".lock");
-    let inode = fs::metadata(lock_path).ok()?.ino();
-    parse_lock_owner(locks, inode)
+/// Who holds the lock of a journal.
+#[derive(Debug, PartialEq, Eq)]
+enum LockOwner {
+    Nobody,
+    /// The process with this id.
+    Process(String),
 }
 
-/// Finds the process that holds the lock of the file with this inode, in lines of `/proc/locks`
-/// such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF`. The device is not compared.
-fn parse_lock_owner(locks: &str, inode: u64) -> Option<String> {
-    let inode_suffix = format!(":{inode}");
+/// A file as the kernel's list of locks names it: its device, as the two hexadecimal numbers
+/// `major:minor`, and its inode.
+#[derive(Debug, PartialEq, Eq)]
+struct LockedFile {
+    device: String,
+    inode: u64,
+}
+
+/// Finds out who holds the lock of a journal; `None`: this cannot be found out. The owner is found
+/// in the kernel's list of locks, because a manager could fail to start if the lock were acquired
+/// here, even briefly.
+fn find_lock_owner(file: &Path) -> Option<LockOwner> {
+    let mut lock_path = fs::canonicalize(file).ok()?.into_os_string();
+    lock_path.push(".lock");
+    let locked_file = match open(&lock_path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(descriptor) => LockedFile::from_descriptor(&descriptor)?,
+        Err(Errno::NOENT) => return Some(LockOwner::Nobody),
+        Err(_) => return None,
+    };
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    Some(parse_lock_owner(&locks, &locked_file).map_or(LockOwner::Nobody, LockOwner::Process))
+}
+
+impl LockedFile {
+    /// Looks a file up under `/proc`; `None`: what is needed is not there. `stat` does not do: some
+    /// file systems, such as btrfs, name another device in it than in the list of locks.
+    fn from_descriptor(descriptor: &OwnedFd) -> Option<LockedFile> {
+        let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
+        let info = fs::read_to_string(path).ok()?;
+        let find_number = |name: &str| -> Option<u64> {
+            info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+        };
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        // Kernels before 5.14 do not tell the inode.
+        let inode = find_number("ino:").or_else(|| Some(fstat(descriptor).ok()?.st_ino))?;
+        Some(LockedFile { device: parse_device(&mounts, find_number("mnt_id:")?)?, inode })
+    }
+}
+
+/// Finds the device of a mount, in lines of `/proc/self/mountinfo` such as
+/// `29 1 8:17 / /data rw - ext4 /dev/sdb1 rw`.
+fn parse_device(mounts: &str, mount_id: u64) -> Option<String> {
+    let line = mounts
+        .lines()
+        .find(|line| line.split_once(' ').is_some_and(|(id, _)| id.parse() == Ok(mount_id)))?;
+    let (major, minor) = line.split_whitespace().nth(2)?.split_once(':')?;
+    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    Some(format!("{major:02x}:{minor:02x}"))
+}
+
+/// Finds the process that holds the lock of a file, in lines of `/proc/locks` such as
+/// `1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF`.
+fn parse_lock_owner(locks: &str, LockedFile { device, inode }: &LockedFile) -> Option<String> {
+    let locked_file = format!("{device}:{inode}");
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace();
         let is_flock = fields.nth(1)? == "FLOCK";
         let process = fields.nth(2)?;
-        let is_same_file = fields.next()?.ends_with(&inode_suffix);
-        (is_flock && is_same_file).then(|| process.to_owned())
+        (is_flock && fields.next()? == locked_file).then(|| process.to_owned())
     })
 }
 
@@ -283,14 +342,47 @@ mod tests {
         let locks = "1: POSIX  ADVISORY  WRITE 12 08:01:77 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 4711 08:01:77 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 13 08:01:78 0 EOF\n";
-        assert_eq!(parse_lock_owner(locks, 77).as_deref(), Some("4711"));
-        assert_eq!(parse_lock_owner(locks, 7), None);
+        let owner = |locks: &str, device: &str, inode| {
+            parse_lock_owner(locks, &LockedFile { device: device.to_owned(), inode })
+        };
+        assert_eq!(owner(locks, "08:01", 77).as_deref(), Some("4711"));
+        assert_eq!(owner(locks, "08:01", 7), None);
+        assert_eq!(owner(locks, "08:11", 77), None, "another file with that inode");
         assert_eq!(
-            parse_lock_owner(locks, 78),
+            owner(locks, "08:01", 78),
             None,
             "a process that waits for the lock does not hold it"
         );
-        assert_eq!(parse_lock_owner("nonsense", 1), None);
+        assert_eq!(owner("nonsense", "08:01", 1), None);
+    }
+
+    #[test]
+    fn the_device_of_a_mount_is_written_as_in_the_list_of_locks() {
+        let mounts = "2 1 0:21 / /proc rw - proc proc rw\n29 1 8:17 / /data rw - ext4 /dev/sdb1 rw";
+        assert_eq!(parse_device(mounts, 29).as_deref(), Some("08:11"));
+        assert_eq!(parse_device(mounts, 9), None);
+    }
+
+    #[test]
+    fn a_journal_is_in_use_by_the_process_that_holds_its_lock() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("journal.db");
+        fs::write(&file, "").expect("written");
+        assert_eq!(find_lock_owner(&file), Some(LockOwner::Nobody));
+        let lock = fs::File::create(folder.path().join("journal.db.lock")).expect("created");
+        assert_eq!(find_lock_owner(&file), Some(LockOwner::Nobody));
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("locked");
+        let process = std::process::id().to_string();
+        assert_eq!(find_lock_owner(&file), Some(LockOwner::Process(process)));
+    }
+
+    #[test]
+    fn whether_a_journal_that_cannot_be_reached_is_open_is_unknown() {
+        let mut settings = Settings::defaults().expect("defaults");
+        settings.journal.file = "/dev/null/journal.db".into();
+        let mut findings = Vec::new();
+        assert_eq!(check_journal_file(&settings, &mut findings), None);
+        assert_eq!(findings.len(), 1);
     }
 
     #[test]

@@ -15,15 +15,22 @@ use super::manager_core::ManagerCore;
 use super::routes::Routes;
 use crate::telemetry::Metrics;
 use actix::{Actor, ArbiterHandle, Context, Handler};
+use base::clock;
 use bus::BusKey;
 use engine::JobId;
 use journal::JobNumber;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
-/// How often a job is rebuilt to continue after a panic. After one more panic it is rebuilt to
-/// fail.
+/// How often a job is rebuilt to continue after panics that are near to each other. After one more
+/// panic it is rebuilt to fail.
 const REBUILDS_MAX: u32 = 3;
+
+/// How long a job must run without a panic until its earlier ones no longer count. An input that
+/// makes it panic again and again comes back within seconds.
+const CALM_MIN: Duration = Duration::from_secs(600);
 
 /// The environment of the supervisor.
 pub(super) struct SupervisorEnv {
@@ -63,44 +70,78 @@ impl SupervisorEnv {
 /// The supervisor. A manager has one.
 pub struct Supervisor {
     env: SupervisorEnv,
-    /// The panics of each job whose actor has panicked.
-    panicked: HashMap<JobNumber, JobPanics>,
+    panicked: PanickedJobs,
 }
 
-/// The panics of one job.
-#[derive(Clone, Copy)]
+/// The jobs whose actors have panicked, and that have not run for [`CALM_MIN`] since. The jobs that
+/// have are removed at the next panic of any job, so this grows no further than by the panics of
+/// such a time.
+#[derive(Default)]
+struct PanickedJobs(HashMap<JobNumber, JobPanics>);
+
+/// The panics of one job that are near to each other.
 struct JobPanics {
     /// The job's id.
     id: JobId,
     /// How often its actor has panicked.
     count: u32,
+    /// When it was last rebuilt; `None`: it is being rebuilt.
+    rebuilt: Option<Instant>,
+}
+
+impl PanickedJobs {
+    /// Counts a panic of a job. Returns how many there were near to each other.
+    fn count_panic(&mut self, id: JobId, number: JobNumber, now: Instant) -> u32 {
+        self.0.retain(|_, panics| {
+            panics.rebuilt.is_none_or(|rebuilt| now.saturating_duration_since(rebuilt) < CALM_MIN)
+        });
+        let panics = self.0.entry(number).or_insert(JobPanics { id, count: 0, rebuilt: None });
+        panics.count += 1;
+        panics.rebuilt = None;
+        panics.count
+    }
+
+    /// Marks a job as rebuilt. Returns its id and how often it has panicked; `None`: it has not. A
+    /// job that has panicked too often is removed, because it fails now.
+    fn mark_rebuilt(&mut self, number: JobNumber, now: Instant) -> Option<(JobId, u32)> {
+        let panics = self.0.get_mut(&number)?;
+        panics.rebuilt = Some(now);
+        let (id, count) = (panics.id, panics.count);
+        if count > REBUILDS_MAX {
+            self.0.remove(&number);
+        }
+        Some((id, count))
+    }
+
+    /// Removes a job that was deleted.
+    fn remove(&mut self, number: JobNumber) {
+        self.0.remove(&number);
+    }
 }
 
 impl Supervisor {
     pub(super) fn new(env: SupervisorEnv) -> Supervisor {
-        Supervisor { env, panicked: HashMap::new() }
+        Supervisor { env, panicked: PanickedJobs::default() }
     }
 
     fn handle_input(&mut self, input: SupervisorInput) {
         match input {
             SupervisorInput::Panicked { id, number } => {
-                let panics = self.panicked.entry(number).or_insert(JobPanics { id, count: 0 });
-                panics.count += 1;
+                let panics = self.panicked.count_panic(id, number, clock::timer_now());
                 tracing::error!(
                     job = %id,
-                    panics = panics.count,
+                    panics,
                     "the job's actor panicked: it is rebuilt from the journal"
                 );
                 self.env.metrics.restarts.with_label_values(&["job"]).inc();
                 self.env.archive.send(ArchiveInput::Rebuild(number));
             }
             SupervisorInput::Rebuilt(number, recovered) => {
-                let Some(JobPanics { id, count }) = self.panicked.get(&number).copied() else {
-                    return;
-                };
+                let now = clock::timer_now();
+                let Some((id, count)) = self.panicked.mark_rebuilt(number, now) else { return };
                 let Some(recovered) = recovered else {
                     // The job was deleted before it was rebuilt.
-                    self.panicked.remove(&number);
+                    self.panicked.remove(number);
                     let request = StopRequest { id, number, inputs_handled: None };
                     return self.env.router.send(RouterInput::StopJobs(vec![request]));
                 };
@@ -109,7 +150,6 @@ impl Supervisor {
                     return;
                 };
                 let abandon = (count > REBUILDS_MAX).then(|| {
-                    self.panicked.remove(&number);
                     format!("its actor panicked {count} times; the log has the panics").into()
                 });
                 job.send(JobInput::Rebuilt { recovered, abandon });
@@ -186,5 +226,46 @@ impl Handler<Envelope<SupervisorInput>> for Supervisor {
 
     fn handle(&mut self, envelope: Envelope<SupervisorInput>, _: &mut Self::Context) {
         envelope.handle(|input| self.handle_input(input));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> JobId {
+        JobId::from_call(&[])
+    }
+
+    fn panic_and_rebuild(jobs: &mut PanickedJobs, number: JobNumber, at: Instant) -> u32 {
+        let count = jobs.count_panic(id(), number, at);
+        assert_eq!(jobs.mark_rebuilt(number, at).map(|(_, count)| count), Some(count));
+        count
+    }
+
+    #[test]
+    fn only_panics_that_are_near_to_each_other_count() {
+        let mut jobs = PanickedJobs::default();
+        let start = clock::timer_now();
+        let near = |n: u32| start + Duration::from_secs(1) * n;
+        let counts: Vec<u32> = (0..4).map(|n| panic_and_rebuild(&mut jobs, 1, near(n))).collect();
+        assert_eq!(counts, [1, 2, 3, REBUILDS_MAX + 1], "then it fails");
+        assert!(jobs.0.is_empty(), "a job that fails is forgotten");
+        for n in 0..10 {
+            assert_eq!(panic_and_rebuild(&mut jobs, 2, start + CALM_MIN * n), 1);
+        }
+    }
+
+    #[test]
+    fn jobs_that_panicked_long_ago_are_forgotten_but_not_while_they_are_rebuilt() {
+        let mut jobs = PanickedJobs::default();
+        let start = clock::timer_now();
+        for n in 0..100 {
+            panic_and_rebuild(&mut jobs, n.into(), start + CALM_MIN * n);
+        }
+        assert_eq!(jobs.0.len(), 1);
+        jobs.count_panic(id(), 100, start);
+        panic_and_rebuild(&mut jobs, 101, start + CALM_MIN * 1_000);
+        assert!(jobs.mark_rebuilt(100, start).is_some(), "otherwise it would never go on");
     }
 }

@@ -219,20 +219,28 @@ impl ChildCounter {
         }
     }
 
-    /// Counts the child jobs. Returns an event for each count that has changed, and none if the job
-    /// cannot be inspected now.
+    /// Counts the child jobs. Returns an event for each count that has changed. If the job cannot be
+    /// inspected in time, there is none, and the next count is due after an interval.
     async fn collect_changes(&mut self) -> Vec<Event> {
         (self.next_count_at, self.last_counted_at) = (None, clock::timer_now());
         let source = self.api.settings.events.source.clone();
-        let (mut counts, now) = (std::mem::take(&mut self.last_counts), clock::now());
-        let old_counts = counts.clone();
+        let (mut counts, now) = (self.last_counts.clone(), clock::now());
         let inspection = active_jobs::inspect_job(&self.api, self.job, move |job| {
             let events = Event::from_counts(job, &source, now, &mut counts);
             (counts, events)
         });
-        let (counts, events) = inspection.await.unwrap_or((old_counts, Vec::new()));
-        self.last_counts = counts;
-        events
+        match inspection.await {
+            Some((counts, events)) => {
+                self.last_counts = counts;
+                events
+            }
+            None => {
+                // Of a job that is not active, no count changes until it is.
+                let is_active = self.api.manager.routes().is_active(self.job);
+                self.next_count_at = is_active.then(|| clock::timer_now() + COUNT_INTERVAL);
+                Vec::new()
+            }
+        }
     }
 }
 

@@ -370,7 +370,8 @@ pub async fn extend_lease(
 ) -> Result<Instant, Problem> {
     let Receipt { queue, vhost, id, delivery, .. } = receipt;
     let lease_queue = find_lease_queue(api, vhost)?;
-    if let AttemptStatus::Ended(reason) = find_attempt_status(api, id).await {
+    let status = find_attempt_status(api, id).await;
+    if let AttemptStatus::Ended(reason) = status {
         let reason = reason.as_str();
         lease_queue.remove(queue, id);
         let problem = Problem::gone(format!("{reason}: the attempt is over, stop working on it"));
@@ -379,14 +380,7 @@ pub async fn extend_lease(
     let try_extend = || lease_queue.extend(queue, id, *delivery, lease, revocations);
     let result = match try_extend() {
         Err(NotLeased::NotFound) => {
-            // After a start the message may still be in the mailbox of its bus.
-            if !api.manager.wait_for_bus(&embedded_bus(api, vhost)).await {
-                return Err(Problem::overloaded(
-                    "the bus does not answer, so whether the lease can be extended is unknown: \
-                     ask again"
-                        .to_owned(),
-                ));
-            }
+            wait_for_message(api, vhost, status).await?;
             try_extend()
         }
         result => result,
@@ -394,27 +388,59 @@ pub async fn extend_lease(
     result.map_err(to_gone_problem)
 }
 
+/// Waits until the message of an attempt is in its lease queue, if it will be: after a start it may
+/// still be in the mailbox of its bus.
+///
+/// # Errors
+///
+/// Returns a 503 if it cannot be determined now whether the message will be there.
+async fn wait_for_message(
+    api: &Arc<ApiState>,
+    vhost: &str,
+    status: AttemptStatus,
+) -> Result<(), Problem> {
+    let reason = match status {
+        AttemptStatus::Ended(_) => return Ok(()),
+        AttemptStatus::Unknown => "the attempt cannot be looked up now",
+        AttemptStatus::Active if api.manager.wait_for_bus(&embedded_bus(api, vhost)).await => {
+            return Ok(());
+        }
+        AttemptStatus::Active => "the bus does not answer",
+    };
+    Err(Problem::overloaded(format!(
+        "{reason}, so whether the message is still leased is unknown: ask again"
+    )))
+}
+
 /// Rejects a leased message. The message is requeued after `requeue_delay`. Without a delay, its
 /// attempt fails.
 ///
 /// # Errors
 ///
-/// Returns a 410 if the worker no longer has the message. The inner error means that the failure
-/// was not committed.
+/// Returns a 410 if the worker no longer has the message, or a 503 if this cannot be determined
+/// now. The inner error means that the failure was not committed.
 pub async fn nack(
+    api: &Arc<ApiState>,
     lease_queue: &LeaseQueue,
     receipt: &Receipt,
     requeue_delay: Option<Duration>,
     sender: Sender,
 ) -> Result<Result<ReplyOutcome, NotCommitted>, Problem> {
-    let Receipt { id, delivery, .. } = receipt;
-    match requeue_delay {
-        Some(delay) => {
-            lease_queue.requeue_after(id, *delivery, delay, None).map_err(to_gone_problem)?;
-            Ok(Ok(ReplyOutcome::default()))
+    let Receipt { vhost, id, delivery, .. } = receipt;
+    let try_nack = async || match requeue_delay {
+        Some(delay) => lease_queue
+            .requeue_after(id, *delivery, delay, None)
+            .map(|_| Ok(ReplyOutcome::default())),
+        None => lease_queue.reject(id, *delivery, sender.clone()).await,
+    };
+    let result = match try_nack().await {
+        Err(NotLeased::NotFound) => {
+            wait_for_message(api, vhost, find_attempt_status(api, id).await).await?;
+            try_nack().await
         }
-        None => lease_queue.reject(id, *delivery, sender).await.map_err(to_gone_problem),
-    }
+        result => result,
+    };
+    result.map_err(to_gone_problem)
 }
 
 /// Returns the key of the embedded bus in a virtual host.

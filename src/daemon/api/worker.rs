@@ -272,7 +272,8 @@ async fn nack(
     let lease_queue = find_lease_queue(&api, &receipt.vhost)?;
     principal.check_settle_access(&api, &embedded_bus(&api, &receipt.vhost), &receipt).await?;
     respond_settled(
-        leases::nack(&lease_queue, &receipt, requeue.then_some(delay), principal.sender()).await?,
+        leases::nack(&api, &lease_queue, &receipt, requeue.then_some(delay), principal.sender())
+            .await?,
     )
 }
 

@@ -1,8 +1,8 @@
 //! Checks for keys of a step that contradict each other, have no effect, or are missing.
 
-use super::calls::{all_steps, message_queue};
+use super::calls::message_queue;
 use super::diagnostics::Diagnostics;
-use super::draft::{GraphDraft, StepDraft, WorkflowDraft};
+use super::draft::{GraphDraft, StepDraft};
 use engine::text::quote;
 use engine::{Definition, Graph};
 
@@ -83,28 +83,6 @@ pub(super) fn check_keys(step: &StepDraft, report: &mut Diagnostics) {
             "\"skippedStatus\" has no effect: only a step with a \"when\" is skipped",
         );
     }
-}
-
-/// Warns about each `startWithin` that is not shorter than the deadline of the workflow.
-pub(super) fn warn_of_long_waits(draft: &WorkflowDraft, report: &mut Diagnostics) {
-    let Some(deadline) = draft.deadline else { return };
-    for (task, step) in all_steps(draft) {
-        let Some((start_within, location)) =
-            step.options.start_within.filter(|(start_within, _)| *start_within >= deadline)
-        else {
-            continue;
-        };
-        report.task = task.map(|task| task.text.clone());
-        report.step = step.name.as_ref().map(|name| name.text.clone());
-        report.add_warning(
-            location,
-            format!(
-                "\"startWithin\" has no effect: it is {start_within}, and the workflow's \
-                 \"deadline\" fails the whole job after {deadline}; write less than that"
-            ),
-        );
-    }
-    (report.task, report.step) = (None, None);
 }
 
 /// Advises a timeout for the steps of a graph that have a queue but no timeout

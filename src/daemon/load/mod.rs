@@ -270,7 +270,6 @@ impl Loader<'_> {
             Some(settings) => buses::check_buses(draft, settings, report),
             None => buses::advise_config(draft, report),
         }
-        key_conflicts::warn_of_long_waits(draft, report);
         buses::check_services(draft, self.settings, report);
         kafka_topics::check_topics(draft, self.settings, report);
         self.queues.check_workflow(draft, self.settings, report);

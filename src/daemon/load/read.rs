@@ -80,8 +80,8 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
     })
 }
 
-/// Warns about timeouts that are not shorter than the deadline. The deadline fails the whole job,
-/// so such a timeout has no effect.
+/// Warns about each `timeout` and `startWithin` that is not shorter than the deadline. The deadline
+/// fails the whole job, so it has no effect.
 fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Diagnostics) {
     for step in &graph.steps {
         let StepOptions { timeout, timeout_location, start_within, .. } = &step.options;

@@ -101,11 +101,23 @@ impl JobRates {
     }
 
     /// Revokes the count of a job that ended at `ended_at` in `state` but continues, because it was
-    /// retried for example. It is counted again at its next end. If it had completed, its duration
-    /// stays in the percentiles.
-    pub(crate) fn revoke_end(&self, workflow: &str, ended_at: Timestamp, state: JobState) {
+    /// retried for example. It is counted again at its next end. `elapsed_ns` is the time from its
+    /// creation to that end, as it was recorded.
+    pub(crate) fn revoke_end(
+        &self,
+        workflow: &str,
+        ended_at: Timestamp,
+        state: JobState,
+        elapsed_ns: i64,
+    ) {
         self.update(workflow, |rates| {
             let minute = ended_at.0.div_euclid(MINUTE_NS);
+            if state == JobState::Completed {
+                let revoked = CompletedJob { minute, duration_ns: elapsed_ns };
+                // The job is missing if a thousand others completed after it.
+                let index = rates.completed_jobs.iter().rposition(|job| *job == revoked);
+                index.map(|index| rates.completed_jobs.remove(index));
+            }
             let index = rates.minutes.binary_search_by_key(&minute, |entry| entry.minute);
             let Some(minute) = index.ok().and_then(|index| rates.minutes.get_mut(index)) else {
                 return;
@@ -263,17 +275,23 @@ mod tests {
         let rates = JobRates::default();
         rates.record_ended("w", in_minute(100), JobState::Failed, SECOND_NS);
         rates.record_ended("w", in_minute(100), JobState::Failed, SECOND_NS);
-        rates.revoke_end("w", in_minute(100), JobState::Failed);
+        rates.revoke_end("w", in_minute(100), JobState::Failed, SECOND_NS);
         rates.record_ended("w", in_minute(102), JobState::Failed, SECOND_NS);
-        rates.revoke_end("w", in_minute(102), JobState::Failed);
+        rates.revoke_end("w", in_minute(102), JobState::Failed, SECOND_NS);
         rates.record_ended("w", in_minute(103), JobState::Completed, SECOND_NS);
         let rate = rates.rate("w", in_minute(103), 4);
         assert_eq!(rate.per_minute, [(0, 1), (0, 0), (0, 0), (1, 0)]);
         assert_eq!((rate.completed, rate.failed), (1, 1));
         // An end in a minute that is not retained, and one that was not counted.
-        rates.revoke_end("w", in_minute(1), JobState::Failed);
-        rates.revoke_end("w", in_minute(103), JobState::Cancelled);
+        rates.revoke_end("w", in_minute(1), JobState::Failed, SECOND_NS);
+        rates.revoke_end("w", in_minute(103), JobState::Cancelled, SECOND_NS);
         assert_eq!(rates.rate("w", in_minute(103), 4), rate);
+        // A completed job that is rerun leaves the percentiles too.
+        rates.record_ended("w", in_minute(103), JobState::Completed, 9 * SECOND_NS);
+        rates.revoke_end("w", in_minute(103), JobState::Completed, 9 * SECOND_NS);
+        assert_eq!(rates.rate("w", in_minute(103), 4), rate);
+        rates.record_ended("w", in_minute(103), JobState::Completed, 5 * SECOND_NS);
+        assert_eq!(rates.rate("w", in_minute(103), 4).p95, Some(5 * SECOND_NS));
     }
 
     #[test]

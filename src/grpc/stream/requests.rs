@@ -149,7 +149,7 @@ impl WorkerStream {
             async move {
                 let result = match authorize_settlement(&api, &principal, &receipt).await {
                     Ok(lease_queue) => {
-                        leases::nack(&lease_queue, &receipt, delay, principal.sender()).await
+                        leases::nack(&api, &lease_queue, &receipt, delay, principal.sender()).await
                     }
                     Err(problem) => Err(problem),
                 };

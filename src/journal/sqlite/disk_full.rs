@@ -11,7 +11,7 @@ use super::files;
 use super::reserve::{Reserve, WritePurpose};
 use super::schema::{self, JournalOptions, WRITE_BUSY_TIMEOUT_MS};
 use super::shm::Shm;
-use super::writer::JournalWriter;
+use super::writer::{JournalWriter, hit_fail_point};
 use crate::error::{JournalError, Remedy};
 use rustix::fs::statvfs;
 use std::fs;
@@ -130,12 +130,8 @@ impl JournalWriter {
             result = self.limit_growth(growth_max, purpose).and_then(|()| write(self));
             self.checkpoint_within(freed);
             let is_used_up = self.reserve.is_disk_full();
-            let limit_result = match self.commit_pages_max() {
-                0 => self.set_pages_max(SQLITE_PAGES_MAX),
-                pages => self.set_pages_max(pages),
-            };
+            self.restore_commit_limit();
             self.reserve.grow_to_target();
-            limit_result?;
             if !is_out_of_space(&result) || !is_used_up {
                 break;
             }
@@ -172,6 +168,22 @@ impl JournalWriter {
             (pages_max, WritePurpose::FreeSpace) => pages_max,
         };
         self.set_pages_max(u32::try_from(pages).unwrap_or(SQLITE_PAGES_MAX).clamp(1, limit))
+    }
+
+    /// Lets the file have as many pages again as commits may use. An error does not undo the write
+    /// for which the limit was changed, so it is only logged: the next commits may use more or
+    /// fewer pages than they should.
+    pub(super) fn restore_commit_limit(&self) {
+        let pages = match self.commit_pages_max() {
+            0 => SQLITE_PAGES_MAX,
+            pages => pages,
+        };
+        let result = hit_fail_point("journal::limit")
+            .map_err(|error| self.to_journal_error(error))
+            .and_then(|()| self.set_pages_max(pages));
+        if let Err(error) = result {
+            tracing::warn!(%error, "the reserve of the journal is not kept for now");
+        }
     }
 
     /// Runs a checkpoint that truncates the `-wal`, if the main file then grows by at most

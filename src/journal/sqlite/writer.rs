@@ -197,9 +197,8 @@ impl JournalWriter {
     ) -> Result<T, JournalError> {
         self.set_pages_max(self.pages_max)?;
         let result = self.write_or_use_reserve(WritePurpose::FreeSpace, write);
-        if let Err(error) = self.set_pages_max(self.commit_pages_max()) {
-            // This does not undo the write. The next commit may use more pages than it should.
-            tracing::warn!(%error, "the reserve of the journal is not kept for now");
+        if self.pages_max > 0 {
+            self.restore_commit_limit();
         }
         result
     }

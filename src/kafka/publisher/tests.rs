@@ -58,6 +58,12 @@ impl TestPublisher {
         events.iter().filter(|event| matches!(event, BusEvent::Confirmed(_))).count()
     }
 
+    /// Counts the notices that a message was sent again, and drops all events since the last call.
+    fn take_resent_count(&mut self) -> usize {
+        let events = self.events.take_all();
+        events.iter().filter(|event| matches!(event, BusEvent::Notice(BusNotice::Resent))).count()
+    }
+
     /// Counts the failed attempts, and drops all events since the last call.
     fn take_failed_count(&mut self) -> usize {
         let events = self.events.take_all();
@@ -108,6 +114,22 @@ fn messages_in_flight_to_a_lost_topic_are_not_confirmed_by_it() {
     rig.publish(0);
     rig.report_delivery(Ok((0, 0)));
     assert_eq!((rig.take_confirmed_count(), rig.unconfirmed.get()), (1, 0));
+}
+
+/// Whatever was reported of the message when its topic was lost says nothing about the next send.
+#[test]
+fn a_message_that_failed_on_a_lost_topic_is_confirmed_by_its_next_report() {
+    for code in [RDKafkaErrorCode::UnknownTopicOrPartition, RDKafkaErrorCode::MessageTimedOut] {
+        let mut rig = test_publisher(&[], |_| ());
+        rig.publish(1);
+        rig.publisher.mark_topic_lost(&QUEUE.into());
+        rig.report_delivery(Err(code));
+        rig.publish(0);
+        rig.end_backoffs();
+        assert_eq!(rig.take_resent_count(), 1, "{code}");
+        rig.report_delivery(Ok((0, 0)));
+        assert_eq!((rig.take_confirmed_count(), rig.unconfirmed.get()), (1, 0), "{code}");
+    }
 }
 
 #[test]
@@ -170,6 +192,7 @@ fn a_message_whose_topic_is_missing_waits_for_it() {
     rig.publisher.send_waiting();
     assert!(rig.publisher.in_flight.is_empty());
     rig.publish(0);
+    assert_eq!(rig.take_resent_count(), 1);
     rig.report_delivery(Ok((0, 0)));
     assert_eq!((rig.take_confirmed_count(), rig.unconfirmed.get()), (1, 0));
 }

@@ -3,8 +3,14 @@
 use super::{ID, WORKFLOW, give_back, none_waits, receive, reply, tell, until};
 use actix_web::http::StatusCode;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use support::api::{Answer, Api};
 use support::manager::TestManager;
+use support::waits::{DEADLINE, until_async};
+use workflow_manager::bus::Rejection;
+use workflow_manager::bus::lease_queue::{LeasedMessage, ReceiveOptions, WorkerReply};
+use workflow_manager::clock;
+use workflow_manager::engine::Sender;
 use workflow_manager::settings::Settings;
 
 /// Waits until the journal has the lease of a delivery.
@@ -259,5 +265,38 @@ fn a_lease_that_changes_all_the_time_is_journaled_now_and_then() {
         let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json().to_string();
         let leases = record.matches("step.leased").count();
         assert!(leases < 50, "{leases} entries");
+    });
+}
+
+/// Programs that contain the manager may give its lease queues any reply.
+#[test]
+fn a_reply_that_names_no_attempt_ends_none() {
+    actix_rt::System::new().block_on(async {
+        let manager = TestManager::with(WORKFLOW).await;
+        manager.create_job("orders", "{}").await;
+        let bus = manager.core().buses.resolve(None, "");
+        let lease_queue =
+            until_async("the bus is started", async || manager.core().lease_queues.find(&bus))
+                .await;
+        let (queue, end): (Arc<str>, _) = ("price".into(), clock::timer_now() + DEADLINE);
+        let received = lease_queue.receive(&queue, &ReceiveOptions::default(), end).await;
+        let LeasedMessage { id, delivery, .. } = received.expect("the message");
+        for correlation_id in [None, Some("of nothing".to_owned())] {
+            let reply = WorkerReply {
+                queue: queue.clone(),
+                id: id.to_string(),
+                delivery,
+                correlation_id,
+                attempt: None,
+                kind: None,
+                sender: Sender::Unknown,
+                body: "{}".into(),
+                revocations: None,
+            };
+            let outcome = lease_queue.reply(reply).await.expect("an outcome");
+            assert!(outcome.rejection.is_some_and(Rejection::keeps_attempt), "{outcome:?}");
+        }
+        assert!(lease_queue.extend(&queue, &id, delivery, None, None).is_ok(), "it is still there");
+        manager.stop().await;
     });
 }

@@ -55,14 +55,21 @@ fn a_lease_that_a_silent_bus_may_know_is_not_refused_for_good() {
             created.status == StatusCode::CREATED
         })
         .await;
-        let path = format!("/api/queue/price/message/{ID}:price:1/1/extend");
-        let answer = until_async("the bus is started", async || {
-            let answer = api.post(&path, "").await;
-            (!answer.text().contains("the manager is starting")).then_some(answer)
-        })
-        .await;
-        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{}", answer.text());
-        assert!(answer.detail().contains("the bus does not answer"), "{}", answer.text());
+        for asked in ["extend", "nack", "nack?requeue=true"] {
+            let path = format!("/api/queue/price/message/{ID}:price:1/1/{asked}");
+            let answer = until_async("the bus is started", async || {
+                let answer = api.post(&path, "").await;
+                (!answer.text().contains("the manager is starting")).then_some(answer)
+            })
+            .await;
+            assert_eq!(
+                answer.status,
+                StatusCode::SERVICE_UNAVAILABLE,
+                "{asked}: {}",
+                answer.text()
+            );
+            assert!(answer.detail().contains("the bus does not answer"), "{}", answer.text());
+        }
         manager.stop().await;
     });
 }

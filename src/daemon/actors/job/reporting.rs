@@ -107,7 +107,8 @@ impl JobActor {
                 if let Some((ended_at, end_state)) =
                     self.previous_end.filter(|_| is_root && is_reopened)
                 {
-                    self.env.rates.revoke_end(workflow, ended_at, end_state);
+                    let elapsed_ns = ended_at.0 - job.origin().created.0;
+                    self.env.rates.revoke_end(workflow, ended_at, end_state, elapsed_ns);
                 }
                 tracing::debug!(job = %self.id, state = job.state().as_str(), "job state changed");
             }
