@@ -14,6 +14,7 @@ mod children;
 mod claim;
 mod commit_connection;
 mod connection;
+mod days;
 mod definitions;
 mod deletion_plan;
 mod fault;
