@@ -33,6 +33,12 @@ pub trait Journal: Send {
     /// Returns an error that says what happened to the files.
     fn check_files(&mut self) -> Result<(), FileLoss>;
 
+    /// Returns how far the clock of this machine is ahead of that of the journal's server, in
+    /// milliseconds; `None` if there is no server, or if it is not known.
+    fn clock_ahead_ms(&self) -> Option<i64> {
+        None
+    }
+
     /// Returns how much of the disk the journal uses now; `None` if that cannot be determined.
     fn disk_usage(&mut self) -> Option<DiskUsage>;
 

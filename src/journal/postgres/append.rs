@@ -317,7 +317,7 @@ impl PostgresWriter {
         let mut asked: BTreeSet<JobNumber> = others.iter().copied().collect();
         for record in records {
             let root = record.created.as_ref().map(|created| created.root);
-            let is_closing = |number: JobNumber| self.partial_deletions.contains(number);
+            let is_closing = |number: JobNumber| self.is_being_deleted(number);
             if is_closing(record.job) || root.is_some_and(is_closing) {
                 deleted.insert(record.job);
                 continue;
@@ -355,7 +355,7 @@ impl PostgresWriter {
             self.newest = self.newest.max(Some(recorded.at));
         }
         asked.retain(|number| {
-            let is_closing = self.partial_deletions.contains(*number);
+            let is_closing = self.is_being_deleted(*number);
             if is_closing {
                 deleted.insert(*number);
             }

@@ -35,6 +35,9 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(9);
 /// How often an ordinal is chosen for a new name.
 const ORDINAL_ATTEMPTS_MAX: u32 = 5;
 
+/// How long a beat may take to compare the clock with the server's.
+const CLOCK_READING_MAX: Duration = Duration::from_millis(500);
+
 /// So many numbers are reserved for a name at once: those of ten seconds. A takeover begins above
 /// them; after the lease its clock is beyond them anyway.
 pub(super) const RESERVED_NUMBERS: JobNumber = 10_000 << 22;
@@ -108,6 +111,8 @@ impl Candidate {
                 let opened = Connection::open(&options).await;
                 let connection = opened.map_err(|error| error.to_journal_error(&journal))?;
                 schema::prepare(&connection, &journal).await?;
+                let is_required = options.require_synchronous;
+                schema::check_synchronous(&connection, &journal, is_required).await?;
                 let ordinal = register(&connection, &options, manager).await.map_err(to_error)?;
                 let ordinal = ordinal.ok_or_else(|| too_many_names(&journal, &options.name))?;
                 Ok::<_, JournalError>((connection, ordinal))
@@ -285,6 +290,7 @@ impl Candidate {
         let state = Arc::new(BeatState {
             newest: AtomicI64::new(i64::MIN),
             is_fenced: AtomicBool::new(false),
+            clock_ahead_ms: AtomicI64::new(i64::MIN),
             is_stopped: AtomicBool::new(false),
         });
         let beat = Beat { state: state.clone() };
@@ -315,6 +321,9 @@ struct BeatState {
     newest: AtomicI64,
     /// Whether another process has taken the name.
     is_fenced: AtomicBool,
+    /// How far the clock of this machine is ahead of the server's, in milliseconds; `i64::MIN`: it
+    /// is not known.
+    clock_ahead_ms: AtomicI64,
     is_stopped: AtomicBool,
 }
 
@@ -322,6 +331,12 @@ impl Beat {
     /// Returns whether another process has taken the name.
     pub(super) fn is_fenced(&self) -> bool {
         self.state.is_fenced.load(Ordering::Relaxed)
+    }
+
+    /// Returns how far the clock of this machine was ahead of the server's at the last beat, in
+    /// milliseconds; `None` if it is not known.
+    pub(super) fn clock_ahead_ms(&self) -> Option<i64> {
+        Some(self.state.clock_ahead_ms.load(Ordering::Relaxed)).filter(|ms| *ms > i64::MIN)
     }
 
     /// Stores when the newest record was decided, for the next beat.
@@ -440,7 +455,14 @@ async fn beat_once(
                  UPDATE managers SET beat = beat + 1, seen = now(), newest = greatest(newest, $3)
                  WHERE id = $1 AND state = 'active' RETURNING id)
                SELECT EXISTS (SELECT 1 FROM names WHERE name = $2 AND owner = $1)
-                  AND EXISTS (SELECT 1 FROM beat)";
+                  AND EXISTS (SELECT 1 FROM beat),
+                 (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let sent = clock::instant();
     let rows = connection.query(sql, &params![manager, options.name.clone(), newest]).await?;
+    // A slow answer does not tell the time.
+    if let Some(row) = rows.first().filter(|_| sent.elapsed() < CLOCK_READING_MAX) {
+        let ahead_ms = clock::now().0 / 1_000_000 - row.get::<_, i64>(1);
+        state.clock_ahead_ms.store(ahead_ms, Ordering::Relaxed);
+    }
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }

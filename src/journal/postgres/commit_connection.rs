@@ -239,6 +239,37 @@ impl CommitConnection {
         rows.map_err(AttemptError::into_journal_error)
     }
 
+    /// Runs `work` in the background, over a connection of its own. The receiver gets the result, or
+    /// is disconnected if it has failed.
+    pub(super) fn start_work<T, F>(
+        &self,
+        work: impl FnOnce(Connection) -> F + Send + 'static,
+    ) -> mpsc::Receiver<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let options = self.options.clone();
+        self.io.spawn(async move {
+            let journal = options.server.to_string();
+            let result = match Connection::open(&options).await {
+                Ok(connection) => work(connection).await,
+                Err(OpenError::Server(error)) => Err(error),
+                Err(OpenError::Timeout) => return,
+            };
+            match result {
+                // An error means that nobody waits for it any more.
+                Ok(value) => drop(sender.send(value)),
+                Err(error) => {
+                    let error = to_journal_error(&journal, &error);
+                    tracing::warn!(%error, "the days of the journal have to wait");
+                }
+            }
+        });
+        receiver
+    }
+
     /// Gives the name back, if the server can be reached. `highest` is the highest number of a job.
     /// It waits at most [`GOODBYE_TIMEOUT`].
     pub(super) fn say_goodbye(&mut self, highest: JobNumber) {

@@ -14,6 +14,8 @@ mod children;
 mod claim;
 mod commit_connection;
 mod connection;
+mod day_keeper;
+mod day_survey;
 mod days;
 mod definitions;
 mod deletion_plan;

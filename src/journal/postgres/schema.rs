@@ -194,6 +194,38 @@ pub(super) async fn prepare(connection: &Connection, journal: &str) -> Result<()
     }
 }
 
+/// Checks that commits wait for a synchronous standby, if that is required. Otherwise warns if the
+/// server has standbys, and waits for none.
+pub(super) async fn check_synchronous(
+    connection: &Connection,
+    journal: &str,
+    is_required: bool,
+) -> Result<(), JournalError> {
+    let sql = "SELECT current_setting('synchronous_standby_names') <> '',
+                      (SELECT count(*) FROM pg_stat_replication)";
+    let rows = connection.query(sql, &params![]).await;
+    let rows = rows.map_err(|error| to_journal_error(journal, &error))?;
+    let Some((false, standbys)) = rows.first().map(|row| (row.get(0), row.get::<_, i64>(1))) else {
+        return Ok(());
+    };
+    if is_required {
+        let problem = "journal.require_synchronous is on, and commits on this server wait for no \
+                       standby: set synchronous_standby_names on the server, or turn the setting \
+                       off if jobs may be lost with the server";
+        return Err(refuse(journal, problem.to_owned()));
+    }
+    if standbys > 0 {
+        tracing::warn!(
+            journal,
+            standbys,
+            "the database server has standbys, and commits wait for none of them \
+             (synchronous_standby_names is empty): a failover loses jobs that were accepted. See \
+             journal.require_synchronous"
+        );
+    }
+    Ok(())
+}
+
 /// Checks the database like [`prepare`], and changes nothing. Returns whether it has the tables.
 pub(super) async fn inspect(connection: &Connection, journal: &str) -> Result<bool, JournalError> {
     let schema = check_server(connection, journal).await?;

@@ -126,6 +126,10 @@ impl Journal for PostgresJournal {
         Ok(())
     }
 
+    fn clock_ahead_ms(&self) -> Option<i64> {
+        self.writer.beat.clock_ahead_ms()
+    }
+
     fn disk_usage(&mut self) -> Option<DiskUsage> {
         let is_fresh = |measured: Instant| measured.elapsed() < DISK_USAGE_AGE;
         if self.disk_usage_measured.is_none_or(|measured| !is_fresh(measured)) {

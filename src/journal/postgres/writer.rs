@@ -3,6 +3,7 @@
 
 use super::claim::{Beat, Candidate, TakenState};
 use super::commit_connection::CommitConnection;
+use super::day_keeper::DayKeeper;
 use super::days::DAYS_AHEAD;
 use super::deletion_plan::{DeletionPlan, PartialDeletions};
 use crate::error::{JournalError, Remedy};
@@ -47,6 +48,7 @@ pub(super) struct PostgresWriter {
     pub(super) unfinished_deletion: Option<DeletionPlan>,
     /// The retention of each definition, by its number; `None`: that of the settings.
     pub(super) retentions: BTreeMap<i64, Option<Millis>>,
+    pub(super) days: DayKeeper,
 }
 
 impl PostgresWriter {
@@ -76,6 +78,7 @@ impl PostgresWriter {
             partial_deletions: PartialDeletions::default(),
             unfinished_deletion: None,
             retentions: BTreeMap::new(),
+            days: DayKeeper::new(),
         }
     }
 

@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "the name of a rule is its promise")]
 
 mod children;
+mod names;
 mod parts;
 mod past;
 mod places;
@@ -11,6 +12,10 @@ mod searches;
 
 use crate::world::LIMITS;
 pub use children::child_jobs_are_listed_under_their_parent;
+pub use names::{
+    a_commit_makes_the_day_that_it_needs, names_keep_to_their_own_jobs_and_lists_show_all,
+    numbers_increase_over_a_takeover_with_a_clock_that_is_behind,
+};
 pub use parts::{
     a_family_goes_in_parts_and_a_crash_between_them_leaves_what_can_be_read,
     a_sweep_in_parts_deletes_all_that_is_due,
