@@ -86,11 +86,11 @@ pub enum JournalError {
     },
     /// A row's checksum or content is wrong.
     #[error(
-        "the journal {file} is damaged: table {table}, row {row}: {problem}. Nothing was changed. \
-         Restore the file from a backup, or move it away to start empty"
+        "the journal {file} is damaged: table {table}, row {row}: {problem}. Nothing was changed. {}",
+        repair_advice(file)
     )]
     Damaged {
-        /// The journal's file.
+        /// The journal's file, or the address of its database.
         file: String,
         /// The table of the row.
         table: &'static str,
@@ -255,6 +255,16 @@ impl Remedy {
             Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::WaitForServer => true,
             Remedy::Exit => false,
         }
+    }
+}
+
+/// Returns what to do about a damaged row.
+fn repair_advice(journal: &str) -> &'static str {
+    if journal.starts_with("postgres://") {
+        "Restore the database from a backup (docs/postgresql.md), or let journal.url name an empty \
+         one to start anew"
+    } else {
+        "Restore the file from a backup, or move it away to start empty"
     }
 }
 

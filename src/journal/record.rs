@@ -116,6 +116,17 @@ pub struct Deletion {
     pub maybe_active: Vec<DeletedJob>,
 }
 
+impl Deletion {
+    /// Adds what another call has deleted.
+    pub(super) fn add(&mut self, other: Deletion) {
+        self.roots += other.roots;
+        self.rows += other.rows;
+        self.is_partial |= other.is_partial;
+        self.skipped += other.skipped;
+        self.maybe_active.extend(other.maybe_active);
+    }
+}
+
 /// A job that was deleted, or is being deleted, although it may still have an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeletedJob {

@@ -38,6 +38,7 @@ mod harness;
 mod held_connections;
 mod hostile;
 mod http_limits;
+mod journal_days;
 mod journal_files;
 #[cfg(feature = "kafka")]
 mod kafka;

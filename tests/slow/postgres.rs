@@ -1,6 +1,8 @@
 //! The daemon on a journal in PostgreSQL: kills, takeovers, stops, a server that goes away, and
 //! what the start refuses.
 
+mod faults;
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -185,6 +187,14 @@ impl Server {
         let url = env.lines().find_map(|line| line.strip_prefix("export POSTGRES_URL=")).unwrap();
         server.url = format!("{url}/postgres");
         server
+    }
+
+    /// Runs an SQL statement, and returns what psql prints.
+    fn query(&self, sql: &str) -> String {
+        let psql = Path::new(&std::env::var("POSTGRES_BIN").unwrap()).join("psql");
+        let arguments = ["-qAtX", "-v", "ON_ERROR_STOP=1", self.url.as_str(), "-c", sql];
+        let output = must_succeed(Command::new(psql).args(arguments));
+        String::from_utf8(output.stdout).unwrap()
     }
 
     fn run(&self, action: &str) {

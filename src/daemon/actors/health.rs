@@ -8,10 +8,16 @@ use engine::Timestamp;
 use journal::FileLoss;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::Notify;
+
+/// From which difference of this machine's clock and that of the journal's server on it is warned.
+const CLOCK_AHEAD_WARNED_MS: u64 = 1_000;
+
+/// From which difference on the manager is not ready.
+const CLOCK_AHEAD_MAX_MS: u64 = 10_000;
 
 /// The health of the manager. All actors share it.
 pub struct Health {
@@ -19,6 +25,9 @@ pub struct Health {
     /// The message for clients that the journal's files are lost. It is set once they are.
     loss_message: OnceLock<String>,
     is_stopping: AtomicBool,
+    /// How far the clock of this machine is ahead of that of the journal's server, in milliseconds;
+    /// 0 if there is none, or if it is not known.
+    clock_ahead_ms: AtomicI64,
     buses: RwLock<BTreeMap<BusKey, BusHealth>>,
     /// The name of the default bus.
     default_bus: Arc<str>,
@@ -133,6 +142,7 @@ impl Health {
             write_state: RwLock::new(WriteState::Writable),
             loss_message: OnceLock::new(),
             is_stopping: AtomicBool::new(false),
+            clock_ahead_ms: AtomicI64::new(0),
             buses: RwLock::default(),
             default_bus: default_bus.into(),
             memory: None,
@@ -153,6 +163,19 @@ impl Health {
     /// Returns whether the manager is stopping.
     pub(super) fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Relaxed)
+    }
+
+    /// Stores how far the clock of this machine is ahead of that of the journal's server, in
+    /// milliseconds. Warns when they begin to differ.
+    pub(super) fn set_clock_ahead_ms(&self, ahead_ms: i64) {
+        let earlier_ms = self.clock_ahead_ms.swap(ahead_ms, Ordering::Relaxed);
+        let differs = |ms: i64| ms.unsigned_abs() > CLOCK_AHEAD_WARNED_MS;
+        if differs(ahead_ms) && !differs(earlier_ms) {
+            tracing::warn!("{}", render_clock_ahead(ahead_ms));
+        }
+        if ahead_ms != earlier_ms {
+            self.notify_change();
+        }
     }
 
     /// Stores the state of a bus, and since when it is connected or disconnected.
@@ -266,8 +289,8 @@ impl Health {
         *self.write_state.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// Returns the checks: of the journal, the process, the clock if it was set, each bus, and the
-    /// memory if it is reported.
+    /// Returns the checks: of the journal, the process, the clock if it was set or differs from the
+    /// database's, each bus, and the memory if it is reported.
     pub fn checks(&self) -> Vec<HealthCheck> {
         let problem = self.journal_loss().or(self.journal_wait().map(JournalWait::as_str));
         let is_stopping = self.is_stopping();
@@ -276,7 +299,10 @@ impl Health {
             HealthCheck::new("journal", problem.is_none(), problem.unwrap_or("ok")),
             HealthCheck::new("process", !is_stopping, process_message),
         ];
-        if let Some(elapsed) = clock::since_adjustment() {
+        let ahead_ms = self.clock_ahead_ms.load(Ordering::Relaxed);
+        if ahead_ms.unsigned_abs() > CLOCK_AHEAD_MAX_MS {
+            checks.push(HealthCheck::new("clock", false, render_clock_ahead(ahead_ms)));
+        } else if let Some(elapsed) = clock::since_adjustment() {
             let (total_s, elapsed_s) = (clock::total_adjustment_s(), elapsed.as_secs());
             let message = format!(
                 "ok: it was set by {total_s} s since the start, the last time {elapsed_s} s ago \
@@ -344,6 +370,17 @@ impl Health {
     pub fn journal_loss(&self) -> Option<&str> {
         self.loss_message.get().map(String::as_str)
     }
+}
+
+/// Renders the message that the clock of this machine differs from that of the journal's server.
+fn render_clock_ahead(ahead_ms: i64) -> String {
+    let (ms, place) = (ahead_ms.unsigned_abs(), if ahead_ms > 0 { "ahead of" } else { "behind" });
+    format!(
+        "the clock of this machine is {}.{} s {place} that of the database server, and managers of \
+         one cluster need clocks within a second: let NTP set both",
+        ms / 1000,
+        ms % 1000 / 100
+    )
 }
 
 /// Renders the message for clients after the journal is lost.

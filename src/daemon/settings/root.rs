@@ -84,6 +84,7 @@ pub struct JournalSettings {
     pub cache_bytes: u64,
     pub verify_bytes_max: u64,
     pub pages_max: u32,
+    pub require_synchronous: bool,
 }
 
 /// The settings of section `cluster`.
@@ -208,6 +209,7 @@ impl Settings {
             authorities: self.authorities()?,
             name: self.cluster.name.clone(),
             api_address,
+            require_synchronous: self.journal.require_synchronous,
         }))
     }
 

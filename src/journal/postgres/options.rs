@@ -37,6 +37,8 @@ pub struct PostgresOptions {
     pub name: String,
     /// The address of this process's API, by which others are led to it; `None` if it has none.
     pub api_address: Option<String>,
+    /// Whether a server without a synchronous standby is refused.
+    pub require_synchronous: bool,
 }
 
 /// The address of a server: a URL `postgres://user:password@host:port/database`.

@@ -4,11 +4,13 @@
 //! the result of the transaction is unknown, the next call looks first whether it was committed.
 
 use super::connection::params;
+use super::day_survey::RetentionLimits;
 use super::deletion_plan::DeletionPlan;
 use super::writer::PostgresWriter;
 use crate::error::{JournalError, Remedy};
 use crate::record::{DeletedJob, Deletion, JobNumber};
 use engine::{JobId, Millis, Timestamp};
+use std::collections::HashMap;
 use tokio_postgres::Row;
 
 impl PostgresWriter {
@@ -18,11 +20,15 @@ impl PostgresWriter {
         now: Timestamp,
         default_retention: Millis,
     ) -> Result<u64, JournalError> {
-        let (definitions, limits) = self.retention_limits(now, default_retention)?;
-        let sql = "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) AS u(definition, before)
-                   JOIN jobs j ON j.definition = u.definition AND j.ended < u.before
-                   WHERE j.parent IS NULL AND j.ended IS NOT NULL";
-        let rows = self.commits.query(sql, params![definitions, limits])?;
+        let RetentionLimits { definitions, before } =
+            self.retention_limits(now, default_retention)?;
+        let sql = format!(
+            "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) AS u(definition, before)
+             JOIN jobs j ON j.definition = u.definition AND j.ended < u.before
+             WHERE j.parent IS NULL AND j.ended IS NOT NULL AND {}",
+            self.ordinal.condition("j.number")
+        );
+        let rows = self.commits.query(sql, params![definitions, before])?;
         let count: i64 = rows.first().map_or(0, |row| row.get(0));
         Ok(u64::try_from(count).unwrap_or(0))
     }
@@ -34,19 +40,30 @@ impl PostgresWriter {
         default_retention: Millis,
         rows_max: u32,
     ) -> Result<Deletion, JournalError> {
-        let (definitions, limits) = self.retention_limits(now, default_retention)?;
+        let limits = self.retention_limits(now, default_retention)?;
+        self.keep_days(now, &limits)?;
+        if self.days.is_surveying() {
+            // What it counts must not be deleted meanwhile.
+            return Ok(Deletion { is_partial: true, ..Deletion::default() });
+        }
+        let RetentionLimits { definitions, before } = limits;
         // Each job tree has at least one row, so no more root jobs than rows are needed.
-        let sql = "SELECT j.number FROM unnest($1::bigint[], $2::bigint[]) AS u(definition, before)
-                   CROSS JOIN LATERAL (
-                     SELECT number, ended FROM jobs WHERE definition = u.definition
-                       AND parent IS NULL AND ended IS NOT NULL AND ended < u.before
-                     ORDER BY ended LIMIT $3) j
-                   ORDER BY j.ended LIMIT $3";
-        let rows = self.commits.query(sql, params![definitions, limits, i64::from(rows_max)])?;
+        let sql = format!(
+            "SELECT j.number FROM unnest($1::bigint[], $2::bigint[]) AS u(definition, before)
+             CROSS JOIN LATERAL (
+               SELECT number, ended FROM jobs WHERE definition = u.definition
+                 AND parent IS NULL AND ended IS NOT NULL AND ended < u.before AND {}{}
+               ORDER BY ended LIMIT $3) j
+             ORDER BY j.ended LIMIT $3",
+            self.ordinal.condition("number"),
+            self.days.kept_condition()
+        );
+        let rows = self.commits.query(sql, params![definitions, before, i64::from(rows_max)])?;
         let roots: Vec<JobNumber> = rows.iter().map(|row| row.get(0)).collect();
         let is_limited = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);
         let mut deletion = self.delete_job_trees(&roots, rows_max)?;
         deletion.is_partial |= is_limited && deletion.roots > 0;
+        deletion.add(std::mem::take(&mut self.days.deletion));
         Ok(deletion)
     }
 
@@ -56,7 +73,7 @@ impl PostgresWriter {
         &mut self,
         now: Timestamp,
         default_retention: Millis,
-    ) -> Result<(Vec<i64>, Vec<i64>), JournalError> {
+    ) -> Result<RetentionLimits, JournalError> {
         let last_number = self.retentions.last_key_value().map_or(0, |(number, _)| *number);
         let sql = "SELECT number, body FROM definitions WHERE number > $1 ORDER BY number";
         for row in self.commits.query(sql, params![last_number])? {
@@ -67,7 +84,14 @@ impl PostgresWriter {
             self.retentions.insert(row.get(0), retention);
         }
         let limit = |retention: &Option<Millis>| now.before(retention.unwrap_or(default_retention));
-        Ok(self.retentions.iter().map(|(number, kept)| (*number, limit(kept).0)).unzip())
+        let limits = self.retentions.iter().map(|(number, kept)| (*number, limit(kept).0));
+        let (definitions, before) = limits.unzip();
+        Ok(RetentionLimits { definitions, before })
+    }
+
+    /// Returns whether a job's deletion has begun, so that it takes no more input.
+    pub(super) fn is_being_deleted(&self, job: JobNumber) -> bool {
+        self.partial_deletions.contains(job) || self.days.is_closing(job)
     }
 
     /// Deletes up to `rows_max` rows of the job trees of these root jobs. Running root jobs are
@@ -95,9 +119,7 @@ impl PostgresWriter {
         let mut deletion = self.apply_plan(plan);
         if let Some(finished) = finished {
             // What the earlier call has deleted is reported by this one.
-            deletion.roots += finished.roots;
-            deletion.rows += finished.rows;
-            deletion.maybe_active.extend(finished.maybe_active);
+            deletion.add(finished);
         }
         Ok(deletion)
     }
@@ -147,31 +169,83 @@ impl PostgresWriter {
         rows_max: usize,
     ) -> Result<DeletionPlan, JournalError> {
         let mut plan = DeletionPlan::default();
+        let mut trees = self.load_trees(roots, rows_max)?;
         for root in roots {
             if plan.deletion.rows >= rows_max {
                 plan.deletion.is_partial = true;
                 break;
             }
-            let sql = "SELECT ended IS NULL FROM jobs WHERE number = $1 AND parent IS NULL";
-            let rows = self.commits.query(sql, params![*root])?;
-            let Some(row) = rows.first() else {
-                plan.deleted_roots.push(*root);
-                continue;
-            };
-            if row.get(0) {
-                plan.deletion.skipped += 1;
-                continue;
+            let remaining = self.partial_deletions.trees.get(root).cloned();
+            match (trees.found.remove(root), remaining) {
+                // Its rows were beyond the limit.
+                (None, _) if trees.last.is_some_and(|last| *root > last) => {
+                    plan.deletion.is_partial = true;
+                }
+                (None, _) => plan.deleted_roots.push(*root),
+                (Some(tree), _) if tree.is_running => plan.deletion.skipped += 1,
+                (Some(_), Some(remaining)) => {
+                    // Each job has at least one row, so no more jobs than rows are needed.
+                    let from = remaining.len().saturating_sub(rows_max - plan.deletion.rows);
+                    let jobs = self.load_tree_jobs(&remaining[from..])?;
+                    self.plan_tree(*root, remaining, jobs, rows_max, &mut plan)?;
+                }
+                (Some(tree), None) => {
+                    let is_cut = trees.last == Some(*root);
+                    if is_cut && self.is_running(*root)? {
+                        plan.deletion.skipped += 1;
+                        continue;
+                    }
+                    let numbers = if is_cut {
+                        self.load_job_tree(*root)?
+                    } else {
+                        tree.jobs.iter().rev().map(|job| job.number).collect()
+                    };
+                    self.plan_tree(*root, numbers, tree.jobs, rows_max, &mut plan)?;
+                }
             }
-            let tree = match self.partial_deletions.trees.get(root) {
-                Some(remaining) => remaining.clone(),
-                None => self.load_job_tree(*root)?,
-            };
-            self.plan_tree(*root, tree, rows_max, &mut plan)?;
             if plan.partial_tree.is_some() {
                 break;
             }
         }
         Ok(plan)
+    }
+
+    /// Loads the last jobs of the job trees of these root jobs, as many as have `rows_max` rows, in
+    /// one query.
+    fn load_trees(
+        &mut self,
+        roots: &[JobNumber],
+        rows_max: usize,
+    ) -> Result<LoadedTrees, JournalError> {
+        // Each job has at least one row, so no more jobs than rows are needed.
+        let limit = i64::try_from(rows_max).unwrap_or(i64::MAX).saturating_add(1);
+        let lowest = roots.iter().copied().min().unwrap_or(0);
+        let sql = "SELECT j.root, j.parent IS NULL AND j.ended IS NULL, j.number, j.id, j.open,
+                     (SELECT count(*) FROM entries e WHERE e.job = j.number)
+                   FROM (SELECT root, parent, ended, number, id, open FROM jobs
+                           WHERE number = ANY($1) AND parent IS NULL
+                         UNION ALL SELECT root, parent, ended, number, id, open FROM jobs
+                           WHERE root = ANY($1) AND parent IS NOT NULL AND number > $2) j
+                   ORDER BY j.root, j.number DESC LIMIT $3";
+        let rows = self.commits.query(sql, params![roots.to_vec(), lowest, limit])?;
+        let is_cut = i64::try_from(rows.len()) == Ok(limit);
+        let mut trees = LoadedTrees {
+            last: rows.last().filter(|_| is_cut).map(|row| row.get(0)),
+            found: HashMap::new(),
+        };
+        for row in &rows {
+            let tree = trees.found.entry(row.get(0)).or_default();
+            tree.is_running |= row.get::<_, bool>(1);
+            tree.jobs.push(TreeJob::from_row(row, 2));
+        }
+        Ok(trees)
+    }
+
+    /// Returns whether a root job has not ended.
+    fn is_running(&mut self, root: JobNumber) -> Result<bool, JournalError> {
+        let sql = "SELECT ended IS NULL FROM jobs WHERE number = $1";
+        let rows = self.commits.query(sql, params![root])?;
+        Ok(rows.first().is_some_and(|row| row.get(0)))
     }
 
     /// Returns the numbers of a job tree, parents before their children.
@@ -187,27 +261,20 @@ impl PostgresWriter {
         let sql = "SELECT number, id, open, (SELECT count(*) FROM entries e WHERE e.job = j.number)
                    FROM jobs j WHERE number = ANY($1) ORDER BY number DESC";
         let rows = self.commits.query(sql, params![numbers.to_vec()])?;
-        let to_tree_job = |row: &Row| TreeJob {
-            number: row.get(0),
-            id: JobId(row.get(1)),
-            is_open: row.get(2),
-            entry_rows: usize::try_from(row.get::<_, i64>(3)).unwrap_or(0),
-        };
-        Ok(rows.iter().map(to_tree_job).collect())
+        Ok(rows.iter().map(|row| TreeJob::from_row(row, 0)).collect())
     }
 
+    /// Plans the deletion of a job tree, of which `jobs` are the last ones, the very last first.
     fn plan_tree(
         &mut self,
         root: JobNumber,
         mut tree: Vec<JobNumber>,
+        jobs: Vec<TreeJob>,
         rows_max: usize,
         plan: &mut DeletionPlan,
     ) -> Result<(), JournalError> {
-        let all = tree.clone();
         let mut is_root_begun = false;
-        // Each job has at least one row, so no more jobs than rows are needed.
-        let tail = &all[all.len().saturating_sub(rows_max - plan.deletion.rows)..];
-        for job in self.load_tree_jobs(tail)? {
+        for job in jobs {
             let remaining_rows = rows_max - plan.deletion.rows;
             if remaining_rows == 0 {
                 break;
@@ -255,6 +322,21 @@ impl PostgresWriter {
     }
 }
 
+/// The job trees that are to be deleted.
+struct LoadedTrees {
+    /// The root job of the tree at which the limit was reached; `None` if all is loaded.
+    last: Option<JobNumber>,
+    found: HashMap<JobNumber, LoadedTree>,
+}
+
+#[derive(Default)]
+struct LoadedTree {
+    /// Whether the root job has not ended. If the limit was reached before it, that is unknown.
+    is_running: bool,
+    /// Its jobs, the last one first.
+    jobs: Vec<TreeJob>,
+}
+
 /// A job of a job tree that is to be deleted.
 #[derive(Clone, Copy)]
 struct TreeJob {
@@ -263,6 +345,18 @@ struct TreeJob {
     is_open: bool,
     /// The number of its rows of `entries`.
     entry_rows: usize,
+}
+
+impl TreeJob {
+    /// Converts the columns from `first` on.
+    fn from_row(row: &Row, first: usize) -> TreeJob {
+        TreeJob {
+            number: row.get(first),
+            id: JobId(row.get(first + 1)),
+            is_open: row.get(first + 2),
+            entry_rows: usize::try_from(row.get::<_, i64>(first + 3)).unwrap_or(0),
+        }
+    }
 }
 
 /// The part of a definition that says how long its jobs are kept.

@@ -1,6 +1,7 @@
 //! Checks the database before anything is written, and creates the tables.
 
 use super::connection::{Connection, params};
+use super::days;
 use super::fault::to_journal_error;
 use crate::error::{JournalError, Remedy};
 use tokio_postgres::Error;
@@ -43,9 +44,11 @@ CREATE UNIQUE INDEX cluster_has_one_row ON cluster(program);
 -- Who is active.
 CREATE TABLE names(
   name text PRIMARY KEY,
-  ordinal smallint NOT NULL UNIQUE,
+  ordinal smallint NOT NULL UNIQUE CHECK (ordinal BETWEEN 0 AND 1023),
   owner uuid,
   epoch bigint NOT NULL DEFAULT 0,
+  -- No job of the name has a higher number.
+  high bigint NOT NULL DEFAULT 0,
   api_address text
 );
 CREATE TABLE managers(
@@ -70,6 +73,8 @@ CREATE TABLE definitions(
   body text NOT NULL
 );
 
+-- The number of a job consists of 41 bits of milliseconds since 2020, 10 bits of the ordinal of its
+-- name, and 12 bits of a counter. Each day has a partition, such as jobs_20261126.
 CREATE TABLE jobs(
   number bigint PRIMARY KEY,
   id uuid NOT NULL,
@@ -87,7 +92,7 @@ CREATE TABLE jobs(
   open boolean NOT NULL,
   changed bigint NOT NULL,
   checksum bigint NOT NULL
-);
+) PARTITION BY RANGE (number);
 CREATE INDEX jobs_by_id ON jobs(id, number);
 CREATE INDEX jobs_by_place ON jobs(root, parent, step, item, number) WHERE parent IS NOT NULL;
 CREATE INDEX jobs_open ON jobs(number) WHERE open;
@@ -111,7 +116,7 @@ CREATE TABLE entries(
   body text NOT NULL,
   checksum bigint NOT NULL,
   PRIMARY KEY (job, first)
-);
+) PARTITION BY RANGE (job);
 
 -- The steps of each workflow, and which of them a definition has.
 CREATE TABLE steps(
@@ -132,23 +137,27 @@ CREATE TABLE statuses(
   word text NOT NULL,
   at bigint NOT NULL,
   PRIMARY KEY (job, step)
-);
+) PARTITION BY RANGE (job);
 CREATE INDEX statuses_by_word ON statuses(step, word, job);
 
 CREATE TABLE notices(
   number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  -- The ordinal of the name.
+  name smallint NOT NULL,
   at bigint NOT NULL,
   body text NOT NULL,
   checksum bigint NOT NULL
 );
 
 CREATE TABLE bus_offsets(
+  -- The ordinal of the name.
+  name smallint NOT NULL,
   bus text NOT NULL,
   topic text NOT NULL,
   partition integer NOT NULL,
   next_offset bigint NOT NULL,
   checksum bigint NOT NULL,
-  PRIMARY KEY (bus, topic, partition)
+  PRIMARY KEY (name, bus, topic, partition)
 );
 
 INSERT INTO cluster(format, program) VALUES (1, 'workflow-manager');
@@ -183,6 +192,38 @@ pub(super) async fn prepare(connection: &Connection, journal: &str) -> Result<()
             result => return result.map_err(|error| error.into_journal_error(journal)),
         }
     }
+}
+
+/// Checks that commits wait for a synchronous standby, if that is required. Otherwise warns if the
+/// server has standbys, and waits for none.
+pub(super) async fn check_synchronous(
+    connection: &Connection,
+    journal: &str,
+    is_required: bool,
+) -> Result<(), JournalError> {
+    let sql = "SELECT current_setting('synchronous_standby_names') <> '',
+                      (SELECT count(*) FROM pg_stat_replication)";
+    let rows = connection.query(sql, &params![]).await;
+    let rows = rows.map_err(|error| to_journal_error(journal, &error))?;
+    let Some((false, standbys)) = rows.first().map(|row| (row.get(0), row.get::<_, i64>(1))) else {
+        return Ok(());
+    };
+    if is_required {
+        let problem = "journal.require_synchronous is on, and commits on this server wait for no \
+                       standby: set synchronous_standby_names on the server, or turn the setting \
+                       off if jobs may be lost with the server";
+        return Err(refuse(journal, problem.to_owned()));
+    }
+    if standbys > 0 {
+        tracing::warn!(
+            journal,
+            standbys,
+            "the database server has standbys, and commits wait for none of them \
+             (synchronous_standby_names is empty): a failover loses jobs that were accepted. See \
+             journal.require_synchronous"
+        );
+    }
+    Ok(())
 }
 
 /// Checks the database like [`prepare`], and changes nothing. Returns whether it has the tables.
@@ -284,9 +325,12 @@ async fn check_tables(
 ) -> Result<bool, PrepareError> {
     let sql = "SELECT relname::text FROM pg_class
                WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)
-                 AND relkind IN ('r', 'p', 'f', 'm') ORDER BY relname";
+                 AND relkind IN ('r', 'p', 'f', 'm') AND NOT relispartition ORDER BY relname";
     let rows = connection.query(sql, &params![schema.to_owned()]).await?;
-    let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+    // A day that is being dropped is not a partition any more.
+    let is_day = |name: &&str| days::day_of_partition(name).is_some();
+    let names = rows.iter().map(|row| row.get(0)).filter(|name| !is_day(name));
+    let names: Vec<&str> = names.collect();
     if names.is_empty() {
         return Ok(false);
     }

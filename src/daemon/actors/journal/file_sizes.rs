@@ -13,6 +13,7 @@ impl JournalActor {
         clock::now();
         let metrics = &self.env.metrics;
         metrics.clock_set_by.set(clock::total_adjustment_s());
+        self.env.health.set_clock_ahead_ms(self.store.clock_ahead_ms().unwrap_or(0));
         let Some(sizes) = self.store.disk_usage() else { return };
         let to_gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         metrics.journal_bytes.with_label_values(&["main"]).set(to_gauge(sizes.main));

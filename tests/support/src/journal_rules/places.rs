@@ -112,15 +112,27 @@ impl Drop for InDatabase {
     }
 }
 
-impl Place for InDatabase {
-    fn open(&self) -> Result<Box<dyn Journal>, JournalError> {
+impl InDatabase {
+    /// Opens the journal as the manager with this name, or creates it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another process of the name is active.
+    pub fn open_as(&self, name: &str) -> Result<Box<dyn Journal>, JournalError> {
         let options = PostgresOptions {
             server: self.url().parse().expect("an address"),
             authorities: Authorities::load_system(),
-            name: "default".to_owned(),
+            name: name.to_owned(),
             api_address: None,
+            require_synchronous: false,
         };
         Ok(Box::new(PostgresJournal::open(options)?))
+    }
+}
+
+impl Place for InDatabase {
+    fn open(&self) -> Result<Box<dyn Journal>, JournalError> {
+        self.open_as("default")
     }
 
     fn crash(&self) -> Box<dyn Place> {
