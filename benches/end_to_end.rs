@@ -23,7 +23,7 @@ use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{ServerAddress, Settings};
+use workflow_manager::settings::Settings;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -114,7 +114,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 fn settings(server: &str, folder: &std::path::Path) -> Settings {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.join("j.db");
-    settings.amqp.server = ServerAddress(server.to_owned());
+    settings.amqp.server = server.into();
     settings.amqp.reply_queue = "bench-manager".to_owned();
     settings
 }

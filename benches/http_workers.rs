@@ -32,7 +32,7 @@ use workflow_manager::grpc;
 use workflow_manager::grpc::wire::Kind;
 use workflow_manager::grpc::wire::to_worker::Say as Tell;
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{ServerAddress, Settings};
+use workflow_manager::settings::Settings;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -379,7 +379,7 @@ async fn measure() {
         return;
     }
     let mut over_amqp = settings(folder.path(), "amqp.db");
-    over_amqp.amqp.server = ServerAddress(variable("AMQP_SERVER"));
+    over_amqp.amqp.server = variable("AMQP_SERVER").into();
     over_amqp.amqp.reply_queue = "bench-manager".to_owned();
     let manager = start(over_amqp).await;
     let process = ChildProcess::start("amqp", "");

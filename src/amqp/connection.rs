@@ -1,11 +1,13 @@
-//! The broker's address: opens connections to it, and explains connection errors in plain words.
+//! The address of one node of the broker: opens connections to it, and explains connection errors in
+//! plain words.
 //! Also the backoff between reconnects, and a record of the last failure, so that a repeated reason
 //! is logged only once.
 
-use super::credentials::{STRAY_AT, has_stray_at, mask_credentials};
-use super::settings::{AmqpError, AmqpSettings};
+use super::credentials::{
+    JOINED_ADDRESS, STRAY_AT, has_joined_address, has_stray_at, mask_credentials,
+};
+use super::settings::AmqpError;
 use super::wire::filtered_stream::{self, ConnectionHooks};
-use crate::section::REPLY_QUEUE_BYTES_MAX;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use base::faults;
 use base::trust::Authorities;
@@ -43,21 +45,6 @@ pub struct BrokerAddress {
 }
 
 impl BrokerAddress {
-    /// Parses the address in the settings, and checks the name of the reply queue.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if either is invalid.
-    pub fn parse(settings: &AmqpSettings) -> Result<BrokerAddress, AmqpError> {
-        let AmqpSettings { server, vhost, reply_queue, heartbeat, authorities, .. } = settings;
-        let address =
-            BrokerAddress::parse_server(server, vhost.as_deref(), *heartbeat, authorities)?;
-        if reply_queue.is_empty() || reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
-            return Err(AmqpError::ReplyQueue(reply_queue.len()));
-        }
-        Ok(address)
-    }
-
     /// Parses an address. `vhost` replaces the virtual host in it; `None`: the one in it is used.
     ///
     /// # Errors
@@ -71,8 +58,16 @@ impl BrokerAddress {
     ) -> Result<BrokerAddress, AmqpError> {
         let reject = |reason: &str| {
             let address = mask_credentials(server);
-            Err(AmqpError::Address { address, reason: reason.to_owned() })
+            let reason = reason.to_owned();
+            Err(AmqpError::Address { entry: String::new(), address, reason })
         };
+        if server.is_empty() {
+            return Err(AmqpError::Address {
+                entry: String::new(),
+                address: String::new(),
+                reason: "it is empty".to_owned(),
+            });
+        }
         match server.split_once("://") {
             Some(("amqp" | "amqps", address)) if !address.is_empty() => {}
             Some(("amqp" | "amqps", _)) => return reject("the host is missing"),
@@ -81,6 +76,9 @@ impl BrokerAddress {
         }
         if has_stray_at(server) {
             return reject(STRAY_AT);
+        }
+        if has_joined_address(server) {
+            return reject(JOINED_ADDRESS);
         }
         // Once :// is present, the only part of the address that lapin's errors quote is the value
         // of `auth_mechanism`, if it is invalid. That is not a secret.
@@ -106,6 +104,19 @@ impl BrokerAddress {
         let heartbeat_s = heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
         uri.query.heartbeat.get_or_insert(u16::try_from(heartbeat_s).unwrap_or(u16::MAX));
         Ok(BrokerAddress { uri, tls: Arc::new(authorities.client_config()) })
+    }
+
+    /// Returns in what this address must not differ from the first one of a list, and does; `None`
+    /// if both can stand for the same broker.
+    pub(super) fn find_difference(&self, first: &BrokerAddress) -> Option<String> {
+        let pairs =
+            [("virtual host", self.vhost(), first.vhost()), ("user", self.user(), first.user())];
+        pairs.into_iter().find(|(_, own, expected)| own != expected).map(|(what, own, expected)| {
+            format!(
+                "its {what} is \"{own}\", and that of the first address \"{expected}\": the \
+                 addresses of one broker differ in host, port and password only"
+            )
+        })
     }
 
     /// Returns the name of the user with which the manager logs in.
@@ -233,7 +244,7 @@ impl BrokerAddress {
     }
 
     /// Returns the host and the port, for messages.
-    fn authority(&self) -> String {
+    pub fn authority(&self) -> String {
         format!("{}:{}", self.uri.authority.host, self.uri.authority.port)
     }
 }
@@ -301,6 +312,11 @@ impl LastReason {
         is_new
     }
 
+    /// Returns the last reason; `None` if there is none.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+
     /// Returns whether this reason is the last one.
     pub(super) fn is_last(&self, reason: &str) -> bool {
         self.0.as_deref() == Some(reason)
@@ -353,10 +369,14 @@ pub(super) fn parse_size_limit(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::tests::settings;
 
     fn parse(server: &str) -> Result<BrokerAddress, String> {
-        BrokerAddress::parse(&AmqpSettings { server: server.to_owned(), ..settings() })
+        parse_with_vhost(server, None)
+    }
+
+    fn parse_with_vhost(server: &str, vhost: Option<&str>) -> Result<BrokerAddress, String> {
+        let heartbeat = Duration::from_secs(30);
+        BrokerAddress::parse_server(server, vhost, heartbeat, &Authorities::default())
             .map_err(|error| error.to_string())
     }
 
@@ -439,13 +459,9 @@ mod tests {
 
     #[test]
     fn a_virtual_host_in_the_settings_takes_precedence() {
-        let address = BrokerAddress::parse(&AmqpSettings {
-            server: "amqp://host/one".to_owned(),
-            vhost: Some("two".to_owned()),
-            ..settings()
-        });
+        let address = parse_with_vhost("amqp://host/one", Some("two"));
         assert_eq!(
-            address.map(|address| address.to_string()).map_err(|error| error.to_string()),
+            address.map(|address| address.to_string()),
             Ok("amqp://host:5672/two".to_owned())
         );
     }

@@ -1,10 +1,11 @@
 //! The consuming connection: it consumes the reply queue and the queues of workflows.
 
-use super::connection::{self, ReconnectBackoff, channel_error};
+use super::addresses::Reconnects;
+use super::connection::{self, BrokerAddress, ReconnectBackoff, channel_error};
 use super::inspect;
 use super::policy;
 use super::queue_consumer::{ConsumeEnd, QueueConsumer, Source};
-use super::queues::{QueueCheck, QueueDeclarer, short_string};
+use super::queues::{QueueCheck, QueueDeclarer, reply_queue_unavailable, short_string};
 use super::state::{AmqpState, ShutdownPhase, Side, wait_for_phase};
 use super::wire::delivery_budget::DeliveryFlow;
 use super::wire::filtered_stream::ConnectionHooks;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long the first connection of a process waits for another consumer to end. The broker may not
+/// How long a connection waits for another consumer to end while this process has consumed nothing. The broker may not
 /// have noticed yet that the previous process was killed.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -35,30 +36,31 @@ const CONSUMER_TAG: &str = "workflow-manager";
 
 /// Consumes the reply queue and the workflow queues, and reconnects, until the bus is closed.
 pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<ShutdownPhase>) {
-    let mut backoff =
-        ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
+    let mut reconnects =
+        Reconnects::new(state.settings.reconnect_min, state.settings.reconnect_max);
     let mut consumer = Consumer {
         reply_consumer: QueueConsumer::new(state.clone(), Source::Replies),
         state: state.clone(),
     };
     loop {
+        let address = state.addresses.current();
         let result = tokio::select! {
             biased;
             () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
-            result = Box::pin(consumer.open_within_budget()) => result,
+            result = Box::pin(consumer.open_within_budget(&address)) => result,
         };
         let end = match result {
             Ok(open_consumer) => {
                 let connected_at = clock::timer_now();
                 tracing::info!(
-                    server = %state.address,
+                    server = %address,
                     queue = state.settings.reply_queue,
                     "consuming replies"
                 );
-                state.state_reporter.set_up(Side::Consumer);
+                state.report_up(Side::Consumer, &address);
                 let end = consumer.consume(open_consumer, &mut phases).await;
                 if connected_at.elapsed() >= state.settings.reconnect_min {
-                    backoff.reset();
+                    reconnects.reset();
                 }
                 end
             }
@@ -68,7 +70,7 @@ pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<Shutdo
             ConsumerEnd::Closed => break,
             ConsumerEnd::Fatal(reason) => {
                 tracing::error!(
-                    server = %state.address,
+                    server = %address,
                     reason,
                     "the reply queue cannot be consumed"
                 );
@@ -77,8 +79,8 @@ pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<Shutdo
                 return;
             }
             ConsumerEnd::Lost(reason) => {
-                let delay = backoff.next_delay();
-                state.report_down(Side::Consumer, &reason, delay);
+                let delay = reconnects.next_delay(&state.addresses, &address);
+                state.report_down(Side::Consumer, &address, &reason, delay);
                 tokio::select! {
                     () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
                     () = tokio::time::sleep(delay) => {}
@@ -108,6 +110,8 @@ struct Consumer {
 /// A connection that consumes the reply queue.
 struct OpenConsumer {
     connection: Rc<Connection>,
+    /// The node that it is connected to.
+    address: Arc<BrokerAddress>,
     /// Counts the replies of this connection in the delivery budget.
     flow: Arc<DeliveryFlow>,
     channel: Channel,
@@ -125,18 +129,21 @@ enum OpenError {
 impl Consumer {
     /// Opens a connection once the delivery budget has capacity again. The unsettled deliveries of
     /// an earlier connection, which use the budget, are redelivered on the new one.
-    async fn open_within_budget(&self) -> Result<OpenConsumer, ConsumerEnd> {
+    async fn open_within_budget(
+        &self,
+        address: &Arc<BrokerAddress>,
+    ) -> Result<OpenConsumer, ConsumerEnd> {
         while !self.state.delivery_budget.has_capacity() {
             tokio::time::sleep(BUDGET_POLL_INTERVAL).await;
         }
-        self.open().await
+        self.open(address).await
     }
 
     /// Opens a connection. Until this process has consumed replies, waits a short time for a
     /// previous process to end.
-    async fn open(&self) -> Result<OpenConsumer, ConsumerEnd> {
+    async fn open(&self, address: &Arc<BrokerAddress>) -> Result<OpenConsumer, ConsumerEnd> {
         let flow = DeliveryFlow::new(&self.state.delivery_budget);
-        let opening = self.state.address.open_with_hooks(
+        let opening = address.open_with_hooks(
             "replies",
             ConnectionHooks { flow: Some(flow.clone()), ..ConnectionHooks::default() },
         );
@@ -146,7 +153,7 @@ impl Consumer {
         let mut backoff =
             ReconnectBackoff::new(PREDECESSOR_RETRY_DELAY / 2, PREDECESSOR_RETRY_DELAY);
         loop {
-            match self.try_consume(&connection, &flow).await {
+            match self.try_consume(address, &connection, &flow).await {
                 Ok(open_consumer) => return Ok(open_consumer),
                 Err(OpenError::Other(reason)) => return Err(ConsumerEnd::Lost(reason)),
                 Err(OpenError::InUse(evidence)) => {
@@ -155,13 +162,17 @@ impl Consumer {
                         "another process consumes the reply queue \"{queue}\" of {} ({evidence}); \
                          stop it, or give this process a reply queue of its own with the setting \
                          amqp.reply_queue",
-                        self.state.address
+                        address
                     );
-                    if self.reply_consumer.has_consumed() || self.state.settings.is_added_later {
+                    if self.reply_consumer.has_consumed() {
                         return Err(ConsumerEnd::Lost(reason));
                     }
                     if clock::timer_now() >= in_use_deadline {
-                        return Err(ConsumerEnd::Fatal(reason));
+                        return Err(if self.state.settings.waits_for_consumer {
+                            ConsumerEnd::Lost(reason)
+                        } else {
+                            ConsumerEnd::Fatal(reason)
+                        });
                     }
                     tokio::time::sleep(backoff.next_delay()).await;
                 }
@@ -172,14 +183,15 @@ impl Consumer {
     /// Starts to consume the reply queue, unless another process does.
     async fn try_consume(
         &self,
+        address: &Arc<BrokerAddress>,
         connection: &Rc<Connection>,
         flow: &Arc<DeliveryFlow>,
     ) -> Result<OpenConsumer, OpenError> {
         let settings = &self.state.settings;
         let queue = settings.reply_queue.as_str();
-        let to_open_error = |error: lapin::Error| self.to_open_error(&error);
+        let to_open_error = |error: lapin::Error| OpenError::Other(address.explain(&error));
         let declarer = QueueDeclarer::new(connection.clone());
-        self.check_unused(declarer.ensure_reply_queue(settings).await)?;
+        self.check_unused(address, declarer.ensure_reply_queue(settings).await)?;
         // A queue with a single active consumer allows no exclusive consumer. There, only the
         // number of consumers shows whether another process consumes it.
         for is_exclusive in [true, false] {
@@ -210,9 +222,11 @@ impl Consumer {
                     QueueCheck::Exists { .. }
                     | QueueCheck::Missing
                     | QueueCheck::Exclusive
+                    | QueueCheck::Unavailable(_)
                     | QueueCheck::Refused(_) => {
                         return Ok(OpenConsumer {
                             connection: connection.clone(),
+                            address: address.clone(),
                             flow: flow.clone(),
                             channel,
                             deliveries,
@@ -236,7 +250,7 @@ impl Consumer {
     }
 
     /// Returns an error unless the reply queue exists and has no consumer.
-    fn check_unused(&self, check: QueueCheck) -> Result<(), OpenError> {
+    fn check_unused(&self, address: &BrokerAddress, check: QueueCheck) -> Result<(), OpenError> {
         let queue = &self.state.settings.reply_queue;
         Err(match check {
             QueueCheck::Exists { consumers: 0, .. } => return Ok(()),
@@ -252,12 +266,11 @@ impl Consumer {
             QueueCheck::Refused(broker_text) => OpenError::Other(format!(
                 "the broker refuses the reply queue \"{queue}\": {broker_text}"
             )),
-            QueueCheck::Lost(error) => self.to_open_error(&error),
+            QueueCheck::Unavailable(broker_text) => {
+                OpenError::Other(reply_queue_unavailable(queue, &broker_text))
+            }
+            QueueCheck::Lost(error) => OpenError::Other(address.explain(&error)),
         })
-    }
-
-    fn to_open_error(&self, error: &lapin::Error) -> OpenError {
-        OpenError::Other(self.state.address.explain(error))
     }
 
     /// Consumes until the bus is closed or the connection is lost.
@@ -266,8 +279,8 @@ impl Consumer {
         open_consumer: OpenConsumer,
         phases: &mut watch::Receiver<ShutdownPhase>,
     ) -> ConsumerEnd {
-        let OpenConsumer { connection, flow, channel, deliveries } = open_consumer;
-        let workflow_queues = workflow_queues::start(&self.state, &connection, phases);
+        let OpenConsumer { connection, address, flow, channel, deliveries } = open_consumer;
+        let workflow_queues = workflow_queues::start(&self.state, &connection, &address, phases);
         let policy_task = actix_rt::spawn(policy::maintain(self.state.clone()));
         let properties_task = actix_rt::spawn(inspect::record_all_properties(self.state.clone()));
         let end = self.reply_consumer.serve(&channel, deliveries, Some(&flow), phases).await;
@@ -282,7 +295,7 @@ impl Consumer {
             ConsumeEnd::PrefetchChanged | ConsumeEnd::Cancelled => ConsumerEnd::Lost(
                 "the broker ended the consumer: the reply queue was deleted or moved".to_owned(),
             ),
-            ConsumeEnd::Failed(error) => ConsumerEnd::Lost(self.state.address.explain(&error)),
+            ConsumeEnd::Failed(error) => ConsumerEnd::Lost(address.explain(&error)),
         }
     }
 }

@@ -15,6 +15,23 @@ pub(super) fn has_stray_at(server: &str) -> bool {
     authority.matches('@').count() > 1 || path_and_query.contains('@')
 }
 
+/// The reason for rejecting an address that seems to contain another one.
+pub(super) const JOINED_ADDRESS: &str = "each address of a list begins with amqp:// or amqps://, \
+                                         and has its own virtual host; a comma that belongs to a \
+                                         virtual host is written %2C";
+
+/// Returns whether a part of a list that is not an address was taken for the end of this address:
+/// `amqp://a:5672,b:5672`. A virtual host may have a comma.
+pub(super) fn has_joined_address(server: &str) -> bool {
+    let address = server.split_once("://").map_or(server, |(_, address)| address);
+    let location = address.rsplit_once('@').map_or(address, |(_, location)| location);
+    let host_bytes = location.find(['/', '?', '#']).unwrap_or(location.len());
+    let (host, path_and_query) = location.split_at(host_bytes);
+    let path = path_and_query.split(['?', '#']).next().unwrap_or_default();
+    host.contains(',')
+        || path.rsplit_once(',').is_some_and(|(_, end)| end.is_empty() || end.contains([':', '/']))
+}
+
 /// Returns the address with `***` in place of the credentials.
 pub(super) fn mask_credentials(server: &str) -> String {
     let (scheme, address) = server.split_once("://").unwrap_or(("", server));

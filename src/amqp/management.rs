@@ -1,15 +1,16 @@
 //! A client of the broker's management API, which lists queues and sets policies over HTTP.
 
-use super::credentials::{STRAY_AT, has_stray_at, mask_credentials};
+use super::credentials::{STRAY_AT, has_joined_address, has_stray_at, mask_credentials};
 use super::settings::{AmqpError, AmqpSettings};
 use base::http_client;
-use base::trust::Authorities;
 use base64::Engine;
 use lapin::uri::AMQPUri;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Client, Method};
 use serde::Deserialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long one request may take.
@@ -21,34 +22,88 @@ const RESPONSE_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// How many characters of the body of an error response are quoted.
 const ERROR_CHARS_MAX: usize = 200;
 
-/// A client of the management API.
+/// A client of the management API, which every node of the broker may offer.
 #[derive(Clone)]
 pub struct ManagementApi {
+    endpoints: Vec<ManagementEndpoint>,
+    /// The position of the endpoint that is asked first: the one that answered last.
+    current: Arc<AtomicUsize>,
+    client: Client,
+}
+
+/// The management API of one node.
+#[derive(Clone)]
+struct ManagementEndpoint {
     /// The base address, without credentials and trailing slash.
     base_url: String,
     /// The value of the header `Authorization`.
     authorization: String,
-    client: Client,
+}
+
+/// Why a request failed.
+enum RequestError {
+    /// The node does not answer, or not as it should: another one may.
+    Away(String),
+    /// The node refuses the request.
+    Refused(String),
 }
 
 impl ManagementApi {
-    /// Creates a client for the address in the settings. Returns `None` if no address is set.
+    /// Creates a client for the addresses in the settings. Returns `None` if none is set.
     ///
     /// # Errors
     ///
-    /// Returns an error if the address is invalid, or no HTTP client can be created.
+    /// Returns an error if an address is invalid, or no HTTP client can be created.
     pub fn from_settings(settings: &AmqpSettings) -> Result<Option<ManagementApi>, AmqpError> {
-        let url = settings.management.as_str();
-        if url.is_empty() {
-            Ok(None)
-        } else {
-            ManagementApi::parse(url, &settings.authorities).map(Some)
-        }
+        let AmqpSettings { management, authorities, .. } = settings;
+        let Some(first) = management.first() else { return Ok(None) };
+        let parse = |(position, url): (usize, &String)| {
+            ManagementEndpoint::parse(url)
+                .map_err(|error| error.of_entry(position, management.len()))
+        };
+        let endpoints = management.iter().enumerate().map(parse).collect::<Result<_, _>>()?;
+        let client = http_client::builder(authorities).build().map_err(|error| {
+            let (entry, address) = (String::new(), mask_credentials(first));
+            AmqpError::Management { entry, address, reason: error.to_string() }
+        })?;
+        Ok(Some(ManagementApi { endpoints, current: Arc::default(), client }))
     }
 
+    /// Sends a request, and returns the body of the response. If a node does not answer, asks the
+    /// next one: all requests may be repeated.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no node answers, or if the status of an answer is not a success.
+    pub(super) async fn send_request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<String, String> {
+        let first = self.current.load(Ordering::Relaxed);
+        let mut reasons = Vec::new();
+        for offset in 0..self.endpoints.len() {
+            let position = (first + offset) % self.endpoints.len();
+            let Some(endpoint) = self.endpoints.get(position) else { break };
+            match endpoint.send_request(&self.client, method.clone(), path, body.clone()).await {
+                Ok(text) => {
+                    self.current.store(position, Ordering::Relaxed);
+                    return Ok(text);
+                }
+                Err(RequestError::Refused(reason)) => return Err(reason),
+                Err(RequestError::Away(reason)) => reasons.push(reason),
+            }
+        }
+        Err(reasons.join("; "))
+    }
+}
+
+impl ManagementEndpoint {
     /// Parses `http://user:password@host:port`, or `https://`.
-    fn parse(url: &str, authorities: &Authorities) -> Result<ManagementApi, AmqpError> {
+    fn parse(url: &str) -> Result<ManagementEndpoint, AmqpError> {
         let to_error = |reason: &str| AmqpError::Management {
+            entry: String::new(),
             address: mask_credentials(url),
             reason: reason.to_owned(),
         };
@@ -58,6 +113,9 @@ impl ManagementApi {
         };
         if has_stray_at(url) {
             return Err(to_error(STRAY_AT));
+        }
+        if has_joined_address(url) {
+            return Err(to_error("each address of a list begins with http:// or https://"));
         }
         let host_and_port =
             address.rsplit_once('@').map_or(address, |(_, host)| host).trim_end_matches('/');
@@ -71,45 +129,48 @@ impl ManagementApi {
         let user_info = uri.authority.userinfo;
         let credentials = base64::engine::general_purpose::STANDARD
             .encode(format!("{}:{}", user_info.username, user_info.password));
-        let client = http_client::builder(authorities).build();
-        Ok(ManagementApi {
+        Ok(ManagementEndpoint {
             base_url: format!("{scheme}://{host_and_port}"),
             authorization: format!("Basic {credentials}"),
-            client: client.map_err(|error| to_error(&error.to_string()))?,
         })
     }
 
-    /// Sends a request, and returns the body of the response.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the request fails, the body cannot be read, or the status is not a
-    /// success.
-    pub(super) async fn send_request(
+    /// Sends a request to this node, and returns the body of the response.
+    async fn send_request(
         &self,
+        client: &Client,
         method: Method,
         path: &str,
         body: Option<String>,
-    ) -> Result<String, String> {
+    ) -> Result<String, RequestError> {
         let url = format!("{}{path}", self.base_url);
         let request_line = format!("{method} {url}");
         let mut request_builder =
-            self.client.request(method, url).header(AUTHORIZATION, &self.authorization);
+            client.request(method, url).header(AUTHORIZATION, &self.authorization);
         if let Some(body) = body {
             request_builder = request_builder.header(CONTENT_TYPE, "application/json").body(body);
         }
         let sending = async {
             let request =
                 request_builder.build().map_err(|error| http_client::root_cause(&error))?;
-            http_client::send(&self.client, request, REQUEST_TIMEOUT, RESPONSE_BYTES_MAX).await
+            http_client::send(client, request, REQUEST_TIMEOUT, RESPONSE_BYTES_MAX).await
         };
-        let response = sending.await.map_err(|error| format!("{request_line}: {error}"))?;
-        let response_text = String::from_utf8_lossy(&response.body?).into_owned();
+        let response = sending
+            .await
+            .map_err(|error| RequestError::Away(format!("{request_line}: {error}")))?;
+        let body = response.body.map_err(RequestError::Away)?;
+        let response_text = String::from_utf8_lossy(&body).into_owned();
         if response.status.is_success() {
             return Ok(response_text);
         }
         let quoted_text: String = response_text.chars().take(ERROR_CHARS_MAX).collect();
-        Err(format!("{request_line}: {} {quoted_text}", response.status))
+        let reason = format!("{request_line}: {} {quoted_text}", response.status);
+        // A node that is stopping, or that pauses because it is in a minority, answers 5xx.
+        Err(if response.status.is_server_error() {
+            RequestError::Away(reason)
+        } else {
+            RequestError::Refused(reason)
+        })
     }
 }
 
@@ -192,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_address_is_parsed_and_never_displayed_with_its_password() {
-        let parsed = ManagementApi::parse("http://me:p%40ss@host:15672/", &Authorities::default())
+        let parsed = ManagementEndpoint::parse("http://me:p%40ss@host:15672/")
             .map(|api| (api.base_url, api.authorization));
         assert_eq!(parsed, Ok(("http://host:15672".to_owned(), "Basic bWU6cEBzcw==".to_owned())));
         for address in [
@@ -202,7 +263,7 @@ mod tests {
             "http://me:1/p-word@host",
             "http://",
         ] {
-            let error = ManagementApi::parse(address, &Authorities::default())
+            let error = ManagementEndpoint::parse(address)
                 .map(|api| api.base_url)
                 .expect_err(address)
                 .to_string();

@@ -12,6 +12,7 @@
 //! Each reconnects indefinitely.
 
 mod acks;
+mod addresses;
 mod backlog;
 mod call_budget;
 mod connection;
@@ -53,6 +54,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use wire::delivery_budget::DeliveryBudget;
 
+pub use addresses::BrokerAddresses;
 pub use connection::{BrokerAddress, channel_error, close as close_connection};
 pub use inspect::queue_status;
 pub use management::ManagementApi;
@@ -67,7 +69,7 @@ pub use topic_exchange::TopicConnector;
 /// Validated settings, ready to connect.
 pub struct Connector {
     settings: AmqpSettings,
-    address: BrokerAddress,
+    addresses: BrokerAddresses,
     management: Option<ManagementApi>,
 }
 
@@ -78,9 +80,9 @@ impl Connector {
     ///
     /// Returns an error if an address or the name of the reply queue is invalid.
     pub fn new(settings: AmqpSettings) -> Result<Connector, AmqpError> {
-        let address = BrokerAddress::parse(&settings)?;
+        let addresses = BrokerAddresses::parse(&settings)?;
         let management = ManagementApi::from_settings(&settings)?;
-        Ok(Connector { settings, address, management })
+        Ok(Connector { settings, addresses, management })
     }
 
     /// Starts to connect in the background. The bus reports its events to `sink`. Must be called on
@@ -99,7 +101,7 @@ impl Connector {
             quarantine_budget: QuarantineBudget::new(self.settings.replies_bytes_max),
             policy_lock: PolicyLock::default(),
             settings: self.settings,
-            address: self.address,
+            addresses: self.addresses,
             management: self.management,
             sink,
             state_reporter,

@@ -44,7 +44,7 @@ pub(super) async fn maintain(state: Rc<AmqpState>) {
             last_queues.clone_from(&queues);
             let policy = Arc::new(DeadLetterPolicy {
                 management: management.clone(),
-                vhost: encode_segment(state.address.vhost()),
+                vhost: encode_segment(state.addresses.vhost()),
                 reply_queue: state.settings.reply_queue.clone(),
                 queues,
             });

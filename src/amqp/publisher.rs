@@ -7,8 +7,9 @@
 mod channel_failures;
 mod queue_checks;
 
+use super::addresses::Reconnects;
 use super::backlog::{Backlog, PublisherCommand};
-use super::connection::{ReconnectBackoff, channel_error, fail_point, millis};
+use super::connection::{channel_error, fail_point, millis};
 use super::publisher_connection::{
     NumberedConfirm, PublishedMessage, PublisherConnection, QueueState, RecordedConfirm,
     UNRESPONSIVE_AFTER, build_properties,
@@ -47,8 +48,8 @@ pub(super) async fn run(
     unconfirmed: Rc<Cell<usize>>,
     mut phases: watch::Receiver<ShutdownPhase>,
 ) {
-    let mut backoff =
-        ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
+    let mut reconnects =
+        Reconnects::new(state.settings.reconnect_min, state.settings.reconnect_max);
     let mut publisher = Publisher {
         backlog: Backlog::new(&state.settings.served.worker_queues),
         state: state.clone(),
@@ -58,24 +59,25 @@ pub(super) async fn run(
         last_number: 0,
     };
     loop {
+        let address = state.addresses.current();
         let result = tokio::select! {
             biased;
             () = wait_for_phase(&mut phases, ShutdownPhase::StopPublishing) => break,
-            result = Box::pin(PublisherConnection::open(&state)) => result,
+            result = Box::pin(PublisherConnection::open(&state, address.clone())) => result,
         };
         let end = match result {
             Ok(mut connection) => {
                 let connected_at = clock::timer_now();
                 tracing::info!(
-                    server = %state.address,
+                    server = %address,
                     unconfirmed = publisher.unconfirmed.get(),
                     "publishing step messages"
                 );
-                state.state_reporter.set_up(Side::Publisher);
+                state.report_up(Side::Publisher, &address);
                 let end = Box::pin(publisher.serve(&mut connection, &mut phases)).await;
                 publisher.requeue_unsettled(&mut connection);
                 if connected_at.elapsed() >= state.settings.reconnect_min {
-                    backoff.reset();
+                    reconnects.reset();
                 }
                 if let PublishEnd::Lost(reason) = &end {
                     state.state_reporter.set_down(Side::Publisher, reason);
@@ -86,8 +88,8 @@ pub(super) async fn run(
             Err(reason) => PublishEnd::Lost(reason),
         };
         let PublishEnd::Lost(reason) = end else { break };
-        let delay = backoff.next_delay();
-        state.report_down(Side::Publisher, &reason, delay);
+        let delay = reconnects.next_delay(&state.addresses, &address);
+        state.report_down(Side::Publisher, &address, &reason, delay);
         tokio::select! {
             () = wait_for_phase(&mut phases, ShutdownPhase::StopPublishing) => break,
             () = tokio::time::sleep(delay) => {}
@@ -270,7 +272,7 @@ impl Publisher {
         // lapin receives a message only when its future is polled for the first time.
         connection.drain_confirms(&mut confirms);
         drop(burst_guard);
-        result.map_err(|error| self.state.address.explain(&error))?;
+        result.map_err(|error| connection.address.explain(&error))?;
         self.handle_confirms(connection, confirms).await
     }
 
@@ -278,7 +280,7 @@ impl Publisher {
     fn settle_unambiguous(&mut self, connection: &mut PublisherConnection) -> Result<(), String> {
         let confirms = connection.take_unambiguous_confirms();
         if !confirms.is_empty() {
-            fail_point("amqp::confirm").map_err(|error| self.state.address.explain(&error))?;
+            fail_point("amqp::confirm").map_err(|error| connection.address.explain(&error))?;
         }
         confirms.into_iter().for_each(|confirm| self.settle(connection, confirm));
         Ok(())
@@ -322,7 +324,7 @@ impl Publisher {
                             .is_some_and(|max| pending.message.body.len() > max);
                     self.last_number += 1;
                     let (reply_queue, user) =
-                        (&self.state.settings.reply_queue, self.state.address.user());
+                        (&self.state.settings.reply_queue, self.state.addresses.user());
                     let properties = build_properties(&pending.message, reply_queue, user);
                     connection.publish(
                         self.last_number,
@@ -396,7 +398,7 @@ impl Publisher {
         if let Err(error) = result {
             return self.handle_channel_closed(connection, error).await;
         }
-        fail_point("amqp::confirm").map_err(|error| self.state.address.explain(&error))?;
+        fail_point("amqp::confirm").map_err(|error| connection.address.explain(&error))?;
         let trusted_confirms = connection.take_confirms_before_barrier();
         // The next confirms may carry the returns of the messages that these confirm.
         let mut confirms = Vec::new();
@@ -495,7 +497,7 @@ impl Publisher {
             }
             // Errors of a channel are handled where the channel is used.
             Some(Event::Error(error)) if channel_error(&error).is_none() => {
-                return Err(self.state.address.explain(&error));
+                return Err(connection.address.explain(&error));
             }
             Some(_) => {}
             None => return Err("the connection's events have ended".to_owned()),

@@ -1,10 +1,12 @@
 //! A connection for publishing: the messages published on it, their confirms, and the state of
 //! their queues.
 
-use super::connection::{self, channel_error};
+use super::connection::{self, BrokerAddress, channel_error};
 use super::policy_lock::PolicyLock;
 use super::queue_properties::QueueProperties;
-use super::queues::{CheckedQueue, QueueCheck, QueueDeclarer, short_string};
+use super::queues::{
+    CheckedQueue, QueueCheck, QueueDeclarer, reply_queue_unavailable, short_string,
+};
 use super::state::AmqpState;
 use super::wire::burst::Burst;
 use super::wire::filtered_stream::ConnectionHooks;
@@ -129,6 +131,8 @@ impl From<Confirmation> for Confirm {
 /// A connection for publishing.
 pub(super) struct PublisherConnection {
     connection: Rc<Connection>,
+    /// The node that it is connected to.
+    pub(super) address: Arc<BrokerAddress>,
     /// The events of the connection, as lapin reports them.
     pub(super) events: BoxStream<'static, Event>,
     /// Whether the broker blocks publishing.
@@ -177,25 +181,30 @@ impl PublisherConnection {
     /// # Errors
     ///
     /// Returns the reason, as a sentence for the user, if either fails.
-    pub(super) async fn open(state: &AmqpState) -> Result<PublisherConnection, String> {
+    pub(super) async fn open(
+        state: &AmqpState,
+        address: Arc<BrokerAddress>,
+    ) -> Result<PublisherConnection, String> {
         let hooks = ConnectionHooks::default();
-        let opening = state.address.open_with_hooks("step messages", hooks.clone());
+        let opening = address.open_with_hooks("step messages", hooks.clone());
         let connection = Rc::new(opening.await?);
         let events = connection.events_listener().boxed();
-        let channel = open_confirm_channel(&connection)
-            .await
-            .map_err(|error| state.address.explain(&error))?;
+        let channel =
+            open_confirm_channel(&connection).await.map_err(|error| address.explain(&error))?;
         let queues = QueueDeclarer::new(connection.clone());
         // The reply queue must exist before the first message: the broker silently drops a reply
         // to a missing queue.
         match queues.ensure_reply_queue(&state.settings).await {
             QueueCheck::Exists { .. } => {}
-            QueueCheck::Lost(error) => return Err(state.address.explain(&error)),
+            QueueCheck::Lost(error) => return Err(address.explain(&error)),
             QueueCheck::Missing | QueueCheck::Exclusive => {
                 return Err(format!(
                     "the reply queue \"{}\" cannot be used",
                     state.settings.reply_queue
                 ));
+            }
+            QueueCheck::Unavailable(broker_text) => {
+                return Err(reply_queue_unavailable(&state.settings.reply_queue, &broker_text));
             }
             QueueCheck::Refused(broker_text) => {
                 return Err(format!(
@@ -205,6 +214,7 @@ impl PublisherConnection {
             }
         }
         Ok(PublisherConnection {
+            address,
             events,
             is_blocked: connection.status().blocked(),
             is_unresponsive: false,

@@ -5,7 +5,8 @@
 //! The quarantine has its own connection, which is opened on demand. So a broker that blocks
 //! publishers cannot block the acks.
 
-use super::connection::{LastReason, ReconnectBackoff, channel_error, close, fail_point, millis};
+use super::addresses::Reconnects;
+use super::connection::{BrokerAddress, LastReason, channel_error, close, fail_point, millis};
 use super::queue_properties::QueueProperties;
 use super::queues::{QueueCheck, QueueDeclarer, short_string};
 use super::received::{QuarantineRequest, UnreadableContent};
@@ -56,8 +57,8 @@ pub(super) async fn run(
     state: Rc<AmqpState>,
     mut requests: mpsc::UnboundedReceiver<QuarantineRequest>,
 ) {
-    let mut backoff =
-        ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
+    let mut reconnects =
+        Reconnects::new(state.settings.reconnect_min, state.settings.reconnect_max);
     let (mut last_reason, mut batch) = (LastReason::default(), Vec::with_capacity(BATCH_MAX));
     while requests.recv_many(&mut batch, BATCH_MAX).await > 0 {
         if state.settings.unreadable == UnreadableMessages::Drop {
@@ -66,9 +67,11 @@ pub(super) async fn run(
             continue;
         }
         while !batch.is_empty() {
-            match Box::pin(quarantine_batches(&state, &mut batch, &mut requests)).await {
+            let address = state.addresses.current();
+            let quarantining = quarantine_batches(&state, &address, &mut batch, &mut requests);
+            match Box::pin(quarantining).await {
                 Ok(()) => {
-                    backoff.reset();
+                    reconnects.reset();
                     last_reason = LastReason::default();
                 }
                 Err(QuarantineError::Refused(reason)) => {
@@ -84,7 +87,7 @@ pub(super) async fn run(
                 }
                 Err(QuarantineError::Temporary(reason)) => {
                     batch.retain(|request| !request.delivery.is_stale());
-                    let delay = backoff.next_delay();
+                    let delay = reconnects.next_delay(&state.addresses, &address);
                     if last_reason.record_if_new(&reason) {
                         tracing::warn!(
                             reason,
@@ -131,21 +134,22 @@ fn report_and_ack(state: &AmqpState, request: QuarantineRequest, is_quarantined:
 /// Returns an error if a batch could not be quarantined as a whole. `batch` keeps its messages.
 async fn quarantine_batches(
     state: &AmqpState,
+    address: &BrokerAddress,
     batch: &mut Vec<QuarantineRequest>,
     requests: &mut mpsc::UnboundedReceiver<QuarantineRequest>,
 ) -> Result<(), QuarantineError> {
-    let connection = Rc::new(
-        state.address.open("unreadable messages").await.map_err(QuarantineError::Temporary)?,
-    );
+    let connection =
+        Rc::new(address.open("unreadable messages").await.map_err(QuarantineError::Temporary)?);
     let queue = quarantine_queue(&state.settings.reply_queue);
     let explain = |error: lapin::Error| match channel_error(&error) {
         Some((_, broker_text)) => QuarantineError::Refused(broker_text.to_owned()),
-        None => QuarantineError::Temporary(state.address.explain(&error)),
+        None => QuarantineError::Temporary(address.explain(&error)),
     };
     let publishing = async {
         ensure_queue(&QueueDeclarer::new(connection.clone()), &queue).await.map_err(|check| {
             match check {
                 QueueCheck::Lost(error) => explain(error),
+                QueueCheck::Unavailable(broker_text) => QuarantineError::Temporary(broker_text),
                 QueueCheck::Refused(broker_text) => QuarantineError::Refused(broker_text),
                 QueueCheck::Exclusive => QuarantineError::Refused(
                     "it is an exclusive queue of another connection".to_owned(),
@@ -203,6 +207,7 @@ async fn ensure_queue(queues: &QueueDeclarer, queue: &str) -> Result<(), QueueCh
         }
         check @ (QueueCheck::Exists { .. }
         | QueueCheck::Exclusive
+        | QueueCheck::Unavailable(_)
         | QueueCheck::Refused(_)
         | QueueCheck::Lost(_)) => check,
     };

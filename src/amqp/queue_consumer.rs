@@ -208,7 +208,7 @@ impl QueueConsumer {
             Source::Calls(queue, _) => queue.clone(),
         };
         let settlement = settlement.with_guard(Some(permit));
-        let delivery = parse_reply(delivery, settlement, self.state.address.user());
+        let delivery = parse_reply(delivery, settlement, self.state.addresses.user());
         // Sending fails only if the quarantine task has ended. Then the delivery is requeued.
         let _ =
             self.state.quarantine_sender.send(QuarantineRequest { queue, unreadable, delivery });
@@ -233,7 +233,7 @@ impl QueueConsumer {
             self.quarantine(unreadable, delivery, settlement);
             return Ok(());
         }
-        let manager_user = self.state.address.user();
+        let manager_user = self.state.addresses.user();
         let event = match &mut self.source {
             Source::Replies => {
                 BusEvent::Reply(parse_reply(delivery, settlement.with_guard(permit), manager_user))
@@ -298,7 +298,7 @@ impl QueueConsumer {
         match tokio::time::timeout(SETTLE_TIMEOUT, settling).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(
-                error = self.state.address.explain(&error),
+                %error,
                 "unsettled deliveries are redelivered: the channel failed"
             ),
             Err(_) => tracing::warn!(

@@ -32,6 +32,9 @@ pub enum QueueCheck {
     Missing,
     /// It exists as an exclusive queue of another connection.
     Exclusive,
+    /// It exists, and cannot be used for now, for this reason: the node that has it is away. What it
+    /// holds is not lost.
+    Unavailable(String),
     /// The broker refuses to check or declare it, for this reason.
     Refused(String),
     /// The connection or channel was lost.
@@ -115,6 +118,7 @@ impl QueueDeclarer {
                     check @ (QueueCheck::Exists { .. }
                     | QueueCheck::Missing
                     | QueueCheck::Exclusive
+                    | QueueCheck::Unavailable(_)
                     | QueueCheck::Refused(_)
                     | QueueCheck::Lost(_)) => check,
                 }
@@ -173,13 +177,19 @@ impl QueueDeclarer {
     }
 }
 
+/// Explains that the reply queue exists, and cannot be used for now.
+pub(super) fn reply_queue_unavailable(queue: &str, broker_text: &str) -> String {
+    format!("the reply queue \"{queue}\" waits for the node that has it: {broker_text}")
+}
+
 /// Converts the error of a declaration. `is_passive`: the queue was only checked.
 #[allow(clippy::wildcard_enum_match_arm, reason = "every other code is a refusal")]
 fn check_from_error(error: &lapin::Error, is_passive: bool) -> QueueCheck {
     match channel_error(error) {
-        // The node that hosts the queue is down. The messages are not lost.
+        // "home node '…' of durable queue '…' in vhost '…' is down or inaccessible", whether it is
+        // checked or declared
         Some((AMQPSoftError::NOTFOUND, broker_text)) if broker_text.contains("inaccessible") => {
-            QueueCheck::Refused(broker_text.to_owned())
+            QueueCheck::Unavailable(broker_text.to_owned())
         }
         Some((AMQPSoftError::NOTFOUND, _)) if is_passive => QueueCheck::Missing,
         Some((AMQPSoftError::RESOURCELOCKED, _)) => QueueCheck::Exclusive,

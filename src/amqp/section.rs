@@ -1,6 +1,6 @@
 //! The section of the settings file for an AMQP bus.
 
-use base::values::{DurationSetting, ServerAddress, deserialize_choice};
+use base::values::{DurationSetting, ServerAddresses, deserialize_choice};
 use engine::{QueueArguments, QueueDeclaration, QueueType, check_argument};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;
@@ -29,8 +29,8 @@ pub fn quarantine_queue(reply_queue: &str) -> String {
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct AmqpSection {
-    pub server: ServerAddress,
-    pub management: ServerAddress,
+    pub server: ServerAddresses,
+    pub management: ServerAddresses,
     pub reply_queue: String,
     pub reply_queue_type: ReplyQueueType,
     pub queue_type: QueueTypeSetting,
@@ -52,7 +52,7 @@ pub struct AmqpSection {
 impl AmqpSection {
     /// Returns whether the section configures a broker.
     pub fn has_server(&self) -> bool {
-        !self.server.0.is_empty()
+        !self.server.is_empty()
     }
 
     /// Returns the default declaration of worker queues.
@@ -101,7 +101,7 @@ impl AmqpSection {
                 DurationSetting(LOST_AFTER_MIN)
             ));
         }
-        if self.redispatch_lost && self.management.0.is_empty() {
+        if self.redispatch_lost && self.management.is_empty() {
             return Err(format!(
                 "{path}.redispatch_lost needs the management API, which alone reports what a \
                  queue holds: set {path}.management"

@@ -11,13 +11,14 @@ use std::time::Duration;
 /// The settings of an AMQP bus.
 #[derive(Clone)]
 pub struct AmqpSettings {
-    /// `amqp://user:password@host:port/vhost`, or `amqps://`.
-    pub server: String,
+    /// The addresses of the broker's nodes, `amqp://user:password@host:port/vhost` or `amqps://`, in
+    /// the order in which they are tried.
+    pub servers: Vec<String>,
     /// The virtual host; `None` for the one in the address.
     pub vhost: Option<String>,
-    /// The address of the broker's management API, `http://user:password@host:port`; empty if it is
-    /// not used.
-    pub management: String,
+    /// The addresses of the broker's management API, `http://user:password@host:port`, in the order
+    /// in which they are tried; empty if it is not used.
+    pub management: Vec<String>,
     /// The queue that workers reply to.
     pub reply_queue: String,
     /// The type with which the reply queue is declared if it does not exist.
@@ -47,9 +48,11 @@ pub struct AmqpSettings {
     pub served: ServedQueues,
     /// The trusted certificate authorities.
     pub authorities: Authorities,
-    /// Whether the bus was added to a running process. If so, another consumer of the reply queue
-    /// does not stop the process.
-    pub is_added_later: bool,
+    /// Whether another consumer of the reply queue is waited for from the start, instead of stopping
+    /// the process: the bus was added to a running process, or the journal is in a database, which
+    /// alone says which process is the manager of this name. The other one is then its dead
+    /// predecessor, of which the broker does not know yet.
+    pub waits_for_consumer: bool,
 }
 
 impl AmqpSettings {
@@ -64,12 +67,12 @@ impl AmqpSettings {
         section: &AmqpSection,
         vhost: &str,
         served: ServedQueues,
-        is_added_later: bool,
+        waits_for_consumer: bool,
     ) -> AmqpSettings {
         AmqpSettings {
-            server: section.server.0.clone(),
+            servers: section.server.to_texts(),
             vhost: (!vhost.is_empty()).then(|| vhost.to_owned()),
-            management: section.management.0.clone(),
+            management: section.management.to_texts(),
             reply_queue: section.reply_queue.clone(),
             reply_queue_type: section.reply_queue_type,
             declaration: section.declaration(),
@@ -84,7 +87,7 @@ impl AmqpSettings {
             heartbeat: section.heartbeat.0,
             served,
             authorities: Authorities::default(),
-            is_added_later,
+            waits_for_consumer,
         }
     }
 }
@@ -92,9 +95,9 @@ impl AmqpSettings {
 impl fmt::Debug for AmqpSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AmqpSettings")
-            .field("server", &mask_credentials(&self.server))
+            .field("servers", &mask_all(&self.servers))
             .field("vhost", &self.vhost)
-            .field("management", &mask_credentials(&self.management))
+            .field("management", &mask_all(&self.management))
             .field("reply_queue", &self.reply_queue)
             .field("reply_queue_type", &self.reply_queue_type)
             .field("declaration", &self.declaration)
@@ -108,9 +111,13 @@ impl fmt::Debug for AmqpSettings {
             .field("reconnect_max", &self.reconnect_max)
             .field("heartbeat", &self.heartbeat)
             .field("served", &self.served)
-            .field("is_added_later", &self.is_added_later)
+            .field("waits_for_consumer", &self.waits_for_consumer)
             .finish()
     }
+}
+
+fn mask_all(addresses: &[String]) -> Vec<String> {
+    addresses.iter().map(|address| mask_credentials(address)).collect()
 }
 
 /// An invalid setting. The message begins with the name of the setting in its section.
@@ -118,11 +125,13 @@ impl fmt::Debug for AmqpSettings {
 pub enum AmqpError {
     /// The broker's address is invalid.
     #[error(
-        "server {address:?} is not an address of a broker: {reason}; expected \
+        "server{entry} {address:?} is not an address of a broker: {reason}; expected \
          amqp://user:password@host:port/vhost or amqps://…, with the characters / ? # @ : of a \
          user name or password written %2F %3F %23 %40 %3A"
     )]
     Address {
+        /// Which entry of a list it is, as text between two words; empty if it is alone.
+        entry: String,
         /// The address, without credentials.
         address: String,
         /// What is wrong with it.
@@ -130,10 +139,12 @@ pub enum AmqpError {
     },
     /// The address of the management API is invalid.
     #[error(
-        "management {address:?} is not an address of a management API: {reason}; expected \
+        "management{entry} {address:?} is not an address of a management API: {reason}; expected \
          http://user:password@host:15672"
     )]
     Management {
+        /// Which entry of a list it is, as text between two words; empty if it is alone.
+        entry: String,
         /// The address, without credentials.
         address: String,
         /// What is wrong with it.
@@ -147,6 +158,20 @@ pub enum AmqpError {
     ReplyQueue(usize),
 }
 
+impl AmqpError {
+    /// Names the entry of a list in the error about its address. `position` counts from 0.
+    pub(super) fn of_entry(mut self, position: usize, count: usize) -> AmqpError {
+        match &mut self {
+            AmqpError::Address { entry, .. } | AmqpError::Management { entry, .. } if count > 1 => {
+                *entry = format!(", entry {} of {count},", position + 1);
+            }
+            AmqpError::Address { .. } | AmqpError::Management { .. } | AmqpError::ReplyQueue(_) => {
+            }
+        }
+        self
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -154,9 +179,9 @@ pub(super) mod tests {
     /// Returns valid settings.
     pub(crate) fn settings() -> AmqpSettings {
         AmqpSettings {
-            server: "amqp://me:secret@host:5672/v".to_owned(),
+            servers: vec!["amqp://me:secret@host:5672/v".to_owned()],
             vhost: None,
-            management: "http://me:secret@host:15672".to_owned(),
+            management: vec!["http://me:secret@host:15672".to_owned()],
             reply_queue: "replies".to_owned(),
             reply_queue_type: ReplyQueueType::Classic,
             declaration: QueueDeclaration::default(),
@@ -171,7 +196,7 @@ pub(super) mod tests {
             heartbeat: Duration::from_secs(30),
             served: ServedQueues::default(),
             authorities: Authorities::default(),
-            is_added_later: false,
+            waits_for_consumer: false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The state that the tasks of an AMQP bus share: its shutdown phase, the queues that it serves,
 //! and the connection state that it reports.
 
+use super::addresses::BrokerAddresses;
 use super::connection::{BrokerAddress, LastReason, millis};
 use super::management::{ListedQueue, ManagementApi};
 use super::policy_lock::PolicyLock;
@@ -11,7 +12,7 @@ use super::settings::AmqpSettings;
 use super::wire::delivery_budget::DeliveryBudget;
 use bus::{BusEvent, BusState, EventSink, ServedQueues};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,7 @@ pub(super) struct AmqpState {
     /// The queues that count as full, because the broker nacked the last message to them.
     pub(super) full_queues: RefCell<HashSet<Arc<str>>>,
     pub(super) settings: AmqpSettings,
-    pub(super) address: BrokerAddress,
+    pub(super) addresses: BrokerAddresses,
     /// The client of the management API; `None` if that is not configured.
     pub(super) management: Option<ManagementApi>,
     pub(super) sink: EventSink,
@@ -100,10 +101,23 @@ impl AmqpState {
         self.known_properties.record(listed_queues, is_served);
     }
 
+    /// Reports that a side is connected to the node at this address.
+    pub(super) fn report_up(&self, side: Side, address: &BrokerAddress) {
+        // With one address there is nothing to tell.
+        let node = self.addresses.are_several().then(|| address.authority());
+        self.state_reporter.set_up(side, node);
+    }
+
     /// Reports that a side is down and reconnects after `delay`. Logs each reason once.
-    pub(super) fn report_down(&self, side: Side, reason: &str, delay: Duration) {
-        let (server, retry_in_ms) = (&self.address, millis(delay));
-        if self.state_reporter.record_if_new(side, reason) {
+    pub(super) fn report_down(
+        &self,
+        side: Side,
+        address: &BrokerAddress,
+        reason: &str,
+        delay: Duration,
+    ) {
+        let (server, retry_in_ms) = (address, millis(delay));
+        if self.state_reporter.record_if_new(side, &address.authority(), reason) {
             tracing::warn!(
                 %server,
                 reason,
@@ -113,7 +127,7 @@ impl AmqpState {
         } else {
             tracing::debug!(%server, ?side, reason, retry_in_ms, "not connected to the broker");
         }
-        self.state_reporter.set_down(side, reason);
+        self.state_reporter.set_unreachable(side);
     }
 }
 
@@ -140,8 +154,10 @@ struct SideStates {
     unresponsive_for: Option<Duration>,
     /// The last state that was reported.
     reported_state: BusState,
-    /// The last reason for which each [`Side`] was down.
-    last_reasons: [LastReason; 2],
+    /// The last reasons for which each [`Side`] was down since it was last connected, by node.
+    last_reasons: [BTreeMap<String, LastReason>; 2],
+    /// The node to which each [`Side`] is connected; `None` if there is only one address.
+    nodes: [Option<String>; 2],
 }
 
 impl StateReporter {
@@ -154,15 +170,17 @@ impl StateReporter {
                 unresponsive_for: None,
                 reported_state: BusState::Disconnected { reason: String::new() },
                 last_reasons: Default::default(),
+                nodes: Default::default(),
             }),
         }
     }
 
-    /// Marks a side as connected.
-    pub(super) fn set_up(&self, side: Side) {
+    /// Marks a side as connected to this node; `None` if there is only one address.
+    pub(super) fn set_up(&self, side: Side, node: Option<String>) {
         self.update(|sides| {
             sides.down_reasons[side as usize] = None;
-            sides.last_reasons[side as usize] = LastReason::default();
+            sides.last_reasons[side as usize] = BTreeMap::default();
+            sides.nodes[side as usize] = node;
         });
     }
 
@@ -177,12 +195,25 @@ impl StateReporter {
         });
     }
 
-    /// Records why a side is down. Returns whether the reason is new for both sides, because
-    /// usually both fail for the same reason.
-    pub(super) fn record_if_new(&self, side: Side, reason: &str) -> bool {
+    /// Records why a side is not connected to this node. Returns whether the reason is new for both
+    /// sides, because usually both fail for the same reason.
+    pub(super) fn record_if_new(&self, side: Side, node: &str, reason: &str) -> bool {
         let mut sides = self.sides.borrow_mut();
-        let is_logged = sides.last_reasons.iter().any(|last_reason| last_reason.is_last(reason));
-        sides.last_reasons[side as usize].record_if_new(reason) && !is_logged
+        let is_logged = sides.last_reasons.iter().any(|reasons| {
+            reasons.get(node).is_some_and(|last_reason| last_reason.is_last(reason))
+        });
+        let last_reason = sides.last_reasons[side as usize].entry(node.to_owned()).or_default();
+        last_reason.record_if_new(reason) && !is_logged
+    }
+
+    /// Marks a side as not connected, for the reasons that are recorded of all nodes.
+    pub(super) fn set_unreachable(&self, side: Side) {
+        let reasons: Vec<String> = {
+            let sides = self.sides.borrow();
+            let last_reasons = sides.last_reasons[side as usize].values();
+            last_reasons.filter_map(LastReason::text).map(str::to_owned).collect()
+        };
+        self.set_down(side, &reasons.join("; "));
     }
 
     /// Records whether the broker blocks publishers, and why.
@@ -210,7 +241,11 @@ impl StateReporter {
             (Some(reason), ..) => BusState::Disconnected { reason: reason.clone() },
             (None, Some(reason), _) => BusState::Blocked { reason: reason.clone() },
             (None, None, Some(elapsed)) => BusState::Unresponsive { elapsed },
-            (None, None, None) => BusState::Connected,
+            (None, None, None) => {
+                let mut nodes: Vec<String> = sides.nodes.iter().flatten().cloned().collect();
+                nodes.dedup();
+                BusState::Connected { nodes }
+            }
         };
         if state != sides.reported_state {
             sides.reported_state = state.clone();
@@ -236,14 +271,24 @@ mod tests {
             }
         });
         let reporter = StateReporter::new(sink);
-        reporter.set_up(Side::Consumer);
-        reporter.set_up(Side::Publisher);
+        reporter.set_up(Side::Consumer, None);
+        reporter.set_up(Side::Publisher, None);
         reporter.set_unresponsive(Some(Duration::from_secs(10)));
         reporter.set_blocked(Some("low on memory".to_owned()));
         reporter.set_down(Side::Consumer, "gone");
         reporter.set_down(Side::Publisher, "gone");
-        reporter.set_up(Side::Publisher);
-        reporter.set_up(Side::Consumer);
+        reporter.set_up(Side::Publisher, None);
+        reporter.set_up(Side::Consumer, None);
+        let set_unreachable = |node: &str, reason: &str| {
+            reporter.record_if_new(Side::Consumer, node, reason);
+            reporter.set_unreachable(Side::Consumer);
+        };
+        set_unreachable("a:1", "a refuses");
+        set_unreachable("b:1", "b is silent");
+        set_unreachable("a:1", "a is silent");
+        reporter.set_up(Side::Consumer, Some("c:1".to_owned()));
+        reporter.set_up(Side::Publisher, Some("c:1".to_owned()));
+        reporter.set_up(Side::Publisher, Some("a:1".to_owned()));
         let expected = [
             "connected",
             "connected, but the broker has confirmed nothing for 10s although messages wait for \
@@ -251,6 +296,11 @@ mod tests {
             "publishing blocked by the broker: low on memory",
             "not connected: gone",
             "connected",
+            "not connected: a refuses",
+            "not connected: a refuses; b is silent",
+            "not connected: a is silent; b is silent",
+            "connected to c:1",
+            "connected to a:1 and c:1",
         ];
         assert_eq!(*states.lock().unwrap(), expected);
     }

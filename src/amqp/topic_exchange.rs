@@ -6,7 +6,8 @@
 //! comes. `close` first publishes the events in the buffer. If there is no connection then, or it
 //! is lost, the events that are not confirmed are dropped.
 
-use super::connection::{self, BrokerAddress, LastReason, ReconnectBackoff, channel_error, millis};
+use super::addresses::{BrokerAddresses, Reconnects};
+use super::connection::{self, BrokerAddress, LastReason, channel_error, millis};
 use super::queues::short_string;
 use super::settings::{AmqpError, AmqpSettings};
 use bus::event_topic::{EventMessage, EventTopic, PublishOutcome, PublishOutcomeSink};
@@ -27,8 +28,8 @@ const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
 /// Validated settings of a topic exchange, ready to connect.
 pub struct TopicConnector {
-    address: BrokerAddress,
-    backoff: ReconnectBackoff,
+    addresses: BrokerAddresses,
+    reconnects: Reconnects,
     exchange: String,
     buffer_max: usize,
 }
@@ -44,9 +45,9 @@ impl TopicConnector {
         exchange: String,
         buffer_max: usize,
     ) -> Result<TopicConnector, AmqpError> {
-        let address = BrokerAddress::parse(&settings)?;
-        let backoff = ReconnectBackoff::new(settings.reconnect_min, settings.reconnect_max);
-        Ok(TopicConnector { address, backoff, exchange, buffer_max })
+        let addresses = BrokerAddresses::parse(&settings)?;
+        let reconnects = Reconnects::new(settings.reconnect_min, settings.reconnect_max);
+        Ok(TopicConnector { addresses, reconnects, exchange, buffer_max })
     }
 
     /// Starts to connect in the background. Reports to `sink` the outcomes of events. Must be
@@ -55,8 +56,8 @@ impl TopicConnector {
         let (event_sender, events) = mpsc::channel(self.buffer_max);
         let (shutdown_sender, shutdown) = watch::channel(false);
         let publisher = ExchangePublisher {
-            address: self.address,
-            backoff: self.backoff,
+            addresses: self.addresses,
+            reconnects: self.reconnects,
             exchange: self.exchange,
             sink,
             events,
@@ -94,9 +95,9 @@ impl EventTopic for TopicExchange {
 
 /// The task that publishes events, over any number of connections, until the exchange is closed.
 struct ExchangePublisher {
-    address: BrokerAddress,
+    addresses: BrokerAddresses,
     exchange: String,
-    backoff: ReconnectBackoff,
+    reconnects: Reconnects,
     sink: PublishOutcomeSink,
     /// The buffer of events that were not published yet.
     events: mpsc::Receiver<EventMessage>,
@@ -116,33 +117,34 @@ impl ExchangePublisher {
         let mut last_reason = LastReason::default();
         loop {
             let mut shutdown = self.shutdown.clone();
+            let address = self.addresses.current();
             let result = tokio::select! {
                 biased;
                 _ = shutdown.wait_for(|is_requested| *is_requested) => break,
-                result = Box::pin(open(&self.address, &self.exchange)) => result,
+                result = Box::pin(open(&address, &self.exchange)) => result,
             };
             let reason = match result {
                 Ok((connection, channel)) => {
                     tracing::info!(
-                        server = %self.address,
+                        server = %address,
                         exchange = self.exchange,
                         "publishing events"
                     );
-                    self.backoff.reset();
+                    self.reconnects.reset();
                     last_reason = LastReason::default();
                     let result = Box::pin(self.serve(&channel)).await;
                     connection::close(&connection).await;
                     match result {
                         Ok(()) => break,
-                        Err(error) => self.address.explain(&error),
+                        Err(error) => address.explain(&error),
                     }
                 }
                 Err(reason) => reason,
             };
-            let delay = self.backoff.next_delay();
+            let delay = self.reconnects.next_delay(&self.addresses, &address);
             if last_reason.record_if_new(&reason) {
                 tracing::warn!(
-                    server = %self.address,
+                    server = %address,
                     exchange = self.exchange,
                     reason,
                     retry_in_ms = millis(delay),
@@ -150,7 +152,7 @@ impl ExchangePublisher {
                 );
             } else {
                 tracing::debug!(
-                    server = %self.address,
+                    server = %address,
                     exchange = self.exchange,
                     reason,
                     retry_in_ms = millis(delay),

@@ -4,7 +4,9 @@
 //! queues nor the replies.
 
 use super::call_budget::CallBudget;
-use super::connection::{CLOSE_TEXT, LastReason, REPLY_SUCCESS, channel_error, millis};
+use super::connection::{
+    BrokerAddress, CLOSE_TEXT, LastReason, REPLY_SUCCESS, channel_error, millis,
+};
 use super::queue_consumer::{ConsumeEnd, QueueConsumer, Source};
 use super::queues::{QueueCheck, QueueDeclarer, short_string};
 use super::state::{AmqpState, ShutdownPhase, wait_for_phase};
@@ -34,11 +36,13 @@ pub(super) struct AllConsumersTask(actix_rt::task::JoinHandle<()>);
 pub(super) fn start(
     state: &Rc<AmqpState>,
     connection: &Rc<Connection>,
+    address: &Arc<BrokerAddress>,
     phases: &watch::Receiver<ShutdownPhase>,
 ) -> AllConsumersTask {
     AllConsumersTask(actix_rt::spawn(run_consumers(
         state.clone(),
         connection.clone(),
+        address.clone(),
         phases.clone(),
     )))
 }
@@ -47,6 +51,7 @@ pub(super) fn start(
 async fn run_consumers(
     state: Rc<AmqpState>,
     connection: Rc<Connection>,
+    address: Arc<BrokerAddress>,
     mut phases: watch::Receiver<ShutdownPhase>,
 ) {
     let declarer = QueueDeclarer::new(connection.clone());
@@ -64,6 +69,7 @@ async fn run_consumers(
                 let consumer = WorkflowQueueConsumer {
                     state: state.clone(),
                     connection: connection.clone(),
+                    address: address.clone(),
                     declarer: declarer.clone(),
                     queue: queue.clone(),
                 };
@@ -125,6 +131,8 @@ impl Drop for AllConsumersTask {
 struct WorkflowQueueConsumer {
     state: Rc<AmqpState>,
     connection: Rc<Connection>,
+    /// The node that it is connected to.
+    address: Arc<BrokerAddress>,
     declarer: Rc<QueueDeclarer>,
     queue: Arc<str>,
 }
@@ -166,7 +174,7 @@ impl WorkflowQueueConsumer {
                             "the broker ended the consumer: the queue was deleted or moved"
                                 .to_owned()
                         }
-                        ConsumeEnd::Failed(error) => self.state.address.explain(&error),
+                        ConsumeEnd::Failed(error) => self.address.explain(&error),
                     }
                 }
                 Err(reason) => reason,
@@ -205,7 +213,7 @@ impl WorkflowQueueConsumer {
     async fn open(&self, prefetch: u16) -> Result<(Channel, lapin::Consumer), String> {
         let explain = |error: lapin::Error| match channel_error(&error) {
             Some((_, broker_text)) => broker_text.to_owned(),
-            None => self.state.address.explain(&error),
+            None => self.address.explain(&error),
         };
         let check = match self.declarer.check(&self.queue).await {
             QueueCheck::Missing => {
@@ -223,6 +231,7 @@ impl WorkflowQueueConsumer {
             }
             check @ (QueueCheck::Exists { .. }
             | QueueCheck::Exclusive
+            | QueueCheck::Unavailable(_)
             | QueueCheck::Refused(_)
             | QueueCheck::Lost(_)) => check,
         };
@@ -232,7 +241,9 @@ impl WorkflowQueueConsumer {
             QueueCheck::Exclusive => {
                 return Err("it is an exclusive queue of another connection".to_owned());
             }
-            QueueCheck::Refused(broker_text) => return Err(broker_text),
+            QueueCheck::Unavailable(broker_text) | QueueCheck::Refused(broker_text) => {
+                return Err(broker_text);
+            }
             QueueCheck::Lost(error) => return Err(explain(error)),
         }
         let channel = self.connection.create_channel().await.map_err(explain)?;

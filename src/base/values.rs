@@ -123,6 +123,101 @@ impl Serialize for ServerAddress {
     }
 }
 
+/// The addresses of a broker's nodes. A setting gives them as a list, or as one text with commas
+/// between them, as environment variables do. It has no address if the text is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerAddresses(pub Vec<ServerAddress>);
+
+impl ServerAddresses {
+    /// Returns whether there is no address.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the addresses as they are, with their secrets.
+    pub fn to_texts(&self) -> Vec<String> {
+        self.0.iter().map(|address| address.0.clone()).collect()
+    }
+}
+
+impl From<&str> for ServerAddresses {
+    /// Divides the text at each comma after which another address begins, with its scheme: a
+    /// password may have a comma.
+    fn from(text: &str) -> ServerAddresses {
+        let mut addresses: Vec<String> = Vec::new();
+        for part in text.split(',').filter(|_| !text.is_empty()) {
+            let is_scheme = |scheme: &str| {
+                !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_lowercase())
+            };
+            let begins = part.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme.trim()));
+            match addresses.last_mut() {
+                Some(last) if !begins => {
+                    last.push(',');
+                    last.push_str(part);
+                }
+                Some(last) => {
+                    last.truncate(last.trim_end().len());
+                    addresses.push(part.trim_start().to_owned());
+                }
+                None => addresses.push(part.to_owned()),
+            }
+        }
+        ServerAddresses(addresses.into_iter().map(ServerAddress).collect())
+    }
+}
+
+impl From<String> for ServerAddresses {
+    fn from(text: String) -> ServerAddresses {
+        text.as_str().into()
+    }
+}
+
+impl fmt::Display for ServerAddresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let masked: Vec<String> = self.0.iter().map(ServerAddress::to_masked).collect();
+        f.write_str(&masked.join(","))
+    }
+}
+
+impl Serialize for ServerAddresses {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [] => serializer.serialize_str(""),
+            [address] => address.serialize(serializer),
+            addresses => addresses.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ServerAddresses {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AddressesVisitor;
+        impl<'de> Visitor<'de> for AddressesVisitor {
+            type Value = ServerAddresses;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address, a list of them, or addresses with commas between them")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ServerAddresses, E> {
+                Ok(text.into())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> Result<ServerAddresses, A::Error> {
+                let mut addresses = Vec::new();
+                while let Some(address) = list.next_element()? {
+                    addresses.push(ServerAddress(address));
+                }
+                Ok(ServerAddresses(addresses))
+            }
+        }
+        deserializer.deserialize_any(AddressesVisitor)
+    }
+}
+
 /// The query parameters of a broker's address that are not secret. All others are masked.
 const PUBLIC_PARAMETERS: [&str; 10] = [
     "auth_mechanism",
@@ -314,6 +409,33 @@ mod tests {
         ] {
             assert!(parse(invalid).is_err(), "{invalid:?}");
         }
+    }
+
+    #[test]
+    fn addresses_are_a_list_or_a_text_with_commas() {
+        let texts = |value: serde_json::Value| {
+            serde_json::from_value::<ServerAddresses>(value).map(|list| list.to_texts())
+        };
+        let both = ["amqp://me:a,b@one/v", "amqps://two"].map(str::to_owned).to_vec();
+        let joined = "amqp://me:a,b@one/v , amqps://two";
+        assert_eq!(texts(serde_json::json!(joined)).expect("a text"), both);
+        assert_eq!(texts(serde_json::json!(both)).expect("a list"), both);
+        assert_eq!(texts(serde_json::json!("")).expect("no address"), Vec::<String>::new());
+        // What is no address of its own stays with the one before it, whose check rejects it.
+        for text in ["amqp://a,b:5672", "amqp://a,", " amqp://a", "amqp://a ,b"] {
+            assert_eq!(texts(serde_json::json!(text)).expect("a text"), [text]);
+        }
+        assert!(texts(serde_json::json!(7)).is_err());
+        let shown = |text: &str| {
+            let addresses = ServerAddresses::from(text);
+            let json = serde_json::to_value(&addresses).expect("JSON");
+            (addresses.to_string(), json, format!("{addresses:?}"))
+        };
+        let (text, json, debug) = shown("amqp://me:secret@one,amqp://me:secret@two");
+        assert_eq!(text, "amqp://me:***@one,amqp://me:***@two");
+        assert_eq!(json, serde_json::json!(["amqp://me:***@one", "amqp://me:***@two"]));
+        assert!(!debug.contains("secret"), "{debug}");
+        assert_eq!(shown("amqp://me:secret@one").1, serde_json::json!("amqp://me:***@one"));
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl EmbeddedBus {
             reply_delivery.deliver(dead_letter(message, DeadLetter::DELIVERY_LIMIT));
         }));
         lease_queues.add(key, &lease_queue);
-        (replies.sink)(BusEvent::State(BusState::Connected));
+        (replies.sink)(BusEvent::State(BusState::CONNECTED));
         EmbeddedBus {
             workflow_queues: served.workflow_queues.into_iter().collect(),
             lease_queue,

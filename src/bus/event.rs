@@ -17,7 +17,11 @@ pub enum BusState {
         reason: String,
     },
     /// Publishing and consuming.
-    Connected,
+    Connected {
+        /// The nodes of the broker that are used, as host and port; empty if there is no choice of
+        /// them.
+        nodes: Vec<String>,
+    },
     /// Connected and publishing, but still reading the replies that arrived before it connected.
     CatchingUp,
     /// Connected, but some queues cannot be used as they are.
@@ -40,6 +44,11 @@ pub enum BusState {
     },
 }
 
+impl BusState {
+    /// The state of a bus that publishes and consumes, and has no choice of nodes.
+    pub const CONNECTED: BusState = BusState::Connected { nodes: Vec::new() };
+}
+
 impl fmt::Display for BusState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -47,7 +56,8 @@ impl fmt::Display for BusState {
                 f.write_str("not connected yet")
             }
             BusState::Disconnected { reason } => write!(f, "not connected: {reason}"),
-            BusState::Connected => f.write_str("connected"),
+            BusState::Connected { nodes } if nodes.is_empty() => f.write_str("connected"),
+            BusState::Connected { nodes } => write!(f, "connected to {}", nodes.join(" and ")),
             BusState::CatchingUp => f.write_str("connected, reads the replies that arrived before"),
             BusState::QueuesUnusable { reason, .. } => write!(f, "connected, but {reason}"),
             BusState::Unresponsive { elapsed } => write!(

@@ -22,6 +22,7 @@ use super::arguments::{TestedBus, WorkerTestArguments};
 use super::error::ClientError;
 use super::run::MESSAGE_BYTES_MAX;
 use amqp::AmqpStub;
+use base::values::ServerAddresses;
 use cases::Case;
 use daemon::settings::files;
 use daemon::telemetry::log::print;
@@ -68,8 +69,7 @@ pub(super) fn run_worker_test(
                 return Err(ClientError::Usage(text.to_owned()));
             }
             (TestedBus::Amqp, Some(server)) => {
-                let amqp = AmqpStub::open(server, &arguments.queue, log.clone()).await?;
-                let address = amqp.address_for_worker(server);
+                let (amqp, address) = open_broker(server, &arguments.queue, &log).await?;
                 (StubTransport::Amqp(Box::new(amqp)), "AMQP_SERVER", address)
             }
         };
@@ -134,6 +134,32 @@ fn redact_password(address: &str) -> String {
         }
         None => address.to_owned(),
     }
+}
+
+/// Connects to the broker at the first of these addresses that can be used, and returns the address
+/// for the worker too.
+///
+/// # Errors
+///
+/// Returns the error of the last address if the worker can be tested at none.
+async fn open_broker(
+    servers: &str,
+    queue: &str,
+    log: &EventLog,
+) -> Result<(AmqpStub, String), ClientError> {
+    let servers = ServerAddresses::from(servers).to_texts();
+    let mut last_error = None;
+    for server in &servers {
+        match AmqpStub::open(server, queue, log.clone()).await {
+            Ok(amqp) => {
+                let address = amqp.address_for_worker(server);
+                return Ok((amqp, address));
+            }
+            Err(error) => last_error = Some(error),
+        }
+    }
+    let error = || ClientError::Usage("the broker has no address".to_owned());
+    Err(last_error.unwrap_or_else(error))
 }
 
 /// Waits for SIGINT or SIGTERM. If their handlers cannot be registered, waits without end.

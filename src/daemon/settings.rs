@@ -5,6 +5,7 @@
 mod bus_lookup;
 mod buses;
 mod changed_settings;
+mod cluster_defaults;
 mod events;
 mod exchange;
 pub mod files;
@@ -27,7 +28,7 @@ mod unknown_variables;
 mod warnings;
 
 pub use amqp::{AmqpSection, ReplyQueueType, UnreadableMessages};
-pub use base::values::{DurationSetting, Names, Secret, ServerAddress};
+pub use base::values::{DurationSetting, Names, Secret, ServerAddress, ServerAddresses};
 pub use bus::push::{EndpointSettings, NetworkSettings, PushBusSection, PushSection};
 pub use bus::{BusKind, KafkaSection, Properties};
 pub use buses::{BusSettings, is_bus_name};
@@ -99,14 +100,15 @@ mod tests {
     #[test]
     fn secrets_in_settings_are_masked() {
         let mut settings = Settings::defaults().expect("defaults");
-        settings.amqp.server = ServerAddress("amqp://me:se@cret@host:5672/v".into());
+        settings.amqp.server = "amqp://me:se@cret@host:5672/v,amqp://me:se@cret@other/v".into();
         settings.http.token = Secret("hidden".into());
-        settings.amqp.management = ServerAddress("http://me:se@cret@host:15672".into());
+        settings.amqp.management = "http://me:se@cret@host:15672".into();
         let rendered =
             format!("{settings:?}{}", serde_json::to_string(&settings).expect("serialises"));
         assert!(!rendered.contains("cret@") && !rendered.contains("hidden"), "{rendered}");
         assert!(
             rendered.contains("amqp://me:***@host:5672/v")
+                && rendered.contains("amqp://me:***@other/v")
                 && rendered.contains("http://me:***@host:15672")
         );
         // Addresses within other texts are masked too.

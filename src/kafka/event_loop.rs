@@ -537,7 +537,7 @@ impl EventLoop {
         }
         let unusable = self.publisher.unusable_queues();
         if unusable.is_empty() {
-            return BusState::Connected;
+            return BusState::CONNECTED;
         }
         let reasons: Vec<&str> = unusable.values().map(String::as_str).collect();
         let reason = reasons.join("; ");

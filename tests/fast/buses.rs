@@ -21,7 +21,7 @@ use workflow_manager::bus::{Address, BusKey, BusState};
 use workflow_manager::clock;
 use workflow_manager::engine::{Definition, JobState, StepState};
 use workflow_manager::load::{load_for_manager, load_text};
-use workflow_manager::settings::{BusKind, BusSettings, DurationSetting, ServerAddress, Settings};
+use workflow_manager::settings::{BusKind, BusSettings, DurationSetting, Settings};
 
 const ONE: &str = "workflows: [ { name: w, steps: [ { name: a } ] } ]";
 
@@ -187,7 +187,7 @@ fn the_exchange_for_events_is_on_the_broker_of_a_bus_over_amqp() {
         let settings = load_settings(&format!("{INVOICES}{more}")).expect(more);
         let found = settings.exchange_bus().expect(more);
         assert_eq!(found.is_some(), settings.events.has_exchange(), "{more}");
-        found.map(|(name, section)| (name.to_owned(), section.server.0.clone()))
+        found.map(|(name, section)| (name.to_owned(), section.server.to_texts().join(",")))
     };
     let invoices = Some(("invoices".to_owned(), "amqp://me:hunter2@there:5672/v".to_owned()));
     let section = Some(("amqp".to_owned(), "amqp://here".to_owned()));
@@ -388,7 +388,7 @@ fn two_buses(came: &Came, shut: &'static str) -> Parts {
 /// Has a second bus of the kind `amqp`, which the parts of the test stand in for.
 fn with_other(settings: &mut Settings) {
     let mut other = settings.amqp.clone();
-    other.server = ServerAddress("amqp://nowhere".to_owned());
+    other.server = "amqp://nowhere".into();
     other.replies_first = DurationSetting(Duration::ZERO);
     settings.buses.insert("other".to_owned(), BusSettings::Amqp(Box::new(other)));
 }
@@ -496,7 +496,7 @@ workflows:
         let other = manager.core().buses.resolve(Some(&"other".into()), "");
         let health = &manager.core().health;
         for bus in [&other, &manager.core().buses.resolve(None, "")] {
-            until("it is connected", || health.bus(bus) == Some(BusState::Connected)).await;
+            until("it is connected", || health.bus(bus) == Some(BusState::CONNECTED)).await;
         }
         health.set_bus(&other, away);
         let mut checks = health.checks();

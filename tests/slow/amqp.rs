@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 pub(crate) use broker::{Broker, Vhost};
 pub(crate) use client::Client;
 pub(crate) use message::{StepMessage, arguments, json_properties, text_argument};
-pub(crate) use node::PrivateNode;
+pub(crate) use node::{PrivateCluster, PrivateNode};
 pub(crate) use worker::{Answer, Worker};
 
 /// The name of the reply queue unless a test sets another.

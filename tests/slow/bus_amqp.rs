@@ -263,7 +263,7 @@ fn nothing_is_lost_over_cut_connections() {
             relay.cut();
             observed
                 .until("connected again", |seen| {
-                    seen.states.iter().filter(|state| **state == BusState::Connected).count()
+                    seen.states.iter().filter(|state| **state == BusState::CONNECTED).count()
                         > round
                 })
                 .await;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use workflow_manager::actors::manager;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{Definition, Graph, JobState, Message, Millis, Retry, Step};
-use workflow_manager::settings::{ServerAddress, Settings};
+use workflow_manager::settings::Settings;
 
 use crate::amqp::{
     Answer, Client, REPLY_QUEUE, StepMessage, Vhost, Worker, arguments, json_properties,
@@ -371,7 +371,7 @@ async fn retried(on: Option<&Vhost>) {
     let times = Arc::new(AtomicU32::new(0));
     let counted = times.clone();
     let _worker = on.map(|vhost| {
-        settings.amqp.server = ServerAddress(vhost.url.clone());
+        settings.amqp.server = vhost.url.as_str().into();
         let body = |time: u32| if time == 3 { r#"{"done":true}"# } else { "[]" };
         Worker::start(&vhost.url, &["work"], move |_| {
             Answer::Reply(body(times.fetch_add(1, Ordering::SeqCst) + 1).into())

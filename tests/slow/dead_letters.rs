@@ -12,7 +12,7 @@ use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{
     Definition, Graph, Job, JobId, JobState, Message, Millis, Retry, Step,
 };
-use workflow_manager::settings::{ServerAddress, Settings};
+use workflow_manager::settings::Settings;
 
 use crate::amqp::{Answer, REPLY_QUEUE, Vhost, Worker, arguments, text_argument};
 use crate::harness::{Daemon, Setup, eventually, when};
@@ -26,8 +26,8 @@ const POISON: &str = "workflows: [ { name: poison, steps: [ { name: swallow } ] 
 async fn start(vhost: &Vhost, folder: &tempfile::TempDir, management: &str) -> Manager {
     let mut settings = Settings::defaults().unwrap();
     settings.journal.file = folder.path().join("journal.db");
-    settings.amqp.server = ServerAddress(vhost.url.clone());
-    settings.amqp.management = ServerAddress(management.to_owned());
+    settings.amqp.server = vhost.url.as_str().into();
+    settings.amqp.management = management.into();
     let retry = Retry { attempts: 3, backoff: Millis(50), ..Retry::default() };
     let step = Step { retry: Some(retry), ..Step::with_name("swallow") };
     let definition =

@@ -18,7 +18,7 @@ use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::grpc::GrpcServer;
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{
-    AmqpSection, BusSettings, EndpointSettings, PushBusSection, ServerAddress, Settings,
+    AmqpSection, BusSettings, EndpointSettings, PushBusSection, ServerAddresses, Settings,
 };
 #[cfg(feature = "kafka")]
 use {std::time::Duration, workflow_manager::settings::DurationSetting};
@@ -147,7 +147,7 @@ impl Transport {
         match self {
             Transport::Embedded => {}
             Transport::Grpc => grpc::listen(&mut settings),
-            Transport::Amqp(vhost) => settings.amqp.server = ServerAddress(vhost.url.clone()),
+            Transport::Amqp(vhost) => settings.amqp.server = vhost.url.as_str().into(),
             #[cfg(feature = "kafka")]
             Transport::Kafka(broker, _) => {
                 settings.bus = "events".to_owned();
@@ -248,8 +248,8 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
     let mut settings = Settings::defaults().unwrap();
     let folder = tempfile::tempdir().unwrap();
     settings.journal.file = folder.path().join("journal.db");
-    settings.amqp.server = ServerAddress(first.url.clone());
-    let server = ServerAddress(second.url.clone());
+    settings.amqp.server = first.url.as_str().into();
+    let server = ServerAddresses::from(second.url.as_str());
     let other = AmqpSection { server, reply_queue: "answers".to_owned(), ..settings.amqp.clone() };
     settings.buses.insert("second".to_owned(), BusSettings::Amqp(Box::new(other)));
     settings.buses.insert("hooks".to_owned(), services(true));

@@ -18,6 +18,7 @@ mod api;
 mod attacks;
 mod attempts;
 mod backups;
+mod broker_cluster;
 mod bus_amqp;
 mod calls;
 mod chaos;

@@ -23,12 +23,12 @@ impl Publisher {
         first_error: lapin::Error,
     ) -> Result<(), String> {
         if !connection.is_connected() {
-            return Err(self.state.address.explain(&first_error));
+            return Err(connection.address.explain(&first_error));
         }
         let closing_error = connection.wait_for_closing_error(first_error).await;
         let Some((AMQPSoftError::PRECONDITIONFAILED, broker_text)) = channel_error(&closing_error)
         else {
-            return Err(self.state.address.explain(&closing_error));
+            return Err(connection.address.explain(&closing_error));
         };
         connection.body_bytes_max = parse_size_limit(broker_text).or(connection.body_bytes_max);
         let body_bytes = |published: &PublishedMessage| published.body_bytes;
@@ -49,7 +49,7 @@ impl Publisher {
              published on channels of their own"
         );
         self.requeue_unsettled(connection);
-        connection.reopen_channel().await.map_err(|error| self.state.address.explain(&error))
+        connection.reopen_channel().await.map_err(|error| connection.address.explain(&error))
     }
 
     /// Handles the failure of a message on its own channel: schedules it to be sent again. After
@@ -65,7 +65,7 @@ impl Publisher {
         error: &lapin::Error,
     ) -> Result<(), String> {
         if !connection.is_connected() {
-            return Err(self.state.address.explain(error));
+            return Err(connection.address.explain(error));
         }
         let Some(PublishedMessage { mut pending, .. }) = connection.remove(number) else {
             return Ok(());

@@ -33,10 +33,16 @@ impl Publisher {
                 self.handle_queue_missing(connection, queue)
             }
             QueueCheck::Lost(error) if !connection.is_connected() => {
-                return Err(self.state.address.explain(&error));
+                return Err(connection.address.explain(&error));
             }
             QueueCheck::Lost(error) => {
                 self.schedule_queue_check(connection, queue, &error.to_string())
+            }
+            QueueCheck::Unavailable(broker_text) => {
+                // A message was returned because the node of the queue is away. What the queue holds
+                // comes back with it.
+                self.backlog.lost_queues.remove(&queue);
+                self.schedule_queue_check(connection, queue, &broker_text)
             }
             QueueCheck::Refused(broker_text) => {
                 self.schedule_queue_check(connection, queue, &broker_text)

@@ -85,7 +85,7 @@ impl PushBus {
         let lease_queue = Arc::new(LeaseQueue::new(policy, sink.clone()));
         lease_queues.add(key, &lease_queue);
         actix_rt::spawn(LeaseQueue::run_lease_expiry(lease_queue.clone(), drop));
-        sink(BusEvent::State(BusState::Connected));
+        sink(BusEvent::State(BusState::CONNECTED));
         let state = PushState {
             lease_queue,
             client,

@@ -96,6 +96,16 @@ fn check_probe(
     is_running: bool,
     findings: &mut Vec<Finding>,
 ) {
+    let node_findings = probe.nodes.iter().map(|(node, result)| match result {
+        Ok(()) => Finding::ok(BROKER, format!("{node} answers{location}")),
+        Err(reason) => Finding::warning(
+            BROKER,
+            format!("{node} does not answer{location}: {reason}"),
+            "the manager uses another address; see that this node runs, and that its entry in the \
+             setting server is right",
+        ),
+    });
+    findings.extend(node_findings);
     findings.push(match &probe.permissions {
         Ok(()) => Finding::ok(BROKER, format!("a message went through it{location}")),
         Err(reason) => {

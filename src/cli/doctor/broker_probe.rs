@@ -2,8 +2,8 @@
 //! queues. One message is sent through a temporary queue. Nothing else is changed.
 
 use amqp::{
-    AmqpSettings, BrokerAddress, ManagementApi, PolicyStatus, QueueDeclarer, channel_error,
-    close_connection, inspect_policy, queue_status, short_string,
+    AmqpSettings, BrokerAddress, BrokerAddresses, ManagementApi, PolicyStatus, QueueDeclarer,
+    channel_error, close_connection, inspect_policy, queue_status, short_string,
 };
 use bus::QueueStatus;
 use futures_util::future::join_all;
@@ -23,6 +23,9 @@ const PERMISSIONS_TIMEOUT: Duration = Duration::from_secs(10);
 /// The result of probing a broker.
 #[derive(Debug)]
 pub(super) struct BrokerProbe {
+    /// Whether each node answers, by its host and port, in the order of the setting; empty if there
+    /// is only one address. The error is one sentence.
+    pub(super) nodes: Vec<(String, Result<(), String>)>,
     /// Whether the user may declare, publish and consume. The error is one sentence about the
     /// action that failed.
     pub(super) permissions: Result<(), String>,
@@ -34,31 +37,48 @@ pub(super) struct BrokerProbe {
     pub(super) policy: Option<Result<PolicyStatus, String>>,
 }
 
-/// Probes the broker of `settings`, and `queues` on it.
+/// Probes the broker of `settings`, and `queues` on it: each of its addresses, and the first that
+/// answers for all else.
 ///
 /// # Errors
 ///
-/// Returns an error if the broker cannot be reached, or if the settings of its address or
+/// Returns an error if no address can be reached, or if the settings of its address or
 /// management API are not valid. The error is one sentence, without the password.
 pub(super) async fn probe_broker(
     settings: &AmqpSettings,
     queues: &[Arc<str>],
 ) -> Result<BrokerProbe, String> {
-    let address = BrokerAddress::parse(settings).map_err(|error| error.to_string())?;
-    let connection = Rc::new(address.open("doctor").await?);
+    let addresses = BrokerAddresses::parse(settings).map_err(|error| error.to_string())?;
+    let opened = join_all(addresses.iter().map(|address| address.open("doctor"))).await;
+    let (mut nodes, mut reasons, mut connections) = (Vec::new(), Vec::new(), Vec::new());
+    for (address, result) in addresses.iter().zip(opened) {
+        nodes.push((address.authority(), result.as_ref().map(drop).map_err(String::clone)));
+        match result {
+            Ok(connection) => connections.push((address, Rc::new(connection))),
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    let mut connections = connections.into_iter();
+    let Some((address, connection)) = connections.next() else { return Err(reasons.join("; ")) };
+    for (_, other) in connections {
+        close_connection(&other).await;
+    }
+    if !addresses.are_several() {
+        nodes.clear();
+    }
     let temporary_queue = format!("{}.doctor", settings.reply_queue);
     let check = check_permissions(&connection, &temporary_queue);
     let permissions = match tokio::time::timeout(PERMISSIONS_TIMEOUT, check).await {
-        Ok(result) => result.map_err(|(action, error)| explain_failure(&address, action, &error)),
+        Ok(result) => result.map_err(|(action, error)| explain_failure(address, action, &error)),
         Err(_) => Err(format!(
             "a message did not come through within {PERMISSIONS_TIMEOUT:?}: is the broker blocked \
              (memory or disk alarm)?"
         )),
     };
     let declarer = QueueDeclarer::new(connection.clone());
-    let reply_queue = queue_status(&address, declarer.check(&settings.reply_queue).await);
+    let reply_queue = queue_status(address, declarer.check(&settings.reply_queue).await);
     let results = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
-    let statuses = results.into_iter().map(|result| queue_status(&address, result)).collect();
+    let statuses = results.into_iter().map(|result| queue_status(address, result)).collect();
     drop(declarer);
     close_connection(&connection).await;
     let policy = match ManagementApi::from_settings(settings).map_err(|error| error.to_string())? {
@@ -69,7 +89,7 @@ pub(super) async fn probe_broker(
             Some(inspect_policy(management, address.vhost(), reply_queue, queues).await)
         }
     };
-    Ok(BrokerProbe { permissions, reply_queue, queues: statuses, policy })
+    Ok(BrokerProbe { nodes, permissions, reply_queue, queues: statuses, policy })
 }
 
 /// Declares an exclusive queue, publishes a message to it, receives the message, and deletes the

@@ -170,7 +170,8 @@ fn bus_factory(
 ) -> Result<BusFactory, StartError> {
     if let Some(section) = settings.amqp_bus(&key.name) {
         let BusOptions { served, is_added_by_reload, .. } = options;
-        let amqp = AmqpSettings::from_section(section, &key.vhost, served, is_added_by_reload)
+        let waits_for_consumer = is_added_by_reload || !settings.journal.url.0.is_empty();
+        let amqp = AmqpSettings::from_section(section, &key.vhost, served, waits_for_consumer)
             .with_authorities(settings.authorities().map_err(StartError::Bus)?);
         let connector =
             Connector::new(amqp).map_err(|error| amqp_settings_error(&key.name, &error))?;

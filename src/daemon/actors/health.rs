@@ -329,7 +329,7 @@ impl Health {
                     " (embedded)"
                 });
             }
-            let is_passed = matches!(state, BusState::Connected | BusState::CatchingUp);
+            let is_passed = matches!(state, BusState::Connected { .. } | BusState::CatchingUp);
             checks.push(HealthCheck::new(check_name, is_passed, message));
         }
         // This check always passes: at the memory limit only some requests are refused, and they

@@ -109,7 +109,7 @@ impl LossWatch {
         let depths = receiver.await.ok()?;
         let now = clock::timer_now();
         let lost_after = self.settings.lost_after;
-        let are_replies_read = matches!(env.health.bus(bus), Some(BusState::Connected))
+        let are_replies_read = matches!(env.health.bus(bus), Some(BusState::Connected { .. }))
             && env.health.replies_unread_before(bus, lost_after).is_none();
         match depths {
             // While replies are not read, the depths do not show a loss.

@@ -249,7 +249,7 @@ fn explain_bus(
              not have it"
         )),
         Some(
-            BusState::Connected
+            BusState::Connected { .. }
             | BusState::CatchingUp
             | BusState::QueuesUnusable { .. }
             | BusState::Unresponsive { .. }

@@ -141,7 +141,7 @@ impl Settings {
     }
 
     /// Checks that no two AMQP buses share a reply queue, because each reply queue must have a
-    /// single consumer.
+    /// single consumer. Two that have one address in common have the same broker.
     fn check_reply_queues(&self) -> Result<(), String> {
         // The bus of each reply queue, by the server and the name of the queue.
         let mut owners: BTreeMap<(&str, &str), String> = BTreeMap::new();
@@ -149,13 +149,16 @@ impl Settings {
             if !section.has_server() {
                 continue;
             }
-            let (server, reply_queue) = (section.server.0.as_str(), section.reply_queue.as_str());
-            if let Some(first) = owners.insert((server, reply_queue), prefix.clone()) {
-                return Err(format!(
-                    "{first} and {prefix} have the same server and the same reply_queue, \
-                     {}: give one of them another reply_queue",
-                    quote(reply_queue)
-                ));
+            let reply_queue = section.reply_queue.as_str();
+            for server in &section.server.0 {
+                let owner = owners.insert((server.0.as_str(), reply_queue), prefix.clone());
+                if let Some(first) = owner.filter(|first| *first != prefix) {
+                    return Err(format!(
+                        "{first} and {prefix} have the same server and the same reply_queue, \
+                         {}: give one of them another reply_queue",
+                        quote(reply_queue)
+                    ));
+                }
             }
         }
         Ok(())

@@ -178,7 +178,7 @@ impl Settings {
             overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()),
         )?;
         sources.add_flags(overrides);
-        Settings { sources, ..settings }.into_validated()
+        Settings { sources, ..settings }.with_cluster_defaults().into_validated()
     }
 
     /// Loads the certificate authorities that connections to others trust.
@@ -257,6 +257,7 @@ impl Settings {
         self.http.check_token_names(&file_tokens).map_err(SettingsError::Invalid)?;
         spelling::check_journal(&self.journal.file).map_err(SettingsError::Invalid)?;
         self.postgres_options().map_err(SettingsError::Invalid)?;
+        self.check_cluster_name().map_err(SettingsError::Invalid)?;
         for (prefix, section) in self.amqp_sections() {
             section.check(&prefix).map_err(SettingsError::Invalid)?;
         }

@@ -5,7 +5,7 @@ use super::{only, refused};
 use insta::assert_snapshot;
 use workflow_manager::engine::{QueueArgument, QueueDeclaration, QueueType};
 use workflow_manager::load::{load_for_manager, load_text};
-use workflow_manager::settings::{ServerAddress, Settings};
+use workflow_manager::settings::Settings;
 
 #[test]
 fn a_step_has_its_own_keys_or_else_those_of_the_workflow() {
@@ -126,10 +126,10 @@ fn what_a_priority_needs_is_told_for_the_bus_of_the_step() {
         loaded.warnings.iter().map(|problem| problem.message.clone()).collect::<Vec<String>>()
     };
     let amqp = |settings: &mut Settings| {
-        settings.amqp.server = ServerAddress("amqp://localhost".to_owned());
+        settings.amqp.server = "amqp://localhost".into();
     };
     let quorum = |settings: &mut Settings| {
-        settings.amqp.server = ServerAddress("amqp://localhost".to_owned());
+        settings.amqp.server = "amqp://localhost".into();
         settings.amqp.queue_type = serde_json::from_str("\"quorum\"").expect("a type");
     };
     let needs = "\"priority\" works over AMQP only on a queue that honours it";

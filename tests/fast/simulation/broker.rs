@@ -222,7 +222,7 @@ impl Link {
     pub(crate) fn connect(&mut self, broker: &Broker) -> Vec<BusEvent> {
         self.is_connected = true;
         self.epoch += 1;
-        let mut events = vec![BusEvent::State(BusState::Connected)];
+        let mut events = vec![BusEvent::State(BusState::CONNECTED)];
         for queue in self.known.clone() {
             events.extend(self.check_queue(broker, &queue));
         }

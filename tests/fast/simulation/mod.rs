@@ -133,7 +133,7 @@ fn settings(world: &mut World) -> Settings {
     static DEFAULTS: OnceLock<Settings> = OnceLock::new();
     let mut settings = DEFAULTS.get_or_init(|| Settings::defaults().expect("the defaults")).clone();
     // The default bus is the simulated one.
-    settings.amqp.server.0 = "amqp://simulated".to_owned();
+    settings.amqp.server = "amqp://simulated".into();
     settings.journal.file = world.database.clone();
     settings.journal.cache_bytes = 1 << 20;
     settings.journal.retention.0 = Duration::from_secs(100_000 * 3600);

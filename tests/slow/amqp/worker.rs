@@ -9,7 +9,7 @@ use lapin::{
         BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions,
         BasicQosOptions, ConfirmSelectOptions, QueueDeclareOptions,
     },
-    types::FieldTable,
+    types::{AMQPValue, FieldTable},
 };
 use serde_json::Value;
 use std::{
@@ -18,6 +18,9 @@ use std::{
 };
 
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long opening a connection may take: a node that is stopped does not answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether the connection is still there.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -52,7 +55,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Returns when the worker consumes from all the queues.
+    /// Returns when the worker consumes from all the queues. `url` may be several addresses, with
+    /// commas between them; then the queues are quorum queues.
     #[track_caller]
     pub(crate) fn start(
         url: &str,
@@ -82,7 +86,8 @@ impl Worker {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (ready, is_ready) = mpsc::channel();
         let duties = Duties {
-            url: url.to_owned(),
+            urls: url.split(',').map(str::to_owned).collect(),
+            connections: 0,
             queues: queues.iter().map(|queue| queue.as_ref().to_owned()).collect(),
             seen: Arc::clone(&seen),
             keeps,
@@ -119,7 +124,9 @@ impl Drop for Worker {
 }
 
 struct Duties {
-    url: String,
+    /// The addresses of the broker's nodes. Each connection goes to the next one.
+    urls: Vec<String>,
+    connections: usize,
     queues: Vec<String>,
     seen: Arc<Mutex<Vec<StepMessage>>>,
     keeps: bool,
@@ -137,7 +144,16 @@ impl Duties {
     }
 
     async fn run_on_one_connection(&mut self) -> lapin::Result<()> {
-        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
+        let url = &self.urls[self.connections % self.urls.len()];
+        self.connections += 1;
+        let connecting = Connection::connect(url, ConnectionProperties::default());
+        let connection = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
+            .await
+            .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+        let mut arguments = FieldTable::default();
+        if self.urls.len() > 1 {
+            arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        }
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         channel.basic_qos(50, BasicQosOptions::default()).await?;
@@ -147,7 +163,7 @@ impl Duties {
                 .queue_declare(
                     queue.as_str().into(),
                     QueueDeclareOptions::durable(),
-                    FieldTable::default(),
+                    arguments.clone(),
                 )
                 .await?;
             consumers.push(
@@ -220,9 +236,13 @@ async fn reply_and_ack(channel: &Channel, message: &StepMessage, body: &[u8]) ->
     let confirm = reply(channel, message, body).await?;
     let acker = message.acker.clone();
     tokio::spawn(async move {
-        if confirm.await.is_ok_and(|confirmation| confirmation.is_ack()) {
-            let _connection_lost = acker.ack(BasicAckOptions::default()).await;
-        }
+        let Ok(confirmation) = confirm.await else { return };
+        let _connection_lost = if confirmation.is_ack() {
+            acker.ack(BasicAckOptions::default()).await
+        } else {
+            // A queue that elects a leader takes nothing for a moment.
+            acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await
+        };
     });
     Ok(())
 }

@@ -40,9 +40,9 @@ pub(super) fn unique(name: &str) -> String {
 
 pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
     AmqpSettings {
-        server: server.to_owned(),
+        servers: vec![server.to_owned()],
         vhost: None,
-        management: String::new(),
+        management: Vec::new(),
         reply_queue: unique(&format!("{name}-replies")),
         reply_queue_type: ReplyQueueType::Classic,
         declaration: QueueDeclaration::default(),
@@ -57,7 +57,7 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         heartbeat: Duration::from_secs(5),
         served: ServedQueues::default(),
         authorities: Authorities::default(),
-        is_added_later: false,
+        waits_for_consumer: false,
     }
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn is_connected(&self) -> bool {
-        self.states.last() == Some(&BusState::Connected)
+        self.states.last() == Some(&BusState::CONNECTED)
     }
 
     pub(super) fn count(&self, notice: BusNotice) -> usize {

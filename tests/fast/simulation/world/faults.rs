@@ -24,7 +24,7 @@ impl World {
                 let state = if link.is_blocked {
                     BusState::Blocked { reason: "simulated".to_owned() }
                 } else {
-                    BusState::Connected
+                    BusState::CONNECTED
                 };
                 Some(Turn::Report(vec![BusEvent::State(state)]))
             }

@@ -1,0 +1,170 @@
+//! A broker of three nodes, of which one at a time is killed, cut off from the others, or silent.
+
+use crate::{
+    amqp::{Client, PrivateCluster, REPLY_QUEUE, arguments, text_argument},
+    harness::{Daemon, Setup, command, eventually, free_port, run, when, within},
+    load::{LONG, Load, StopOnDrop, WORKFLOWS},
+};
+use serde_json::Value;
+use std::{sync::atomic::AtomicBool, thread};
+
+const CLASSIC: &str = "
+  - { name: alone, queueType: classic, steps: [ { name: classic } ] }
+";
+
+/// One cluster for all phases, since it takes long to start; each phase leaves all its jobs ended,
+/// and all nodes there.
+#[test]
+fn a_broker_of_three_nodes_loses_one_after_the_other() {
+    let cluster = PrivateCluster::start();
+    let dead = format!("amqp://guest:guest@127.0.0.1:{}/%2f", free_port());
+    let servers = format!("{dead},{}", cluster.urls());
+    let mut daemon = Setup::new(&servers, &format!("{WORKFLOWS}{CLASSIC}"))
+        .set("amqp.reply_queue_type", "quorum")
+        .set("amqp.queue_type", "quorum")
+        .set("amqp.heartbeat", "2s")
+        .set(
+            "amqp.management",
+            &format!("http://guest:guest@{},{}", host(&dead), cluster.management_urls()),
+        )
+        .start();
+    let load = Load::new(&cluster.urls());
+    the_first_address_is_dead(&daemon, &servers, &dead);
+    the_leader_of_the_replies_is_killed(&cluster, &daemon, &load);
+    the_node_in_use_is_in_a_minority(&cluster, &daemon, &load);
+    the_node_in_use_is_silent(&cluster, &daemon, &load);
+    the_home_of_a_classic_queue_is_away(&cluster, &daemon);
+    assert!(daemon.ended().is_none());
+    assert!(daemon.stop().success());
+}
+
+/// The host and port of an address.
+fn host(server: &str) -> &str {
+    server.rsplit_once('@').unwrap().1.rsplit_once('/').unwrap().0
+}
+
+/// The position of the node that the daemon uses, once it uses one alone.
+fn node_in_use(cluster: &PrivateCluster, daemon: &Daemon) -> usize {
+    within(LONG, "the daemon uses one node", || {
+        let answer = daemon.api.get("/readyz?verbose");
+        let told = answer.text.split("connected to ").nth(1).unwrap_or_default().to_owned();
+        let mut words = told.split_whitespace();
+        let authority = words.next().unwrap_or_default();
+        let is_alone = words.next() != Some("and");
+        cluster.position_of(authority).filter(|_| is_alone).ok_or(answer)
+    })
+}
+
+/// Offers jobs while `trouble` happens, and some afterwards; all must end as they should.
+fn under_load(daemon: &Daemon, load: &Load, trouble: impl FnOnce()) {
+    let seen = load.seen_count();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        scope.spawn(|| load.offer_until(&daemon.api, 2, &stop));
+        load.await_seen(seen + 200);
+        trouble();
+        // Work that was not under way before.
+        load.await_seen(load.seen_count() + 200);
+    });
+    load.await_quiet(daemon);
+    load.account(daemon).assert_sound();
+}
+
+fn the_first_address_is_dead(daemon: &Daemon, servers: &str, dead: &str) {
+    let answer = daemon.api.get("/readyz?verbose").expect(200);
+    assert!(answer.text.contains("connected to 127.0.0.1:"), "{answer}");
+    let address = host(dead);
+    daemon.await_log(&["warn", address, "refused"]);
+    daemon.await_log(&["the dead-letter policy is set"]);
+    let ran = run(command().arg("doctor").args(["--amqp-server", servers]));
+    let text = ran.text();
+    assert!(text.contains(&format!("{address} does not answer")), "{ran}");
+    assert_eq!(text.matches(" answers").count(), 3, "{ran}");
+}
+
+fn the_leader_of_the_replies_is_killed(cluster: &PrivateCluster, daemon: &Daemon, load: &Load) {
+    let leader = |asked: usize| {
+        within(LONG, "the reply queue has a leader", || {
+            cluster.leader_of(REPLY_QUEUE, asked).ok_or("none yet")
+        })
+    };
+    let first = leader(0);
+    under_load(daemon, load, || cluster.kill(first));
+    let second = leader((first + 1) % 3);
+    assert_ne!(first, second);
+    // And once more, while the first comes back.
+    under_load(daemon, load, || {
+        cluster.start_again(first);
+        cluster.kill(leader(first));
+    });
+    (0..3).filter(|node| *node != first).for_each(|node| cluster.start_again(node));
+}
+
+fn the_node_in_use_is_in_a_minority(cluster: &PrivateCluster, daemon: &Daemon, load: &Load) {
+    let cut_off = node_in_use(cluster, daemon);
+    under_load(daemon, load, || {
+        cluster.cut_off(cut_off, true);
+        within(LONG, "the daemon goes to the majority", || {
+            let other = node_in_use(cluster, daemon);
+            when(other != cut_off, "it stays")
+        });
+    });
+    cluster.cut_off(cut_off, false);
+    await_all_nodes(cluster);
+}
+
+fn the_node_in_use_is_silent(cluster: &PrivateCluster, daemon: &Daemon, load: &Load) {
+    let silent = node_in_use(cluster, daemon);
+    under_load(daemon, load, || {
+        cluster.signal(silent, "STOP");
+        within(LONG, "the daemon goes to another node", || {
+            when(node_in_use(cluster, daemon) != silent, "it stays")
+        });
+    });
+    cluster.signal(silent, "CONT");
+    await_all_nodes(cluster);
+}
+
+/// A message that lies in the queue is not lost, and is not sent once more.
+fn the_home_of_a_classic_queue_is_away(cluster: &PrivateCluster, daemon: &Daemon) {
+    let home = (node_in_use(cluster, daemon) + 1) % 3;
+    let client = Client::connect(cluster.node(home).address());
+    client.declare("classic", arguments([("x-queue-type", text_argument("classic"))]));
+    let redispatched = || {
+        daemon.api.metric("workflow_steps_redispatched_total{workflow=\"alone\",step=\"classic\"}")
+    };
+    let first = daemon.api.create("alone", r#"{"n":1}"#);
+    client.await_count("classic", 1);
+    drop(client);
+    cluster.kill(home);
+    let second = daemon.api.create("alone", r#"{"n":2}"#);
+    daemon.await_log(&["warn", "the queue cannot be used", "down or inaccessible"]);
+    eventually("why tells that the node is away", || {
+        let told = daemon.api.get(&format!("/api/job/{second}/why")).expect(200);
+        when(told.text.contains("down or inaccessible"), &told)
+    });
+    cluster.start_again(home);
+    let client = Client::connect(cluster.node(home).address());
+    for _ in [first, second] {
+        let message = client.take("classic");
+        client.reply(&message, &message.body);
+        client.ack(&message);
+    }
+    for (id, n) in [(first, 1), (second, 2)] {
+        let result: Value = serde_json::from_str(&daemon.api.await_result(id)).unwrap();
+        assert_eq!(result["n"], n);
+    }
+    assert_eq!(client.count("classic").map(|count| count.0), Some(0));
+    assert_eq!(redispatched(), 0);
+}
+
+fn await_all_nodes(cluster: &PrivateCluster) {
+    for asked in 0..3 {
+        within(LONG, "all nodes are there", || {
+            let queue = cluster.node(asked).try_read_queue(REPLY_QUEUE).unwrap_or_default();
+            let online = queue["online"].as_array().map_or(0, Vec::len);
+            when(online == 3, &queue)
+        });
+    }
+}
