@@ -23,11 +23,11 @@ const CHUNKS_MAX: usize = 16;
 const INSERT_ROOTS: &str = "
 INSERT INTO jobs(number, id, workflow, definition, graph, root, depth, created, state, ended, open,
                  changed, checksum)
-SELECT u.number, u.id, u.workflow, u.definition, u.graph, u.number, 0, u.created, u.state, u.ended,
-       u.open, u.created, u.checksum
+SELECT u.number, u.id, u.workflow, u.definition, u.graph, u.number, u.depth, u.created, u.state,
+       u.ended, u.open, u.created, u.checksum
 FROM unnest($1::bigint[], $2::uuid[], $3::text[], $4::bigint[], $5::integer[], $6::bigint[],
-            $7::text[], $8::bigint[], $9::boolean[], $10::bigint[])
-  AS u(number, id, workflow, definition, graph, created, state, ended, open, checksum)
+            $7::text[], $8::bigint[], $9::boolean[], $10::bigint[], $11::integer[])
+  AS u(number, id, workflow, definition, graph, created, state, ended, open, checksum, depth)
 ON CONFLICT (number) DO NOTHING";
 
 /// Inserts the rows of new child jobs, unless their root job is deleted.
@@ -157,10 +157,12 @@ impl JobColumns {
                 ended,
                 is_open,
                 checksum,
+                depth,
                 ..
             } = self;
             let params = params![
-                number, id, workflow, definition, graph, created, state, ended, is_open, checksum
+                number, id, workflow, definition, graph, created, state, ended, is_open, checksum,
+                depth
             ];
             BatchStatement::new(INSERT_ROOTS, params)
         })

@@ -10,7 +10,9 @@ mod places;
 mod searches;
 
 use crate::world::LIMITS;
-pub use children::child_jobs_are_listed_under_their_parent;
+pub use children::{
+    a_job_that_another_calls_keeps_its_depth, child_jobs_are_listed_under_their_parent,
+};
 pub use parts::{
     a_family_goes_in_parts_and_a_crash_between_them_leaves_what_can_be_read,
     a_sweep_in_parts_deletes_all_that_is_due,
@@ -62,6 +64,7 @@ macro_rules! journal_rules {
             what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time
             the_newest_position_of_each_partition_comes_back
             child_jobs_are_listed_under_their_parent
+            a_job_that_another_calls_keeps_its_depth
             some_jobs_are_recovered_as_at_a_start
             notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_again
             a_closed_reader_refuses_and_says_why
