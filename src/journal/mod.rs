@@ -6,6 +6,7 @@
 //! [`PostgresJournal`] in a database.
 
 mod checksums;
+mod copy;
 mod error;
 mod postgres;
 mod query;
@@ -15,6 +16,7 @@ mod sql;
 mod sqlite;
 mod traits;
 
+pub use copy::{CopyCounts, CopyProgress, CopySummary, JournalPlace, copy_journal};
 pub use error::{FileLoss, JournalError, Remedy};
 pub use postgres::{
     DatabaseInspection, PostgresAddress, PostgresJournal, PostgresOptions, PostgresStandby,

@@ -159,13 +159,11 @@ pub(super) fn recover_job_trees(
     for row in jobs {
         jobs_by_root.entry(row.root).or_default().push(row);
     }
-    let mut definitions = definitions;
+    let mut rebuilder = Rebuilder { definitions, ..Rebuilder::new(rows) };
     for tree_jobs in jobs_by_root.into_values() {
-        // A new rebuilder for each job tree, so that the jobs of earlier ones are freed.
-        let mut rebuilder = Rebuilder::new(rows);
-        rebuilder.definitions = definitions;
         handler(recover_tree_rows(&mut rebuilder, tree_jobs)?);
-        definitions = rebuilder.definitions;
+        // The jobs of earlier job trees are freed.
+        rebuilder.forget_jobs();
     }
     Ok(())
 }
@@ -262,7 +260,7 @@ fn catch_inconsistency<T>(fold: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// Parses the JSON of a definition. A panic, such as one over an invalid graph, becomes an error.
-fn parse_definition(body: &str) -> Result<Definition, String> {
+pub(super) fn parse_definition(body: &str) -> Result<Definition, String> {
     let parse = || serde_json::from_str::<Definition>(body).map_err(|error| error.to_string());
     catch_panic(parse).map_err(|reason| format!("its graphs are wrong: {reason}")).flatten()
 }
@@ -312,6 +310,12 @@ impl<'a> Rebuilder<'a> {
         }
     }
 
+    /// Forgets all jobs, and keeps the definitions.
+    pub(super) fn forget_jobs(&mut self) {
+        let definitions = std::mem::take(&mut self.definitions);
+        *self = Rebuilder { definitions, ..Rebuilder::new(self.rows) };
+    }
+
     /// Loads the job with this number, unless it is loaded already; `None` if it does not exist.
     pub(super) fn load(&mut self, number: JobNumber) -> Result<Option<&Job>, JournalError> {
         if !self.jobs.contains_key(&number) {
@@ -350,9 +354,14 @@ impl<'a> Rebuilder<'a> {
         &mut self,
         number: JobNumber,
     ) -> Result<Option<JobSnapshot>, JournalError> {
-        let Some(row) = self.rows.find_job(number)? else { return Ok(None) };
-        let FoldedJob { job, changed_at, .. } = self.fold(&row, u64::MAX)?;
-        Ok(Some(JobSnapshot { job, changed_at, definition: row.definition }))
+        let row = self.rows.find_job(number)?;
+        row.map(|row| self.rebuild_snapshot(&row)).transpose()
+    }
+
+    /// Rebuilds the job of a row without caching it.
+    pub(super) fn rebuild_snapshot(&mut self, row: &JobRow) -> Result<JobSnapshot, JournalError> {
+        let FoldedJob { job, changed_at, .. } = self.fold(row, u64::MAX)?;
+        Ok(JobSnapshot { job, changed_at, definition: row.definition })
     }
 
     /// Rebuilds the job of a row, and caches it.

@@ -38,12 +38,14 @@ mod harness;
 mod held_connections;
 mod hostile;
 mod http_limits;
+mod journal_copies;
 mod journal_files;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod load;
 mod logs;
 mod memory;
+mod moving_volume;
 mod old_journals;
 mod outages;
 mod overload;

@@ -106,7 +106,7 @@ impl JobStatus {
 
 /// The new rows of `jobs`, column by column.
 #[derive(Default)]
-struct JobColumns {
+pub(super) struct JobColumns {
     number: Vec<i64>,
     id: Vec<Uuid>,
     workflow: Vec<String>,
@@ -125,8 +125,20 @@ struct JobColumns {
 }
 
 impl JobColumns {
-    fn add(&mut self, row: &JobRow, workflow: String, status: JobStatus) {
+    /// Adds the row of a new job after its first record.
+    fn add_new(&mut self, row: &JobRow, workflow: String, status: JobStatus) {
         let (state, ended) = status.state.unwrap_or((JobState::Running, None));
+        self.add(row, workflow, (state, ended, status.is_open.unwrap_or(true)));
+    }
+
+    /// Adds a row with the columns that change: the state, when the job ended, and whether it takes
+    /// input.
+    pub(super) fn add(
+        &mut self,
+        row: &JobRow,
+        workflow: String,
+        (state, ended, is_open): (JobState, Option<Timestamp>, bool),
+    ) {
         self.number.push(row.number);
         self.id.push(row.id.0);
         self.workflow.push(workflow);
@@ -135,7 +147,7 @@ impl JobColumns {
         self.created.push(row.created.0);
         self.state.push(state.as_str());
         self.ended.push(ended.map(|time| time.0));
-        self.is_open.push(status.is_open.unwrap_or(true));
+        self.is_open.push(is_open);
         self.checksum.push(job_checksum(row).into());
         self.root.push(row.root);
         self.parent.push(row.parent);
@@ -144,7 +156,7 @@ impl JobColumns {
         self.depth.push(row.depth.into());
     }
 
-    fn into_root_statement(self) -> Option<BatchStatement> {
+    pub(super) fn into_root_statement(self) -> Option<BatchStatement> {
         (!self.number.is_empty()).then(|| {
             let JobColumns {
                 number,
@@ -168,7 +180,7 @@ impl JobColumns {
         })
     }
 
-    fn into_child_statement(self) -> Option<BatchStatement> {
+    pub(super) fn into_child_statement(self) -> Option<BatchStatement> {
         (!self.number.is_empty()).then(|| {
             let params = params![
                 self.number,
@@ -194,7 +206,7 @@ impl JobColumns {
 
 /// The parameters of [`INSERT_ENTRIES`]: rows of `entries`, and what follows from them.
 #[derive(Default)]
-struct EntryChunk {
+pub(super) struct EntryChunk {
     bytes: usize,
     job: Vec<i64>,
     first: Vec<i64>,
@@ -214,15 +226,26 @@ struct EntryChunk {
 }
 
 impl EntryChunk {
-    fn add(&mut self, record: &Record, body: String, sum: u32, seq: i64) {
-        let (job, recorded) = (record.job, &record.recorded);
+    /// Adds a row of `entries` from which nothing else follows. `sum` is its checksum.
+    pub(super) fn add_row(
+        &mut self,
+        (job, first, at): (JobNumber, u64, Timestamp),
+        body: String,
+        sum: u32,
+        seq: i64,
+    ) {
         self.bytes += body.len();
         self.job.push(job);
-        self.first.push(to_sql_number(recorded.first));
+        self.first.push(to_sql_number(first));
         self.seq.push(seq);
-        self.at.push(recorded.at.0);
+        self.at.push(at.0);
         self.body.push(body);
         self.checksum.push(sum.into());
+    }
+
+    fn add(&mut self, record: &Record, body: String, sum: u32, seq: i64) {
+        let (job, recorded) = (record.job, &record.recorded);
+        self.add_row((job, recorded.first, recorded.at), body, sum, seq);
         // A new job's row has the state of its first record.
         let status = JobStatus::of_record(record);
         if record.created.is_none() && status.is_open.is_some() {
@@ -243,7 +266,7 @@ impl EntryChunk {
         }
     }
 
-    fn into_statement(self) -> BatchStatement {
+    pub(super) fn into_statement(self) -> BatchStatement {
         let mut changed_job = Vec::with_capacity(self.changes.len());
         let (mut state, mut ended, mut is_open, mut changed) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -315,7 +338,7 @@ impl PostgresWriter {
                 let row = JobRow::new(record.job, created, definition);
                 let workflow = created.origin.definition.full_name();
                 let columns = if row.parent.is_some() { &mut children } else { &mut roots };
-                columns.add(&row, workflow, JobStatus::of_record(record));
+                columns.add_new(&row, workflow, JobStatus::of_record(record));
             }
             let recorded = &record.recorded;
             let body = serde_json::to_string(&recorded.entries)

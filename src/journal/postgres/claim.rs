@@ -11,7 +11,7 @@ use super::fault::{no_answer, to_journal_error};
 use super::io_thread::IoThread;
 use super::options::PostgresOptions;
 use super::schema;
-use crate::error::JournalError;
+use crate::error::{JournalError, Remedy};
 use crate::record::JobNumber;
 use base::clock;
 use engine::Timestamp;
@@ -37,12 +37,22 @@ const ORDINAL_ATTEMPTS_MAX: u32 = 5;
 /// How long a beat may take before its connection is given up.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What a process wants to be active for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To run jobs.
+    Serve,
+    /// To copy the journal. The copy may begin anew where an earlier one has ended.
+    Copy,
+}
+
 /// A process that has registered under a name.
 pub(super) struct Candidate {
     pub(super) io: Arc<IoThread>,
     pub(super) options: Arc<PostgresOptions>,
     /// The id of this process.
     pub(super) manager: Uuid,
+    purpose: Purpose,
     /// `None` after a look has failed.
     connection: Option<Connection>,
     /// The owner that was seen last, with its beat, and since when the beat has been the same.
@@ -63,6 +73,8 @@ pub(super) enum Look {
     Active(TakenState),
     /// Another process is active.
     Standby(ActiveManager),
+    /// The database has the beginning of a copy of this journal: nobody may become active.
+    HalfCopied(String),
 }
 
 /// What the database holds when a process becomes active.
@@ -84,7 +96,10 @@ pub(super) struct ActiveManager {
 
 impl Candidate {
     /// Connects, checks the database, creates or migrates the tables, and registers this process.
-    pub(super) fn register(options: PostgresOptions) -> Result<Candidate, JournalError> {
+    pub(super) fn register(
+        options: PostgresOptions,
+        purpose: Purpose,
+    ) -> Result<Candidate, JournalError> {
         let io = Arc::new(IoThread::start().map_err(|error| JournalError::Unreachable {
             file: options.server.to_string(),
             error,
@@ -99,11 +114,17 @@ impl Candidate {
                 let opened = Connection::open(&options).await;
                 let connection = opened.map_err(|error| error.to_journal_error(&journal))?;
                 schema::prepare(&connection, &journal).await?;
+                if purpose == Purpose::Serve
+                    && let Some(from) = load_copied_from(&connection).await.map_err(to_error)?
+                {
+                    return Err(half_copied_error(journal, &from));
+                }
                 register(&connection, &options, manager).await.map_err(to_error)?;
                 Ok::<_, JournalError>(connection)
             }
         })?;
-        Ok(Candidate { io, options, manager, connection: Some(connection), seen: None })
+        let connection = Some(connection);
+        Ok(Candidate { io, options, manager, purpose, connection, seen: None })
     }
 
     /// Checks the database, and changes nothing.
@@ -121,6 +142,11 @@ impl Candidate {
             } else {
                 None
             };
+            if has_tables
+                && let Some(from) = load_copied_from(&connection).await.map_err(to_error)?
+            {
+                return Err(half_copied_error(journal, &from));
+            }
             Ok(DatabaseInspection { has_tables, is_active: owner.is_some() })
         })
     }
@@ -160,6 +186,11 @@ impl Candidate {
         let sql = "UPDATE managers SET beat = beat + 1, seen = now() WHERE id = $1 RETURNING id";
         if connection.query(sql, &params![self.manager]).await?.is_empty() {
             register(connection, &self.options, self.manager).await?;
+        }
+        if self.purpose == Purpose::Serve
+            && let Some(from) = load_copied_from(connection).await?
+        {
+            return Ok(Look::HalfCopied(from));
         }
         let Some(owner) = load_owner(connection, &self.options.name).await? else {
             return self.claim(connection, None).await;
@@ -264,7 +295,21 @@ impl Candidate {
     }
 }
 
+/// Creates the error of a database that has the beginning of a copy of the journal `from`.
+pub(super) fn half_copied_error(journal: String, from: &str) -> JournalError {
+    let problem = format!(
+        "the copy of the journal {from} into it has not ended, so jobs are missing. Run the same \
+         workflow-manager journal copy again, which begins anew"
+    );
+    JournalError::Failed { file: journal, problem, remedy: Remedy::Exit }
+}
+
 impl ActiveManager {
+    /// Returns whether this is the same process, and it has not beaten since.
+    pub(super) fn is_as_before(&self, before: &ActiveManager) -> bool {
+        (self.id, self.beat) == (before.id, before.beat)
+    }
+
     /// Creates the error of a process that finds this one active.
     pub(super) fn to_error(&self, options: &PostgresOptions) -> JournalError {
         JournalError::ActiveElsewhere {
@@ -318,6 +363,13 @@ async fn load_state(connection: &Connection, epoch: i64) -> Result<TakenState, E
     let rows = connection.query(sql, &params![]).await?;
     let last_row = rows.first().map(|row| (row.get(0), row.get(1)));
     Ok(TakenState { epoch, newest, last_row })
+}
+
+/// Returns the journal whose copy into this database has begun and not ended; `None` if there is
+/// none.
+pub(super) async fn load_copied_from(connection: &Connection) -> Result<Option<String>, Error> {
+    let rows = connection.query("SELECT copied_from FROM cluster", &params![]).await?;
+    Ok(rows.first().and_then(|row| row.get(0)))
 }
 
 /// Returns the owner of a name; `None` if nobody owns it.

@@ -36,7 +36,9 @@ const CREATE_TABLES: &str = "
 -- Whose database this is.
 CREATE TABLE cluster(
   format integer NOT NULL,
-  program text NOT NULL CHECK (program = 'workflow-manager')
+  program text NOT NULL CHECK (program = 'workflow-manager'),
+  -- The journal whose copy into this database has begun and not ended.
+  copied_from text
 );
 CREATE UNIQUE INDEX cluster_has_one_row ON cluster(program);
 
