@@ -1,6 +1,7 @@
 //! The journal: the durable, ordered log of entries from which all jobs can be rebuilt.
 //!
-//! A job has a *number*, which is unique in the journal; numbers increase in the order of creation.
+//! A job has a *number*, which is unique in the journal; the numbers of a manager's jobs increase in
+//! the order of creation.
 //! Its id, a UUID, may be used again once the job has ended. The traits [`Journal`] and [`Records`]
 //! are the interface of any journal; [`SqliteJournal`] stores a journal in a file,
 //! [`PostgresJournal`] in a database.
@@ -8,6 +9,7 @@
 mod checksums;
 mod copy;
 mod error;
+mod numbers;
 mod postgres;
 mod query;
 mod record;
@@ -18,14 +20,15 @@ mod traits;
 
 pub use copy::{CopyCounts, CopyProgress, CopySummary, JournalPlace, copy_journal};
 pub use error::{FileLoss, JournalError, Remedy};
+pub use numbers::{JobNumbers, NameOrdinal, spread_key};
 pub use postgres::{
     DatabaseInspection, PostgresAddress, PostgresJournal, PostgresOptions, PostgresStandby,
     check_manager_name,
 };
 pub use query::{
-    ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ItemRow, JobAtEntry,
-    JobCreation, JobFilter, NEWEST_CURSOR, ParentKey, ParentRecord, RecordHead, RecordPage,
-    SearchHit, SearchOrder, StatusFilter, StatusRow, StoredJob,
+    ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ForeignName, ItemRow,
+    JobAtEntry, JobCreation, JobFilter, NEWEST_CURSOR, ParentKey, ParentRecord, RecordHead,
+    RecordPage, SearchHit, SearchOrder, StatusFilter, StatusRow, StoredJob,
 };
 pub use record::{
     DeletedJob, Deletion, DiskUsage, JobNumber, NewJob, Notice, NoticeNumber, Record, StoredOffset,

@@ -96,6 +96,15 @@ pub enum JobAtEntry {
     },
 }
 
+/// A name of managers that is not this manager's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignName {
+    /// The name, as in the setting `cluster.name`.
+    pub name: String,
+    /// The address of its active manager's API, or of the last one; `None` if it has none.
+    pub api_address: Option<String>,
+}
+
 /// How a job was created.
 pub struct JobCreation {
     /// The job's number.

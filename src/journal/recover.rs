@@ -3,6 +3,7 @@
 //! arrives for a job that has ended.
 
 use super::error::JournalError;
+use super::numbers::spread_key;
 use super::query::JobAtEntry;
 use super::record::{JobNumber, NewJob};
 use engine::{
@@ -141,7 +142,7 @@ impl JobPartitions {
         jobs.resize_with(count, Vec::new);
         for row in open_jobs {
             rebuilder.load_definition(row.definition)?;
-            let partition = row.root.unsigned_abs() % count as u64;
+            let partition = spread_key(row.root) % count as u64;
             jobs[partition as usize].push(row);
         }
         Ok(JobPartitions { jobs, definitions: rebuilder.definitions })

@@ -2,10 +2,11 @@
 //! there is only one, and the reading end ([`Records`]).
 
 use super::error::{FileLoss, JournalError};
+use super::numbers::JobNumbers;
 use super::query::{
-    ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ItemRow, JobAtEntry,
-    JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage, SearchHit, SearchOrder,
-    StatusFilter, StatusRow, StoredJob,
+    ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ForeignName, ItemRow,
+    JobAtEntry, JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage, SearchHit,
+    SearchOrder, StatusFilter, StatusRow, StoredJob,
 };
 use super::record::{Deletion, DiskUsage, JobNumber, Notice, NoticeNumber, Record, StoredOffset};
 use super::recover::{JobTreeHandler, RecoveredJob};
@@ -44,8 +45,8 @@ pub trait Journal: Send {
     /// journal's size is reached.
     fn is_disk_full(&self) -> bool;
 
-    /// Returns the number for the next new job: the one after the highest in use.
-    fn next_job_number(&mut self) -> Result<JobNumber, JournalError>;
+    /// Returns what numbers new jobs, above all numbers in use.
+    fn job_numbers(&mut self) -> Result<JobNumbers, JournalError>;
 
     /// Commits records in order, all or none. Returns the numbers of the jobs that do not exist any
     /// more, among the jobs of the records and `others`.
@@ -143,10 +144,11 @@ pub trait JobRecords: Send + Sync {
     /// of its ancestors, but without confirms; `None` if there is no such job.
     fn rebuild_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError>;
 
-    /// Returns how a job was created; `None` if there is no such job.
+    /// Returns how a job of this manager's name was created; `None` if there is no such job.
     fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError>;
 
-    /// Returns the number of a job or child job; `None` if there is no such job.
+    /// Returns the number of a job or child job of this manager's name; `None` if there is no such
+    /// job.
     fn find_job_number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError>;
 
     /// Returns the number of the child job of this parent with this id; `None` if there is none.
@@ -155,6 +157,12 @@ pub trait JobRecords: Send + Sync {
         parent: JobNumber,
         id: JobId,
     ) -> Result<Option<JobNumber>, JournalError>;
+
+    /// Returns the name that the job with this number belongs to; `None` if it is this manager's
+    /// own. Only the active manager of its name can change a job.
+    fn find_foreign_name(&self, _number: JobNumber) -> Result<Option<ForeignName>, JournalError> {
+        Ok(None)
+    }
 
     /// Rebuilds the jobs with these numbers, with their open effects, as at startup. Jobs that do
     /// not exist are left out. Before the call, their job trees must be projected.
@@ -309,7 +317,8 @@ pub trait SearchRecords: Send + Sync {
 
 /// Reads when root jobs were created and ended, for statistics.
 pub trait StatisticsRecords: Send + Sync {
-    /// Calls `handler` with the workflow and creation time of at most `limit` root jobs with
+    /// Calls `handler` with the workflow and creation time of at most `limit` root jobs of this
+    /// manager's name with
     /// numbers below `below`, the newest first. Jobs that were created since the journal was opened
     /// may be missing. Returns the number of the last job, which is `below` for the next page;
     /// `None` if there was no job.
@@ -320,8 +329,8 @@ pub trait StatisticsRecords: Send + Sync {
         handler: &mut dyn FnMut(&str, Timestamp),
     ) -> Result<Option<JobNumber>, JournalError>;
 
-    /// Calls `handler` with the state, creation time and end time of at most `limit` root jobs of a
-    /// workflow that ended at or after `since`. The job that ended last comes first; the page
+    /// Calls `handler` with the state, creation time and end time of at most `limit` root jobs of
+    /// this manager's name and a workflow that ended at or after `since`. The job that ended last comes first; the page
     /// begins after the cursor `after`. Returns the cursor after the last job; `None` if there was
     /// no job.
     fn for_each_end(
@@ -353,7 +362,7 @@ pub trait StatusRecords: Send + Sync {
 
 /// Reads the notices that wait for delivery.
 pub trait NoticeRecords: Send + Sync {
-    /// Returns at most `limit` notices with numbers above `after`, in order.
+    /// Returns at most `limit` notices of this manager's name with numbers above `after`, in order.
     fn load_notices(
         &self,
         after: NoticeNumber,
@@ -363,7 +372,7 @@ pub trait NoticeRecords: Send + Sync {
     /// Returns the notice with this number; `None` if it was deleted.
     fn load_notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError>;
 
-    /// Returns the number of notices.
+    /// Returns the number of notices of this manager's name.
     fn count_notices(&self) -> Result<i64, JournalError>;
 }
 

@@ -503,7 +503,7 @@ fn a_journal_of_version_0_1_0_is_what_that_made() {
     assert!(matches!(error, JournalError::UnexpectedSchema { .. }), "{error}");
     make("DROP TRIGGER gone");
     let mut store = SqliteJournal::open(&options(&file)).expect("opens");
-    store.next_job_number().expect("it is brought up");
+    store.job_numbers().expect("it is brought up");
     drop(store);
     assert!(SqliteJournal::open(&options(&file)).is_ok(), "opens once more, as it is now");
 }

@@ -202,9 +202,8 @@ fn a_copy_that_is_stopped_leaves_a_database_as_it_was() {
         must_succeed(Command::new("kill").args(["-INT", &running.0.id().to_string()]));
     });
     let left = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM entries), \
-                (SELECT count(*) FROM definitions), (SELECT copied_from IS NULL FROM cluster), \
-                (SELECT count(owner) FROM names)";
-    assert_eq!(database.query(left).trim(), "0|0|0|t|0");
+                (SELECT count(*) FROM statuses), count(copied_from), count(owner) FROM names";
+    assert_eq!(database.query(left).trim(), "0|0|0|0|0");
     assert_copied(&original.file, &url);
 }
 
@@ -271,7 +270,10 @@ fn what_cannot_be_copied_is_refused_with_what_to_do() {
     let address = original.path("address");
     fs::write(&address, format!("{url}\n")).unwrap();
     assert_copied(file, format!("@{}", address.display()));
-    assert_refused(&copy(file, &url), &["it has a journal already", "createdb"]);
+    assert_refused(
+        &copy(file, &url),
+        &["it has a journal of the name default already", "createdb"],
+    );
     assert_refused(&copy(&url, file), &["exists already"]);
 
     // A row of the database that is damaged.
@@ -293,11 +295,35 @@ fn a_journal_that_a_manager_uses_is_not_copied() {
     let original = Original::with(10, 0);
     let ran = copy(&original.file, used.url());
     assert_refused(&ran, &["manager default is active", "stop it first"]);
-    // Of another name too.
-    let ran = run(command()
-        .args(["journal", "copy", "--from"])
-        .arg(&original.file)
-        .args(["--to", &used.url()])
-        .env(variable("cluster.name"), "other"));
-    assert_refused(&ran, &["manager default is active", "stop it first"]);
+}
+
+/// Two managers with files become two names of one database, one while the other works.
+#[test]
+fn a_copy_goes_beside_the_jobs_of_another_name() {
+    let database = InDatabase::create();
+    let mut other = Setup::new("", ORDER).set("journal.url", &database.url()).start();
+    let job = other.api.create("order", INPUT);
+    let before = told(&other.api, &[job]);
+    let original = Original::with(10, 0);
+    let jobs = "SELECT count(*) FROM jobs";
+    let copy_as = |name: &str, arguments: [&OsStr; 2]| {
+        let [from, to] = arguments;
+        let mut copy = command();
+        copy.args(["journal", "copy", "--from"]).arg(from).arg("--to").arg(to);
+        run(copy.env(variable("cluster.name"), name))
+    };
+    let url = database.url();
+    let ran = copy_as("second", [original.file.as_os_str(), url.as_ref()]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    assert_eq!(told(&other.api, &[job]), before);
+    let all: i64 = database.query(jobs).trim().parse().unwrap();
+    let back = original.path("back.db");
+    let ran = copy_as("third", [url.as_ref(), back.as_os_str()]);
+    assert_refused(&ran, &["no journal of the name third", "default, second"]);
+    let ran = copy_as("second", [url.as_ref(), back.as_os_str()]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    let in_file: i64 =
+        Connection::open(&back).unwrap().query_row(jobs, [], |row| row.get(0)).unwrap();
+    assert_eq!(in_file, all - 1, "the jobs of the one name alone");
+    assert!(other.stop().success());
 }

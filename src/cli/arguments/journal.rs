@@ -23,7 +23,8 @@ pub(crate) struct CopyArguments {
     /// The journal that is copied; it stays as it is
     #[arg(long, value_name = "JOURNAL")]
     pub(crate) from: String,
-    /// The new journal: a file that does not exist yet, or a database without jobs
+    /// The new journal: a file that does not exist yet, or a database in which cluster.name has no
+    /// jobs
     #[arg(long, value_name = "JOURNAL")]
     pub(crate) to: String,
     /// The manager's settings, for cluster.name and tls.authorities

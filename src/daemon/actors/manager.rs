@@ -39,7 +39,7 @@ use bus::LeaseQueues;
 use bus::embedded::Workers;
 use engine::{Definition, Millis};
 use journal::{
-    JobNumber, Journal, JournalOptions, NoticeNumber, PostgresJournal, RecoveredJob, Remedy,
+    JobNumbers, Journal, JournalOptions, NoticeNumber, PostgresJournal, RecoveredJob, Remedy,
     SqliteJournal,
 };
 use std::sync::Arc;
@@ -172,7 +172,7 @@ pub fn start_on(
             Remedy::Exit => return Err(error.into()),
         }
     }
-    let next_number = store.next_job_number()?;
+    let numbers = store.job_numbers()?;
     let (fatal_reporter, fatal_reports) = FatalReporter::new();
     let (route_table, routes) = routes::new_route_table();
     let core = ManagerCore::new(
@@ -204,7 +204,7 @@ pub fn start_on(
     let (mailboxes, arbiters) = start_actors(
         &core,
         store,
-        (route_table, next_number),
+        (route_table, numbers),
         (recovered, passivated),
         threads,
         (bus_provider, wiring),
@@ -329,7 +329,7 @@ fn new_mailboxes(core: &ManagerCore) -> (Mailboxes, Inboxes) {
 fn start_actors(
     core: &ManagerCore,
     store: Box<dyn Journal>,
-    (route_table, next_number): (RouteTable, JobNumber),
+    (route_table, numbers): (RouteTable, JobNumbers),
     (recovered, passivated): (Vec<RecoveredJob>, Vec<PassivatedTree>),
     mut threads: Threads,
     (bus_provider, wiring): (BusProvider, Wiring),
@@ -349,7 +349,7 @@ fn start_actors(
     let env = JournalEnv::new(core, &mailboxes, &outbox);
     inboxes.journal.start_in(&journal_arbiter, move || JournalActor::new(store, env));
     let env = RouterEnv::new(core, &mailboxes, &outbox, job_arbiters);
-    inboxes.router.start_in(&router_arbiter, move || Router::new(env, route_table, next_number));
+    inboxes.router.start_in(&router_arbiter, move || Router::new(env, route_table, numbers));
     let env = ArchiveEnv::new(core, &mailboxes);
     inboxes.archive.start_in(&threads.next_arbiter(), move || Archive::new(env));
     let env = SupervisorEnv::new(core, &mailboxes, bus_starter.clone(), router_arbiter.clone());

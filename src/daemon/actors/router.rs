@@ -20,12 +20,12 @@ use super::mailbox::{Envelope, MailboxActor};
 use super::reply_log::body_excerpt;
 use super::routes::RouteTable;
 use actix::{Actor, Context, Handler};
-use base::faults;
+use base::{clock, faults};
 use bus::{Address, Delivery, Rejection};
 use call_backlog::CallBacklog;
 use engine::text::shorten;
 use engine::{CorrelationId, Input, JobId, Reply};
-use journal::JobNumber;
+use journal::{JobNumber, JobNumbers};
 use passivated_trees::PassivatedTrees;
 use pending_requests::{PendingLookups, PendingRequest};
 use std::sync::Arc;
@@ -39,8 +39,7 @@ pub struct Router {
     env: Arc<RouterEnv>,
     route_table: RouteTable,
     call_backlog: CallBacklog,
-    /// The number of the next job.
-    next_number: JobNumber,
+    numbers: JobNumbers,
     /// The requests that wait for the archive.
     lookups: PendingLookups,
     passivated: PassivatedTrees,
@@ -48,12 +47,12 @@ pub struct Router {
 
 impl Router {
     /// Creates the router. It is the only writer of the route table, and numbers the jobs.
-    pub(super) fn new(env: RouterEnv, route_table: RouteTable, next_number: JobNumber) -> Router {
+    pub(super) fn new(env: RouterEnv, route_table: RouteTable, numbers: JobNumbers) -> Router {
         Router {
             env: Arc::new(env),
             route_table,
             call_backlog: CallBacklog::default(),
-            next_number,
+            numbers,
             lookups: PendingLookups::default(),
             passivated: PassivatedTrees::default(),
         }
@@ -61,9 +60,7 @@ impl Router {
 
     /// Returns the number for a new job. Each number is used once.
     fn take_job_number(&mut self) -> JobNumber {
-        let number = self.next_number;
-        self.next_number += 1;
-        number
+        self.numbers.take(clock::now())
     }
 
     fn handle_input(&mut self, input: RouterInput, ctx: &mut Context<Self>) {

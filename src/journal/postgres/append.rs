@@ -1,10 +1,12 @@
 //! Commits records: one transaction writes their rows of `entries`, and all that follows from them.
 
+use super::claim::RESERVED_NUMBERS;
 use super::commit_connection::BatchStatement;
 use super::connection::{params, to_sql_text};
 use super::writer::PostgresWriter;
 use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum};
 use crate::error::JournalError;
+use crate::numbers::Day;
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
 use crate::sql::to_sql_number;
@@ -41,7 +43,7 @@ FROM unnest($1::bigint[], $2::uuid[], $3::text[], $4::bigint[], $5::integer[], $
             $13::integer[], $14::bigint[], $15::integer[])
   AS u(number, id, workflow, definition, graph, created, state, ended, open, checksum, root, parent,
        step, item, depth)
-WHERE EXISTS (SELECT 1 FROM jobs r WHERE r.number = u.root)
+WHERE EXISTS (SELECT 1 FROM jobs r WHERE r.number = u.root AND r.number BETWEEN $16 AND $17)
 ON CONFLICT (number) DO NOTHING";
 
 /// Inserts rows of `entries` of jobs that exist, and writes what follows from them. What the
@@ -52,7 +54,7 @@ WITH entry AS (
   INSERT INTO entries AS e (job, first, seq, at, body, checksum)
   SELECT u.* FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[],
                          $6::bigint[]) AS u(job, first, seq, at, body, checksum)
-  WHERE EXISTS (SELECT 1 FROM jobs j WHERE j.number = u.job)
+  WHERE EXISTS (SELECT 1 FROM jobs j WHERE j.number = u.job AND j.number BETWEEN $21 AND $22)
   ON CONFLICT (job, first) DO UPDATE SET checksum = 1 / (e.first - e.first)
     WHERE e.checksum <> excluded.checksum
   RETURNING e.job, e.first),
@@ -64,17 +66,17 @@ change AS (
     changed = coalesce(u.changed, j.changed)
   FROM unnest($7::bigint[], $8::text[], $9::bigint[], $10::boolean[], $11::bigint[])
     AS u(number, state, ended, open, changed)
-  WHERE j.number = u.number AND u.number IN (SELECT job FROM entry)),
+  WHERE j.number = u.number AND j.number BETWEEN $21 AND $22 AND u.number IN (SELECT job FROM entry)),
 status AS (
   INSERT INTO statuses AS s (job, step, word, at)
   SELECT u.job, d.step, u.word, u.at
   FROM unnest($12::bigint[], $13::integer[], $14::text[], $15::bigint[]) AS u(job, index, word, at)
-  JOIN jobs j ON j.number = u.job
+  JOIN jobs j ON j.number = u.job AND j.number BETWEEN $21 AND $22
   JOIN definition_steps d ON d.definition = j.definition AND d.index = u.index
   WHERE u.job IN (SELECT job FROM entry)
   ON CONFLICT (job, step) DO UPDATE SET word = excluded.word, at = excluded.at)
-INSERT INTO notices(at, body, checksum)
-SELECT u.at, u.body, u.checksum
+INSERT INTO notices(name, at, body, checksum)
+SELECT (u.job >> 12) & 1023, u.at, u.body, u.checksum
 FROM unnest($16::bigint[], $17::bigint[], $18::bigint[], $19::text[], $20::bigint[])
   AS u(job, first, at, body, checksum)
 WHERE (u.job, u.first) IN (SELECT job, first FROM entry)";
@@ -86,7 +88,8 @@ const OTHER_DECISION_ERRORS: [&str; 2] = ["(SQLSTATE 22012)", "(SQLSTATE 21000)"
 /// Selects the jobs among these that do not exist.
 const SELECT_DELETED: &str = "
 SELECT u.number FROM unnest($1::bigint[]) AS u(number)
-WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.number = u.number)";
+WHERE NOT EXISTS (
+  SELECT 1 FROM jobs j WHERE j.number = u.number AND j.number BETWEEN $2 AND $3)";
 
 /// The state of a job in its row of `jobs`.
 #[derive(Clone, Copy)]
@@ -182,6 +185,7 @@ impl JobColumns {
 
     pub(super) fn into_child_statement(self) -> Option<BatchStatement> {
         (!self.number.is_empty()).then(|| {
+            let (lowest, highest) = bounds(&self.root);
             let params = params![
                 self.number,
                 self.id,
@@ -197,7 +201,9 @@ impl JobColumns {
                 self.parent,
                 self.step,
                 self.item,
-                self.depth
+                self.depth,
+                lowest,
+                highest
             ];
             BatchStatement::new(INSERT_CHILDREN, params)
         })
@@ -285,6 +291,7 @@ impl EntryChunk {
             word.push(to_sql_text(&status));
             word_at.push(at.0);
         }
+        let (lowest, highest) = bounds(&self.job);
         let params = params![
             self.job,
             self.first,
@@ -305,10 +312,18 @@ impl EntryChunk {
             self.notice_first,
             self.notice_at,
             self.notice_body,
-            self.notice_checksum
+            self.notice_checksum,
+            lowest,
+            highest
         ];
         BatchStatement::new(INSERT_ENTRIES, params)
     }
+}
+
+/// Returns the lowest and the highest of these numbers. A statement that names them looks only at
+/// the days between them.
+fn bounds(numbers: &[JobNumber]) -> (JobNumber, JobNumber) {
+    (numbers.iter().copied().min().unwrap_or(0), numbers.iter().copied().max().unwrap_or(0))
 }
 
 impl PostgresWriter {
@@ -319,7 +334,7 @@ impl PostgresWriter {
         records: &[&Record],
         others: &[JobNumber],
     ) -> Result<BTreeSet<JobNumber>, JournalError> {
-        let mut deleted = BTreeSet::new();
+        let (mut deleted, mut days) = (BTreeSet::new(), BTreeSet::new());
         let (mut roots, mut children) = (JobColumns::default(), JobColumns::default());
         let chunk_records_min = (records.len() / CHUNKS_MAX).max(1);
         let mut chunks = vec![EntryChunk::default()];
@@ -339,6 +354,8 @@ impl PostgresWriter {
                 let workflow = created.origin.definition.full_name();
                 let columns = if row.parent.is_some() { &mut children } else { &mut roots };
                 columns.add_new(&row, workflow, JobStatus::of_record(record));
+                days.insert(Day::of_number(record.job));
+                self.highest = self.highest.max(record.job);
             }
             let recorded = &record.recorded;
             let body = serde_json::to_string(&recorded.entries)
@@ -379,9 +396,14 @@ impl PostgresWriter {
         let chunks = chunks.into_iter().filter(|chunk| !chunk.job.is_empty());
         statements.extend(chunks.map(EntryChunk::into_statement));
         let asked: Vec<JobNumber> = asked.into_iter().collect();
-        statements.push(BatchStatement::new(SELECT_DELETED, params![asked]));
-        let results = self.commits.transact(statements).map_err(|error| self.explain(error))?;
-        let not_found = results.last().into_iter().flatten();
+        let (lowest, highest) = bounds(&asked);
+        let question = statements.len();
+        statements.push(BatchStatement::new(SELECT_DELETED, params![asked, lowest, highest]));
+        let reserved = self.reserve_numbers(&mut statements);
+        let results = self.commits.transact_on(&days, statements);
+        let results = results.map_err(|error| self.explain(error))?;
+        self.reserved = reserved;
+        let not_found = results.get(question).into_iter().flatten();
         deleted.extend(not_found.map(|row| row.get::<_, JobNumber>(0)));
         if let Some(row) = last_row.filter(|(job, _)| !deleted.contains(job)) {
             self.commits.set_committed_row(Some(row));
@@ -390,6 +412,18 @@ impl PostgresWriter {
             self.beat.set_newest(newest);
         }
         Ok(deleted)
+    }
+
+    /// Adds the statement that reserves numbers if the new jobs have higher ones than the database
+    /// knows of. Returns up to which number they are reserved once it is committed.
+    fn reserve_numbers(&self, statements: &mut Vec<BatchStatement>) -> JobNumber {
+        if self.highest <= self.reserved {
+            return self.reserved;
+        }
+        let reserved = self.highest.saturating_add(RESERVED_NUMBERS);
+        let sql = "UPDATE names SET high = $1 WHERE ordinal = $2 AND high < $1";
+        statements.push(BatchStatement::new(sql, params![reserved, self.ordinal.0]));
+        reserved
     }
 
     /// Names the defect behind the errors with which [`INSERT_ENTRIES`] refuses another decision.

@@ -12,6 +12,7 @@ use super::io_thread::IoThread;
 use super::options::PostgresOptions;
 use super::schema;
 use crate::error::{JournalError, Remedy};
+use crate::numbers::{NAMES_MAX, NameOrdinal};
 use crate::record::JobNumber;
 use base::clock;
 use engine::Timestamp;
@@ -34,6 +35,10 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(9);
 /// How often an ordinal is chosen for a new name.
 const ORDINAL_ATTEMPTS_MAX: u32 = 5;
 
+/// So many numbers are reserved for a name at once: those of ten seconds. A takeover begins above
+/// them; after the lease its clock is beyond them anyway.
+pub(super) const RESERVED_NUMBERS: JobNumber = 10_000 << 22;
+
 /// How long a beat may take before its connection is given up.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -53,6 +58,8 @@ pub(super) struct Candidate {
     /// The id of this process.
     pub(super) manager: Uuid,
     purpose: Purpose,
+    /// The ordinal of its name.
+    pub(super) ordinal: NameOrdinal,
     /// `None` after a look has failed.
     connection: Option<Connection>,
     /// The owner that was seen last, with its beat, and since when the beat has been the same.
@@ -65,6 +72,8 @@ pub struct DatabaseInspection {
     pub has_tables: bool,
     /// Whether a manager of the name is active, or was killed a moment ago.
     pub is_active: bool,
+    /// The names of its managers, sorted.
+    pub names: Vec<String>,
 }
 
 /// The result of a look at who is active.
@@ -73,7 +82,7 @@ pub(super) enum Look {
     Active(TakenState),
     /// Another process is active.
     Standby(ActiveManager),
-    /// The database has the beginning of a copy of this journal: nobody may become active.
+    /// Under this name there is the beginning of a copy of this journal: nobody may become active.
     HalfCopied(String),
 }
 
@@ -81,9 +90,11 @@ pub(super) enum Look {
 pub(super) struct TakenState {
     /// The epoch of this process, which is higher than that of every process before.
     pub(super) epoch: i64,
+    /// No job of the name has a higher number.
+    pub(super) high: JobNumber,
     /// When the newest record was decided, as far as it is known; `None` if there is none.
     pub(super) newest: Option<Timestamp>,
-    /// The last row of `entries` of the newest job: its job and first entry.
+    /// The last row of `entries` of the name's newest job: its job and first entry.
     pub(super) last_row: Option<(JobNumber, i64)>,
 }
 
@@ -106,7 +117,7 @@ impl Candidate {
         })?);
         let options = Arc::new(options);
         let manager = clock::new_id().0;
-        let connection = io.run({
+        let (connection, ordinal) = io.run({
             let options = options.clone();
             async move {
                 let journal = options.server.to_string();
@@ -115,16 +126,18 @@ impl Candidate {
                 let connection = opened.map_err(|error| error.to_journal_error(&journal))?;
                 schema::prepare(&connection, &journal).await?;
                 if purpose == Purpose::Serve
-                    && let Some(from) = load_copied_from(&connection).await.map_err(to_error)?
+                    && let Some(from) =
+                        load_copied_from(&connection, &options.name).await.map_err(to_error)?
                 {
                     return Err(half_copied_error(journal, &from));
                 }
-                register(&connection, &options, manager).await.map_err(to_error)?;
-                Ok::<_, JournalError>(connection)
+                let ordinal = register(&connection, &options, manager).await.map_err(to_error)?;
+                let ordinal = ordinal.ok_or_else(|| too_many_names(&journal, &options.name))?;
+                Ok::<_, JournalError>((connection, ordinal))
             }
         })?;
         let connection = Some(connection);
-        Ok(Candidate { io, options, manager, purpose, connection, seen: None })
+        Ok(Candidate { io, options, manager, purpose, ordinal, connection, seen: None })
     }
 
     /// Checks the database, and changes nothing.
@@ -143,11 +156,16 @@ impl Candidate {
                 None
             };
             if has_tables
-                && let Some(from) = load_copied_from(&connection).await.map_err(to_error)?
+                && let Some(from) =
+                    load_copied_from(&connection, &options.name).await.map_err(to_error)?
             {
                 return Err(half_copied_error(journal, &from));
             }
-            Ok(DatabaseInspection { has_tables, is_active: owner.is_some() })
+            let names = match has_tables {
+                true => load_names(&connection).await.map_err(to_error)?,
+                false => Vec::new(),
+            };
+            Ok(DatabaseInspection { has_tables, is_active: owner.is_some(), names })
         })
     }
 
@@ -188,7 +206,7 @@ impl Candidate {
             register(connection, &self.options, self.manager).await?;
         }
         if self.purpose == Purpose::Serve
-            && let Some(from) = load_copied_from(connection).await?
+            && let Some(from) = load_copied_from(connection, &self.options.name).await?
         {
             return Ok(Look::HalfCopied(from));
         }
@@ -197,11 +215,7 @@ impl Candidate {
         };
         if owner.id == self.manager {
             // The claim of an earlier look was committed, and its answer was lost.
-            let sql = "SELECT epoch FROM names WHERE owner = $1";
-            let rows = connection.query(sql, &params![self.manager]).await?;
-            if let Some(row) = rows.first() {
-                return load_state(connection, row.get(0)).await.map(Look::Active);
-            }
+            return self.load_state(connection).await.map(Look::Active);
         }
         let now = clock::instant();
         let since = match self.seen {
@@ -231,29 +245,29 @@ impl Candidate {
         // A takeover that waits for a lock must not keep the owner's beat waiting.
         connection.batch_execute("BEGIN; SET LOCAL lock_timeout = '7s'").await?;
         let result = self.claim_in_transaction(connection, owner.as_ref()).await;
-        let is_committed = matches!(result, Ok(Some(_)));
+        let is_committed = matches!(result, Ok(true));
         let end = connection.batch_execute(if is_committed { "COMMIT" } else { "ROLLBACK" });
         let end_result = end.await;
         match (result?, owner) {
-            (Some(epoch), _) => {
+            (true, _) => {
                 end_result?;
-                load_state(connection, epoch).await.map(Look::Active)
+                self.load_state(connection).await.map(Look::Active)
             }
             // Another process was faster, or the owner beats again.
-            (None, Some(owner)) => Ok(Look::Standby(owner)),
-            (None, None) => match load_owner(connection, &self.options.name).await? {
+            (false, Some(owner)) => Ok(Look::Standby(owner)),
+            (false, None) => match load_owner(connection, &self.options.name).await? {
                 Some(owner) => Ok(Look::Standby(owner)),
                 None => Box::pin(self.claim(connection, None)).await,
             },
         }
     }
 
-    /// Returns the new epoch; `None` if the name cannot be taken now.
+    /// Returns whether the name is taken. Otherwise it cannot be taken now.
     async fn claim_in_transaction(
         &self,
         connection: &Connection,
         owner: Option<&ActiveManager>,
-    ) -> Result<Option<i64>, Error> {
+    ) -> Result<bool, Error> {
         let owner_id = owner.map(|owner| owner.id);
         if let Some(owner) = owner {
             // An owner without a row in `managers` cannot beat.
@@ -263,21 +277,44 @@ impl Candidate {
                            OR NOT EXISTS (SELECT 1 FROM managers WHERE id = $1)";
             let rows = connection.query(sql, &params![owner.id, owner.beat]).await?;
             if !rows.first().is_some_and(|row| row.get(0)) {
-                return Ok(None);
+                return Ok(false);
             }
             let sql = "UPDATE fences SET dead = true WHERE manager = $1";
             connection.query(sql, &params![owner.id]).await?;
         }
         let sql = "UPDATE names SET owner = $2, epoch = epoch + 1, api_address = $3
-                   WHERE name = $1 AND (owner IS NULL OR owner = $4) RETURNING epoch";
+                   WHERE name = $1 AND (owner IS NULL OR owner = $4) RETURNING name";
         let (name, address) = (self.options.name.clone(), self.options.api_address.clone());
         let params = params![name, self.manager, address, owner_id];
-        let Some(row) = connection.query(sql, &params).await?.into_iter().next() else {
-            return Ok(None);
-        };
+        if connection.query(sql, &params).await?.is_empty() {
+            return Ok(false);
+        }
         let sql = "UPDATE managers SET state = 'active' WHERE id = $1";
         connection.query(sql, &params![self.manager]).await?;
-        Ok(Some(row.get(0)))
+        Ok(true)
+    }
+
+    /// Returns what the database holds for this process, which owns its name.
+    async fn load_state(&self, connection: &Connection) -> Result<TakenState, Error> {
+        let sql = "SELECT epoch, high, (SELECT max(newest) FROM managers WHERE name = $1)
+                   FROM names WHERE name = $1";
+        let rows = connection.query(sql, &params![self.options.name.clone()]).await?;
+        // The row of a name is never deleted.
+        let (epoch, high, beaten): (i64, JobNumber, Option<i64>) =
+            rows.first().map_or((1, 0, None), |row| (row.get(0), row.get(1), row.get(2)));
+        // The newest job lies within the numbers that were reserved last.
+        let sql = format!(
+            "SELECT number, created FROM jobs WHERE number > $1 AND number <= $2 AND {} \
+             ORDER BY number DESC LIMIT 1",
+            self.ordinal.condition("number")
+        );
+        let rows = connection.query(&sql, &params![high - RESERVED_NUMBERS, high]).await?;
+        let newest_job: Option<(JobNumber, i64)> = rows.first().map(|row| (row.get(0), row.get(1)));
+        let newest = beaten.max(newest_job.map(|(_, created)| created)).map(Timestamp);
+        let sql = "SELECT job, first FROM entries WHERE job = $1 ORDER BY first DESC LIMIT 1";
+        let rows = connection.query(sql, &params![newest_job.map(|(number, _)| number)]).await?;
+        let last_row = rows.first().map(|row| (row.get(0), row.get(1)));
+        Ok(TakenState { epoch, high, newest, last_row })
     }
 
     /// Begins to beat in the background. The beat stops while `is_alive` says that the process
@@ -352,24 +389,26 @@ impl Drop for Beat {
     }
 }
 
-/// Returns what the database holds for the process with this epoch.
-async fn load_state(connection: &Connection, epoch: i64) -> Result<TakenState, Error> {
-    let sql = "SELECT greatest((SELECT max(newest) FROM managers),
-                               (SELECT created FROM jobs ORDER BY number DESC LIMIT 1))";
-    let rows = connection.query(sql, &params![]).await?;
-    let newest = rows.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(Timestamp);
-    let sql = "SELECT job, first FROM entries WHERE job = (SELECT max(number) FROM jobs)
-               ORDER BY first DESC LIMIT 1";
-    let rows = connection.query(sql, &params![]).await?;
-    let last_row = rows.first().map(|row| (row.get(0), row.get(1)));
-    Ok(TakenState { epoch, newest, last_row })
+/// Creates the error of a database that has no room for another name.
+fn too_many_names(journal: &str, name: &str) -> JournalError {
+    let problem = format!(
+        "it has {NAMES_MAX} names of managers already, which is the most: give {name:?} a database \
+         of its own, or use one of the names (setting cluster.name)"
+    );
+    JournalError::Failed { file: journal.to_owned(), problem, remedy: Remedy::Exit }
 }
 
-/// Returns the journal whose copy into this database has begun and not ended; `None` if there is
-/// none.
-pub(super) async fn load_copied_from(connection: &Connection) -> Result<Option<String>, Error> {
-    let rows = connection.query("SELECT copied_from FROM cluster", &params![]).await?;
+/// Returns the journal whose copy under this name has begun and not ended; `None` if there is none.
+async fn load_copied_from(connection: &Connection, name: &str) -> Result<Option<String>, Error> {
+    let sql = "SELECT copied_from FROM names WHERE name = $1";
+    let rows = connection.query(sql, &params![name.to_owned()]).await?;
     Ok(rows.first().and_then(|row| row.get(0)))
+}
+
+/// Returns all names, sorted.
+async fn load_names(connection: &Connection) -> Result<Vec<String>, Error> {
+    let rows = connection.query("SELECT name FROM names ORDER BY name", &params![]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Returns the owner of a name; `None` if nobody owns it.
@@ -385,22 +424,30 @@ async fn load_owner(connection: &Connection, name: &str) -> Result<Option<Active
     }))
 }
 
-/// Registers this process, and its name if it is new.
+/// Registers this process, and its name if it is new. Returns the ordinal of the name; `None` if
+/// there are too many names.
 async fn register(
     connection: &Connection,
     options: &PostgresOptions,
     manager: Uuid,
-) -> Result<(), Error> {
+) -> Result<Option<NameOrdinal>, Error> {
+    let mut ordinal = None;
     // Two new names may choose the same ordinal at the same time.
     for _ in 0..ORDINAL_ATTEMPTS_MAX {
         let sql = "INSERT INTO names(name, ordinal)
-                   SELECT $1, coalesce((SELECT max(ordinal) + 1 FROM names), 0)
-                   ON CONFLICT DO NOTHING";
-        connection.query(sql, &params![options.name.clone()]).await?;
-        let sql = "SELECT 1 FROM names WHERE name = $1";
-        if !connection.query(sql, &params![options.name.clone()]).await?.is_empty() {
+                   SELECT $1, next FROM (
+                     SELECT coalesce(max(ordinal) + 1, 0)::smallint AS next FROM names) n
+                   WHERE next < $2 ON CONFLICT DO NOTHING";
+        connection.query(sql, &params![options.name.clone(), NAMES_MAX]).await?;
+        let sql = "SELECT ordinal FROM names WHERE name = $1";
+        let rows = connection.query(sql, &params![options.name.clone()]).await?;
+        ordinal = rows.first().map(|row| NameOrdinal(row.get(0)));
+        if ordinal.is_some() {
             break;
         }
+    }
+    if ordinal.is_none() {
+        return Ok(None);
     }
     let sql = "WITH fence AS (
                  INSERT INTO fences(manager, dead) VALUES ($1, false) ON CONFLICT DO NOTHING)
@@ -415,7 +462,8 @@ async fn register(
                    AND m.state <> 'active'
                    AND NOT EXISTS (SELECT 1 FROM names n WHERE n.owner = m.id) RETURNING m.id)
                DELETE FROM fences f USING ended WHERE f.manager = ended.id";
-    connection.query(sql, &params![manager]).await.map(drop)
+    connection.query(sql, &params![manager]).await?;
+    Ok(ordinal)
 }
 
 async fn run_beat(

@@ -8,14 +8,17 @@
 //! record.
 
 use super::connection::{Connection, OpenError, Params, params};
+use super::days;
 use super::fault::{Fault, no_answer, to_journal_error};
 use super::io_thread::IoThread;
 use super::options::PostgresOptions;
 use crate::error::{JournalError, Remedy};
+use crate::numbers::Day;
 use crate::record::JobNumber;
 use base::clock;
 use futures_util::future::join_all;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -36,8 +39,17 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an operation is waited for. After it the caller is told, and asks again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Plans that are made while the tables are empty would scan them when they are large.
-const COMMIT_SETTINGS: &str = "SET enable_seqscan = off";
+/// Plans that are made while the tables are empty would scan them when they are large. All
+/// statements find their rows by keys, for which the plan is made once for all values: the days
+/// that a statement touches are found when it runs.
+const COMMIT_SETTINGS: &str = "
+SET enable_seqscan = off;
+SET enable_hashjoin = off;
+SET enable_mergejoin = off;
+SET plan_cache_mode = force_generic_plan";
+
+/// How often a transaction is sent whose day does not exist.
+const DAY_ATTEMPTS_MAX: u32 = 3;
 
 /// Locks the fence of a process. It fails with a division by zero if the fence is dead.
 const LOCK_FENCE: &str = "
@@ -71,6 +83,8 @@ pub(super) struct CommitConnection {
     committed_row: Option<(JobNumber, i64)>,
     /// The end of an operation that the server has not answered yet; `None` if there is none.
     unanswered: Option<mpsc::Receiver<()>>,
+    /// The days that can take jobs, as far as it is known.
+    days: BTreeSet<Day>,
     pub(super) activity: Arc<CommitActivity>,
 }
 
@@ -108,6 +122,27 @@ enum CommitError {
     GoneBack(JobNumber),
 }
 
+/// Why an operation has failed for good.
+enum AttemptError {
+    /// A day of its jobs does not exist.
+    NoDay(JournalError),
+    Other(JournalError),
+}
+
+impl From<JournalError> for AttemptError {
+    fn from(error: JournalError) -> AttemptError {
+        AttemptError::Other(error)
+    }
+}
+
+impl AttemptError {
+    fn into_journal_error(self) -> JournalError {
+        match self {
+            AttemptError::NoDay(error) | AttemptError::Other(error) => error,
+        }
+    }
+}
+
 impl CommitConnection {
     pub(super) fn new(
         io: Arc<IoThread>,
@@ -125,6 +160,7 @@ impl CommitConnection {
             connection: None,
             committed_row: None,
             unanswered: None,
+            days: BTreeSet::new(),
             activity,
         }
     }
@@ -144,12 +180,46 @@ impl CommitConnection {
         &mut self,
         statements: Vec<BatchStatement>,
     ) -> Result<Results, JournalError> {
+        self.transact_on(&BTreeSet::new(), statements)
+    }
+
+    /// Runs statements in one transaction, as [`transact`](Self::transact) does, after it has made
+    /// the days of their new jobs.
+    pub(super) fn transact_on(
+        &mut self,
+        days: &BTreeSet<Day>,
+        statements: Vec<BatchStatement>,
+    ) -> Result<Results, JournalError> {
         let statements = Arc::new(statements);
         let manager = self.manager;
-        self.attempt(move |connection| {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            if !days.is_subset(&self.days) {
+                self.make_days(days.clone())?;
+            }
             let statements = statements.clone();
-            async move { run_transaction(&connection, manager, &statements).await }
-        })
+            let result = self.attempt(move |connection| {
+                let statements = statements.clone();
+                async move { run_transaction(&connection, manager, &statements).await }
+            });
+            match result {
+                // The day was dropped since it was seen.
+                Err(AttemptError::NoDay(_)) if attempt < DAY_ATTEMPTS_MAX => self.days.clear(),
+                result => return result.map_err(AttemptError::into_journal_error),
+            }
+        }
+    }
+
+    /// Makes days.
+    pub(super) fn make_days(&mut self, days: BTreeSet<Day>) -> Result<(), JournalError> {
+        let days = Arc::new(days);
+        let made = self.attempt(move |connection| {
+            let days = days.clone();
+            async move { days::make_days(&connection, &days).await.map_err(CommitError::Server) }
+        });
+        self.days = made.map_err(AttemptError::into_journal_error)?;
+        Ok(())
     }
 
     /// Runs a query outside of a transaction.
@@ -159,28 +229,34 @@ impl CommitConnection {
         params: Params,
     ) -> Result<Vec<Row>, JournalError> {
         let statement = Arc::new(BatchStatement { sql: sql.into(), params });
-        self.attempt(move |connection| {
+        let rows = self.attempt(move |connection| {
             let statement = statement.clone();
             async move {
                 let rows = connection.query(&statement.sql, &statement.params).await;
                 rows.map_err(CommitError::Server)
             }
-        })
+        });
+        rows.map_err(AttemptError::into_journal_error)
     }
 
-    /// Gives the name back, if the server can be reached. It waits at most [`GOODBYE_TIMEOUT`].
-    pub(super) fn say_goodbye(&mut self) {
+    /// Gives the name back, if the server can be reached. `highest` is the highest number of a job.
+    /// It waits at most [`GOODBYE_TIMEOUT`].
+    pub(super) fn say_goodbye(&mut self, highest: JobNumber) {
         if self.unanswered.is_some() {
             return self.report_kept_name();
         }
         let (connection, options) = (self.connection.take(), self.options.clone());
-        let statements = [
-            "UPDATE names SET owner = NULL WHERE name = $2 AND owner = $1",
-            "UPDATE managers SET state = 'left' WHERE id = $1 AND name = $2",
-        ];
         let (manager, name) = (self.manager, self.options.name.clone());
-        let statements =
-            statements.map(|sql| BatchStatement::new(sql, params![manager, name.clone()]));
+        let statements = [
+            BatchStatement::new(
+                "UPDATE names SET owner = NULL, high = $3 WHERE name = $2 AND owner = $1",
+                params![manager, name, highest],
+            ),
+            BatchStatement::new(
+                "UPDATE managers SET state = 'left' WHERE id = $1",
+                params![manager],
+            ),
+        ];
         let goodbye = async move {
             let connection = match connection {
                 Some(connection) => connection,
@@ -213,7 +289,7 @@ impl CommitConnection {
     }
 
     /// Runs `operation`, and again after a conflict or over a new connection.
-    fn attempt<T, F>(&mut self, operation: impl Fn(Arc<Connection>) -> F) -> Result<T, JournalError>
+    fn attempt<T, F>(&mut self, operation: impl Fn(Arc<Connection>) -> F) -> Result<T, AttemptError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, CommitError>> + Send + 'static,
@@ -236,12 +312,12 @@ impl CommitConnection {
             };
             match result {
                 Ok(value) => return Ok(value),
-                Err(CommitError::Fenced) => return Err(self.fenced_error()),
-                Err(CommitError::GoneBack(job)) => return Err(gone_back_error(journal, job)),
+                Err(CommitError::Fenced) => return Err(self.fenced_error().into()),
+                Err(CommitError::GoneBack(job)) => return Err(gone_back_error(journal, job).into()),
                 Err(CommitError::WaitCancelled) => {
                     let what = "the server has committed without its synchronous standby, because \
                                 the wait was cancelled: the commit is sent again";
-                    return Err(waits_for_server(what.to_owned()));
+                    return Err(waits_for_server(what.to_owned()).into());
                 }
                 Err(CommitError::Server(error)) => {
                     let fault = Fault::of_error(&error);
@@ -251,10 +327,13 @@ impl CommitConnection {
                     let attempts_max = match fault {
                         Fault::Conflict => CONFLICT_ATTEMPTS_MAX,
                         Fault::Connection => CONNECTION_ATTEMPTS_MAX,
+                        Fault::NoDay => {
+                            return Err(AttemptError::NoDay(to_journal_error(&journal, &error)));
+                        }
                         Fault::DiskFull | Fault::Permanent => 1,
                     };
                     if attempt >= attempts_max {
-                        return Err(to_journal_error(&journal, &error));
+                        return Err(to_journal_error(&journal, &error).into());
                     }
                     tracing::debug!(journal, %error, "the transaction is sent again");
                 }

@@ -1,9 +1,10 @@
-//! The copy of a journal from a database, and into one (`crate::copy`). Whoever copies is the
-//! active process of its name, so no manager can be. While a copy into a database has not ended,
-//! the table `cluster` names its original, and no manager becomes active.
+//! The copy of a journal from a database, and into one (`crate::copy`). It is that of one name:
+//! others may be active beside it. Whoever copies is the active process of the name, so no manager
+//! can be. While a copy into a database has not ended, the row of its name tells the original, and
+//! no manager becomes active.
 
 use super::append::{EntryChunk, JobColumns};
-use super::claim::{ActiveManager, Candidate, Look, Purpose};
+use super::claim::{ActiveManager, Candidate, Look, Purpose, half_copied_error};
 use super::commit_connection::{BatchStatement, Results};
 use super::connection::{params, to_sql_text};
 use super::copy_reader::DatabaseCopyReader;
@@ -15,38 +16,41 @@ use crate::copy::{
     StatusWriter, StoredJobRow, copy_and_check,
 };
 use crate::error::{JournalError, Remedy};
+use crate::numbers::{Day, JobNumbers};
 use crate::record::{JobNumber, Notice, StoredOffset};
 use crate::recover::JobRow;
 use crate::traits::Journal;
 use engine::{Definition, DefinitionHash, Timestamp};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How often it is looked whether another process is active.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a transaction is sent while the server cannot be reached, and the pause between.
-const ATTEMPTS_MAX: u32 = 120;
+/// How often a transaction is sent while the server cannot be reached.
+const ATTEMPTS_MAX: u32 = 60;
+
+/// The pause between two such attempts.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Removes everything of a journal but the columns of statuses, on which views depend.
-const EMPTY: &str =
-    "TRUNCATE jobs, entries, statuses, notices, bus_offsets, definitions, definition_steps";
+/// Sets or clears the mark of a copy that has not ended.
+const SET_COPIED_FROM: &str = "UPDATE names SET copied_from = $1 WHERE ordinal = $2";
 
 const INSERT_STATUSES: &str = "
 INSERT INTO statuses(job, step, word, at)
 SELECT u.job, d.step, u.word, u.at
-FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::bigint[]) AS u(job, index, word, at)
-JOIN jobs j ON j.number = u.job
-JOIN definition_steps d ON d.definition = j.definition AND d.index = u.index
+FROM unnest($1::bigint[], $2::bigint[], $3::integer[], $4::text[], $5::bigint[])
+  AS u(job, definition, index, word, at)
+JOIN definition_steps d ON d.definition = u.definition AND d.index = u.index
 ON CONFLICT (job, step) DO NOTHING";
 
 /// Inserts notices, unless an earlier attempt has done it.
 const INSERT_NOTICES: &str = "
-INSERT INTO notices(at, body, checksum)
-SELECT u.at, u.body, u.checksum
+INSERT INTO notices(name, at, body, checksum)
+SELECT $4, u.at, u.body, u.checksum
 FROM unnest($1::bigint[], $2::text[], $3::bigint[]) WITH ORDINALITY
   AS u(at, body, checksum, position)
-WHERE (SELECT count(*) FROM notices) = $4 ORDER BY u.position";
+WHERE (SELECT count(*) FROM notices WHERE name = $4) = $5 ORDER BY u.position";
 
 /// Calls `copy` with what reads the journal in a database, and the size of the database in bytes.
 /// No manager can become active meanwhile.
@@ -54,9 +58,19 @@ pub(crate) fn copy_from_database(
     options: PostgresOptions,
     copy: impl FnOnce(&dyn CopyReader, u64) -> Result<CopySummary, JournalError>,
 ) -> Result<CopySummary, JournalError> {
-    // Otherwise the tables would be created.
-    if !Candidate::inspect(options.clone())?.has_tables {
-        return Err(refuse(options.server.to_string(), "it has no journal".to_owned()));
+    let (server, name) = (options.server.to_string(), options.name.clone());
+    // Otherwise the tables or the name would be created.
+    let inspection = Candidate::inspect(options.clone())?;
+    if !inspection.has_tables {
+        return Err(refuse(server, "it has no journal".to_owned()));
+    }
+    if !inspection.names.contains(&name) {
+        let names = inspection.names.join(", ");
+        let problem = format!(
+            "it has no journal of the name {name}: set cluster.name to one of those that it has \
+             ({names})"
+        );
+        return Err(refuse(server, problem));
     }
     let journal = become_active(options)?;
     let session = journal.pool.begin()?;
@@ -65,38 +79,28 @@ pub(crate) fn copy_from_database(
     copy(&DatabaseCopyReader::new(&session), bytes)
 }
 
-/// Copies a journal into a database without jobs.
+/// Copies a journal into a database in which its name has none.
 pub(crate) fn copy_into_database(
     source: &dyn CopyReader,
     options: PostgresOptions,
     progress: &CopyProgress,
 ) -> Result<CopySummary, JournalError> {
-    let mut target = DatabaseCopyTarget { journal: become_active(options)? };
-    target.begin(source.journal())?;
-    match copy_and_check(source, &mut target, progress) {
-        Ok(summary) => {
-            target.transact(&|| {
-                vec![BatchStatement::new(SET_COPIED_FROM, params![None::<String>])]
-            })?;
-            Ok(summary)
-        }
-        Err(error) => {
-            let statements = || {
-                vec![
-                    BatchStatement::new(EMPTY, params![]),
-                    BatchStatement::new(SET_COPIED_FROM, params![None::<String>]),
-                ]
-            };
-            // Otherwise the next copy does it.
-            if let Err(error) = target.journal.writer.commits.transact(statements()) {
-                tracing::debug!(%error, "what was copied is not removed");
-            }
-            Err(error)
-        }
+    let journal = become_active(options)?;
+    let numbers = JobNumbers::timed(journal.writer.ordinal, 0);
+    let mut target = DatabaseCopyTarget { journal, numbers };
+    target.refuse_used()?;
+    let result = target
+        .empty(Some(source.journal()))
+        .and_then(|()| copy_and_check(source, &mut target, progress))
+        .and_then(|summary| target.set_copied_from(None).map(|()| summary));
+    if result.is_err()
+        && let Err(error) = target.empty(None)
+    {
+        // The next copy begins with it.
+        tracing::debug!(%error, "what was copied is not removed");
     }
+    result
 }
-
-const SET_COPIED_FROM: &str = "UPDATE cluster SET copied_from = $1";
 
 /// Becomes the active process of the name. A process that was killed counts as active until its
 /// lease is over.
@@ -107,12 +111,8 @@ fn become_active(options: PostgresOptions) -> Result<PostgresJournal, JournalErr
     loop {
         let (next, look) = candidate.try_claim();
         match look? {
-            Look::Active(state) => {
-                let mut journal = PostgresJournal::activate(next, state);
-                refuse_other_names(&mut journal)?;
-                return Ok(journal);
-            }
-            Look::HalfCopied(from) => return Err(super::claim::half_copied_error(journal, &from)),
+            Look::Active(state) => return Ok(PostgresJournal::activate(next, state)),
+            Look::HalfCopied(from) => return Err(half_copied_error(journal, &from)),
             Look::Standby(active) => {
                 if seen.is_some_and(|before| !active.is_as_before(&before)) {
                     let problem = format!("its manager {name} is active: stop it first");
@@ -126,21 +126,6 @@ fn become_active(options: PostgresOptions) -> Result<PostgresJournal, JournalErr
     }
 }
 
-/// Returns an error if a process of another name is active.
-fn refuse_other_names(journal: &mut PostgresJournal) -> Result<(), JournalError> {
-    let session = journal.pool.begin()?;
-    let sql = "SELECT name FROM names WHERE owner IS NOT NULL AND name <> $1 ORDER BY name";
-    let rows = session.query(sql, params![journal.name.clone()])?;
-    match rows.first() {
-        Some(row) => {
-            let name: String = row.get(0);
-            let problem = format!("its manager {name} is active: stop it first");
-            Err(refuse(journal.writer.journal.clone(), problem))
-        }
-        None => Ok(()),
-    }
-}
-
 fn refuse(journal: String, problem: String) -> JournalError {
     JournalError::Failed { file: journal, problem, remedy: Remedy::Exit }
 }
@@ -148,39 +133,74 @@ fn refuse(journal: String, problem: String) -> JournalError {
 /// A journal in a database that is written as a copy.
 struct DatabaseCopyTarget {
     journal: PostgresJournal,
+    numbers: JobNumbers,
 }
 
 impl DatabaseCopyTarget {
-    /// Marks the database as the target of a copy. Removes what an earlier copy has left.
-    fn begin(&mut self, from: &str) -> Result<(), JournalError> {
-        let sql = "SELECT copied_from IS NULL AND (EXISTS (SELECT 1 FROM jobs)
-                     OR EXISTS (SELECT 1 FROM notices) OR EXISTS (SELECT 1 FROM bus_offsets))
-                   FROM cluster";
-        let rows = self.journal.writer.commits.query(sql, params![])?;
+    /// Returns an error if the name has a journal that is not an earlier copy's beginning.
+    fn refuse_used(&mut self) -> Result<(), JournalError> {
+        let name = self.journal.writer.ordinal;
+        let sql = format!(
+            "SELECT copied_from IS NULL AND (EXISTS (SELECT 1 FROM jobs WHERE {})
+               OR EXISTS (SELECT 1 FROM notices WHERE name = $1)
+               OR EXISTS (SELECT 1 FROM bus_offsets WHERE name = $1))
+             FROM names WHERE ordinal = $1",
+            name.condition("number")
+        );
+        let rows = self.journal.writer.commits.query(sql, params![name.0])?;
         if rows.first().is_none_or(|row| row.get(0)) {
-            let problem = "it has a journal already: give the copy a database of its own, made \
-                           with createdb --template template0 --encoding UTF8 NAME";
-            return Err(refuse(self.journal.writer.journal.clone(), problem.to_owned()));
+            let problem = format!(
+                "it has a journal of the name {} already: give the copy a database of its own \
+                 (createdb --template template0 --encoding UTF8 NAME), or another cluster.name",
+                self.journal.name
+            );
+            return Err(refuse(self.journal.writer.journal.clone(), problem));
         }
-        let from = from.to_owned();
-        self.transact(&|| {
-            vec![
-                BatchStatement::new(SET_COPIED_FROM, params![Some(from.clone())]),
-                BatchStatement::new(EMPTY, params![]),
-            ]
+        Ok(())
+    }
+
+    /// Removes what an earlier copy has left of the name, and sets or clears the mark.
+    fn empty(&mut self, copied_from: Option<&str>) -> Result<(), JournalError> {
+        let name = self.journal.writer.ordinal;
+        let delete = |table: &str, column: &str| {
+            format!("DELETE FROM {table} WHERE {}", name.condition(column))
+        };
+        let copied_from = copied_from.map(str::to_owned);
+        self.transact(&BTreeSet::new(), &|| {
+            let numbered = [("entries", "job"), ("statuses", "job"), ("jobs", "number")];
+            let numbered = numbered.map(|(table, column)| BatchStatement {
+                sql: delete(table, column).into(),
+                params: params![],
+            });
+            let named = [
+                BatchStatement::new(SET_COPIED_FROM, params![copied_from.clone(), name.0]),
+                BatchStatement::new("DELETE FROM notices WHERE name = $1", params![name.0]),
+                BatchStatement::new("DELETE FROM bus_offsets WHERE name = $1", params![name.0]),
+            ];
+            named.into_iter().chain(numbered).collect()
         })
         .map(drop)
     }
 
-    /// Runs statements in one transaction, again while the server cannot be reached.
+    fn set_copied_from(&mut self, copied_from: Option<String>) -> Result<(), JournalError> {
+        let name = self.journal.writer.ordinal.0;
+        self.transact(&BTreeSet::new(), &|| {
+            vec![BatchStatement::new(SET_COPIED_FROM, params![copied_from.clone(), name])]
+        })
+        .map(drop)
+    }
+
+    /// Runs statements in one transaction, again while the server cannot be reached. `days` are
+    /// those of new jobs.
     fn transact(
         &mut self,
+        days: &BTreeSet<Day>,
         statements: &dyn Fn() -> Vec<BatchStatement>,
     ) -> Result<Results, JournalError> {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            match self.journal.writer.commits.transact(statements()) {
+            match self.journal.writer.commits.transact_on(days, statements()) {
                 Err(error) if error.remedy() == Remedy::WaitForServer && attempt < ATTEMPTS_MAX => {
                     std::thread::sleep(ATTEMPT_INTERVAL);
                 }
@@ -209,12 +229,17 @@ impl CopyWriter for DatabaseCopyTarget {
         self.journal.writer.insert_definition(definition, hash, body.to_owned())
     }
 
+    /// Numbers jobs by their creation, so that they lie in the days on which they were created.
     fn number_job(&mut self, original: &JobRow) -> JobNumber {
-        original.number
+        let number = self.numbers.take(original.created);
+        let writer = &mut self.journal.writer;
+        writer.highest = writer.highest.max(number);
+        number
     }
 
     fn insert_jobs(&mut self, jobs: &[NewJobRow]) -> Result<(), JournalError> {
-        self.transact(&|| {
+        let days = jobs.iter().map(|new| Day::of_number(new.job.row.number)).collect();
+        self.transact(&days, &|| {
             let (mut roots, mut children) = (JobColumns::default(), JobColumns::default());
             for NewJobRow { job, workflow } in jobs {
                 let StoredJobRow { row, state, ended, is_open } = job;
@@ -229,7 +254,7 @@ impl CopyWriter for DatabaseCopyTarget {
 
     fn insert_decisions(&mut self, decisions: &[DecisionText]) -> Result<(), JournalError> {
         let first_seq = self.journal.writer.last_seq + 1;
-        self.transact(&|| {
+        self.transact(&BTreeSet::new(), &|| {
             let mut chunk = EntryChunk::default();
             for (seq, decision) in (first_seq..).zip(decisions) {
                 let DecisionText { job, first, at, body } = decision;
@@ -243,12 +268,13 @@ impl CopyWriter for DatabaseCopyTarget {
     }
 
     fn insert_notices(&mut self, notices: &[Notice], before: u64) -> Result<(), JournalError> {
-        self.transact(&|| {
+        let name = self.journal.writer.ordinal.0;
+        self.transact(&BTreeSet::new(), &|| {
             let at: Vec<i64> = notices.iter().map(|notice| notice.at.0).collect();
             let body: Vec<String> = notices.iter().map(|notice| notice.body.to_string()).collect();
             let sum = |notice: &Notice| i64::from(checksum(notice.at.0, &notice.body));
             let sums: Vec<i64> = notices.iter().map(sum).collect();
-            vec![BatchStatement::new(INSERT_NOTICES, params![at, body, sums, before as i64])]
+            vec![BatchStatement::new(INSERT_NOTICES, params![at, body, sums, name, before as i64])]
         })
         .map(drop)
     }
@@ -257,13 +283,17 @@ impl CopyWriter for DatabaseCopyTarget {
         self.journal.store_offsets(offsets)
     }
 
+    /// Stores the time, and up to which number jobs have numbers: the next start asks for both.
     fn set_newest(&mut self, newest: Timestamp) -> Result<(), JournalError> {
-        let owner = "SELECT owner FROM names WHERE name = $1";
-        let sql = format!("UPDATE managers SET newest = $2 WHERE id = ({owner})");
-        let name = self.journal.name.clone();
-        self.transact(&|| {
-            let params = params![name.clone(), newest.0];
-            vec![BatchStatement { sql: sql.clone().into(), params }]
+        let (name, highest) = (self.journal.writer.ordinal.0, self.journal.writer.highest);
+        let update = "UPDATE managers SET newest = $1
+                      WHERE id = (SELECT owner FROM names WHERE ordinal = $2)";
+        self.transact(&BTreeSet::new(), &|| {
+            let high = "UPDATE names SET high = greatest(high, $1) WHERE ordinal = $2";
+            vec![
+                BatchStatement::new(update, params![newest.0, name]),
+                BatchStatement::new(high, params![highest, name]),
+            ]
         })
         .map(drop)
     }
@@ -271,22 +301,21 @@ impl CopyWriter for DatabaseCopyTarget {
 
 impl StatusWriter for DatabaseCopyTarget {
     fn insert_statuses(&mut self, statuses: &[DerivedStatuses]) -> Result<(), JournalError> {
-        self.transact(&|| {
-            let (mut job, mut index, mut word, mut at): (
-                Vec<i64>,
-                Vec<i32>,
-                Vec<String>,
-                Vec<i64>,
-            ) = Default::default();
+        self.transact(&BTreeSet::new(), &|| {
+            let (mut job, mut definition, mut at): (Vec<i64>, Vec<i64>, Vec<i64>) =
+                Default::default();
+            let (mut index, mut word): (Vec<i32>, Vec<String>) = Default::default();
             for derived in statuses {
                 for (step, status) in (0..).zip(&derived.words) {
                     job.push(derived.job);
+                    definition.push(derived.definition);
                     index.push(step);
                     word.push(to_sql_text(status));
                     at.push(derived.updated.0);
                 }
             }
-            vec![BatchStatement::new(INSERT_STATUSES, params![job, index, word, at])]
+            let params = params![job, definition, index, word, at];
+            vec![BatchStatement::new(INSERT_STATUSES, params)]
         })
         .map(drop)
     }

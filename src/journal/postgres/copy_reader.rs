@@ -1,4 +1,4 @@
-//! Reads a whole journal in one transaction, for its copy (`crate::copy`). Rows come through
+//! Reads all that a name has in one transaction, for its copy (`crate::copy`). Rows come through
 //! cursors, some megabytes at a time.
 
 use super::connection::{Params, params};
@@ -84,7 +84,8 @@ impl CopyReader for DatabaseCopyReader<'_> {
     }
 
     fn count_jobs(&self) -> Result<u64, JournalError> {
-        let rows = self.query("SELECT count(*) FROM jobs", params![])?;
+        let sql = format!("SELECT count(*) FROM jobs WHERE {}", self.session.own("number"));
+        let rows = self.query(&sql, params![])?;
         Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0)).unsigned_abs())
     }
 
@@ -113,7 +114,10 @@ impl CopyReader for DatabaseCopyReader<'_> {
             JobOrder::ByNumber => "number",
             JobOrder::ByTree => "root, number",
         };
-        let sql = format!("SELECT {JOB_COLUMNS}, state, ended, open FROM jobs ORDER BY {columns}");
+        let own = self.session.own("number");
+        let sql = format!(
+            "SELECT {JOB_COLUMNS}, state, ended, open FROM jobs WHERE {own} ORDER BY {columns}"
+        );
         self.for_each_row(&sql, &mut |row| {
             let job = parse_job(row, self.session.journal())?;
             let (state, ended): (String, Option<i64>) = (row.get(11), row.get(12));
@@ -134,7 +138,8 @@ impl CopyReader for DatabaseCopyReader<'_> {
             DecisionOrder::ByCommit => "seq",
             DecisionOrder::ByJob => "job, first",
         };
-        let sql = format!("SELECT {ENTRY_COLUMNS} FROM entries ORDER BY {columns}");
+        let own = self.session.own("job");
+        let sql = format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE {own} ORDER BY {columns}");
         self.for_each_row(&sql, &mut |row| {
             let (job, entry) = parse_entry(row, self.session.journal())?;
             let bytes = entry.body.len();
@@ -148,8 +153,9 @@ impl CopyReader for DatabaseCopyReader<'_> {
         after: NoticeNumber,
         limit: u32,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
-        let sql = "SELECT number, at, body, checksum FROM notices WHERE number > $1 \
+        let sql = "SELECT number, at, body, checksum FROM notices WHERE name = $3 AND number > $1 \
                    ORDER BY number LIMIT $2";
+        let name = self.session.ordinal().0;
         let to_notice = |row: &Row| {
             let (number, at, body): (i64, i64, String) = (row.get(0), row.get(1), row.get(2));
             if i64::from(checksum(at, &body)) != row.get::<_, i64>(3) {
@@ -157,13 +163,13 @@ impl CopyReader for DatabaseCopyReader<'_> {
             }
             Ok((number, Notice { at: Timestamp(at), body: body.into() }))
         };
-        self.query(sql, params![after, i64::from(limit)])?.iter().map(to_notice).collect()
+        self.query(sql, params![after, i64::from(limit), name])?.iter().map(to_notice).collect()
     }
 
     fn load_all_offsets(&self) -> Result<Vec<StoredOffset>, JournalError> {
         // Sorted by bytes, as in a file.
         let sql = "SELECT bus, topic, partition, next_offset, checksum FROM bus_offsets \
-                   ORDER BY bus COLLATE \"C\", topic COLLATE \"C\", partition";
+                   WHERE name = $1 ORDER BY bus COLLATE \"C\", topic COLLATE \"C\", partition";
         let to_offset = |row: &Row| {
             let (bus, topic): (String, String) = (row.get(0), row.get(1));
             let (partition, offset) = (row.get(2), row.get(3));
@@ -174,6 +180,7 @@ impl CopyReader for DatabaseCopyReader<'_> {
             }
             Ok(stored)
         };
-        self.query(sql, params![])?.iter().map(to_offset).collect()
+        let name = self.session.ordinal().0;
+        self.query(sql, params![name])?.iter().map(to_offset).collect()
     }
 }

@@ -14,6 +14,8 @@ pub(super) enum Fault {
     /// The connection is broken, or its server does not write. Whether the transaction was
     /// committed is unknown: connect again, and send the same transaction.
     Connection,
+    /// The transaction was rolled back, because a day of its jobs does not exist.
+    NoDay,
     /// The transaction was rolled back, because the server's disk is full.
     DiskFull,
     /// The transaction was rolled back, and would be again.
@@ -29,6 +31,7 @@ impl Fault {
             SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => {
                 Fault::Conflict
             }
+            SqlState::CHECK_VIOLATION => Fault::NoDay,
             SqlState::DISK_FULL => Fault::DiskFull,
             // A server that has become a standby, or that refuses more sessions for now.
             SqlState::READ_ONLY_SQL_TRANSACTION
@@ -44,7 +47,7 @@ impl Fault {
 /// Converts an error of the server, and adds advice and a remedy. `journal` is the address.
 pub(super) fn to_journal_error(journal: &str, error: &Error) -> JournalError {
     let remedy = match Fault::of_error(error) {
-        Fault::Connection | Fault::Conflict => Remedy::WaitForServer,
+        Fault::Connection | Fault::Conflict | Fault::NoDay => Remedy::WaitForServer,
         Fault::DiskFull => Remedy::WaitForSpace,
         Fault::Permanent => Remedy::Exit,
     };

@@ -16,6 +16,7 @@ mod commit_connection;
 mod connection;
 mod copy;
 mod copy_reader;
+mod days;
 mod definitions;
 mod deletion_plan;
 mod fault;

@@ -6,6 +6,7 @@ use super::fault::to_journal_error;
 use super::io_thread::IoThread;
 use super::options::PostgresOptions;
 use crate::error::JournalError;
+use crate::numbers::NameOrdinal;
 use base::clock;
 use engine::Definition;
 use std::collections::HashMap;
@@ -36,6 +37,8 @@ pub(super) struct ReaderPool {
     options: Arc<PostgresOptions>,
     /// The address of the database, for messages.
     pub(super) journal: String,
+    /// The ordinal of this manager's name.
+    pub(super) ordinal: NameOrdinal,
     state: Mutex<PoolState>,
     /// Notified when a read has ended.
     read_ended: Condvar,
@@ -71,6 +74,16 @@ impl Session<'_> {
         result.map_err(|error| to_journal_error(&self.pool.journal, &error))
     }
 
+    /// Returns the ordinal of this manager's name.
+    pub(super) fn ordinal(&self) -> NameOrdinal {
+        self.pool.ordinal
+    }
+
+    /// Returns the SQL condition that a column has the number of a job of this manager's name.
+    pub(super) fn own(&self, column: &str) -> String {
+        self.pool.ordinal.condition(column)
+    }
+
     /// Returns the address of the database, for messages.
     pub(super) fn journal(&self) -> &str {
         &self.pool.journal
@@ -91,11 +104,16 @@ impl Drop for Session<'_> {
 }
 
 impl ReaderPool {
-    pub(super) fn new(io: Arc<IoThread>, options: Arc<PostgresOptions>) -> ReaderPool {
+    pub(super) fn new(
+        io: Arc<IoThread>,
+        options: Arc<PostgresOptions>,
+        ordinal: NameOrdinal,
+    ) -> ReaderPool {
         ReaderPool {
             io,
             journal: options.server.to_string(),
             options,
+            ordinal,
             state: Mutex::default(),
             read_ended: Condvar::new(),
             definitions: Mutex::default(),

@@ -4,7 +4,8 @@ use super::connection::{Params, params, to_sql_text};
 use super::pool::{ReaderPool, Session};
 use super::rows::DatabaseRows;
 use crate::error::JournalError;
-use crate::query::{EndedCursor, JobCreation, StoredJob, find_message};
+use crate::numbers::NameOrdinal;
+use crate::query::{EndedCursor, ForeignName, JobCreation, StoredJob, find_message};
 use crate::record::JobNumber;
 use crate::recover::{self, JobRow, JobRows, Rebuilder, RecoveredJob};
 use crate::traits::{JobRecords, Records};
@@ -65,6 +66,14 @@ impl Session<'_> {
         Ok(self.query(sql, params![id.0])?.first().map(|row| row.get(0)))
     }
 
+    /// Returns the number of the newest job with this id among those of this manager's name.
+    fn find_own_newest(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
+        let own = self.own("number");
+        let sql =
+            format!("SELECT number FROM jobs WHERE id = $1 AND {own} ORDER BY number DESC LIMIT 1");
+        Ok(self.query(&sql, params![id.0])?.first().map(|row| row.get(0)))
+    }
+
     /// Returns the row of the newest job with this id.
     pub(super) fn find_newest_row(&self, id: JobId) -> Result<Option<JobRow>, JournalError> {
         match self.find_newest(id)? {
@@ -103,7 +112,8 @@ impl JobRecords for Reader {
 
     fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError> {
         let session = self.pool.begin()?;
-        let Some(job) = session.find_newest_row(id)? else { return Ok(None) };
+        let Some(number) = session.find_own_newest(id)? else { return Ok(None) };
+        let Some(job) = DatabaseRows::new(&session).find_job(number)? else { return Ok(None) };
         let rows = DatabaseRows::new(&session).entry_rows(job.number, 0, 1)?;
         let entries =
             rows.first().map(|row| row.parse(job.number, session.journal())).transpose()?;
@@ -114,7 +124,7 @@ impl JobRecords for Reader {
     }
 
     fn find_job_number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
-        self.pool.begin()?.find_newest(id)
+        self.pool.begin()?.find_own_newest(id)
     }
 
     fn find_child_number(
@@ -125,6 +135,17 @@ impl JobRecords for Reader {
         let sql = "SELECT number FROM jobs WHERE id = $1 AND parent = $2 ORDER BY number DESC \
                    LIMIT 1";
         Ok(self.query(sql, params![id.0, parent])?.first().map(|row| row.get(0)))
+    }
+
+    fn find_foreign_name(&self, number: JobNumber) -> Result<Option<ForeignName>, JournalError> {
+        let ordinal = NameOrdinal::of_number(number);
+        if ordinal == self.pool.ordinal {
+            return Ok(None);
+        }
+        let sql = "SELECT name, api_address FROM names WHERE ordinal = $1";
+        let rows = self.query(sql, params![ordinal.0])?;
+        let to_name = |row: &Row| ForeignName { name: row.get(0), api_address: row.get(1) };
+        Ok(rows.first().map(to_name))
     }
 
     fn recover_jobs(

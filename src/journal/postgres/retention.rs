@@ -19,9 +19,12 @@ impl PostgresWriter {
         default_retention: Millis,
     ) -> Result<u64, JournalError> {
         let (definitions, limits) = self.retention_limits(now, default_retention)?;
-        let sql = "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) AS u(definition, before)
-                   JOIN jobs j ON j.definition = u.definition AND j.ended < u.before
-                   WHERE j.parent IS NULL AND j.ended IS NOT NULL";
+        let sql = format!(
+            "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) AS u(definition, before)
+             JOIN jobs j ON j.definition = u.definition AND j.ended < u.before
+             WHERE j.parent IS NULL AND j.ended IS NOT NULL AND {}",
+            self.ordinal.condition("j.number")
+        );
         let rows = self.commits.query(sql, params![definitions, limits])?;
         let count: i64 = rows.first().map_or(0, |row| row.get(0));
         Ok(u64::try_from(count).unwrap_or(0))
@@ -36,12 +39,15 @@ impl PostgresWriter {
     ) -> Result<Deletion, JournalError> {
         let (definitions, limits) = self.retention_limits(now, default_retention)?;
         // Each job tree has at least one row, so no more root jobs than rows are needed.
-        let sql = "SELECT j.number FROM unnest($1::bigint[], $2::bigint[]) AS u(definition, before)
-                   CROSS JOIN LATERAL (
-                     SELECT number, ended FROM jobs WHERE definition = u.definition
-                       AND parent IS NULL AND ended IS NOT NULL AND ended < u.before
-                     ORDER BY ended LIMIT $3) j
-                   ORDER BY j.ended LIMIT $3";
+        let sql = format!(
+            "SELECT j.number FROM unnest($1::bigint[], $2::bigint[]) AS u(definition, before)
+             CROSS JOIN LATERAL (
+               SELECT number, ended FROM jobs WHERE definition = u.definition
+                 AND parent IS NULL AND ended IS NOT NULL AND ended < u.before AND {}
+               ORDER BY ended LIMIT $3) j
+             ORDER BY j.ended LIMIT $3",
+            self.ordinal.condition("number")
+        );
         let rows = self.commits.query(sql, params![definitions, limits, i64::from(rows_max)])?;
         let roots: Vec<JobNumber> = rows.iter().map(|row| row.get(0)).collect();
         let is_limited = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);

@@ -166,7 +166,8 @@ impl JobRows for DatabaseRows<'_> {
     }
 
     fn load_open_jobs(&self) -> Result<Vec<JobRow>, JournalError> {
-        self.query_jobs("open ORDER BY number", params![])
+        let condition = format!("open AND {} ORDER BY number", self.session.own("number"));
+        self.query_jobs(&condition, params![])
     }
 
     fn load_live_children(&self, parent: JobNumber) -> Result<Vec<JobRow>, JournalError> {

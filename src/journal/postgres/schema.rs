@@ -1,6 +1,7 @@
 //! Checks the database before anything is written, and creates the tables.
 
 use super::connection::{Connection, params};
+use super::days;
 use super::fault::to_journal_error;
 use crate::error::{JournalError, Remedy};
 use tokio_postgres::Error;
@@ -36,18 +37,20 @@ const CREATE_TABLES: &str = "
 -- Whose database this is.
 CREATE TABLE cluster(
   format integer NOT NULL,
-  program text NOT NULL CHECK (program = 'workflow-manager'),
-  -- The journal whose copy into this database has begun and not ended.
-  copied_from text
+  program text NOT NULL CHECK (program = 'workflow-manager')
 );
 CREATE UNIQUE INDEX cluster_has_one_row ON cluster(program);
 
 -- Who is active.
 CREATE TABLE names(
   name text PRIMARY KEY,
-  ordinal smallint NOT NULL UNIQUE,
+  ordinal smallint NOT NULL UNIQUE CHECK (ordinal BETWEEN 0 AND 1023),
   owner uuid,
   epoch bigint NOT NULL DEFAULT 0,
+  -- No job of the name has a higher number.
+  high bigint NOT NULL DEFAULT 0,
+  -- The journal whose copy under this name has begun and not ended.
+  copied_from text,
   api_address text
 );
 CREATE TABLE managers(
@@ -72,6 +75,8 @@ CREATE TABLE definitions(
   body text NOT NULL
 );
 
+-- The number of a job consists of 41 bits of milliseconds since 2020, 10 bits of the ordinal of its
+-- name, and 12 bits of a counter. Each day has a partition, such as jobs_20261126.
 CREATE TABLE jobs(
   number bigint PRIMARY KEY,
   id uuid NOT NULL,
@@ -89,7 +94,7 @@ CREATE TABLE jobs(
   open boolean NOT NULL,
   changed bigint NOT NULL,
   checksum bigint NOT NULL
-);
+) PARTITION BY RANGE (number);
 CREATE INDEX jobs_by_id ON jobs(id, number);
 CREATE INDEX jobs_by_place ON jobs(root, parent, step, item, number) WHERE parent IS NOT NULL;
 CREATE INDEX jobs_open ON jobs(number) WHERE open;
@@ -113,7 +118,7 @@ CREATE TABLE entries(
   body text NOT NULL,
   checksum bigint NOT NULL,
   PRIMARY KEY (job, first)
-);
+) PARTITION BY RANGE (job);
 
 -- The steps of each workflow, and which of them a definition has.
 CREATE TABLE steps(
@@ -134,23 +139,27 @@ CREATE TABLE statuses(
   word text NOT NULL,
   at bigint NOT NULL,
   PRIMARY KEY (job, step)
-);
+) PARTITION BY RANGE (job);
 CREATE INDEX statuses_by_word ON statuses(step, word, job);
 
 CREATE TABLE notices(
   number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  -- The ordinal of the name.
+  name smallint NOT NULL,
   at bigint NOT NULL,
   body text NOT NULL,
   checksum bigint NOT NULL
 );
 
 CREATE TABLE bus_offsets(
+  -- The ordinal of the name.
+  name smallint NOT NULL,
   bus text NOT NULL,
   topic text NOT NULL,
   partition integer NOT NULL,
   next_offset bigint NOT NULL,
   checksum bigint NOT NULL,
-  PRIMARY KEY (bus, topic, partition)
+  PRIMARY KEY (name, bus, topic, partition)
 );
 
 INSERT INTO cluster(format, program) VALUES (1, 'workflow-manager');
@@ -286,9 +295,12 @@ async fn check_tables(
 ) -> Result<bool, PrepareError> {
     let sql = "SELECT relname::text FROM pg_class
                WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)
-                 AND relkind IN ('r', 'p', 'f', 'm') ORDER BY relname";
+                 AND relkind IN ('r', 'p', 'f', 'm') AND NOT relispartition ORDER BY relname";
     let rows = connection.query(sql, &params![schema.to_owned()]).await?;
-    let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+    // A day that is being dropped is not a partition any more.
+    let is_day = |name: &&str| days::day_of_partition(name).is_some();
+    let names = rows.iter().map(|row| row.get(0)).filter(|name| !is_day(name));
+    let names: Vec<&str> = names.collect();
     if names.is_empty() {
         return Ok(false);
     }

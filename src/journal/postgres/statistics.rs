@@ -17,9 +17,12 @@ impl StatisticsRecords for Reader {
         limit: u32,
         handler: &mut dyn FnMut(&str, Timestamp),
     ) -> Result<Option<JobNumber>, JournalError> {
-        let sql = "SELECT number, workflow, created FROM jobs
-                   WHERE parent IS NULL AND number < $1 ORDER BY number DESC LIMIT $2";
-        let rows = self.query(sql, params![below, i64::from(limit)])?;
+        let sql = format!(
+            "SELECT number, workflow, created FROM jobs
+             WHERE parent IS NULL AND number < $1 AND {} ORDER BY number DESC LIMIT $2",
+            self.pool.ordinal.condition("number")
+        );
+        let rows = self.query(&sql, params![below, i64::from(limit)])?;
         for row in &rows {
             handler(row.get(1), Timestamp(row.get(2)));
         }
@@ -34,12 +37,15 @@ impl StatisticsRecords for Reader {
         limit: u32,
         handler: &mut dyn FnMut(JobState, Timestamp, Timestamp),
     ) -> Result<Option<EndedCursor>, JournalError> {
-        let sql = "SELECT number, state, created, ended FROM jobs
-                   WHERE workflow = $1 AND parent IS NULL AND ended IS NOT NULL AND ended >= $2
-                     AND (ended, number) < ($3, $4) ORDER BY ended DESC, number DESC LIMIT $5";
+        let sql = format!(
+            "SELECT number, state, created, ended FROM jobs
+             WHERE workflow = $1 AND parent IS NULL AND ended IS NOT NULL AND ended >= $2
+               AND (ended, number) < ($3, $4) AND {} ORDER BY ended DESC, number DESC LIMIT $5",
+            self.pool.ordinal.condition("number")
+        );
         let params =
             params![to_sql_text(workflow), since.0, after.ended.0, after.number, i64::from(limit)];
-        let rows = self.query(sql, params)?;
+        let rows = self.query(&sql, params)?;
         for row in &rows {
             if let Some(state) = JobState::from_name(row.get(1)) {
                 handler(state, Timestamp(row.get(2)), Timestamp(row.get(3)));
@@ -52,13 +58,16 @@ impl StatisticsRecords for Reader {
 }
 
 impl Reader {
-    /// Runs a query that selects notices, and checks their checksums.
+    /// Runs a query that selects notices of this manager's name, and checks their checksums.
     fn query_notices(
         &self,
         condition: &str,
         params: Params,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
-        let sql = format!("SELECT number, at, body, checksum FROM notices WHERE {condition}");
+        let sql = format!(
+            "SELECT number, at, body, checksum FROM notices WHERE name = {} AND {condition}",
+            self.pool.ordinal.0
+        );
         let mut notices = Vec::new();
         for row in self.query(&sql, params)? {
             let (number, at, body): (i64, i64, String) = (row.get(0), row.get(1), row.get(2));
@@ -88,7 +97,8 @@ impl NoticeRecords for Reader {
     }
 
     fn count_notices(&self) -> Result<i64, JournalError> {
-        let rows = self.query("SELECT count(*) FROM notices", params![])?;
+        let rows = self
+            .query("SELECT count(*) FROM notices WHERE name = $1", params![self.pool.ordinal.0])?;
         Ok(rows.first().map_or(0, |row| row.get(0)))
     }
 }
@@ -96,9 +106,10 @@ impl NoticeRecords for Reader {
 impl OffsetRecords for Reader {
     /// Checks the checksums too, because an offset that is too high would skip replies.
     fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError> {
-        let sql = "SELECT topic, partition, next_offset, checksum FROM bus_offsets WHERE bus = $1";
+        let sql = "SELECT topic, partition, next_offset, checksum FROM bus_offsets
+                   WHERE name = $1 AND bus = $2";
         let mut offsets = Vec::new();
-        for row in self.query(sql, params![bus.to_owned()])? {
+        for row in self.query(sql, params![self.pool.ordinal.0, bus.to_owned()])? {
             let offset = StoredOffset {
                 bus: bus.into(),
                 topic: row.get::<_, &str>(0).into(),

@@ -10,6 +10,7 @@ use super::rows::recover_all;
 use super::writer::PostgresWriter;
 use crate::checksums::offset_checksum;
 use crate::error::{FileLoss, JournalError, Remedy};
+use crate::numbers::JobNumbers;
 use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
@@ -63,9 +64,12 @@ impl PostgresJournal {
     pub(super) fn activate(candidate: Candidate, state: TakenState) -> PostgresJournal {
         let (io, options) = (candidate.io.clone(), candidate.options.clone());
         let name = options.name.clone();
+        let ordinal = candidate.ordinal;
+        let mut writer = PostgresWriter::new(candidate, state);
+        writer.make_days_ahead();
         PostgresJournal {
-            writer: PostgresWriter::new(candidate, state),
-            pool: Arc::new(ReaderPool::new(io, options)),
+            writer,
+            pool: Arc::new(ReaderPool::new(io, options, ordinal)),
             name,
             disk_usage: None,
             disk_usage_measured: None,
@@ -142,10 +146,8 @@ impl Journal for PostgresJournal {
         false
     }
 
-    fn next_job_number(&mut self) -> Result<JobNumber, JournalError> {
-        let sql = "SELECT coalesce(max(number), 0) + 1 FROM jobs";
-        let rows = self.writer.commits.query(sql, params![])?;
-        Ok(rows.first().map_or(1, |row| row.get(0)))
+    fn job_numbers(&mut self) -> Result<JobNumbers, JournalError> {
+        Ok(JobNumbers::timed(self.writer.ordinal, self.writer.highest))
     }
 
     fn append_and_check(
@@ -173,10 +175,10 @@ impl Journal for PostgresJournal {
     }
 
     fn store_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError> {
-        let sql = "INSERT INTO bus_offsets(bus, topic, partition, next_offset, checksum)
-                   SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::bigint[],
-                                        $5::bigint[])
-                   ON CONFLICT (bus, topic, partition) DO UPDATE
+        let sql = "INSERT INTO bus_offsets(name, bus, topic, partition, next_offset, checksum)
+                   SELECT $6, u.* FROM unnest($1::text[], $2::text[], $3::integer[], $4::bigint[],
+                                              $5::bigint[]) u
+                   ON CONFLICT (name, bus, topic, partition) DO UPDATE
                    SET next_offset = excluded.next_offset, checksum = excluded.checksum";
         let column = |text: fn(&StoredOffset) -> &Arc<str>| -> Vec<String> {
             offsets.iter().map(|offset| text(offset).to_string()).collect()
@@ -187,6 +189,7 @@ impl Journal for PostgresJournal {
             offsets.iter().map(|offset| offset.partition).collect::<Vec<_>>(),
             offsets.iter().map(|offset| offset.offset).collect::<Vec<_>>(),
             offsets.iter().map(|offset| i64::from(offset_checksum(offset))).collect::<Vec<_>>(),
+            self.writer.ordinal.0,
         ];
         self.writer.commits.transact(vec![BatchStatement::new(sql, params)]).map(drop)
     }
@@ -241,6 +244,6 @@ impl Drop for PostgresJournal {
         if std::thread::panicking() || self.writer.beat.is_fenced() {
             return;
         }
-        self.writer.commits.say_goodbye();
+        self.writer.commits.say_goodbye(self.writer.highest);
     }
 }

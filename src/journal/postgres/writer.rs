@@ -3,8 +3,12 @@
 
 use super::claim::{Beat, Candidate, TakenState};
 use super::commit_connection::CommitConnection;
+use super::days::DAYS_AHEAD;
 use super::deletion_plan::{DeletionPlan, PartialDeletions};
 use crate::error::{JournalError, Remedy};
+use crate::numbers::{Day, NameOrdinal};
+use crate::record::JobNumber;
+use base::clock;
 use engine::{Definition, DefinitionHash, Millis, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,6 +26,12 @@ pub(super) struct PostgresWriter {
     pub(super) beat: Beat,
     /// The address of the database, for messages.
     pub(super) journal: String,
+    /// The ordinal of this manager's name.
+    pub(super) ordinal: NameOrdinal,
+    /// The highest number of a job of the name.
+    pub(super) highest: JobNumber,
+    /// No job has a higher number, as the database knows it.
+    pub(super) reserved: JobNumber,
     /// The `seq` of the newest row of `entries`.
     pub(super) last_seq: i64,
     /// When the newest record was decided; `None` if there is none.
@@ -44,7 +54,8 @@ impl PostgresWriter {
     pub(super) fn new(candidate: Candidate, state: TakenState) -> PostgresWriter {
         let (io, options) = (candidate.io.clone(), candidate.options.clone());
         let journal = options.server.to_string();
-        let TakenState { epoch, newest, last_row } = state;
+        let TakenState { epoch, high, newest, last_row } = state;
+        let ordinal = candidate.ordinal;
         tracing::info!(journal, name = options.name, epoch, "this manager is active");
         let mut commits = CommitConnection::new(io, options, candidate.manager);
         commits.set_committed_row(last_row);
@@ -54,6 +65,9 @@ impl PostgresWriter {
             commits,
             beat,
             journal,
+            ordinal,
+            highest: high,
+            reserved: high,
             last_seq: epoch << EPOCH_SHIFT,
             newest,
             definitions: HashMap::new(),
@@ -62,6 +76,16 @@ impl PostgresWriter {
             partial_deletions: PartialDeletions::default(),
             unfinished_deletion: None,
             retentions: BTreeMap::new(),
+        }
+    }
+
+    /// Makes today and the days ahead. A day that cannot be made now is made by the first commit that
+    /// needs it.
+    pub(super) fn make_days_ahead(&mut self) {
+        let today = Day::of_time(clock::now());
+        let days = (0..=DAYS_AHEAD).map(|days| today.plus(days)).collect();
+        if let Err(error) = self.commits.make_days(days) {
+            tracing::warn!(%error, "the days ahead cannot be made now");
         }
     }
 

@@ -5,6 +5,7 @@ use super::reader::Reader;
 use super::schema::JournalOptions;
 use super::writer::JournalWriter;
 use crate::error::{FileLoss, JournalError};
+use crate::numbers::JobNumbers;
 use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
@@ -82,8 +83,8 @@ impl Journal for SqliteJournal {
         self.writer().fill_reserve();
     }
 
-    fn next_job_number(&mut self) -> Result<JobNumber, JournalError> {
-        self.writer().next_job_number()
+    fn job_numbers(&mut self) -> Result<JobNumbers, JournalError> {
+        self.writer().highest_job_number().map(JobNumbers::counted)
     }
 
     fn append_and_check(

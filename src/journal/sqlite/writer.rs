@@ -150,12 +150,12 @@ impl JournalWriter {
         Some(DiskUsage { main, wal: self.wal_bytes(), free })
     }
 
-    /// Returns the number for the next new job: the one after the highest in use.
-    pub(super) fn next_job_number(&mut self) -> Result<JobNumber, JournalError> {
+    /// Returns the highest number in use; 0 if there is none.
+    pub(super) fn highest_job_number(&mut self) -> Result<JobNumber, JournalError> {
         // `jobs` has a new job only after its projection.
         self.project()?;
         self.connection
-            .query_row("SELECT coalesce(max(number), 0) + 1 FROM jobs", [], |row| row.get(0))
+            .query_row("SELECT coalesce(max(number), 0) FROM jobs", [], |row| row.get(0))
             .map_err(|error| self.to_journal_error(error))
     }
 

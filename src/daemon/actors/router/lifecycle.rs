@@ -12,7 +12,7 @@ use crate::actors::routes::Route;
 use crate::actors::steps_done::StepsDone;
 use actix::Context;
 use engine::{Effect, Input};
-use journal::RecoveredJob;
+use journal::{RecoveredJob, spread_key};
 
 impl Router {
     /// Starts a job actor on one of the arbiters, and adds its route. The child jobs of a parent
@@ -26,7 +26,8 @@ impl Router {
         let definition = request.start.definition().clone();
         // If there are several arbiters, the child jobs of a root job do not run on its arbiter,
         // which is busy with their results.
-        let arbiter_key = parent.map_or(number, |parent| parent.wrapping_add(1));
+        let arbiter_key =
+            parent.map_or(spread_key(number), |parent| spread_key(parent).wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(arbiter_key).unwrap_or_default() % arbiters.len()];
         let (job_env, steps_done) = (env.job_env.clone(), StepsDone::default());
         let shared_steps_done = steps_done.clone();
