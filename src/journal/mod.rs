@@ -9,6 +9,7 @@
 mod checksums;
 mod copy;
 mod error;
+mod inconsistency;
 mod numbers;
 mod postgres;
 mod query;

@@ -3,6 +3,7 @@
 //! arrives for a job that has ended.
 
 use super::error::JournalError;
+use super::inconsistency::{catch_inconsistency, parse_definition};
 use super::numbers::spread_key;
 use super::query::JobAtEntry;
 use super::record::{JobNumber, NewJob};
@@ -11,7 +12,6 @@ use engine::{
     Timestamp,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The rows of a journal from which jobs are rebuilt. Each row is verified when it is read.
@@ -252,31 +252,6 @@ fn child_message(parent: &Job, step: StepIndex, index: u32) -> Option<Message> {
     let run = parent.steps().nth(step.as_usize()).map(|(_, run)| run)?;
     let has_item = run.fan_out.as_ref().is_some_and(|fan_out| index < fan_out.items());
     if has_item { parent.child_message(step, index) } else { None }
-}
-
-/// Runs a part of [`Rebuilder::fold`]. A panic becomes an error: the entries are inconsistent.
-fn catch_inconsistency<T>(fold: impl FnOnce() -> T) -> Result<T, String> {
-    catch_panic(fold)
-        .map_err(|reason| format!("its entries do not follow from one another: {reason}"))
-}
-
-/// Parses the JSON of a definition. A panic, such as one over an invalid graph, becomes an error.
-pub(super) fn parse_definition(body: &str) -> Result<Definition, String> {
-    let parse = || serde_json::from_str::<Definition>(body).map_err(|error| error.to_string());
-    catch_panic(parse).map_err(|reason| format!("its graphs are wrong: {reason}")).flatten()
-}
-
-/// Runs `operation`, and turns a panic into an error. The engine asserts its invariants. Rows that
-/// a faulty program wrote can break them in spite of valid checksums. Such damage must be reported,
-/// and must not end the process at startup.
-fn catch_panic<T>(operation: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(operation)).map_err(|panic| {
-        let message = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied());
-        message.unwrap_or("a panic without a text").to_owned()
-    })
 }
 
 /// Rebuilds jobs, and caches what it has loaded. It loads ancestors when their child jobs need

@@ -277,7 +277,10 @@ fn what_cannot_be_copied_is_refused_with_what_to_do() {
     assert_refused(&copy(&url, file), &["exists already"]);
 
     // A row of the database that is damaged.
-    database.query("UPDATE entries SET body = replace(body, '4', '5') WHERE first = 0 AND job = (SELECT max(job) FROM entries)");
+    database.query(
+        "UPDATE entries SET body = replace(body, '4', '5')
+         WHERE first = 0 AND job = (SELECT max(job) FROM entries)",
+    );
     assert_refused(&copy(&url, original.path("b.db")), &["is damaged", "entries", "checksum"]);
     let left: Vec<_> = fs::read_dir(original.dir.path()).unwrap().flatten().collect();
     assert!(!left.iter().any(|file| file.file_name().to_string_lossy().starts_with("b.db")));
@@ -326,4 +329,25 @@ fn a_copy_goes_beside_the_jobs_of_another_name() {
         Connection::open(&back).unwrap().query_row(jobs, [], |row| row.get(0)).unwrap();
     assert_eq!(in_file, all - 1, "the jobs of the one name alone");
     assert!(other.stop().success());
+}
+
+/// A database that loses a row of what it is given, as a fault of this program would.
+#[test]
+fn a_copy_that_is_not_the_same_is_found_out_and_not_kept() {
+    let database = InDatabase::create();
+    let url = database.url();
+    assert!(Setup::new("", ORDER).set("journal.url", &url).start().stop().success());
+    database.query(
+        "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF NEW.first > 0 AND NEW.body LIKE '%\"completed\"%' THEN RETURN NULL; END IF;
+           RETURN NEW; END $$",
+    );
+    database
+        .query("CREATE TRIGGER lose BEFORE INSERT ON entries FOR EACH ROW EXECUTE FUNCTION lose()");
+    let original = Original::with(10, 0);
+    let ran = copy(&original.file, &url);
+    assert_refused(&ran, &["differs from it in job", "nothing of the copy is kept"]);
+    assert_eq!(database.query("SELECT count(*) FROM jobs").trim(), "0");
+    database.query("DROP TRIGGER lose ON entries");
+    assert_copied(&original.file, &url);
 }

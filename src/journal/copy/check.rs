@@ -1,14 +1,14 @@
 //! Reads a copy back: compares its rows with those of the original, and rebuilds every job from
 //! them, as a start of the manager does. The statuses are derived on the way.
 
+use super::progress::CopyProgress;
+use super::rows::{
+    CopyReader, CopyWriter, DecisionOrder, DerivedStatuses, JobOrder, StatusWriter, StoredJobRow,
+};
 use super::transfer::{
     Original, OriginalJob, digest_of_job, digest_with_decision, digest_with_notice,
 };
-use super::{
-    CopyProgress, CopyReader, CopyWriter, DecisionOrder, DerivedStatuses, JobOrder, StatusWriter,
-    StoredJobRow, refuse,
-};
-use crate::error::JournalError;
+use crate::error::{JournalError, Remedy};
 use crate::record::{JobNumber, NoticeNumber};
 use crate::recover::{JobSnapshot, Rebuilder};
 
@@ -165,7 +165,7 @@ impl Checker<'_> {
              program write to it? Otherwise this is a defect: please report it",
             self.copy.journal()
         );
-        refuse(self.journal.to_owned(), &problem)
+        JournalError::Failed { file: self.journal.to_owned(), problem, remedy: Remedy::Exit }
     }
 }
 

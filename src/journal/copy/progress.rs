@@ -1,7 +1,6 @@
 //! How far a copy is, and whether it is to stop.
 
-use super::refuse;
-use crate::error::JournalError;
+use crate::error::{JournalError, Remedy};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How far a copy is, for the thread that reports it. That thread can also stop the copy.
@@ -55,7 +54,11 @@ impl CopyProgress {
     pub(super) fn check_stopped(&self, journal: &str) -> Result<(), JournalError> {
         if self.is_stopped.load(Ordering::Relaxed) {
             let problem = "its copy was stopped, and nothing of it is kept";
-            return Err(refuse(journal.to_owned(), problem));
+            return Err(JournalError::Failed {
+                file: journal.to_owned(),
+                problem: problem.to_owned(),
+                remedy: Remedy::Exit,
+            });
         }
         Ok(())
     }

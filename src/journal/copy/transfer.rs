@@ -1,12 +1,14 @@
 //! Copies the rows of a journal, and keeps a digest of each job to compare the copy with.
 
-use super::{
-    CopyProgress, CopyReader, CopySummary, CopyWriter, DecisionOrder, DecisionText, JobOrder,
-    NewJobRow, StoredJobRow,
+use super::progress::CopyProgress;
+use super::rows::{
+    CopyReader, CopySummary, CopyWriter, DecisionOrder, DecisionText, JobOrder, NewJobRow,
+    StoredJobRow,
 };
 use crate::error::JournalError;
+use crate::inconsistency::parse_definition;
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
-use crate::recover::{JobRow, parse_definition};
+use crate::recover::JobRow;
 use engine::Timestamp;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -11,10 +11,12 @@ use super::copy_reader::DatabaseCopyReader;
 use super::options::PostgresOptions;
 use super::store::PostgresJournal;
 use crate::checksums::{EntryTexts, checksum, entry_checksum};
-use crate::copy::{
-    CopyProgress, CopyReader, CopySummary, CopyWriter, DecisionText, DerivedStatuses, NewJobRow,
-    StatusWriter, StoredJobRow, copy_and_check,
+use crate::copy::progress::CopyProgress;
+use crate::copy::rows::{
+    CopyReader, CopySummary, CopyWriter, DecisionText, DerivedStatuses, NewJobRow, StatusWriter,
+    StoredJobRow,
 };
+use crate::copy::run::copy_and_check;
 use crate::error::{JournalError, Remedy};
 use crate::numbers::{Day, JobNumbers};
 use crate::record::{JobNumber, Notice, StoredOffset};

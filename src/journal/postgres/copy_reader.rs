@@ -5,7 +5,9 @@ use super::connection::{Params, params};
 use super::pool::Session;
 use super::rows::{DatabaseRows, ENTRY_COLUMNS, JOB_COLUMNS, parse_entry, parse_job};
 use crate::checksums::{checksum, offset_checksum};
-use crate::copy::{CopyReader, DecisionOrder, DecisionText, JobOrder, RowHandler, StoredJobRow};
+use crate::copy::rows::{
+    CopyReader, DecisionOrder, DecisionText, JobOrder, RowHandler, StoredJobRow,
+};
 use crate::error::JournalError;
 use crate::record::{Notice, NoticeNumber, StoredOffset};
 use crate::recover::JobRows;

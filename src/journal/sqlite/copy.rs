@@ -16,10 +16,12 @@ use super::schema::{JournalOptions, open_read_only};
 use super::unprojected::{NewStatusRow, Place, StatusChange, StatusChanges};
 use super::writer::{JournalWriter, acquire_lock};
 use crate::checksums::EntryTexts;
-use crate::copy::{
-    CopyProgress, CopyReader, CopySummary, CopyWriter, DecisionOrder, DecisionText,
-    DerivedStatuses, JobOrder, NewJobRow, RowHandler, StatusWriter, StoredJobRow, copy_and_check,
+use crate::copy::progress::CopyProgress;
+use crate::copy::rows::{
+    CopyReader, CopySummary, CopyWriter, DecisionOrder, DecisionText, DerivedStatuses, JobOrder,
+    NewJobRow, RowHandler, StatusWriter, StoredJobRow,
 };
+use crate::copy::run::copy_and_check;
 use crate::error::{JournalError, Remedy};
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
 use crate::recover::{JobRow, JobRows};

@@ -2,7 +2,7 @@
 //! verify. It also converts SQLite's errors.
 
 use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum, offset_checksum};
-use crate::copy::DecisionText;
+use crate::copy::rows::DecisionText;
 use crate::error::{JournalError, Remedy};
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
 use crate::recover::JobRow;
