@@ -4,6 +4,7 @@
 mod common;
 mod contexts;
 mod job_ref;
+mod journal;
 mod operate;
 mod parts;
 mod tokens;
@@ -23,6 +24,7 @@ pub(super) use common::{
 };
 pub(super) use contexts::{AddArguments, ContextCommand};
 pub(super) use job_ref::JobRef;
+pub(super) use journal::{CopyArguments, JournalCommand};
 pub(super) use operate::{
     CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments, SearchArguments,
     StepStatusFilter,
@@ -90,6 +92,9 @@ pub(crate) enum Command {
     Backup(BackupArguments),
     /// Restore a journal from a backup, or check whether that is possible
     Restore(RestoreArguments),
+    /// Copy a journal from a file into a database, or back
+    #[command(subcommand, subcommand_required = true, arg_required_else_help = true)]
+    Journal(JournalCommand),
     /// Check an installation, and suggest a remedy for each problem
     Doctor(DoctorArguments),
     /// Check whether a worker keeps the worker protocol, with a stub of the manager and with faults

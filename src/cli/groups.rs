@@ -41,7 +41,20 @@ const GROUPS: [(&str, &[&str]); 5] = [
         ],
     ),
     ("Author", &["check", "schema", "test", "worker-test", "replay"]),
-    ("Install", &["doctor", "backup", "restore", "token", "context", "completions", "man", "help"]),
+    (
+        "Install",
+        &[
+            "doctor",
+            "backup",
+            "restore",
+            "journal",
+            "token",
+            "context",
+            "completions",
+            "man",
+            "help",
+        ],
+    ),
 ];
 
 /// The width of the column with the names of the commands, in characters.

@@ -20,6 +20,7 @@ mod history;
 mod items;
 mod job;
 mod job_lookup;
+mod journal;
 mod list_commands;
 mod list_printer;
 mod operate;
@@ -45,7 +46,7 @@ mod work;
 mod worker_test;
 pub mod workflow_test;
 
-use arguments::{ClientCommand, Command};
+use arguments::{ClientCommand, Command, JournalCommand};
 use daemon::load::json_schema;
 use daemon::settings::{Overrides, Settings};
 use daemon::telemetry::log;
@@ -87,6 +88,7 @@ pub fn run(
         Command::Replay(arguments) => history::replay(&arguments, out)?,
         Command::Backup(arguments) => backup::back_up(&arguments, out)?,
         Command::Restore(arguments) => backup::restore(&arguments, out)?,
+        Command::Journal(JournalCommand::Copy(arguments)) => journal::copy(&arguments, out)?,
         Command::Doctor(arguments) => return doctor::run_doctor(&arguments, out),
         Command::WorkerTest(arguments) => return worker_test::run_worker_test(&arguments, out),
         Command::Context(command) => contexts::run(&command, out)?,

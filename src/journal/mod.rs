@@ -7,7 +7,9 @@
 //! [`PostgresJournal`] in a database.
 
 mod checksums;
+mod copy;
 mod error;
+mod inconsistency;
 mod numbers;
 mod postgres;
 mod query;
@@ -17,6 +19,7 @@ mod sql;
 mod sqlite;
 mod traits;
 
+pub use copy::{CopyCounts, CopyProgress, CopySummary, JournalPlace, copy_journal};
 pub use error::{FileLoss, JournalError, Remedy};
 pub use numbers::{JobNumbers, NameOrdinal, spread_key};
 pub use postgres::{

@@ -3,6 +3,7 @@
 //! arrives for a job that has ended.
 
 use super::error::JournalError;
+use super::inconsistency::{catch_inconsistency, parse_definition};
 use super::numbers::spread_key;
 use super::query::JobAtEntry;
 use super::record::{JobNumber, NewJob};
@@ -11,7 +12,6 @@ use engine::{
     Timestamp,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The rows of a journal from which jobs are rebuilt. Each row is verified when it is read.
@@ -160,13 +160,11 @@ pub(super) fn recover_job_trees(
     for row in jobs {
         jobs_by_root.entry(row.root).or_default().push(row);
     }
-    let mut definitions = definitions;
+    let mut rebuilder = Rebuilder { definitions, ..Rebuilder::new(rows) };
     for tree_jobs in jobs_by_root.into_values() {
-        // A new rebuilder for each job tree, so that the jobs of earlier ones are freed.
-        let mut rebuilder = Rebuilder::new(rows);
-        rebuilder.definitions = definitions;
         handler(recover_tree_rows(&mut rebuilder, tree_jobs)?);
-        definitions = rebuilder.definitions;
+        // The jobs of earlier job trees are freed.
+        rebuilder.forget_jobs();
     }
     Ok(())
 }
@@ -256,31 +254,6 @@ fn child_message(parent: &Job, step: StepIndex, index: u32) -> Option<Message> {
     if has_item { parent.child_message(step, index) } else { None }
 }
 
-/// Runs a part of [`Rebuilder::fold`]. A panic becomes an error: the entries are inconsistent.
-fn catch_inconsistency<T>(fold: impl FnOnce() -> T) -> Result<T, String> {
-    catch_panic(fold)
-        .map_err(|reason| format!("its entries do not follow from one another: {reason}"))
-}
-
-/// Parses the JSON of a definition. A panic, such as one over an invalid graph, becomes an error.
-fn parse_definition(body: &str) -> Result<Definition, String> {
-    let parse = || serde_json::from_str::<Definition>(body).map_err(|error| error.to_string());
-    catch_panic(parse).map_err(|reason| format!("its graphs are wrong: {reason}")).flatten()
-}
-
-/// Runs `operation`, and turns a panic into an error. The engine asserts its invariants. Rows that
-/// a faulty program wrote can break them in spite of valid checksums. Such damage must be reported,
-/// and must not end the process at startup.
-fn catch_panic<T>(operation: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(operation)).map_err(|panic| {
-        let message = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied());
-        message.unwrap_or("a panic without a text").to_owned()
-    })
-}
-
 /// Rebuilds jobs, and caches what it has loaded. It loads ancestors when their child jobs need
 /// them.
 pub(super) struct Rebuilder<'a> {
@@ -311,6 +284,12 @@ impl<'a> Rebuilder<'a> {
             requested: Vec::new(),
             live_children: HashSet::new(),
         }
+    }
+
+    /// Forgets all jobs, and keeps the definitions.
+    pub(super) fn forget_jobs(&mut self) {
+        let definitions = std::mem::take(&mut self.definitions);
+        *self = Rebuilder { definitions, ..Rebuilder::new(self.rows) };
     }
 
     /// Loads the job with this number, unless it is loaded already; `None` if it does not exist.
@@ -351,9 +330,14 @@ impl<'a> Rebuilder<'a> {
         &mut self,
         number: JobNumber,
     ) -> Result<Option<JobSnapshot>, JournalError> {
-        let Some(row) = self.rows.find_job(number)? else { return Ok(None) };
-        let FoldedJob { job, changed_at, .. } = self.fold(&row, u64::MAX)?;
-        Ok(Some(JobSnapshot { job, changed_at, definition: row.definition }))
+        let row = self.rows.find_job(number)?;
+        row.map(|row| self.rebuild_snapshot(&row)).transpose()
+    }
+
+    /// Rebuilds the job of a row without caching it.
+    pub(super) fn rebuild_snapshot(&mut self, row: &JobRow) -> Result<JobSnapshot, JournalError> {
+        let FoldedJob { job, changed_at, .. } = self.fold(row, u64::MAX)?;
+        Ok(JobSnapshot { job, changed_at, definition: row.definition })
     }
 
     /// Rebuilds the job of a row, and caches it.

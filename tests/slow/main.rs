@@ -39,6 +39,7 @@ mod harness;
 mod held_connections;
 mod hostile;
 mod http_limits;
+mod journal_copies;
 mod journal_days;
 mod journal_files;
 #[cfg(feature = "kafka")]
@@ -46,6 +47,7 @@ mod kafka;
 mod load;
 mod logs;
 mod memory;
+mod moving_volume;
 mod old_journals;
 mod outages;
 mod overload;

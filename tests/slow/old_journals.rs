@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use support::journal_rules::InDatabase;
 use uuid::Uuid;
 
 use crate::amqp::{Vhost, Worker, arguments};
-use crate::harness::{Daemon, Setup, eventually, when, within};
+use crate::harness::{Daemon, Setup, command, eventually, run, when, within};
 
 /// The schema version of version 0.1.0.
-const FIRST: i64 = 9;
+pub(crate) const FIRST: i64 = 9;
 
 /// Thirty thousand steps take their time on a busy machine.
 const LONG: Duration = Duration::from_secs(300);
@@ -32,6 +33,15 @@ fn job(number: u32) -> Uuid {
 /// A daemon on the journal of a version, to which something is added before, with workers that send
 /// back what they are given.
 fn goes_on_with(version: i64, add: impl FnOnce(&Connection)) -> (Daemon, Vhost, Worker) {
+    goes_on_after(version, add, |_| ())
+}
+
+/// The same; something is done to the journal before the daemon starts on it.
+fn goes_on_after(
+    version: i64,
+    add: impl FnOnce(&Connection),
+    prepare: impl FnOnce(&mut Daemon),
+) -> (Daemon, Vhost, Worker) {
     let vhost = Vhost::new();
     let workflows = fs::read_to_string(folder().join("workflows.yaml")).expect("readable");
     // Its jobs ended when the file was made.
@@ -42,11 +52,8 @@ fn goes_on_with(version: i64, add: impl FnOnce(&Connection)) -> (Daemon, Vhost, 
     for suffix in ["", "-wal", "-shm"] {
         drop(fs::remove_file(format!("{}{suffix}", file.display())));
     }
-    let sql = fs::read_to_string(folder().join(format!("schema-{version}.sql"))).expect("readable");
-    let journal = Connection::open(&file).expect("made");
-    journal.execute_batch(&sql).expect("a journal");
-    add(&journal);
-    drop(journal);
+    write_journal(version, &file, add);
+    prepare(&mut daemon);
     // A caller's queue is its own affair.
     vhost.client().declare("answers", arguments([]));
     daemon.start_again();
@@ -56,6 +63,14 @@ fn goes_on_with(version: i64, add: impl FnOnce(&Connection)) -> (Daemon, Vhost, 
         drop(daemon.api.post(&format!("/api/queue/{queue}/redispatch"), ""));
     }
     (daemon, vhost, worker)
+}
+
+/// Makes the journal of a version as the new file `file`, and adds something to it.
+pub(crate) fn write_journal(version: i64, file: &Path, add: impl FnOnce(&Connection)) {
+    let sql = fs::read_to_string(folder().join(format!("schema-{version}.sql"))).expect("readable");
+    let journal = Connection::open(file).expect("made");
+    journal.execute_batch(&sql).expect("a journal");
+    add(&journal);
 }
 
 fn ends_with(daemon: &Daemon, number: u32, result: &str) {
@@ -110,9 +125,33 @@ fn what_workers_have_in_hand_goes_on(daemon: &Daemon) {
 #[test]
 fn a_journal_of_version_0_1_0_opens_and_goes_on() {
     let (daemon, vhost, _worker) = goes_on_with(FIRST, |_| ());
-    chains_and_fan_outs_go_on(&daemon);
-    what_was_operated_on_goes_on(&daemon, &vhost);
-    what_workers_have_in_hand_goes_on(&daemon);
+    all_goes_on(&daemon, &vhost);
+}
+
+/// Every job of a kept journal goes on in a database as it does in its file.
+#[test]
+fn every_kept_journal_goes_on_in_a_database_that_it_is_copied_into() {
+    for version in kept_versions() {
+        let database = InDatabase::create();
+        let (daemon, vhost, _worker) = goes_on_after(
+            version,
+            |_| (),
+            |daemon| {
+                let ran = run(command()
+                    .args(["journal", "copy", "--to", &database.url(), "--from"])
+                    .arg(daemon.database()));
+                assert_eq!(ran.code, Some(0), "{ran}");
+                daemon.set_setting("journal.url", &database.url());
+            },
+        );
+        all_goes_on(&daemon, &vhost);
+    }
+}
+
+fn all_goes_on(daemon: &Daemon, vhost: &Vhost) {
+    chains_and_fan_outs_go_on(daemon);
+    what_was_operated_on_goes_on(daemon, vhost);
+    what_workers_have_in_hand_goes_on(daemon);
     // What lists and statuses say follows from the same rows.
     eventually("all are completed", || {
         let found = daemon.api.get("/api/jobs/search?state=running").expect(200).json();
@@ -124,6 +163,11 @@ fn a_journal_of_version_0_1_0_opens_and_goes_on() {
 
 #[test]
 fn every_file_is_of_the_version_that_its_name_says_and_has_a_test() {
+    assert_eq!(kept_versions(), [FIRST]);
+}
+
+/// The versions of the kept journals, by what the files say.
+fn kept_versions() -> Vec<i64> {
     let mut versions: Vec<i64> = Vec::new();
     for entry in fs::read_dir(folder()).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -137,18 +181,20 @@ fn every_file_is_of_the_version_that_its_name_says_and_has_a_test() {
         assert!(path.ends_with(format!("schema-{version}.sql")), "{}", path.display());
         versions.push(version);
     }
-    assert_eq!(versions, [FIRST]);
+    versions
 }
 
 /// Jobs that are like job 4 of the file of version 0.1.0 when it had begun, as that version leaves
-/// them when it is killed: their rows of `entries` are committed, and nothing else.
-fn add_running_jobs(journal: &Connection, count: i64) {
+/// them when it is killed: their rows of `entries` are committed, and nothing else. The body of
+/// each is longer by `padding` blanks.
+pub(crate) fn add_running_jobs(journal: &Connection, count: i64, padding: usize) {
     const SAMPLE: i64 = 4;
     let of_sample = "SELECT at, body, origin FROM entries WHERE job = ?1 AND first = 0";
     let (at, body, origin): (i64, String, String) = journal
         .query_row(of_sample, [SAMPLE], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .expect("the sample");
     let origin: Value = serde_json::from_str(&origin).expect("JSON");
+    let body = body.replacen('[', &format!("[{}", " ".repeat(padding)), 1);
     let last: i64 =
         journal.query_row("SELECT upto FROM derived", [], |row| row.get(0)).expect("the last row");
     journal.execute_batch("BEGIN").expect("begins");
@@ -178,7 +224,8 @@ const FIRST_ADDED: i64 = 100_000;
 #[test]
 fn ten_thousand_running_jobs_of_version_0_1_0_are_completed() {
     const COUNT: i64 = 10_000;
-    let (daemon, _vhost, _worker) = goes_on_with(FIRST, |journal| add_running_jobs(journal, COUNT));
+    let (daemon, _vhost, _worker) =
+        goes_on_with(FIRST, |journal| add_running_jobs(journal, COUNT, 0));
     let journal = Connection::open(daemon.database()).expect("opens");
     within(LONG, "all that were running are completed", || {
         let done: i64 = journal

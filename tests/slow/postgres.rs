@@ -18,7 +18,7 @@ use crate::harness::{
     Api, Daemon, Ran, Setup, command, eventually, must_succeed, run, variable, when,
 };
 
-const CHAIN: &str = "workflows: [{ name: chain, steps: [{ name: first, queue: work }, \
+pub(crate) const CHAIN: &str = "workflows: [{ name: chain, steps: [{ name: first, queue: work }, \
                      { name: second, queue: work, depends: [ first ] }] }]";
 
 /// How long a worker pauses when no manager had a message.
@@ -35,13 +35,13 @@ fn on(url: &str) -> Setup {
 
 /// A worker over HTTP that answers every message of the queue `work`, at whichever of the managers
 /// answers.
-struct HttpWorker {
+pub(crate) struct HttpWorker {
     is_stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl HttpWorker {
-    fn start(apis: Vec<Api>) -> HttpWorker {
+    pub(crate) fn start(apis: Vec<Api>) -> HttpWorker {
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stop = is_stopped.clone();
         let thread = thread::spawn(move || {

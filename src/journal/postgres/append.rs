@@ -25,11 +25,11 @@ const CHUNKS_MAX: usize = 16;
 const INSERT_ROOTS: &str = "
 INSERT INTO jobs(number, id, workflow, definition, graph, root, depth, created, state, ended, open,
                  changed, checksum)
-SELECT u.number, u.id, u.workflow, u.definition, u.graph, u.number, 0, u.created, u.state, u.ended,
-       u.open, u.created, u.checksum
+SELECT u.number, u.id, u.workflow, u.definition, u.graph, u.number, u.depth, u.created, u.state,
+       u.ended, u.open, u.created, u.checksum
 FROM unnest($1::bigint[], $2::uuid[], $3::text[], $4::bigint[], $5::integer[], $6::bigint[],
-            $7::text[], $8::bigint[], $9::boolean[], $10::bigint[])
-  AS u(number, id, workflow, definition, graph, created, state, ended, open, checksum)
+            $7::text[], $8::bigint[], $9::boolean[], $10::bigint[], $11::integer[])
+  AS u(number, id, workflow, definition, graph, created, state, ended, open, checksum, depth)
 ON CONFLICT (number) DO NOTHING";
 
 /// Inserts the rows of new child jobs, unless their root job is deleted.
@@ -109,7 +109,7 @@ impl JobStatus {
 
 /// The new rows of `jobs`, column by column.
 #[derive(Default)]
-struct JobColumns {
+pub(super) struct JobColumns {
     number: Vec<i64>,
     id: Vec<Uuid>,
     workflow: Vec<String>,
@@ -128,8 +128,20 @@ struct JobColumns {
 }
 
 impl JobColumns {
-    fn add(&mut self, row: &JobRow, workflow: String, status: JobStatus) {
+    /// Adds the row of a new job after its first record.
+    fn add_new(&mut self, row: &JobRow, workflow: String, status: JobStatus) {
         let (state, ended) = status.state.unwrap_or((JobState::Running, None));
+        self.add(row, workflow, (state, ended, status.is_open.unwrap_or(true)));
+    }
+
+    /// Adds a row with the columns that change: the state, when the job ended, and whether it takes
+    /// input.
+    pub(super) fn add(
+        &mut self,
+        row: &JobRow,
+        workflow: String,
+        (state, ended, is_open): (JobState, Option<Timestamp>, bool),
+    ) {
         self.number.push(row.number);
         self.id.push(row.id.0);
         self.workflow.push(workflow);
@@ -138,7 +150,7 @@ impl JobColumns {
         self.created.push(row.created.0);
         self.state.push(state.as_str());
         self.ended.push(ended.map(|time| time.0));
-        self.is_open.push(status.is_open.unwrap_or(true));
+        self.is_open.push(is_open);
         self.checksum.push(job_checksum(row).into());
         self.root.push(row.root);
         self.parent.push(row.parent);
@@ -147,7 +159,7 @@ impl JobColumns {
         self.depth.push(row.depth.into());
     }
 
-    fn into_root_statement(self) -> Option<BatchStatement> {
+    pub(super) fn into_root_statement(self) -> Option<BatchStatement> {
         (!self.number.is_empty()).then(|| {
             let JobColumns {
                 number,
@@ -160,16 +172,18 @@ impl JobColumns {
                 ended,
                 is_open,
                 checksum,
+                depth,
                 ..
             } = self;
             let params = params![
-                number, id, workflow, definition, graph, created, state, ended, is_open, checksum
+                number, id, workflow, definition, graph, created, state, ended, is_open, checksum,
+                depth
             ];
             BatchStatement::new(INSERT_ROOTS, params)
         })
     }
 
-    fn into_child_statement(self) -> Option<BatchStatement> {
+    pub(super) fn into_child_statement(self) -> Option<BatchStatement> {
         (!self.number.is_empty()).then(|| {
             let (lowest, highest) = bounds(&self.root);
             let params = params![
@@ -198,7 +212,7 @@ impl JobColumns {
 
 /// The parameters of [`INSERT_ENTRIES`]: rows of `entries`, and what follows from them.
 #[derive(Default)]
-struct EntryChunk {
+pub(super) struct EntryChunk {
     bytes: usize,
     job: Vec<i64>,
     first: Vec<i64>,
@@ -218,15 +232,26 @@ struct EntryChunk {
 }
 
 impl EntryChunk {
-    fn add(&mut self, record: &Record, body: String, sum: u32, seq: i64) {
-        let (job, recorded) = (record.job, &record.recorded);
+    /// Adds a row of `entries` from which nothing else follows. `sum` is its checksum.
+    pub(super) fn add_row(
+        &mut self,
+        (job, first, at): (JobNumber, u64, Timestamp),
+        body: String,
+        sum: u32,
+        seq: i64,
+    ) {
         self.bytes += body.len();
         self.job.push(job);
-        self.first.push(to_sql_number(recorded.first));
+        self.first.push(to_sql_number(first));
         self.seq.push(seq);
-        self.at.push(recorded.at.0);
+        self.at.push(at.0);
         self.body.push(body);
         self.checksum.push(sum.into());
+    }
+
+    fn add(&mut self, record: &Record, body: String, sum: u32, seq: i64) {
+        let (job, recorded) = (record.job, &record.recorded);
+        self.add_row((job, recorded.first, recorded.at), body, sum, seq);
         // A new job's row has the state of its first record.
         let status = JobStatus::of_record(record);
         if record.created.is_none() && status.is_open.is_some() {
@@ -247,7 +272,7 @@ impl EntryChunk {
         }
     }
 
-    fn into_statement(self) -> BatchStatement {
+    pub(super) fn into_statement(self) -> BatchStatement {
         let mut changed_job = Vec::with_capacity(self.changes.len());
         let (mut state, mut ended, mut is_open, mut changed) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -328,7 +353,7 @@ impl PostgresWriter {
                 let row = JobRow::new(record.job, created, definition);
                 let workflow = created.origin.definition.full_name();
                 let columns = if row.parent.is_some() { &mut children } else { &mut roots };
-                columns.add(&row, workflow, JobStatus::of_record(record));
+                columns.add_new(&row, workflow, JobStatus::of_record(record));
                 days.insert(Day::of_number(record.job));
                 self.highest = self.highest.max(record.job);
             }

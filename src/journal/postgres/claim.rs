@@ -45,12 +45,22 @@ pub(super) const RESERVED_NUMBERS: JobNumber = 10_000 << 22;
 /// How long a beat may take before its connection is given up.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What a process wants to be active for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To run jobs.
+    Serve,
+    /// To copy the journal. The copy may begin anew where an earlier one has ended.
+    Copy,
+}
+
 /// A process that has registered under a name.
 pub(super) struct Candidate {
     pub(super) io: Arc<IoThread>,
     pub(super) options: Arc<PostgresOptions>,
     /// The id of this process.
     pub(super) manager: Uuid,
+    purpose: Purpose,
     /// The ordinal of its name.
     pub(super) ordinal: NameOrdinal,
     /// `None` after a look has failed.
@@ -65,6 +75,8 @@ pub struct DatabaseInspection {
     pub has_tables: bool,
     /// Whether a manager of the name is active, or was killed a moment ago.
     pub is_active: bool,
+    /// The names of its managers, sorted.
+    pub names: Vec<String>,
 }
 
 /// The result of a look at who is active.
@@ -73,6 +85,8 @@ pub(super) enum Look {
     Active(TakenState),
     /// Another process is active.
     Standby(ActiveManager),
+    /// Under this name there is the beginning of a copy of this journal: nobody may become active.
+    HalfCopied(String),
 }
 
 /// What the database holds when a process becomes active.
@@ -96,7 +110,10 @@ pub(super) struct ActiveManager {
 
 impl Candidate {
     /// Connects, checks the database, creates or migrates the tables, and registers this process.
-    pub(super) fn register(options: PostgresOptions) -> Result<Candidate, JournalError> {
+    pub(super) fn register(
+        options: PostgresOptions,
+        purpose: Purpose,
+    ) -> Result<Candidate, JournalError> {
         let io = Arc::new(IoThread::start().map_err(|error| JournalError::Unreachable {
             file: options.server.to_string(),
             error,
@@ -113,12 +130,19 @@ impl Candidate {
                 schema::prepare(&connection, &journal).await?;
                 let is_required = options.require_synchronous;
                 schema::check_synchronous(&connection, &journal, is_required).await?;
+                if purpose == Purpose::Serve
+                    && let Some(from) =
+                        load_copied_from(&connection, &options.name).await.map_err(to_error)?
+                {
+                    return Err(half_copied_error(journal, &from));
+                }
                 let ordinal = register(&connection, &options, manager).await.map_err(to_error)?;
                 let ordinal = ordinal.ok_or_else(|| too_many_names(&journal, &options.name))?;
                 Ok::<_, JournalError>((connection, ordinal))
             }
         })?;
-        Ok(Candidate { io, options, manager, ordinal, connection: Some(connection), seen: None })
+        let connection = Some(connection);
+        Ok(Candidate { io, options, manager, purpose, ordinal, connection, seen: None })
     }
 
     /// Checks the database, and changes nothing.
@@ -136,7 +160,17 @@ impl Candidate {
             } else {
                 None
             };
-            Ok(DatabaseInspection { has_tables, is_active: owner.is_some() })
+            if has_tables
+                && let Some(from) =
+                    load_copied_from(&connection, &options.name).await.map_err(to_error)?
+            {
+                return Err(half_copied_error(journal, &from));
+            }
+            let names = match has_tables {
+                true => load_names(&connection).await.map_err(to_error)?,
+                false => Vec::new(),
+            };
+            Ok(DatabaseInspection { has_tables, is_active: owner.is_some(), names })
         })
     }
 
@@ -175,6 +209,11 @@ impl Candidate {
         let sql = "UPDATE managers SET beat = beat + 1, seen = now() WHERE id = $1 RETURNING id";
         if connection.query(sql, &params![self.manager]).await?.is_empty() {
             register(connection, &self.options, self.manager).await?;
+        }
+        if self.purpose == Purpose::Serve
+            && let Some(from) = load_copied_from(connection, &self.options.name).await?
+        {
+            return Ok(Look::HalfCopied(from));
         }
         let Some(owner) = load_owner(connection, &self.options.name).await? else {
             return self.claim(connection, None).await;
@@ -299,7 +338,21 @@ impl Candidate {
     }
 }
 
+/// Creates the error of a database that has the beginning of a copy of the journal `from`.
+pub(super) fn half_copied_error(journal: String, from: &str) -> JournalError {
+    let problem = format!(
+        "the copy of the journal {from} into it has not ended, so jobs are missing. Run the same \
+         workflow-manager journal copy again, which begins anew"
+    );
+    JournalError::Failed { file: journal, problem, remedy: Remedy::Exit }
+}
+
 impl ActiveManager {
+    /// Returns whether this is the same process, and it has not beaten since.
+    pub(super) fn is_as_before(&self, before: &ActiveManager) -> bool {
+        (self.id, self.beat) == (before.id, before.beat)
+    }
+
     /// Creates the error of a process that finds this one active.
     pub(super) fn to_error(&self, options: &PostgresOptions) -> JournalError {
         JournalError::ActiveElsewhere {
@@ -358,6 +411,19 @@ fn too_many_names(journal: &str, name: &str) -> JournalError {
          of its own, or use one of the names (setting cluster.name)"
     );
     JournalError::Failed { file: journal.to_owned(), problem, remedy: Remedy::Exit }
+}
+
+/// Returns the journal whose copy under this name has begun and not ended; `None` if there is none.
+async fn load_copied_from(connection: &Connection, name: &str) -> Result<Option<String>, Error> {
+    let sql = "SELECT copied_from FROM names WHERE name = $1";
+    let rows = connection.query(sql, &params![name.to_owned()]).await?;
+    Ok(rows.first().and_then(|row| row.get(0)))
+}
+
+/// Returns all names, sorted.
+async fn load_names(connection: &Connection) -> Result<Vec<String>, Error> {
+    let rows = connection.query("SELECT name FROM names ORDER BY name", &params![]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Returns the owner of a name; `None` if nobody owns it.

@@ -14,6 +14,8 @@ mod children;
 mod claim;
 mod commit_connection;
 mod connection;
+mod copy;
+mod copy_reader;
 mod day_keeper;
 mod day_survey;
 mod days;
@@ -36,5 +38,6 @@ mod store;
 mod writer;
 
 pub use claim::DatabaseInspection;
+pub(crate) use copy::{copy_from_database, copy_into_database};
 pub use options::{PostgresAddress, PostgresOptions, check_manager_name};
 pub use store::{PostgresJournal, PostgresStandby};

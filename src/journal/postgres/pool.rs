@@ -74,6 +74,11 @@ impl Session<'_> {
         result.map_err(|error| to_journal_error(&self.pool.journal, &error))
     }
 
+    /// Returns the ordinal of this manager's name.
+    pub(super) fn ordinal(&self) -> NameOrdinal {
+        self.pool.ordinal
+    }
+
     /// Returns the SQL condition that a column has the number of a job of this manager's name.
     pub(super) fn own(&self, column: &str) -> String {
         self.pool.ordinal.condition(column)

@@ -75,6 +75,11 @@ impl<'a> DatabaseRows<'a> {
         DatabaseRows { session, prefetch: RefCell::default() }
     }
 
+    /// Says which jobs will be rebuilt next, in this order: their rows are read in few queries.
+    pub(super) fn announce(&self, jobs: impl Iterator<Item = JobNumber>) {
+        *self.prefetch.borrow_mut() = Prefetch { upcoming: jobs.collect(), ..Prefetch::default() };
+    }
+
     /// Takes the rows of a job that is rebuilt now. Reads those of the next jobs in one query if
     /// this job is one of them; `None` if its rows are to be read alone.
     fn take_prefetched(&self, job: JobNumber) -> Result<Option<Vec<EntryRow>>, JournalError> {
@@ -248,7 +253,7 @@ impl JobRows for DatabaseRows<'_> {
 }
 
 /// Parses a row of [`JOB_COLUMNS`] and checks its checksum.
-fn parse_job(row: &Row, journal: &str) -> Result<JobRow, JournalError> {
+pub(super) fn parse_job(row: &Row, journal: &str) -> Result<JobRow, JournalError> {
     let number = row.get(0);
     let damaged = |what: &str| JournalError::damaged_row(journal, "jobs", number, what.to_owned());
     let out_of_range = || damaged("a number is out of its range");
@@ -277,7 +282,7 @@ fn parse_job(row: &Row, journal: &str) -> Result<JobRow, JournalError> {
 }
 
 /// Parses a row of [`ENTRY_COLUMNS`] and checks its checksum. Returns its job too.
-fn parse_entry(row: &Row, journal: &str) -> Result<(JobNumber, EntryRow), JournalError> {
+pub(super) fn parse_entry(row: &Row, journal: &str) -> Result<(JobNumber, EntryRow), JournalError> {
     let (job, first, body): (i64, i64, String) = (row.get(0), row.get(1), row.get(3));
     let damaged = |what: &str| {
         let what = format!("entry {first}: {what}");
@@ -312,7 +317,7 @@ pub(super) fn recover_all(
         for jobs in share {
             let session = pool.begin()?;
             let rows = DatabaseRows::new(&session);
-            rows.prefetch.borrow_mut().upcoming = order_by_tree(&jobs);
+            rows.announce(order_by_tree(&jobs).into_iter());
             recover::recover_job_trees(&rows, jobs, definitions.clone(), handler)?;
         }
         Ok(())
@@ -330,7 +335,7 @@ pub(super) fn recover_all(
 
 /// Returns the numbers of jobs in the order in which [`recover::recover_job_trees`] rebuilds them:
 /// by root job, then by number.
-fn order_by_tree(jobs: &[JobRow]) -> VecDeque<JobNumber> {
+fn order_by_tree(jobs: &[JobRow]) -> Vec<JobNumber> {
     let mut numbers: Vec<(JobNumber, JobNumber)> =
         jobs.iter().map(|job| (job.root, job.number)).collect();
     numbers.sort_unstable();

@@ -49,6 +49,8 @@ CREATE TABLE names(
   epoch bigint NOT NULL DEFAULT 0,
   -- No job of the name has a higher number.
   high bigint NOT NULL DEFAULT 0,
+  -- The journal whose copy under this name has begun and not ended.
+  copied_from text,
   api_address text
 );
 CREATE TABLE managers(

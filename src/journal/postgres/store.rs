@@ -1,6 +1,6 @@
 //! The writing end of a journal in PostgreSQL.
 
-use super::claim::{Candidate, DatabaseInspection, Look, TakenState};
+use super::claim::{Candidate, DatabaseInspection, Look, Purpose, TakenState, half_copied_error};
 use super::commit_connection::BatchStatement;
 use super::connection::params;
 use super::options::PostgresOptions;
@@ -25,11 +25,11 @@ const DISK_USAGE_AGE: Duration = Duration::from_secs(60);
 
 /// The writing end of a journal in PostgreSQL, held by the active process of a name.
 pub struct PostgresJournal {
-    writer: PostgresWriter,
+    pub(super) writer: PostgresWriter,
     /// The connections of readers.
-    pool: Arc<ReaderPool>,
+    pub(super) pool: Arc<ReaderPool>,
     /// The manager's name.
-    name: String,
+    pub(super) name: String,
     /// The size of the database; `None` if it could not be measured.
     disk_usage: Option<DiskUsage>,
     /// When the size was measured; `None`: not yet.
@@ -61,7 +61,7 @@ impl PostgresJournal {
         Candidate::inspect(options)
     }
 
-    fn activate(candidate: Candidate, state: TakenState) -> PostgresJournal {
+    pub(super) fn activate(candidate: Candidate, state: TakenState) -> PostgresJournal {
         let (io, options) = (candidate.io.clone(), candidate.options.clone());
         let name = options.name.clone();
         let ordinal = candidate.ordinal;
@@ -89,7 +89,7 @@ impl PostgresStandby {
             problem: what,
             remedy: Remedy::Exit,
         })?;
-        Ok(PostgresStandby { candidate: Box::new(Candidate::register(options)?) })
+        Ok(PostgresStandby { candidate: Box::new(Candidate::register(options, Purpose::Serve)?) })
     }
 
     /// Becomes active if nobody is, or if the active process is dead.
@@ -104,6 +104,7 @@ impl PostgresStandby {
         let error = match result {
             Ok(Look::Active(state)) => return Ok(PostgresJournal::activate(candidate, state)),
             Ok(Look::Standby(active)) => active.to_error(&options),
+            Ok(Look::HalfCopied(from)) => half_copied_error(options.server.to_string(), &from),
             Err(error) => error,
         };
         Err((error, PostgresStandby { candidate: Box::new(candidate) }))

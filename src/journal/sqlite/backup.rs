@@ -103,11 +103,11 @@ pub fn inspect_backup(backup: &Path, directory: &Path) -> Result<BackupSummary, 
 }
 
 /// A journal that is being written under a temporary name. Dropping it removes the temporary file.
-struct PendingFile {
+pub(super) struct PendingFile {
     /// The path that the complete file gets.
     path: PathBuf,
     /// The path until then.
-    partial: PathBuf,
+    pub(super) partial: PathBuf,
 }
 
 impl PendingFile {
@@ -126,7 +126,7 @@ impl PendingFile {
     }
 
     /// Creates the empty temporary file.
-    fn create(path: &Path) -> Result<PendingFile, JournalError> {
+    pub(super) fn create(path: &Path) -> Result<PendingFile, JournalError> {
         let file_name = path.display().to_string();
         let unreachable_error =
             |error| JournalError::Unreachable { file: file_name.clone(), error };
@@ -160,7 +160,7 @@ impl PendingFile {
     }
 
     /// Renames the complete file to its path.
-    fn finish(self, open_jobs: usize) -> Result<BackupSummary, JournalError> {
+    pub(super) fn finish(self, open_jobs: usize) -> Result<BackupSummary, JournalError> {
         let file_name = self.path.display().to_string();
         let unreachable_error =
             |error| JournalError::Unreachable { file: file_name.clone(), error };

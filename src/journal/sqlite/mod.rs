@@ -13,6 +13,7 @@ mod append;
 mod backup;
 mod children;
 mod confirms;
+mod copy;
 mod definitions;
 mod disk_full;
 mod file_rows;
@@ -40,6 +41,7 @@ mod unprojected;
 mod writer;
 
 pub use backup::{BackupSummary, back_up, inspect_backup, restore};
+pub(crate) use copy::{FileCopySource, copy_into_file};
 pub use reader::Reader;
 pub use schema::JournalOptions;
 pub use store::SqliteJournal;

@@ -252,15 +252,15 @@ fn load_pending_confirms(
 }
 
 /// The columns of `jobs` that change during the life of a job.
-struct JobStatus {
-    state: JobState,
+pub(super) struct JobStatus {
+    pub(super) state: JobState,
     /// When the job ended; `None`: it has not ended.
-    ended: Option<Timestamp>,
+    pub(super) ended: Option<Timestamp>,
     /// Whether the job takes input.
-    is_open: bool,
+    pub(super) is_open: bool,
 }
 
-fn insert_job(
+pub(super) fn insert_job(
     connection: &Connection,
     row: &JobRow,
     workflow: &str,
@@ -309,7 +309,10 @@ fn update_job(
 }
 
 /// Inserts a row of `places`: the index of the rows of `entries` by job.
-fn insert_place(connection: &Connection, Place { job, first, seq }: Place) -> rusqlite::Result<()> {
+pub(super) fn insert_place(
+    connection: &Connection,
+    Place { job, first, seq }: Place,
+) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT INTO places(job, first, seq) VALUES (?1, ?2, ?3)")?
         .execute([job, to_sql_number(first), seq])
@@ -337,6 +340,6 @@ fn insert_confirms(
 }
 
 /// Stores the `seq` up to which everything is projected.
-fn set_watermark(connection: &Connection, seq: i64) -> rusqlite::Result<()> {
+pub(super) fn set_watermark(connection: &Connection, seq: i64) -> rusqlite::Result<()> {
     connection.prepare_cached("UPDATE derived SET upto = ?1")?.execute([seq]).map(|_| ())
 }

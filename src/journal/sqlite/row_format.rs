@@ -2,6 +2,7 @@
 //! verify. It also converts SQLite's errors.
 
 use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum, offset_checksum};
+use crate::copy::rows::DecisionText;
 use crate::error::{JournalError, Remedy};
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
 use crate::recover::JobRow;
@@ -101,6 +102,21 @@ impl EntryRow {
     /// Parses the row's own entries, without the confirms before them.
     pub(super) fn parse_entries(&self, file: &str) -> Result<Vec<Entry>, JournalError> {
         serde_json::from_str(&self.body).map_err(|error| self.unreadable_error(file, &error))
+    }
+
+    /// Returns the decisions of the row with the JSON of their entries as it is stored: first the
+    /// confirms, then its own.
+    pub(super) fn into_texts(self, file: &str) -> Result<Vec<DecisionText>, JournalError> {
+        type InnerText = (u64, Timestamp, Box<serde_json::value::RawValue>);
+        let confirms = self.confirms.as_deref().map(serde_json::from_str::<Vec<InnerText>>);
+        let confirms = confirms.transpose().map_err(|error| self.unreadable_error(file, &error))?;
+        let EntryRow { job, first, at, body, .. } = self;
+        let to_text = |(first, at, body): InnerText| {
+            let body = body.get().to_owned();
+            DecisionText { job, first, at, body }
+        };
+        let own = DecisionText { job, first, at, body };
+        Ok(confirms.into_iter().flatten().map(to_text).chain([own]).collect())
     }
 
     fn unreadable_error(&self, file: &str, error: &serde_json::Error) -> JournalError {

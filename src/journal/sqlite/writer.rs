@@ -388,7 +388,7 @@ fn open_connection(
 }
 
 /// Acquires the lock of the journal at `path`.
-fn acquire_lock(path: &Path, file: &str) -> Result<FileLock, JournalError> {
+pub(super) fn acquire_lock(path: &Path, file: &str) -> Result<FileLock, JournalError> {
     let lock = files::sibling(path, ".lock");
     FileLock::acquire(&lock).map_err(|lock_error| match lock_error {
         LockError::InUse => {

@@ -11,7 +11,9 @@ mod places;
 mod searches;
 
 use crate::world::LIMITS;
-pub use children::child_jobs_are_listed_under_their_parent;
+pub use children::{
+    a_job_that_another_calls_keeps_its_depth, child_jobs_are_listed_under_their_parent,
+};
 pub use names::{
     a_commit_makes_the_day_that_it_needs, names_keep_to_their_own_jobs_and_lists_show_all,
     numbers_increase_over_a_takeover_with_a_clock_that_is_behind,
@@ -67,6 +69,7 @@ macro_rules! journal_rules {
             what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time
             the_newest_position_of_each_partition_comes_back
             child_jobs_are_listed_under_their_parent
+            a_job_that_another_calls_keeps_its_depth
             some_jobs_are_recovered_as_at_a_start
             notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_again
             a_closed_reader_refuses_and_says_why

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workflow_manager::engine::{Definition, Millis, Timestamp};
 use workflow_manager::journal::{
-    Deletion, DiskUsage, FileLoss, JobNumber, Journal, JournalError, NoticeNumber, Record, Records,
-    RecoveredJob, Remedy, SqliteJournal, StoredOffset,
+    Deletion, DiskUsage, FileLoss, JobNumber, JobNumbers, Journal, JournalError, NoticeNumber,
+    Record, Records, RecoveredJob, Remedy, SqliteJournal, StoredOffset,
 };
 
 /// The number of a process.
@@ -167,8 +167,8 @@ impl Journal for FencedJournal {
 
     fn fill_reserve(&mut self) {}
 
-    fn next_job_number(&mut self) -> Result<JobNumber, JournalError> {
-        self.with(Journal::next_job_number)
+    fn job_numbers(&mut self) -> Result<JobNumbers, JournalError> {
+        self.with(|journal| journal.job_numbers())
     }
 
     fn append_and_check(

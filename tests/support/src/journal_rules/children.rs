@@ -1,10 +1,22 @@
 //! Lists of child jobs.
 
-use super::{FIRST, Live, Place, opened, three_levels};
-use workflow_manager::engine::{JobId, JobState, StepIndex};
+use super::{FIRST, Live, Place, chain, opened, three_levels};
+use std::sync::Arc;
+use workflow_manager::engine::{JobId, JobState, Message, Origin, StepIndex, Timestamp};
 use workflow_manager::journal::{
-    ChildCursor, ChildFilter, JobFilter, NEWEST_CURSOR, Record, SearchOrder,
+    ChildCursor, ChildFilter, JobFilter, NEWEST_CURSOR, NewJob, Record, SearchOrder,
 };
+
+pub fn a_job_that_another_calls_keeps_its_depth(place: &dyn Place) {
+    let mut journal = opened(place);
+    let id = JobId(uuid::Uuid::from_u128(1));
+    let origin = Origin { depth: 3, ..Origin::for_root_job(id, chain(), Timestamp(1)) };
+    let called = NewJob { origin: Arc::new(origin), root: 1, parent: None };
+    let ((live, created), _) = Live::with(1, called, Message::default());
+    journal.append(&[&created]).expect("commits");
+    let job = journal.records().load_job(id).expect("reads").expect("is there").job;
+    assert!(job == live.job && job.origin().depth == 3);
+}
 
 pub fn child_jobs_are_listed_under_their_parent(place: &dyn Place) {
     let mut journal = opened(place);
