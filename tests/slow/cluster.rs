@@ -2,6 +2,7 @@
 //! test is a line of the list of faults in docs/guarantees.md. Each plays under a load, and ends
 //! with the same questions to the journal: see `load`.
 
+mod broker;
 mod deaths;
 mod load;
 mod network;
@@ -27,7 +28,12 @@ const TAKEN_OVER: i32 = 75;
 
 /// How a manager of the name `default` is started on a database.
 fn manager(url: &str) -> Setup {
-    let setup = Setup::new("", load::WORKFLOWS).set("journal.url", url);
+    manager_over("", url)
+}
+
+/// The same, over a broker.
+fn manager_over(broker: &str, url: &str) -> Setup {
+    let setup = Setup::new(broker, load::WORKFLOWS).set("journal.url", url);
     // A message whose reply was lost with its manager is lent again after this.
     setup.set("journal.full_retry", "100ms").set("embedded.lease", "2s")
 }

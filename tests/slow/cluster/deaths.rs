@@ -16,7 +16,7 @@ fn a_killed_active_manager_is_replaced_under_load() {
     let database = InDatabase::create();
     let mut first = manager(&database.url()).start();
     let mut second = manager(&database.url()).spawn();
-    let load = Load::start(&[&first, &second], 400);
+    let load = Load::start(&[&first, &second]);
     second.await_log(&["stands by"]);
     load.await_more(60);
     first.kill();
@@ -30,7 +30,7 @@ fn a_killed_active_manager_is_replaced_under_load() {
 fn a_rolling_upgrade_under_load_loses_nothing_and_waits_for_no_lease() {
     let database = InDatabase::create();
     let mut managers = [(); 3].map(|()| manager(&database.url()).spawn());
-    let load = Load::start(&managers.each_ref(), 600);
+    let load = Load::start(&managers.each_ref());
     let mut stops = 0;
     for round in 0..2 {
         for index in 0..managers.len() {
@@ -62,7 +62,7 @@ fn a_manager_stopped_for_longer_than_the_lease_ends_and_answers_nothing() {
     let database = InDatabase::create();
     let mut first = manager(&database.url()).start();
     let mut second = manager(&database.url()).spawn();
-    let load = Load::start(&[&first, &second], 400);
+    let load = Load::start(&[&first, &second]);
     load.await_more(60);
     signal("STOP", &first);
     // What arrives at it while it is stopped lies in its sockets until it goes on.
@@ -93,7 +93,7 @@ fn a_manager_stopped_inside_a_commit_keeps_no_lock_and_commits_nothing() {
     let (proxy, url) = proxy_to(&database.url());
     let mut first = manager(&url).start();
     let mut second = manager(&database.url()).spawn();
-    let load = Load::start(&[&first, &second], 400);
+    let load = Load::start(&[&first, &second]);
     load.await_more(40);
     // The server has all of the transaction but its last message.
     let trap = proxy.trap(Direction::ToServer, COMMIT_REQUEST, Action::Hold, 1);

@@ -19,12 +19,15 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::query;
+use crate::amqp::{self, REPLY_QUEUE, Vhost, Worker};
 use crate::harness::{Answer, Api, Daemon, when, within};
 
 /// Each step adds one, and its status is a word that its worker has made up.
 pub(super) const WORKFLOWS: &str = "workflows: [{ name: chain, steps: [
     { name: first, queue: work, statusKey: status },
     { name: second, queue: work, statusKey: status, depends: [ first ] }] }]";
+
+const QUEUE: &str = "work";
 
 /// What the steps of a job add to the number of its message.
 const STEPS: u64 = 2;
@@ -48,6 +51,8 @@ const WORKERS: usize = 2;
 pub(super) struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// The worker over RabbitMQ, if there is one.
+    worker: Option<Worker>,
 }
 
 struct Shared {
@@ -56,7 +61,6 @@ struct Shared {
     has_ended: AtomicBool,
     /// Whether clients create no more jobs.
     is_enough: AtomicBool,
-    jobs_max: usize,
     created: AtomicUsize,
     /// The number in the message of each job that was asked for.
     asked: Mutex<BTreeMap<Uuid, u64>>,
@@ -81,18 +85,33 @@ enum Look {
 }
 
 impl Load {
-    /// Starts a load of at most so many jobs on managers.
-    pub(super) fn start(managers: &[&Daemon], jobs_max: usize) -> Load {
-        Load::on(managers.iter().map(|manager| &manager.api), jobs_max)
+    /// Starts a load on managers, with workers over HTTP.
+    pub(super) fn start(managers: &[&Daemon]) -> Load {
+        let mut load = Load::of_clients(managers);
+        for _ in 0..WORKERS {
+            let shared = load.shared.clone();
+            load.threads.push(thread::spawn(move || shared.work()));
+        }
+        load
     }
 
-    /// Starts a load at these addresses.
-    pub(super) fn on<'a>(apis: impl Iterator<Item = &'a Api>, jobs_max: usize) -> Load {
+    /// Starts a load on managers, with a worker over RabbitMQ. It counts each reply as taken.
+    pub(super) fn start_over_amqp(managers: &[&Daemon], vhost: &Vhost) -> Load {
+        let mut load = Load::of_clients(managers);
+        let shared = load.shared.clone();
+        load.worker = Some(Worker::start(&vhost.url, &[QUEUE], move |message| {
+            shared.taken_count.fetch_add(1, Ordering::SeqCst);
+            amqp::Answer::json(&make_reply(&message.json(), &new_word()))
+        }));
+        load
+    }
+
+    fn of_clients(managers: &[&Daemon]) -> Load {
+        let apis = managers.iter().map(|manager| manager.api.with_timeout(ANSWER_TIMEOUT));
         let shared = Arc::new(Shared {
-            apis: apis.map(|api| api.with_timeout(ANSWER_TIMEOUT)).collect(),
+            apis: apis.collect(),
             has_ended: AtomicBool::new(false),
             is_enough: AtomicBool::new(false),
-            jobs_max,
             created: AtomicUsize::new(0),
             asked: Mutex::default(),
             answered: Mutex::default(),
@@ -102,16 +121,11 @@ impl Load {
             jobs_checked: AtomicUsize::new(0),
             last_checked: AtomicI64::new(0),
         });
-        let mut threads = Vec::new();
-        for _ in 0..CLIENTS {
+        let clients = (0..CLIENTS).map(|_| {
             let shared = shared.clone();
-            threads.push(thread::spawn(move || shared.create_jobs()));
-        }
-        for _ in 0..WORKERS {
-            let shared = shared.clone();
-            threads.push(thread::spawn(move || shared.work()));
-        }
-        Load { shared, threads }
+            thread::spawn(move || shared.create_jobs())
+        });
+        Load { threads: clients.collect(), shared, worker: None }
     }
 
     /// How many creations were answered.
@@ -138,16 +152,23 @@ impl Load {
     /// Creates no more jobs, waits until all have ended, and asserts what the journal must hold.
     #[track_caller]
     pub(super) fn settle(self, url: &str, active: &Daemon) {
-        self.rest(url);
-        self.assert_sound(url);
+        self.rest_and_check(url);
         let answer = active.api.send("POST", "/api/queue/work/receive?wait=0s", &[], None);
         assert_eq!(answer.status, 204, "the queue is empty: {answer}");
     }
 
-    /// Creates no more jobs, and waits until all have ended.
+    /// As [`Load::settle`], over RabbitMQ.
     #[track_caller]
-    fn rest(&self, url: &str) {
+    pub(super) fn settle_over_amqp(self, url: &str, vhost: &Vhost) {
+        self.rest_and_check(url);
+        vhost.await_drained(QUEUE);
+        vhost.await_drained(REPLY_QUEUE);
+    }
+
+    #[track_caller]
+    fn rest_and_check(&self, url: &str) {
         within(LONG, "all jobs end", || self.try_rest(url));
+        self.assert_sound(url);
     }
 
     /// Creates no more jobs. Returns an error while jobs go on.
@@ -272,6 +293,16 @@ impl Drop for Load {
     }
 }
 
+/// A status that no other reply has.
+fn new_word() -> String {
+    Uuid::new_v4().simple().to_string()
+}
+
+/// The reply to a step message.
+fn make_reply(message: &Value, word: &str) -> Value {
+    json!({ "n": message["n"].as_u64().unwrap() + 1, "status": word })
+}
+
 impl Shared {
     fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
@@ -307,9 +338,6 @@ impl Shared {
         }
         let index = self.created.fetch_add(1, Ordering::SeqCst);
         let (id, number) = (Uuid::new_v4(), u64::try_from(index).unwrap() * 10);
-        if index >= self.jobs_max {
-            return None;
-        }
         asked.insert(id, number);
         Some((id, number))
     }
@@ -345,9 +373,8 @@ impl Shared {
 
     /// Answers a message at whichever manager takes the reply.
     fn answer(&self, current: usize, message: &Answer) -> Look {
-        let word = Uuid::new_v4().simple().to_string();
-        let number = message.json()["n"].as_u64().unwrap();
-        let reply = json!({ "n": number + 1, "status": word });
+        let word = new_word();
+        let reply = make_reply(&message.json(), &word);
         let reply_to = format!("{}?type=result", message.header("reply-to"));
         for other in 0..self.apis.len() * REPLY_ROUNDS {
             if let Some(answer) = self.post(current + other, &reply_to, &reply)

@@ -15,7 +15,7 @@ fn cut_off(directions: &[Direction]) {
     let (proxy, url) = proxy_to(&database.url());
     let mut first = manager(&url).start();
     let mut second = manager(&database.url()).spawn();
-    let load = Load::start(&[&first, &second], 400);
+    let load = Load::start(&[&first, &second]);
     load.await_more(40);
     for direction in directions {
         proxy.set_flow(*direction, Flow::Stops);
@@ -51,7 +51,7 @@ fn a_partition_shorter_than_the_lease_replaces_nobody() {
     let first = manager(&url).start();
     let second = manager(&database.url()).spawn();
     second.await_log(&["stands by"]);
-    let load = Load::start(&[&first, &second], 400);
+    let load = Load::start(&[&first, &second]);
     for _ in 0..2 {
         load.await_more(30);
         proxy.set_flows(Flow::Stops);
@@ -71,7 +71,7 @@ fn a_commit_that_loses_its_connection_is_sent_again_and_counts_once() {
     let database = InDatabase::create();
     let (proxy, url) = proxy_to(&database.url());
     let manager = manager(&url).start();
-    let load = Load::start(&[&manager], 400);
+    let load = Load::start(&[&manager]);
     load.await_more(20);
     let cuts = [
         // The server has committed, and its answer is lost.
@@ -95,7 +95,7 @@ fn a_claim_whose_answer_is_lost_counts() {
     let mut first = manager(&database.url()).start();
     let mut second = manager(&url).spawn();
     second.await_log(&["stands by"]);
-    let load = Load::start(&[&first, &second], 200);
+    let load = Load::start(&[&first, &second]);
     load.await_more(20);
     let trap = proxy.trap(Direction::ToClient, COMMIT_ANSWER, Action::Reset, 1);
     assert_eq!(first.stop().code(), Some(0));
@@ -113,7 +113,7 @@ fn a_takeover_ends_a_manager_that_still_commits_but_does_not_beat() {
     let mut first = manager(&url).start();
     let mut second = manager(&database.url()).spawn();
     second.await_log(&["stands by"]);
-    let load = Load::start(&[&first, &second], 1_000);
+    let load = Load::start(&[&first, &second]);
     load.await_more(20);
     // A beat names the manager; what a commit sends does not.
     let trap = proxy.trap(Direction::ToServer, b"\0\0\0\x07default", Action::Hold, u32::MAX);
@@ -134,7 +134,7 @@ fn a_slow_network_loses_nothing_and_replaces_nobody() {
     let first = manager(&url).start();
     let second = manager(&database.url()).spawn();
     second.await_log(&["stands by"]);
-    let load = Load::start(&[&first, &second], 30);
+    let load = Load::start(&[&first, &second]);
     proxy.set_flows(Flow::Late(Duration::from_millis(150)));
     load.await_more(20);
     load.settle(&database.url(), &first);

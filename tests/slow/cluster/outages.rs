@@ -11,8 +11,8 @@ use super::load::Load;
 use super::{epoch, manager, proxy_to, query, takeovers};
 use crate::harness::{Running, eventually, when};
 
-/// The connections of readers.
-const READERS: u32 = 8;
+/// How many reads the API does at once: `http.reads_max`.
+const READERS: u32 = 16;
 
 /// A session that holds a snapshot, as a backup does.
 fn hold_snapshot(url: &str) -> Running {
@@ -35,7 +35,7 @@ fn hold_snapshot(url: &str) -> Running {
 fn a_backup_that_holds_a_snapshot_slows_nothing_that_is_hot() {
     let database = InDatabase::create();
     let manager = manager(&database.url()).start();
-    let load = Load::start(&[&manager], 400);
+    let load = Load::start(&[&manager]);
     load.await_more(20);
     let backup = hold_snapshot(&database.url());
     load.await_more(300);
@@ -56,21 +56,21 @@ fn a_backup_that_holds_a_snapshot_slows_nothing_that_is_hot() {
 }
 
 #[test]
-fn readers_that_hold_all_their_connections_hold_up_neither_commits_nor_the_beat() {
+fn readers_that_hold_all_their_connections_hold_up_no_job_and_no_beat() {
     let database = InDatabase::create();
     let (proxy, url) = proxy_to(&database.url());
-    let first = manager(&url).start();
+    let first = manager(&url).set("http.reads_wait", "60s").start();
     let second = manager(&database.url()).spawn();
     second.await_log(&["stands by"]);
-    let load = Load::start(&[&first, &second], 400);
+    let load = Load::start(&[&first, &second]);
     load.await_more(20);
     // Every reader begins so.
     let begin = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
     let trap = proxy.trap(Direction::ToServer, begin, Action::Hold, READERS);
-    let reads: Vec<_> = (0..READERS + 2)
+    let reads: Vec<_> = (0..READERS)
         .map(|_| {
             let api = first.api.anew();
-            thread::spawn(move || api.try_send("GET", "/api/jobs?state=completed", &[], None))
+            thread::spawn(move || api.try_send("GET", "/api/jobs/search?state=completed", &[], None))
         })
         .collect();
     eventually("all readers are held", || when(trap.caught() == READERS, trap.caught()));
@@ -98,7 +98,7 @@ fn clocks_that_differ_by_an_hour_change_no_lease() {
     let mut ahead = manager(&database.url()).faults(&clock(3_600)).start();
     let mut behind = manager(&database.url()).faults(&clock(-3_600)).spawn();
     behind.await_log(&["stands by"]);
-    let load = Load::start(&[&ahead, &behind], 400);
+    let load = Load::start(&[&ahead, &behind]);
     load.await_more(20);
     // Over five beats nobody looks dead.
     let beat = || -> u64 {

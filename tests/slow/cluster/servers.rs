@@ -32,7 +32,7 @@ fn after_the_primary_a_synchronous_standby_has_everything_and_the_old_one_answer
     let mut first = manager(&url).start();
     let mut second = manager(&url).spawn();
     second.await_log(&["stands by"]);
-    let load = Load::start(&[&first, &second], 1_000);
+    let load = Load::start(&[&first, &second]);
     load.await_more(40);
     primary.kill();
     standby.promote();
@@ -69,7 +69,7 @@ fn an_old_primary_that_is_alone_answers_nothing_until_its_standby_is_back() {
     let standby = primary.start_standby();
     make_synchronous(&primary);
     let manager = manager(&primary.url).start();
-    let load = Load::start(&[&manager], 400);
+    let load = Load::start(&[&manager]);
     load.await_more(40);
     standby.kill();
     eventually("it is not ready", || {
@@ -119,7 +119,7 @@ fn a_database_that_is_away_for_longer_than_the_lease_buries_nobody() {
     let first = manager(&server.url).start();
     let second = manager(&server.url).spawn();
     second.await_log(&["stands by"]);
-    let load = Load::start(&[&first, &second], 400);
+    let load = Load::start(&[&first, &second]);
     load.await_more(40);
     server.kill();
     // The length of the outage is what is tested.

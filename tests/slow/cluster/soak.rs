@@ -2,7 +2,6 @@
 //! many faults as `tests/soak --managers` says; the ordinary test does a few.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::fmt::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -295,7 +294,7 @@ fn soak_of_several_managers() {
     let (proxies, urls): (Vec<_>, Vec<_>) =
         (0..count).map(|_| proxy_to(&servers.primary.url)).unzip();
     let managers: Vec<Daemon> = urls.iter().map(|url| manager(url).spawn()).collect();
-    let load = Load::start(&managers.iter().collect::<Vec<_>>(), usize::MAX);
+    let load = Load::start(&managers.iter().collect::<Vec<_>>());
     let chance = Chance::new(seed);
     let mut stage = Stage { chance, servers, proxies, managers, load, exits: BTreeMap::new() };
     let begun = Instant::now();

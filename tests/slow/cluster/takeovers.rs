@@ -117,7 +117,7 @@ fn die_while_taking(point: &str) {
     let faults = format!("{point}=return(abort)");
     let mut second = manager(&database.url()).faults(&faults).spawn();
     second.await_log(&["stands by"]);
-    let load = Load::start(&[&first, &second], 10);
+    let load = Load::start(&[&first, &second]);
     load.await_more(6);
     first.kill();
     let ended = second.await_end();
@@ -136,7 +136,7 @@ fn die_while_taking(point: &str) {
 fn a_namesake_that_starts_while_the_old_one_drains_stands_by_until_the_goodbye() {
     let database = InDatabase::create();
     let mut first = manager(&database.url()).faults("manager::stop=delay(4000)").start();
-    let load = Load::start(&[&first], 100);
+    let load = Load::start(&[&first]);
     load.await_more(20);
     first.ask_to_stop();
     let mut second = manager(&database.url()).spawn();
@@ -147,7 +147,7 @@ fn a_namesake_that_starts_while_the_old_one_drains_stands_by_until_the_goodbye()
     second.await_ready();
     assert_eq!((takeovers(&second), epoch(&database.url())), (0, 2));
     drop(load);
-    let load = Load::start(&[&second], 20);
+    let load = Load::start(&[&second]);
     load.await_more(20);
     assert_eq!(query(&database.url(), "SELECT count(*) FROM fences WHERE dead"), "0");
 }
@@ -160,7 +160,7 @@ fn replaced_while_it_hangs(faults: &str) {
     let mut first = manager(&database.url()).faults(faults).start();
     let mut second = manager(&database.url()).spawn();
     second.await_log(&["stands by"]);
-    let load = Load::start(&[&first, &second], 200);
+    let load = Load::start(&[&first, &second]);
     second.await_ready();
     assert_eq!(takeovers(&second), 1);
     load.await_more(20);
