@@ -5,6 +5,7 @@ use support::journal_rules::InDatabase;
 use super::load::Load;
 use super::{TAKEN_OVER, epoch, manager_over, signal, takeovers};
 use crate::amqp::Vhost;
+use crate::harness::{eventually, when};
 
 #[test]
 fn a_killed_manager_over_rabbitmq_leaves_its_replies_to_the_next_one() {
@@ -36,11 +37,16 @@ fn a_manager_stopped_over_rabbitmq_acknowledges_none_of_the_replies_that_it_has(
     let load = Load::start_over_amqp(&[&first, &second], &vhost);
     load.await_more(60);
     signal("STOP", &first);
-    second.await_ready();
-    // The broker gives replies to both, for the stopped one is still connected.
-    load.await_more(100);
+    // The broker still gives replies to the stopped one, which is connected. The next one waits.
+    eventually("the next one waits for the reply queue", || {
+        let answer = second.api.try_send("GET", "/readyz", &[], None);
+        let text = answer.map_or_else(|error| error.to_string(), |answer| answer.text);
+        when(text.contains("another process consumes the reply queue"), text)
+    });
+    assert_eq!((takeovers(&second), epoch(&database.url())), (1, 2));
     signal("CONT", &first);
     assert_eq!(first.await_end().code(), Some(TAKEN_OVER));
-    load.await_more(20);
+    second.await_ready();
+    load.await_more(60);
     load.settle_over_amqp(&database.url(), &vhost);
 }
