@@ -96,6 +96,8 @@ impl Stage {
                 manager.log()
             );
             *self.exits.entry(code).or_default() += 1;
+            let log = manager.log();
+            eprintln!("  ended with {code}: {}", log.lines().last().unwrap_or_default());
             manager.await_end();
             manager.spawn_again();
         }
