@@ -84,6 +84,18 @@ fn a_commit_that_loses_its_connection_is_sent_again_and_counts_once() {
         eventually("15 connections are cut", || when(trap.caught() == 15, trap.caught()));
         load.await_more(20);
     }
+    for _ in 0..5 {
+        // The server has answered everything but the COMMIT, which it never gets.
+        let trap = proxy.trap(Direction::ToServer, COMMIT_REQUEST, Action::Hold, 1);
+        eventually("the transaction is open", || {
+            let sql = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND state = 'idle in transaction'";
+            let count = query(&database.url(), sql);
+            when(trap.caught() == 1 && count != "0", count)
+        });
+        proxy.reset_all();
+        load.await_more(5);
+    }
     load.settle(&database.url(), &manager);
     assert_eq!(epoch(&database.url()), 1, "nobody has taken over");
 }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use support::tcp_proxy::Flow;
+
 use super::load::Load;
-use super::{Server, epoch, manager, query, takeovers};
+use super::{Server, epoch, manager, proxy_to, query, takeovers};
 use crate::harness::{eventually, when};
 
 const EXIT_IO_ERROR: i32 = 74;
@@ -116,7 +118,8 @@ fn an_asynchronous_standby_that_lacks_commits_is_told_aloud() {
 #[test]
 fn a_database_that_is_away_for_longer_than_the_lease_buries_nobody() {
     let server = Server::start();
-    let first = manager(&server.url).start();
+    let (proxy, url) = proxy_to(&server.url);
+    let first = manager(&url).start();
     let second = manager(&server.url).spawn();
     second.await_log(&["stands by"]);
     let load = Load::start(&[&first, &second]);
@@ -124,7 +127,16 @@ fn a_database_that_is_away_for_longer_than_the_lease_buries_nobody() {
     server.kill();
     // The length of the outage is what is tested.
     std::thread::sleep(super::LEASE + Duration::from_secs(4));
+    // The standby reaches the server again before the active one does.
+    proxy.set_flows(Flow::Stops);
+    let looks = || -> u64 {
+        let sql = "SELECT beat FROM managers WHERE state = 'standby'";
+        query(&server.url, sql).parse().unwrap()
+    };
     server.start_again();
+    let begun = looks();
+    eventually("the standby looks", || when(looks() > begun + 2, looks()));
+    proxy.set_flows(Flow::Passes);
     load.await_more(40);
     assert_eq!(takeovers(&first) + takeovers(&second), 0);
     assert_eq!(epoch(&server.url), 1);
