@@ -176,12 +176,6 @@ impl Delivery {
         self.settlement.settle(Disposition::Ack);
     }
 
-    /// Acknowledges a reply that changed nothing, for this reason.
-    pub fn ack_rejected(mut self, reason: Rejection) {
-        self.settlement.rejection = Some(reason);
-        self.ack();
-    }
-
     /// Returns whether the delivery is stale; see [`Acknowledger::is_stale`].
     pub fn is_stale(&self) -> bool {
         self.settlement.is_stale()

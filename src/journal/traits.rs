@@ -52,7 +52,8 @@ pub trait Journal: Send {
     ///
     /// Records of deleted jobs are ignored: a child job may start or end after its root job was
     /// deleted. Appending is idempotent: a record that the journal already has, with the same job
-    /// and the same first entry, changes nothing.
+    /// and the same first entry, changes nothing. Without records and `others`, a success still
+    /// shows that no other process has taken the journal.
     fn append_and_check(
         &mut self,
         records: &[&Record],

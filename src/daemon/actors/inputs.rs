@@ -251,11 +251,31 @@ pub enum JournalInput {
     /// Answered once everything appended before is committed and projected. If the journal has to
     /// wait for disk space or a lock, the sender is dropped without an answer.
     ProjectionBarrier(oneshot::Sender<()>),
-    /// Answered once everything appended before is committed, however long the disk is full.
-    CommitBarrier(oneshot::Sender<()>),
+    /// Released once everything appended before is committed, however long the disk is full.
+    CommitBarrier(CommitBarrier),
     /// Answered at once, even while the disk is full: the last hop of the supervisor's liveness
     /// probe.
     LivenessProbe(oneshot::Sender<()>),
+}
+
+/// What follows from no record, and yet must wait for a commit. That commit also shows that this
+/// process may still act: one that another has replaced knows too little to decide.
+pub enum CommitBarrier {
+    /// Is answered.
+    Answer(oneshot::Sender<()>),
+    /// A delivery that changed nothing is acknowledged.
+    AckRejected(Acknowledger),
+}
+
+impl CommitBarrier {
+    /// Does what had to wait.
+    pub(super) fn release(self) {
+        match self {
+            // An error means that the receiver was dropped.
+            CommitBarrier::Answer(sender) => drop(sender.send(())),
+            CommitBarrier::AckRejected(acknowledger) => acknowledger.ack(),
+        }
+    }
 }
 
 /// A record to commit, and the effects to send after its commit.

@@ -12,9 +12,8 @@ mod partial_commit;
 mod wal_size;
 
 use super::client_response::{ClientResponse, RequestError};
-use super::completion_latch::CompletionLatch;
 use super::health::{Health, JournalWait};
-use super::inputs::{Append, JournalInput, Outgoing, RouterInput, StopRequest};
+use super::inputs::{Append, CommitBarrier, JournalInput, Outgoing, RouterInput, StopRequest};
 use super::mailbox::{Envelope, Mailbox, MailboxActor};
 use super::mailboxes::Mailboxes;
 use super::manager_core::ManagerCore;
@@ -72,6 +71,8 @@ pub struct JournalActor {
     env: JournalEnv,
     /// The records of the next commit, in the order of their arrival.
     waiting_records: Vec<WaitingRecord>,
+    /// What is released once all waiting records are committed.
+    waiting_barriers: Vec<CommitBarrier>,
     commit_schedule: CommitSchedule,
     /// Whether the projection of committed entries is scheduled.
     is_projection_scheduled: bool,
@@ -108,6 +109,7 @@ impl JournalActor {
             store,
             env,
             waiting_records: Vec::new(),
+            waiting_barriers: Vec::new(),
             commit_schedule: CommitSchedule::new(),
             is_projection_scheduled: false,
             is_confirm_write_scheduled: false,
@@ -168,13 +170,9 @@ impl JournalActor {
             }
             // An error means that the receiver was dropped.
             JournalInput::LivenessProbe(answer) => drop(answer.send(())),
-            JournalInput::CommitBarrier(answer) => {
-                // If no record waits, the latch is dropped here and answers at once.
-                let latch = CompletionLatch::new(answer);
-                if let Some(last) = self.waiting_records.last_mut() {
-                    last.append.outgoing.push(Outgoing::ReleaseLatch(latch));
-                    self.schedule_commit(true, ctx);
-                }
+            JournalInput::CommitBarrier(barrier) => {
+                self.waiting_barriers.push(barrier);
+                self.schedule_commit(true, ctx);
             }
             JournalInput::ProjectionBarrier(answer) => {
                 if self.commit(ctx) && self.project() {
@@ -210,7 +208,7 @@ impl JournalActor {
             return false;
         }
         self.commit_schedule.begin_commit();
-        if self.waiting_records.is_empty() {
+        if self.waiting_records.is_empty() && self.waiting_barriers.is_empty() {
             return true;
         }
         let started = clock::instant();
@@ -242,8 +240,10 @@ impl JournalActor {
         });
         faults::hit("journal::committed");
         let metrics = &self.env.metrics;
-        metrics.commit.observe(started.elapsed().as_secs_f64());
-        metrics.batch_records.observe(count as f64);
+        if count > 0 {
+            metrics.commit.observe(started.elapsed().as_secs_f64());
+            metrics.batch_records.observe(count as f64);
+        }
         if disk_full_error.is_none() {
             self.report_writable();
         }
@@ -251,8 +251,9 @@ impl JournalActor {
         self.commit_schedule.end_commit(committed.len());
         self.forward_router_requests(&mut committed, &deleted);
         self.send_effects(committed, &deleted);
-        if let Some(error) = &disk_full_error {
-            self.wait_and_retry(JournalWait::DiskSpace, error, ctx);
+        match &disk_full_error {
+            Some(error) => self.wait_and_retry(JournalWait::DiskSpace, error, ctx),
+            None => self.waiting_barriers.drain(..).for_each(CommitBarrier::release),
         }
         disk_full_error.is_none()
     }

@@ -15,7 +15,7 @@ mod pending_requests;
 
 pub(super) use env::RouterEnv;
 
-use super::inputs::{JobInput, JournalInput, RouterInput};
+use super::inputs::{CommitBarrier, JobInput, JournalInput, RouterInput};
 use super::mailbox::{Envelope, MailboxActor};
 use super::reply_log::body_excerpt;
 use super::routes::RouteTable;
@@ -155,7 +155,8 @@ impl Router {
         let make_input =
             move |latch| JobInput::QueueMissing { queue: missing_queue.clone(), latch };
         let on_completion = |router: &Router| {
-            router.env.journal.send(JournalInput::CommitBarrier(handled));
+            let barrier = CommitBarrier::Answer(handled);
+            router.env.journal.send(JournalInput::CommitBarrier(barrier));
         };
         self.broadcast(queue, make_input, on_completion, ctx);
     }
@@ -217,7 +218,8 @@ impl Router {
         }
     }
 
-    /// Counts, logs and acknowledges a reply that changes nothing.
+    /// Counts and logs a reply that changes nothing, and has it acknowledged. Before the next commit
+    /// nobody knows whether another process has replaced this one, which then has the reply's job.
     fn reject(&self, delivery: Delivery, rejection: Rejection) {
         let reason = rejection.label();
         self.env.metrics.replies_rejected.with_label_values(&[reason]).inc();
@@ -239,7 +241,10 @@ impl Router {
                 "a reply that changes nothing (logged once a minute per reason)"
             );
         }
-        delivery.ack_rejected(rejection);
+        let mut acknowledger = delivery.into_acknowledger();
+        acknowledger.set_rejection(rejection);
+        let barrier = CommitBarrier::AckRejected(acknowledger);
+        self.env.journal.send(JournalInput::CommitBarrier(barrier));
     }
 }
 

@@ -57,6 +57,10 @@ impl JournalWriter {
         others: &[JobNumber],
     ) -> Result<BTreeSet<JobNumber>, JournalError> {
         self.check_not_broken()?;
+        if records.is_empty() && others.is_empty() {
+            // The lock on the file keeps every other process from writing.
+            return Ok(BTreeSet::new());
+        }
         let write = |writer: &mut JournalWriter| {
             writer.append_in_transaction(records, others).map_err(|write_error| {
                 // The transaction was rolled back, including definitions that it inserted.

@@ -9,6 +9,7 @@
 //! `tests/simulation --help` runs as many seeds as you like, or one, with its trace.
 
 mod broker;
+mod cluster;
 mod log;
 mod oracle;
 mod planted;
@@ -17,6 +18,8 @@ mod workers;
 mod world;
 
 use broker::SimulatedBus;
+use cluster::database::FencedJournal;
+use cluster::scheduler::{Baton, Pause, Slice};
 use oracle::EMBEDDED;
 use planted::WrongRules;
 use std::cell::RefCell;
@@ -36,6 +39,7 @@ use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedConfig, Workers};
 use workflow_manager::bus::{Bus, BusKey, EventSink};
 use workflow_manager::engine::{JobId, Message};
 use workflow_manager::faults::set_hooks;
+use workflow_manager::journal::Journal;
 use workflow_manager::settings::Settings;
 use world::invariants::WorldHooks;
 use world::{ANOTHER_MESSAGE, Counts, Turn, World, lock};
@@ -87,17 +91,15 @@ fn find_stray_panic() -> Option<String> {
 fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
     listen_to_panics();
     PANICS.with(|kept| *kept.borrow_mut() = Some(Vec::new()));
-    // In memory if there is such a place: what a crash loses is decided here, not by the disk.
-    let memory = Path::new("/dev/shm");
-    let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    let folder = tempfile::Builder::new()
-        .prefix("workflow-manager-simulation-")
-        .tempdir_in(place)
-        .expect("a folder");
+    let folder = temporary_folder();
     let world = Arc::new(Mutex::new(World::new(seed, folder.path())));
     lock(&world).bug = bug;
     set_hooks(Some(WorldHooks::from_world(&world)));
-    let ran = catch_unwind(AssertUnwindSafe(|| while !run_process(&world) {}));
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        while !matches!(run_process(&world, None), Pause::Ended(true)) {
+            lock(&world).end();
+        }
+    }));
     if ran.is_ok() && lock(&world).violation.is_none() {
         lock(&world).check_end();
     }
@@ -107,6 +109,19 @@ fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
         world.violate(panic);
     }
     PANICS.with(|kept| *kept.borrow_mut() = None);
+    take_outcome(&mut world)
+}
+
+/// A folder in memory if there is such a place: what a crash loses is decided here, not by the
+/// disk.
+fn temporary_folder() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    let prefix = "workflow-manager-simulation-";
+    tempfile::Builder::new().prefix(prefix).tempdir_in(place).expect("a folder")
+}
+
+fn take_outcome(world: &mut World) -> Outcome {
     Outcome {
         counts: world.counts,
         trace: std::mem::take(&mut world.trace),
@@ -129,8 +144,15 @@ fn settings(world: &mut World) -> Settings {
     settings
 }
 
-/// The life of one process, to its crash (false) or the end of everything.
-fn run_process(world: &Arc<Mutex<World>>) -> bool {
+/// What a process of a cluster has.
+struct Process {
+    journal: Box<FencedJournal>,
+    baton: Baton,
+    slice: Slice,
+}
+
+/// The life of one process.
+fn run_process(world: &Arc<Mutex<World>>, process: Option<Process>) -> Pause {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -139,16 +161,23 @@ fn run_process(world: &Arc<Mutex<World>>) -> bool {
             .expect("a runtime")
     };
     let system = actix_rt::System::with_tokio_rt(runtime);
-    let is_done = system.block_on(run_manager(world));
-    // All actors go with their system; what they still do reaches nobody.
-    lock(world).crashed = true;
+    let end = system.block_on(run_manager(world, process));
+    if !matches!(end, Pause::Left) {
+        // All actors go with their system; what they still do reaches nobody.
+        lock(world).crashed = true;
+    }
     drop(system);
-    lock(world).end();
-    is_done
+    end
 }
 
 #[allow(clippy::too_many_lines, reason = "one life of a manager")]
-async fn run_manager(world: &Arc<Mutex<World>>) -> bool {
+async fn run_manager(world: &Arc<Mutex<World>>, process: Option<Process>) -> Pause {
+    let (journal, mut turns) = match process {
+        Some(Process { journal, baton, slice }) => {
+            (Some(journal as Box<dyn Journal>), Some((baton, slice)))
+        }
+        None => (None, None),
+    };
     let (settings, definitions, bug) = {
         let mut world = lock(world);
         world.begin();
@@ -181,18 +210,37 @@ async fn run_manager(world: &Arc<Mutex<World>>) -> bool {
         rules: Arc::new(WrongRules(bug)),
         wiring: Box::new(move |mailboxes, core| relays::wrong_wiring(bug, mailboxes, core)),
         lease_queues: lease_queues.clone(),
-        journal: None,
+        journal,
     };
-    let manager = match manager::start_on(Threads::Current, settings, definitions, parts) {
+    let mut manager = match manager::start_on(Threads::Current, settings, definitions, parts) {
         Ok(manager) => Rc::new(manager),
         Err(error) => {
-            lock(world).violate(format!("the manager does not start: {error}"));
-            return true;
+            let mut world = lock(world);
+            if !world.crashed {
+                world.violate(format!("the manager does not start: {error}"));
+            }
+            return Pause::Ended(!world.is_cluster);
         }
     };
     let activated = manager.core().metrics.jobs_activated.clone();
     let mut counted = 0;
     loop {
+        if let Some((baton, slice)) = &mut turns {
+            if slice.turns == 0 {
+                match baton.pass(Pause::TurnsOver) {
+                    Some(next) => *slice = next,
+                    None => return Pause::Ended(false),
+                }
+                tokio::time::advance(slice.stood_still).await;
+            }
+            slice.turns -= 1;
+            if std::mem::take(&mut slice.leaves) {
+                manager = match leave(world, manager).await {
+                    Some(manager) => manager,
+                    None => return Pause::Left,
+                };
+            }
+        }
         lock(world).counts.activated += activated.get() - counted;
         counted = activated.get();
         // Sometimes much happens before anyone acts on it, sometimes everyone is idle.
@@ -221,10 +269,14 @@ async fn run_manager(world: &Arc<Mutex<World>>) -> bool {
                 world.compare_position();
             }
             if world.crashed {
-                return false;
+                return Pause::Ended(false);
+            }
+            if panicked && world.is_cluster {
+                let text = find_stray_panic().unwrap_or_default();
+                world.violate(text);
             }
             if panicked || world.violation.is_some() {
-                return true;
+                return Pause::Ended(true);
             }
             (world.turn(), world.link.as_ref().map(|link| link.sink.clone()))
         };
@@ -248,7 +300,21 @@ async fn run_manager(world: &Arc<Mutex<World>>) -> bool {
             Turn::End(id) if lock(world).has_ended(id) => drop(manager.handle().erase(id)),
             Turn::End(id) => drop(manager.handle().cancel(id, None)),
             Turn::Settle(id, call) => settle(world, id, call),
-            Turn::Done => return true,
+            Turn::Done => return Pause::Ended(true),
+        }
+    }
+}
+
+/// Stops the manager in order, unless a client still waits for its answer: then it goes on.
+async fn leave(world: &Arc<Mutex<World>>, manager: Rc<Manager>) -> Option<Rc<Manager>> {
+    match Rc::try_unwrap(manager) {
+        Ok(manager) => {
+            manager.stop().await;
+            None
+        }
+        Err(manager) => {
+            lock(world).note(|| "it does not leave yet".to_owned());
+            Some(manager)
         }
     }
 }
@@ -308,6 +374,14 @@ fn simulate_all(
     seeds: std::ops::Range<u64>,
     bug: Option<&'static str>,
 ) -> (Counts, Option<(u64, Outcome)>) {
+    simulate_seeds(seeds, |seed| simulate(seed, bug))
+}
+
+/// Does the same with any simulation of a seed.
+fn simulate_seeds(
+    seeds: std::ops::Range<u64>,
+    simulate: impl Fn(u64) -> Outcome + Sync,
+) -> (Counts, Option<(u64, Outcome)>) {
     let next = AtomicU64::new(seeds.start);
     let total = Mutex::new((Counts::default(), None::<(u64, Outcome)>));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -319,7 +393,7 @@ fn simulate_all(
                     if seed >= seeds.end {
                         break;
                     }
-                    let outcome = simulate(seed, bug);
+                    let outcome = simulate(seed);
                     let mut total = total.lock().expect("no panic");
                     total.0.add(&outcome.counts);
                     if outcome.violation.is_some()

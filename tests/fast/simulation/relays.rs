@@ -5,7 +5,7 @@ use actix::{Actor, Context, Handler};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use workflow_manager::actors::completion_latch::CompletionLatch;
 use workflow_manager::actors::inputs::{
-    Append, ArchiveInput, JournalInput, Lookup, LookupResult, Outgoing, RouterInput,
+    Append, ArchiveInput, CommitBarrier, JournalInput, Lookup, LookupResult, Outgoing, RouterInput,
 };
 use workflow_manager::actors::mailbox::{
     ActorMetrics, Envelope, Mailbox, MailboxActor, new_mailbox,
@@ -75,10 +75,14 @@ pub(crate) fn wrong_wiring(
         }
         Some("missing queues declared before the commit") => {
             let journal = relay(mailboxes.journal, metrics, |input| {
-                let JournalInput::CommitBarrier(answer) = input else { return Some(input) };
-                // Whoever asked may have gone.
-                let _ = answer.send(());
-                None
+                match input {
+                    JournalInput::CommitBarrier(CommitBarrier::Answer(answer)) => {
+                        // Whoever asked may have gone.
+                        let _ = answer.send(());
+                        None
+                    }
+                    input => Some(input),
+                }
             });
             Mailboxes { journal, ..mailboxes }
         }

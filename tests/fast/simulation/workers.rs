@@ -86,7 +86,8 @@ pub(crate) async fn take_all(
         if world.crashed {
             return;
         }
-        if let Some(message) = message {
+        // Whoever asked a process that was replaced has gone to its successor.
+        if let Some(message) = message.filter(|_| !world.is_zombie) {
             world.add_in_flight(queue.clone(), message);
         }
     }
@@ -188,6 +189,9 @@ impl World {
 
     /// The worker has its answer.
     pub(crate) fn handle_settled(&mut self, id: &str, is_done: bool) {
+        if self.is_zombie {
+            return;
+        }
         if is_done {
             self.in_flight.retain(|held| !(held.is_settling && *held.message.id == *id));
         } else {

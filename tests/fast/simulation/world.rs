@@ -2,6 +2,7 @@
 //! the broker, the clients' memory.
 
 mod clients;
+mod cluster;
 mod faults;
 pub(crate) mod invariants;
 mod journal_view;
@@ -10,10 +11,12 @@ mod queues;
 mod times;
 
 use super::broker::{Attempt, Broker, CALLERS, CallProperties, Link, NOWHERE};
+use super::cluster::database::Cluster;
 use super::log::Log;
 use super::oracle;
 use super::workers::{InFlightMessage, WorkerCall};
 use fastrand::Rng;
+pub(crate) use cluster::ProcessState;
 use journal_view::JournalView;
 use odd::{call_message, caller_id};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -91,12 +94,15 @@ pub(crate) struct Counts {
     pub(crate) commits: u64,
     /// Jobs that were at rest and came back into memory.
     pub(crate) activated: u64,
+    /// How often a manager took over, and how often one found its fence dead.
+    pub(crate) takeovers: u64,
+    pub(crate) fenced: u64,
 }
 
 impl Counts {
     pub(crate) fn add(&mut self, other: &Counts) {
         let Counts { jobs, messages, leased, repeated, crashes, .. } = other;
-        let Counts { disconnects, panics, commits, activated, .. } = other;
+        let Counts { disconnects, panics, commits, activated, takeovers, fenced, .. } = other;
         self.jobs += jobs;
         self.messages += messages;
         self.leased += leased;
@@ -106,6 +112,8 @@ impl Counts {
         self.panics += panics;
         self.commits += commits;
         self.activated += activated;
+        self.takeovers += takeovers;
+        self.fenced += fenced;
     }
 }
 
@@ -162,6 +170,11 @@ pub(crate) struct World {
     pub(crate) redispatched: BTreeSet<(JobId, u16)>,
     /// The correlation ids of calls that must be refused.
     odd_calls: Vec<String>,
+    /// Whether several managers run on one database, and what it knows of them.
+    pub(crate) is_cluster: bool,
+    pub(crate) cluster: Cluster,
+    /// Whether the process that runs was replaced while it stood still.
+    pub(crate) is_zombie: bool,
 }
 
 /// Idle turns until a run has gone in circles: with pauses that double, more than the clock is ever
@@ -264,6 +277,9 @@ impl World {
             lost_queues: BTreeSet::new(),
             redispatched: BTreeSet::new(),
             odd_calls: Vec::new(),
+            is_cluster: false,
+            cluster: Cluster::default(),
+            is_zombie: false,
             rng,
         }
     }
@@ -368,6 +384,9 @@ impl World {
     // ---- what the world does next
 
     pub(crate) fn turn(&mut self) -> Turn {
+        if self.is_zombie {
+            return self.zombie_turn();
+        }
         self.turns += 1;
         if self.turns == TURNS_MAX {
             self.violate(format!("no end after {TURNS_MAX} turns"));

@@ -70,6 +70,13 @@ impl World {
         };
         // Not by the id: it may be used again once its job has ended.
         let (number, job) = (found.number, &found.job);
+        if self.is_zombie {
+            // What was committed before it stood still: the same attempt once more.
+            if let Some(link) = &mut self.link {
+                link.outbox.push_back(message);
+            }
+            return;
+        }
         let times = self.published.entry((number, message.step.0, message.attempt)).or_default();
         *times += 1;
         let is_repeated = *times > 1;
