@@ -30,6 +30,10 @@
 //! | point | position |
 //! |---|---|
 //! | `journal::committed` | between a commit and its effects |
+//! | `claim::begun` | in a claim of a manager's name, after its BEGIN |
+//! | `claim::declared`, `claim::fenced` | after the old owner is declared dead; after its fence |
+//! | `claim::named`, `claim::complete` | after the name is taken; before the COMMIT |
+//! | `claim::committed` | after the COMMIT or the ROLLBACK |
 //! | `journal::sweep` | before a batch of expired jobs is deleted |
 //! | `archive::read` | before the archive reads the journal |
 //! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | before the effect |

@@ -24,6 +24,7 @@ mod calls;
 mod chaos;
 mod cli;
 mod clocks;
+mod cluster;
 mod command_line;
 mod conformance;
 mod dead_letters;

@@ -33,12 +33,6 @@ struct Plan {
 
 impl Plan {
     fn from_environment() -> Plan {
-        let number = |name: &str, default: u64| {
-            env::var(name).ok().map_or(default, |text| {
-                text.parse()
-                    .unwrap_or_else(|_| panic!("{name} is {text:?}, which is no whole number"))
-            })
-        };
         Plan {
             seconds: number("SOAK_SECONDS", 2),
             broker_away: Duration::from_secs(number("SOAK_BROKER_AWAY_SECONDS", 1)),
@@ -50,11 +44,22 @@ impl Plan {
     }
 }
 
+/// A whole number of the environment.
+pub(crate) fn number(name: &str, default: u64) -> u64 {
+    env::var(name).ok().map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, which is no whole number"))
+    })
+}
+
 /// What comes next; the same for the same seed.
-struct Chance(u64);
+pub(crate) struct Chance(u64);
 
 impl Chance {
-    fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn new(seed: u64) -> Chance {
+        Chance(seed)
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap() % end

@@ -170,6 +170,7 @@ fn bus_factory(
 ) -> Result<BusFactory, StartError> {
     if let Some(section) = settings.amqp_bus(&key.name) {
         let BusOptions { served, is_added_by_reload, .. } = options;
+        // Over a database, one that was cut off may consume for some seconds after a takeover.
         let waits_for_consumer = is_added_by_reload || !settings.journal.url.0.is_empty();
         let amqp = AmqpSettings::from_section(section, &key.vhost, served, waits_for_consumer)
             .with_authorities(settings.authorities().map_err(StartError::Bus)?);

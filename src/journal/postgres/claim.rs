@@ -14,7 +14,7 @@ use super::schema;
 use crate::error::{JournalError, Remedy};
 use crate::numbers::{NAMES_MAX, NameOrdinal};
 use crate::record::JobNumber;
-use base::clock;
+use base::{clock, faults};
 use engine::Timestamp;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -179,10 +179,8 @@ impl Candidate {
         let io = self.io.clone();
         io.run(async move {
             let journal = self.options.server.to_string();
-            let result = match tokio::time::timeout(LOOK_TIMEOUT, self.look_once()).await {
-                Ok(result) => result.map_err(|error| error.to_journal_error(&journal)),
-                Err(_) => Err(no_answer(&journal, LOOK_TIMEOUT)),
-            };
+            let look = tokio::time::timeout(LOOK_TIMEOUT, self.look_once(&journal)).await;
+            let result = look.unwrap_or_else(|_| Err(no_answer(&journal, LOOK_TIMEOUT)));
             if result.is_err() {
                 // A beat counts as unchanged only over looks that all succeeded: after an outage of
                 // the server nobody is declared dead.
@@ -193,12 +191,19 @@ impl Candidate {
         })
     }
 
-    async fn look_once(&mut self) -> Result<Look, OpenError> {
+    /// Looks once. `journal` is the address, for messages.
+    async fn look_once(&mut self, journal: &str) -> Result<Look, JournalError> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.options).await?,
+            None => {
+                let opened = Connection::open(&self.options).await;
+                opened.map_err(|error| error.to_journal_error(journal))?
+            }
         };
-        let look = self.look_over(&connection).await?;
+        // A newer program may have changed the tables while this one stood by.
+        schema::check_format(&connection, journal).await?;
+        let look = self.look_over(&connection).await;
+        let look = look.map_err(|error| to_journal_error(journal, &error))?;
         self.connection = Some(connection);
         Ok(look)
     }
@@ -249,10 +254,12 @@ impl Candidate {
     ) -> Result<Look, Error> {
         // A takeover that waits for a lock must not keep the owner's beat waiting.
         connection.batch_execute("BEGIN; SET LOCAL lock_timeout = '7s'").await?;
+        faults::hit("claim::begun");
         let result = self.claim_in_transaction(connection, owner.as_ref()).await;
         let is_committed = matches!(result, Ok(true));
         let end = connection.batch_execute(if is_committed { "COMMIT" } else { "ROLLBACK" });
         let end_result = end.await;
+        faults::hit("claim::committed");
         match (result?, owner) {
             (true, _) => {
                 end_result?;
@@ -284,8 +291,10 @@ impl Candidate {
             if !rows.first().is_some_and(|row| row.get(0)) {
                 return Ok(false);
             }
+            faults::hit("claim::declared");
             let sql = "UPDATE fences SET dead = true WHERE manager = $1";
             connection.query(sql, &params![owner.id]).await?;
+            faults::hit("claim::fenced");
         }
         let sql = "UPDATE names SET owner = $2, epoch = epoch + 1, api_address = $3
                    WHERE name = $1 AND (owner IS NULL OR owner = $4) RETURNING name";
@@ -294,8 +303,10 @@ impl Candidate {
         if connection.query(sql, &params).await?.is_empty() {
             return Ok(false);
         }
+        faults::hit("claim::named");
         let sql = "UPDATE managers SET state = 'active' WHERE id = $1";
         connection.query(sql, &params![self.manager]).await?;
+        faults::hit("claim::complete");
         Ok(true)
     }
 

@@ -17,8 +17,10 @@ use tokio_postgres::Row;
 /// The most definitions in the cache.
 const CACHED_DEFINITIONS_MAX: usize = 1_000;
 
-/// The most connections at once. Further reads wait.
-const CONNECTIONS_MAX: usize = 8;
+/// The most connections that are kept while nothing reads. How many read at once is bounded by who
+/// reads: the API by `http.reads_max`. A bound here would let slow reads of the API keep those
+/// waiting that a creation or a reply waits for.
+const IDLE_CONNECTIONS_MAX: usize = 8;
 
 /// How often active reads are cancelled while closing waits for them. A read consists of several
 /// statements, and each cancel request ends only one.
@@ -96,7 +98,8 @@ impl Drop for Session<'_> {
         let result = self.pool.io.run(async move { connection.batch_execute("ROLLBACK").await });
         let mut state = self.pool.state();
         state.active.remove(&self.number);
-        if result.is_ok() && state.close_reason.is_none() {
+        let is_kept = state.close_reason.is_none() && state.idle.len() < IDLE_CONNECTIONS_MAX;
+        if result.is_ok() && is_kept {
             state.idle.push(self.connection.clone());
         }
         self.pool.read_ended.notify_all();
@@ -161,23 +164,17 @@ impl ReaderPool {
         }
     }
 
-    /// Waits until a further read is allowed, and counts it. Returns an idle connection; `None` if
-    /// there is none.
+    /// Counts a read that begins. Returns an idle connection; `None` if there is none.
     fn take_idle(&self) -> Result<Option<Arc<Connection>>, JournalError> {
         let mut state = self.state();
-        loop {
-            if let Some(reason) = &state.close_reason {
-                return Err(JournalError::Closed {
-                    file: self.journal.clone(),
-                    reason: reason.clone(),
-                });
-            }
-            if state.active.len() + state.connecting < CONNECTIONS_MAX {
-                state.connecting += 1;
-                return Ok(state.idle.pop());
-            }
-            state = self.read_ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        if let Some(reason) = &state.close_reason {
+            return Err(JournalError::Closed {
+                file: self.journal.clone(),
+                reason: reason.clone(),
+            });
         }
+        state.connecting += 1;
+        Ok(state.idle.pop())
     }
 
     /// Refuses new reads for this reason, cancels active ones, and waits up to `timeout` for their

@@ -353,16 +353,30 @@ async fn check_tables(
             ),
         )));
     }
-    let rows = connection.query("SELECT format FROM cluster", &params![]).await?;
+    check_format(connection, journal).await.map_err(PrepareError::Refused)?;
+    Ok(true)
+}
+
+/// Checks that the tables were not written by a newer version of this program.
+///
+/// # Errors
+///
+/// Returns [`JournalError::Newer`] if they were, or an error of the server.
+pub(super) async fn check_format(
+    connection: &Connection,
+    journal: &str,
+) -> Result<(), JournalError> {
+    let rows = connection.query("SELECT format FROM cluster", &params![]).await;
+    let rows = rows.map_err(|error| to_journal_error(journal, &error))?;
     let format: i32 = rows.first().map_or(0, |row| row.get(0));
     if format > FORMAT {
-        return Err(PrepareError::Refused(JournalError::Newer {
+        return Err(JournalError::Newer {
             file: journal.to_owned(),
             file_version: format.into(),
             newest_version: FORMAT.into(),
-        }));
+        });
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Creates the error of a database that cannot hold the journal.

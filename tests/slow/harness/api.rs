@@ -17,20 +17,39 @@ pub(crate) struct Api {
     token: Option<String>,
 }
 
+fn agent_with_timeout(timeout: Duration) -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .timeout_global(Some(timeout))
+        .proxy(None)
+        .build();
+    config.into()
+}
+
 impl Api {
     pub(crate) fn new(base: &str, token: Option<&str>) -> Api {
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .timeout_global(Some(DEADLINE))
-            .proxy(None)
-            .build();
-        Api { agent: config.into(), base: base.to_owned(), token: token.map(str::to_owned) }
+        Api {
+            agent: agent_with_timeout(DEADLINE),
+            base: base.to_owned(),
+            token: token.map(str::to_owned),
+        }
     }
 
     /// The same, without the connections that it keeps: those of a process that has ended.
     pub(crate) fn anew(&self) -> Api {
         Api::new(&self.base, self.token.as_deref())
+    }
+
+    /// The same, which waits for an answer no longer than this.
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Api {
+        Api { agent: agent_with_timeout(timeout), ..self.clone() }
+    }
+
+    /// Whether a page is answered with this status, at once.
+    pub(crate) fn answers(&self, path: &str, status: u16) -> bool {
+        let answer = self.with_timeout(Duration::from_secs(3)).try_send("GET", path, &[], None);
+        answer.is_ok_and(|answer| answer.status == status)
     }
 
     pub(crate) fn with_token(&self, token: Option<&str>) -> Api {

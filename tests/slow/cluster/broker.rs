@@ -1,0 +1,52 @@
+//! Managers of one name over RabbitMQ: the replies of all of them are in one queue.
+
+use support::journal_rules::InDatabase;
+
+use super::load::Load;
+use super::{TAKEN_OVER, epoch, manager_over, signal, takeovers};
+use crate::amqp::Vhost;
+use crate::harness::{eventually, when};
+
+#[test]
+fn a_killed_manager_over_rabbitmq_leaves_its_replies_to_the_next_one() {
+    let (database, vhost) = (InDatabase::create(), Vhost::new());
+    let mut first = manager_over(&vhost.url, &database.url()).start();
+    let mut second = manager_over(&vhost.url, &database.url()).spawn();
+    second.await_log(&["stands by"]);
+    let load = Load::start_over_amqp(&[&first, &second], &vhost);
+    load.await_more(60);
+    first.kill();
+    second.await_ready();
+    assert_eq!(takeovers(&second), 1);
+    load.await_more(60);
+    first.spawn_again();
+    first.await_log(&["stands by"]);
+    assert_eq!(second.stop().code(), Some(0));
+    first.await_ready();
+    load.await_more(60);
+    assert_eq!((takeovers(&first), epoch(&database.url())), (0, 3));
+    load.settle_over_amqp(&database.url(), &vhost);
+}
+
+#[test]
+fn a_manager_stopped_over_rabbitmq_acknowledges_none_of_the_replies_that_it_has() {
+    let (database, vhost) = (InDatabase::create(), Vhost::new());
+    let mut first = manager_over(&vhost.url, &database.url()).start();
+    let mut second = manager_over(&vhost.url, &database.url()).spawn();
+    second.await_log(&["stands by"]);
+    let load = Load::start_over_amqp(&[&first, &second], &vhost);
+    load.await_more(60);
+    signal("STOP", &first);
+    // The broker still gives replies to the stopped one, which is connected. The next one waits.
+    eventually("the next one waits for the reply queue", || {
+        let answer = second.api.try_send("GET", "/readyz", &[], None);
+        let text = answer.map_or_else(|error| error.to_string(), |answer| answer.text);
+        when(text.contains("another process consumes the reply queue"), text)
+    });
+    assert_eq!((takeovers(&second), epoch(&database.url())), (1, 2));
+    signal("CONT", &first);
+    assert_eq!(first.await_end().code(), Some(TAKEN_OVER));
+    second.await_ready();
+    load.await_more(60);
+    load.settle_over_amqp(&database.url(), &vhost);
+}

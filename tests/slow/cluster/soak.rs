@@ -1,0 +1,336 @@
+//! Fault after fault on three managers and two servers, under a load that does not end, for as
+//! many faults as `tests/soak --managers` says; the ordinary test does a few.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::tcp_proxy::{Action, COMMIT_ANSWER, COMMIT_REQUEST, Direction, Flow, TcpProxy};
+
+use super::load::{LONG, Load};
+use super::{LEASE, Server, TAKEN_OVER, manager, proxy_to, query, signal};
+use crate::harness::{Daemon, when, within};
+use crate::soak::{Chance, number};
+
+/// How many faults come between two looks at the journal.
+const FAULTS_PER_CHECK: u64 = 25;
+
+/// The exit code of a start at which the server could not be reached.
+const START_FAILED: i32 = 1;
+
+/// The least and the most of a pause that is shorter than the lease, in milliseconds.
+const SHORT_MS: (usize, usize) = (100, 2_500);
+
+const TERMINATE_ALL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+     WHERE application_name = 'workflow-manager'";
+
+/// Two servers: the standby has each commit before it is answered.
+struct Servers {
+    primary: Server,
+    standby: Server,
+}
+
+impl Servers {
+    fn start() -> Servers {
+        let primary = Server::start();
+        let standby = primary.start_standby();
+        let servers = Servers { primary, standby };
+        servers.make_synchronous();
+        servers
+    }
+
+    fn make_synchronous(&self) {
+        query(&self.primary.url, "ALTER SYSTEM SET synchronous_standby_names = '*'");
+        query(&self.primary.url, "SELECT pg_reload_conf()");
+        within(LONG, "the standby is synchronous", || {
+            let state = query(&self.primary.url, "SELECT sync_state FROM pg_stat_replication");
+            when(state == "sync", state)
+        });
+    }
+
+    /// The primary is gone for good: its standby is promoted, and gets a standby of its own.
+    fn fail_over(&mut self, proxies: &[TcpProxy]) {
+        self.primary.kill();
+        self.standby.promote();
+        for proxy in proxies {
+            proxy.lead_to(self.standby.host().parse().unwrap());
+            proxy.reset_all();
+        }
+        let standby = self.standby.start_standby();
+        self.primary = std::mem::replace(&mut self.standby, standby);
+        self.make_synchronous();
+    }
+}
+
+/// Where the soak plays.
+struct Stage {
+    chance: Chance,
+    servers: Servers,
+    proxies: Vec<TcpProxy>,
+    managers: Vec<Daemon>,
+    load: Load,
+    /// How often a process ended by itself, by its exit code.
+    exits: BTreeMap<i32, u64>,
+}
+
+impl Stage {
+    /// Which manager is active.
+    fn active(&mut self) -> usize {
+        within(LONG, "a manager is active", || {
+            self.revive();
+            let mut active = self.managers.iter().enumerate();
+            let found = active.find(|(_, manager)| manager.api.answers("/readyz", 200));
+            found.map(|(index, _)| index).ok_or("none is ready")
+        })
+    }
+
+    /// Starts those again that have ended by themselves, as a service manager does.
+    fn revive(&mut self) {
+        for manager in &mut self.managers {
+            let Some(status) = manager.ended() else { continue };
+            let code = status.code().unwrap_or(-1);
+            assert!(
+                [TAKEN_OVER, START_FAILED].contains(&code),
+                "a manager ended with {status}:\n{}",
+                manager.log()
+            );
+            *self.exits.entry(code).or_default() += 1;
+            let log = manager.log();
+            eprintln!("  ended with {code}: {}", log.lines().last().unwrap_or_default());
+            manager.await_end();
+            manager.spawn_again();
+        }
+    }
+
+    /// Waits until the load goes on. Returns how long that took.
+    fn recover(&mut self) -> Duration {
+        let (begun, until) = (Instant::now(), self.load.taken_count() + 3);
+        within(LONG, "the load goes on", || {
+            self.revive();
+            let taken = self.load.taken_count();
+            when(taken >= until, format!("{taken} replies of {until}"))
+        });
+        begun.elapsed()
+    }
+
+    /// The load stops for a moment, and the journal is asked.
+    fn check(&mut self) {
+        let url = self.servers.primary.url.clone();
+        within(LONG, "all jobs end", || {
+            self.revive();
+            self.load.try_rest(&url)
+        });
+        self.load.assert_sound(&url);
+        self.load.forget_checked(&url);
+        self.load.go_on();
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.chance.below(end)
+    }
+
+    /// A manager, which may be the active one.
+    fn any(&mut self) -> usize {
+        self.chance.below(self.managers.len())
+    }
+
+    /// A pause whose length is a part of the fault.
+    fn short_pause(&mut self) {
+        let (least, most) = SHORT_MS;
+        let millis = least + self.below(most - least);
+        thread::sleep(Duration::from_millis(u64::try_from(millis).unwrap()));
+    }
+
+    fn directions(&mut self) -> Vec<Direction> {
+        let all = [Direction::ToServer, Direction::ToClient];
+        match self.below(3) {
+            0 => all[..1].to_vec(),
+            1 => all[1..].to_vec(),
+            _ => all.to_vec(),
+        }
+    }
+
+    fn trap_commits(&mut self, of: usize, action: Action, times: u32) {
+        let (direction, message) = match self.below(2) {
+            0 => (Direction::ToServer, COMMIT_REQUEST),
+            _ => (Direction::ToClient, COMMIT_ANSWER),
+        };
+        let trap = self.proxies[of].trap(direction, message, action, times);
+        within(LONG, "commits are caught", || {
+            // Others may have taken over meanwhile, after an earlier fault.
+            when(trap.caught() == times || self.managers[of].ended().is_some(), trap.caught())
+        });
+        if action == Action::Hold {
+            // The process ends while its commit is under way.
+            self.managers[of].kill_if_alive();
+            self.managers[of].spawn_again();
+        }
+    }
+
+    fn stop_for_longer_than_the_lease(&mut self, of: usize) {
+        signal("STOP", &self.managers[of]);
+        let taken = self.load.taken_count();
+        within(LONG, "another one takes over", || {
+            when(self.load.taken_count() > taken + 2, "it waits")
+        });
+        signal("CONT", &self.managers[of]);
+    }
+
+    fn cut_off_for_longer_than_the_lease(&mut self, of: usize) {
+        for direction in self.directions() {
+            self.proxies[of].set_flow(direction, Flow::Stops);
+        }
+        // What was on its way is taken, and then nothing until another one takes over.
+        thread::sleep(LEASE);
+        let taken = self.load.taken_count();
+        within(LONG, "another one takes over", || {
+            when(self.load.taken_count() > taken + 2, "it waits")
+        });
+        self.proxies[of].set_flows(Flow::Passes);
+    }
+}
+
+type Fault = fn(&mut Stage);
+
+/// Name, how often of a thousand, what is done. Those that need the lease are few.
+const FAULTS: [(&str, usize, Fault); 15] = [
+    ("active killed", 20, |stage| {
+        let active = stage.active();
+        stage.managers[active].kill_if_alive();
+        stage.managers[active].spawn_again();
+    }),
+    ("active killed in a commit", 10, |stage| {
+        let active = stage.active();
+        stage.trap_commits(active, Action::Hold, 1);
+    }),
+    ("active stopped for longer than the lease", 15, |stage| {
+        let active = stage.active();
+        stage.stop_for_longer_than_the_lease(active);
+    }),
+    ("active cut off for longer than the lease", 10, |stage| {
+        let active = stage.active();
+        stage.cut_off_for_longer_than_the_lease(active);
+    }),
+    ("server promoted", 15, |stage| {
+        let Stage { servers, proxies, .. } = stage;
+        servers.fail_over(proxies);
+    }),
+    ("server restarted", 40, |stage| {
+        stage.servers.primary.run("restart", &[]);
+    }),
+    ("server killed", 40, |stage| {
+        stage.servers.primary.kill();
+        stage.servers.primary.start_again();
+    }),
+    ("standby server killed", 30, |stage| {
+        stage.servers.standby.kill();
+        stage.servers.standby.start_again();
+    }),
+    ("active asked to end", 120, |stage| {
+        let active = stage.active();
+        assert_eq!(stage.managers[active].stop().code(), Some(0));
+        stage.managers[active].spawn_again();
+    }),
+    ("any killed that is not active", 50, |stage| {
+        let active = stage.active();
+        let other = (active + 1 + stage.below(stage.managers.len() - 1)) % stage.managers.len();
+        stage.managers[other].kill_if_alive();
+        stage.managers[other].spawn_again();
+    }),
+    ("active stopped for a moment", 150, |stage| {
+        let active = stage.active();
+        signal("STOP", &stage.managers[active]);
+        stage.short_pause();
+        signal("CONT", &stage.managers[active]);
+    }),
+    ("active cut off for a moment", 150, |stage| {
+        let active = stage.active();
+        for direction in stage.directions() {
+            stage.proxies[active].set_flow(direction, Flow::Stops);
+        }
+        stage.short_pause();
+        stage.proxies[active].set_flows(Flow::Passes);
+    }),
+    ("connections reset", 120, |stage| {
+        let any = stage.any();
+        stage.proxies[any].reset_all();
+    }),
+    ("sessions terminated", 80, |stage| {
+        query(&stage.servers.primary.url, TERMINATE_ALL);
+    }),
+    ("connections reset in commits", 150, |stage| {
+        let active = stage.active();
+        let times = 1 + u32::try_from(stage.below(4)).unwrap();
+        stage.trap_commits(active, Action::Reset, times);
+    }),
+];
+
+/// Returns a fault by chance.
+fn choose(chance: &mut Chance) -> (&'static str, Fault) {
+    let total: usize = FAULTS.iter().map(|(_, weight, _)| weight).sum();
+    let mut left = chance.below(total);
+    for (name, weight, fault) in FAULTS {
+        if left < weight {
+            return (name, fault);
+        }
+        left -= weight;
+    }
+    unreachable!("the weights are those of the total")
+}
+
+/// What was seen of one kind of fault.
+#[derive(Default)]
+struct Recoveries {
+    count: u32,
+    total: Duration,
+    longest: Duration,
+}
+
+#[test]
+fn soak_of_several_managers() {
+    let (faults, seed) = (number("SOAK_FAULTS", 15), number("SOAK_SEED", 1));
+    let count = usize::try_from(number("SOAK_MANAGERS", 3)).unwrap();
+    eprintln!("seed {seed}, {faults} faults, {count} managers");
+    let servers = Servers::start();
+    let (proxies, urls): (Vec<_>, Vec<_>) =
+        (0..count).map(|_| proxy_to(&servers.primary.url)).unzip();
+    let managers: Vec<Daemon> = urls.iter().map(|url| manager(url).spawn()).collect();
+    let load = Load::start(&managers.iter().collect::<Vec<_>>());
+    let chance = Chance::new(seed);
+    let mut stage = Stage { chance, servers, proxies, managers, load, exits: BTreeMap::new() };
+    let begun = Instant::now();
+    stage.recover();
+    let mut seen: BTreeMap<&str, Recoveries> = BTreeMap::new();
+    for index in 1..=faults {
+        let (name, fault) = choose(&mut stage.chance);
+        eprintln!("{index} {name} ({:.0} s)", begun.elapsed().as_secs_f64());
+        let fault_begun = Instant::now();
+        fault(&mut stage);
+        stage.recover();
+        let time = fault_begun.elapsed();
+        let recoveries = seen.entry(name).or_default();
+        recoveries.count += 1;
+        recoveries.total += time;
+        recoveries.longest = recoveries.longest.max(time);
+        if index % FAULTS_PER_CHECK == 0 {
+            stage.check();
+        }
+    }
+    stage.check();
+    let mut report = String::new();
+    for (name, Recoveries { count, total, longest }) in &seen {
+        let mean = total.as_secs_f64() / f64::from(*count);
+        let longest = longest.as_secs_f64();
+        writeln!(report, "{count:5} {name}: {mean:.1} s on average, {longest:.1} s at most")
+            .unwrap();
+    }
+    let epoch = super::epoch(&stage.servers.primary.url);
+    let Stage { load, exits, .. } = &stage;
+    eprintln!(
+        "==== soak of {count} managers, seed {seed}: {faults} faults in {:.0} s, no violation\n\
+         {} jobs; {epoch} times a manager became active; ended by themselves: {exits:?}\n{report}",
+        begun.elapsed().as_secs_f64(),
+        load.jobs_checked(),
+    );
+}
