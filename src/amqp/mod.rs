@@ -83,6 +83,17 @@ impl Connector {
         Ok(Connector { settings, address, management })
     }
 
+    /// Opens a connection to the broker, and closes it again.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason, as a sentence for the user, if the broker cannot be reached.
+    pub async fn probe(&self) -> Result<(), String> {
+        let connection = self.address.open("probe").await?;
+        connection::close(&connection).await;
+        Ok(())
+    }
+
     /// Starts to connect in the background. The bus reports its events to `sink`. Must be called on
     /// an arbiter.
     pub fn connect(self, sink: EventSink) -> AmqpBus {
@@ -104,6 +115,7 @@ impl Connector {
             sink,
             state_reporter,
             active_queues,
+            is_consuming: watch::channel(true).0,
             known_properties: KnownProperties::default(),
             full_queues: RefCell::default(),
             quarantine_sender,
@@ -203,6 +215,10 @@ impl Bus for AmqpBus {
             active_queues.workflow_queues = served.workflow_queues;
             active_queues.declarations = served.declarations;
         });
+    }
+
+    fn set_consuming(&mut self, is_consuming: bool) {
+        self.state.is_consuming.send_replace(is_consuming);
     }
 
     /// Waits a few seconds until unsettled deliveries are settled, then publishes the messages that

@@ -47,9 +47,9 @@ pub struct AmqpSettings {
     pub served: ServedQueues,
     /// The trusted certificate authorities.
     pub authorities: Authorities,
-    /// Whether the bus was added to a running process. If so, another consumer of the reply queue
-    /// does not stop the process.
-    pub is_added_later: bool,
+    /// Whether the bus waits while another process consumes the reply queue, instead of stopping
+    /// the process: it was added to a running one, or has taken over from one that still runs.
+    pub waits_for_reply_queue: bool,
 }
 
 impl AmqpSettings {
@@ -64,7 +64,7 @@ impl AmqpSettings {
         section: &AmqpSection,
         vhost: &str,
         served: ServedQueues,
-        is_added_later: bool,
+        waits_for_reply_queue: bool,
     ) -> AmqpSettings {
         AmqpSettings {
             server: section.server.0.clone(),
@@ -84,7 +84,7 @@ impl AmqpSettings {
             heartbeat: section.heartbeat.0,
             served,
             authorities: Authorities::default(),
-            is_added_later,
+            waits_for_reply_queue,
         }
     }
 }
@@ -108,7 +108,7 @@ impl fmt::Debug for AmqpSettings {
             .field("reconnect_max", &self.reconnect_max)
             .field("heartbeat", &self.heartbeat)
             .field("served", &self.served)
-            .field("is_added_later", &self.is_added_later)
+            .field("waits_for_reply_queue", &self.waits_for_reply_queue)
             .finish()
     }
 }
@@ -171,7 +171,7 @@ pub(super) mod tests {
             heartbeat: Duration::from_secs(30),
             served: ServedQueues::default(),
             authorities: Authorities::default(),
-            is_added_later: false,
+            waits_for_reply_queue: false,
         }
     }
 }

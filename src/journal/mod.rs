@@ -7,6 +7,7 @@
 
 mod checksums;
 mod error;
+mod ownership;
 mod postgres;
 mod query;
 mod record;
@@ -16,9 +17,10 @@ mod sqlite;
 mod traits;
 
 pub use error::{FileLoss, JournalError, Remedy};
+pub use ownership::{LEASE, Ownership};
 pub use postgres::{
-    DatabaseInspection, PostgresAddress, PostgresJournal, PostgresOptions, PostgresStandby,
-    check_manager_name,
+    Announcement, DatabaseInspection, PostgresAddress, PostgresJournal, PostgresOptions,
+    PostgresStandby, check_manager_name,
 };
 pub use query::{
     ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ItemRow, JobAtEntry,

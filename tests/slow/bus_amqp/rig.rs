@@ -57,7 +57,7 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         heartbeat: Duration::from_secs(5),
         served: ServedQueues::default(),
         authorities: Authorities::default(),
-        is_added_later: false,
+        waits_for_reply_queue: false,
     }
 }
 
