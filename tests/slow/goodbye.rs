@@ -123,12 +123,12 @@ fn a_manager_cut_off_from_the_database_alone_lets_go_of_its_consumers() {
     let database = InDatabase::create();
     let vhost = Broker::shared().vhost();
     let relay = Relay::start(&host(&database.url()));
-    let mut first = over_amqp(vhost.url(), CHAIN, &relay.lead(&database.url())).start();
-    let mut second = over_amqp(vhost.url(), CHAIN, &database.url()).spawn();
+    let mut first = over_amqp(&vhost.url, CHAIN, &relay.lead(&database.url())).start();
+    let mut second = over_amqp(&vhost.url, CHAIN, &database.url()).spawn();
     second.await_log(&["stands by"]);
     let jobs = create_jobs(&first, JOBS);
     relay.cut();
-    let _worker = amqp_worker(vhost.url());
+    let _worker = amqp_worker(&vhost.url);
     second.await_ready();
     assert_all_completed(&second, &database, &jobs);
     assert!(first.ended().is_none(), "the cut off one runs, and keeps nothing from the other");
@@ -144,7 +144,7 @@ fn consumers_come_back_after_an_outage_of_the_database() {
     let database = InDatabase::create();
     let vhost = Broker::shared().vhost();
     let relay = Relay::start(&host(&database.url()));
-    let mut daemon = over_amqp(vhost.url(), mixed, &relay.lead(&database.url())).start();
+    let mut daemon = over_amqp(&vhost.url, mixed, &relay.lead(&database.url())).start();
     let receive = "/api/queue/here/receive?wait=30s";
     let waiting = daemon.api.clone();
     let poll = thread::spawn(move || waiting.send("POST", receive, &[], None).status);
@@ -155,7 +155,7 @@ fn consumers_come_back_after_an_outage_of_the_database() {
     relay.mend();
     daemon.await_log(&["beats again", "still the active one"]);
     daemon.await_ready();
-    let _worker = amqp_worker(vhost.url());
+    let _worker = amqp_worker(&vhost.url);
     let job = daemon.api.create("chain", "{}");
     let message = eventually("the second step is received", || {
         let message = daemon.api.send("POST", receive, &[], None);
@@ -171,8 +171,8 @@ fn consumers_come_back_after_an_outage_of_the_database() {
 fn a_manager_without_its_broker_steps_down_for_a_standby_that_reaches_it() {
     let database = InDatabase::create();
     let vhost = Broker::shared().vhost();
-    let [first_relay, second_relay] = [(); 2].map(|()| Relay::start(&host(vhost.url())));
-    let on_relay = |relay: &Relay| over_amqp(&relay.lead(vhost.url()), CHAIN, &database.url());
+    let [first_relay, second_relay] = [(); 2].map(|()| Relay::start(&host(&vhost.url)));
+    let on_relay = |relay: &Relay| over_amqp(&relay.lead(&vhost.url), CHAIN, &database.url());
     let mut first = on_relay(&first_relay).start();
     let mut second = on_relay(&second_relay).spawn();
     second.await_log(&["stands by"]);
@@ -194,7 +194,7 @@ fn a_manager_without_its_broker_steps_down_for_a_standby_that_reaches_it() {
     assert!(first.log().contains("a standby reaches it"));
     second.await_ready();
     assert_eq!(takeovers(&second), 0, "the name was given back");
-    let _worker = amqp_worker(vhost.url());
+    let _worker = amqp_worker(&vhost.url);
     assert_all_completed(&second, &database, &jobs);
 }
 
