@@ -260,16 +260,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
             ExitCode::FAILURE
         }
         signal = signals.next() => { tracing::info!("{signal}: stopping"); ExitCode::SUCCESS }
-        reason = manager.wait_for_stop_reason() => match reason {
-            StopReason::Failed(reason) => {
-                tracing::error!(reason, "the manager cannot continue: stopping");
-                ExitCode::FAILURE
-            }
-            StopReason::StepDown(reason) => {
-                tracing::warn!(reason, "this manager steps down: stopping");
-                ExitCode::from(EXIT_TAKEN_OVER)
-            }
-        }
+        reason = manager.wait_for_stop_reason() => report_stop_reason(&reason),
     };
     manager.announce_leaving();
     // An error means that a signal began the stop: the receiver was dropped then.
@@ -286,6 +277,20 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     manager.stop().await;
     tracing::info!("stopped");
     Ok(code)
+}
+
+/// Logs why the manager asks for a stop, and returns the exit code.
+fn report_stop_reason(reason: &StopReason) -> ExitCode {
+    match reason {
+        StopReason::Failed(reason) => {
+            tracing::error!(reason, "the manager cannot continue: stopping");
+            ExitCode::FAILURE
+        }
+        StopReason::StepDown(reason) => {
+            tracing::warn!(reason, "this manager steps down: stopping");
+            ExitCode::from(EXIT_TAKEN_OVER)
+        }
+    }
 }
 
 /// Starts the manager on the journal, or on that of the settings if there is none here.
