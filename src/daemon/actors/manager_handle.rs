@@ -444,8 +444,8 @@ pub enum StepDownError {
     NoCluster,
     /// No other process of the name stands by.
     #[error(
-        "no other manager of this name stands by, so nobody would take over: start one, or ask with \
-         force=true"
+        "no other manager of this name stands by, so nobody would take over: start one, or ask \
+         with force=true"
     )]
     NoStandby,
 }

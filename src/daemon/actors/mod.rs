@@ -20,8 +20,9 @@
 //! | | `loss_watch` |
 //! | the actors | [`notifier`], |
 //! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
-//! | the start of buses, and the probe of their brokers; the actor that also starts buses at a | |
-//! | reload, and what it watches | [`bus_starter`], [`broker_probe`], `ownership_watch`, |
+//! | the start of buses, the probe of their brokers, what a standby watches | [`bus_starter`], |
+//! | | [`broker_probe`], [`standby_watch`] |
+//! | the actor that also starts buses at a reload, and what it watches | `ownership_watch`, |
 //! | | [`supervisor`] |
 //! | the manager handle: the requests of the API, examples and benches | [`manager_handle`] |
 //! | start and stop; the backfill of the statistics | `rates_backfill`, [`manager`] |

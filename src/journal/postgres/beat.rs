@@ -1,7 +1,7 @@
 //! The beat of the active process: every two seconds it changes its row in `managers`, and reads
 //! what it must know of its name. While it hangs, it changes no counter, and still reads.
 
-use super::claim::Candidate;
+use super::claim::{BROKER_LOST, Candidate, LEAVING};
 use super::connection::{Connection, OpenError, params};
 use super::options::PostgresOptions;
 use crate::ownership::{BeatAnswer, Ownership};
@@ -17,15 +17,6 @@ const BEAT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long a beat may take before its connection is given up.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The state of a process that has announced that it gives its name back.
-pub(super) const LEAVING: &str = "leaving";
-
-/// What stands in `managers.broker` of an active process that has lost its broker.
-pub(super) const BROKER_LOST: &str = "lost";
-
-/// What stands in `managers.broker` of a standby that reaches the broker.
-pub(super) const BROKER_REACHED: &str = "reached";
 
 /// Changes the row of the active process, and reads what it must know. A standby looks every
 /// second, so one that was not seen for five is gone.

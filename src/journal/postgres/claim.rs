@@ -6,7 +6,6 @@
 //! looks that all succeeded, declares the owner dead and takes the name over. No clocks of two
 //! machines are compared.
 
-use super::beat::{BROKER_LOST, BROKER_REACHED, LEAVING};
 use super::connection::{Connection, OpenError, params};
 use super::fault::{no_answer, to_journal_error};
 use super::io_thread::IoThread;
@@ -28,6 +27,15 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// How often an ordinal is chosen for a new name.
 const ORDINAL_ATTEMPTS_MAX: u32 = 5;
+
+/// The state of a process that has announced that it gives its name back.
+pub(super) const LEAVING: &str = "leaving";
+
+/// What stands in `managers.broker` of an active process that has lost its broker.
+pub(super) const BROKER_LOST: &str = "lost";
+
+/// What stands in `managers.broker` of a standby that reaches the broker.
+const BROKER_REACHED: &str = "reached";
 
 /// A process that has registered under a name.
 pub(super) struct Candidate {

@@ -5,9 +5,10 @@
 //! the job (`jobs`), the statuses of its steps (`statuses`), and the notice for the webhook. So
 //! lists, searches and statuses never lag behind.
 //!
-//! Of all processes with one name, one is active and writes (`claim`), which it shows by its `beat`. Each of its transactions
-//! locks the process's own *fence* row (`commit_connection`). A process that takes the name over
-//! marks that row dead first, so the earlier process cannot commit any more.
+//! Of all processes with one name, one is active and writes (`claim`), which it shows by its
+//! `beat`. Each of its transactions locks the process's own *fence* row (`commit_connection`). A
+//! process that takes the name over marks that row dead first, so the earlier process cannot commit
+//! any more.
 
 mod append;
 mod beat;
