@@ -170,7 +170,8 @@ fn bus_factory(
 ) -> Result<BusFactory, StartError> {
     if let Some(section) = settings.amqp_bus(&key.name) {
         let BusOptions { served, is_added_by_reload, .. } = options;
-        // Over a database, a manager that was cut off may consume for some seconds after a takeover.
+        // Over a database, a manager that was cut off may consume for some seconds after a
+        // takeover.
         let waits = is_added_by_reload || !settings.journal.url.0.is_empty();
         let amqp = AmqpSettings::from_section(section, &key.vhost, served, waits)
             .with_authorities(settings.authorities().map_err(StartError::Bus)?);
