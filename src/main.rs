@@ -12,10 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use workflow_manager::actors::broker_probe::BrokerProbe;
 use workflow_manager::actors::bus_starter::StartError;
+use workflow_manager::actors::fatal::StopReason;
 use workflow_manager::actors::journal::EXIT_TAKEN_OVER;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
 use workflow_manager::actors::manager_handle::ManagerHandle;
+use workflow_manager::actors::standby_watch::StandbyWatch;
 use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::signals::Signals;
@@ -53,9 +56,6 @@ const STOP_OVERTIME: Duration = Duration::from_secs(2);
 /// The minimum limit of open files: for the journal and its readers, threads, brokers, and a few
 /// connections.
 const OPEN_FILES_MIN: u64 = 128;
-
-/// How often a standby looks whether it can become active.
-const STANDBY_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
@@ -210,7 +210,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let postgres = settings.postgres_options().map_err(anyhow::Error::msg)?;
     let journal = match postgres {
         None => None,
-        Some(options) => match become_active(options, &mut signals, &service).await? {
+        Some(options) => match become_active(options, &settings, &mut signals, &service).await? {
             Some(journal) => Some(journal),
             None => return Ok(ExitCode::SUCCESS),
         },
@@ -260,11 +260,9 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
             ExitCode::FAILURE
         }
         signal = signals.next() => { tracing::info!("{signal}: stopping"); ExitCode::SUCCESS }
-        reason = manager.wait_for_failure() => {
-            tracing::error!(reason, "the manager cannot continue: stopping");
-            ExitCode::FAILURE
-        }
+        reason = manager.wait_for_stop_reason() => report_stop_reason(&reason),
     };
+    manager.announce_leaving();
     // An error means that a signal began the stop: the receiver was dropped then.
     let _ = stop_sender.send(());
     service.notify_stopping(stop_grace + STOP_OVERTIME);
@@ -279,6 +277,20 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     manager.stop().await;
     tracing::info!("stopped");
     Ok(code)
+}
+
+/// Logs why the manager asks for a stop, and returns the exit code.
+fn report_stop_reason(reason: &StopReason) -> ExitCode {
+    match reason {
+        StopReason::Failed(reason) => {
+            tracing::error!(reason, "the manager cannot continue: stopping");
+            ExitCode::FAILURE
+        }
+        StopReason::StepDown(reason) => {
+            tracing::warn!(reason, "this manager steps down: stopping");
+            ExitCode::from(EXIT_TAKEN_OVER)
+        }
+    }
 }
 
 /// Starts the manager on the journal, or on that of the settings if there is none here.
@@ -309,11 +321,13 @@ fn exit_if_fenced(error: anyhow::Error) -> Result<ExitCode> {
 /// if a signal asks for a stop before.
 async fn become_active(
     options: PostgresOptions,
+    settings: &Settings,
     signals: &mut Signals,
     service: &SystemdNotifier,
 ) -> Result<Option<Box<dyn Journal>>> {
     // A server that cannot be reached ends the start: its address may be wrong.
     let mut standby = tokio::task::spawn_blocking(|| PostgresStandby::register(options)).await??;
+    let mut watch = StandbyWatch::new(BrokerProbe::from_settings(settings)?);
     let mut is_waiting = false;
     loop {
         let error = match tokio::task::spawn_blocking(|| standby.try_activate()).await? {
@@ -331,12 +345,13 @@ async fn become_active(
             tracing::warn!("{error}");
         }
         service.notify_standby(&error.to_string());
+        watch.probe_if_lost(&mut standby).await;
         tokio::select! {
             signal = signals.next() => {
                 tracing::info!("{signal}: stopping");
                 return Ok(None);
             }
-            () = tokio::time::sleep(STANDBY_LOOK_INTERVAL) => {}
+            () = tokio::time::sleep(watch.look_interval(&standby)) => {}
         }
     }
 }

@@ -5,8 +5,8 @@ use super::connection::{BrokerAddress, ReconnectBackoff};
 use super::settings::{AmqpError, AmqpSettings};
 use crate::section::REPLY_QUEUE_BYTES_MAX;
 use lapin::Connection;
-use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The validated addresses of a broker's nodes, in the order of the setting. They have the same
@@ -15,7 +15,7 @@ pub struct BrokerAddresses {
     first: Arc<BrokerAddress>,
     others: Vec<Arc<BrokerAddress>>,
     /// The position of the address to which the next connection is opened.
-    current: Cell<usize>,
+    current: AtomicUsize,
 }
 
 impl BrokerAddresses {
@@ -46,7 +46,7 @@ impl BrokerAddresses {
         if reply_queue.is_empty() || reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
             return Err(AmqpError::ReplyQueue(reply_queue.len()));
         }
-        Ok(BrokerAddresses { first, others, current: Cell::new(0) })
+        Ok(BrokerAddresses { first, others, current: AtomicUsize::new(0) })
     }
 
     /// Returns the virtual host.
@@ -71,14 +71,15 @@ impl BrokerAddresses {
 
     /// Returns the address to which the next connection is opened.
     pub(super) fn current(&self) -> Arc<BrokerAddress> {
-        self.iter().nth(self.current.get()).unwrap_or(&self.first).clone()
+        self.iter().nth(self.current.load(Ordering::Relaxed)).unwrap_or(&self.first).clone()
     }
 
     /// Has the next connection go to the next address, because a connection to this one failed or
     /// ended. Does nothing if another connection has found that out before.
     pub(super) fn leave(&self, address: &Arc<BrokerAddress>) {
         if Arc::ptr_eq(&self.current(), address) {
-            self.current.set((self.current.get() + 1) % self.count());
+            let next = (self.current.load(Ordering::Relaxed) + 1) % self.count();
+            self.current.store(next, Ordering::Relaxed);
         }
     }
 

@@ -31,6 +31,9 @@ const PREDECESSOR_RETRY_DELAY: Duration = Duration::from_millis(250);
 /// The interval at which the delivery budget is checked for capacity.
 const BUDGET_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The state of a bus that does not consume for now.
+const SUSPENDED: &str = "no message is taken in until this process is known to be the active one";
+
 /// The tag of the consumer of the reply queue.
 const CONSUMER_TAG: &str = "workflow-manager";
 
@@ -47,7 +50,7 @@ pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<Shutdo
         let result = tokio::select! {
             biased;
             () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
-            result = Box::pin(consumer.open_within_budget(&address)) => result,
+            result = Box::pin(consumer.open_when_consuming(&address)) => result,
         };
         let end = match result {
             Ok(open_consumer) => {
@@ -68,6 +71,10 @@ pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<Shutdo
         };
         match end {
             ConsumerEnd::Closed => break,
+            ConsumerEnd::Suspended => {
+                tracing::warn!(server = %address, "the consumers are closed for now");
+                state.state_reporter.set_down(Side::Consumer, SUSPENDED);
+            }
             ConsumerEnd::Fatal(reason) => {
                 tracing::error!(
                     server = %address,
@@ -95,6 +102,8 @@ pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<Shutdo
 enum ConsumerEnd {
     /// The bus is closed.
     Closed,
+    /// The bus does not consume for now.
+    Suspended,
     /// The connection is lost, for this reason. Another attempt may succeed.
     Lost(String),
     /// No further attempt of this process can succeed, for this reason.
@@ -127,6 +136,17 @@ enum OpenError {
 }
 
 impl Consumer {
+    /// Opens a connection once the bus consumes.
+    async fn open_when_consuming(
+        &self,
+        address: &Arc<BrokerAddress>,
+    ) -> Result<OpenConsumer, ConsumerEnd> {
+        let mut is_consuming = self.state.is_consuming.subscribe();
+        // The sender is in the state, so this does not fail.
+        let _ = is_consuming.wait_for(|is_consuming| *is_consuming).await;
+        self.open_within_budget(address).await
+    }
+
     /// Opens a connection once the delivery budget has capacity again. The unsettled deliveries of
     /// an earlier connection, which use the budget, are redelivered on the new one.
     async fn open_within_budget(
@@ -283,12 +303,17 @@ impl Consumer {
         let workflow_queues = workflow_queues::start(&self.state, &connection, &address, phases);
         let policy_task = actix_rt::spawn(policy::maintain(self.state.clone()));
         let properties_task = actix_rt::spawn(inspect::record_all_properties(self.state.clone()));
-        let end = self.reply_consumer.serve(&channel, deliveries, Some(&flow), phases).await;
+        let mut is_consuming = self.state.is_consuming.subscribe();
+        let end = tokio::select! {
+            end = self.reply_consumer.serve(&channel, deliveries, Some(&flow), phases) => Some(end),
+            _ = is_consuming.wait_for(|is_consuming| !*is_consuming) => None,
+        };
         policy_task.abort();
         properties_task.abort();
-        workflow_queues.stop(matches!(end, ConsumeEnd::Closed)).await;
+        workflow_queues.stop(matches!(end, Some(ConsumeEnd::Closed))).await;
         // If only the channel failed, the connection is still open.
         connection::close(&connection).await;
+        let Some(end) = end else { return ConsumerEnd::Suspended };
         match end {
             ConsumeEnd::Closed => ConsumerEnd::Closed,
             // Only workflow queues change their prefetch.

@@ -85,6 +85,25 @@ impl Connector {
         Ok(Connector { settings, addresses, management })
     }
 
+    /// Opens a connection to the first address of the broker that answers, and closes it again.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason of the last address, as a sentence for the user, if none can be reached.
+    pub async fn probe(&self) -> Result<(), String> {
+        let mut problem = String::new();
+        for address in self.addresses.iter() {
+            match address.open("probe").await {
+                Ok(connection) => {
+                    connection::close(&connection).await;
+                    return Ok(());
+                }
+                Err(reason) => problem = reason,
+            }
+        }
+        Err(problem)
+    }
+
     /// Starts to connect in the background. The bus reports its events to `sink`. Must be called on
     /// an arbiter.
     pub fn connect(self, sink: EventSink) -> AmqpBus {
@@ -106,6 +125,7 @@ impl Connector {
             sink,
             state_reporter,
             active_queues,
+            is_consuming: watch::channel(true).0,
             known_properties: KnownProperties::default(),
             full_queues: RefCell::default(),
             quarantine_sender,
@@ -205,6 +225,10 @@ impl Bus for AmqpBus {
             active_queues.workflow_queues = served.workflow_queues;
             active_queues.declarations = served.declarations;
         });
+    }
+
+    fn set_consuming(&mut self, is_consuming: bool) {
+        self.state.is_consuming.send_replace(is_consuming);
     }
 
     /// Waits a few seconds until unsettled deliveries are settled, then publishes the messages that

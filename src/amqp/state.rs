@@ -65,6 +65,8 @@ impl ActiveQueues {
 pub(super) struct AmqpState {
     /// The queues that the bus serves now; the tasks watch its changes.
     pub(super) active_queues: watch::Sender<ActiveQueues>,
+    /// Whether the bus consumes. While it does not, other processes get the deliveries.
+    pub(super) is_consuming: watch::Sender<bool>,
     pub(super) known_properties: KnownProperties,
     /// The queues that count as full, because the broker nacked the last message to them.
     pub(super) full_queues: RefCell<HashSet<Arc<str>>>,

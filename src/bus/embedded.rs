@@ -220,6 +220,10 @@ impl Bus for EmbeddedBus {
         }
     }
 
+    fn set_consuming(&mut self, is_consuming: bool) {
+        self.lease_queue.set_suspended(!is_consuming);
+    }
+
     /// Closes the queues, and waits for the worker threads to finish their messages. Waiting
     /// messages are dispatched again from the journal at the next start.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {

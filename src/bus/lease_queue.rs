@@ -20,7 +20,7 @@ pub use types::{
 };
 
 use in_flight::InFlight;
-use queues::{LeaseQueueState, Queue, WaitingMessage};
+use queues::{LeaseQueueState, Lending, Queue, WaitingMessage};
 use types::LeaseResult;
 
 use crate::event::{BusEvent, EventSink};
@@ -104,12 +104,16 @@ impl LeaseQueue {
     pub(super) fn take_blocking(&self, queue: &Arc<str>) -> Option<Publication> {
         let mut state = self.state();
         loop {
-            if state.is_closed {
-                return None;
-            }
+            let lending = state.lending;
             let queue_state = state.queue_or_new(queue);
-            if let Some((_, waiting)) = queue_state.take_first() {
-                return Some(waiting.message);
+            match lending {
+                Lending::Closed => return None,
+                Lending::Suspended => {}
+                Lending::Open => {
+                    if let Some((_, waiting)) = queue_state.take_first() {
+                        return Some(waiting.message);
+                    }
+                }
             }
             let thread_wakeup = queue_state.thread_wakeup.clone();
             state = thread_wakeup.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -276,12 +280,25 @@ impl LeaseQueue {
     /// Closes the queues: no worker receives a message any more.
     pub(super) fn close(&self) {
         let mut state = self.state();
-        state.is_closed = true;
+        self.set_lending(&mut state, Lending::Closed);
+        self.next_end_changed.notify_one();
+    }
+
+    /// Suspends the lending of messages, or resumes it. Workers that wait for one return without.
+    pub(super) fn set_suspended(&self, is_suspended: bool) {
+        let mut state = self.state();
+        if state.lending != Lending::Closed {
+            let lending = if is_suspended { Lending::Suspended } else { Lending::Open };
+            self.set_lending(&mut state, lending);
+        }
+    }
+
+    fn set_lending(&self, state: &mut LeaseQueueState, lending: Lending) {
+        state.lending = lending;
         for queue in state.queues.values() {
             queue.thread_wakeup.notify_all();
             queue.receiver_wakeup.notify_waiters();
         }
-        self.next_end_changed.notify_one();
     }
 
     /// Locks the state.

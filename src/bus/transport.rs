@@ -60,6 +60,10 @@ pub trait Bus {
         Box::pin(std::future::ready(Err("nobody counts the messages of this bus".to_owned())))
     }
 
+    /// Sets whether the bus takes in deliveries and lends messages to workers. While it does not,
+    /// other processes get them. Buses from which no other process is kept ignore this.
+    fn set_consuming(&mut self, _is_consuming: bool) {}
+
     /// Replaces the served queues after a reload of workflows.
     fn set_served(&mut self, served: ServedQueues);
 

@@ -1,6 +1,7 @@
 //! The commands and their arguments, as clap parses them. The doc comments of commands and fields
 //! are their help texts.
 
+mod cluster;
 mod common;
 mod contexts;
 mod job_ref;
@@ -17,6 +18,7 @@ use daemon::settings::{DurationSetting, Overrides};
 use engine::JobId;
 use std::path::PathBuf;
 
+pub(super) use cluster::{ClusterCommand, StepDownArguments};
 use common::parse_duration;
 pub(super) use common::{
     ClientArguments, Format, FormatArguments, ListArguments, TargetArguments, TimeArguments,
@@ -181,6 +183,9 @@ pub(crate) enum ClientCommand {
         #[command(flatten)]
         client: ClientArguments,
     },
+    /// Operate the managers that share a database
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Show a job, its steps and the first of its child jobs; with --children, only child jobs
     Job {
         /// The job's id, or its first digits

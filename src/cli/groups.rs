@@ -38,6 +38,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "redispatch",
             "delete",
             "reload",
+            "cluster",
         ],
     ),
     ("Author", &["check", "schema", "test", "worker-test", "replay"]),

@@ -33,6 +33,7 @@ mod shells;
 pub mod signals;
 mod status;
 mod step;
+mod step_down;
 mod stream;
 mod table;
 mod target;
@@ -46,7 +47,7 @@ mod work;
 mod worker_test;
 pub mod workflow_test;
 
-use arguments::{ClientCommand, Command, JournalCommand};
+use arguments::{ClientCommand, ClusterCommand, Command, JournalCommand};
 use daemon::load::json_schema;
 use daemon::settings::{Overrides, Settings};
 use daemon::telemetry::log;
@@ -154,6 +155,9 @@ fn run_client_command(
         ClientCommand::Whoami { client } => return whoami::print_identity(&client, out),
         ClientCommand::Why { id, client } => operate::explain_job(&id, &client, out)?,
         ClientCommand::Reload { client } => operate::reload(&client, out)?,
+        ClientCommand::Cluster(ClusterCommand::StepDown(arguments)) => {
+            return step_down::step_down(&arguments, out);
+        }
         ClientCommand::Search(arguments) => operate::search(&arguments, out)?,
         ClientCommand::Cancel(jobs) => return operate::operate("cancel", None, &jobs, out),
         ClientCommand::Pause(jobs) => return operate::operate("pause", None, &jobs, out),

@@ -7,13 +7,15 @@ pub mod log;
 #[cfg(target_os = "linux")]
 mod process;
 pub mod rates;
+mod registrar;
 pub mod series;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    TextEncoder,
 };
+use registrar::{MetricRegistrar, count_buckets, seconds_buckets};
 use serde::Serialize;
 use series::{Definitions, OTHER, SeriesOverflow, StepSeries, collect_labels};
 use std::collections::HashMap;
@@ -42,6 +44,9 @@ pub struct Metrics {
     pub commit: Histogram,
     /// `workflow_journal_queue_seconds`: from a record's arrival to its commit.
     pub journal_queue: Histogram,
+    /// `workflow_journal_synchronous_standby`: whether the server of the journal waits for a
+    /// synchronous standby at each commit, 1 or 0. Absent for a file.
+    pub journal_synchronous_standby: IntGaugeVec,
     /// `workflow_journal_failures_total{kind}`: commits that failed and were tried again.
     pub journal_failures: IntCounterVec,
     /// `workflow_journal_file_bytes{file}`: the sizes of the main file and the `-wal`.
@@ -192,6 +197,11 @@ impl Metrics {
                 "journal_queue_seconds",
                 "time from a record's arrival at the journal to its commit",
                 seconds_buckets(),
+            ),
+            journal_synchronous_standby: register.gauge_vec(
+                "journal_synchronous_standby",
+                "whether the server of the journal waits for a synchronous standby at each commit",
+                &[],
             ),
             journal_failures: register.counter_vec(
                 "journal_failures_total",
@@ -516,81 +526,5 @@ pub struct ActorCounts {
 impl Default for Metrics {
     fn default() -> Self {
         Metrics::new()
-    }
-}
-
-/// Returns the upper bounds of histogram buckets in seconds: three per decade, 10 µs to 500 s.
-fn seconds_buckets() -> Vec<f64> {
-    (0..8)
-        .flat_map(|exponent| [1.0, 2.5, 5.0].map(|factor| factor * 1e-5 * 10f64.powi(exponent)))
-        .collect()
-}
-
-/// Returns the upper bounds of histogram buckets for counts: the powers of two up to 32,768.
-fn count_buckets() -> Vec<f64> {
-    (0..16).map(|exponent| f64::from(1u32 << exponent)).collect()
-}
-
-/// Creates metrics with the prefix `workflow_`, and registers them.
-struct MetricRegistrar<'a>(&'a Registry);
-
-#[allow(
-    clippy::expect_used,
-    clippy::unwrap_used,
-    reason = "names and labels are constants, registered once per registry; each start tests them"
-)]
-impl MetricRegistrar<'_> {
-    fn register(&self, collector: impl Collector + 'static) {
-        self.0.register(Box::new(collector)).unwrap();
-    }
-
-    /// Registers the metrics of the operating system about this process.
-    #[cfg(target_os = "linux")]
-    fn register_process(&self) {
-        self.register(process::ProcessCollector::new().unwrap());
-    }
-
-    fn gauge_vec(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-        let metric = IntGaugeVec::new(Opts::new(format!("workflow_{name}"), help), labels).unwrap();
-        self.register(metric.clone());
-        metric
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> IntGauge {
-        let metric = IntGauge::new(format!("workflow_{name}"), help).unwrap();
-        self.register(metric.clone());
-        metric
-    }
-
-    fn counter(&self, name: &str, help: &str) -> IntCounter {
-        let metric = IntCounter::new(format!("workflow_{name}"), help).unwrap();
-        self.register(metric.clone());
-        metric
-    }
-
-    fn counter_vec(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-        let metric =
-            IntCounterVec::new(Opts::new(format!("workflow_{name}"), help), labels).unwrap();
-        self.register(metric.clone());
-        metric
-    }
-
-    fn histogram_vec(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-        let metric = HistogramVec::new(
-            HistogramOpts::new(format!("workflow_{name}"), help).buckets(seconds_buckets()),
-            labels,
-        )
-        .unwrap();
-        self.register(metric.clone());
-        metric
-    }
-
-    fn histogram(&self, name: &str, help: &str, buckets: Vec<f64>) -> Histogram {
-        let metric = Histogram::with_opts(
-            HistogramOpts::new(format!("workflow_{name}"), help).buckets(buckets),
-        )
-        .unwrap();
-        self.register(metric.clone());
-        metric
     }
 }

@@ -44,6 +44,7 @@ impl Session {
         principal: &Authenticated,
         hello: Hello,
     ) -> Result<(Session, mpsc::UnboundedReceiver<LeaseRevocation>), Problem> {
+        leases::check_in_touch(api)?;
         let Hello { queues: mut queue_names, worker, lease, vhost } = hello;
         let limit = api.settings.grpc.stream_queues_max;
         if !(1..=limit).contains(&queue_names.len()) {

@@ -13,7 +13,7 @@ use super::phase::ServerPhase;
 use super::session::{Session, expect_hello};
 use super::session_messages::{SessionMessage, SessionMessages};
 use super::status::to_status;
-use super::stream_action::{StreamAction, server_stopping};
+use super::stream_action::{StreamAction, server_stopping, suspended};
 use super::wire::to_worker::Say as ToWorkerMessage;
 use super::wire::{Drain, FromWorker, Gone, ToWorker};
 use backlog::{LeasedAhead, Outbound, OutboundQueue};
@@ -281,6 +281,9 @@ impl WorkerStream {
                         Some(leased) => self.enqueue_message(queue, leased),
                         None if self.session.lease_queue.is_closed() => {
                             return StreamEnd::Error(server_stopping())
+                        }
+                        None if !self.session.lease_queue.is_lending() => {
+                            return StreamEnd::Error(suspended(&self.api))
                         }
                         None => self.receive_from(queue),
                     }

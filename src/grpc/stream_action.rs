@@ -54,6 +54,12 @@ pub(super) fn server_stopping() -> Status {
     Status::unavailable("the manager stops: connect again, and send what is not answered once more")
 }
 
+/// Builds the status of a stream that ends because another process may lend the messages.
+pub(super) fn suspended(api: &ApiState) -> Status {
+    let reason = api.manager.health().out_of_touch();
+    Status::unavailable(reason.unwrap_or("no message is lent now: connect again"))
+}
+
 /// Returns the action after the commit of a reply or a nack. If it was not committed, the stream is
 /// closed, and the message returns to its queue.
 pub(super) fn action_after_commit(

@@ -11,6 +11,7 @@ mod copy;
 mod error;
 mod inconsistency;
 mod numbers;
+mod ownership;
 mod postgres;
 mod query;
 mod record;
@@ -22,9 +23,10 @@ mod traits;
 pub use copy::{CopyCounts, CopyProgress, CopySummary, JournalPlace, copy_journal};
 pub use error::{FileLoss, JournalError, Remedy};
 pub use numbers::{JobNumbers, NameOrdinal, spread_key};
+pub use ownership::{LEASE, Ownership};
 pub use postgres::{
-    DatabaseInspection, PostgresAddress, PostgresJournal, PostgresOptions, PostgresStandby,
-    check_manager_name,
+    Announcement, DatabaseInspection, PostgresAddress, PostgresJournal, PostgresOptions,
+    PostgresStandby, check_manager_name,
 };
 pub use query::{
     ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ForeignName, ItemRow,

@@ -3,6 +3,7 @@
 
 use super::error::{FileLoss, JournalError};
 use super::numbers::JobNumbers;
+use super::ownership::Ownership;
 use super::query::{
     ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ForeignName, ItemRow,
     JobAtEntry, JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage, SearchHit,
@@ -23,6 +24,12 @@ use std::time::Duration;
 pub trait Journal: Send {
     /// Returns a reader that sees everything that is committed.
     fn records(&self) -> Arc<dyn Records>;
+
+    /// Returns what is known of this process's ownership of its name; `None`: no other process can
+    /// take the journal over.
+    fn ownership(&self) -> Option<Arc<Ownership>> {
+        None
+    }
 
     /// Checks that the files are still those that were opened. If they are not, whatever is
     /// committed to them is lost when the process ends, and the journal must not be used any more.

@@ -3,8 +3,8 @@
 
 usage: tests/packaging/kubernetes.py PROGRAM
 
-A real manager runs with the settings, workflows, token and arguments of the manifests; the probes and the scaler of the workers are
-asked of it.
+A real manager runs with the settings, workflows, token and arguments of manager.yaml; the probes and the scaler of the workers are
+asked of it. Of failover.yaml, which needs a database, it prints the settings.
 """
 
 import json
@@ -30,21 +30,30 @@ START_SECONDS_MAX = 30
 
 def main() -> None:
     program = sys.argv[1]
-    documents = []
-    for name in sorted(os.listdir(FOLDER)):
-        with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
-            documents += [document for document in yaml.safe_load_all(file) if document]
-    by_kind = {}
-    for document in documents:
-        by_kind.setdefault(document["kind"], []).append(document)
-        if not document["apiVersion"].startswith("keda.sh/"):
-            kubernetes_validate.validate(document, VERSION, strict=True)
-    print(f"  kubernetes: {len(documents)} documents, valid by Kubernetes {VERSION}")
-    references(by_kind)
-    closed(by_kind)
-    (manager,) = by_kind["StatefulSet"]
-    asked(program, manager, by_kind)
-    print("  kubernetes: probes, token and scaler fit a real manager")
+    documents = 0
+    # Either the one or the other is applied, beside the workers.
+    for name in ("manager.yaml", "failover.yaml"):
+        by_kind = {}
+        for document in load(name) + load("workers.yaml"):
+            by_kind.setdefault(document["kind"], []).append(document)
+            if not document["apiVersion"].startswith("keda.sh/"):
+                kubernetes_validate.validate(document, VERSION, strict=True)
+            documents += 1
+        references(by_kind)
+        closed(by_kind)
+        (manager,) = by_kind["StatefulSet"]
+        if manager["spec"]["replicas"] == 1:
+            asked(program, manager, by_kind)
+        else:
+            fails_over(program, manager, by_kind)
+    assert set(os.listdir(FOLDER)) == {"manager.yaml", "failover.yaml", "workers.yaml"}
+    print(f"  kubernetes: {documents} documents, valid by Kubernetes {VERSION}")
+    print("  kubernetes: probes, token and scaler fit a real manager, and so do the settings of two")
+
+
+def load(name: str) -> list:
+    with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
+        return [document for document in yaml.safe_load_all(file) if document]
 
 
 def pod(document: dict) -> dict:
@@ -70,6 +79,9 @@ def references(by_kind: dict) -> None:
         for volume in pod(document).get("volumes", []):
             if "configMap" in volume:
                 named(by_kind, "ConfigMap", volume["configMap"]["name"])
+            if "secret" in volume:
+                data = named(by_kind, "Secret", volume["secret"]["secretName"])["stringData"]
+                assert all(item["key"] in data for item in volume["secret"]["items"]), volume
     for service in by_kind["Service"]:
         labels = by_kind["StatefulSet"][0]["spec"]["template"]["metadata"]["labels"]
         assert service["spec"]["selector"].items() <= labels.items(), service["metadata"]
@@ -127,6 +139,46 @@ def asked(program: str, manager: dict, by_kind: dict) -> None:
         finally:
             process.terminate()
             assert process.wait(30) == 0
+
+
+def fails_over(program: str, manager: dict, by_kind: dict) -> None:
+    """Two on two nodes; the Service leads to the one that is ready; each tells its own address and finds the same journal."""
+    of_pods, (container,) = pod(manager), pod(manager)["containers"]
+    assert manager["spec"]["replicas"] == 2 and manager["spec"]["podManagementPolicy"] == "Parallel"
+    # A standby is never ready: a rolling update and a budget that count ready pods would wait for ever.
+    assert manager["spec"]["updateStrategy"]["type"] == "OnDelete" and "volumeClaimTemplates" not in manager["spec"]
+    (budget,) = by_kind["PodDisruptionBudget"]
+    assert budget["spec"]["maxUnavailable"] == 2, "the node of the active one could not be drained"
+    (rule,) = of_pods["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["topologyKey"] == "kubernetes.io/hostname"
+    assert rule["labelSelector"]["matchLabels"] == manager["spec"]["selector"]["matchLabels"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz", "the Service must lead to the active one"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "a standby must not be ended"
+    assert of_pods.get("restartPolicy", "Always") == "Always", "exit code 75 asks for another start"
+    assert of_pods["terminationGracePeriodSeconds"] > 12, "shutdown.grace and two seconds"
+    pod_ip, secret = "10.1.2.3", named(by_kind, "Secret", "workflow-manager")["stringData"]
+    with tempfile.TemporaryDirectory() as scratch:
+        (volume,) = (each for each in of_pods["volumes"] if "secret" in each)
+        (mount,) = (each["mountPath"] for each in container["volumeMounts"] if each["name"] == volume["name"])
+        os.makedirs(scratch + mount)
+        for item in volume["secret"]["items"]:
+            with open(f"{scratch}{mount}/{item['path']}", "w", encoding="utf-8", opener=private) as file:
+                file.write(secret[item["key"]])
+        environment = {}
+        for variable in container["env"]:
+            if "value" in variable:
+                environment[variable["name"]] = variable["value"].replace("$(POD_IP)", pod_ip).replace(mount, scratch + mount)
+        # Kubernetes puts a variable into later ones only.
+        names = [variable["name"] for variable in container["env"]]
+        assert names.index("POD_IP") < names.index("WORKFLOW_MANAGER__HTTP__PUBLIC_URL")
+        printed = subprocess.run([program, "serve", "--print-settings"], env=environment, check=True, capture_output=True)
+        settings = json.loads(printed.stdout)
+        assert settings["http"]["public_url"] == f"http://{pod_ip}:8088", settings["http"]
+        assert "***" in settings["journal"]["url"], "the address of the database is a secret, and there"
+
+
+def private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def configured(by_kind: dict, volume: dict) -> dict:

@@ -35,6 +35,7 @@ mod every_bus;
 mod faults;
 mod follow;
 mod full_disks;
+mod goodbye;
 mod grpc;
 mod harness;
 mod held_connections;

@@ -25,9 +25,9 @@ pub(crate) const CHAIN: &str = "workflows: [{ name: chain, steps: [{ name: first
 const WORKER_PAUSE: Duration = Duration::from_millis(20);
 
 /// How many jobs are under way at a fault.
-const JOBS: usize = 40;
+pub(crate) const JOBS: usize = 40;
 
-fn on(url: &str) -> Setup {
+pub(crate) fn on(url: &str) -> Setup {
     let setup = Setup::new("", CHAIN).set("journal.url", url).set("journal.full_retry", "100ms");
     // A message whose reply was lost with its manager is lent again after this.
     setup.set("embedded.lease", "2s")
@@ -78,18 +78,18 @@ fn answer_one(api: &Api) -> bool {
 }
 
 /// Returns how often the daemon has taken over from one that did not beat.
-fn takeovers(daemon: &Daemon) -> usize {
+pub(crate) fn takeovers(daemon: &Daemon) -> usize {
     daemon.log().lines().filter(|line| line.contains("this one takes over")).count()
 }
 
-fn create_jobs(daemon: &Daemon, count: usize) -> Vec<Uuid> {
+pub(crate) fn create_jobs(daemon: &Daemon, count: usize) -> Vec<Uuid> {
     (0..count).map(|index| daemon.api.create("chain", &format!("{{\"index\":{index}}}"))).collect()
 }
 
 /// Waits until all jobs are completed, and checks the journal by SQL: no job is missing, and no
 /// step has two results.
 #[track_caller]
-fn assert_all_completed(daemon: &Daemon, database: &InDatabase, jobs: &[Uuid]) {
+pub(crate) fn assert_all_completed(daemon: &Daemon, database: &InDatabase, jobs: &[Uuid]) {
     for job in jobs {
         daemon.api.await_state(*job, "completed");
     }

@@ -112,7 +112,7 @@ impl LeaseQueue {
         lease_queue: Arc<LeaseQueue>,
         mut handle_dead_letter: impl FnMut(Publication),
     ) {
-        while !lease_queue.state().is_closed {
+        while !lease_queue.is_closed() {
             match lease_queue.requeue_expired(&mut handle_dead_letter) {
                 None => lease_queue.next_end_changed.notified().await,
                 Some(next_end) => tokio::select! {

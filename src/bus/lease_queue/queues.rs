@@ -21,8 +21,18 @@ pub(super) struct LeaseQueueState {
     pub(super) lease_ends: BTreeSet<(Instant, Arc<str>)>,
     /// The number of messages that have arrived, which gives each its position.
     pub(super) arrivals: u64,
-    /// Whether no worker receives a message any more.
-    pub(super) is_closed: bool,
+    pub(super) lending: Lending,
+}
+
+/// Whether messages are lent to workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Lending {
+    #[default]
+    Open,
+    /// No worker receives a message for now: another process may lend them.
+    Suspended,
+    /// No worker receives a message any more.
+    Closed,
 }
 
 /// One named queue.

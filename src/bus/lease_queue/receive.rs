@@ -1,6 +1,7 @@
 //! Receives messages for workers: waits for the next message, and for a permit of the budget.
 
 use super::LeaseQueue;
+use super::queues::Lending;
 use super::types::{LeaseResult, LeasedMessage, ReceiveOptions, WorkerCountGuard};
 use base::budget::Permit;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ impl Drop for WakeOtherOnDrop<'_> {
 
 impl LeaseQueue {
     /// Leases the next message of a queue as soon as there is one and the budget has a permit for
-    /// it (long poll). Returns `None` at the `deadline`, or if the lease queue is closed.
+    /// it (long poll). Returns `None` at the `deadline`, or if messages are
+    /// not lent now.
     pub async fn receive(
         &self,
         queue: &Arc<str>,
@@ -44,7 +46,7 @@ impl LeaseQueue {
             // From here on, no arrival is missed. If this future is dropped after a notification,
             // tokio passes the notification on to another waiter.
             arrival.as_mut().enable();
-            if self.state().is_closed {
+            if self.state().lending != Lending::Open {
                 return None;
             }
             let (budget, bytes) = match self.try_lease(queue, options, acquired_permit.take()) {

@@ -3,7 +3,7 @@
 
 use super::LeaseQueue;
 use super::in_flight::InFlight;
-use super::queues::{Queue, WaitingMessage};
+use super::queues::{Lending, Queue, WaitingMessage};
 use super::types::{NotLeased, RevocationSender, WorkerCountGuard};
 use crate::event::BusEvent;
 use crate::publication::RemainingLease;
@@ -27,7 +27,12 @@ impl LeaseQueue {
 
     /// Returns whether the lease queue is closed: no worker receives a message any more.
     pub fn is_closed(&self) -> bool {
-        self.state().is_closed
+        self.state().lending == Lending::Closed
+    }
+
+    /// Returns whether messages are lent to workers now.
+    pub fn is_lending(&self) -> bool {
+        self.state().lending == Lending::Open
     }
 
     /// Returns whether this session has leased this delivery of a message.

@@ -64,6 +64,7 @@ impl BusActor {
                 let send_answer = async move { drop(answer.send(depths.await)) };
                 ctx.spawn(send_answer.into_actor(self));
             }
+            BusInput::SetConsuming(is_consuming) => self.bus.set_consuming(is_consuming),
             BusInput::Close(mut answer) => {
                 let close = self.bus.close();
                 let close_until_dropped = async move {

@@ -18,6 +18,10 @@ const CLOCK_AHEAD_WARNED_MS: u64 = 1_000;
 
 /// From which difference on the manager is not ready.
 const CLOCK_AHEAD_MAX_MS: u64 = 10_000;
+/// The message for clients while no beat reaches the database.
+const OUT_OF_TOUCH: &str = "the journal's database server has had no sign of life of this manager \
+                            for so long that another one may be active: nothing is accepted, and \
+                            no worker receives a message, until it is known";
 
 /// The health of the manager. All actors share it.
 pub struct Health {
@@ -28,6 +32,8 @@ pub struct Health {
     /// How far the clock of this machine is ahead of that of the journal's server, in milliseconds;
     /// 0 if there is none, or if it is not known.
     clock_ahead_ms: AtomicI64,
+    /// Whether no beat has reached the database for so long that another process may be active.
+    is_out_of_touch: AtomicBool,
     buses: RwLock<BTreeMap<BusKey, BusHealth>>,
     /// The name of the default bus.
     default_bus: Arc<str>,
@@ -143,6 +149,7 @@ impl Health {
             loss_message: OnceLock::new(),
             is_stopping: AtomicBool::new(false),
             clock_ahead_ms: AtomicI64::new(0),
+            is_out_of_touch: AtomicBool::new(false),
             buses: RwLock::default(),
             default_bus: default_bus.into(),
             memory: None,
@@ -176,6 +183,18 @@ impl Health {
         if ahead_ms != earlier_ms {
             self.notify_change();
         }
+    }
+
+    /// Records whether no beat has reached the database for so long that another process may be
+    /// active. Then nothing is accepted, and no worker receives a message.
+    pub(super) fn set_out_of_touch(&self, is_out_of_touch: bool) {
+        self.is_out_of_touch.store(is_out_of_touch, Ordering::Relaxed);
+        self.notify_change();
+    }
+
+    /// Returns why another process may be active; `None`: this one is.
+    pub fn out_of_touch(&self) -> Option<&'static str> {
+        self.is_out_of_touch.load(Ordering::Relaxed).then_some(OUT_OF_TOUCH)
     }
 
     /// Stores the state of a bus, and since when it is connected or disconnected.
@@ -292,7 +311,8 @@ impl Health {
     /// Returns the checks: of the journal, the process, the clock if it was set or differs from the
     /// database's, each bus, and the memory if it is reported.
     pub fn checks(&self) -> Vec<HealthCheck> {
-        let problem = self.journal_loss().or(self.journal_wait().map(JournalWait::as_str));
+        let wait = self.journal_wait().map(JournalWait::as_str);
+        let problem = self.journal_loss().or(self.out_of_touch()).or(wait);
         let is_stopping = self.is_stopping();
         let process_message = if is_stopping { "stopping" } else { "ok" };
         let mut checks = vec![
@@ -359,6 +379,7 @@ impl Health {
         matches!(self.journal_wait(), None | Some(JournalWait::DiskSpace))
             && self.journal_loss().is_none()
             && !self.is_stopping()
+            && self.out_of_touch().is_none()
     }
 
     /// Marks the journal as lost, which is permanent. Returns the message for clients.

@@ -381,6 +381,8 @@ pub enum BusInput {
     DeclareMissing(Vec<Arc<str>>),
     /// Reports how many messages each queue holds.
     Depths(oneshot::Sender<Result<Vec<QueueDepth>, String>>),
+    /// Sets whether the bus takes in deliveries, and lends messages to workers.
+    SetConsuming(bool),
     /// Closes the bus: it takes no more deliveries, and waits until all confirms have arrived, or
     /// until the receiver of the answer is dropped.
     Close(oneshot::Sender<()>),

@@ -583,7 +583,7 @@ fn exit_on_panic(action: impl FnOnce()) {
 }
 
 /// Flushes the log, and ends the process.
-fn exit_now(code: u8) -> ! {
+pub(super) fn exit_now(code: u8) -> ! {
     log::flush();
     std::process::exit(code.into())
 }

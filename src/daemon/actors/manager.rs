@@ -9,11 +9,12 @@
 //! readers → threads.
 
 use super::archive::{Archive, ArchiveEnv};
+use super::broker_probe::BrokerProbe;
 use super::bus_starter::{
     BusFactory, BusProvider, BusStarter, StartError, StartGate, StartGateReceiver,
     event_topic_factory, queues_by_bus, settings_bus_provider,
 };
-use super::fatal::FatalReporter;
+use super::fatal::{FatalReporter, StopReason};
 use super::inputs::{BusInput, JournalInput, NotifierInput, RouterInput};
 use super::journal::{JournalActor, JournalEnv};
 use super::loaded_definitions::index_by_name;
@@ -39,8 +40,8 @@ use bus::LeaseQueues;
 use bus::embedded::Workers;
 use engine::{Definition, Millis};
 use journal::{
-    JobNumbers, Journal, JournalOptions, NoticeNumber, PostgresJournal, RecoveredJob, Remedy,
-    SqliteJournal,
+    JobNumbers, Journal, JournalOptions, NoticeNumber, Ownership, PostgresJournal, RecoveredJob,
+    Remedy, SqliteJournal,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +59,9 @@ pub struct Manager {
     handle: ManagerHandle,
     core: ManagerCore,
     mailboxes: Mailboxes,
-    fatal_reports: mpsc::UnboundedReceiver<String>,
+    stop_reasons: mpsc::UnboundedReceiver<StopReason>,
+    /// `None` if no other process can take the journal over.
+    ownership: Option<Arc<Ownership>>,
     arbiters: Vec<Arbiter>,
 }
 
@@ -173,7 +176,8 @@ pub fn start_on(
         }
     }
     let numbers = store.job_numbers()?;
-    let (fatal_reporter, fatal_reports) = FatalReporter::new();
+    let (fatal_reporter, stop_reasons) = FatalReporter::new();
+    let ownership = store.ownership();
     let (route_table, routes) = routes::new_route_table();
     let core = ManagerCore::new(
         settings,
@@ -226,8 +230,8 @@ pub fn start_on(
         }
         return Err(error);
     }
-    let handle = ManagerHandle::new(&core, &mailboxes);
-    Ok(Manager { handle, core, mailboxes, fatal_reports, arbiters })
+    let handle = ManagerHandle::new(&core, &mailboxes, ownership.clone());
+    Ok(Manager { handle, core, mailboxes, stop_reasons, ownership, arbiters })
 }
 
 /// Starts the delivery of job ends to the webhook, if there is one.
@@ -346,13 +350,16 @@ fn start_actors(
     let bus_factories = load_bus_factories(core, &bus_starter, &recovered, &passivated)?;
     let topic_factory = event_topic_factory(&core.settings)?;
     let outbox = Arc::new(Outbox::new(core, &mailboxes));
+    let probe = BrokerProbe::from_settings(&core.settings)?;
+    let ownership = store.ownership().map(|ownership| (ownership, Arc::new(probe)));
     let env = JournalEnv::new(core, &mailboxes, &outbox);
     inboxes.journal.start_in(&journal_arbiter, move || JournalActor::new(store, env));
     let env = RouterEnv::new(core, &mailboxes, &outbox, job_arbiters);
     inboxes.router.start_in(&router_arbiter, move || Router::new(env, route_table, numbers));
     let env = ArchiveEnv::new(core, &mailboxes);
     inboxes.archive.start_in(&threads.next_arbiter(), move || Archive::new(env));
-    let env = SupervisorEnv::new(core, &mailboxes, bus_starter.clone(), router_arbiter.clone());
+    let (starter, arbiter) = (bus_starter.clone(), router_arbiter.clone());
+    let env = SupervisorEnv::new(core, &mailboxes, starter, arbiter, ownership);
     inboxes.supervisor.start_in(&threads.next_arbiter(), move || Supervisor::new(env));
     let (event_hub, metrics) = (core.event_hub.clone(), core.metrics.clone());
     inboxes.notifier.start_in(&threads.next_arbiter(), move || {
@@ -395,9 +402,18 @@ impl Manager {
         &self.mailboxes
     }
 
-    /// Waits until an actor reports a fatal error, and returns its reason.
-    pub async fn wait_for_failure(&mut self) -> String {
-        self.fatal_reports.recv().await.unwrap_or_else(|| "the manager has stopped".to_owned())
+    /// Waits until a part of the manager asks for a shutdown, and returns why.
+    pub async fn wait_for_stop_reason(&mut self) -> StopReason {
+        let stopped = || StopReason::Failed("the manager has stopped".to_owned());
+        self.stop_reasons.recv().await.unwrap_or_else(stopped)
+    }
+
+    /// Announces to standbys that the name is given back soon, so that they look more often. A stop
+    /// follows.
+    pub fn announce_leaving(&self) {
+        if let Some(ownership) = &self.ownership {
+            ownership.announce_leaving();
+        }
     }
 
     /// Stops the manager cleanly, within the setting `shutdown.grace`. The next start resumes

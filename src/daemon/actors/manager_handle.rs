@@ -7,6 +7,7 @@ use super::client_response::{
     CreateResponse, Erased, OperationResponse, RequestError, ResponseSender,
 };
 use super::completion_latch::CompletionLatch;
+use super::fatal::FatalReporter;
 use super::health::Health;
 use super::inputs::{
     BusInput, CreateJob, Definitions, Inspection, JobInput, RouterInput, SupervisorInput,
@@ -26,6 +27,7 @@ use engine::{
     Definition, Job, JobId, Limits, Message, Operation, OperationRequest, Timestamp, TraceContext,
 };
 use futures_util::future::join_all;
+use journal::Ownership;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,11 +59,18 @@ struct HandleState {
     creation_permits: Semaphore,
     /// The cached report on queues.
     queue_reports: QueueReports,
+    /// `None` if no other process can take the journal over.
+    ownership: Option<Arc<Ownership>>,
+    fatal: FatalReporter,
 }
 
 impl ManagerHandle {
     /// Creates the handle of a manager.
-    pub(super) fn new(core: &ManagerCore, mailboxes: &Mailboxes) -> ManagerHandle {
+    pub(super) fn new(
+        core: &ManagerCore,
+        mailboxes: &Mailboxes,
+        ownership: Option<Arc<Ownership>>,
+    ) -> ManagerHandle {
         let creations_max = core.settings.limits.creations_waiting_max;
         ManagerHandle(Arc::new(HandleState {
             router: mailboxes.router.clone(),
@@ -77,6 +86,8 @@ impl ManagerHandle {
             creations_max,
             creation_permits: Semaphore::new(creations_max.min(Semaphore::MAX_PERMITS)),
             queue_reports: QueueReports::default(),
+            ownership,
+            fatal: core.fatal.clone(),
         }))
     }
 
@@ -394,6 +405,22 @@ impl ManagerHandle {
         }
     }
 
+    /// Asks for an orderly shutdown that leaves the name to a standby. Returns the number of
+    /// standbys. Without one it is refused, unless `is_forced`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if nobody could take the name.
+    pub fn step_down(&self, reason: String, is_forced: bool) -> Result<u32, StepDownError> {
+        let Some(ownership) = &self.0.ownership else { return Err(StepDownError::NoCluster) };
+        let standbys = ownership.standbys();
+        if standbys == 0 && !is_forced {
+            return Err(StepDownError::NoStandby);
+        }
+        self.0.fatal.request_step_down(reason);
+        Ok(standbys)
+    }
+
     /// Waits until all decisions of a job so far are committed.
     pub async fn wait_until_committed(&self, id: JobId) {
         let (sender, receiver) = oneshot::channel();
@@ -404,6 +431,23 @@ impl ManagerHandle {
         // This cannot fail: the latch sends when it is dropped.
         let _ = receiver.await;
     }
+}
+
+/// Why the manager does not leave its name to a standby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StepDownError {
+    /// The journal is a file.
+    #[error(
+        "the journal of this manager is a file, which no other manager can take over: stop it with \
+         SIGTERM, and start it again"
+    )]
+    NoCluster,
+    /// No other process of the name stands by.
+    #[error(
+        "no other manager of this name stands by, so nobody would take over: start one, or ask \
+         with force=true"
+    )]
+    NoStandby,
 }
 
 /// The error that an actor has stopped without a response.

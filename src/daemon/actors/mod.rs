@@ -20,12 +20,15 @@
 //! | | `loss_watch` |
 //! | the actors | [`notifier`], |
 //! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
-//! | the start of buses; the actor that also starts them at a reload | [`bus_starter`], |
+//! | the start of buses, the probe of their brokers, what a standby watches | [`bus_starter`], |
+//! | | [`broker_probe`], [`standby_watch`] |
+//! | the actor that also starts buses at a reload, and what it watches | `ownership_watch`, |
 //! | | [`supervisor`] |
 //! | the manager handle: the requests of the API, examples and benches | [`manager_handle`] |
 //! | start and stop; the backfill of the statistics | `rates_backfill`, [`manager`] |
 
 pub mod archive;
+pub mod broker_probe;
 pub mod bulk_requests;
 pub mod bus;
 pub mod bus_env;
@@ -55,6 +58,7 @@ pub mod memory;
 pub mod messages;
 pub mod notifier;
 pub mod outbox;
+mod ownership_watch;
 pub mod passivation;
 mod pending_offsets;
 pub mod queue_report;
@@ -64,5 +68,6 @@ mod reply_log;
 pub mod router;
 pub mod routes;
 pub mod rules;
+pub mod standby_watch;
 pub mod steps_done;
 pub mod supervisor;

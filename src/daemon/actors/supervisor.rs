@@ -1,7 +1,8 @@
 //! The supervisor. It has jobs rebuilt after a panic of their actors, replaces the definitions at a
 //! reload, and forwards liveness probes, which show that the router and the journal handle their
-//! inputs.
+//! inputs. It also ticks the watch of the ownership of this process.
 
+use super::broker_probe::BrokerProbe;
 use super::bus_starter::{BusStarter, queues_by_bus};
 use super::buses::Buses;
 use super::inputs::{
@@ -12,13 +13,14 @@ use super::loaded_definitions::LoadedDefinitions;
 use super::mailbox::{Envelope, Mailbox, MailboxActor};
 use super::mailboxes::Mailboxes;
 use super::manager_core::ManagerCore;
+use super::ownership_watch::{OwnershipWatch, TICK_INTERVAL, spawn_probe};
 use super::routes::Routes;
 use crate::telemetry::Metrics;
-use actix::{Actor, ArbiterHandle, Context, Handler};
+use actix::{Actor, ArbiterHandle, AsyncContext, Context, Handler};
 use base::clock;
 use bus::BusKey;
 use engine::JobId;
-use journal::JobNumber;
+use journal::{JobNumber, Ownership};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +46,8 @@ pub(super) struct SupervisorEnv {
     bus_starter: Arc<BusStarter>,
     /// The thread for buses that a reload adds.
     bus_arbiter: ArbiterHandle,
+    /// `None` if no other process can take the journal over.
+    ownership: Option<(OwnershipWatch, Arc<BrokerProbe>)>,
 }
 
 impl SupervisorEnv {
@@ -52,8 +56,11 @@ impl SupervisorEnv {
         mailboxes: &Mailboxes,
         bus_starter: Arc<BusStarter>,
         bus_arbiter: ArbiterHandle,
+        ownership: Option<(Arc<Ownership>, Arc<BrokerProbe>)>,
     ) -> SupervisorEnv {
+        let watch = |(ownership, probe)| (OwnershipWatch::new(ownership, core, mailboxes), probe);
         SupervisorEnv {
+            ownership: ownership.map(watch),
             router: mailboxes.router.clone(),
             journal: mailboxes.journal.clone(),
             archive: mailboxes.archive.clone(),
@@ -214,6 +221,13 @@ impl Supervisor {
 
 impl Actor for Supervisor {
     type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        let Some((mut watch, probe)) = self.env.ownership.take() else { return };
+        ctx.run_interval(TICK_INTERVAL, move |_, _| {
+            watch.tick(|answer| spawn_probe(probe.clone(), answer));
+        });
+    }
 }
 
 impl MailboxActor for Supervisor {

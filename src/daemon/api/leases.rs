@@ -84,6 +84,7 @@ pub async fn receive(
     request: LeaseRequest,
 ) -> Result<Vec<LeasedMessage>, Problem> {
     let LeaseRequest { queue, vhost, options, wait, max, transport } = request;
+    check_in_touch(api)?;
     let (queue, lease_queue) = find_queue(api, &queue, &vhost, transport).await?;
     let Some(_permit) = api.budgets.waiters.try_acquire(1) else {
         let limit = api.settings.http.waiters_max;
@@ -103,6 +104,9 @@ pub async fn receive(
     while guards.len() < max as usize && bytes < MESSAGES_BYTES_MAX {
         let Some(message) = receive_next(api, &lease_queue, &queue, &options, deadline).await
         else {
+            if guards.is_empty() {
+                check_in_touch(api)?;
+            }
             break;
         };
         bytes += message.body.len();
@@ -111,6 +115,18 @@ pub async fn receive(
         deadline = clock::timer_now();
     }
     Ok(guards.iter_mut().filter_map(|guard| guard.message.take()).collect())
+}
+
+/// Checks that no other process can be active. Otherwise that one lends the messages.
+///
+/// # Errors
+///
+/// Returns a 503 if one can.
+pub fn check_in_touch(api: &ApiState) -> Result<(), Problem> {
+    match api.manager.health().out_of_touch() {
+        Some(reason) => Err(Problem::overloaded(reason.to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// Finds a queue of a loaded workflow or of an active job. Returns its name, and the lease queue

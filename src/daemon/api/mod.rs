@@ -40,6 +40,7 @@ pub mod socket;
 pub mod state;
 mod status;
 mod step;
+mod step_down;
 pub mod token;
 mod topic;
 mod wait_cause;

@@ -7,8 +7,8 @@ use super::query::Query;
 use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found};
 use super::{
     children, definitions, events, guard, history, items, jobs, manager, observe, openapi,
-    operations, page, principal, queues, redispatch, search, status, step, token, why, worker,
-    workflows,
+    operations, page, principal, queues, redispatch, search, status, step, step_down, token, why,
+    worker, workflows,
 };
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
@@ -41,6 +41,7 @@ static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
         search::ROUTES,
         status::ROUTES,
         step::ROUTES,
+        step_down::ROUTES,
         why::ROUTES,
         worker::ROUTES,
         workflows::ROUTES,
@@ -161,6 +162,7 @@ mod tests {
             (Method::POST, "/api/jobs/delete", admin),
             (Method::POST, "/api/jobs/delete/", admin),
             (Method::POST, "/api/reload", admin),
+            (Method::POST, "/api/manager/step-down", admin),
             (Method::PUT, "/api/reload", admin),
             (Method::DELETE, "/api/job/x", admin),
             (Method::POST, "/api/queue/price/receive", Access::Queue),

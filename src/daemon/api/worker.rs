@@ -199,6 +199,7 @@ async fn reply(
     let [reply_type, vhost, bus] = query.extract(["type", "vhost", "bus"])?;
     let reply_type = query::parse_reply_type(reply_type.as_deref())?;
     let receipt = Receipt::new(path.into_inner(), vhost)?;
+    leases::check_in_touch(&api)?;
     let (lease_queue, bus) = match bus {
         Some(bus) => {
             let key = api.manager.buses().resolve(Some(&bus.as_str().into()), "");

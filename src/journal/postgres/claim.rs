@@ -6,27 +6,21 @@
 //! looks that all succeeded, declares the owner dead and takes the name over. No clocks of two
 //! machines are compared.
 
-use super::connection::{Connection, OpenError, params};
+use super::connection::{Connection, params};
 use super::fault::{no_answer, to_journal_error};
 use super::io_thread::IoThread;
 use super::options::PostgresOptions;
 use super::schema;
 use crate::error::{JournalError, Remedy};
 use crate::numbers::{NAMES_MAX, NameOrdinal};
+use crate::ownership::LEASE;
 use crate::record::JobNumber;
 use base::{clock, faults};
 use engine::Timestamp;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 use tokio_postgres::Error;
 use uuid::Uuid;
-
-/// How often the active process beats.
-const BEAT_INTERVAL: Duration = Duration::from_secs(2);
-
-/// How long the beat of the active process may stand still before another process takes over.
-const LEASE: Duration = Duration::from_secs(10);
 
 /// How long a look may take. A takeover waits for the open transaction of the dead process, which
 /// the server ends after five seconds.
@@ -35,15 +29,18 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(9);
 /// How often an ordinal is chosen for a new name.
 const ORDINAL_ATTEMPTS_MAX: u32 = 5;
 
-/// How long a beat may take to compare the clock with the server's.
-const CLOCK_READING_MAX: Duration = Duration::from_millis(500);
-
 /// So many numbers are reserved for a name at once: those of ten seconds. A takeover begins above
 /// them; after the lease its clock is beyond them anyway.
 pub(super) const RESERVED_NUMBERS: JobNumber = 10_000 << 22;
 
-/// How long a beat may take before its connection is given up.
-const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The state of a process that has announced that it gives its name back.
+pub(super) const LEAVING: &str = "leaving";
+
+/// What stands in `managers.broker` of an active process that has lost its broker.
+pub(super) const BROKER_LOST: &str = "lost";
+
+/// What stands in `managers.broker` of a standby that reaches the broker.
+const BROKER_REACHED: &str = "reached";
 
 /// What a process wants to be active for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,9 +61,22 @@ pub(super) struct Candidate {
     /// The ordinal of its name.
     pub(super) ordinal: NameOrdinal,
     /// `None` after a look has failed.
-    connection: Option<Connection>,
+    pub(super) connection: Option<Connection>,
     /// The owner that was seen last, with its beat, and since when the beat has been the same.
     seen: Option<(Uuid, i64, Instant)>,
+    /// What the owner that was seen last has announced.
+    pub(super) announced: Announcement,
+    /// Whether this process reaches the broker; `None`: it has not tried lately.
+    pub(super) reaches_broker: Option<bool>,
+}
+
+/// What the owner of a name has announced to its standbys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Announcement {
+    /// It gives the name back soon.
+    pub is_leaving: bool,
+    /// It has lost its broker.
+    pub is_broker_lost: bool,
 }
 
 /// What a database has, as far as it can hold a journal.
@@ -105,6 +115,7 @@ pub(super) struct TakenState {
 pub(super) struct ActiveManager {
     id: Uuid,
     beat: i64,
+    announced: Announcement,
     api_address: Option<String>,
 }
 
@@ -141,8 +152,17 @@ impl Candidate {
                 Ok::<_, JournalError>((connection, ordinal))
             }
         })?;
-        let connection = Some(connection);
-        Ok(Candidate { io, options, manager, purpose, ordinal, connection, seen: None })
+        Ok(Candidate {
+            io,
+            options,
+            manager,
+            purpose,
+            ordinal,
+            connection: Some(connection),
+            seen: None,
+            announced: Announcement::default(),
+            reaches_broker: None,
+        })
     }
 
     /// Checks the database, and changes nothing.
@@ -211,8 +231,13 @@ impl Candidate {
     async fn look_over(&mut self, connection: &Connection) -> Result<Look, Error> {
         // A look writes, so it succeeds only while the server commits. Otherwise a server that
         // waits for its synchronous standby would make the active process look dead.
-        let sql = "UPDATE managers SET beat = beat + 1, seen = now() WHERE id = $1 RETURNING id";
-        if connection.query(sql, &params![self.manager]).await?.is_empty() {
+        let sql = "UPDATE managers SET beat = beat + 1, seen = now(), broker = $2 WHERE id = $1
+                   RETURNING id";
+        let broker = self.reaches_broker.map(|is_reached| match is_reached {
+            true => BROKER_REACHED,
+            false => BROKER_LOST,
+        });
+        if connection.query(sql, &params![self.manager, broker]).await?.is_empty() {
             register(connection, &self.options, self.manager).await?;
         }
         if self.purpose == Purpose::Serve
@@ -221,8 +246,12 @@ impl Candidate {
             return Ok(Look::HalfCopied(from));
         }
         let Some(owner) = load_owner(connection, &self.options.name).await? else {
+            if let Some(better) = self.find_better(connection).await? {
+                return Ok(Look::Standby(better));
+            }
             return self.claim(connection, None).await;
         };
+        self.announced = owner.announced;
         if owner.id == self.manager {
             // The claim of an earlier look was committed, and its answer was lost.
             return self.load_state(connection).await.map(Look::Active);
@@ -243,6 +272,25 @@ impl Candidate {
             LEASE.as_secs()
         );
         self.claim(connection, Some(owner)).await
+    }
+
+    /// Returns the standby that should take a free name instead of this one: this one does not
+    /// reach the broker, and the other one does. `None`: there is none.
+    async fn find_better(&self, connection: &Connection) -> Result<Option<ActiveManager>, Error> {
+        if self.reaches_broker != Some(false) {
+            return Ok(None);
+        }
+        let sql = "SELECT id, beat, api_address FROM managers
+                   WHERE name = $1 AND id <> $2 AND state = 'standby' AND broker = $3
+                     AND seen > now() - interval '5 s' LIMIT 1";
+        let params = params![self.options.name.clone(), self.manager, BROKER_REACHED];
+        let rows = connection.query(sql, &params).await?;
+        Ok(rows.first().map(|row| ActiveManager {
+            id: row.get(0),
+            beat: row.get(1),
+            api_address: row.get(2),
+            announced: Announcement::default(),
+        }))
     }
 
     /// Takes the name in one transaction, from `owner` if there is one. The lock of the owner's
@@ -284,7 +332,8 @@ impl Candidate {
         if let Some(owner) = owner {
             // An owner without a row in `managers` cannot beat.
             let sql = "WITH dead AS (UPDATE managers SET state = 'dead'
-                         WHERE id = $1 AND beat = $2 AND state = 'active' RETURNING id)
+                         WHERE id = $1 AND beat = $2 AND state IN ('active', 'leaving')
+                         RETURNING id)
                        SELECT EXISTS (SELECT 1 FROM dead)
                            OR NOT EXISTS (SELECT 1 FROM managers WHERE id = $1)";
             let rows = connection.query(sql, &params![owner.id, owner.beat]).await?;
@@ -332,21 +381,6 @@ impl Candidate {
         let last_row = rows.first().map(|row| (row.get(0), row.get(1)));
         Ok(TakenState { epoch, high, newest, last_row })
     }
-
-    /// Begins to beat in the background. The beat stops while `is_alive` says that the process
-    /// hangs.
-    pub(super) fn start_beat(self, is_alive: Arc<dyn Fn() -> bool + Send + Sync>) -> Beat {
-        let Candidate { io, options, manager, connection, .. } = self;
-        let state = Arc::new(BeatState {
-            newest: AtomicI64::new(i64::MIN),
-            is_fenced: AtomicBool::new(false),
-            clock_ahead_ms: AtomicI64::new(i64::MIN),
-            is_stopped: AtomicBool::new(false),
-        });
-        let beat = Beat { state: state.clone() };
-        io.spawn(run_beat(options, manager, connection, state, is_alive));
-        beat
-    }
 }
 
 /// Creates the error of a database that has the beginning of a copy of the journal `from`.
@@ -375,46 +409,6 @@ impl ActiveManager {
     }
 }
 
-/// The beat of the active process.
-pub(super) struct Beat {
-    state: Arc<BeatState>,
-}
-
-struct BeatState {
-    /// When the newest record was decided, in nanoseconds since 1970; `i64::MIN`: there is none.
-    newest: AtomicI64,
-    /// Whether another process has taken the name.
-    is_fenced: AtomicBool,
-    /// How far the clock of this machine is ahead of the server's, in milliseconds; `i64::MIN`: it
-    /// is not known.
-    clock_ahead_ms: AtomicI64,
-    is_stopped: AtomicBool,
-}
-
-impl Beat {
-    /// Returns whether another process has taken the name.
-    pub(super) fn is_fenced(&self) -> bool {
-        self.state.is_fenced.load(Ordering::Relaxed)
-    }
-
-    /// Returns how far the clock of this machine was ahead of the server's at the last beat, in
-    /// milliseconds; `None` if it is not known.
-    pub(super) fn clock_ahead_ms(&self) -> Option<i64> {
-        Some(self.state.clock_ahead_ms.load(Ordering::Relaxed)).filter(|ms| *ms > i64::MIN)
-    }
-
-    /// Stores when the newest record was decided, for the next beat.
-    pub(super) fn set_newest(&self, newest: Timestamp) {
-        self.state.newest.fetch_max(newest.0, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Beat {
-    fn drop(&mut self) {
-        self.state.is_stopped.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Creates the error of a database that has no room for another name.
 fn too_many_names(journal: &str, name: &str) -> JournalError {
     let problem = format!(
@@ -439,7 +433,7 @@ async fn load_names(connection: &Connection) -> Result<Vec<String>, Error> {
 
 /// Returns the owner of a name; `None` if nobody owns it.
 async fn load_owner(connection: &Connection, name: &str) -> Result<Option<ActiveManager>, Error> {
-    let sql = "SELECT n.owner, coalesce(m.beat, 0), n.api_address
+    let sql = "SELECT n.owner, coalesce(m.beat, 0), n.api_address, m.state, m.broker
                FROM names n LEFT JOIN managers m ON m.id = n.owner
                WHERE n.name = $1 AND n.owner IS NOT NULL";
     let rows = connection.query(sql, &params![name.to_owned()]).await?;
@@ -447,6 +441,10 @@ async fn load_owner(connection: &Connection, name: &str) -> Result<Option<Active
         id: row.get(0),
         beat: row.get(1),
         api_address: row.get(2),
+        announced: Announcement {
+            is_leaving: row.get::<_, Option<&str>>(3) == Some(LEAVING),
+            is_broker_lost: row.get::<_, Option<&str>>(4) == Some(BROKER_LOST),
+        },
     }))
 }
 
@@ -485,61 +483,9 @@ async fn register(
     // Rows of processes that have ended are of no use any more. A standby is seen at each look.
     let sql = "WITH ended AS (
                  DELETE FROM managers m WHERE m.id <> $1 AND m.seen < now() - interval '1 day'
-                   AND m.state <> 'active'
+                   AND m.state NOT IN ('active', 'leaving')
                    AND NOT EXISTS (SELECT 1 FROM names n WHERE n.owner = m.id) RETURNING m.id)
                DELETE FROM fences f USING ended WHERE f.manager = ended.id";
     connection.query(sql, &params![manager]).await?;
     Ok(ordinal)
-}
-
-async fn run_beat(
-    options: Arc<PostgresOptions>,
-    manager: Uuid,
-    mut connection: Option<Connection>,
-    state: Arc<BeatState>,
-    is_alive: Arc<dyn Fn() -> bool + Send + Sync>,
-) {
-    while !state.is_stopped.load(Ordering::Relaxed) {
-        if is_alive() {
-            let beat = beat_once(&options, manager, &mut connection, &state);
-            match tokio::time::timeout(BEAT_TIMEOUT, beat).await {
-                Ok(Ok(is_owner)) => state.is_fenced.store(!is_owner, Ordering::Relaxed),
-                Ok(Err(error)) => {
-                    let error = error.to_journal_error(&options.server.to_string());
-                    tracing::debug!(%error, "the beat of this manager fails");
-                    connection = None;
-                }
-                Err(_) => connection = None,
-            }
-        }
-        tokio::time::sleep(BEAT_INTERVAL).await;
-    }
-}
-
-/// Beats once. Returns whether this process is still the owner of its name.
-async fn beat_once(
-    options: &Arc<PostgresOptions>,
-    manager: Uuid,
-    connection: &mut Option<Connection>,
-    state: &BeatState,
-) -> Result<bool, OpenError> {
-    let connection = match connection {
-        Some(connection) => connection,
-        None => connection.insert(Connection::open(options).await?),
-    };
-    let newest = Some(state.newest.load(Ordering::Relaxed)).filter(|newest| *newest > i64::MIN);
-    let sql = "WITH beat AS (
-                 UPDATE managers SET beat = beat + 1, seen = now(), newest = greatest(newest, $3)
-                 WHERE id = $1 AND state = 'active' RETURNING id)
-               SELECT EXISTS (SELECT 1 FROM names WHERE name = $2 AND owner = $1)
-                  AND EXISTS (SELECT 1 FROM beat),
-                 (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
-    let sent = clock::instant();
-    let rows = connection.query(sql, &params![manager, options.name.clone(), newest]).await?;
-    // A slow answer does not tell the time.
-    if let Some(row) = rows.first().filter(|_| sent.elapsed() < CLOCK_READING_MAX) {
-        let ahead_ms = clock::now().0 / 1_000_000 - row.get::<_, i64>(1);
-        state.clock_ahead_ms.store(ahead_ms, Ordering::Relaxed);
-    }
-    Ok(rows.first().is_some_and(|row| row.get(0)))
 }

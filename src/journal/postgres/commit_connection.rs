@@ -15,14 +15,12 @@ use super::options::PostgresOptions;
 use crate::error::{JournalError, Remedy};
 use crate::numbers::Day;
 use crate::record::JobNumber;
-use base::clock;
 use futures_util::future::join_all;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, Row};
 use uuid::Uuid;
@@ -85,29 +83,6 @@ pub(super) struct CommitConnection {
     unanswered: Option<mpsc::Receiver<()>>,
     /// The days that can take jobs, as far as it is known.
     days: BTreeSet<Day>,
-    pub(super) activity: Arc<CommitActivity>,
-}
-
-/// When the owner of the connection used it last.
-pub(super) struct CommitActivity {
-    created: Instant,
-    /// The last use, in milliseconds since `created`; [`u64::MAX`] during the start of the manager,
-    /// which uses the connection now and then.
-    used_millis: AtomicU64,
-}
-
-impl CommitActivity {
-    /// Returns how long ago the owner of the connection used it. Zero during the start.
-    pub(super) fn idle_time(&self) -> Duration {
-        let used_millis = self.used_millis.load(Ordering::Relaxed);
-        self.created.elapsed().saturating_sub(Duration::from_millis(used_millis))
-    }
-
-    /// Records that the owner of the connection uses it now. The first call ends the start.
-    pub(super) fn touch(&self) {
-        let millis = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.used_millis.store(millis, Ordering::Relaxed);
-    }
 }
 
 /// Why a transaction has failed.
@@ -149,10 +124,6 @@ impl CommitConnection {
         options: Arc<PostgresOptions>,
         manager: Uuid,
     ) -> CommitConnection {
-        let activity = Arc::new(CommitActivity {
-            created: clock::instant(),
-            used_millis: AtomicU64::new(u64::MAX),
-        });
         CommitConnection {
             io,
             options,
@@ -161,7 +132,6 @@ impl CommitConnection {
             committed_row: None,
             unanswered: None,
             days: BTreeSet::new(),
-            activity,
         }
     }
 
@@ -325,7 +295,6 @@ impl CommitConnection {
         T: Send + 'static,
         F: Future<Output = Result<T, CommitError>> + Send + 'static,
     {
-        self.activity.touch();
         self.await_unanswered()?;
         let mut attempt = 0;
         loop {
@@ -334,7 +303,6 @@ impl CommitConnection {
                 Ok(connection) => self.run_within(operation(connection))?,
                 Err(error) => Err(error),
             };
-            self.activity.touch();
             let journal = self.journal();
             let waits_for_server = |what: String| JournalError::Failed {
                 file: journal.clone(),

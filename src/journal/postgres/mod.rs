@@ -5,11 +5,13 @@
 //! the job (`jobs`), the statuses of its steps (`statuses`), and the notice for the webhook. So
 //! lists, searches and statuses never lag behind.
 //!
-//! Of all processes with one name, one is active and writes (`claim`). Each of its transactions
-//! locks the process's own *fence* row (`commit_connection`). A process that takes the name over
-//! marks that row dead first, so the earlier process cannot commit any more.
+//! Of all processes with one name, one is active and writes (`claim`), which it shows by its
+//! `beat`. Each of its transactions locks the process's own *fence* row (`commit_connection`). A
+//! process that takes the name over marks that row dead first, so the earlier process cannot commit
+//! any more.
 
 mod append;
+mod beat;
 mod children;
 mod claim;
 mod commit_connection;
@@ -37,7 +39,7 @@ mod status_steps;
 mod store;
 mod writer;
 
-pub use claim::DatabaseInspection;
+pub use claim::{Announcement, DatabaseInspection};
 pub(crate) use copy::{copy_from_database, copy_into_database};
 pub use options::{PostgresAddress, PostgresOptions, check_manager_name};
 pub use store::{PostgresJournal, PostgresStandby};

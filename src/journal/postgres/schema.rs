@@ -61,6 +61,7 @@ CREATE TABLE managers(
   beat bigint NOT NULL,
   newest bigint,
   state text NOT NULL,
+  broker text,
   api_address text
 );
 -- Commits lock the row of their process; only a takeover changes it.

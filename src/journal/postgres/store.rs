@@ -1,6 +1,8 @@
 //! The writing end of a journal in PostgreSQL.
 
-use super::claim::{Candidate, DatabaseInspection, Look, Purpose, TakenState, half_copied_error};
+use super::claim::{
+    Announcement, Candidate, DatabaseInspection, Look, Purpose, TakenState, half_copied_error,
+};
 use super::commit_connection::BatchStatement;
 use super::connection::params;
 use super::options::PostgresOptions;
@@ -11,6 +13,7 @@ use super::writer::PostgresWriter;
 use crate::checksums::offset_checksum;
 use crate::error::{FileLoss, JournalError, Remedy};
 use crate::numbers::JobNumbers;
+use crate::ownership::Ownership;
 use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
@@ -92,6 +95,16 @@ impl PostgresStandby {
         Ok(PostgresStandby { candidate: Box::new(Candidate::register(options, Purpose::Serve)?) })
     }
 
+    /// Returns what the active process has announced, as of the last look.
+    pub fn announced(&self) -> Announcement {
+        self.candidate.announced
+    }
+
+    /// Sets whether this process reaches the broker, for the next look; `None`: it has not tried.
+    pub fn set_reaches_broker(&mut self, reaches_broker: Option<bool>) {
+        self.candidate.reaches_broker = reaches_broker;
+    }
+
     /// Becomes active if nobody is, or if the active process is dead.
     ///
     /// # Errors
@@ -116,9 +129,12 @@ impl Journal for PostgresJournal {
         Arc::new(Reader::new(self.pool.clone()))
     }
 
+    fn ownership(&self) -> Option<Arc<Ownership>> {
+        Some(self.writer.beat.ownership().clone())
+    }
+
     fn check_files(&mut self) -> Result<(), FileLoss> {
-        self.writer.commits.activity.touch();
-        if self.writer.beat.is_fenced() {
+        if self.writer.beat.ownership().is_fenced() {
             return Err(FileLoss::TakenOver {
                 journal: self.writer.journal.clone(),
                 name: self.name.clone(),
@@ -128,7 +144,7 @@ impl Journal for PostgresJournal {
     }
 
     fn clock_ahead_ms(&self) -> Option<i64> {
-        self.writer.beat.clock_ahead_ms()
+        self.writer.beat.ownership().clock_ahead_ms()
     }
 
     fn disk_usage(&mut self) -> Option<DiskUsage> {
@@ -245,9 +261,10 @@ impl Journal for PostgresJournal {
 impl Drop for PostgresJournal {
     /// Says goodbye behind all commits: the name is free at once.
     fn drop(&mut self) {
-        if std::thread::panicking() || self.writer.beat.is_fenced() {
+        if std::thread::panicking() || self.writer.beat.ownership().is_fenced() {
             return;
         }
+        self.writer.beat.stop();
         self.writer.commits.say_goodbye(self.writer.highest);
     }
 }

@@ -1,7 +1,8 @@
 //! The state of the active process: its commit connection, its beat, and what it knows of the rows
 //! that are stored. What it writes is in `append`, `retention` and `status_steps`.
 
-use super::claim::{Beat, Candidate, TakenState};
+use super::beat::Beat;
+use super::claim::{Candidate, TakenState};
 use super::commit_connection::CommitConnection;
 use super::day_keeper::DayKeeper;
 use super::days::DAYS_AHEAD;
@@ -13,10 +14,6 @@ use base::clock;
 use engine::{Definition, DefinitionHash, Millis, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long the owner of the journal may do nothing before its beat stops: then it hangs.
-const IDLE_MAX: Duration = Duration::from_secs(8);
 
 /// The `seq` of a row is the epoch of its process, shifted by this many bits, plus a counter.
 const EPOCH_SHIFT: u32 = 40;
@@ -61,8 +58,7 @@ impl PostgresWriter {
         tracing::info!(journal, name = options.name, epoch, "this manager is active");
         let mut commits = CommitConnection::new(io, options, candidate.manager);
         commits.set_committed_row(last_row);
-        let activity = commits.activity.clone();
-        let beat = candidate.start_beat(Arc::new(move || activity.idle_time() < IDLE_MAX));
+        let beat = Beat::start(candidate);
         PostgresWriter {
             commits,
             beat,

@@ -202,6 +202,10 @@ pub(in crate::api) const PARENT: Parameter =
     query("parent", Id, "The child jobs of this job, by step and item");
 pub(in crate::api) const SOURCES: Parameter =
     query("sources", Flag, "As a list that says where each value comes from");
+pub(in crate::api) const MANAGER_NAME: Parameter =
+    query("name", Text, "Only if the manager has this name (setting `cluster.name`)");
+pub(in crate::api) const FORCE: Parameter =
+    query("force", Flag, "Also if no other manager of the name stands by");
 pub(in crate::api) const DRY_RUN: Parameter =
     query("dryRun", Flag, "Only report what would be done");
 pub(in crate::api) const REASON: Parameter = query(
