@@ -6,6 +6,7 @@
 //! [`PostgresJournal`] in a database.
 
 mod checksums;
+mod cluster;
 mod error;
 mod postgres;
 mod query;
@@ -15,6 +16,7 @@ mod sql;
 mod sqlite;
 mod traits;
 
+pub use cluster::{ActiveProcess, ClusterName, ClusterProcess, ClusterStatus};
 pub use error::{FileLoss, JournalError, Remedy};
 pub use postgres::{
     DatabaseInspection, PostgresAddress, PostgresJournal, PostgresOptions, PostgresStandby,
@@ -33,6 +35,6 @@ pub use sqlite::{
     BackupSummary, JournalOptions, Reader, SqliteJournal, back_up, inspect_backup, restore,
 };
 pub use traits::{
-    ChildRecords, DefinitionRecords, HistoryRecords, JobRecords, Journal, NoticeRecords,
+    ChildRecords, ClusterRecords, DefinitionRecords, HistoryRecords, JobRecords, Journal, NoticeRecords,
     OffsetRecords, Records, SearchRecords, StatisticsRecords, StatusRecords,
 };

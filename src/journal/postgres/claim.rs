@@ -6,6 +6,7 @@
 //! looks that all succeeded, declares the owner dead and takes the name over. No clocks of two
 //! machines are compared.
 
+use super::cluster::LastBeat;
 use super::connection::{Connection, OpenError, params};
 use super::fault::{no_answer, to_journal_error};
 use super::io_thread::IoThread;
@@ -43,10 +44,14 @@ pub(super) struct Candidate {
     pub(super) options: Arc<PostgresOptions>,
     /// The id of this process.
     pub(super) manager: Uuid,
+    /// When the active process beat last.
+    pub(super) last_beat: Arc<LastBeat>,
     /// `None` after a look has failed.
     connection: Option<Connection>,
     /// The owner that was seen last, with its beat, and since when the beat has been the same.
     seen: Option<(Uuid, i64, Instant)>,
+    /// Whether the last claim was to take the name from a dead process.
+    pub(super) takes_over: bool,
 }
 
 /// What a database has, as far as it can hold a journal.
@@ -80,6 +85,7 @@ pub(super) struct ActiveManager {
     id: Uuid,
     beat: i64,
     api_address: Option<String>,
+    since: Timestamp,
 }
 
 impl Candidate {
@@ -103,7 +109,10 @@ impl Candidate {
                 Ok::<_, JournalError>(connection)
             }
         })?;
-        Ok(Candidate { io, options, manager, connection: Some(connection), seen: None })
+        let last_beat = Arc::new(LastBeat::new());
+        let connection = Some(connection);
+        let (seen, takes_over) = (None, false);
+        Ok(Candidate { io, options, manager, last_beat, connection, seen, takes_over })
     }
 
     /// Checks the database, and changes nothing.
@@ -162,6 +171,7 @@ impl Candidate {
             register(connection, &self.options, self.manager).await?;
         }
         let Some(owner) = load_owner(connection, &self.options.name).await? else {
+            self.takes_over = false;
             return self.claim(connection, None).await;
         };
         if owner.id == self.manager {
@@ -175,7 +185,10 @@ impl Candidate {
         let now = clock::instant();
         let since = match self.seen {
             Some((id, beat, since)) if (id, beat) == (owner.id, owner.beat) => since,
-            Some(_) | None => now,
+            Some(_) | None => {
+                self.last_beat.touch();
+                now
+            }
         };
         self.seen = Some((owner.id, owner.beat, since));
         if now.duration_since(since) < LEASE {
@@ -187,6 +200,7 @@ impl Candidate {
             "the active manager has not beaten for {} s: this one takes over",
             LEASE.as_secs()
         );
+        self.takes_over = true;
         self.claim(connection, Some(owner)).await
     }
 
@@ -237,7 +251,8 @@ impl Candidate {
             let sql = "UPDATE fences SET dead = true WHERE manager = $1";
             connection.query(sql, &params![owner.id]).await?;
         }
-        let sql = "UPDATE names SET owner = $2, epoch = epoch + 1, api_address = $3
+        let sql = "UPDATE names SET owner = $2, epoch = epoch + 1, api_address = $3,
+                          since = now()
                    WHERE name = $1 AND (owner IS NULL OR owner = $4) RETURNING epoch";
         let (name, address) = (self.options.name.clone(), self.options.api_address.clone());
         let params = params![name, self.manager, address, owner_id];
@@ -252,9 +267,12 @@ impl Candidate {
     /// Begins to beat in the background. The beat stops while `is_alive` says that the process
     /// hangs.
     pub(super) fn start_beat(self, is_alive: Arc<dyn Fn() -> bool + Send + Sync>) -> Beat {
-        let Candidate { io, options, manager, connection, .. } = self;
+        let Candidate { io, options, manager, last_beat, connection, .. } = self;
+        // The claim was the first beat.
+        last_beat.touch();
         let state = Arc::new(BeatState {
             newest: AtomicI64::new(i64::MIN),
+            last_beat,
             is_fenced: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
         });
@@ -271,7 +289,8 @@ impl ActiveManager {
             file: options.server.to_string(),
             name: options.name.clone(),
             manager: self.id.to_string(),
-            address: self.api_address.clone().unwrap_or_else(|| "no API address".to_owned()),
+            address: self.api_address.clone(),
+            since: self.since,
         }
     }
 }
@@ -284,6 +303,7 @@ pub(super) struct Beat {
 struct BeatState {
     /// When the newest record was decided, in nanoseconds since 1970; `i64::MIN`: there is none.
     newest: AtomicI64,
+    last_beat: Arc<LastBeat>,
     /// Whether another process has taken the name.
     is_fenced: AtomicBool,
     is_stopped: AtomicBool,
@@ -322,7 +342,8 @@ async fn load_state(connection: &Connection, epoch: i64) -> Result<TakenState, E
 
 /// Returns the owner of a name; `None` if nobody owns it.
 async fn load_owner(connection: &Connection, name: &str) -> Result<Option<ActiveManager>, Error> {
-    let sql = "SELECT n.owner, coalesce(m.beat, 0), n.api_address
+    let sql = "SELECT n.owner, coalesce(m.beat, 0), n.api_address,
+                      coalesce((extract(epoch FROM n.since) * 1000000)::bigint, 0) * 1000
                FROM names n LEFT JOIN managers m ON m.id = n.owner
                WHERE n.name = $1 AND n.owner IS NOT NULL";
     let rows = connection.query(sql, &params![name.to_owned()]).await?;
@@ -330,6 +351,7 @@ async fn load_owner(connection: &Connection, name: &str) -> Result<Option<Active
         id: row.get(0),
         beat: row.get(1),
         api_address: row.get(2),
+        since: Timestamp(row.get(3)),
     }))
 }
 
@@ -377,7 +399,10 @@ async fn run_beat(
         if is_alive() {
             let beat = beat_once(&options, manager, &mut connection, &state);
             match tokio::time::timeout(BEAT_TIMEOUT, beat).await {
-                Ok(Ok(is_owner)) => state.is_fenced.store(!is_owner, Ordering::Relaxed),
+                Ok(Ok(is_owner)) => {
+                    state.last_beat.touch();
+                    state.is_fenced.store(!is_owner, Ordering::Relaxed);
+                }
                 Ok(Err(error)) => {
                     let error = error.to_journal_error(&options.server.to_string());
                     tracing::debug!(%error, "the beat of this manager fails");

@@ -12,6 +12,7 @@
 mod append;
 mod children;
 mod claim;
+mod cluster;
 mod commit_connection;
 mod connection;
 mod definitions;

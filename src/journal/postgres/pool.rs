@@ -1,6 +1,7 @@
 //! The connections of readers. They are apart from that of commits, so that no reader can take the
 //! connection of a commit.
 
+use super::cluster::LastBeat;
 use super::connection::{Connection, OpenError, Params};
 use super::fault::to_journal_error;
 use super::io_thread::IoThread;
@@ -36,6 +37,8 @@ pub(super) struct ReaderPool {
     options: Arc<PostgresOptions>,
     /// The address of the database, for messages.
     pub(super) journal: String,
+    /// When the active process beat last.
+    pub(super) last_beat: Arc<LastBeat>,
     state: Mutex<PoolState>,
     /// Notified when a read has ended.
     read_ended: Condvar,
@@ -91,11 +94,16 @@ impl Drop for Session<'_> {
 }
 
 impl ReaderPool {
-    pub(super) fn new(io: Arc<IoThread>, options: Arc<PostgresOptions>) -> ReaderPool {
+    pub(super) fn new(
+        io: Arc<IoThread>,
+        options: Arc<PostgresOptions>,
+        last_beat: Arc<LastBeat>,
+    ) -> ReaderPool {
         ReaderPool {
             io,
             journal: options.server.to_string(),
             options,
+            last_beat,
             state: Mutex::default(),
             read_ended: Condvar::new(),
             definitions: Mutex::default(),

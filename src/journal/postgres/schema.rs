@@ -46,6 +46,7 @@ CREATE TABLE names(
   ordinal smallint NOT NULL UNIQUE,
   owner uuid,
   epoch bigint NOT NULL DEFAULT 0,
+  since timestamptz,
   api_address text
 );
 CREATE TABLE managers(

@@ -29,6 +29,8 @@ pub struct PostgresJournal {
     pool: Arc<ReaderPool>,
     /// The manager's name.
     name: String,
+    /// Whether the process before did not beat any more.
+    has_taken_over: bool,
     /// The size of the database; `None` if it could not be measured.
     disk_usage: Option<DiskUsage>,
     /// When the size was measured; `None`: not yet.
@@ -38,6 +40,8 @@ pub struct PostgresJournal {
 /// A process that waits until it becomes active.
 pub struct PostgresStandby {
     candidate: Box<Candidate>,
+    /// The connections of readers.
+    pool: Arc<ReaderPool>,
 }
 
 impl PostgresJournal {
@@ -60,13 +64,21 @@ impl PostgresJournal {
         Candidate::inspect(options)
     }
 
-    fn activate(candidate: Candidate, state: TakenState) -> PostgresJournal {
-        let (io, options) = (candidate.io.clone(), candidate.options.clone());
-        let name = options.name.clone();
+    /// Returns whether this process has taken the name from one that did not beat any more.
+    pub fn has_taken_over(&self) -> bool {
+        self.has_taken_over
+    }
+
+    fn activate(
+        candidate: Candidate,
+        pool: Arc<ReaderPool>,
+        state: TakenState,
+    ) -> PostgresJournal {
         PostgresJournal {
+            name: candidate.options.name.clone(),
+            has_taken_over: candidate.takes_over,
             writer: PostgresWriter::new(candidate, state),
-            pool: Arc::new(ReaderPool::new(io, options)),
-            name,
+            pool,
             disk_usage: None,
             disk_usage_measured: None,
         }
@@ -85,7 +97,16 @@ impl PostgresStandby {
             problem: what,
             remedy: Remedy::Exit,
         })?;
-        Ok(PostgresStandby { candidate: Box::new(Candidate::register(options)?) })
+        let candidate = Box::new(Candidate::register(options)?);
+        let (io, options) = (candidate.io.clone(), candidate.options.clone());
+        let pool = Arc::new(ReaderPool::new(io, options, candidate.last_beat.clone()));
+        Ok(PostgresStandby { candidate, pool })
+    }
+
+    /// Returns a reader that sees everything that is committed. The journal of an active process
+    /// goes on with its connections.
+    pub fn records(&self) -> Arc<dyn Records> {
+        Arc::new(Reader::new(self.pool.clone()))
     }
 
     /// Becomes active if nobody is, or if the active process is dead.
@@ -95,14 +116,15 @@ impl PostgresStandby {
     /// Returns [`JournalError::ActiveElsewhere`] if another process is active, or an error of the
     /// server; and the standby, which tries again after a second.
     pub fn try_activate(self) -> Result<PostgresJournal, (JournalError, PostgresStandby)> {
-        let options = self.candidate.options.clone();
-        let (candidate, result) = self.candidate.try_claim();
+        let PostgresStandby { candidate, pool } = self;
+        let options = candidate.options.clone();
+        let (candidate, result) = candidate.try_claim();
         let error = match result {
-            Ok(Look::Active(state)) => return Ok(PostgresJournal::activate(candidate, state)),
+            Ok(Look::Active(state)) => return Ok(PostgresJournal::activate(candidate, pool, state)),
             Ok(Look::Standby(active)) => active.to_error(&options),
             Err(error) => error,
         };
-        Err((error, PostgresStandby { candidate: Box::new(candidate) }))
+        Err((error, PostgresStandby { candidate: Box::new(candidate), pool }))
     }
 }
 
