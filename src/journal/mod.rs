@@ -35,6 +35,6 @@ pub use sqlite::{
     BackupSummary, JournalOptions, Reader, SqliteJournal, back_up, inspect_backup, restore,
 };
 pub use traits::{
-    ChildRecords, ClusterRecords, DefinitionRecords, HistoryRecords, JobRecords, Journal, NoticeRecords,
-    OffsetRecords, Records, SearchRecords, StatisticsRecords, StatusRecords,
+    ChildRecords, ClusterRecords, DefinitionRecords, HistoryRecords, JobRecords, Journal,
+    NoticeRecords, OffsetRecords, Records, SearchRecords, StatisticsRecords, StatusRecords,
 };

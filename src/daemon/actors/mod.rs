@@ -22,7 +22,8 @@
 //! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
 //! | the start of buses; the actor that also starts them at a reload | [`bus_starter`], |
 //! | | [`supervisor`] |
-//! | the manager handle: the requests of the API, examples and benches | [`manager_handle`] |
+//! | the manager handle: the requests of the API, examples and benches; whether there is one, or | [`manager_handle`], |
+//! | the process stands by | [`role`] |
 //! | start and stop; the backfill of the statistics | `rates_backfill`, [`manager`] |
 
 pub mod archive;
@@ -45,7 +46,7 @@ pub mod journal;
 pub mod loaded_definitions;
 pub mod log_limiter;
 mod loss_watch;
-mod losses;
+pub mod losses;
 pub mod mailbox;
 pub mod mailboxes;
 pub mod manager;
@@ -61,6 +62,7 @@ pub mod queue_report;
 pub mod queue_watch;
 mod rates_backfill;
 mod reply_log;
+pub mod role;
 pub mod router;
 pub mod routes;
 pub mod rules;

@@ -278,7 +278,7 @@ impl Receipt {
     ) -> Result<bool, Problem> {
         let Receipt { queue, id, message_id, .. } = self;
         if api
-            .manager
+            .active()?
             .lease_queues()
             .find(bus)
             .is_some_and(|lease_queue| lease_queue.has_message_in(queue, id))
@@ -306,9 +306,7 @@ impl Receipt {
             }
         };
         let address = Address { bus: bus.clone(), queue: queue.clone() };
-        Ok(found.is_none_or(|(definition, step)| {
-            api.manager.buses().address(&definition, &step) == address
-        }))
+        Ok(found.is_none_or(|(definition, step)| api.buses.address(&definition, &step) == address))
     }
 
     /// Formats the receipt of a leased message, which is the path to which a reply over HTTP is
@@ -380,7 +378,7 @@ pub async fn extend_lease(
     let result = match try_extend() {
         Err(NotLeased::NotFound) => {
             // After a start the message may still be in the mailbox of its bus.
-            if !api.manager.wait_for_bus(&embedded_bus(api, vhost)).await {
+            if !api.active()?.wait_for_bus(&embedded_bus(api, vhost)).await {
                 return Err(Problem::overloaded(
                     "the bus does not answer, so whether the lease can be extended is unknown: \
                      ask again"
@@ -419,7 +417,7 @@ pub async fn nack(
 
 /// Returns the key of the embedded bus in a virtual host.
 pub fn embedded_bus(api: &Arc<ApiState>, vhost: &str) -> BusKey {
-    api.manager.buses().resolve(Some(&BusKind::Embedded.name().into()), vhost)
+    api.buses.resolve(Some(&BusKind::Embedded.name().into()), vhost)
 }
 
 /// Finds the lease queue of the embedded bus in a virtual host.
@@ -429,8 +427,8 @@ pub fn embedded_bus(api: &Arc<ApiState>, vhost: &str) -> BusKey {
 /// Returns a 503 while the manager is starting, or a 404 if no loaded workflow uses that bus.
 pub fn find_lease_queue(api: &Arc<ApiState>, vhost: &str) -> Result<Arc<LeaseQueue>, Problem> {
     let bus = embedded_bus(api, vhost);
-    api.manager.lease_queues().find(&bus).ok_or_else(|| {
-        if api.manager.buses().find(&bus).is_some() {
+    api.active()?.lease_queues().find(&bus).ok_or_else(|| {
+        if api.buses.find(&bus).is_some() {
             return Problem::overloaded("the manager is starting: ask again".to_owned());
         }
         let suffix = match vhost {

@@ -77,8 +77,8 @@ async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
     let journal = web::block(move || JournalView::inspect(&settings))
         .await
         .map_err(|error| Problem::internal(error.to_string()))?;
-    let checks = api.manager.health().checks();
-    let (started_at, start_instant) = api.manager.started_at();
+    let checks = api.checks();
+    let (started_at, start_instant) = api.started_at;
     Ok(HttpResponse::Ok().json(ManagerView {
         version: env!("CARGO_PKG_VERSION"),
         started: Rfc3339Time(started_at),

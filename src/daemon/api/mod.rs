@@ -48,6 +48,7 @@ mod why_text;
 mod worker;
 mod workflows;
 
+pub use actix_web::dev::{Server, ServerHandle};
 pub use app::app;
 pub use problem::Problem;
-pub use server::{bind, serve, serve_at};
+pub use server::{bind, listen, serve, serve_on};

@@ -86,6 +86,9 @@ pub(super) fn add_routes(config: &mut web::ServiceConfig, http: &HttpSettings) {
 fn wrap(route: Route, routes: &'static [ApiRoute]) -> Route {
     route
         .wrap(from_fn(move |request: ServiceRequest, next| {
+            guard::refuse_on_standby(routes, request, next)
+        }))
+        .wrap(from_fn(move |request: ServiceRequest, next| {
             token::authorise(Access::find(routes, request.method()), request, next)
         }))
         .wrap(from_fn(move |request: ServiceRequest, next| {

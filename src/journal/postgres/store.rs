@@ -69,11 +69,7 @@ impl PostgresJournal {
         self.has_taken_over
     }
 
-    fn activate(
-        candidate: Candidate,
-        pool: Arc<ReaderPool>,
-        state: TakenState,
-    ) -> PostgresJournal {
+    fn activate(candidate: Candidate, pool: Arc<ReaderPool>, state: TakenState) -> PostgresJournal {
         PostgresJournal {
             name: candidate.options.name.clone(),
             has_taken_over: candidate.takes_over,
@@ -120,7 +116,9 @@ impl PostgresStandby {
         let options = candidate.options.clone();
         let (candidate, result) = candidate.try_claim();
         let error = match result {
-            Ok(Look::Active(state)) => return Ok(PostgresJournal::activate(candidate, pool, state)),
+            Ok(Look::Active(state)) => {
+                return Ok(PostgresJournal::activate(candidate, pool, state));
+            }
             Ok(Look::Standby(active)) => active.to_error(&options),
             Err(error) => error,
         };

@@ -182,6 +182,7 @@ async fn run_manager(world: &Arc<Mutex<World>>) -> bool {
         wiring: Box::new(move |mailboxes, core| relays::wrong_wiring(bug, mailboxes, core)),
         lease_queues: lease_queues.clone(),
         journal: None,
+        metrics: workflow_manager::telemetry::Metrics::new(),
     };
     let manager = match manager::start_on(Threads::Current, settings, definitions, parts) {
         Ok(manager) => Rc::new(manager),
