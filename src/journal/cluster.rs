@@ -3,7 +3,7 @@
 use engine::{Millis, Timestamp};
 
 /// What a database tells of the processes that share it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterStatus {
     /// The names of managers, in alphabetical order.
     pub names: Vec<ClusterName>,
