@@ -71,9 +71,9 @@ pub(crate) async fn become_active(
                 error
             }
         };
-        service.notify_standby(&error.to_string());
         let text = error.to_string();
         let look = to_look(error)?;
+        service.notify_standby(&text);
         match &servers {
             Some(servers) => drop(servers.looks.send_replace(look)),
             None => {
