@@ -7,8 +7,8 @@ use engine::{Millis, Timestamp};
 pub struct ClusterStatus {
     /// The names of managers, in alphabetical order.
     pub names: Vec<ClusterName>,
-    /// The processes that were seen in the last day, by name; of each name the one that was seen
-    /// last comes first.
+    /// The processes that were seen in the last day, by name; of each name the active one comes
+    /// first, and then the one that was seen last.
     pub processes: Vec<ClusterProcess>,
 }
 

@@ -22,7 +22,7 @@ FROM names ORDER BY name";
 const SELECT_PROCESSES: &str = "
 SELECT id, name, version, state, api_address,
        greatest((extract(epoch FROM now() - seen) * 1000)::bigint, 0)
-FROM managers ORDER BY name, seen DESC, id";
+FROM managers ORDER BY name, state <> 'active', seen DESC, id";
 
 /// When the active process of the name beat last, as far as this process knows, by the monotonic
 /// clock of this process.

@@ -121,6 +121,8 @@ fn a_manager_tells_of_all_that_share_its_database() {
         let json: Value = serde_json::from_str(&list(&["-o", "json"])).unwrap();
         assert_eq!(json["managers"].as_array().unwrap().len(), 2, "{json}");
     }
+    let workflows = run(command().args(["workflows", "--stats", "1h", "--server", &second.url()]));
+    assert!(workflows.text().contains("chain"), "{}", workflows.text());
     let of_a_file = Setup::new("", super::CHAIN).start();
     assert!(told(&of_a_file).get("cluster").is_none());
     let refused = run(command().args(["cluster", "--server", &of_a_file.url()])).text();
