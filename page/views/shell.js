@@ -77,7 +77,7 @@ function light() {
   const words = { unknown: 'Connecting', good: asks || !live ? 'Connected' : live, lost: 'No answer', refused: 'Token needed' };
   const standby = connection.state === 'good' && standsBy();
   const unready = connection.state === 'good' && !standby && badChecks().length > 0;
-  return html`<span class="light ${unready || standby ? 'unready' : connection.state}" role="status" title=${standby ? 'The manager stands by: it shows everything and changes nothing' : unready ? 'The manager answers, but it is not ready' : connection.detail || (asks ? `The page looks again ${live}` : 'The manager answers')}><span class="dot"></span><span>${standby ? 'Stands by' : unready ? 'Not ready' : words[connection.state]}</span></span>`;
+  return html`<span class="light ${standby ? 'standby' : unready ? 'unready' : connection.state}" role="status" title=${standby ? 'The manager stands by: it shows everything and changes nothing' : unready ? 'The manager answers, but it is not ready' : connection.detail || (asks ? `The page looks again ${live}` : 'The manager answers')}><span class="dot"></span><span>${standby ? 'Stands by' : unready ? 'Not ready' : words[connection.state]}</span></span>`;
 }
 
 function themeButton() {

@@ -45,7 +45,7 @@ const OPERATIONS = /^(New job|Cancel…|Pause|Retry|Complete by hand…|Fail…|
 
 test('a standby shows everything, names the active one, and offers no operation', async () => {
   const id = await active.create('short', { go: true });
-  for (const options of [{}, { viewport: { width: 390, height: 844 } }, { colorScheme: /** @type {const} */ ('dark') }]) {
+  for (const options of [{}, { viewport: { width: 390, height: 844 } }, { viewport: { width: 390, height: 844 }, colorScheme: /** @type {const} */ ('dark') }, { colorScheme: /** @type {const} */ ('dark') }]) {
     await on(browser, standby, async ({ page, go }) => {
       for (const view of [...VIEWS, `#/job/${id}`]) {
         await page.goto(`${standby.url}${view}`);
