@@ -1,10 +1,14 @@
 //! The binary: reads the arguments, runs the daemon or a client command, and returns the exit code.
 
+mod standby;
+
 use anyhow::{Context, Result};
 use clap::FromArgMatches;
 use rustix::process::{Resource, getrlimit};
+use standby::{Activation, Candidacy, HttpSocket, Listeners, StandbyServers, become_active};
 use std::fs::DirBuilder;
 use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,13 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use workflow_manager::actors::broker_probe::BrokerProbe;
 use workflow_manager::actors::bus_starter::StartError;
 use workflow_manager::actors::fatal::StopReason;
+use workflow_manager::actors::inputs::Definitions;
 use workflow_manager::actors::journal::EXIT_TAKEN_OVER;
+use workflow_manager::actors::loaded_definitions::index_by_name;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
 use workflow_manager::actors::manager_handle::ManagerHandle;
-use workflow_manager::actors::standby_watch::StandbyWatch;
+use workflow_manager::api::Server;
 use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::signals::Signals;
@@ -27,11 +32,11 @@ use workflow_manager::clock;
 use workflow_manager::engine::Definition;
 #[cfg(feature = "grpc")]
 use workflow_manager::grpc::GrpcServer;
-use workflow_manager::journal::{Journal, JournalError, PostgresOptions, PostgresStandby, Remedy};
+use workflow_manager::journal::Journal;
 use workflow_manager::reload::Reloader;
 use workflow_manager::service::SystemdNotifier;
 use workflow_manager::settings::{BusKind, Settings};
-use workflow_manager::telemetry::log;
+use workflow_manager::telemetry::{Metrics, log};
 use workflow_manager::{api, load, reload};
 
 #[global_allocator]
@@ -127,7 +132,9 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     }
     let _temporary_journal =
         if settings.is_in_memory() { Some(TemporaryJournal::create(&mut settings)?) } else { None };
-    actix_rt::System::new().block_on(run(settings, loaded.definitions)).or_else(exit_if_fenced)
+    actix_rt::System::new()
+        .block_on(run(settings, index_by_name(loaded.definitions)))
+        .or_else(exit_if_fenced)
 }
 
 /// Returns an error if the process may open fewer files than [`OPEN_FILES_MIN`].
@@ -195,60 +202,30 @@ fn needs_external_workers(definitions: &[Arc<Definition>]) -> bool {
 }
 
 /// Starts the manager and its servers, waits for a reason to stop, and stops them.
-async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<ExitCode> {
-    let listen = settings.http.listen;
-    let bus = match settings.amqp_bus(settings.default_bus()) {
-        Some(amqp) => amqp.server.to_string(),
-        None => settings.default_bus().to_owned(),
-    };
+async fn run(settings: Settings, definitions: Definitions) -> Result<ExitCode> {
     let stop_grace = settings.shutdown.grace.0 + drain_time(&settings);
     let mut signals = Signals::for_stop()?;
     warn_of_ignored_signals()?;
-    let hang_up = signal(SignalKind::hangup())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
     let stop_sender = abort_late_stops(stop_grace)?;
     let service = SystemdNotifier::from_env();
     let postgres = settings.postgres_options().map_err(anyhow::Error::msg)?;
-    let journal = match postgres {
+    let candidacy = Candidacy { settings, definitions, metrics: Metrics::new() };
+    let activation = match postgres {
         None => None,
-        Some(options) => match become_active(options, &settings, &mut signals, &service).await? {
-            Some(journal) => Some(journal),
-            None => return Ok(ExitCode::SUCCESS),
-        },
-    };
-    service.notify_recovering(&settings.journal.location());
-    let cannot_listen =
-        || format!("cannot listen on {listen}; choose another address with --listen");
-    // The socket is bound before a file is opened, so that a start that fails for its address
-    // leaves the journal unchanged.
-    let socket = api::bind(listen).with_context(cannot_listen)?;
-    let mut manager = start_manager(settings, definitions, journal, &service)?;
-    let state = ApiState::new(&manager);
-    actix_rt::spawn(reload_on_hang_up(hang_up, state.reloader(), service.clone()));
-    let servers = match api::serve_at(state.clone(), socket).with_context(cannot_listen) {
-        #[cfg(feature = "grpc")]
-        Ok(http) => start_grpc(state.clone()).await.map(|grpc| (http, grpc)),
-        #[cfg(not(feature = "grpc"))]
-        Ok(http) => Ok((http, ())),
-        Err(error) => Err(error),
-    };
-    let ((server, address), grpc) = match servers {
-        Ok(servers) => servers,
-        Err(error) => {
-            // A stop closes the journal properly.
-            manager.stop().await;
-            return Err(error);
+        Some(options) => {
+            match become_active(options, &candidacy, &mut signals, &mut hang_up, &service).await? {
+                None => return Ok(ExitCode::SUCCESS),
+                activation => activation,
+            }
         }
     };
+    let Running { mut manager, state, server, grpc } =
+        start(candidacy, activation, &service, hang_up).await?;
     // Without gRPC there is nothing to stop.
     #[cfg(not(feature = "grpc"))]
     let () = grpc;
     let server_handle = server.handle();
-    tracing::info!(
-        %address,
-        bus,
-        journal = state.settings.journal.location(),
-        "listening"
-    );
     actix_rt::spawn(reload::watch_certificate(state.reloader()));
     actix_rt::spawn(log_when_ready(manager.handle().clone()));
     let (handle, systemd) = (manager.handle().clone(), service.clone());
@@ -293,14 +270,83 @@ fn report_stop_reason(reason: &StopReason) -> ExitCode {
     }
 }
 
-/// Starts the manager on the journal, or on that of the settings if there is none here.
+/// A manager that runs, with its servers.
+struct Running {
+    manager: Manager,
+    state: Arc<ApiState>,
+    server: Server,
+    grpc: RunningGrpc,
+}
+
+#[cfg(feature = "grpc")]
+type RunningGrpc = Option<GrpcServer>;
+
+#[cfg(not(feature = "grpc"))]
+type RunningGrpc = ();
+
+/// Starts the manager and its servers. If it stood by, they go on where the servers of the standby
+/// have been.
+async fn start(
+    candidacy: Candidacy,
+    activation: Option<Activation>,
+    service: &Arc<SystemdNotifier>,
+    hang_up: Signal,
+) -> Result<Running> {
+    let (journal, standby) =
+        activation.map_or((None, None), |active| (Some(active.journal), active.servers));
+    service.notify_recovering(&candidacy.settings.journal.location());
+    // The socket is bound before a file is opened, so that a start that fails for its address
+    // leaves the journal unchanged.
+    let listen = candidacy.settings.http.listen;
+    let listeners = match &standby {
+        Some(standby) => standby.listeners(),
+        None => api::bind(listen).map(Listeners::bound),
+    };
+    let listeners = listeners.with_context(|| cannot_listen(listen))?;
+    let manager = start_manager(candidacy, standby.as_ref(), journal, service)?;
+    let state = match &standby {
+        Some(standby) => ApiState::with_access(&manager, standby.access()),
+        None => ApiState::new(&manager),
+    };
+    let (handle, systemd) = (manager.handle().clone(), service.clone());
+    actix_rt::spawn(reload_on_hang_up(hang_up, state.reloader(), handle, systemd));
+    let ((server, address), grpc) = match start_servers(&state, listeners).await {
+        Ok(servers) => servers,
+        Err(error) => {
+            // A stop closes the journal properly.
+            manager.stop().await;
+            return Err(error);
+        }
+    };
+    if let Some(standby) = standby {
+        standby.retire();
+    }
+    let settings = &state.settings;
+    let bus = match settings.amqp_bus(settings.default_bus()) {
+        Some(amqp) => amqp.server.to_string(),
+        None => settings.default_bus().to_owned(),
+    };
+    tracing::info!(%address, bus, journal = settings.journal.location(), "listening");
+    Ok(Running { manager, state, server, grpc })
+}
+
+/// Says that an address cannot be listened on.
+fn cannot_listen(listen: SocketAddr) -> String {
+    format!("cannot listen on {listen}; choose another address with --listen")
+}
+
+/// Starts the manager on the journal, or on that of the settings if there is none here. If it stood
+/// by, it goes on with the definitions of that time.
 fn start_manager(
-    settings: Settings,
-    definitions: Vec<Arc<Definition>>,
+    candidacy: Candidacy,
+    standby: Option<&StandbyServers>,
     journal: Option<Box<dyn Journal>>,
     service: &Arc<SystemdNotifier>,
 ) -> Result<Manager, StartError> {
-    let parts = Parts { journal, ..Parts::standard(Workers::new()) };
+    let Candidacy { settings, definitions, metrics } = candidacy;
+    let definitions = standby.map_or(definitions, StandbyServers::definitions);
+    let definitions = definitions.into_values().collect();
+    let parts = Parts { journal, metrics, ..Parts::standard(Workers::new()) };
     let _keeper = service.keep_watchdog();
     manager::start_on(Threads::Own(Vec::new()), settings, definitions, parts)
 }
@@ -314,45 +360,6 @@ fn exit_if_fenced(error: anyhow::Error) -> Result<ExitCode> {
             Ok(ExitCode::from(EXIT_TAKEN_OVER))
         }
         Some(_) | None => Err(error),
-    }
-}
-
-/// Waits until this process is the active one of its name, and returns the journal. Returns `None`
-/// if a signal asks for a stop before.
-async fn become_active(
-    options: PostgresOptions,
-    settings: &Settings,
-    signals: &mut Signals,
-    service: &SystemdNotifier,
-) -> Result<Option<Box<dyn Journal>>> {
-    // A server that cannot be reached ends the start: its address may be wrong.
-    let mut standby = tokio::task::spawn_blocking(|| PostgresStandby::register(options)).await??;
-    let mut watch = StandbyWatch::new(BrokerProbe::from_settings(settings)?);
-    let mut is_waiting = false;
-    loop {
-        let error = match tokio::task::spawn_blocking(|| standby.try_activate()).await? {
-            Ok(journal) => return Ok(Some(Box::new(journal))),
-            Err((error, waiting)) => {
-                standby = waiting;
-                error
-            }
-        };
-        let is_active_elsewhere = matches!(error, JournalError::ActiveElsewhere { .. });
-        if !is_active_elsewhere && error.remedy() != Remedy::WaitForServer {
-            return Err(error.into());
-        }
-        if !std::mem::replace(&mut is_waiting, true) {
-            tracing::warn!("{error}");
-        }
-        service.notify_standby(&error.to_string());
-        watch.probe_if_lost(&mut standby).await;
-        tokio::select! {
-            signal = signals.next() => {
-                tracing::info!("{signal}: stopping");
-                return Ok(None);
-            }
-            () = tokio::time::sleep(watch.look_interval(&standby)) => {}
-        }
     }
 }
 
@@ -373,7 +380,12 @@ fn warn_of_ignored_signals() -> Result<()> {
 }
 
 /// Reloads the workflow files, the tokens file and the certificate at each SIGHUP.
-async fn reload_on_hang_up(mut hang_up: Signal, reloader: Reloader, systemd: Arc<SystemdNotifier>) {
+async fn reload_on_hang_up(
+    mut hang_up: Signal,
+    reloader: Reloader,
+    manager: ManagerHandle,
+    systemd: Arc<SystemdNotifier>,
+) {
     while hang_up.recv().await.is_some() {
         systemd.notify_reloading();
         let outcome = match reload::reload(&reloader).await {
@@ -383,22 +395,46 @@ async fn reload_on_hang_up(mut hang_up: Signal, reloader: Reloader, systemd: Arc
                 "the last reload was refused: the log says why"
             }
         };
-        systemd.notify_reloaded(&reloader.manager, outcome);
+        systemd.notify_reloaded(&manager, outcome);
     }
 }
 
-/// Starts the gRPC server for workers; `None`: it is disabled.
+/// Starts the servers of HTTP and gRPC.
 #[cfg(feature = "grpc")]
-async fn start_grpc(state: Arc<ApiState>) -> Result<Option<GrpcServer>> {
-    let listen = state.settings.grpc.listen;
-    let server = workflow_manager::grpc::start(state).await.with_context(|| {
+async fn start_servers(
+    state: &Arc<ApiState>,
+    listeners: Listeners,
+) -> Result<((Server, SocketAddr), RunningGrpc)> {
+    let http = start_http(state, listeners.http)?;
+    let grpc = match listeners.grpc {
+        Some(listener) => workflow_manager::grpc::start_on(state.clone(), listener).map(Some),
+        None => workflow_manager::grpc::start(state.clone()).await,
+    };
+    let grpc = grpc.with_context(|| {
+        let listen = state.settings.grpc.listen;
         let listen = listen.map_or_else(String::new, |listen| listen.to_string());
         format!("cannot listen on {listen}; choose another address in grpc.listen")
     })?;
-    if let Some(server) = &server {
-        tracing::info!(address = %server.address, "listening for workers over gRPC");
+    if let Some(grpc) = &grpc {
+        tracing::info!(address = %grpc.address, "listening for workers over gRPC");
     }
-    Ok(server)
+    Ok((http, grpc))
+}
+
+/// Starts the server of HTTP.
+#[cfg(not(feature = "grpc"))]
+async fn start_servers(
+    state: &Arc<ApiState>,
+    listeners: Listeners,
+) -> Result<((Server, SocketAddr), RunningGrpc)> {
+    Ok((start_http(state, listeners.http)?, ()))
+}
+
+fn start_http(state: &Arc<ApiState>, socket: HttpSocket) -> Result<(Server, SocketAddr)> {
+    socket
+        .listen()
+        .and_then(|listener| api::serve_on(state.clone(), listener))
+        .with_context(|| cannot_listen(state.settings.http.listen))
 }
 
 /// Returns how long workers over gRPC may take at a stop to finish their messages. It precedes

@@ -18,7 +18,7 @@ use daemon::settings::{DurationSetting, Overrides};
 use engine::JobId;
 use std::path::PathBuf;
 
-pub(super) use cluster::{ClusterCommand, StepDownArguments};
+pub(super) use cluster::{ClusterArguments, ClusterCommand, StepDownArguments};
 use common::parse_duration;
 pub(super) use common::{
     ClientArguments, Format, FormatArguments, ListArguments, TargetArguments, TimeArguments,
@@ -183,9 +183,6 @@ pub(crate) enum ClientCommand {
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Operate the managers that share a database
-    #[command(subcommand)]
-    Cluster(ClusterCommand),
     /// Show a job, its steps and the first of its child jobs; with --children, only child jobs
     Job {
         /// The job's id, or its first digits
@@ -215,6 +212,8 @@ pub(crate) enum ClientCommand {
         #[command(flatten)]
         list: ListArguments,
     },
+    /// List the managers that share a database: their names, versions, states and addresses
+    Cluster(ClusterArguments),
     /// Wait until a job is in a given state
     Wait(WaitArguments),
     /// Run a program as a worker, once for each message in queues of the embedded bus

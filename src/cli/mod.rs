@@ -8,6 +8,7 @@ mod backup;
 mod check;
 mod check_json;
 mod client;
+mod cluster;
 mod compare;
 mod confirm;
 mod contexts;
@@ -47,7 +48,7 @@ mod work;
 mod worker_test;
 pub mod workflow_test;
 
-use arguments::{ClientCommand, ClusterCommand, Command, JournalCommand};
+use arguments::{ClientCommand, ClusterArguments, ClusterCommand, Command, JournalCommand};
 use daemon::load::json_schema;
 use daemon::settings::{Overrides, Settings};
 use daemon::telemetry::log;
@@ -149,15 +150,18 @@ fn run_client_command(
         ClientCommand::Queues { unattended, list } => {
             list_commands::list_queues(unattended, &list, out)?;
         }
+        ClientCommand::Cluster(ClusterArguments { command, list }) => match command {
+            Some(ClusterCommand::StepDown(arguments)) => {
+                return step_down::step_down(&arguments, out);
+            }
+            None => cluster::list_managers(&list, out)?,
+        },
         ClientCommand::Wait(arguments) => wait::wait(&arguments, out)?,
         ClientCommand::Work(arguments) => return work::work(&arguments),
         ClientCommand::Health { live, target } => health::print_health(live, &target, out)?,
         ClientCommand::Whoami { client } => return whoami::print_identity(&client, out),
         ClientCommand::Why { id, client } => operate::explain_job(&id, &client, out)?,
         ClientCommand::Reload { client } => operate::reload(&client, out)?,
-        ClientCommand::Cluster(ClusterCommand::StepDown(arguments)) => {
-            return step_down::step_down(&arguments, out);
-        }
         ClientCommand::Search(arguments) => operate::search(&arguments, out)?,
         ClientCommand::Cancel(jobs) => return operate::operate("cancel", None, &jobs, out),
         ClientCommand::Pause(jobs) => return operate::operate("pause", None, &jobs, out),

@@ -2,8 +2,8 @@
 //! keep the definitions with which they started.
 
 use crate::access::{Access, CertificateStore, EXPIRY_WARNING_S, TlsIdentity};
-use crate::actors::loaded_definitions::index_by_name;
-use crate::actors::manager_handle::ManagerHandle;
+use crate::actors::loaded_definitions::{LoadedDefinitions, index_by_name};
+use crate::actors::role::Role;
 use crate::load::{self, LoadErrors};
 use crate::settings::{Settings, TokenSettings};
 use crate::telemetry::Metrics;
@@ -72,8 +72,10 @@ pub struct Reloader {
     pub access: Arc<Access>,
     /// The metrics, for the expiry of the certificate.
     pub metrics: Metrics,
-    /// Receives the definitions.
-    pub manager: ManagerHandle,
+    /// The definitions that are loaded now.
+    pub definitions: Arc<LoadedDefinitions>,
+    /// Who receives new definitions: the manager. A standby only shows them.
+    pub role: Role,
 }
 
 /// Loads again the files that the settings name, and replaces the definitions, the tokens and the
@@ -226,7 +228,7 @@ async fn reload_workflows(reloader: &Reloader) -> Result<Reloaded, ReloadError> 
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
         ..Reloaded::default()
     };
-    let (before, after) = (reloader.manager.definitions(), index_by_name(loaded.definitions));
+    let (before, after) = (reloader.definitions.current(), index_by_name(loaded.definitions));
     for (name, definition) in &after {
         let list = match before.get(name) {
             None => &mut reloaded.added,
@@ -236,7 +238,12 @@ async fn reload_workflows(reloader: &Reloader) -> Result<Reloaded, ReloadError> 
         list.push(name.clone());
     }
     reloaded.removed = before.keys().filter(|name| !after.contains_key(*name)).cloned().collect();
-    reloader.manager.replace_definitions(after).await.map_err(ReloadError::Unusable)?;
+    match &reloader.role {
+        Role::Active(manager) => {
+            manager.replace_definitions(after).await.map_err(ReloadError::Unusable)?;
+        }
+        Role::Standby(_) => reloader.definitions.replace(after),
+    }
     let Reloaded { added, changed, removed, .. } = &reloaded;
     tracing::info!(
         ?added,

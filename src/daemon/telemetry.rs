@@ -2,6 +2,7 @@
 //! prefix `workflow_`, and their values are in base units. No label is an id, so the number of
 //! series is bounded.
 
+pub mod cluster;
 mod line_queue;
 pub mod log;
 #[cfg(target_os = "linux")]
@@ -129,6 +130,8 @@ pub struct Metrics {
     /// `workflow_certificate_not_after_seconds`: when the certificate of the API expires, in
     /// seconds since 1970. Present only with TLS.
     pub certificate_not_after: IntGaugeVec,
+    /// Those of a process that shares its journal.
+    pub cluster: cluster::ClusterMetrics,
     /// `workflow_grpc_calls_total{method,code}`: calls over gRPC that have ended.
     pub grpc_calls: IntCounterVec,
     /// `workflow_messages_sending_bytes`: step messages on their way to workers over HTTP and gRPC.
@@ -371,6 +374,7 @@ impl Metrics {
                 "when the certificate of the API ends, in seconds since 1970",
                 &[],
             ),
+            cluster: cluster::ClusterMetrics::new(&register),
             grpc_calls: register.counter_vec(
                 "grpc_calls_total",
                 "calls over gRPC that have ended",

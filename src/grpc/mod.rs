@@ -30,7 +30,7 @@ use daemon::api::state::ApiState;
 use phase::ServerPhase;
 use service::WorkerService;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -78,7 +78,16 @@ pub struct GrpcServer {
 /// Returns an error if it cannot listen on that address.
 pub async fn start(api: Arc<ApiState>) -> io::Result<Option<GrpcServer>> {
     let Some(listen) = api.settings.grpc.listen else { return Ok(None) };
-    let listener = std::net::TcpListener::bind(listen)?;
+    start_on(api, TcpListener::bind(listen)?).map(Some)
+}
+
+/// Starts the same server as [`start`], on a listener. Several servers may have clones of it: each
+/// connection goes to one of them.
+///
+/// # Errors
+///
+/// Returns an error if the listener cannot be used.
+pub fn start_on(api: Arc<ApiState>, listener: TcpListener) -> io::Result<GrpcServer> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let streams = Arc::new(Semaphore::new(streams_max(&api)));
@@ -93,7 +102,7 @@ pub async fn start(api: Arc<ApiState>) -> io::Result<Option<GrpcServer>> {
         // An error means that the handle was dropped.
         let _ = ended_sender.send(());
     });
-    Ok(Some(GrpcServer { address, arbiter, phase, streams, ended, api }))
+    Ok(GrpcServer { address, arbiter, phase, streams, ended, api })
 }
 
 /// Returns how many streams may be open at the same time.
@@ -104,7 +113,7 @@ fn streams_max(api: &ApiState) -> usize {
 /// Runs the server until it is stopped.
 async fn run(
     api: Arc<ApiState>,
-    listener: std::net::TcpListener,
+    listener: TcpListener,
     phases: watch::Receiver<ServerPhase>,
     streams: Arc<Semaphore>,
 ) -> Result<(), String> {
@@ -162,7 +171,7 @@ async fn report_health(
 ) {
     loop {
         let phase = *phases.borrow_and_update();
-        let checks = api.manager.health().checks();
+        let checks = api.checks();
         let is_ready = phase == ServerPhase::Serving && checks.iter().all(|check| check.is_passed);
         let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in ["", wire::workers_server::SERVICE_NAME] {

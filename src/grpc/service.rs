@@ -45,6 +45,14 @@ impl WorkerService {
         WorkerService { api, phases, streams }
     }
 
+    /// Returns the principal, which the admission adds to each call of this service. A process that
+    /// stands by refuses every call.
+    fn admitted_principal<T>(&self, request: &Request<T>) -> Result<Authenticated, Status> {
+        self.api.active().map_err(|problem| to_status(&problem))?;
+        let principal = request.extensions().get::<Authenticated>().cloned();
+        principal.ok_or_else(|| Status::internal("the call was not admitted"))
+    }
+
     /// Parses a receipt. Returns it with its lease queue, if the principal may settle the message.
     async fn find_message(
         &self,
@@ -143,12 +151,6 @@ impl WorkerService {
     }
 }
 
-/// Returns the principal, which the admission adds to each call of this service.
-fn authenticated_principal<T>(request: &Request<T>) -> Result<Authenticated, Status> {
-    let principal = request.extensions().get::<Authenticated>().cloned();
-    principal.ok_or_else(|| Status::internal("the call was not admitted"))
-}
-
 /// Converts the result of a call to its response or status.
 fn to_response<T>(result: Result<T, Problem>) -> Result<Response<T>, Status> {
     result.map(Response::new).map_err(|problem| to_status(&problem))
@@ -162,13 +164,13 @@ impl Workers for WorkerService {
         &self,
         request: Request<Streaming<FromWorker>>,
     ) -> Result<Response<Self::WorkStream>, Status> {
+        let principal = self.admitted_principal(&request)?;
         let Ok(permit) = self.streams.clone().try_acquire_owned() else {
             let limit = self.api.settings.grpc.streams_max;
             return Err(to_status(&Problem::overloaded(format!(
                 "{limit} workers are on streams (setting grpc.streams_max)"
             ))));
         };
-        let principal = authenticated_principal(&request)?;
         let signals = request.extensions().get::<SignalsSlot>().and_then(SignalsSlot::take);
         let signals = signals.ok_or_else(|| Status::internal("the call was not admitted"))?;
         let tracker = OutboundTracker::default();
@@ -191,7 +193,7 @@ impl Workers for WorkerService {
         request: Request<ReceiveRequest>,
     ) -> Result<Response<ReceiveAnswer>, Status> {
         let mut phases = self.phases.clone();
-        let principal = authenticated_principal(&request)?;
+        let principal = self.admitted_principal(&request)?;
         let peer = request.extensions().get::<Peer>().cloned();
         tokio::select! {
             result = self.receive_messages(&principal, request.into_inner()) => {
@@ -214,17 +216,17 @@ impl Workers for WorkerService {
     async fn reply(&self, mut request: Request<ReplyRequest>) -> Result<Response<Taken>, Status> {
         // The slot holds the permit of the request's message until the reply is handled.
         let _signals = request.extensions_mut().remove::<SignalsSlot>();
-        let principal = authenticated_principal(&request)?;
+        let principal = self.admitted_principal(&request)?;
         to_response(self.handle_reply(&principal, request.into_inner()).await)
     }
 
     async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<Lease>, Status> {
-        let principal = authenticated_principal(&request)?;
+        let principal = self.admitted_principal(&request)?;
         to_response(self.handle_extend(&principal, request.into_inner()).await)
     }
 
     async fn nack(&self, request: Request<NackRequest>) -> Result<Response<Taken>, Status> {
-        let principal = authenticated_principal(&request)?;
+        let principal = self.admitted_principal(&request)?;
         to_response(self.handle_nack(&principal, request.into_inner()).await)
     }
 }

@@ -1,5 +1,6 @@
 //! The errors of a journal, and the remedy for each.
 
+use engine::Timestamp;
 use std::sync::Arc;
 
 /// An error of a journal.
@@ -194,8 +195,9 @@ pub enum JournalError {
     },
     /// Another process of this name is active.
     #[error(
-        "the journal {file} has an active manager named {name}: {manager} at {address}. This one \
-         stands by until that one ends"
+        "the journal {file} has an active manager named {name}: {manager} at {}. This one stands \
+         by until that one ends",
+        address.as_deref().unwrap_or("no API address")
     )]
     ActiveElsewhere {
         /// The database.
@@ -204,8 +206,10 @@ pub enum JournalError {
         name: String,
         /// The id of the active process.
         manager: String,
-        /// The address of its API.
-        address: String,
+        /// The address of its API; `None` if it has none.
+        address: Option<String>,
+        /// Since when it has been active, by the clock of the database.
+        since: Timestamp,
     },
     /// Another process has taken this process's name, and writes the journal now.
     #[error(

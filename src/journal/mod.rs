@@ -7,6 +7,7 @@
 //! [`PostgresJournal`] in a database.
 
 mod checksums;
+mod cluster;
 mod copy;
 mod error;
 mod inconsistency;
@@ -20,6 +21,7 @@ mod sql;
 mod sqlite;
 mod traits;
 
+pub use cluster::{ActiveProcess, ClusterName, ClusterProcess, ClusterStatus};
 pub use copy::{CopyCounts, CopyProgress, CopySummary, JournalPlace, copy_journal};
 pub use error::{FileLoss, JournalError, Remedy};
 pub use numbers::{JobNumbers, NameOrdinal, spread_key};
@@ -41,6 +43,6 @@ pub use sqlite::{
     BackupSummary, JournalOptions, Reader, SqliteJournal, back_up, inspect_backup, restore,
 };
 pub use traits::{
-    ChildRecords, DefinitionRecords, HistoryRecords, JobRecords, Journal, NoticeRecords,
-    OffsetRecords, Records, SearchRecords, StatisticsRecords, StatusRecords,
+    ChildRecords, ClusterRecords, DefinitionRecords, HistoryRecords, JobRecords, Journal,
+    NoticeRecords, OffsetRecords, Records, SearchRecords, StatisticsRecords, StatusRecords,
 };

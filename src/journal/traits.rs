@@ -1,6 +1,7 @@
 //! The interface of a journal, independent of its storage: the writing end ([`Journal`]), of which
 //! there is only one, and the reading end ([`Records`]).
 
+use super::cluster::ClusterStatus;
 use super::error::{FileLoss, JournalError};
 use super::numbers::JobNumbers;
 use super::ownership::Ownership;
@@ -396,6 +397,21 @@ pub trait OffsetRecords: Send + Sync {
     fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError>;
 }
 
+/// Reads which processes share the journal.
+pub trait ClusterRecords: Send + Sync {
+    /// Returns what the database tells of the processes that share it; `None` for a file, which
+    /// one process has alone.
+    fn load_cluster(&self) -> Result<Option<ClusterStatus>, JournalError> {
+        Ok(None)
+    }
+
+    /// Returns how long ago the active process of this process's name beat, as far as this process
+    /// knows; `None` for a file, and if no beat was seen yet. Reads nothing.
+    fn beat_age(&self) -> Option<Duration> {
+        None
+    }
+}
+
 /// The reading end of a journal. Many threads can read at once without blocking the writer. If
 /// several jobs have the same id, methods that take an id return the newest.
 pub trait Records:
@@ -408,5 +424,6 @@ pub trait Records:
     + StatusRecords
     + NoticeRecords
     + OffsetRecords
+    + ClusterRecords
 {
 }

@@ -160,7 +160,7 @@ async fn lists_are_behind() {
     TestManager::with(WORKFLOWS)
         .folder(folder.path())
         .serve_here(|api| async move {
-            let health = &api.state().manager.health();
+            let health = &api.state().health;
             fail::cfg("journal::derive", "return(full)").expect("set");
             let id = api.create_job("two", "{}").await;
             until("readiness is red", || health.is_journal_waiting()).await;

@@ -2,6 +2,7 @@
 //! what the start refuses.
 
 mod faults;
+mod standby;
 
 use std::path::Path;
 use std::process::Command;

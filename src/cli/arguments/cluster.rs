@@ -1,7 +1,17 @@
 //! Arguments of `cluster`.
 
-use super::common::ClientArguments;
+use super::common::{ClientArguments, ListArguments};
 use clap::{Args, Subcommand};
+
+/// Arguments of `cluster`. Without a command it lists the managers.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ClusterArguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<ClusterCommand>,
+    #[command(flatten)]
+    pub(crate) list: ListArguments,
+}
 
 /// The commands of `cluster`.
 #[derive(Subcommand, Debug)]

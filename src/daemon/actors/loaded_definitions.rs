@@ -22,7 +22,7 @@ pub struct LoadedDefinitions {
 
 impl LoadedDefinitions {
     /// Creates the loaded definitions at the start.
-    pub(super) fn new(
+    pub(crate) fn new(
         definitions: Definitions,
         metrics: Metrics,
         steps_max: usize,
@@ -37,7 +37,7 @@ impl LoadedDefinitions {
     }
 
     /// Replaces the definitions, and the steps for which the metrics have series.
-    pub(super) fn replace(&self, definitions: Definitions) {
+    pub(crate) fn replace(&self, definitions: Definitions) {
         self.metrics.set_definitions(&definitions, self.steps_max);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definitions);
     }

@@ -32,6 +32,7 @@ use super::rules::{Engine, Rules};
 use super::supervisor::{Supervisor, SupervisorEnv};
 use crate::events::WebhookEnv;
 use crate::settings::Settings;
+use crate::telemetry::Metrics;
 use actix::{Arbiter, ArbiterHandle};
 use base::clock;
 use base::faults;
@@ -111,6 +112,8 @@ pub struct Parts {
     pub lease_queues: Arc<LeaseQueues>,
     /// The journal; `None`: that of the settings is opened.
     pub journal: Option<Box<dyn Journal>>,
+    /// The metrics. They go on from those of the standby that this process was before.
+    pub metrics: Metrics,
 }
 
 /// Returns the mailboxes that senders use, from those of the actors. A test can put a relay between
@@ -128,6 +131,7 @@ impl Parts {
             wiring: Box::new(|mailboxes, _| mailboxes),
             lease_queues,
             journal: None,
+            metrics: Metrics::new(),
         }
     }
 }
@@ -158,7 +162,7 @@ pub fn start_on(
     definitions: Vec<Arc<Definition>>,
     parts: Parts,
 ) -> Result<Manager, StartError> {
-    let Parts { bus_provider, rules, wiring, lease_queues, journal } = parts;
+    let Parts { bus_provider, rules, wiring, lease_queues, journal, metrics } = parts;
     let definitions = index_by_name(definitions);
     let mut store = match journal {
         Some(journal) => journal,
@@ -184,6 +188,7 @@ pub fn start_on(
         definitions,
         (rules, lease_queues),
         (store.records(), routes),
+        metrics,
         fatal_reporter,
     )
     .map_err(StartError::Webhook)?;

@@ -67,6 +67,17 @@ pub struct ManagerCore {
     pub lease_queues: Arc<LeaseQueues>,
 }
 
+/// Returns the limits for decisions of the engine.
+pub(crate) fn engine_limits(settings: &Settings) -> Limits {
+    Limits {
+        step_message_bytes_max: settings.limits.step_message_bytes_max,
+        reply_bytes_max: settings.limits.reply_bytes_max,
+        depth_max: settings.limits.depth_max,
+        window: settings.fanout.window,
+        window_bytes: settings.fanout.window_bytes,
+    }
+}
+
 impl ManagerCore {
     /// Creates the shared state of a manager with these settings.
     ///
@@ -78,16 +89,10 @@ impl ManagerCore {
         definitions: Definitions,
         (rules, lease_queues): (Arc<dyn Rules>, Arc<LeaseQueues>),
         (reader, routes): (Arc<dyn Records>, Routes),
+        metrics: Metrics,
         fatal: FatalReporter,
     ) -> Result<ManagerCore, String> {
-        let limits = Limits {
-            step_message_bytes_max: settings.limits.step_message_bytes_max,
-            reply_bytes_max: settings.limits.reply_bytes_max,
-            depth_max: settings.limits.depth_max,
-            window: settings.fanout.window,
-            window_bytes: settings.fanout.window_bytes,
-        };
-        let metrics = Metrics::new();
+        let limits = engine_limits(&settings);
         let steps_max = settings.metrics.steps_max;
         let definitions = LoadedDefinitions::new(definitions, metrics.clone(), steps_max);
         let gauges = MemoryGauges {

@@ -25,6 +25,7 @@
 //! | the actor that also starts buses at a reload, and what it watches | `ownership_watch`, |
 //! | | [`supervisor`] |
 //! | the manager handle: the requests of the API, examples and benches | [`manager_handle`] |
+//! | whether there is a manager, or the process stands by | [`role`] |
 //! | start and stop; the backfill of the statistics | `rates_backfill`, [`manager`] |
 
 pub mod archive;
@@ -48,7 +49,7 @@ pub mod journal;
 pub mod loaded_definitions;
 pub mod log_limiter;
 mod loss_watch;
-mod losses;
+pub mod losses;
 pub mod mailbox;
 pub mod mailboxes;
 pub mod manager;
@@ -65,6 +66,7 @@ pub mod queue_report;
 pub mod queue_watch;
 mod rates_backfill;
 mod reply_log;
+pub mod role;
 pub mod router;
 pub mod routes;
 pub mod rules;

@@ -1,5 +1,6 @@
 //! Inspects active jobs through their actors, without reading the journal.
 
+use crate::actors::role::Role;
 use crate::api::state::ApiState;
 use engine::{Job, JobId};
 use std::sync::Arc;
@@ -12,14 +13,15 @@ use tokio::sync::oneshot;
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Applies `inspect` to the job with this id, and waits until the inspected state is committed.
-/// Returns `None` if no such job is active, if it is passivated, or if the commit takes longer than
-/// [`INSPECT_TIMEOUT`].
+/// Returns `None` if no such job is active, if it is passivated, if this process stands by, or if
+/// the commit takes longer than [`INSPECT_TIMEOUT`].
 pub(super) async fn inspect_job<T: Send + 'static>(
     api: &Arc<ApiState>,
     id: JobId,
     inspect: impl FnOnce(&Job) -> T + Send + 'static,
 ) -> Option<T> {
-    let inspection = api.manager.inspect_job(id, inspect);
+    let Role::Active(manager) = &api.role else { return None };
+    let inspection = manager.inspect_job(id, inspect);
     tokio::time::timeout(INSPECT_TIMEOUT, inspection).await.ok().flatten()
 }
 
@@ -31,7 +33,8 @@ pub(super) async fn inspect_uncommitted<T: Send + 'static>(
     id: JobId,
     inspect: impl FnOnce(&Job) -> T + Send + 'static,
 ) -> Option<(T, oneshot::Receiver<()>)> {
-    let inspection = api.manager.inspect_uncommitted(id, inspect);
+    let Role::Active(manager) = &api.role else { return None };
+    let inspection = manager.inspect_uncommitted(id, inspect);
     tokio::time::timeout(INSPECT_TIMEOUT, inspection).await.ok().flatten()
 }
 
@@ -42,9 +45,10 @@ pub(super) async fn wait_for_commit(commit: oneshot::Receiver<()>) -> bool {
 
 /// Waits until the job with this id takes input, if it has not ended.
 pub(super) async fn activate_job(api: &Arc<ApiState>, id: JobId) {
-    if !api.manager.routes().is_active(id) {
+    let Role::Active(manager) = &api.role else { return };
+    if !api.routes.is_active(id) {
         // After a start the router may not know all recovered jobs yet.
-        api.manager.wait_for_router().await;
+        manager.wait_for_router().await;
     }
-    api.manager.activate(id).await;
+    manager.activate(id).await;
 }

@@ -115,8 +115,8 @@ impl ConfirmedStep<'_> {
         let ConfirmedStep { api, job, index, timeout } = self;
         let step = job.graph().step(*index);
         let (name, queue) = (&step.name, &step.queue);
-        let address = api.manager.buses().address(job.definition(), step);
-        let loss = api.manager.queue_losses().find(&address)?;
+        let address = api.buses.address(job.definition(), step);
+        let loss = api.queue_losses.find(&address)?;
         let settings = &api.settings;
         let lost_after = settings.amqp_bus(&address.bus.name).unwrap_or(&settings.amqp).lost_after;
         let start = if consumers == 0 {

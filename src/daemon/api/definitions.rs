@@ -64,7 +64,7 @@ async fn list_definitions(api: web::Data<ApiState>, query: Query) -> Result<Http
     let [workflow, vhost] = query.extract(["workflow", "vhost"])?;
     let name = workflow.ok_or_else(|| Problem::malformed("workflow=NAME is missing".to_owned()))?;
     let workflow = resolve_workflow(&api, &name, vhost.as_deref()).await?;
-    let loaded_hash = api.manager.definitions().get(&workflow).map(|definition| definition.hash());
+    let loaded_hash = api.definitions().get(&workflow).map(|definition| definition.hash());
     let uses = read_small(&api, move |reader| reader.load_definition_uses(&workflow)).await?;
     let unused_hash =
         loaded_hash.filter(|hash| uses.iter().all(|definition_use| definition_use.hash != *hash));
@@ -95,7 +95,7 @@ async fn get_definition(
     query.check_empty()?;
     let hash: DefinitionHash =
         path.parse().map_err(|error: InvalidHash| Problem::malformed(error.to_string()))?;
-    let definitions = api.manager.definitions();
+    let definitions = api.definitions();
     let loaded_definition =
         definitions.values().find(|definition| definition.hash() == hash).cloned();
     let definition = match loaded_definition {

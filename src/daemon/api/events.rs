@@ -23,12 +23,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(super) const ROUTES: &[ApiRoute] = &[
-    ApiRoute::get("/api/events", || web::to(stream_all)).operation(|_| {
+    ApiRoute::get("/api/events", || web::to(stream_all)).by_active().operation(|_| {
         let parameters = [WORKFLOW, VHOST_OF_WORKFLOW, EVENT_KIND];
         describe_stream("followAll", "The events of all jobs, from now on")
             .with_parameters(&parameters)
     }),
-    ApiRoute::get("/api/job/{id}/events", || web::to(stream_job)).operation(|_| {
+    ApiRoute::get("/api/job/{id}/events", || web::to(stream_job)).by_active().operation(|_| {
         describe_stream("followJob", "The events of a job, until it has ended")
             .with_parameters(&[EVENTS_OF_CHILDREN])
             .with_empty_response(204, "The job has ended, and the client has its last event")
@@ -99,7 +99,7 @@ async fn stream_job(
     };
     let counter = (filter == EventFilter::JobWithCounts(id)).then(|| ChildCounter::new(&api, id));
     let subscription = open_subscription(&api, &slot, filter)?;
-    api.manager.wait_until_committed(id).await;
+    api.active()?.wait_until_committed(id).await;
     let source = api.settings.events.source.clone();
     // The journal has everything that was decided before the subscription began, and the
     // subscription has everything that is decided from now on. So the end cannot be missed.
@@ -236,7 +236,7 @@ impl ChildCounter {
             }
             None => {
                 // Of a job that is not active, no count changes until it is.
-                let is_active = self.api.manager.routes().is_active(self.job);
+                let is_active = self.api.routes.is_active(self.job);
                 self.next_count_at = is_active.then(|| clock::timer_now() + COUNT_INTERVAL);
                 Vec::new()
             }

@@ -6,7 +6,7 @@
 
 use super::connection_slots::{CallGuard, ConnectionSlot};
 use super::problem::Problem;
-use super::route::Access;
+use super::route::{Access, ApiRoute, Server};
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
@@ -107,6 +107,23 @@ fn check_origin(
         Some(host) if access != Access::Health => check_manager_name(&host, http, http.listen),
         Some(_) | None => Ok(()),
     }
+}
+
+/// Refuses what only the active process serves if this one stands by. The 503 names the active one.
+pub(super) async fn refuse_on_standby(
+    routes: &'static [ApiRoute],
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let api = request.app_data::<web::Data<ApiState>>();
+    let standby = api.and_then(|api| api.role.standby());
+    let problem = match (standby, Server::find(routes, request.method())) {
+        (Some(standby), Server::Active) => Problem::standby(standby),
+        (Some(_), Server::Any) | (None, _) => {
+            return Ok(next.call(request).await?.map_into_left_body());
+        }
+    };
+    Ok(request.into_response(problem.error_response()).map_into_right_body())
 }
 
 /// Returns whether a request is sent to a host name of the manager. If tokens are required, every

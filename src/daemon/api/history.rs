@@ -52,7 +52,7 @@ async fn list_entries(
         .await?
         .ok_or_else(|| Problem::unknown_job(id))?;
     // The last row of a page may exceed its limit, by one reply.
-    let page_bytes = job_bytes.min(PAGE_BYTES_MAX + api.manager.limits().reply_bytes_max);
+    let page_bytes = job_bytes.min(PAGE_BYTES_MAX + api.limits.reply_bytes_max);
     let page = reads::respond(&api, RENDERED_FACTOR * page_bytes, move |reader, response| {
         let page = reader
             .load_record_page(id, after, limit, PAGE_BYTES_MAX)?

@@ -74,7 +74,7 @@ async fn respond_counts(
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
-    let window = api.manager.limits().window;
+    let window = api.limits.window;
     let step_name = name.clone();
     let inspection =
         active_jobs::inspect_job(api, id, move |job| items_view(job, &step_name, window));

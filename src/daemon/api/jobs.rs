@@ -96,7 +96,7 @@ async fn create_job(
     // The definition may have been reloaded while the body arrived. The job gets the current one.
     let definition = find_definition(&api, &path, vhost.as_deref())?;
     let workflow = definition.full_name();
-    match api.manager.create_job(definition, id, message, parse_trace_context(&request)).await {
+    match api.active()?.create_job(definition, id, message, parse_trace_context(&request)).await {
         Ok(created) => {
             let id = created.id();
             Ok(HttpResponse::Created()
@@ -517,8 +517,8 @@ async fn cancel_or_erase(
     let must_erase = erase.map_or(Ok(false), |value| query::parse_flag("erase", &value))?;
     let id = parse_job_id(&path)?;
     if must_erase {
-        respond_erased(id, api.manager.erase(id).await)
+        respond_erased(id, api.active()?.erase(id).await)
     } else {
-        respond(id, api.manager.cancel(id, principal.0).await)
+        respond(id, api.active()?.cancel(id, principal.0).await)
     }
 }

@@ -123,7 +123,7 @@ pub async fn receive(
 ///
 /// Returns a 503 if one can.
 pub fn check_in_touch(api: &ApiState) -> Result<(), Problem> {
-    match api.manager.health().out_of_touch() {
+    match api.health.out_of_touch() {
         Some(reason) => Err(Problem::overloaded(reason.to_owned())),
         None => Ok(()),
     }
@@ -294,7 +294,7 @@ impl Receipt {
     ) -> Result<bool, Problem> {
         let Receipt { queue, id, message_id, .. } = self;
         if api
-            .manager
+            .active()?
             .lease_queues()
             .find(bus)
             .is_some_and(|lease_queue| lease_queue.has_message_in(queue, id))
@@ -322,9 +322,7 @@ impl Receipt {
             }
         };
         let address = Address { bus: bus.clone(), queue: queue.clone() };
-        Ok(found.is_none_or(|(definition, step)| {
-            api.manager.buses().address(&definition, &step) == address
-        }))
+        Ok(found.is_none_or(|(definition, step)| api.buses.address(&definition, &step) == address))
     }
 
     /// Formats the receipt of a leased message, which is the path to which a reply over HTTP is
@@ -418,7 +416,7 @@ async fn wait_for_message(
     let reason = match status {
         AttemptStatus::Ended(_) => return Ok(()),
         AttemptStatus::Unknown => "the attempt cannot be looked up now",
-        AttemptStatus::Active if api.manager.wait_for_bus(&embedded_bus(api, vhost)).await => {
+        AttemptStatus::Active if api.active()?.wait_for_bus(&embedded_bus(api, vhost)).await => {
             return Ok(());
         }
         AttemptStatus::Active => "the bus does not answer",
@@ -461,7 +459,7 @@ pub async fn nack(
 
 /// Returns the key of the embedded bus in a virtual host.
 pub fn embedded_bus(api: &Arc<ApiState>, vhost: &str) -> BusKey {
-    api.manager.buses().resolve(Some(&BusKind::Embedded.name().into()), vhost)
+    api.buses.resolve(Some(&BusKind::Embedded.name().into()), vhost)
 }
 
 /// Finds the lease queue of the embedded bus in a virtual host.
@@ -471,8 +469,8 @@ pub fn embedded_bus(api: &Arc<ApiState>, vhost: &str) -> BusKey {
 /// Returns a 503 while the manager is starting, or a 404 if no loaded workflow uses that bus.
 pub fn find_lease_queue(api: &Arc<ApiState>, vhost: &str) -> Result<Arc<LeaseQueue>, Problem> {
     let bus = embedded_bus(api, vhost);
-    api.manager.lease_queues().find(&bus).ok_or_else(|| {
-        if api.manager.buses().find(&bus).is_some() {
+    api.active()?.lease_queues().find(&bus).ok_or_else(|| {
+        if api.buses.find(&bus).is_some() {
             return Problem::overloaded("the manager is starting: ask again".to_owned());
         }
         let suffix = match vhost {

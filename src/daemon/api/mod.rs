@@ -7,6 +7,7 @@ mod active_jobs;
 mod app;
 pub mod attempts;
 mod children;
+mod cluster;
 mod confirmed_step;
 mod connection;
 pub mod connection_limits;
@@ -49,6 +50,7 @@ mod why_text;
 mod worker;
 mod workflows;
 
+pub use actix_web::dev::{Server, ServerHandle};
 pub use app::app;
 pub use problem::Problem;
-pub use server::{bind, serve, serve_at};
+pub use server::{bind, listen, serve, serve_on};

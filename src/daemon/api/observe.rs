@@ -3,6 +3,7 @@
 use super::guard;
 use super::route::*;
 use crate::access::{Principal, RequiredScope};
+use crate::actors::role::Role;
 use crate::api::state::ApiState;
 use crate::settings::Scope;
 use actix_web::http::StatusCode;
@@ -58,7 +59,7 @@ async fn readiness(request: HttpRequest, api: web::Data<ApiState>) -> HttpRespon
     let can_see_messages = principal
         .is_some_and(|principal| principal.is_allowed(&RequiredScope::Scope(Scope::Read)))
         && guard::is_sent_to_manager_name(&request, &api.settings.http);
-    let checks = api.manager.health().checks();
+    let checks = api.checks();
     let is_ready = checks.iter().all(|check| check.is_passed);
     let is_verbose = request
         .query_string()
@@ -78,9 +79,14 @@ async fn readiness(request: HttpRequest, api: web::Data<ApiState>) -> HttpRespon
     HttpResponse::build(status).content_type(TEXT_TYPE).body(text)
 }
 
-/// Responds with all metrics. The gauge of the bytes that are being sent is set only here.
+/// Responds with all metrics. The gauges of the bytes that are being sent, and those of the cluster,
+/// are set only here.
 async fn get_metrics(api: web::Data<ApiState>) -> HttpResponse {
     let bytes_sending = api.budgets.messages.used();
     api.metrics.messages_sending.set(i64::try_from(bytes_sending).unwrap_or(i64::MAX));
+    if api.settings.shares_journal() {
+        let is_active = matches!(api.role, Role::Active(_));
+        api.metrics.cluster.set(is_active, api.reader.beat_age());
+    }
     HttpResponse::Ok().content_type(METRICS_TYPE).body(api.metrics.render())
 }

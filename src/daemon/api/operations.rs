@@ -118,7 +118,7 @@ async fn operate(
         Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
     })?;
     let id = parse_job_id(&id)?;
-    respond(id, api.manager.operate(id, build_request(operation, reason, principal)?).await)
+    respond(id, api.active()?.operate(id, build_request(operation, reason, principal)?).await)
 }
 
 /// Makes the request for an operation, with its reason and the name of its principal. Appends the
@@ -197,7 +197,7 @@ async fn reply_by_hand(
         ReplyType::Progress => Reply::Progress(bytes),
     };
     let request = build_request(Operation::Reply { step, reply }, reason, principal)?;
-    respond(id, api.manager.operate(id, request).await)
+    respond(id, api.active()?.operate(id, request).await)
 }
 
 /// Makes the HTTP response to an operation on a job.
@@ -319,10 +319,10 @@ async fn operate_on_all(
         return Err(Problem::malformed(describe_missing_filter(&operation_name)));
     }
     if search.is_dry_run == Some(true) {
-        let manager = api.manager.clone();
+        let routes = api.routes.clone();
         let read = reads::respond(&api, page_bytes(limit), move |reader, response| {
             let hits = reader.search(&search.filter, order, after, limit)?;
-            let jobs = hits.iter().map(|hit| FoundJobView::from_hit(hit, None, &manager)).collect();
+            let jobs = hits.iter().map(|hit| FoundJobView::from_hit(hit, None, &routes)).collect();
             response.write_json(&DryRunView {
                 dry_run: true,
                 jobs,
@@ -335,6 +335,7 @@ async fn operate_on_all(
     }
     let filter = search.filter.clone();
     let hits = read_small(&api, move |reader| reader.search(&filter, order, after, limit)).await?;
+    let manager = api.active()?;
     let (mut done_count, mut refusals) = (0, Vec::new());
     for chunk in hits.chunks(CONCURRENT_JOBS_MAX) {
         let requests = chunk.iter().map(|hit| async {
@@ -345,9 +346,9 @@ async fn operate_on_all(
                         search.reason.clone(),
                         PrincipalName(name.clone()),
                     )?;
-                    respond(hit.id, api.manager.operate(hit.id, request).await)
+                    respond(hit.id, manager.operate(hit.id, request).await)
                 }
-                None => respond_erased(hit.id, api.manager.erase(hit.id).await),
+                None => respond_erased(hit.id, manager.erase(hit.id).await),
             }
         });
         for (hit, result) in chunk.iter().zip(join_all(requests).await) {

@@ -1,7 +1,9 @@
 //! The errors of the API, which responses show as problem details (RFC 9457).
 
 use crate::actors::health::{JournalWait, render_loss};
-use actix_web::http::{StatusCode, header};
+use crate::actors::role::Standby;
+use actix_web::http::StatusCode;
+use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
 use engine::JobId;
 use journal::{JournalError, Remedy};
@@ -18,12 +20,17 @@ pub struct Problem {
     allowed: Option<String>,
     /// The reason as a constant that programs can compare.
     reason: Option<&'static str>,
+    /// The address of the active manager's API, which can serve the request.
+    active: Option<String>,
 }
 
 /// Problem details (RFC 9457).
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(super) struct ProblemDetails<'a> {
+    /// The address of the active manager's API, which can serve the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active: Option<&'a str>,
     /// What is wrong, and what to do.
     detail: &'a str,
     /// The reason as a constant for programs, where they need it: why a worker no longer has a
@@ -39,84 +46,91 @@ pub(super) struct ProblemDetails<'a> {
 /// The value of `Retry-After`: after how many seconds a client may retry a 429 or 503.
 const RETRY_AFTER_S: &str = "1";
 
+/// The header of a response that has the address of the active manager's API.
+const ACTIVE_HEADER: HeaderName = HeaderName::from_static("workflow-manager-active");
+
 impl Problem {
     /// Makes a 400: the request is malformed.
     pub fn malformed(detail: String) -> Problem {
-        Problem { status: StatusCode::BAD_REQUEST, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::BAD_REQUEST, detail)
     }
 
     /// Makes a 401: the token is missing or not valid.
     pub(crate) fn unauthorized(detail: String) -> Problem {
-        Problem { status: StatusCode::UNAUTHORIZED, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::UNAUTHORIZED, detail)
     }
 
     /// Makes a 403: the client may not do this.
     pub fn forbidden(detail: String) -> Problem {
-        Problem { status: StatusCode::FORBIDDEN, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::FORBIDDEN, detail)
     }
 
     /// Makes a 404: the target does not exist.
     pub(crate) fn not_found(detail: String) -> Problem {
-        Problem { status: StatusCode::NOT_FOUND, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::NOT_FOUND, detail)
     }
 
     /// Makes a 405: the path does not take this method.
     pub(crate) fn method_not_allowed(allowed: String, detail: String) -> Problem {
-        Problem {
-            status: StatusCode::METHOD_NOT_ALLOWED,
-            detail,
-            allowed: Some(allowed),
-            reason: None,
-        }
+        Problem { allowed: Some(allowed), ..Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
     }
 
     /// Makes a 408: the request did not arrive in time.
     pub(crate) fn timed_out(detail: String) -> Problem {
-        Problem { status: StatusCode::REQUEST_TIMEOUT, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::REQUEST_TIMEOUT, detail)
     }
 
     /// Makes a 409: the request conflicts with the state of its target.
     pub fn conflict(detail: String) -> Problem {
-        Problem { status: StatusCode::CONFLICT, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::CONFLICT, detail)
     }
 
     /// Makes a 410: the target has ceased to exist.
     pub fn gone(detail: String) -> Problem {
-        Problem { status: StatusCode::GONE, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::GONE, detail)
     }
 
     /// Makes a 413: the body is too large.
     pub fn too_large(detail: String) -> Problem {
-        Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
     /// Makes a 415: the body has an encoding that is not supported.
     pub fn unsupported(detail: String) -> Problem {
-        Problem { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
     /// Makes a 422: the request is well-formed, but invalid.
     pub fn invalid(detail: String) -> Problem {
-        Problem { status: StatusCode::UNPROCESSABLE_ENTITY, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
 
     /// Makes a 429 with `Retry-After`: there were too many requests.
     pub fn too_many(detail: String) -> Problem {
-        Problem { status: StatusCode::TOO_MANY_REQUESTS, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, detail)
     }
 
     /// Makes a 500: the manager failed.
     pub fn internal(detail: String) -> Problem {
-        Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }
 
     /// Makes a 503 with `Retry-After`: the manager cannot serve the request now.
     pub fn overloaded(detail: String) -> Problem {
-        Problem { status: StatusCode::SERVICE_UNAVAILABLE, detail, allowed: None, reason: None }
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
+    /// Makes a 503 with `Retry-After`: this process stands by. It names the active one.
+    pub(crate) fn standby(standby: &Standby) -> Problem {
+        Problem { active: standby.active_address(), ..Problem::overloaded(standby.describe()) }
     }
 }
 
 impl Problem {
+    fn new(status: StatusCode, detail: String) -> Problem {
+        Problem { status, detail, allowed: None, reason: None, active: None }
+    }
+
     /// Makes a 404: no job has this id.
     pub fn unknown_job(id: JobId) -> Problem {
         Problem::not_found(describe_unknown_job(id))
@@ -156,6 +170,7 @@ impl ResponseError for Problem {
 
     fn error_response(&self) -> HttpResponse {
         let body = serde_json::json!(ProblemDetails {
+            active: self.active.as_deref(),
             detail: &self.detail,
             reason: self.reason,
             status: self.status.as_u16(),
@@ -166,6 +181,12 @@ impl ResponseError for Problem {
         response.insert_header((header::CONTENT_TYPE, "application/problem+json"));
         if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             response.insert_header((header::RETRY_AFTER, RETRY_AFTER_S));
+        }
+        if let Some(active) = self.active.as_deref() {
+            // An address that no header can have is in the body alone.
+            if let Ok(address) = HeaderValue::from_str(active) {
+                response.insert_header((ACTIVE_HEADER, address));
+            }
         }
         if let Some(allowed) = self.allowed.as_deref() {
             response.insert_header((header::ALLOW, allowed));

@@ -19,12 +19,12 @@ use std::sync::Arc;
 use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] = &[
-    ApiRoute::get("/api/queues", || web::to(list_queues)).operation(|schemas| {
+    ApiRoute::get("/api/queues", || web::to(list_queues)).by_active().operation(|schemas| {
         let summary = "The queues of the loaded workflows, what they hold, and who uses them";
         let operation = OperationSpec::new("listQueues", "manager", summary);
         operation.with_json_response(200, "The queues", schemas.reference::<QueueListView<'_>>())
     }),
-    ApiRoute::get("/api/queue/{queue}", || web::to(get_queue)).operation(|schemas| {
+    ApiRoute::get("/api/queue/{queue}", || web::to(get_queue)).by_active().operation(|schemas| {
         OperationSpec::new("getQueue", "manager", "A queue with its leases")
             .with_parameters(&[BUS, VHOST])
             .with_json_response(200, "The queue", schemas.reference::<QueueWithLeasesView<'_>>())
@@ -154,9 +154,10 @@ async fn get_queue(
         ))
     })
     .await?;
-    let scan = api.manager.queue_report().await;
-    let loaded_definitions = api.manager.definitions();
-    let unloaded_definitions = with_full_names(api.manager.unloaded_definitions());
+    let manager = api.active()?;
+    let scan = manager.queue_report().await;
+    let loaded_definitions = api.definitions();
+    let unloaded_definitions = with_full_names(manager.unloaded_definitions());
     let used_by = collect_uses(&api, &loaded_definitions, &unloaded_definitions)
         .remove(&address)
         .unwrap_or_default();
@@ -165,7 +166,7 @@ async fn get_queue(
         oldest: scan.oldest.get(&address).map(QueueWaitView::from_wait),
         ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&queue_key), used_by)
     };
-    let lease_queue = api.manager.lease_queues().find(&address.bus);
+    let lease_queue = manager.lease_queues().find(&address.bus);
     let leases = lease_queue.map(|lease_queue| lease_queue.leases(&address.queue, LEASES_MAX));
     let leases = leases.into_iter().flatten().map(|lease| LeaseView {
         message_id: lease.id,
@@ -184,9 +185,10 @@ async fn get_queue(
 /// Lists all queues.
 async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
-    let scan = api.manager.queue_report().await;
-    let loaded_definitions = api.manager.definitions();
-    let unloaded_definitions = with_full_names(api.manager.unloaded_definitions());
+    let manager = api.active()?;
+    let scan = manager.queue_report().await;
+    let loaded_definitions = api.definitions();
+    let unloaded_definitions = with_full_names(manager.unloaded_definitions());
     let mut uses = collect_uses(&api, &loaded_definitions, &unloaded_definitions);
     let queues = uses.iter_mut().map(|(address, used_by)| {
         let queue_key = (address.bus.clone(), address.queue.clone());
@@ -220,13 +222,13 @@ fn collect_uses<'a>(
     let mut uses: BTreeMap<Address, Vec<QueueUseView<'a>>> = BTreeMap::new();
     for (name, definition) in loaded_definitions {
         for (step, current_use) in sending_steps(name, definition) {
-            let address = api.manager.buses().address(definition, step);
+            let address = api.buses.address(definition, step);
             uses.entry(address).or_default().push(current_use);
         }
     }
     for (name, definition) in unloaded_definitions {
         for (step, current_use) in sending_steps(name, definition) {
-            let queue_uses = uses.entry(api.manager.buses().address(definition, step)).or_default();
+            let queue_uses = uses.entry(api.buses.address(definition, step)).or_default();
             let old_use = QueueUseView { no_longer_in_files: true, ..current_use };
             // The loaded definition may still have the step on this queue, and so may another
             // unloaded definition.

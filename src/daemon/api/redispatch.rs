@@ -50,7 +50,7 @@ async fn redispatch_step(
     let [reason] = query.extract(["reason"])?;
     let id = parse_job_id(&id)?;
     let request = build_request(Operation::Redispatch { step }, reason, principal)?;
-    respond(id, api.manager.operate(id, request).await)
+    respond(id, api.active()?.operate(id, request).await)
 }
 
 /// Sends the messages of all steps that wait on a queue again. Responds once everything is
@@ -70,7 +70,7 @@ async fn redispatch_queue(
         .with_dry_run(is_dry_run)
         .with_reason(parse_reason(reason)?, name);
     let (steps, jobs) = api
-        .manager
+        .active()?
         .redispatch(bulk)
         .await
         .map_err(|error| to_problem(error, || format!("unknown queue {queue}")))?;
@@ -106,7 +106,7 @@ pub(super) fn parse_address(
     if let Some(error) = bus.as_ref().and_then(|bus| api.settings.unknown_bus_error(bus)) {
         return Err(Problem::not_found(format!("bus is {error}")));
     }
-    let bus = api.manager.buses().resolve(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
+    let bus = api.buses.resolve(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
     Ok(Address { bus, queue: queue.into() })
 }
 
@@ -141,16 +141,16 @@ pub(super) async fn check_queue_is_known(
 ) -> Result<(), Problem> {
     let step_queues = |definition: &Arc<Definition>| {
         let steps = definition.sending_steps();
-        steps.map(|step| api.manager.buses().address(definition, step)).collect::<Vec<Address>>()
+        steps.map(|step| api.buses.address(definition, step)).collect::<Vec<Address>>()
     };
-    let loaded_addresses: Vec<Address> =
-        api.manager.definitions().values().flat_map(step_queues).collect();
+    let loaded_addresses: Vec<Address> = api.definitions().values().flat_map(step_queues).collect();
     if loaded_addresses.contains(address) {
         return Ok(());
     }
+    let manager = api.active()?;
     // The router may not yet know a job that was just created, or recovered after a start.
-    api.manager.wait_for_router().await;
-    let unloaded_definitions = api.manager.unloaded_definitions();
+    manager.wait_for_router().await;
+    let unloaded_definitions = manager.unloaded_definitions();
     let candidates: Vec<Address> = loaded_addresses
         .into_iter()
         .chain(unloaded_definitions.iter().flat_map(step_queues))

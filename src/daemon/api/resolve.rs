@@ -49,7 +49,7 @@ pub(super) fn find_definition(
     vhost: Option<&str>,
 ) -> Result<Arc<Definition>, Problem> {
     let full_name = full_name(name, vhost);
-    let definitions = api.manager.definitions();
+    let definitions = api.definitions();
     definitions.get(&full_name).cloned().ok_or_else(|| {
         let hint = did_you_mean(&full_name, definitions.keys().map(String::as_str));
         Problem::not_found(format!("unknown workflow {full_name}{hint}"))
@@ -64,8 +64,12 @@ pub(super) async fn load_status_columns(
 ) -> Result<Vec<String>, Problem> {
     let name = workflow.to_owned();
     let columns = read_small(api, move |reader| reader.load_status_columns(&name)).await?;
+    if columns.is_none() {
+        // The active process may not have loaded the workflow yet.
+        api.active()?;
+    }
     columns.ok_or_else(|| {
-        if let Some(wait) = api.manager.health().journal_wait() {
+        if let Some(wait) = api.health.journal_wait() {
             return Problem::overloaded(wait.as_str().to_owned());
         }
         Problem::internal(format!(

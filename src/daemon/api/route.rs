@@ -19,6 +19,16 @@ pub(super) struct ApiRoute {
     /// Whether the path also matches with a slash at its end.
     allows_slash: bool,
     pub(super) operations: Operations,
+    pub(super) server: Server,
+}
+
+/// Which processes serve a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Server {
+    /// The active one alone: it needs jobs, buses or workers. A standby answers 503.
+    Active,
+    /// A standby too, from the database.
+    Any,
 }
 
 /// The method of a route.
@@ -40,6 +50,8 @@ pub(super) struct MethodProperties {
     pub(super) allow: &'static str,
     /// The scope that a request requires, unless the route sets another access.
     scope: Scope,
+    /// Who serves a request, unless the route sets it.
+    server: Server,
 }
 
 /// Who may call a route.
@@ -149,8 +161,22 @@ impl UndescribedRoute {
         handler: fn() -> Route,
     ) -> UndescribedRoute {
         let access = Access::Scope(method.properties().scope);
-        let operations = Operations::None;
-        UndescribedRoute(ApiRoute { method, path, access, handler, allows_slash: true, operations })
+        let (operations, server) = (Operations::None, method.properties().server);
+        let allows_slash = true;
+        UndescribedRoute(ApiRoute {
+            method,
+            path,
+            access,
+            handler,
+            allows_slash,
+            operations,
+            server,
+        })
+    }
+
+    /// Makes the route one that only the active process serves, although it changes nothing.
+    pub(super) const fn by_active(self) -> UndescribedRoute {
+        UndescribedRoute(ApiRoute { server: Server::Active, ..self.0 })
     }
 
     /// Sets who may call the route. The default follows from the method.
@@ -197,14 +223,14 @@ impl RouteMethod {
 
     /// Returns the properties that follow from the method.
     pub(super) const fn properties(self) -> MethodProperties {
-        let (key, allow, scope) = match self {
-            RouteMethod::Get => ("get", "GET, HEAD", Scope::Read),
-            RouteMethod::Post => ("post", "POST", Scope::Operate),
+        let (key, allow, scope, server) = match self {
+            RouteMethod::Get => ("get", "GET, HEAD", Scope::Read, Server::Any),
+            RouteMethod::Post => ("post", "POST", Scope::Operate, Server::Active),
             // An erased job cannot be restored.
-            RouteMethod::Delete => ("delete", "DELETE", Scope::Admin),
-            RouteMethod::Any => ("", "", Scope::Admin),
+            RouteMethod::Delete => ("delete", "DELETE", Scope::Admin, Server::Active),
+            RouteMethod::Any => ("", "", Scope::Admin, Server::Any),
         };
-        MethodProperties { key, allow, scope }
+        MethodProperties { key, allow, scope, server }
     }
 }
 
@@ -217,6 +243,16 @@ impl Access {
         let fallback = routes.first().filter(|route| !matches!(route.access, Access::Scope(_)));
         let route = routes.iter().find(|route| route.method == method).or(fallback);
         route.map_or(Access::Scope(method.properties().scope), |route| route.access)
+    }
+}
+
+impl Server {
+    /// Finds who serves a request with this method, among the routes of its path. A method that no
+    /// route has is refused by any process.
+    pub(super) fn find(routes: &[ApiRoute], method: &Method) -> Server {
+        let method = RouteMethod::from_request(method);
+        let route = routes.iter().find(|route| route.method == method);
+        route.map_or(Server::Any, |route| route.server)
     }
 }
 

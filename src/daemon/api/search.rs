@@ -5,7 +5,7 @@ use super::query::{self, Query};
 use super::reads::{self, PAGE_ROWS, page_bytes_for, read_small, truncate};
 use super::resolve::{load_status_columns, parse_job_id, resolve_workflow};
 use super::route::*;
-use crate::actors::manager_handle::ManagerHandle;
+use crate::actors::routes::Routes;
 use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
@@ -198,7 +198,7 @@ impl SearchQuery {
                 "status.{first_step} needs workflow=NAME: steps belong to a workflow"
             )));
         };
-        let step_names: Vec<String> = match api.manager.definitions().get(workflow) {
+        let step_names: Vec<String> = match api.definitions().get(workflow) {
             Some(definition) => {
                 definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
             }
@@ -246,7 +246,7 @@ fn parse_order(text: &str) -> Result<SearchOrder, Problem> {
 /// Lists one page of the root jobs, or of the child jobs of one job, that match the filter.
 async fn search_jobs(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let search = SearchQuery::parse(&api, query.into_pairs(), SearchPurpose::List).await?;
-    let (limit, manager) = (search.limit(), api.manager.clone());
+    let (limit, routes) = (search.limit(), api.routes.clone());
     let read = reads::respond(&api, page_bytes(limit), move |reader, response| {
         let hits = reader.search(&search.filter, search.order, search.after(), limit)?;
         let count = match search.must_count {
@@ -256,7 +256,7 @@ async fn search_jobs(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
         response.write_json(&SearchAnswer {
             jobs: hits
                 .iter()
-                .map(|hit| FoundJobView::from_hit(hit, search.parent.as_ref(), &manager))
+                .map(|hit| FoundJobView::from_hit(hit, search.parent.as_ref(), &routes))
                 .collect(),
             next: next_page(&hits, limit),
             count: count.map(|count| count.min(COUNT_MAX)),
@@ -319,7 +319,7 @@ impl<'a> FoundJobView<'a> {
     pub(super) fn from_hit(
         hit: &'a SearchHit,
         parent: Option<&'a ParentRecord>,
-        manager: &ManagerHandle,
+        routes: &Routes,
     ) -> FoundJobView<'a> {
         let find_step_name = |parent: &'a ParentRecord| {
             let (step, _) = hit.parent_item?;
@@ -328,7 +328,7 @@ impl<'a> FoundJobView<'a> {
         // For a failed or cancelled job only its record has the number, and reading all records
         // would be too expensive for a list.
         let count_done_steps = |total| match JobState::from_name(&hit.state)? {
-            JobState::Running | JobState::Paused => manager.routes().steps_done(hit.id),
+            JobState::Running | JobState::Paused => routes.steps_done(hit.id),
             JobState::Completed => Some(total),
             JobState::Failed | JobState::Cancelled => None,
         };

@@ -4,6 +4,7 @@ use super::app::app;
 use super::connection::Connection;
 use super::connection_limits::http_connections_max;
 use super::connection_slots::ConnectionSlots;
+use crate::actors::role::Role;
 use crate::api::state::ApiState;
 use actix_http::HttpService;
 use actix_http::error::DispatchError;
@@ -20,8 +21,12 @@ use tokio_rustls::TlsAcceptor;
 /// readers of the journal.
 const HTTP_WORKERS: usize = 2;
 
-/// How long a graceful shutdown waits for connections with active requests, in seconds.
-const SHUTDOWN_TIMEOUT_S: u64 = 1;
+/// How long a graceful shutdown waits for connections with active requests.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The same for the server of a standby that becomes active: the process goes on, so that its
+/// responses can be sent to their end.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long the server reads and discards what a client still sends after the response (lingering
 /// close). Without it the client could see a reset connection before it has read the response.
@@ -41,18 +46,25 @@ const BACKLOG: u32 = 4096;
 /// Returns an error if the address cannot be listened on, or the certificate cannot be used.
 pub fn serve(api: Arc<ApiState>) -> io::Result<(Server, SocketAddr)> {
     let socket = bind(api.settings.http.listen)?;
-    serve_at(api, socket)
+    serve_on(api, listen(socket)?)
 }
 
-/// Makes the same server as [`serve`], on a socket that is already bound.
+/// Makes the same server as [`serve`], on a listener. Several servers may have clones of it: each
+/// connection goes to one of them.
 ///
 /// # Errors
 ///
-/// Returns an error if the socket cannot listen, or the certificate cannot be used.
-pub fn serve_at(api: Arc<ApiState>, socket: TcpSocket) -> io::Result<(Server, SocketAddr)> {
+/// Returns an error if the certificate cannot be used.
+pub fn serve_on(
+    api: Arc<ApiState>,
+    listener: std::net::TcpListener,
+) -> io::Result<(Server, SocketAddr)> {
+    let shutdown_timeout = match api.role {
+        Role::Active(_) => SHUTDOWN_TIMEOUT,
+        Role::Standby(_) => HANDOVER_TIMEOUT,
+    };
     let http = api.settings.http.clone();
     let certificate = api.access.certificate(&http.tls).map_err(io::Error::other)?;
-    let listener = socket.listen(BACKLOG)?.into_std()?;
     let address = listener.local_addr()?;
     let connections_max = http_connections_max(&api.settings);
     let slots = ConnectionSlots::new(
@@ -106,7 +118,7 @@ pub fn serve_at(api: Arc<ApiState>, socket: TcpSocket) -> io::Result<(Server, So
         .workers(HTTP_WORKERS)
         .max_concurrent_connections(connections_max.div_ceil(HTTP_WORKERS))
         .disable_signals()
-        .shutdown_timeout(SHUTDOWN_TIMEOUT_S)
+        .shutdown_timeout(shutdown_timeout.as_secs())
         .listen("api", listener, service)?;
     Ok((server.run(), address))
 }
@@ -135,4 +147,13 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)
+}
+
+/// Makes a bound socket listen.
+///
+/// # Errors
+///
+/// Returns an error if another process listens on the address.
+pub fn listen(socket: TcpSocket) -> io::Result<std::net::TcpListener> {
+    socket.listen(BACKLOG)?.into_std()
 }

@@ -79,7 +79,7 @@ async fn list_statuses(
     let status_query = StatusQuery::parse(query.into_pairs())?;
     let workflow = resolve_workflow(&api, &path, status_query.vhost.as_deref()).await?;
     let columns = load_status_columns(&api, &workflow).await?;
-    let definition = api.manager.definitions().get(&workflow).cloned();
+    let definition = api.definitions().get(&workflow).cloned();
     let names: Vec<String> =
         columns.iter().map(|column| step_name(definition.as_deref(), column)).collect();
     let filter = StatusFilter {

@@ -13,6 +13,7 @@ use super::why_text::{
 };
 use crate::actors::health::JournalWait;
 use crate::actors::queue_watch;
+use crate::actors::role::Role;
 use crate::api::state::ApiState;
 use crate::view::describe_failures;
 use actix_web::{HttpResponse, web};
@@ -113,7 +114,7 @@ fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<ExplanationView> 
             WaitCause::Paused,
             "paused: nothing new is dispatched until it is resumed".to_owned(),
         ),
-        JobState::Running => match api.manager.health().journal_wait() {
+        JobState::Running => match api.health.journal_wait() {
             Some(JournalWait::DiskSpace) => explain(
                 WaitCause::JournalFull,
                 "no room on the journal's disk: nothing goes on until there is".to_owned(),
@@ -175,15 +176,25 @@ async fn explain_step(
         return explain_fan_out(api, job, index, depth).await;
     }
     let timeout = describe_timeout(step, run);
-    let bus = api.manager.buses().bus_of_step(job.definition(), step);
-    if let Some((cause, sentence)) =
-        explain_bus(api.manager.health().bus(&bus), &bus, (step, run), &timeout)
+    let manager = match &api.role {
+        Role::Active(manager) => manager,
+        Role::Standby(standby) => {
+            let sentence = format!(
+                "this manager {}, and only the active one knows where the message of step \
+                 \"{name}\" is; {timeout}",
+                standby.describe()
+            );
+            return explain(WaitCause::Unknown, sentence);
+        }
+    };
+    let bus = api.buses.bus_of_step(job.definition(), step);
+    if let Some((cause, sentence)) = explain_bus(api.health.bus(&bus), &bus, (step, run), &timeout)
     {
         return explain(cause, sentence);
     }
     let queue = &step.queue;
     let has_broker = api.settings.amqp_bus(&bus.name).is_some();
-    let status = api.manager.inspect_queue(&bus, queue.clone()).await;
+    let status = manager.inspect_queue(&bus, queue.clone()).await;
     if let Some(section) = api.settings.kafka_bus(&bus.name) {
         let is_confirmed = run.confirmed;
         let topic_step = TopicStep { name, queue, timeout: &timeout, is_confirmed };

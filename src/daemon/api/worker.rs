@@ -202,7 +202,7 @@ async fn reply(
     leases::check_in_touch(&api)?;
     let (lease_queue, bus) = match bus {
         Some(bus) => {
-            let key = api.manager.buses().resolve(Some(&bus.as_str().into()), "");
+            let key = api.buses.resolve(Some(&bus.as_str().into()), "");
             (find_push_queue(&api, bus)?, key)
         }
         None => (find_lease_queue(&api, &receipt.vhost)?, embedded_bus(&api, &receipt.vhost)),
@@ -287,8 +287,8 @@ fn find_push_queue(api: &Arc<ApiState>, bus: String) -> Result<Arc<LeaseQueue>, 
         });
         return Err(Problem::not_found(format!("bus is {error}")));
     }
-    let key = api.manager.buses().resolve(Some(&bus.as_str().into()), "");
-    api.manager.lease_queues().find(&key).ok_or_else(|| match api.manager.buses().find(&key) {
+    let key = api.buses.resolve(Some(&bus.as_str().into()), "");
+    api.active()?.lease_queues().find(&key).ok_or_else(|| match api.buses.find(&key) {
         // Not 404, because then the service would not send its reply again.
         Some(_) => Problem::overloaded("the manager is starting: send the reply again".to_owned()),
         None => Problem::not_found(format!("no loaded workflow uses the bus {}", quote(&bus))),

@@ -59,8 +59,9 @@ struct Stats {
     oldest_running: Option<KnownJobView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failed: Option<KnownJobView>,
+    /// Missing at a standby, which does not count.
     #[serde(flatten)]
-    rate: Rate,
+    rate: Option<Rate>,
 }
 
 /// A job that is shown as an example.
@@ -88,7 +89,7 @@ async fn list_workflows(api: web::Data<ApiState>, query: Query) -> Result<HttpRe
     let [all, stats] = query.extract(["all", "stats"])?;
     let must_list_unloaded = all.map_or(Ok(false), |value| query::parse_flag("all", &value))?;
     let minutes = stats.as_deref().map(parse_minutes).transpose()?;
-    let definitions = api.manager.definitions();
+    let definitions = api.definitions();
     let counts = read_small(&api, |reader| reader.count_running_root_jobs()).await?;
     let unloaded_names = counts
         .iter()
@@ -116,7 +117,7 @@ async fn list_workflows(api: web::Data<ApiState>, query: Query) -> Result<HttpRe
             states,
             oldest_running,
             last_failed,
-            rate: api.rates.rate(full_name, now, minutes),
+            rate: api.rates.as_ref().map(|rates| rates.rate(full_name, now, minutes)),
         };
         let count = counts.iter().find(|(workflow, _)| workflow == full_name);
         WorkflowRow {

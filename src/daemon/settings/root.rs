@@ -213,6 +213,11 @@ impl Settings {
         }))
     }
 
+    /// Returns whether several processes can share the journal, because it is a database.
+    pub fn shares_journal(&self) -> bool {
+        !self.journal.url.0.is_empty()
+    }
+
     /// Returns whether the journal is lost when the process ends, because its file is `:memory:`.
     pub fn is_in_memory(&self) -> bool {
         self.journal.url.0.is_empty() && self.journal.file.as_os_str() == ":memory:"

@@ -14,6 +14,13 @@ impl Settings {
         let mut warnings = self.changed_setting_warnings();
         warnings.extend(self.sources.warnings.iter().cloned());
         warnings.extend(self.world_readable_secrets());
+        if self.shares_journal() && self.http.public_url.is_empty() {
+            warnings.push(
+                "http.public_url is not set: a manager that stands by cannot name this one to \
+                 clients and workers when it is active; set it to the address of this one's API"
+                    .to_owned(),
+            );
+        }
         warnings
     }
 

@@ -2,6 +2,7 @@
 //! what it must know of its name. While it hangs, it changes no counter, and still reads.
 
 use super::claim::{BROKER_LOST, Candidate, LEAVING};
+use super::cluster::LastBeat;
 use super::connection::{Connection, OpenError, params};
 use super::options::PostgresOptions;
 use crate::ownership::{BeatAnswer, Ownership};
@@ -45,6 +46,7 @@ pub(super) struct Beat {
 
 struct BeatState {
     ownership: Arc<Ownership>,
+    last_beat: Arc<LastBeat>,
     /// When the newest record was decided, in nanoseconds since 1970; `i64::MIN`: there is none.
     newest: AtomicI64,
     is_stopped: AtomicBool,
@@ -54,9 +56,12 @@ impl Beat {
     /// Begins to beat in the background. The counter stands still while the process gives no sign
     /// of life.
     pub(super) fn start(candidate: Candidate) -> Beat {
-        let Candidate { io, options, manager, connection, .. } = candidate;
+        let Candidate { io, options, manager, last_beat, connection, .. } = candidate;
+        // The claim was the first beat.
+        last_beat.touch();
         let state = Arc::new(BeatState {
             ownership: Arc::new(Ownership::new()),
+            last_beat,
             newest: AtomicI64::new(i64::MIN),
             is_stopped: AtomicBool::new(false),
         });
@@ -108,7 +113,12 @@ async fn run_beat(
         match tokio::time::timeout(BEAT_TIMEOUT, beat).await {
             // A beat that was under way when the name was given back tells nothing.
             Ok(Ok(_)) if state.is_stopped.load(Ordering::Relaxed) => return,
-            Ok(Ok(answer)) => state.ownership.publish_beat(sent, is_alive, &answer),
+            Ok(Ok(answer)) => {
+                if is_alive && answer.is_owner {
+                    state.last_beat.touch();
+                }
+                state.ownership.publish_beat(sent, is_alive, &answer);
+            }
             Ok(Err(error)) => {
                 let error = error.to_journal_error(&options.server.to_string());
                 tracing::debug!(%error, "the beat of this manager fails");

@@ -6,6 +6,7 @@
 //! looks that all succeeded, declares the owner dead and takes the name over. No clocks of two
 //! machines are compared.
 
+use super::cluster::LastBeat;
 use super::connection::{Connection, params};
 use super::fault::{no_answer, to_journal_error};
 use super::io_thread::IoThread;
@@ -60,6 +61,8 @@ pub(super) struct Candidate {
     purpose: Purpose,
     /// The ordinal of its name.
     pub(super) ordinal: NameOrdinal,
+    /// When the active process beat last.
+    pub(super) last_beat: Arc<LastBeat>,
     /// `None` after a look has failed.
     pub(super) connection: Option<Connection>,
     /// The owner that was seen last, with its beat, and since when the beat has been the same.
@@ -68,6 +71,8 @@ pub(super) struct Candidate {
     pub(super) announced: Announcement,
     /// Whether this process reaches the broker; `None`: it has not tried lately.
     pub(super) reaches_broker: Option<bool>,
+    /// Whether the last claim was to take the name from a dead process.
+    pub(super) takes_over: bool,
 }
 
 /// What the owner of a name has announced to its standbys.
@@ -117,6 +122,7 @@ pub(super) struct ActiveManager {
     beat: i64,
     announced: Announcement,
     api_address: Option<String>,
+    since: Timestamp,
 }
 
 impl Candidate {
@@ -162,6 +168,8 @@ impl Candidate {
             seen: None,
             announced: Announcement::default(),
             reaches_broker: None,
+            last_beat: Arc::new(LastBeat::new()),
+            takes_over: false,
         })
     }
 
@@ -246,6 +254,7 @@ impl Candidate {
             return Ok(Look::HalfCopied(from));
         }
         let Some(owner) = load_owner(connection, &self.options.name).await? else {
+            self.takes_over = false;
             if let Some(better) = self.find_better(connection).await? {
                 return Ok(Look::Standby(better));
             }
@@ -259,7 +268,10 @@ impl Candidate {
         let now = clock::instant();
         let since = match self.seen {
             Some((id, beat, since)) if (id, beat) == (owner.id, owner.beat) => since,
-            Some(_) | None => now,
+            Some(_) | None => {
+                self.last_beat.touch();
+                now
+            }
         };
         self.seen = Some((owner.id, owner.beat, since));
         if now.duration_since(since) < LEASE {
@@ -271,6 +283,7 @@ impl Candidate {
             "the active manager has not beaten for {} s: this one takes over",
             LEASE.as_secs()
         );
+        self.takes_over = true;
         self.claim(connection, Some(owner)).await
     }
 
@@ -290,6 +303,7 @@ impl Candidate {
             beat: row.get(1),
             api_address: row.get(2),
             announced: Announcement::default(),
+            since: clock::now(),
         }))
     }
 
@@ -345,7 +359,8 @@ impl Candidate {
             connection.query(sql, &params![owner.id]).await?;
             faults::hit("claim::fenced");
         }
-        let sql = "UPDATE names SET owner = $2, epoch = epoch + 1, api_address = $3
+        let sql = "UPDATE names SET owner = $2, epoch = epoch + 1, api_address = $3,
+                          since = now()
                    WHERE name = $1 AND (owner IS NULL OR owner = $4) RETURNING name";
         let (name, address) = (self.options.name.clone(), self.options.api_address.clone());
         let params = params![name, self.manager, address, owner_id];
@@ -404,7 +419,8 @@ impl ActiveManager {
             file: options.server.to_string(),
             name: options.name.clone(),
             manager: self.id.to_string(),
-            address: self.api_address.clone().unwrap_or_else(|| "no API address".to_owned()),
+            address: self.api_address.clone(),
+            since: self.since,
         }
     }
 }
@@ -433,7 +449,8 @@ async fn load_names(connection: &Connection) -> Result<Vec<String>, Error> {
 
 /// Returns the owner of a name; `None` if nobody owns it.
 async fn load_owner(connection: &Connection, name: &str) -> Result<Option<ActiveManager>, Error> {
-    let sql = "SELECT n.owner, coalesce(m.beat, 0), n.api_address, m.state, m.broker
+    let sql = "SELECT n.owner, coalesce(m.beat, 0), n.api_address, m.state, m.broker,
+                      coalesce((extract(epoch FROM n.since) * 1000000)::bigint, 0) * 1000
                FROM names n LEFT JOIN managers m ON m.id = n.owner
                WHERE n.name = $1 AND n.owner IS NOT NULL";
     let rows = connection.query(sql, &params![name.to_owned()]).await?;
@@ -445,6 +462,7 @@ async fn load_owner(connection: &Connection, name: &str) -> Result<Option<Active
             is_leaving: row.get::<_, Option<&str>>(3) == Some(LEAVING),
             is_broker_lost: row.get::<_, Option<&str>>(4) == Some(BROKER_LOST),
         },
+        since: Timestamp(row.get(5)),
     }))
 }
 

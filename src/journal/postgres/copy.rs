@@ -9,6 +9,7 @@ use super::commit_connection::{BatchStatement, Results};
 use super::connection::{params, to_sql_text};
 use super::copy_reader::DatabaseCopyReader;
 use super::options::PostgresOptions;
+use super::pool::ReaderPool;
 use super::store::PostgresJournal;
 use crate::checksums::{EntryTexts, checksum, entry_checksum};
 use crate::copy::progress::CopyProgress;
@@ -24,6 +25,7 @@ use crate::recover::JobRow;
 use crate::traits::Journal;
 use engine::{Definition, DefinitionHash, Timestamp};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often it is looked whether another process is active.
@@ -113,7 +115,10 @@ fn become_active(options: PostgresOptions) -> Result<PostgresJournal, JournalErr
     loop {
         let (next, look) = candidate.try_claim();
         match look? {
-            Look::Active(state) => return Ok(PostgresJournal::activate(next, state)),
+            Look::Active(state) => {
+                let pool = Arc::new(ReaderPool::of_candidate(&next));
+                return Ok(PostgresJournal::activate(next, pool, state));
+            }
             Look::HalfCopied(from) => return Err(half_copied_error(journal, &from)),
             Look::Standby(active) => {
                 if seen.is_some_and(|before| !active.is_as_before(&before)) {

@@ -14,6 +14,7 @@ mod append;
 mod beat;
 mod children;
 mod claim;
+mod cluster;
 mod commit_connection;
 mod connection;
 mod copy;

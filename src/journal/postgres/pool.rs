@@ -1,6 +1,8 @@
 //! The connections of readers. They are apart from that of commits, so that no reader can take the
 //! connection of a commit.
 
+use super::claim::Candidate;
+use super::cluster::LastBeat;
 use super::connection::{Connection, OpenError, Params};
 use super::fault::to_journal_error;
 use super::io_thread::IoThread;
@@ -41,6 +43,8 @@ pub(super) struct ReaderPool {
     pub(super) journal: String,
     /// The ordinal of this manager's name.
     pub(super) ordinal: NameOrdinal,
+    /// When the active process beat last.
+    pub(super) last_beat: Arc<LastBeat>,
     state: Mutex<PoolState>,
     /// Notified when a read has ended.
     read_ended: Condvar,
@@ -107,16 +111,14 @@ impl Drop for Session<'_> {
 }
 
 impl ReaderPool {
-    pub(super) fn new(
-        io: Arc<IoThread>,
-        options: Arc<PostgresOptions>,
-        ordinal: NameOrdinal,
-    ) -> ReaderPool {
+    /// Creates the pool of a process that has registered.
+    pub(super) fn of_candidate(candidate: &Candidate) -> ReaderPool {
         ReaderPool {
-            io,
-            journal: options.server.to_string(),
-            options,
-            ordinal,
+            io: candidate.io.clone(),
+            journal: candidate.options.server.to_string(),
+            options: candidate.options.clone(),
+            ordinal: candidate.ordinal,
+            last_beat: candidate.last_beat.clone(),
             state: Mutex::default(),
             read_ended: Condvar::new(),
             definitions: Mutex::default(),

@@ -51,6 +51,7 @@ CREATE TABLE names(
   high bigint NOT NULL DEFAULT 0,
   -- The journal whose copy under this name has begun and not ended.
   copied_from text,
+  since timestamptz,
   api_address text
 );
 CREATE TABLE managers(

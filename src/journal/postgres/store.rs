@@ -33,6 +33,8 @@ pub struct PostgresJournal {
     pub(super) pool: Arc<ReaderPool>,
     /// The manager's name.
     pub(super) name: String,
+    /// Whether the process before did not beat any more.
+    has_taken_over: bool,
     /// The size of the database; `None` if it could not be measured.
     disk_usage: Option<DiskUsage>,
     /// When the size was measured; `None`: not yet.
@@ -42,6 +44,8 @@ pub struct PostgresJournal {
 /// A process that waits until it becomes active.
 pub struct PostgresStandby {
     candidate: Box<Candidate>,
+    /// The connections of readers.
+    pool: Arc<ReaderPool>,
 }
 
 impl PostgresJournal {
@@ -64,16 +68,24 @@ impl PostgresJournal {
         Candidate::inspect(options)
     }
 
-    pub(super) fn activate(candidate: Candidate, state: TakenState) -> PostgresJournal {
-        let (io, options) = (candidate.io.clone(), candidate.options.clone());
-        let name = options.name.clone();
-        let ordinal = candidate.ordinal;
+    /// Returns whether this process has taken the name from one that did not beat any more.
+    pub fn has_taken_over(&self) -> bool {
+        self.has_taken_over
+    }
+
+    pub(super) fn activate(
+        candidate: Candidate,
+        pool: Arc<ReaderPool>,
+        state: TakenState,
+    ) -> PostgresJournal {
+        let (name, has_taken_over) = (candidate.options.name.clone(), candidate.takes_over);
         let mut writer = PostgresWriter::new(candidate, state);
         writer.make_days_ahead();
         PostgresJournal {
             writer,
-            pool: Arc::new(ReaderPool::new(io, options, ordinal)),
+            pool,
             name,
+            has_taken_over,
             disk_usage: None,
             disk_usage_measured: None,
         }
@@ -92,7 +104,9 @@ impl PostgresStandby {
             problem: what,
             remedy: Remedy::Exit,
         })?;
-        Ok(PostgresStandby { candidate: Box::new(Candidate::register(options, Purpose::Serve)?) })
+        let candidate = Box::new(Candidate::register(options, Purpose::Serve)?);
+        let pool = Arc::new(ReaderPool::of_candidate(&candidate));
+        Ok(PostgresStandby { candidate, pool })
     }
 
     /// Returns what the active process has announced, as of the last look.
@@ -105,6 +119,12 @@ impl PostgresStandby {
         self.candidate.reaches_broker = reaches_broker;
     }
 
+    /// Returns a reader that sees everything that is committed. The journal of an active process
+    /// goes on with its connections.
+    pub fn records(&self) -> Arc<dyn Records> {
+        Arc::new(Reader::new(self.pool.clone()))
+    }
+
     /// Becomes active if nobody is, or if the active process is dead.
     ///
     /// # Errors
@@ -112,15 +132,18 @@ impl PostgresStandby {
     /// Returns [`JournalError::ActiveElsewhere`] if another process is active, or an error of the
     /// server; and the standby, which tries again after a second.
     pub fn try_activate(self) -> Result<PostgresJournal, (JournalError, PostgresStandby)> {
-        let options = self.candidate.options.clone();
-        let (candidate, result) = self.candidate.try_claim();
+        let PostgresStandby { candidate, pool } = self;
+        let options = candidate.options.clone();
+        let (candidate, result) = candidate.try_claim();
         let error = match result {
-            Ok(Look::Active(state)) => return Ok(PostgresJournal::activate(candidate, state)),
+            Ok(Look::Active(state)) => {
+                return Ok(PostgresJournal::activate(candidate, pool, state));
+            }
             Ok(Look::Standby(active)) => active.to_error(&options),
             Ok(Look::HalfCopied(from)) => half_copied_error(options.server.to_string(), &from),
             Err(error) => error,
         };
-        Err((error, PostgresStandby { candidate: Box::new(candidate) }))
+        Err((error, PostgresStandby { candidate: Box::new(candidate), pool }))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::error::JournalError;
 use crate::query::{EndedCursor, JobCreation, StoredJob, find_message};
 use crate::record::JobNumber;
 use crate::recover::{self, JobRows, Rebuilder, RecoveredJob};
-use crate::traits::{JobRecords, Records};
+use crate::traits::{ClusterRecords, JobRecords, Records};
 use engine::{Definition, JobId, Timestamp};
 use rusqlite::{Connection, InterruptHandle, OptionalExtension, params};
 use std::collections::HashMap;
@@ -285,6 +285,8 @@ impl Reader {
 }
 
 impl Records for Reader {}
+
+impl ClusterRecords for Reader {}
 
 impl JobRecords for Reader {
     fn load_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError> {

@@ -211,6 +211,7 @@ async fn run_manager(world: &Arc<Mutex<World>>, process: Option<Process>) -> Pau
         wiring: Box::new(move |mailboxes, core| relays::wrong_wiring(bug, mailboxes, core)),
         lease_queues: lease_queues.clone(),
         journal,
+        metrics: workflow_manager::telemetry::Metrics::new(),
     };
     let mut manager = match manager::start_on(Threads::Current, settings, definitions, parts) {
         Ok(manager) => Rc::new(manager),

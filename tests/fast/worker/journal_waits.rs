@@ -25,15 +25,15 @@ workflows:
 /// Fills the disk, and returns once the journal waits.
 async fn fill_disk(api: &Api) {
     fail::cfg("journal::write", "return(full)").expect("set");
-    let manager = api.state().manager.clone();
+    let manager = api.state().active().expect("it is active").clone();
     actix_rt::spawn(async move { manager.create("other", None, Message::default()).await });
-    until("the journal waits", || api.state().manager.health().is_journal_waiting()).await;
+    until("the journal waits", || api.state().health.is_journal_waiting()).await;
 }
 
 /// Makes room on the disk, and returns once the journal is written again.
 async fn free_disk(api: &Api) {
     fail::remove("journal::write");
-    until("there is room", || !api.state().manager.health().is_journal_waiting()).await;
+    until("there is room", || !api.state().health.is_journal_waiting()).await;
 }
 
 /// Settles all messages of the job, which completes by that.
@@ -52,7 +52,7 @@ async fn first_step(api: &Api) -> StepState {
     };
     let look = Inspection::new(see, CompletionLatch::new(oneshot::channel().0));
     let id = ID.parse().expect("an id");
-    api.state().manager.routes().find(id).expect("it is active").send(JobInput::Inspect(look));
+    api.state().routes.find(id).expect("it is active").send(JobInput::Inspect(look));
     seen.await.expect("seen")
 }
 
@@ -200,7 +200,7 @@ fn a_message_whose_queue_cannot_be_looked_up_is_not_settled() {
             assert_eq!(replied.json(), json!({ "taken": true }));
         }
         let id = ID.parse().expect("an id");
-        until("it has ended", || !api.state().manager.routes().is_active(id)).await;
+        until("it has ended", || !api.state().routes.is_active(id)).await;
         let [own, disguised] = paths().map(|path| format!("{path}/reply"));
         let places = api.state().budgets.reads.try_acquire(usize::MAX).expect("free");
         for path in [&own, &disguised] {

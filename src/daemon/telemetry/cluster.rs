@@ -1,0 +1,49 @@
+//! The metrics of a process that shares its journal with others. With a file they are not there.
+
+use super::MetricRegistrar;
+use prometheus::{IntCounterVec, IntGaugeVec};
+use std::time::Duration;
+
+/// The metrics of a process that shares its journal with others. With a file they are not there.
+#[derive(Clone)]
+pub struct ClusterMetrics {
+    /// `workflow_cluster_active`: 1 if this process is active, 0 if it stands by.
+    active: IntGaugeVec,
+    /// `workflow_cluster_takeovers_total`: how often this process has taken over.
+    takeovers: IntCounterVec,
+    /// `workflow_cluster_beat_age_seconds`: how long ago the active process beat.
+    beat_age: IntGaugeVec,
+}
+
+impl ClusterMetrics {
+    pub(super) fn new(register: &MetricRegistrar<'_>) -> ClusterMetrics {
+        ClusterMetrics {
+            active: register.gauge_vec("cluster_active", "1: active, 0: stands by", &[]),
+            takeovers: register.counter_vec(
+                "cluster_takeovers_total",
+                "how often this process has taken over from one that did not beat any more",
+                &[],
+            ),
+            beat_age: register.gauge_vec(
+                "cluster_beat_age_seconds",
+                "how long ago the active process beat, as this one has seen it",
+                &[],
+            ),
+        }
+    }
+
+    /// Sets the gauges. `beat_age` is `None` if no beat was seen yet.
+    pub(crate) fn set(&self, is_active: bool, beat_age: Option<Duration>) {
+        self.active.with_label_values::<&str>(&[]).set(i64::from(is_active));
+        if let Some(age) = beat_age {
+            let seconds = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+            self.beat_age.with_label_values::<&str>(&[]).set(seconds);
+        }
+    }
+
+    /// Counts that this process has become active, which is a takeover if the process before did
+    /// not beat any more.
+    pub fn record_activation(&self, is_takeover: bool) {
+        self.takeovers.with_label_values::<&str>(&[]).inc_by(u64::from(is_takeover));
+    }
+}
