@@ -43,8 +43,7 @@ fn a_standby_serves_what_is_stored_and_names_the_active_one_for_all_else() {
         "/api/jobs",
         "/api/jobs/search?state=running",
         "/api/status/chain",
-        "/api/status/chain?format=csv",
-        "/api/definitions",
+        "/api/definitions?workflow=chain",
         "/api/settings",
         "/api/whoami",
         "/openapi.json",
@@ -54,6 +53,8 @@ fn a_standby_serves_what_is_stored_and_names_the_active_one_for_all_else() {
     ] {
         second.api.get(path).expect(200);
     }
+    let csv = second.api.send("GET", "/api/status/chain", &[("Accept", "text/csv")], None);
+    assert!(csv.expect(200).text.contains(&job.to_string()));
     for part in ["", "/entries", "/children", "/step/first", "/message", "/why"] {
         second.api.get(&format!("/api/job/{job}{part}")).expect(200);
     }
