@@ -111,13 +111,14 @@ pub(crate) trait CopyReader {
     fn load_all_offsets(&self) -> Result<Vec<StoredOffset>, JournalError>;
 }
 
+/// Reads what was written, and writes the statuses that follow from it.
+pub(crate) type ReadBack<'a> =
+    &'a mut dyn FnMut(&dyn CopyReader, &mut dyn StatusWriter) -> Result<(), JournalError>;
+
 /// Writes a journal that no manager can start on yet.
 pub(crate) trait CopyWriter {
     /// Calls `read` with what is written.
-    fn read_back(
-        &mut self,
-        read: &mut dyn FnMut(&dyn CopyReader, &mut dyn StatusWriter) -> Result<(), JournalError>,
-    ) -> Result<(), JournalError>;
+    fn read_back(&mut self, read: ReadBack<'_>) -> Result<(), JournalError>;
     /// Inserts a definition with this JSON, and returns its number.
     fn insert_definition(
         &mut self,

@@ -20,6 +20,7 @@ fn standby(url: &str) -> PostgresStandby {
         authorities: Authorities::load_system(),
         name: "default".to_owned(),
         api_address: None,
+        require_synchronous: false,
     })
     .unwrap()
 }
