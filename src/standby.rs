@@ -101,13 +101,13 @@ pub(crate) async fn become_active(
 /// Returns what a look has found that did not make this process active. An error that time does not
 /// mend stays one.
 fn to_look(error: JournalError) -> Result<LastLook, JournalError> {
-    match error {
-        JournalError::ActiveElsewhere { manager, address, since, .. } => {
-            Ok(LastLook::ActiveElsewhere(ActiveProcess { manager, address, since }))
-        }
-        error if error.remedy() == Remedy::WaitForServer => Ok(LastLook::Failed(error.to_string())),
-        error => Err(error),
+    if let JournalError::ActiveElsewhere { manager, address, since, .. } = error {
+        return Ok(LastLook::ActiveElsewhere(ActiveProcess { manager, address, since }));
     }
+    if error.remedy() == Remedy::WaitForServer {
+        return Ok(LastLook::Failed(error.to_string()));
+    }
+    Err(error)
 }
 
 /// The servers of a process that stands by. Those of the manager take over their listeners, so that

@@ -208,7 +208,8 @@ mod tests {
         let slowly = (1..1_001).map(|ms| numbers.take(Timestamp(TODAY.0 + ms * NS_PER_MS)));
         for jobs in [counted.collect::<Vec<_>>(), at_once, slowly.collect()] {
             for threads in [2, 3, 4, 8] {
-                let first = jobs.iter().filter(|job| spread_key(**job).is_multiple_of(threads)).count();
+                let first =
+                    jobs.iter().filter(|job| spread_key(**job).is_multiple_of(threads)).count();
                 let share = jobs.len() / threads as usize;
                 assert!(first.abs_diff(share) <= 1, "{first} of {threads} threads");
             }

@@ -179,6 +179,20 @@ pub trait JobRecords: Send + Sync {
         Ok(None)
     }
 
+    /// Returns the name that the newest job with this id belongs to; `None` if it is this manager's
+    /// own, or if there is no such job.
+    fn find_foreign_name_of_job(&self, _id: JobId) -> Result<Option<ForeignName>, JournalError> {
+        Ok(None)
+    }
+
+    /// Returns another name whose active manager has loaded a workflow; `None` if there is none.
+    fn find_foreign_name_of_workflow(
+        &self,
+        _workflow: &str,
+    ) -> Result<Option<ForeignName>, JournalError> {
+        Ok(None)
+    }
+
     /// Rebuilds the jobs with these numbers, with their open effects, as at startup. Jobs that do
     /// not exist are left out. Before the call, their job trees must be projected.
     fn recover_jobs(

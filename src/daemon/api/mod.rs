@@ -21,6 +21,7 @@ mod items;
 pub mod jobs;
 pub mod leases;
 mod manager;
+mod misdirected;
 mod observe;
 mod openapi;
 mod operations;

@@ -6,7 +6,8 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
 use engine::JobId;
-use journal::{JournalError, Remedy};
+use engine::text::quote;
+use journal::{ForeignName, JournalError, Remedy};
 use serde::Serialize;
 use std::fmt;
 use utoipa::ToSchema;
@@ -98,6 +99,20 @@ impl Problem {
     /// Makes a 415: the body has an encoding that is not supported.
     pub fn unsupported(detail: String) -> Problem {
         Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
+    }
+
+    /// Makes a 421: another manager serves what the request is about.
+    pub(crate) fn misdirected(name: ForeignName) -> Problem {
+        let ForeignName { name, api_address } = name;
+        let detail = match &api_address {
+            Some(address) => format!("this belongs to the manager {}, at {address}", quote(&name)),
+            None => format!(
+                "this belongs to the manager {}, whose setting http.public_url is not set: ask it \
+                 there",
+                quote(&name)
+            ),
+        };
+        Problem { active: api_address, ..Problem::new(StatusCode::MISDIRECTED_REQUEST, detail) }
     }
 
     /// Makes a 422: the request is well-formed, but invalid.

@@ -15,7 +15,7 @@ pub(super) fn parse_job_id(text: &str) -> Result<JobId, Problem> {
 }
 
 /// Returns the full name of a workflow: `VHOST/NAME`, or only `NAME` without a virtual host.
-fn full_name(name: &str, vhost: Option<&str>) -> String {
+pub(super) fn full_name(name: &str, vhost: Option<&str>) -> String {
     let name = name.strip_suffix('/').unwrap_or(name);
     match vhost {
         Some(vhost) if !vhost.is_empty() => format!("{vhost}/{name}"),

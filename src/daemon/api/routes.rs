@@ -6,9 +6,9 @@ use super::problem::Problem;
 use super::query::Query;
 use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found};
 use super::{
-    children, definitions, events, guard, history, items, jobs, manager, observe, openapi,
-    operations, page, principal, queues, redispatch, search, status, step, step_down, token, why,
-    worker, workflows,
+    children, definitions, events, guard, history, items, jobs, manager, misdirected, observe,
+    openapi, operations, page, principal, queues, redispatch, search, status, step, step_down,
+    token, why, worker, workflows,
 };
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
@@ -86,6 +86,7 @@ pub(super) fn add_routes(config: &mut web::ServiceConfig, http: &HttpSettings) {
 /// Wraps a route in the middleware. A request passes the last `wrap` first.
 fn wrap(route: Route, routes: &'static [ApiRoute]) -> Route {
     route
+        .wrap(from_fn(misdirected::refer_to_other_name))
         .wrap(from_fn(move |request: ServiceRequest, next| {
             guard::refuse_on_standby(routes, request, next)
         }))

@@ -360,7 +360,7 @@ impl Candidate {
             faults::hit("claim::fenced");
         }
         let sql = "UPDATE names SET owner = $2, epoch = epoch + 1, api_address = $3,
-                          since = now()
+                          since = now(), workflows = '{}'
                    WHERE name = $1 AND (owner IS NULL OR owner = $4) RETURNING name";
         let (name, address) = (self.options.name.clone(), self.options.api_address.clone());
         let params = params![name, self.manager, address, owner_id];

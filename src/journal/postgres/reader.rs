@@ -144,8 +144,23 @@ impl JobRecords for Reader {
         }
         let sql = "SELECT name, api_address FROM names WHERE ordinal = $1";
         let rows = self.query(sql, params![ordinal.0])?;
-        let to_name = |row: &Row| ForeignName { name: row.get(0), api_address: row.get(1) };
-        Ok(rows.first().map(to_name))
+        Ok(rows.first().map(to_foreign_name))
+    }
+
+    fn find_foreign_name_of_job(&self, id: JobId) -> Result<Option<ForeignName>, JournalError> {
+        let number = self.pool.begin()?.find_newest(id)?;
+        number.map_or(Ok(None), |number| self.find_foreign_name(number))
+    }
+
+    fn find_foreign_name_of_workflow(
+        &self,
+        workflow: &str,
+    ) -> Result<Option<ForeignName>, JournalError> {
+        let sql = "SELECT name, api_address FROM names
+                   WHERE $1 = ANY (workflows) AND ordinal <> $2 AND owner IS NOT NULL
+                   ORDER BY name LIMIT 1";
+        let rows = self.query(sql, params![to_sql_text(workflow), self.pool.ordinal.0])?;
+        Ok(rows.first().map(to_foreign_name))
     }
 
     fn recover_jobs(
@@ -217,4 +232,8 @@ impl JobRecords for Reader {
     fn close(&self, reason: &str, timeout: Duration) -> bool {
         self.pool.close(reason, timeout)
     }
+}
+
+fn to_foreign_name(row: &Row) -> ForeignName {
+    ForeignName { name: row.get(0), api_address: row.get(1) }
 }

@@ -52,6 +52,8 @@ CREATE TABLE names(
   -- The journal whose copy under this name has begun and not ended.
   copied_from text,
   since timestamptz,
+  -- The workflows that its active process has loaded.
+  workflows text[] NOT NULL DEFAULT '{}',
   api_address text
 );
 CREATE TABLE managers(

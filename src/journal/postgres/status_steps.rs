@@ -75,7 +75,12 @@ impl PostgresWriter {
         definition: &Definition,
     ) -> Result<(), JournalError> {
         let params = params![definition.full_name(), step_names(definition)];
-        self.commits.transact(vec![BatchStatement::new(INSERT_STEPS, params)])?;
+        let of_name = BatchStatement::new(
+            "UPDATE names SET workflows = array_append(workflows, $1)
+             WHERE ordinal = $2 AND NOT $1 = ANY (workflows)",
+            params![definition.full_name(), self.ordinal.0],
+        );
+        self.commits.transact(vec![BatchStatement::new(INSERT_STEPS, params), of_name])?;
         self.create_view(definition)
     }
 

@@ -74,25 +74,23 @@ pub(crate) fn wrong_wiring(
             Mailboxes { journal, ..mailboxes }
         }
         Some("unknown replies acknowledged at once") => {
-            let journal = relay(mailboxes.journal, metrics, |input| match input {
-                JournalInput::CommitBarrier(CommitBarrier::AckRejected(acknowledger)) => {
-                    acknowledger.ack();
-                    None
-                }
-                input => Some(input),
+            let journal = relay(mailboxes.journal, metrics, |input| {
+                let JournalInput::CommitBarrier(CommitBarrier::AckRejected(ack)) = input else {
+                    return Some(input);
+                };
+                ack.ack();
+                None
             });
             Mailboxes { journal, ..mailboxes }
         }
         Some("missing queues declared before the commit") => {
             let journal = relay(mailboxes.journal, metrics, |input| {
-                match input {
-                    JournalInput::CommitBarrier(CommitBarrier::Answer(answer)) => {
-                        // Whoever asked may have gone.
-                        let _ = answer.send(());
-                        None
-                    }
-                    input => Some(input),
-                }
+                let JournalInput::CommitBarrier(CommitBarrier::Answer(answer)) = input else {
+                    return Some(input);
+                };
+                // Whoever asked may have gone.
+                let _ = answer.send(());
+                None
             });
             Mailboxes { journal, ..mailboxes }
         }
