@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use workflow_manager::access::Access;
 use workflow_manager::actors::broker_probe::BrokerProbe;
-use workflow_manager::actors::inputs::Definitions;
+use workflow_manager::actors::loaded_definitions::Definitions;
 use workflow_manager::actors::role::{LastLook, Standby};
 use workflow_manager::actors::standby_watch::StandbyWatch;
 use workflow_manager::api::ServerHandle;

@@ -2,8 +2,8 @@
 //! what it must know of its name. While it hangs, it changes no counter, and still reads.
 
 use super::claim::{BROKER_LOST, Candidate, LEAVING};
-use super::cluster::LastBeat;
 use super::connection::{Connection, OpenError, params};
+use super::last_beat::LastBeat;
 use super::options::PostgresOptions;
 use crate::ownership::{BeatAnswer, Ownership};
 use base::clock;

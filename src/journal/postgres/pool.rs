@@ -2,10 +2,10 @@
 //! connection of a commit.
 
 use super::claim::Candidate;
-use super::cluster::LastBeat;
 use super::connection::{Connection, OpenError, Params};
 use super::fault::to_journal_error;
 use super::io_thread::IoThread;
+use super::last_beat::LastBeat;
 use super::options::PostgresOptions;
 use crate::error::JournalError;
 use crate::numbers::NameOrdinal;
