@@ -50,6 +50,7 @@ mod load;
 mod logs;
 mod memory;
 mod moving_volume;
+mod names;
 mod old_journals;
 mod outages;
 mod overload;
