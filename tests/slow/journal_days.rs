@@ -59,10 +59,10 @@ fn a_day_whose_jobs_are_past_their_retention_is_dropped_as_a_whole() {
     // So many that they are not deleted one by one before the day is looked at.
     for day in [&past, &kept] {
         let many = format!(
-            "INSERT INTO jobs SELECT min(j.number) + (i::bigint << 22), gen_random_uuid(), j.workflow,
-               j.definition, 0, min(j.number) + (i::bigint << 22), NULL, NULL, NULL, 0, 1,
-               'completed', 1, false, 1, 0
-             FROM jobs_{day} j, generate_series(1, 20000) i GROUP BY i, j.workflow, j.definition"
+            "INSERT INTO jobs SELECT n.number, gen_random_uuid(), j.workflow, j.definition, 0,
+               n.number, NULL, NULL, NULL, 0, 1, 'completed', 1, false, 1, 0
+             FROM (SELECT * FROM jobs_{day} LIMIT 1) j, generate_series(1, 20000) i,
+               LATERAL (SELECT j.number + (i / 4000 << 22) + i % 4000 + 1 AS number) n"
         );
         database.query(&many);
     }

@@ -10,7 +10,7 @@ use super::connection::{Connection, params};
 use super::day_survey::{PastDay, RetentionLimits, Survey, detach, stay_sql, survey};
 use super::days::{TABLES, partition};
 use super::writer::PostgresWriter;
-use crate::error::JournalError;
+use crate::error::{JournalError, Remedy};
 use crate::numbers::Day;
 use crate::record::{Deletion, JobNumber};
 use base::{clock, faults};
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// How often the days are surveyed at most.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long dropping a day waits for whoever reads its tables.
+const DROP_LOCK_TIMEOUT: &str = "200ms";
 
 /// The state of the days.
 pub(super) struct DayKeeper {
@@ -86,7 +89,8 @@ impl PostgresWriter {
                 Ok(Survey { past_days, interrupted }) => {
                     self.days.closing.extend(interrupted);
                     for past_day in past_days {
-                        self.close_day(past_day, limits)?;
+                        let closed = self.close_day(past_day, limits);
+                        tolerate(closed)?;
                     }
                     self.start_detach();
                 }
@@ -156,10 +160,27 @@ impl PostgresWriter {
         for day in &days {
             let tables = TABLES.map(|(table, _)| partition(table, *day)).join(", ");
             let sql = format!("DROP TABLE IF EXISTS {tables}");
-            let statement = BatchStatement { sql: sql.into(), params: params![] };
-            self.commits.transact(vec![statement])?;
+            let limit = "SELECT set_config('lock_timeout', $1, true)";
+            let statements = vec![
+                // Who reads a table by its name, as a backup does, must not keep commits waiting.
+                BatchStatement::new(limit, params![DROP_LOCK_TIMEOUT]),
+                BatchStatement { sql: sql.into(), params: params![] },
+            ];
+            tolerate(self.commits.transact(statements).map(drop))?;
         }
         self.days.closing.clear();
         Ok(())
+    }
+}
+
+/// Reports an error for which the journal goes on: a day has to wait, or another manager was
+/// faster. The next survey looks at the day again.
+fn tolerate(result: Result<(), JournalError>) -> Result<(), JournalError> {
+    match result {
+        Err(error) if error.remedy() == Remedy::Exit && !error.is_fenced() => {
+            tracing::warn!(%error, "a day of the journal cannot be dropped now");
+            Ok(())
+        }
+        result => result,
     }
 }
