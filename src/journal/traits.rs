@@ -324,9 +324,9 @@ pub trait SearchRecords: Send + Sync {
 /// Reads when root jobs were created and ended, for statistics.
 pub trait StatisticsRecords: Send + Sync {
     /// Calls `handler` with the workflow and creation time of at most `limit` root jobs of this
-    /// manager's name with numbers below `below`, the newest first. Jobs that were created since the
-    /// journal was opened may be missing. Returns the number of the last job, which is `below` for
-    /// the next page; `None` if there was no job.
+    /// manager's name with numbers below `below`, the newest first. Jobs that were created since
+    /// the journal was opened may be missing. Returns the number of the last job, which is `below`
+    /// for the next page; `None` if there was no job.
     fn for_each_creation(
         &self,
         below: JobNumber,

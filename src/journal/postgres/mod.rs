@@ -14,6 +14,7 @@ mod children;
 mod claim;
 mod commit_connection;
 mod connection;
+mod day_drops;
 mod day_keeper;
 mod day_survey;
 mod days;
