@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use support::journal_rules::{InDatabase, Place};
+use workflow_manager::clock;
 use workflow_manager::engine::{
     Context, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply,
     Sender, Step, StepIndex, Timestamp,
@@ -96,8 +97,10 @@ fn chain_records(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> 
 /// Measures the rows, bytes and CPU of one step of a chain, with many chains running.
 fn measure_steps(storage: &Storage, out: &mut dyn Write) {
     let definition = chain();
+    let mut store = storage.open();
+    let mut numbers = store.job_numbers().expect("numbers");
     let mut waiting: VecDeque<VecDeque<Record>> =
-        (1..=CHAINS).map(|number| chain_records(number, &definition)).collect();
+        (0..CHAINS).map(|_| chain_records(numbers.take(clock::now()), &definition)).collect();
     let mut under_way: Vec<VecDeque<Record>> = waiting.drain(..CONCURRENCY).collect();
     let mut records = Vec::new();
     let mut index = 0;
@@ -112,7 +115,6 @@ fn measure_steps(storage: &Storage, out: &mut dyn Write) {
             },
         }
     }
-    let mut store = storage.open();
     store.create_status_tables(&[&*definition]).expect("tables of statuses");
     let (bytes, cpu, started) =
         (process::written_bytes(), process::cpu_seconds("self"), Instant::now());
@@ -198,8 +200,10 @@ fn measure(kind: &str, create: &dyn Fn(&str) -> Storage, out: &mut dyn Write) {
     for (batch, batches) in [(1, 500), (10, 300), (100, 200), (1_000, 50)] {
         let storage = create(&batch.to_string());
         let mut store = storage.open();
-        let records: Vec<Record> =
-            (1..=batch * batches).map(|number| new_record(number, &definition)).collect();
+        let mut numbers = store.job_numbers().expect("numbers");
+        let records: Vec<Record> = (0..batch * batches)
+            .map(|_| new_record(numbers.take(clock::now()), &definition))
+            .collect();
         let started = Instant::now();
         for group in records.chunks(usize::try_from(batch).expect("small")) {
             store.append(&group.iter().collect::<Vec<_>>()).expect("commits");
@@ -217,9 +221,10 @@ fn measure(kind: &str, create: &dyn Fn(&str) -> Storage, out: &mut dyn Write) {
     let storage = create("recover");
     {
         let mut store = storage.open();
-        for start in (1..RUNNING).step_by(10_000) {
+        let mut numbers = store.job_numbers().expect("numbers");
+        for _ in (0..RUNNING).step_by(10_000) {
             let records: Vec<Record> =
-                (start..start + 10_000).map(|number| new_record(number, &definition)).collect();
+                (0..10_000).map(|_| new_record(numbers.take(clock::now()), &definition)).collect();
             store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
         }
     }

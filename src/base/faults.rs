@@ -35,6 +35,7 @@
 //! | `claim::named`, `claim::complete` | after the name is taken; before the COMMIT |
 //! | `claim::committed` | after the COMMIT or the ROLLBACK |
 //! | `journal::sweep` | before a batch of expired jobs is deleted |
+//! | `postgres::survey` | `return` surveys the days of the journal at once |
 //! | `archive::read` | before the archive reads the journal |
 //! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | before the effect |
 //! | `router::part` | before the router sends a broadcast to the next jobs |

@@ -87,7 +87,8 @@ pub enum JournalError {
     },
     /// A row's checksum or content is wrong.
     #[error(
-        "the journal {file} is damaged: table {table}, row {row}: {problem}. Nothing was changed. {}",
+        "the journal {file} is damaged: table {table}, row {row}: {problem}. Nothing was changed. \
+         {}",
         repair_advice(file)
     )]
     Damaged {

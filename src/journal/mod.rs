@@ -1,7 +1,7 @@
 //! The journal: the durable, ordered log of entries from which all jobs can be rebuilt.
 //!
-//! A job has a *number*, which is unique in the journal; the numbers of a manager's jobs increase in
-//! the order of creation.
+//! A job has a *number*, which is unique in the journal; the numbers of a manager's jobs increase
+//! in the order of creation.
 //! Its id, a UUID, may be used again once the job has ended. The traits [`Journal`] and [`Records`]
 //! are the interface of any journal; [`SqliteJournal`] stores a journal in a file,
 //! [`PostgresJournal`] in a database.

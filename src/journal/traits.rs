@@ -347,10 +347,9 @@ pub trait SearchRecords: Send + Sync {
 /// Reads when root jobs were created and ended, for statistics.
 pub trait StatisticsRecords: Send + Sync {
     /// Calls `handler` with the workflow and creation time of at most `limit` root jobs of this
-    /// manager's name with
-    /// numbers below `below`, the newest first. Jobs that were created since the journal was opened
-    /// may be missing. Returns the number of the last job, which is `below` for the next page;
-    /// `None` if there was no job.
+    /// manager's name with numbers below `below`, the newest first. Jobs that were created since
+    /// the journal was opened may be missing. Returns the number of the last job, which is `below`
+    /// for the next page; `None` if there was no job.
     fn for_each_creation(
         &self,
         below: JobNumber,
@@ -359,9 +358,9 @@ pub trait StatisticsRecords: Send + Sync {
     ) -> Result<Option<JobNumber>, JournalError>;
 
     /// Calls `handler` with the state, creation time and end time of at most `limit` root jobs of
-    /// this manager's name and a workflow that ended at or after `since`. The job that ended last comes first; the page
-    /// begins after the cursor `after`. Returns the cursor after the last job; `None` if there was
-    /// no job.
+    /// this manager's name and a workflow that ended at or after `since`. The job that ended last
+    /// comes first; the page begins after the cursor `after`. Returns the cursor after the last
+    /// job; `None` if there was no job.
     fn for_each_end(
         &self,
         workflow: &str,

@@ -64,6 +64,20 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
+    fn a_shared_journal_without_an_address_of_the_api_causes_a_warning() {
+        let warnings = |url: &str, address: &str| {
+            let mut settings = Settings::defaults().expect("defaults");
+            settings.journal.url.0 = url.to_owned();
+            settings.http.public_url = address.to_owned();
+            let warnings = settings.warnings();
+            warnings.iter().any(|line| line.starts_with("http.public_url is not set"))
+        };
+        assert!(warnings("postgres://db/workflow", ""));
+        assert!(!warnings("postgres://db/workflow", "https://one.example"));
+        assert!(!warnings("", ""));
+    }
+
+    #[test]
     fn world_readable_files_with_secrets_cause_warnings() {
         let folder = tempfile::tempdir().expect("a folder");
         let world_readable = std::fs::Permissions::from_mode(0o755);

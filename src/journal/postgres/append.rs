@@ -66,7 +66,8 @@ change AS (
     changed = coalesce(u.changed, j.changed)
   FROM unnest($7::bigint[], $8::text[], $9::bigint[], $10::boolean[], $11::bigint[])
     AS u(number, state, ended, open, changed)
-  WHERE j.number = u.number AND j.number BETWEEN $21 AND $22 AND u.number IN (SELECT job FROM entry)),
+  WHERE j.number = u.number AND j.number BETWEEN $21 AND $22
+    AND u.number IN (SELECT job FROM entry)),
 status AS (
   INSERT INTO statuses AS s (job, step, word, at)
   SELECT u.job, d.step, u.word, u.at
@@ -379,13 +380,9 @@ impl PostgresWriter {
             chunks.last_mut().expect("there is a chunk").add(record, body, sum, seq);
             self.newest = self.newest.max(Some(recorded.at));
         }
-        asked.retain(|number| {
-            let is_closing = self.is_being_deleted(*number);
-            if is_closing {
-                deleted.insert(*number);
-            }
-            !is_closing
-        });
+        let (closing, asked): (Vec<JobNumber>, Vec<JobNumber>) =
+            asked.into_iter().partition(|number| self.is_being_deleted(*number));
+        deleted.extend(closing);
         let last_row =
             chunks.iter().rev().find_map(|chunk| Some((*chunk.job.last()?, *chunk.first.last()?)));
         let mut statements: Vec<BatchStatement> = roots
@@ -395,15 +392,13 @@ impl PostgresWriter {
             .collect();
         let chunks = chunks.into_iter().filter(|chunk| !chunk.job.is_empty());
         statements.extend(chunks.map(EntryChunk::into_statement));
-        let asked: Vec<JobNumber> = asked.into_iter().collect();
-        let (lowest, highest) = bounds(&asked);
-        let question = statements.len();
-        statements.push(BatchStatement::new(SELECT_DELETED, params![asked, lowest, highest]));
         let reserved = self.reserve_numbers(&mut statements);
+        let (lowest, highest) = bounds(&asked);
+        statements.push(BatchStatement::new(SELECT_DELETED, params![asked, lowest, highest]));
         let results = self.commits.transact_on(&days, statements);
         let results = results.map_err(|error| self.explain(error))?;
         self.reserved = reserved;
-        let not_found = results.get(question).into_iter().flatten();
+        let not_found = results.last().into_iter().flatten();
         deleted.extend(not_found.map(|row| row.get::<_, JobNumber>(0)));
         if let Some(row) = last_row.filter(|(job, _)| !deleted.contains(job)) {
             self.commits.set_committed_row(Some(row));

@@ -209,8 +209,8 @@ impl CommitConnection {
         rows.map_err(AttemptError::into_journal_error)
     }
 
-    /// Runs `work` in the background, over a connection of its own. The receiver gets the result, or
-    /// is disconnected if it has failed.
+    /// Runs `work` in the background, over a connection of its own. The receiver gets the result,
+    /// or is disconnected if it has failed.
     pub(super) fn start_work<T, F>(
         &self,
         work: impl FnOnce(Connection) -> F + Send + 'static,

@@ -34,13 +34,15 @@ pub(super) fn to_sql_text(text: &str) -> String {
 }
 
 /// What a new session is set to. A commit is answered once it is on the server's disk, and on that
-/// of its synchronous standby. A stopped process holds its locks for five seconds at most.
+/// of its synchronous standby. A stopped process holds its locks for five seconds at most. No
+/// statement runs so long that compiling it would pay, although those over many days look so.
 const SESSION_SETTINGS: &str = "
 SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')
          WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
        set_config('idle_in_transaction_session_timeout', '5s', false),
        set_config('statement_timeout', '0', false),
        set_config('lock_timeout', '0', false),
+       set_config('jit', 'off', false),
        set_config('client_min_messages', 'warning', false),
        set_config('timezone', 'UTC', false)";
 

@@ -1,42 +1,28 @@
-//! Drops the days whose jobs are all past their retention, as a whole.
-//!
-//! A survey in the background finds such a day. From then on its jobs take no more input: the day
-//! is *closing*. Then it is detached, also in the background, because that waits for every reader
-//! that has begun before. At last a transaction that locks the fence drops its tables. After a
-//! crash the next survey finds a day that is detached, or is being detached, and goes on with it.
+//! What is known of the days: which are being dropped, and what is under way in the background.
 
-use super::commit_connection::BatchStatement;
-use super::connection::{Connection, params};
-use super::day_survey::{PastDay, RetentionLimits, Survey, detach, stay_sql, survey};
-use super::days::{TABLES, partition};
-use super::writer::PostgresWriter;
-use crate::error::JournalError;
+use super::day_survey::Survey;
 use crate::numbers::Day;
 use crate::record::{Deletion, JobNumber};
-use base::{clock, faults};
-use engine::Timestamp;
+use base::clock;
 use std::collections::BTreeSet;
-use std::sync::mpsc::{self, TryRecvError};
-use std::time::{Duration, Instant};
-
-/// How often the days are surveyed at most.
-const SURVEY_INTERVAL: Duration = Duration::from_secs(60);
+use std::sync::mpsc;
+use std::time::Instant;
 
 /// The state of the days.
 pub(super) struct DayKeeper {
     /// The days that are being dropped. Their jobs take no more input.
-    closing: BTreeSet<Day>,
-    work: Work,
+    pub(super) closing: BTreeSet<Day>,
+    pub(super) work: Work,
     /// When the days were surveyed last, or the journal was opened.
-    surveyed: Instant,
+    pub(super) surveyed: Instant,
     /// The newest day for which the server's statistics were updated.
-    analyzed: Day,
+    pub(super) analyzed: Day,
     /// What has been deleted, and is not reported yet.
     pub(super) deletion: Deletion,
 }
 
 /// What is under way in the background. A receiver is disconnected if it has failed.
-enum Work {
+pub(super) enum Work {
     None,
     Survey(mpsc::Receiver<Survey>),
     /// The result is the days that can be dropped.
@@ -70,96 +56,5 @@ impl DayKeeper {
         let outside =
             |day: &Day| format!(" AND NOT (number >= {} AND number < {})", day.first(), day.end());
         self.closing.iter().map(outside).collect()
-    }
-}
-
-impl PostgresWriter {
-    /// Goes on with what is to be done for the days.
-    pub(super) fn keep_days(
-        &mut self,
-        now: Timestamp,
-        limits: &RetentionLimits,
-    ) -> Result<(), JournalError> {
-        match std::mem::replace(&mut self.days.work, Work::None) {
-            Work::None => self.start_survey(now, limits),
-            Work::Survey(end) => match end.try_recv() {
-                Ok(Survey { past_days, interrupted }) => {
-                    self.days.closing.extend(interrupted);
-                    for past_day in past_days {
-                        self.close_day(past_day, limits)?;
-                    }
-                    self.start_detach();
-                }
-                Err(TryRecvError::Empty) => self.days.work = Work::Survey(end),
-                Err(TryRecvError::Disconnected) => {}
-            },
-            Work::Detach(end) => match end.try_recv() {
-                Ok(days) => self.drop_days(days)?,
-                Err(TryRecvError::Empty) => self.days.work = Work::Detach(end),
-                Err(TryRecvError::Disconnected) => {}
-            },
-        }
-        Ok(())
-    }
-
-    fn start_survey(&mut self, now: Timestamp, limits: &RetentionLimits) {
-        let is_early = self.days.surveyed.elapsed() < SURVEY_INTERVAL;
-        if is_early && faults::hit("postgres::survey").is_none() {
-            return;
-        }
-        self.days.surveyed = clock::instant();
-        let (today, ordinal, limits) = (Day::of_time(now), self.ordinal, limits.clone());
-        let is_new_day = today > self.days.analyzed;
-        self.days.analyzed = self.days.analyzed.max(today);
-        let end = self.commits.start_work(async move |connection: Connection| {
-            survey(&connection, today, is_new_day, ordinal, &limits).await
-        });
-        self.days.work = Work::Survey(end);
-    }
-
-    /// Closes a day, unless one of its jobs has changed since the survey: from now on none does.
-    fn close_day(
-        &mut self,
-        past_day: PastDay,
-        limits: &RetentionLimits,
-    ) -> Result<(), JournalError> {
-        let PastDay { day, roots, jobs, open } = past_day;
-        let params = params![limits.definitions.clone(), limits.before.clone()];
-        let rows = self.commits.query(stay_sql(day), params)?;
-        if rows.first().is_none_or(|row| row.get(0)) {
-            return Ok(());
-        }
-        tracing::info!(day = day.date(), jobs, "a day whose jobs are past their retention goes");
-        self.days.closing.insert(day);
-        if self.commits.committed_row().is_some_and(|(job, _)| self.days.is_closing(job)) {
-            self.commits.set_committed_row(None);
-        }
-        let maybe_active = open;
-        let closed = Deletion { roots, rows: jobs, maybe_active, ..Deletion::default() };
-        self.days.deletion.add(closed);
-        Ok(())
-    }
-
-    fn start_detach(&mut self) {
-        if self.days.closing.is_empty() {
-            return;
-        }
-        let (days, ordinal) = (self.days.closing.clone(), self.ordinal);
-        let end = self.commits.start_work(async move |connection: Connection| {
-            detach(&connection, &days, ordinal).await
-        });
-        self.days.work = Work::Detach(end);
-    }
-
-    /// Drops days that are detached. Those that are attached again take input again.
-    fn drop_days(&mut self, days: BTreeSet<Day>) -> Result<(), JournalError> {
-        for day in &days {
-            let tables = TABLES.map(|(table, _)| partition(table, *day)).join(", ");
-            let sql = format!("DROP TABLE IF EXISTS {tables}");
-            let statement = BatchStatement { sql: sql.into(), params: params![] };
-            self.commits.transact(vec![statement])?;
-        }
-        self.days.closing.clear();
-        Ok(())
     }
 }

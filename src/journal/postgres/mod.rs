@@ -19,6 +19,7 @@ mod commit_connection;
 mod connection;
 mod copy;
 mod copy_reader;
+mod day_drops;
 mod day_keeper;
 mod day_survey;
 mod days;

@@ -78,8 +78,8 @@ impl PostgresWriter {
         }
     }
 
-    /// Makes today and the days ahead. A day that cannot be made now is made by the first commit that
-    /// needs it.
+    /// Makes today and the days ahead. A day that cannot be made now is made by the first commit
+    /// that needs it.
     pub(super) fn make_days_ahead(&mut self) {
         let today = Day::of_time(clock::now());
         let days = (0..=DAYS_AHEAD).map(|days| today.plus(days)).collect();
