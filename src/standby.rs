@@ -10,7 +10,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use workflow_manager::access::Access;
-use workflow_manager::actors::inputs::Definitions;
+use workflow_manager::actors::loaded_definitions::Definitions;
 use workflow_manager::actors::role::{LastLook, Standby};
 use workflow_manager::api::ServerHandle;
 use workflow_manager::api::state::ApiState;
@@ -71,9 +71,9 @@ pub(crate) async fn become_active(
                 error
             }
         };
-        service.notify_standby(&error.to_string());
         let text = error.to_string();
         let look = to_look(error)?;
+        service.notify_standby(&text);
         match &servers {
             Some(servers) => drop(servers.looks.send_replace(look)),
             None => {
@@ -100,12 +100,12 @@ pub(crate) async fn become_active(
 /// Returns what a look has found that did not make this process active. An error that time does not
 /// mend stays one.
 fn to_look(error: JournalError) -> Result<LastLook, JournalError> {
-    match error {
-        JournalError::ActiveElsewhere { manager, address, since, .. } => {
-            Ok(LastLook::ActiveElsewhere(ActiveProcess { manager, address, since }))
-        }
-        error if error.remedy() == Remedy::WaitForServer => Ok(LastLook::Failed(error.to_string())),
-        error => Err(error),
+    if let JournalError::ActiveElsewhere { manager, address, since, .. } = error {
+        return Ok(LastLook::ActiveElsewhere(ActiveProcess { manager, address, since }));
+    }
+    match error.remedy() {
+        Remedy::WaitForServer => Ok(LastLook::Failed(error.to_string())),
+        Remedy::WaitForSpace | Remedy::WaitForLock | Remedy::Exit => Err(error),
     }
 }
 

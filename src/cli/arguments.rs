@@ -206,6 +206,11 @@ pub(crate) enum ClientCommand {
         #[command(flatten)]
         list: ListArguments,
     },
+    /// List the managers that share a database: their names, versions, states and addresses
+    Cluster {
+        #[command(flatten)]
+        list: ListArguments,
+    },
     /// Wait until a job is in a given state
     Wait(WaitArguments),
     /// Run a program as a worker, once for each message in queues of the embedded bus

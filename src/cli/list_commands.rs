@@ -123,9 +123,10 @@ struct WorkflowRowResponse {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StatsResponse {
-    created: u64,
-    completed: u64,
-    failed: u64,
+    /// `None`, as the next two, at a manager that stands by: it does not count.
+    created: Option<u64>,
+    completed: Option<u64>,
+    failed: Option<u64>,
     /// The median duration of completed jobs, in nanoseconds. `None` if no job has completed.
     p50: Option<u64>,
     /// The 95th percentile of these durations.
@@ -187,12 +188,13 @@ impl StatsResponse {
             nanoseconds
                 .map_or_else(String::new, |nanoseconds| Millis(nanoseconds / 1_000_000).to_string())
         };
+        let format_count = |count: Option<u64>| count.map_or_else(String::new, |n| n.to_string());
         let oldest_created =
             self.oldest_running.map_or_else(String::new, |job| job.created.to_string());
         [
-            self.created.to_string(),
-            self.completed.to_string(),
-            self.failed.to_string(),
+            format_count(self.created),
+            format_count(self.completed),
+            format_count(self.failed),
             format_duration(self.p50),
             format_duration(self.p95),
             oldest_created,

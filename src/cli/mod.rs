@@ -6,6 +6,7 @@ mod backup;
 mod check;
 mod check_json;
 mod client;
+mod cluster;
 mod compare;
 mod confirm;
 mod contexts;
@@ -144,6 +145,7 @@ fn run_client_command(
         ClientCommand::Queues { unattended, list } => {
             list_commands::list_queues(unattended, &list, out)?;
         }
+        ClientCommand::Cluster { list } => cluster::list_managers(&list, out)?,
         ClientCommand::Wait(arguments) => wait::wait(&arguments, out)?,
         ClientCommand::Work(arguments) => return work::work(&arguments),
         ClientCommand::Health { live, target } => health::print_health(live, &target, out)?,

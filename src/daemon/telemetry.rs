@@ -364,7 +364,7 @@ impl Metrics {
                 "when the certificate of the API ends, in seconds since 1970",
                 &[],
             ),
-            cluster: cluster::ClusterMetrics::new(&register),
+            cluster: cluster::ClusterMetrics::new(&registry),
             grpc_calls: register.counter_vec(
                 "grpc_calls_total",
                 "calls over gRPC that have ended",

@@ -3,12 +3,12 @@
 use engine::{Millis, Timestamp};
 
 /// What a database tells of the processes that share it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterStatus {
     /// The names of managers, in alphabetical order.
     pub names: Vec<ClusterName>,
-    /// The processes that were seen in the last day, by name; of each name the one that was seen
-    /// last comes first.
+    /// The processes that were seen in the last day, by name; of each name the active one comes
+    /// first, and then the one that was seen last.
     pub processes: Vec<ClusterProcess>,
 }
 

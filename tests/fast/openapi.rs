@@ -186,3 +186,21 @@ fn schemas_tell_what_may_be_left_out() {
         assert_eq!(job["properties"]["reason"]["type"], "string");
     });
 }
+
+#[test]
+fn what_a_standby_answers_is_described() {
+    TestManager::with(WORKFLOW).serve(|api| async move {
+        let document = api.get("/openapi.json", &[]).await.json();
+        let answer = &document["components"]["responses"]["Overloaded"];
+        assert!(answer["headers"]["Workflow-Manager-Active"]["schema"].is_object(), "{answer}");
+        let schemas = &document["components"]["schemas"];
+        assert!(schemas["Problem"]["properties"]["active"].is_object());
+        assert!(schemas["Manager"]["properties"]["cluster"].is_object());
+        let cluster = schemas["Cluster"]["required"].as_array().expect("what is always there");
+        assert_eq!(json!(["name", "role", "names", "managers"]), json!(cluster));
+        for (path, _, call) in calls(&document) {
+            let is_described = !call["responses"]["503"].is_null();
+            assert!(is_described, "{path}: the 503 is not described");
+        }
+    });
+}

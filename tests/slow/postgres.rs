@@ -1,6 +1,8 @@
 //! The daemon on a journal in PostgreSQL: kills, takeovers, stops, a server that goes away, and
 //! what the start refuses.
 
+mod standby;
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The loaded definitions, which new jobs run. A reload replaces them, but running jobs keep
 //! theirs.
 
-use super::inputs::Definitions;
+pub use super::inputs::Definitions;
 use crate::telemetry::Metrics;
 use engine::Definition;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -22,8 +22,8 @@
 //! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
 //! | the start of buses; the actor that also starts them at a reload | [`bus_starter`], |
 //! | | [`supervisor`] |
-//! | the manager handle: the requests of the API, examples and benches; whether there is one, or | [`manager_handle`], |
-//! | the process stands by | [`role`] |
+//! | the manager handle: the requests of the API, examples and benches | [`manager_handle`] |
+//! | whether there is a manager, or the process stands by | [`role`] |
 //! | start and stop; the backfill of the statistics | `rates_backfill`, [`manager`] |
 
 pub mod archive;

@@ -1,5 +1,6 @@
 //! Shows the manager itself: its version, its checks, and its settings.
 
+use super::cluster::{ClusterView, load_cluster};
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::route::*;
@@ -48,6 +49,9 @@ struct ManagerView {
     streams: i64,
     /// How many notices the webhook has not delivered yet.
     webhook_waiting: i64,
+    /// The processes that share the journal; missing if it is a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<ClusterView>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -96,6 +100,7 @@ async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
         actors: api.metrics.actor_counts(),
         streams: api.metrics.event_streams.get(),
         webhook_waiting: api.metrics.webhook_waiting.get(),
+        cluster: load_cluster(&api).await,
     }))
 }
 

@@ -7,6 +7,7 @@ mod active_jobs;
 mod app;
 pub mod attempts;
 mod children;
+mod cluster;
 mod confirmed_step;
 mod connection;
 pub mod connection_limits;

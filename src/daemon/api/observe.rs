@@ -79,8 +79,8 @@ async fn readiness(request: HttpRequest, api: web::Data<ApiState>) -> HttpRespon
     HttpResponse::build(status).content_type(TEXT_TYPE).body(text)
 }
 
-/// Responds with all metrics. The gauges of the bytes that are being sent and of the cluster are set
-/// only here.
+/// Responds with all metrics. The gauges of the bytes that are being sent, and those of the
+/// cluster, are set only here.
 async fn get_metrics(api: web::Data<ApiState>) -> HttpResponse {
     let bytes_sending = api.budgets.messages.used();
     api.metrics.messages_sending.set(i64::try_from(bytes_sending).unwrap_or(i64::MAX));

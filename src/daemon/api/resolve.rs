@@ -64,6 +64,10 @@ pub(super) async fn load_status_columns(
 ) -> Result<Vec<String>, Problem> {
     let name = workflow.to_owned();
     let columns = read_small(api, move |reader| reader.load_status_columns(&name)).await?;
+    if columns.is_none() {
+        // The active process may not have loaded the workflow yet.
+        api.active()?;
+    }
     columns.ok_or_else(|| {
         if let Some(wait) = api.health.journal_wait() {
             return Problem::overloaded(wait.as_str().to_owned());

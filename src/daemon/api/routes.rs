@@ -135,7 +135,7 @@ async fn count_requests(
 
 #[cfg(test)]
 mod tests {
-    use super::super::route::Operations;
+    use super::super::route::{Operations, RouteMethod, Server};
     use super::*;
     use crate::settings::Scope;
     use actix_web::dev::ResourceDef;
@@ -179,6 +179,32 @@ mod tests {
             let routes =
                 routes_by_path.find(|routes| ResourceDef::new(routes[0].patterns()).is_match(path));
             assert_eq!(Access::find(routes.unwrap_or_default(), &method), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_standby_serves_all_reads_but_those_that_need_jobs_queues_or_workers() {
+        let changes = [RouteMethod::Post, RouteMethod::Delete];
+        let (writes, reads): (Vec<&ApiRoute>, Vec<&ApiRoute>) =
+            ALL_ROUTES.iter().partition(|route| changes.contains(&route.method));
+        assert!(writes.iter().all(|route| route.server == Server::Active));
+        let refused: BTreeSet<&str> = reads
+            .iter()
+            .filter(|route| route.server == Server::Active)
+            .map(|route| route.path)
+            .collect();
+        let events = ["/api/events", "/api/job/{id}/events"];
+        let queues = ["/api/queue/{queue}", "/api/queues"];
+        assert_eq!(refused, [events, queues].into_iter().flatten().collect());
+        for (method, expected) in [
+            (Method::HEAD, Server::Any),
+            (Method::POST, Server::Active),
+            (Method::PUT, Server::Active),
+        ] {
+            let path = "/api/workflow/{name:.*}";
+            let mut routes_by_path = ALL_ROUTES.chunk_by(|route, next| route.path == next.path);
+            let routes = routes_by_path.find(|routes| routes[0].path == path);
+            assert_eq!(Server::find(routes.unwrap_or_default(), &method), expected, "{method}");
         }
     }
 

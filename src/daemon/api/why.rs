@@ -176,17 +176,9 @@ async fn explain_step(
         return explain_fan_out(api, job, index, depth).await;
     }
     let timeout = describe_timeout(step, run);
-    let manager = match &api.role {
-        Role::Active(manager) => manager,
-        Role::Standby(standby) => {
-            let sentence = format!(
-                "this manager {}, and only the active one knows where the message of step \
-                 \"{name}\" is; {timeout}",
-                standby.describe()
-            );
-            return explain(WaitCause::Unknown, sentence);
-        }
-    };
+    if let Some(sentence) = explain_standby(&api.role, name, &timeout) {
+        return explain(WaitCause::Unknown, sentence);
+    }
     let bus = api.buses.bus_of_step(job.definition(), step);
     if let Some((cause, sentence)) = explain_bus(api.health.bus(&bus), &bus, (step, run), &timeout)
     {
@@ -194,7 +186,7 @@ async fn explain_step(
     }
     let queue = &step.queue;
     let has_broker = api.settings.amqp_bus(&bus.name).is_some();
-    let status = manager.inspect_queue(&bus, queue.clone()).await;
+    let status = api.active()?.inspect_queue(&bus, queue.clone()).await;
     if let Some(section) = api.settings.kafka_bus(&bus.name) {
         let is_confirmed = run.confirmed;
         let topic_step = TopicStep { name, queue, timeout: &timeout, is_confirmed };
@@ -226,6 +218,16 @@ async fn explain_step(
     }
     let (cause, sentence) = explain_queue(status, (step, run), has_broker, &timeout);
     explain(cause, sentence)
+}
+
+/// Explains that a process that stands by does not know where the message of a step is. Returns
+/// `None` if this process is active.
+fn explain_standby(role: &Role, step: &str, timeout: &str) -> Option<String> {
+    let standby = role.standby()?.describe();
+    Some(format!(
+        "this manager {standby}, and only the active one knows where the message of step \
+         \"{step}\" is; {timeout}"
+    ))
 }
 
 /// Explains what a step's message waits for, judging by the state of its bus. Returns `None` if the

@@ -14,6 +14,13 @@ impl Settings {
         let mut warnings = self.changed_setting_warnings();
         warnings.extend(self.sources.warnings.iter().cloned());
         warnings.extend(self.world_readable_secrets());
+        if self.shares_journal() && self.http.public_url.is_empty() {
+            warnings.push(
+                "http.public_url is not set: a manager that stands by cannot name this one to \
+                 clients and workers when it is active; set it to the address of this one's API"
+                    .to_owned(),
+            );
+        }
         warnings
     }
 
@@ -55,6 +62,20 @@ mod tests {
     use super::super::Overrides;
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_shared_journal_without_an_address_of_the_api_causes_a_warning() {
+        let warnings = |url: &str, address: &str| {
+            let mut settings = Settings::defaults().expect("defaults");
+            settings.journal.url.0 = url.to_owned();
+            settings.http.public_url = address.to_owned();
+            let warnings = settings.warnings();
+            warnings.iter().any(|line| line.starts_with("http.public_url is not set"))
+        };
+        assert!(warnings("postgres://db/workflow", ""));
+        assert!(!warnings("postgres://db/workflow", "https://one.example"));
+        assert!(!warnings("", ""));
+    }
 
     #[test]
     fn world_readable_files_with_secrets_cause_warnings() {

@@ -6,10 +6,10 @@
 //! looks that all succeeded, declares the owner dead and takes the name over. No clocks of two
 //! machines are compared.
 
-use super::cluster::LastBeat;
 use super::connection::{Connection, OpenError, params};
 use super::fault::{no_answer, to_journal_error};
 use super::io_thread::IoThread;
+use super::last_beat::LastBeat;
 use super::options::PostgresOptions;
 use super::schema;
 use crate::error::JournalError;

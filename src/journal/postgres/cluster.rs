@@ -1,14 +1,12 @@
-//! Reads which processes share the database, and measures the age of the active one's beat.
+//! Reads which processes share the database.
 
 use super::connection::params;
 use super::reader::Reader;
 use crate::cluster::{ActiveProcess, ClusterName, ClusterProcess, ClusterStatus};
 use crate::error::JournalError;
 use crate::traits::ClusterRecords;
-use base::clock;
 use engine::{Millis, Timestamp};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -22,34 +20,7 @@ FROM names ORDER BY name";
 const SELECT_PROCESSES: &str = "
 SELECT id, name, version, state, api_address,
        greatest((extract(epoch FROM now() - seen) * 1000)::bigint, 0)
-FROM managers ORDER BY name, seen DESC, id";
-
-/// When the active process of the name beat last, as far as this process knows, by the monotonic
-/// clock of this process.
-pub(super) struct LastBeat {
-    created: Instant,
-    /// The beat, in milliseconds after `created`; [`u64::MAX`]: none was seen yet.
-    beat_millis: AtomicU64,
-}
-
-impl LastBeat {
-    pub(super) fn new() -> LastBeat {
-        LastBeat { created: clock::instant(), beat_millis: AtomicU64::new(u64::MAX) }
-    }
-
-    /// Records that the active process beats now.
-    pub(super) fn touch(&self) {
-        let millis = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
-        self.beat_millis.store(millis, Ordering::Relaxed);
-    }
-
-    /// Returns how long ago the active process beat; `None` if no beat was seen yet.
-    fn age(&self) -> Option<Duration> {
-        let beat_millis = self.beat_millis.load(Ordering::Relaxed);
-        let beat = Some(beat_millis).filter(|millis| *millis != u64::MAX)?;
-        Some(self.created.elapsed().saturating_sub(Duration::from_millis(beat)))
-    }
-}
+FROM managers ORDER BY name, state <> 'active', seen DESC, id";
 
 impl ClusterRecords for Reader {
     fn load_cluster(&self) -> Result<Option<ClusterStatus>, JournalError> {

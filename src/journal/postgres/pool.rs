@@ -1,10 +1,10 @@
 //! The connections of readers. They are apart from that of commits, so that no reader can take the
 //! connection of a commit.
 
-use super::cluster::LastBeat;
 use super::connection::{Connection, OpenError, Params};
 use super::fault::to_journal_error;
 use super::io_thread::IoThread;
+use super::last_beat::LastBeat;
 use super::options::PostgresOptions;
 use crate::error::JournalError;
 use base::clock;

@@ -52,7 +52,12 @@ const PROBLEMS: [(u16, &str, &str); 14] = [
         "Too many wrong tokens were sent from this address; Retry-After says when to try again",
     ),
     (500, "Broken", "The manager failed"),
-    (503, "Overloaded", "The manager cannot do it now; Retry-After says when to try again"),
+    (
+        503,
+        "Overloaded",
+        "The manager cannot do it now; Retry-After says when to try again. Or it stands by: \
+         `active` and the header Workflow-Manager-Active name the one that can",
+    ),
 ];
 
 /// Returns the responses with problems for the components of the document, to which operations
@@ -69,6 +74,12 @@ pub(super) fn problem_responses() -> Value {
         });
         if matches!(*status, 429 | 503) {
             response["headers"] = json!({ "Retry-After": { "schema": { "type": "string" } } });
+        }
+        if *status == 503 {
+            response["headers"]["Workflow-Manager-Active"] = json!({
+                "description": "The address of the active manager's API, from one that stands by",
+                "schema": { "type": "string", "format": "uri" },
+            });
         }
         ((*name).to_owned(), response)
     });
