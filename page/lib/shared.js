@@ -18,9 +18,14 @@ export function badChecks() {
   return (manager.data?.checks ?? []).filter((check) => !check.ok);
 }
 
+/** Whether this manager waits until it can become active: it shows everything and changes nothing. */
+export function standsBy() {
+  return manager.data?.cluster?.role === 'standby';
+}
+
 /** How many jobs of a workflow failed lately and have neither gone on nor been erased since. @param {Workflow} workflow */
 export function failedLately({ stats }) {
-  return stats ? Math.min(stats.failed, stats.states.failed ?? 0) : 0;
+  return stats ? Math.min(stats.failed ?? 0, stats.states.failed ?? 0) : 0;
 }
 
 /** @param {{ vhost?: string, name: string }} workflow the name by which jobs tell it */

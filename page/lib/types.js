@@ -98,11 +98,11 @@
  * @property {Record<string, number>} states
  * @property {{ job: string, created: string }} [oldestRunning]
  * @property {{ job: string, created: string, ended?: string, reason?: string }} [lastFailed]
- * @property {number} created
- * @property {number} completed
- * @property {number} failed
- * @property {number} cancelled
- * @property {[number, number][]} perMinute
+ * @property {number} [created] what follows is missing at a manager that stands by
+ * @property {number} [completed]
+ * @property {number} [failed]
+ * @property {number} [cancelled]
+ * @property {[number, number][]} [perMinute]
  * @property {number} [p50]
  * @property {number} [p95]
  *
@@ -113,7 +113,16 @@
  * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, cancelled: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
  * @typedef {{ failed: number, failedIsMinimum: boolean, reasons: { reason: string, count: number, item: number, job: string }[] }} Reasons
  * @typedef {{ job: string, state: string, created: string, updated: string, steps: Record<string, string> }} StatusRow
- * @typedef {{ version: string, commit?: string, started: string, uptime: number, ready?: boolean, journal?: { file: string, bytes?: number, walBytes?: number, freeBytes?: number }, checks?: { name: string, ok: boolean, detail?: string }[], buses?: Record<string, unknown>[], actors?: { kind: string, count?: number, mailbox: number, mailboxMax: number, handled: number, restarts: number }[], streams?: number, webhookWaiting?: number, lastReload?: string }} Manager
+ * @typedef {{ manager: string, address?: string, since: string }} ActiveManager
+ * @typedef {object} Cluster the managers that share a database
+ * @property {string} name
+ * @property {'active' | 'standby'} role of the one that answers
+ * @property {ActiveManager} [active] missing if it is not known
+ * @property {string} [problem] why names and managers are missing
+ * @property {{ name: string, epoch: number, active?: ActiveManager }[]} names
+ * @property {{ id: string, name: string, version: string, state: string, address?: string, seenAgo: number }[]} managers
+ *
+ * @typedef {{ version: string, commit?: string, started: string, uptime: number, ready?: boolean, journal?: { file: string, bytes?: number, walBytes?: number, freeBytes?: number }, checks?: { name: string, ok: boolean, detail?: string }[], buses?: Record<string, unknown>[], actors?: { kind: string, count?: number, mailbox: number, mailboxMax: number, handled: number, restarts: number }[], streams?: number, webhookWaiting?: number, lastReload?: string, cluster?: Cluster }} Manager
  * @typedef {{ hash: string, loaded: boolean, running: number, ended: number, lastEnded?: string }} Version
  */
 

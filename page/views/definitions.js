@@ -9,7 +9,7 @@ import { compare, settings } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { fullName, parted, workflows } from '../lib/shared.js';
+import { fullName, parted, standsBy, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, plain, shown } from '../lib/text.js';
 import { duration, moment } from '../lib/time.js';
@@ -146,7 +146,7 @@ class Definitions {
     return html`<div class="definitions">
       <header class="page-head"><nav class="crumbs" aria-label="Where this is"><a href="#/definitions">Definitions</a><span class="quiet">/</span></nav><h1>${shown(this.#workflow)}</h1>
         ${definition ? html`<code class="quiet" title=${definition.hash}>${shown(definition.hash.slice(0, 12))}</code>${versions?.some((version) => version.hash === definition.hash && !version.loaded) ? html`<span class="word">not loaded</span>` : nothing}` : nothing}
-        <span class="space"></span><button class="button small" @click=${() => openCreate(this.#workflow)}>${icon('plus')}New job</button><a class="button small" href=${link(['jobs'], { workflow: this.#workflow })}>Jobs</a><a class="button small" href=${link(['statuses', ...this.#workflow.split('/')])}>Statuses</a></header>
+        <span class="space"></span>${standsBy() ? nothing : html`<button class="button small" @click=${() => openCreate(this.#workflow)}>${icon('plus')}New job</button>`}<a class="button small" href=${link(['jobs'], { workflow: this.#workflow })}>Jobs</a><a class="button small" href=${link(['statuses', ...this.#workflow.split('/')])}>Statuses</a></header>
       ${this.#problem ? html`<p class="calm">${/^there is nothing at/.test(this.#problem) ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#problem)}</p>` : !definition && this.#versions.error ? html`<p class="calm">${this.#versions.error.notHere ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#versions.error.message)}</p>` : nothing}
       ${definition ? html`
         ${definition.deadline || definition.retention ? html`<p class="quiet">${definition.deadline ? html`A job fails when it is not done within ${shown(duration(definition.deadline))}. ` : nothing}${definition.retention ? html`An ended job is kept for ${shown(duration(definition.retention))}.` : nothing}</p>` : nothing}

@@ -11,6 +11,7 @@ import { icon } from '../lib/icons.js';
 import { cells, countIn, ENDED_STATES, FAILED, grid, ITEM_STATES, itemWord, mapAt, nextIn } from '../lib/itemmap.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
+import { standsBy } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, settled, sign } from '../lib/states.js';
 import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
@@ -227,7 +228,7 @@ class Fanout {
           <nav class="crumbs" aria-label="Where this is"><a href=${link(['jobs'], { workflow: job.workflow })}>${shown(job.workflow)}</a><span class="quiet">/</span><a href=${link(['job', job.uuid], { step: this.#step })}><code>${shortId(job.uuid)}</code></a></nav>
           <div class="job-title"><h1>${shown(this.#step)}</h1>${badge(step.state)}<span class="quiet">${counted(figures.items, 'item')}</span></div>
         </div>
-        <div class="job-actions">${OPERATIONS.filter((operation) => operation.possible(job) && !job.parent).map((operation) => html`<button class="button" @click=${() => operate(job, operation, () => void this.#look())}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}<a class="button" href=${link(['job', job.uuid], { step: this.#step })}>To the job</a></div>
+        <div class="job-actions">${OPERATIONS.filter((operation) => !standsBy() && operation.possible(job) && !job.parent).map((operation) => html`<button class="button" @click=${() => operate(job, operation, () => void this.#look())}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}<a class="button" href=${link(['job', job.uuid], { step: this.#step })}>To the job</a></div>
       </header>
       ${refusal(this.#job.problem)}
       <section class="panel fan-head" aria-label="How far it is">

@@ -6,6 +6,7 @@ import { copied, refusal } from '../lib/app.js';
 import { END, settings, START } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { link } from '../lib/route.js';
+import { standsBy } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, sign } from '../lib/states.js';
 import { bytes, count, counted, share, shortId, shown } from '../lib/text.js';
@@ -177,7 +178,7 @@ export class StepPanel {
     const hand = running && !step.children;
     const again = ended && !job.parent && step.state !== 'waiting';
     const lost = running && !step.children && !step.external && !step.retryAt;
-    if (!hand && !again && !lost) return nothing;
+    if (standsBy() || (!hand && !again && !lost)) return nothing;
     return html`<footer class="panel-foot">
       ${hand ? html`<button class="button ${step.external ? 'primary' : ''}" ?disabled=${past} @click=${() => byHand(job, step, own, 'result', done)}>Complete by hand…</button><button class="button" ?disabled=${past} @click=${() => byHand(job, step, own, 'error', done)}>Fail…</button>` : nothing}
       ${lost ? html`<button class="button" ?disabled=${past} @click=${() => redispatch(job, step, done)}>Send again…</button>` : nothing}

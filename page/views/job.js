@@ -9,6 +9,7 @@ import { END, START } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
+import { standsBy } from '../lib/shared.js';
 import { atMostEvery, Source } from '../lib/source.js';
 import { badge, isEnd, settled } from '../lib/states.js';
 import { count, counted, plain, shortId, shown } from '../lib/text.js';
@@ -287,7 +288,7 @@ class JobView {
   #head(job, past) {
     const from = millis(job.created);
     const to = job.ended ? millis(job.ended) : past ? this.#timeThen(job) : Date.now();
-    const operations = OPERATIONS.filter((operation) => operation.possible(job) && (operation.child || !job.parent));
+    const operations = OPERATIONS.filter((operation) => !standsBy() && operation.possible(job) && (operation.child || !job.parent));
     const ended = isEnd(job.state);
     return html`<header class="job-head">
       <div class="job-name">
@@ -314,7 +315,7 @@ class JobView {
       ${item('Copy as curl', () => void copied(curl('GET', ['job', id]), 'Command'))}
       ${item('Copy as command', () => void copied(command('job', id), 'Command'))}
       ${item('Copy “watch” as command', () => void copied(command('watch', id), 'Command'))}
-      ${ended && !job.parent ? html`<hr>${item('Erase…', () => erase(job, () => go(link(['jobs'], { workflow: job.workflow }))), past)}` : nothing}
+      ${ended && !job.parent && !standsBy() ? html`<hr>${item('Erase…', () => erase(job, () => go(link(['jobs'], { workflow: job.workflow }))), past)}` : nothing}
     </div>`;
   }
 
@@ -364,7 +365,7 @@ class JobView {
     const job = this.#job.data;
     if (!job || this.#at !== undefined) return [];
     return [
-      ...OPERATIONS.filter((operation) => operation.possible(job) && (operation.child || !job.parent)).map((operation) => ({ name: `${operation.label} this job`, run: () => operate(job, operation, this.#done) })),
+      ...OPERATIONS.filter((operation) => !standsBy() && operation.possible(job) && (operation.child || !job.parent)).map((operation) => ({ name: `${operation.label} this job`, run: () => operate(job, operation, this.#done) })),
       ...job.steps.slice(0, 200).map((step) => ({ name: `Step ${step.name}`, hint: step.state, run: () => go(this.#stepLink(step.name)) })),
       { name: 'Copy this job as curl', run: () => void copied(curl('GET', ['job', job.uuid]), 'Command') },
       { name: 'Show the record', keys: 'r', run: () => setQuery({ view: 'record' }) },

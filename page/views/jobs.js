@@ -11,7 +11,7 @@ import { prefer, preferences } from '../lib/preferences.js';
 import { redraw, redrawNow } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { searchQuery, searchText } from '../lib/search.js';
-import { workflowNames } from '../lib/shared.js';
+import { standsBy, workflowNames } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, JOB_STATES, sign } from '../lib/states.js';
 import { count, plain, shortId, shown } from '../lib/text.js';
@@ -143,15 +143,15 @@ class JobsView {
     const children = query.has('parent');
     return html`<div class="jobs">
       <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${next ? ' and more' : ''} found` : nothing}</span>${this.#list.button()}<span class="space"></span>
-        <button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>
+        ${standsBy() ? nothing : html`<button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>`}
         <button class="button small" @click=${this.#save} ?disabled=${!filters.length}>${icon('star')}Save view</button>
-        <button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>
+        ${standsBy() ? nothing : html`<button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>`}
       </header>
       ${this.#filters(query)}
       ${refusal(this.#found.problem)}
-      ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b><button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button><button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
+      ${this.#marked.size && !standsBy() ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b><button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button><button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
       <section class="panel ${stale ? 'stale' : ''}" aria-label="Jobs found">
-        ${jobs.length ? this.#table(jobs) : this.#found.told ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : html`<button class="button primary" @click=${() => openCreate()}>${icon('plus')}New job</button><p class="quiet">or <code>${command('run', workflowNames()[0] ?? 'WORKFLOW', '--message', '{}')}</code></p>`}</div>` : nothing}
+        ${jobs.length ? this.#table(jobs) : this.#found.told ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : standsBy() ? nothing : html`<button class="button primary" @click=${() => openCreate()}>${icon('plus')}New job</button><p class="quiet">or <code>${command('run', workflowNames()[0] ?? 'WORKFLOW', '--message', '{}')}</code></p>`}</div>` : nothing}
       </section>
       <nav class="pager" aria-label="Pages">
         ${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}${query.get('order') === 'oldest' ? 'Older' : 'Newer'}</a>` : nothing}
@@ -290,6 +290,7 @@ class JobsView {
 
   commands() {
     const filters = filtersOf(this.#route.query);
+    if (standsBy()) return filters.length ? [{ name: 'Save this view', run: this.#save }] : [];
     const create = { name: 'New job', run: () => openCreate(this.#route.query.get('workflow')) };
     return filters.length && !this.#route.query.has('parent') ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }, { name: 'Save this view', run: this.#save }] : [create];
   }

@@ -5,10 +5,11 @@ import { act, command, get } from '../lib/api.js';
 import { copied, messageOf, openDialog, refusal } from '../lib/app.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
-import { manager, workflows } from '../lib/shared.js';
+import { manager, standsBy, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { bytes, count, shown } from '../lib/text.js';
 import { moment, nanos } from '../lib/time.js';
+import { clusterPanel } from './cluster.js';
 import { ask } from './job-operations.js';
 
 /** @import { Manager } from '../lib/types.js' */
@@ -72,7 +73,7 @@ class ManagerView {
   template() {
     const { data, error } = manager;
     return html`<div class="manager">
-      <header class="page-head"><h1>Manager</h1>${data ? html`<span class="quiet">v${shown(data.version)}${data.commit ? html` (<code>${shown(data.commit)}</code>)` : nothing}, up ${nanos(data.uptime)}</span>` : nothing}<span class="space"></span><button class="button small" @click=${this.#reload}>${icon('retry')}Reload the workflow files…</button></header>
+      <header class="page-head"><h1>Manager</h1>${data ? html`<span class="quiet">v${shown(data.version)}${data.commit ? html` (<code>${shown(data.commit)}</code>)` : nothing}, up ${nanos(data.uptime)}</span>` : nothing}<span class="space"></span>${standsBy() ? nothing : html`<button class="button small" @click=${this.#reload}>${icon('retry')}Reload the workflow files…</button>`}</header>
       ${error?.notHere ? html`<p class="calm">This manager does not tell of itself. The calls /readyz?verbose and /metrics, and serve --print-settings, do.</p>` : refusal(manager.problem)}
       ${data ? this.#parts(data) : nothing}
       ${this.#settingsPanel()}
@@ -85,7 +86,8 @@ class ManagerView {
     const counts = actors.some((actor) => actor.count !== undefined);
     const actorPanel = actors.length ? html`<section class="panel" aria-label="Actors"><div class="panel-title"><h2>Actors</h2><span class="quiet small">what the manager is made of, and what waits in their mailboxes</span></div><div class="table-wrap"><table><thead><tr><th>Kind</th>${counts ? html`<th class="number">Now</th>` : nothing}<th class="number">Mailbox</th><th class="number">At most so far</th><th class="number">Handled</th><th class="number">Restarts</th></tr></thead><tbody>${actors.map((actor) => html`<tr><td><b>${shown(actor.kind)}</b></td>${counts ? html`<td class="number">${count(actor.count)}</td>` : nothing}<td class="number">${count(actor.mailbox)}</td><td class="number quiet">${count(actor.mailboxMax)}</td><td class="number">${count(actor.handled)}</td><td class="number">${actor.restarts ? html`<span class="failed-text">${count(actor.restarts)}</span>` : html`<span class="quiet">0</span>`}</td></tr>`)}</tbody></table></div></section>` : nothing;
     return html`
-      <ul class="checks">${checks.map((check) => html`<li class="panel check-card ${check.ok ? 'completed' : 'failed'}"><span class="sign-of ${check.ok ? 'completed' : 'failed'}">${icon(check.ok ? 'completed' : 'failed', check.ok ? 'well' : 'not well')}</span><b>${shown(check.name)}</b><span class="quiet">${shown(check.detail ?? (check.ok ? 'well' : 'not well'))}</span></li>`)}</ul>
+      <ul class="checks">${(standsBy() ? [] : checks).map((check) => html`<li class="panel check-card ${check.ok ? 'completed' : 'failed'}"><span class="sign-of ${check.ok ? 'completed' : 'failed'}">${icon(check.ok ? 'completed' : 'failed', check.ok ? 'well' : 'not well')}</span><b>${shown(check.name)}</b><span class="quiet">${shown(check.detail ?? (check.ok ? 'well' : 'not well'))}</span></li>`)}</ul>
+      ${data.cluster ? clusterPanel(data.cluster) : nothing}
       <div class="manager-parts">
         <section class="panel" aria-label="Journal"><div class="panel-title"><h2>Journal</h2></div><dl class="facts inside">${journal ? html`<div><dt>file</dt><dd><code>${shown(journal.file)}</code></dd></div><div><dt>size</dt><dd>${bytes(journal.bytes)}${journal.walBytes !== undefined ? html` <span class="quiet">and ${bytes(journal.walBytes)} not merged yet</span>` : nothing}</dd></div>${journal.freeBytes !== undefined ? html`<div><dt>free on the disk</dt><dd>${bytes(journal.freeBytes)}</dd></div>` : nothing}` : nothing}<div><dt>started</dt><dd>${moment(data.started)}</dd></div>${data.lastReload ? html`<div><dt>files last read</dt><dd>${moment(data.lastReload)}</dd></div>` : nothing}${data.streams !== undefined ? html`<div><dt>open streams</dt><dd>${count(data.streams)}</dd></div>` : nothing}${data.webhookWaiting !== undefined ? html`<div><dt>for the webhook</dt><dd>${data.webhookWaiting ? html`${count(data.webhookWaiting)} wait` : 'nothing waits'}</dd></div>` : nothing}</dl></section>
         ${buses.length ? html`<section class="panel" aria-label="Buses"><div class="panel-title"><h2>Buses</h2></div>${buses.map((bus) => html`<dl class="facts inside">${Object.entries(bus).map(([key, value]) => html`<div><dt>${shown(key)}</dt><dd>${value === '' ? html`<span class="quiet">the default</span>` : typeof value === 'number' ? count(value) : typeof value === 'object' ? shown(JSON.stringify(value)) : /^\d{4}-\d\d-\d\dT/.test(String(value)) ? moment(String(value)) : shown(value)}</dd></div>`)}</dl>`)}</section>` : actorPanel}
@@ -126,7 +128,7 @@ class ManagerView {
   };
 
   commands() {
-    return [{ name: 'Reload the workflow files', run: this.#reload }];
+    return standsBy() ? [] : [{ name: 'Reload the workflow files', run: this.#reload }];
   }
 }
 

@@ -7,7 +7,7 @@ import { refusal, setQuery } from '../lib/app.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { link } from '../lib/route.js';
-import { failedLately, figures, fullName, workflows } from '../lib/shared.js';
+import { failedLately, figures, fullName, standsBy, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
 import { ago, millis, nanos, span } from '../lib/time.js';
@@ -113,7 +113,7 @@ class Overview {
     const standing = (this.#standing.data ?? []).filter(({ why }) => STANDS.has(why.cause));
     const blind = queues.filter((queue) => queue.consumers === 0 && (queue.messages ?? 0) > 0 && !standing.some(({ why }) => why.why.includes(`"${queue.queue}"`)));
     return html`<div class="overview">
-      <header class="page-head"><h1>Overview</h1><span class="space"></span><button class="button small" @click=${() => openCreate()}>${icon('plus')}New job</button>${all.length ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
+      <header class="page-head"><h1>Overview</h1><span class="space"></span>${standsBy() ? nothing : html`<button class="button small" @click=${() => openCreate()}>${icon('plus')}New job</button>`}${all.length ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
       ${standing.map(({ workflow, why, created }) => html`<div class="why warn attention">${icon('alert')}<p class="reason"><b>${shown(workflow)}</b> stands still: ${shown(why.why)} <span class="quiet">(the oldest job waits since ${span(Date.now() - millis(created))})</span></p><a class="button small" href=${link(['job', why.job])}>Show</a></div>`)}
       ${blind.length ? html`<div class="why warn attention">${icon('alert')}<p class="reason">No consumer on ${blind.length === 1 ? 'queue' : counted(blind.length, 'queue')}${blind.length === 1 ? ' ' : ': '}${blind.slice(0, 6).map((queue, index) => html`${index ? ', ' : nothing}<b>${shown(queue.queue)}</b> <span class="quiet">(${counted(queue.messages ?? 0, 'message')})</span>`)}${blind.length > 6 ? ' …' : '.'}</p>${blind.length === 1 && blind[0].usedBy?.[0] ? html`<a class="button small" href=${link(['jobs'], { workflow: blind[0].usedBy[0].workflow, state: 'running', order: 'oldest' })}>Show</a>` : nothing}</div>` : nothing}
       <section class="panel" aria-label="Workflows">
@@ -144,9 +144,9 @@ class Overview {
       ${s ? html`<td class="number" data-label="paused">${figure(s.states.paused ?? 0, link(['jobs'], { workflow: name, state: 'paused' }))}</td>
         <td class="overview-oldest" data-label="waits longest">${s.oldestRunning ? html`<a href=${link(['job', s.oldestRunning.job])}>${span(Date.now() - millis(s.oldestRunning.created))}</a> <span class="quiet">${cause(why)}</span>` : html`<span class="quiet">–</span>`}</td>
         <td class="number" data-label="done, ${figures.span}">${figure(s.completed, link(['jobs'], { workflow: name, state: 'completed', endedAfter: figures.span }))}</td>
-        <td class="number" data-label="failed, ${figures.span}">${failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed', endedAfter: figures.span })}>${count(failed)}</a> <span class="quiet">${share(failed, s.completed + failed + s.cancelled)}</span>` : html`<span class="quiet">0</span>`}</td>
+        <td class="number" data-label="failed, ${figures.span}">${failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed', endedAfter: figures.span })}>${count(failed)}</a> <span class="quiet">${share(failed, (s.completed ?? 0) + failed + (s.cancelled ?? 0))}</span>` : html`<span class="quiet">0</span>`}</td>
         <td class="number" data-label="p50">${nanos(s.p50)}</td><td class="number" data-label="p95">${nanos(s.p95)}</td>
-        <td class="spark-cell ${s.completed || s.failed ? '' : 'idle'}">${spark(s.perMinute, name)}</td>` : nothing}
+        <td class="spark-cell ${s.completed || s.failed ? '' : 'idle'}">${s.perMinute ? spark(s.perMinute, name) : nothing}</td>` : nothing}
     </tr>`;
   }
 
@@ -157,8 +157,8 @@ class Overview {
     const taken = queues.some((queue) => queue.unacknowledged !== undefined);
     const several = new Set(queues.map((queue) => queue.bus)).size > 1;
     return html`<section class="panel" aria-label="Queues"><div class="panel-title"><h2>Queues</h2>${looked ? html`<span class="quiet small">looked at ${ago(millis(looked))}</span>` : nothing}</div>
-      ${error?.notHere ? html`<p class="calm">This manager does not tell its queues. A job’s own page says what it waits for.</p>` : refusal(this.#queues.problem)}
-      ${!queues.length ? (this.#queues.told ? html`<p class="calm">No step uses a queue.</p>` : nothing) : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th>${taken ? html`<th class="number queue-taken">With workers</th>` : nothing}<th class="number">Consumers</th><th class="queue-oldest">Waits longest</th><th class="queue-used">Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
+      ${standsBy() ? html`<p class="calm">Only the active manager looks at queues.</p>` : error?.notHere ? html`<p class="calm">This manager does not tell its queues. A job’s own page says what it waits for.</p>` : refusal(this.#queues.problem)}
+      ${standsBy() ? nothing : !queues.length ? (this.#queues.told ? html`<p class="calm">No step uses a queue.</p>` : nothing) : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th>${taken ? html`<th class="number queue-taken">With workers</th>` : nothing}<th class="number">Consumers</th><th class="queue-oldest">Waits longest</th><th class="queue-used">Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
         <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code>${several ? html` <span class="quiet">on ${shown(queue.bus ?? '')}</span>` : nothing}${queue.noLongerInFiles ? html` <span class="quiet" title="Jobs that began before a reload use it">no longer in the files</span>` : nothing}${queue.trouble ? html`<div class="failed-text queue-trouble">Nothing is delivered: ${shown(queue.trouble)}${queue.nextCall ? html`; the next call is ${ago(millis(queue.nextCall))}` : nothing}</div>` : nothing}</td>
         <td class="number">${queue.missing ? html`<span class="quiet" title="It is declared before a message is sent to it">not there yet</span>` : queue.unknown !== undefined ? html`<span class="quiet" title=${plain(queue.unknown)}>not known</span>` : count(queue.messages)}</td>
         ${taken ? html`<td class="number queue-taken">${count(queue.unacknowledged)}</td>` : nothing}

@@ -9,9 +9,11 @@ import { icon } from '../lib/icons.js';
 import { prefer, preferences } from '../lib/preferences.js';
 import { redraw } from '../lib/redraw.js';
 import { link } from '../lib/route.js';
-import { badChecks, failedLately, fullName, workflows } from '../lib/shared.js';
+import { badChecks, failedLately, fullName, manager, standsBy, workflows } from '../lib/shared.js';
 import { count, plain, shown } from '../lib/text.js';
+import { moment } from '../lib/time.js';
 import { openHelp } from './help.js';
+import { activeLink } from './cluster.js';
 import { openPalette } from './palette.js';
 
 const PAGES = /** @type {const} */ ([
@@ -73,8 +75,9 @@ function light() {
   const live = app.view?.live?.() ?? '';
   const asks = /^every /.test(live);
   const words = { unknown: 'Connecting', good: asks || !live ? 'Connected' : live, lost: 'No answer', refused: 'Token needed' };
-  const unready = connection.state === 'good' && badChecks().length > 0;
-  return html`<span class="light ${unready ? 'unready' : connection.state}" role="status" title=${unready ? 'The manager answers, but it is not ready' : connection.detail || (asks ? `The page looks again ${live}` : 'The manager answers')}><span class="dot"></span><span>${unready ? 'Not ready' : words[connection.state]}</span></span>`;
+  const standby = connection.state === 'good' && standsBy();
+  const unready = connection.state === 'good' && !standby && badChecks().length > 0;
+  return html`<span class="light ${standby ? 'standby' : unready ? 'unready' : connection.state}" role="status" title=${standby ? 'The manager stands by: it shows everything and changes nothing' : unready ? 'The manager answers, but it is not ready' : connection.detail || (asks ? `The page looks again ${live}` : 'The manager answers')}><span class="dot"></span><span>${standby ? 'Stands by' : unready ? 'Not ready' : words[connection.state]}</span></span>`;
 }
 
 function themeButton() {
@@ -104,7 +107,15 @@ function banner() {
     </section>`;
   }
   if (connection.state === 'lost') return html`<section class="banner warn" role="status"><div><strong>The manager does not answer.</strong> What is shown is what it said last; the page tries again by itself.</div></section>`;
-  return unready();
+  return standsBy() ? waiting() : unready();
+}
+
+/** Who is active in this manager's place, with the way there. */
+function waiting() {
+  const active = manager.data?.cluster?.active;
+  return html`<section class="banner warn standby" role="status" aria-label="Stands by">
+    ${icon('clock')}<div><strong>This manager stands by.</strong> ${active ? html`Active is ${activeLink(active)} since ${moment(active.since)}.` : 'Which one is active is not known now.'} Everything is shown as the database has it; operations are done there.</div>
+  </section>`;
 }
 
 /** What keeps the manager from its work, in the words of `/readyz`. */
