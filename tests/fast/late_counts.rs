@@ -41,6 +41,13 @@ async fn a_count_waits_for_room() {
     let children = format!("/api/job/{id}/children");
     client.until(&children, |page| page["children"].as_array().is_some_and(|c| c.len() == 1)).await;
 
+    // The stream makes its first count when it is first read.
+    let service = init_service(api::app(client.state().clone())).await;
+    let request = TestRequest::with_uri(&format!("/api/job/{id}/events?children=counts"))
+        .insert_header(("host", "127.0.0.1:8088"));
+    let response = service.call(request.to_request()).await.expect("an answer");
+    let mut body = Box::pin(response.into_body());
+
     // What nobody can commit now: a count waits for it in vain.
     fail::cfg("journal::write", "return(full)").expect("a failpoint");
     let pauses = actix_rt::spawn({
@@ -57,11 +64,6 @@ async fn a_count_waits_for_room() {
         seen.await == Ok(JobState::Paused)
     })
     .await;
-    let service = init_service(api::app(client.state().clone())).await;
-    let request = TestRequest::with_uri(&format!("/api/job/{id}/events?children=counts"))
-        .insert_header(("host", "127.0.0.1:8088"));
-    let response = service.call(request.to_request()).await.expect("an answer");
-    let mut body = Box::pin(response.into_body());
     // Longer than a count waits for a commit.
     let early =
         tokio::time::timeout(Duration::from_millis(1_500), read_to(&mut body, "step.counted"));

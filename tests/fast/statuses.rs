@@ -347,8 +347,8 @@ fn rows_are_read_in_pages_by_what_is_asked() {
     assert!(reader.load_status_columns("other").expect("reads").is_none());
 }
 
-/// A step with a task has no reply that could fail for its word. An empty list completes it at once,
-/// with its input as its output.
+/// A step with a task has no reply that could fail for its word. An empty list completes it at
+/// once, with its input as its output.
 #[test]
 fn a_word_that_a_task_cannot_have_fails_nothing_and_is_not_told() {
     let mut step = Step { task: Some(1), ..Step::with_name("each") };

@@ -219,8 +219,8 @@ impl ChildCounter {
         }
     }
 
-    /// Counts the child jobs. Returns an event for each count that has changed. If the job cannot be
-    /// inspected in time, there is none, and the next count is due after an interval.
+    /// Counts the child jobs. Returns an event for each count that has changed. If the job cannot
+    /// be inspected in time, there is none, and the next count is due after an interval.
     async fn collect_changes(&mut self) -> Vec<Event> {
         (self.next_count_at, self.last_counted_at) = (None, clock::timer_now());
         let source = self.api.settings.events.source.clone();
