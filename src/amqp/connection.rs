@@ -1,5 +1,5 @@
-//! The address of one node of the broker: opens connections to it, and explains connection errors in
-//! plain words.
+//! The address of one node of the broker: opens connections to it, and explains connection errors
+//! in plain words.
 //! Also the backoff between reconnects, and a record of the last failure, so that a repeated reason
 //! is logged only once.
 

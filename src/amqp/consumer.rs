@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long a connection waits for another consumer to end while this process has consumed nothing. The broker may not
-/// have noticed yet that the previous process was killed.
+/// How long a connection waits for another consumer to end while this process has consumed nothing.
+/// The broker may not have noticed yet that the previous process was killed.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest delay between two checks for another consumer.

@@ -32,8 +32,8 @@ pub enum QueueCheck {
     Missing,
     /// It exists as an exclusive queue of another connection.
     Exclusive,
-    /// It exists, and cannot be used for now, for this reason: the node that has it is away. What it
-    /// holds is not lost.
+    /// It exists, and cannot be used for now, for this reason: the node that has it is away. What
+    /// it holds is not lost.
     Unavailable(String),
     /// The broker refuses to check or declare it, for this reason.
     Refused(String),

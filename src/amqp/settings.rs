@@ -11,8 +11,8 @@ use std::time::Duration;
 /// The settings of an AMQP bus.
 #[derive(Clone)]
 pub struct AmqpSettings {
-    /// The addresses of the broker's nodes, `amqp://user:password@host:port/vhost` or `amqps://`, in
-    /// the order in which they are tried.
+    /// The addresses of the broker's nodes, `amqp://user:password@host:port/vhost` or `amqps://`,
+    /// in the order in which they are tried.
     pub servers: Vec<String>,
     /// The virtual host; `None` for the one in the address.
     pub vhost: Option<String>,
@@ -48,9 +48,9 @@ pub struct AmqpSettings {
     pub served: ServedQueues,
     /// The trusted certificate authorities.
     pub authorities: Authorities,
-    /// Whether another consumer of the reply queue is waited for from the start, instead of stopping
-    /// the process: the bus was added to a running process, or the journal is in a database, which
-    /// alone says which process is the manager of this name. The other one is then its dead
+    /// Whether another consumer of the reply queue is waited for from the start, instead of
+    /// stopping the process: the bus was added to a running process, or the journal is in a
+    /// database, which alone says which process is the manager of this name. The other one is then its dead
     /// predecessor, of which the broker does not know yet.
     pub waits_for_consumer: bool,
 }

@@ -257,8 +257,8 @@ pub struct SettingsArguments {
     /// Workflow files [setting workflows]
     #[arg(long, num_args = 1..)]
     pub workflows: Vec<PathBuf>,
-    /// The broker, amqp://user:password@host:port/vhost, or several of its nodes with commas between
-    /// them; without one the embedded bus is used
+    /// The broker, amqp://user:password@host:port/vhost, or several of its nodes with commas
+    /// between them; without one the embedded bus is used
     /// [setting amqp.server, AMQP_SERVER]
     #[arg(long, value_name = "URL")]
     pub amqp_server: Option<String>,

@@ -27,8 +27,8 @@ pub struct Ownership {
     standbys: AtomicU32,
     standbys_at_broker: AtomicU32,
     has_synchronous_standby: AtomicBool,
-    /// How far the clock of this machine is ahead of the server's, in milliseconds; [`i64::MIN`]: it
-    /// is not known.
+    /// How far the clock of this machine is ahead of the server's, in milliseconds; [`i64::MIN`]:
+    /// it is not known.
     clock_ahead_ms: AtomicI64,
     /// Wakes the beat when something is announced.
     announced: Notify,

@@ -39,8 +39,8 @@ impl Publisher {
                 self.schedule_queue_check(connection, queue, &error.to_string())
             }
             QueueCheck::Unavailable(broker_text) => {
-                // A message was returned because the node of the queue is away. What the queue holds
-                // comes back with it.
+                // A message was returned because the node of the queue is away. What the queue
+                // holds comes back with it.
                 self.backlog.lost_queues.remove(&queue);
                 self.schedule_queue_check(connection, queue, &broker_text)
             }

@@ -215,8 +215,8 @@ impl Router {
         }
     }
 
-    /// Counts and logs a reply that changes nothing, and has it acknowledged. Before the next commit
-    /// nobody knows whether another process has replaced this one, which then has the reply's job.
+    /// Counts and logs a reply that changes nothing, and has it acknowledged. Before the next
+    /// commit nobody knows whether another process has replaced this one, which then has the job.
     fn reject(&self, delivery: Delivery, rejection: Rejection) {
         let reason = rejection.label();
         self.env.metrics.replies_rejected.with_label_values(&[reason]).inc();

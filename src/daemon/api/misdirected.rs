@@ -1,5 +1,5 @@
-//! Several names on one database: a request about a job or a workflow of another name is referred to
-//! that name's active manager. Reads need no referral, because they are of all names.
+//! Several names on one database: a request about a job or a workflow of another name is referred
+//! to that name's active manager. Reads need no referral, because they are of all names.
 
 use super::problem::Problem;
 use super::reads::read_small;

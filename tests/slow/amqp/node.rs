@@ -114,8 +114,8 @@ impl PrivateCluster {
         let command = format!(
             "Base = hd(string:split(atom_to_list(node()), \"-\", trailing)), \
              Names = [list_to_atom(Base ++ \"-\" ++ N ++ \"@localhost\") || N <- [\"1\", \"2\", \
-             \"3\"]], [begin erlang:set_cookie(Name, {cookie}), erlang:disconnect_node(Name) end || \
-             Name <- Names, Name =/= node()]."
+             \"3\"]], [begin erlang:set_cookie(Name, {cookie}), erlang:disconnect_node(Name) end \
+             || Name <- Names, Name =/= node()]."
         );
         self.nodes[position].ctl(&["eval", &command]);
     }
