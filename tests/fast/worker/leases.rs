@@ -22,6 +22,12 @@ async fn until_journaled(api: &Api, message: &Answer) {
     api.until(&format!("/api/job/{ID}/entries"), has_lease).await;
 }
 
+/// Waits until the journal also has that the lease has ended early.
+async fn until_journaled_again(api: &Api) {
+    let count = |record: &Value| record.to_string().matches("step.leased").count();
+    api.until(&format!("/api/job/{ID}/entries"), |record| count(record) > 1).await;
+}
+
 /// One manager after the other on the same journal; the second gets what the first leaves.
 fn restarted<F: Future<Output = Answer>, S: Future<Output = ()>>(
     first: impl FnOnce(Api) -> F,
@@ -111,7 +117,8 @@ fn a_restart_gives_out_nothing_that_a_worker_has() {
         async |api, message| {
             until(&api, |job| job["state"] == "running").await;
             none_waits(&api).await;
-            let queue = api.get("/api/queue/price", &[]).await.json();
+            let is_leased = |queue: &Value| queue["leases"][0]["messageId"].is_string();
+            let queue = api.until("/api/queue/price", is_leased).await;
             assert_eq!(queue["leases"][0]["messageId"], format!("{ID}:price:1"), "{queue}");
             assert_eq!(queue["leases"][0]["delivery"], 2, "{queue}");
             let why = api.get(&format!("/api/job/{ID}/why"), &[]).await.json().to_string();
@@ -150,6 +157,7 @@ fn what_was_given_back_waits_after_a_restart() {
             let message = receive(&api, "price/receive?lease=10m").await;
             until_journaled(&api, &message).await;
             give_back(&api, &message).await;
+            until_journaled_again(&api).await;
             message
         },
         async |api, _| {
