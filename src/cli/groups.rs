@@ -22,7 +22,6 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "status",
             "workflows",
             "queues",
-            "cluster",
             "health",
             "whoami",
         ],

@@ -83,23 +83,17 @@ mod tests {
         Settings::load(Some(file.path()), &Overrides::default()).map_err(|error| error.to_string())
     }
 
-    /// The reply queues of the buses `amqp`, `more` and `kafka`.
+    /// The reply queues of the buses `amqp` and `more`, and the reply topic.
     fn reply_queues(text: &str) -> [String; 3] {
         let buses = "buses: { more: { kind: amqp, server: 'amqp://more' } }";
-        let servers = "amqp: { server: 'amqp://a' }\nkafka: { servers: [ 'k:9092' ] }";
-        let text = if text.contains("amqp:") {
-            format!("{text}\n{buses}")
-        } else {
-            format!("{text}\n{buses}\n{servers}")
-        };
-        let settings = load(&text).expect("settings");
-        ["amqp", "more", "kafka"]
-            .map(|bus| settings.reply_queue(bus).unwrap_or("workflow-manager").to_owned())
+        let settings = load(&format!("{text}\n{buses}")).expect("settings");
+        let more = settings.amqp_bus("more").expect("the bus").reply_queue.clone();
+        [settings.amqp.reply_queue, more, settings.kafka.reply_topic]
     }
 
     #[test]
     fn the_name_of_the_manager_is_part_of_its_reply_queues() {
-        assert_eq!(reply_queues("{}"), ["workflow-manager"; 3]);
+        assert_eq!(reply_queues("bus: ''"), ["workflow-manager"; 3]);
         assert_eq!(reply_queues("cluster: { name: default }"), ["workflow-manager"; 3]);
         assert_eq!(reply_queues("cluster: { name: north }"), ["workflow-manager.north"; 3]);
     }
@@ -132,7 +126,7 @@ mod tests {
             [settings.amqp.heartbeat.0.as_secs(), more]
         };
         let url = "journal: { url: 'postgres://me@db/wm' }";
-        assert_eq!(heartbeats("{}"), [30, 30]);
+        assert_eq!(heartbeats("bus: ''"), [30, 30]);
         assert_eq!(heartbeats(url), [10, 10]);
         assert_eq!(heartbeats(&format!("{url}\namqp: {{ heartbeat: 30s }}")), [30, 10]);
     }
