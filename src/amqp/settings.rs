@@ -50,8 +50,8 @@ pub struct AmqpSettings {
     pub authorities: Authorities,
     /// Whether another consumer of the reply queue is waited for from the start, instead of
     /// stopping the process: the bus was added to a running process, or the journal is in a
-    /// database, which alone says which process is the manager of this name. The other one is then its dead
-    /// predecessor, of which the broker does not know yet.
+    /// database, which alone says which process is the manager of this name. The other one is then
+    /// its dead predecessor, of which the broker does not know yet.
     pub waits_for_consumer: bool,
 }
 
