@@ -7,7 +7,7 @@ use support::journal_rules::InDatabase;
 use uuid::Uuid;
 
 use crate::amqp::{Vhost, Worker};
-use crate::harness::{Daemon, Setup, command, eventually, free_port, run, when, within};
+use crate::harness::{Daemon, Setup, command, eventually, run, when, within};
 use crate::postgres::HttpWorker;
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
@@ -24,14 +24,12 @@ fn of_name(database: &InDatabase, name: &str) -> Setup {
         "workflows: [{{ name: {name}, steps: [{{ name: first, queue: work }}, \
          {{ name: second, queue: work, depends: [ first ] }}] }}]"
     );
-    let listen = format!("127.0.0.1:{}", free_port());
     Setup::new("", &workflows)
         .set("journal.url", &database.url())
         .set("journal.full_retry", "100ms")
         .set("embedded.lease", "2s")
         .set("cluster.name", name)
-        .set("http.public_url", &format!("http://{listen}"))
-        .listen(&listen)
+        .set("http.public_url", "http://127.0.0.1:{port}")
 }
 
 /// Two processes of a name; the first one is active.

@@ -125,8 +125,8 @@ fn a_takeover_ends_a_manager_that_still_commits_but_does_not_beat() {
     second.await_log(&["stands by"]);
     let load = Load::start(&[&first, &second]);
     load.await_more(20);
-    // A beat names the manager; what a commit sends does not.
-    let trap = proxy.trap(Direction::ToServer, b"\0\0\0\x07default", Action::Hold, u32::MAX);
+    // A beat tells the state of the manager; what a commit sends does not.
+    let trap = proxy.trap(Direction::ToServer, b"\0\0\0\x06active", Action::Hold, u32::MAX);
     eventually("the beat is held", || when(trap.caught() > 0, trap.caught()));
     // Until its fence is dead it commits, and so it may.
     load.await_more(100);

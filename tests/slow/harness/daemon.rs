@@ -56,7 +56,7 @@ impl Setup {
     }
 
     /// Changes a setting, given by its path such as `http.token`; it is handed over in the
-    /// environment.
+    /// environment. `{port}` in it is the daemon's port.
     pub(crate) fn set(mut self, path: &str, value: &str) -> Setup {
         self.settings.push((path.to_owned(), value.to_owned()));
         self
@@ -181,7 +181,10 @@ impl Daemon {
         command
             .args(["--amqp-server", &self.setup.server, "--listen", &listen])
             .args(&self.setup.flags);
-        command.envs(self.setup.settings.iter().map(|(path, value)| (variable(path), value)));
+        let port = self.port.to_string();
+        let with_port = |value: &String| value.replace("{port}", &port);
+        let settings = self.setup.settings.iter();
+        command.envs(settings.map(|(path, value)| (variable(path), with_port(value))));
         command.envs(self.setup.variables.iter().map(|(name, value)| (name, value)));
         command.envs(self.setup.faults.iter().map(|faults| ("FAILPOINTS", faults)));
         command.envs(self.setup.authorities.iter().map(|file| ("SSL_CERT_FILE", file)));
