@@ -32,7 +32,6 @@ fn a_broker_of_three_nodes_loses_one_after_the_other() {
     the_first_address_is_dead(&daemon, &servers, &dead);
     the_leader_of_the_replies_is_killed(&cluster, &daemon, &load);
     the_node_in_use_is_in_a_minority(&cluster, &daemon, &load);
-    the_node_in_use_is_silent(&cluster, &daemon, &load);
     the_home_of_a_classic_queue_is_away(&cluster, &daemon);
     assert!(daemon.ended().is_none());
     assert!(daemon.stop().success());
@@ -80,7 +79,9 @@ fn the_first_address_is_dead(daemon: &Daemon, servers: &str, dead: &str) {
     let ran = run(command().arg("doctor").args(["--amqp-server", servers]));
     let text = ran.text();
     assert!(text.contains(&format!("{address} does not answer")), "{ran}");
-    assert_eq!(text.matches(" answers").count(), 3, "{ran}");
+    for server in servers.split(',').skip(1) {
+        assert!(text.contains(&format!("{} answers", host(server))), "{ran}");
+    }
 }
 
 fn the_leader_of_the_replies_is_killed(cluster: &PrivateCluster, daemon: &Daemon, load: &Load) {
@@ -111,18 +112,6 @@ fn the_node_in_use_is_in_a_minority(cluster: &PrivateCluster, daemon: &Daemon, l
         });
     });
     cluster.cut_off(cut_off, false);
-    await_all_nodes(cluster);
-}
-
-fn the_node_in_use_is_silent(cluster: &PrivateCluster, daemon: &Daemon, load: &Load) {
-    let silent = node_in_use(cluster, daemon);
-    under_load(daemon, load, || {
-        cluster.signal(silent, "STOP");
-        within(LONG, "the daemon goes to another node", || {
-            when(node_in_use(cluster, daemon) != silent, "it stays")
-        });
-    });
-    cluster.signal(silent, "CONT");
     await_all_nodes(cluster);
 }
 

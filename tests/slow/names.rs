@@ -59,7 +59,7 @@ fn three_names_share_a_database_and_each_goes_on_when_its_manager_is_killed() {
         for daemon in pair {
             for (name, jobs) in NAMES.iter().zip(&jobs) {
                 let list = daemon.api.get(&format!("/api/jobs/search?workflow={name}&count=true"));
-                assert_eq!(list.expect(200).json()["total"], JOBS, "{name}");
+                assert_eq!(list.expect(200).json()["count"], JOBS, "{name}");
                 assert_eq!(daemon.api.job(jobs[0]).state, "running");
             }
         }
@@ -97,7 +97,7 @@ fn three_names_share_a_database_and_each_goes_on_when_its_manager_is_killed() {
     for (name, jobs) in NAMES.iter().zip(&jobs) {
         within(LONG, "all jobs of the name end", || {
             let path = format!("/api/jobs/search?workflow={name}&state=completed&count=true");
-            let total = reader.get(&path).expect(200).json()["total"].clone();
+            let total = reader.get(&path).expect(200).json()["count"].clone();
             when(total == jobs.len(), total)
         });
     }

@@ -60,8 +60,8 @@ impl Settings {
         let last_part = name.rsplit('.').next().unwrap_or(name);
         if RESERVED_ENDINGS.contains(&last_part) {
             return Err(format!(
-                "cluster.name is \"{name}\": a queue of another manager ends in \"{last_part}\" too; \
-                 choose another name"
+                "cluster.name is \"{name}\": a queue of another manager ends in \"{last_part}\" \
+                 too; choose another name"
             ));
         }
         Ok(())

@@ -100,14 +100,6 @@ impl PrivateCluster {
         script("start", &self.dir.path().join(NODES[position]));
     }
 
-    /// Stops a node's process as it is, with all its connections (`STOP`), or lets it go on
-    /// (`CONT`).
-    pub(crate) fn signal(&self, position: usize, signal: &str) {
-        let pid_file = self.dir.path().join(NODES[position]).join("node.pid");
-        let pid = std::fs::read_to_string(pid_file).unwrap();
-        must_succeed(Command::new("kill").arg(format!("-{signal}")).arg(pid.trim()));
-    }
-
     /// Cuts a node off from the others, while clients reach it as before; or joins it again.
     pub(crate) fn cut_off(&self, position: usize, is_cut: bool) {
         let cookie = if is_cut { "'another cookie'" } else { "erlang:get_cookie()" };

@@ -117,27 +117,6 @@ fn a_claim_whose_answer_is_lost_counts() {
 }
 
 #[test]
-fn a_takeover_ends_a_manager_that_still_commits_but_does_not_beat() {
-    let database = InDatabase::create();
-    let (proxy, url) = proxy_to(&database.url());
-    let mut first = manager(&url).start();
-    let mut second = manager(&database.url()).spawn();
-    second.await_log(&["stands by"]);
-    let load = Load::start(&[&first, &second]);
-    load.await_more(20);
-    // A beat tells the state of the manager; what a commit sends does not.
-    let trap = proxy.trap(Direction::ToServer, b"\0\0\0\x06active", Action::Hold, u32::MAX);
-    eventually("the beat is held", || when(trap.caught() > 0, trap.caught()));
-    // Until its fence is dead it commits, and so it may.
-    load.await_more(100);
-    assert_eq!(first.await_end().code(), Some(TAKEN_OVER));
-    second.await_ready();
-    assert_eq!(takeovers(&second), 1);
-    load.await_more(20);
-    load.settle(&database.url(), &second);
-}
-
-#[test]
 fn a_slow_network_loses_nothing_and_replaces_nobody() {
     let database = InDatabase::create();
     let (proxy, url) = proxy_to(&database.url());

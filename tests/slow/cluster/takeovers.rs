@@ -176,7 +176,7 @@ fn replaced_while_it_hangs(faults: &str) {
 #[cfg(feature = "failpoints")]
 #[test]
 fn a_manager_whose_journal_hangs_is_replaced_while_it_lives() {
-    replaced_while_it_hangs("journal::committed=40*off->1*delay(45000)");
+    replaced_while_it_hangs("journal::committed=400*off->1*delay(45000)");
 }
 
 #[test]
