@@ -83,7 +83,7 @@ fn three_names_share_a_database_and_each_goes_on_when_its_manager_is_killed() {
     // The command line goes where it is led.
     for (command_name, state) in [("pause", "paused"), ("resume", "running")] {
         let job = jobs[1][0].to_string();
-        let ran = run(command().args([command_name, &job, "--manager", &one.url()]));
+        let ran = run(command().args([command_name, &job, "--server", &one.url()]));
         assert_eq!(ran.code, Some(0), "{}", ran.text());
         two.api.await_state(jobs[1][0], state);
     }

@@ -80,17 +80,6 @@ impl PrivateCluster {
         self.nodes.iter().position(|node| node.server.contains(&format!("@{authority}/")))
     }
 
-    /// The position of the node that leads a quorum queue; `None` while there is an election.
-    pub(crate) fn leader_of(&self, queue: &str, asked: usize) -> Option<usize> {
-        let listed = self.nodes[asked].try_read_queue(queue)?;
-        let leader = listed["leader"].as_str()?.split('@').next()?.to_owned();
-        let is_online = |node: &serde_json::Value| {
-            node.as_str().is_some_and(|node| node.starts_with(&format!("{leader}@")))
-        };
-        listed["online"].as_array()?.iter().any(is_online).then_some(())?;
-        leader.rsplit('-').next()?.parse::<usize>().ok()?.checked_sub(1)
-    }
-
     /// Ends a node at once, as a crash would.
     pub(crate) fn kill(&self, position: usize) {
         script("kill", &self.dir.path().join(NODES[position]));
@@ -98,18 +87,6 @@ impl PrivateCluster {
 
     pub(crate) fn start_again(&self, position: usize) {
         script("start", &self.dir.path().join(NODES[position]));
-    }
-
-    /// Cuts a node off from the others, while clients reach it as before; or joins it again.
-    pub(crate) fn cut_off(&self, position: usize, is_cut: bool) {
-        let cookie = if is_cut { "'another cookie'" } else { "erlang:get_cookie()" };
-        let command = format!(
-            "Base = hd(string:split(atom_to_list(node()), \"-\", trailing)), \
-             Names = [list_to_atom(Base ++ \"-\" ++ N ++ \"@localhost\") || N <- [\"1\", \"2\", \
-             \"3\"]], [begin erlang:set_cookie(Name, {cookie}), erlang:disconnect_node(Name) end \
-             || Name <- Names, Name =/= node()]."
-        );
-        self.nodes[position].ctl(&["eval", &command]);
     }
 }
 

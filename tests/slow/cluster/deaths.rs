@@ -33,11 +33,11 @@ fn a_rolling_upgrade_under_load_loses_nothing_and_waits_for_no_lease() {
     let load = Load::start(&managers.each_ref());
     let mut stops = 0;
     for round in 0..2 {
-        for index in 0..managers.len() {
+        for manager in &mut managers {
             load.await_more(20);
             let was = epoch(&database.url());
-            let is_active = managers[index].api.answers("/readyz", 200);
-            assert_eq!(managers[index].stop().code(), Some(0), "round {round}");
+            let is_active = manager.api.answers("/readyz", 200);
+            assert_eq!(manager.stop().code(), Some(0), "round {round}");
             if is_active {
                 stops += 1;
                 eventually("another one is active", || {
@@ -45,7 +45,7 @@ fn a_rolling_upgrade_under_load_loses_nothing_and_waits_for_no_lease() {
                     when(now == was + 1, format!("epoch {now} after {was}"))
                 });
             }
-            managers[index].spawn_again();
+            manager.spawn_again();
         }
     }
     assert!(stops > 0, "an active manager was stopped");
