@@ -96,7 +96,9 @@ fn simulate(seed: u64, bug: Option<&'static str>) -> Outcome {
     lock(&world).bug = bug;
     set_hooks(Some(WorldHooks::from_world(&world)));
     let ran = catch_unwind(AssertUnwindSafe(|| {
-        while !matches!(run_process(&world, None), Pause::Ended(true)) {
+        let mut is_done = false;
+        while !is_done {
+            is_done = matches!(run_process(&world, None), Pause::Ended(true));
             lock(&world).end();
         }
     }));
