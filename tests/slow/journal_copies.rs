@@ -154,6 +154,12 @@ fn kill(running: &mut Running) {
     running.0.kill().unwrap();
 }
 
+/// Whether the copy has rows already. They are there before they are compared with their originals.
+fn has_entries(database: &InDatabase) -> bool {
+    let tables = database.query("SELECT to_regclass('entries') IS NOT NULL");
+    tables.trim() == "t" && database.query("SELECT EXISTS (SELECT 1 FROM entries)").trim() == "t"
+}
+
 #[track_caller]
 fn assert_equal_jobs(file: &Path, database: &InDatabase) {
     let journal = Connection::open(file).unwrap();
@@ -169,13 +175,7 @@ fn a_copy_into_a_database_that_was_killed_is_used_by_no_manager_and_begins_anew(
     let database = InDatabase::create();
     let original = Original::with(5_000, 0);
     let url = database.url();
-    // The rows are there before they are compared with their originals.
-    let has_jobs = || {
-        let tables = database.query("SELECT to_regclass('entries') IS NOT NULL");
-        tables.trim() == "t"
-            && database.query("SELECT EXISTS (SELECT 1 FROM entries)").trim() == "t"
-    };
-    begin(original.file.as_os_str(), url.as_ref(), has_jobs, kill);
+    begin(original.file.as_os_str(), url.as_ref(), || has_entries(&database), kill);
     let serve = |url: &str| {
         run(command()
             .args(["serve", "--listen", "127.0.0.1:0", "--db"])
@@ -196,14 +196,14 @@ fn a_copy_that_is_stopped_leaves_a_database_as_it_was() {
     let database = InDatabase::create();
     let original = Original::with(5_000, 0);
     let url = database.url();
-    let has_jobs = || {
-        let tables = database.query("SELECT to_regclass('entries') IS NOT NULL");
-        tables.trim() == "t"
-            && database.query("SELECT EXISTS (SELECT 1 FROM entries)").trim() == "t"
-    };
-    begin(original.file.as_os_str(), url.as_ref(), has_jobs, |running| {
-        must_succeed(Command::new("kill").args(["-INT", &running.0.id().to_string()]));
-    });
+    begin(
+        original.file.as_os_str(),
+        url.as_ref(),
+        || has_entries(&database),
+        |running| {
+            must_succeed(Command::new("kill").args(["-INT", &running.0.id().to_string()]));
+        },
+    );
     let left = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM entries), \
                 (SELECT count(*) FROM statuses), count(copied_from), count(owner) FROM names";
     assert_eq!(database.query(left).trim(), "0|0|0|0|0");

@@ -2,6 +2,7 @@
 //! what the start refuses.
 
 mod faults;
+pub(crate) mod server;
 mod standby;
 
 use std::path::Path;
@@ -12,9 +13,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use support::journal_rules::InDatabase;
-use tempfile::TempDir;
 use uuid::Uuid;
 
+use self::server::Server;
 use crate::harness::{
     Api, Daemon, Ran, Setup, command, eventually, must_succeed, run, variable, when,
 };
@@ -78,6 +79,12 @@ fn answer_one(api: &Api) -> bool {
     true
 }
 
+/// Sends a signal to a daemon.
+pub(crate) fn signal(name: &str, daemon: &Daemon) {
+    let pid = daemon.pid().to_string();
+    must_succeed(Command::new("kill").args([&format!("-{name}"), &pid]));
+}
+
 /// Returns how often the daemon has taken over from one that did not beat.
 pub(crate) fn takeovers(daemon: &Daemon) -> usize {
     daemon.log().lines().filter(|line| line.contains("this one takes over")).count()
@@ -96,7 +103,16 @@ pub(crate) fn assert_all_completed(daemon: &Daemon, database: &InDatabase, jobs:
     }
     let count = database.query("SELECT count(*) FROM \"status_chain\" WHERE state = 'completed'");
     assert_eq!(count.trim(), jobs.len().to_string());
-    // Each step has one result, and each record is without gaps.
+    assert_records_sound(database);
+    let view =
+        "SELECT DISTINCT first, second, created > now() - interval '1 hour', updated >= created
+                FROM \"status_chain\"";
+    assert_eq!(database.query(view).trim(), "COMPLETED|COMPLETED|t|t");
+}
+
+/// Checks by SQL that each step has one result, and that each record is without gaps.
+#[track_caller]
+pub(crate) fn assert_records_sound(database: &InDatabase) {
     let repeated = "SELECT e.job, element -> 'step' -> 0
                     FROM entries e, jsonb_array_elements(e.body::jsonb) AS element
                     WHERE element -> 'step' -> 1 ? 'completed' GROUP BY 1, 2 HAVING count(*) <> 1";
@@ -106,10 +122,6 @@ pub(crate) fn assert_all_completed(daemon: &Daemon, database: &InDatabase, jobs:
                     OVER (PARTITION BY job ORDER BY first), 0) AS expected FROM entries) e
                 WHERE first <> expected";
     assert_eq!(database.query(gaps), "");
-    let view =
-        "SELECT DISTINCT first, second, created > now() - interval '1 hour', updated >= created
-                FROM \"status_chain\"";
-    assert_eq!(database.query(view).trim(), "COMPLETED|COMPLETED|t|t");
 }
 
 #[test]
@@ -158,56 +170,16 @@ fn a_manager_that_was_stopped_for_too_long_writes_no_more_and_ends() {
     let database = InDatabase::create();
     let mut first = on(&database.url()).start();
     let jobs = create_jobs(&first, JOBS);
-    signal("STOP", first.pid());
+    signal("STOP", &first);
     let mut second = on(&database.url()).spawn();
     second.await_ready();
     let _worker = HttpWorker::start(vec![second.api.anew()]);
     let entries = || database.query("SELECT count(*) FROM entries");
     assert_all_completed(&second, &database, &jobs);
     let before = entries();
-    signal("CONT", first.pid());
+    signal("CONT", &first);
     assert_eq!(first.await_end().code(), Some(75), "it is started again, and stands by");
     assert_eq!(entries(), before, "it has written nothing");
-}
-
-fn signal(name: &str, pid: u32) {
-    must_succeed(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]));
-}
-
-/// A server of the test's own, which can go away.
-struct Server {
-    dir: TempDir,
-    url: String,
-}
-
-impl Server {
-    fn start() -> Server {
-        let mut server = Server { dir: tempfile::tempdir().unwrap(), url: String::new() };
-        server.run("start");
-        let env = std::fs::read_to_string(server.dir.path().join("env")).unwrap();
-        let url = env.lines().find_map(|line| line.strip_prefix("export POSTGRES_URL=")).unwrap();
-        server.url = format!("{url}/postgres");
-        server
-    }
-
-    /// Runs an SQL statement, and returns what psql prints.
-    fn query(&self, sql: &str) -> String {
-        let psql = Path::new(&std::env::var("POSTGRES_BIN").unwrap()).join("psql");
-        let arguments = ["-qAtX", "-v", "ON_ERROR_STOP=1", self.url.as_str(), "-c", sql];
-        let output = must_succeed(Command::new(psql).args(arguments));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn run(&self, action: &str) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/postgres");
-        must_succeed(Command::new(script).arg(action).arg(self.dir.path()));
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.run("kill");
-    }
 }
 
 #[test]
@@ -217,7 +189,7 @@ fn while_the_server_is_away_everything_waits_and_then_goes_on() {
     let jobs = create_jobs(&daemon, JOBS);
     let _worker = HttpWorker::start(vec![daemon.api.anew()]);
     daemon.api.await_state(jobs[0], "completed");
-    server.run("kill");
+    server.kill();
     let words = ["database server"];
     eventually("a creation is refused", || {
         let answer = daemon.api.post("/api/workflow/chain", "{}");
@@ -228,7 +200,7 @@ fn while_the_server_is_away_everything_waits_and_then_goes_on() {
         when(answer.status == 503 && answer.text.contains(words[0]), format!("{answer}"))
     });
     assert!(daemon.api.metric("workflow_journal_failures_total{kind=\"unreachable\"}") > 0);
-    server.run("start");
+    server.start_again();
     for job in &jobs {
         daemon.api.await_state(*job, "completed");
     }
@@ -261,11 +233,11 @@ fn a_standby_that_has_waited_for_days_still_takes_over() {
     let mut second = on(&database.url()).spawn();
     second.await_log(&["stands by"]);
     // A start removes the rows of processes that were not seen for a day.
-    signal("STOP", second.pid());
+    signal("STOP", &second);
     database.query("UPDATE managers SET seen = now() - interval '2 days'");
     let mut third = on(&database.url()).spawn();
     third.await_log(&["stands by"]);
-    signal("CONT", second.pid());
+    signal("CONT", &second);
     third.kill();
     let jobs = create_jobs(&first, 2);
     first.kill();

@@ -5,16 +5,22 @@ use support::journal_rules::InDatabase;
 use super::load::Load;
 use super::{TAKEN_OVER, epoch, manager_over, signal, takeovers};
 use crate::amqp::Vhost;
-use crate::harness::{eventually, when};
+use crate::harness::{Daemon, eventually, when};
+
+/// An active manager and a standby, under load.
+fn start_both(database: &InDatabase, vhost: &Vhost) -> (Daemon, Daemon, Load) {
+    let first = manager_over(&vhost.url, &database.url()).start();
+    let second = manager_over(&vhost.url, &database.url()).spawn();
+    second.await_log(&["stands by"]);
+    let load = Load::start_over_amqp(&[&first, &second], vhost);
+    load.await_more(60);
+    (first, second, load)
+}
 
 #[test]
 fn a_killed_manager_over_rabbitmq_leaves_its_replies_to_the_next_one() {
     let (database, vhost) = (InDatabase::create(), Vhost::new());
-    let mut first = manager_over(&vhost.url, &database.url()).start();
-    let mut second = manager_over(&vhost.url, &database.url()).spawn();
-    second.await_log(&["stands by"]);
-    let load = Load::start_over_amqp(&[&first, &second], &vhost);
-    load.await_more(60);
+    let (mut first, mut second, load) = start_both(&database, &vhost);
     first.kill();
     second.await_ready();
     assert_eq!(takeovers(&second), 1);
@@ -31,11 +37,7 @@ fn a_killed_manager_over_rabbitmq_leaves_its_replies_to_the_next_one() {
 #[test]
 fn a_manager_stopped_over_rabbitmq_acknowledges_none_of_the_replies_that_it_has() {
     let (database, vhost) = (InDatabase::create(), Vhost::new());
-    let mut first = manager_over(&vhost.url, &database.url()).start();
-    let mut second = manager_over(&vhost.url, &database.url()).spawn();
-    second.await_log(&["stands by"]);
-    let load = Load::start_over_amqp(&[&first, &second], &vhost);
-    load.await_more(60);
+    let (mut first, mut second, load) = start_both(&database, &vhost);
     signal("STOP", &first);
     // The broker still gives replies to the stopped one, which is connected. The next one waits.
     eventually("the next one waits for the reply queue", || {

@@ -217,7 +217,7 @@ const FAULTS: [(&str, usize, Fault); 15] = [
         servers.fail_over(proxies);
     }),
     ("server restarted", 40, |stage| {
-        stage.servers.primary.run("restart", &[]);
+        stage.servers.primary.restart();
     }),
     ("server killed", 40, |stage| {
         stage.servers.primary.kill();

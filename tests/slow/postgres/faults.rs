@@ -1,8 +1,7 @@
 //! What the server answers when something is wrong with it, and what the manager does then.
 
-use super::{
-    CHAIN, HttpWorker, JOBS, Server, assert_all_completed, create_jobs, on, refused, takeovers,
-};
+use super::server::Server;
+use super::{CHAIN, HttpWorker, JOBS, assert_all_completed, create_jobs, on, refused, takeovers};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -151,21 +150,21 @@ fn a_database_that_went_back_ends_the_manager() {
     let server = Server::start();
     let mut daemon = on(&server.url).start();
     create_jobs(&daemon, 3);
-    server.run("stop");
+    server.stop();
     let (data, copy) = (server.dir.path().join("data"), server.dir.path().join("copy"));
     let copy_folder = |from: &Path, to: &Path| {
         must_succeed(Command::new("cp").arg("-a").arg(from).arg(to));
     };
     copy_folder(&data, &copy);
-    server.run("start");
+    server.start_again();
     eventually("the database is there again", || {
         let answer = daemon.api.post("/api/workflow/chain", "{}");
         when(answer.status == 201, format!("{answer}"))
     });
-    server.run("kill");
+    server.kill();
     std::fs::remove_dir_all(&data).unwrap();
     copy_folder(&copy, &data);
-    server.run("start");
+    server.start_again();
     // Its commit needs the connection.
     let api = daemon.api.anew();
     std::thread::spawn(move || drop(api.try_send("POST", "/api/workflow/chain", &[], Some(b"{}"))));

@@ -180,7 +180,7 @@ fn a_token_that_was_taken_away_while_standing_by_stays_away() {
         |daemon: &Daemon, token: &str| daemon.api.with_token(Some(token)).get("/api/jobs").status;
     assert_eq!(status_of(&second, "before-before-before"), 200);
     write("after-after-after-after");
-    signal("HUP", second.pid());
+    signal("HUP", &second);
     eventually("the standby takes the new token", || {
         when(status_of(&second, "after-after-after-after") == 200, "not yet")
     });

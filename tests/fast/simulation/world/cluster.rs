@@ -90,8 +90,11 @@ impl World {
     pub(super) fn zombie_turn(&mut self) -> Turn {
         self.handle_dispositions();
         self.pass(Duration::from_millis(1));
+        if let Some(link) = &mut self.link {
+            let declared = link.declare(&mut self.broker);
+            declared.iter().for_each(|queue| self.check_declared(queue));
+        }
         let Some(link) = &mut self.link else { return Turn::Wait(Duration::from_millis(1)) };
-        link.declare(&mut self.broker).iter().for_each(|_| ());
         if !link.is_connected {
             return Turn::Report(link.connect(&self.broker));
         }
