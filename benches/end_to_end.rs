@@ -5,6 +5,9 @@
 //! publishes a persistent message with a confirm to a durable queue, and receives and acknowledges
 //! the reply: the least that a step can cost. The workers run in a process of their own, so that
 //! neither side is charged for them.
+//!
+//! If `POSTGRES_URL` and `POSTGRES_BIN` name a server (`POSTGRES_FSYNC=on tests/postgres start
+//! DIR`), the same chains also run with the journal in a database of it.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -18,10 +21,13 @@ use lapin::options::{BasicAckOptions, BasicPublishOptions};
 use lapin::{BasicProperties, Channel, Confirmation};
 use std::io::Write;
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use support::journal_rules::InDatabase;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
+use workflow_manager::engine::Definition;
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
 
@@ -257,6 +263,9 @@ async fn measure(server: String) {
         records / commits
     ));
     print_row("a chain of five alone, median", one, five, "ms", "≤ 1.5", five / one);
+    if std::env::var_os("POSTGRES_URL").is_some() {
+        measure_database(&server, count, &definitions, &ours, chain).await;
+    }
 
     let mut embedded = Settings::defaults().expect("defaults");
     embedded.journal.file = folder.path().join("e.db");
@@ -272,6 +281,54 @@ async fn measure(server: String) {
         "on the embedded bus: {:.0} steps/s, {:.1} µs of CPU for each",
         alone.per_second, alone.client_us
     ));
+}
+
+/// Measures the same with the journal in a database, and compares it with the journal in a file.
+async fn measure_database(
+    server: &str,
+    count: usize,
+    definitions: &[Arc<Definition>],
+    file: &Cost,
+    file_chain: Duration,
+) {
+    let broker = find_listener(parse_port(server));
+    let database = InDatabase::create();
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.url.0 = database.url();
+    settings.amqp.server = server.into();
+    settings.amqp.reply_queue = "bench-manager-database".to_owned();
+    let manager = manager::start(settings, definitions.to_vec(), Workers::new()).await;
+    let manager = manager.expect("starts");
+    run_jobs(&manager, count / 4, CONCURRENCY).await;
+    let work = async { drop(run_jobs(&manager, count, CONCURRENCY).await) };
+    let cost = measure_cost(broker.as_deref(), count * STEPS, work).await;
+    let chain = median(run_jobs(&manager, SEQUENTIAL_JOBS, 1).await);
+    manager.stop().await;
+    let round_trip = measure_round_trip(&database);
+    print_line(&format!(
+        "{:<34} {:>9} {:>9} {:<3} {:>6}   {}",
+        "", "file", "database", "", "ratio", "to reach"
+    ));
+    let rate = cost.per_second / file.per_second;
+    print_row("steps a second", file.per_second, cost.per_second, "/s", "≥ 0.65", rate);
+    let cpu = cost.client_us / file.client_us;
+    print_row("CPU of the manager", file.client_us, cost.client_us, "µs", "≤ 1.3", cpu);
+    let [file_ms, ms, round_trip_ms] =
+        [file_chain, chain, round_trip].map(|time| time.as_secs_f64() * 1e3);
+    let max_ms = 1.5 * file_ms + 5.0 * round_trip_ms;
+    let target = format!("≤ {max_ms:.1} ms (a durable round trip takes {round_trip_ms:.2} ms)");
+    print_row("a chain of five alone, median", file_ms, ms, "ms", &target, ms / file_ms);
+}
+
+/// Returns the median time of a commit of one row, as psql measures it.
+fn measure_round_trip(database: &InDatabase) -> Duration {
+    let mut statements = vec!["CREATE TABLE round_trips (n int)", "\\timing on"];
+    statements.resize(SEQUENTIAL_JOBS, "INSERT INTO round_trips VALUES (1)");
+    let output = database.query_each(&statements);
+    let milliseconds = output
+        .lines()
+        .filter_map(|line| line.strip_prefix("Time: ")?.split_whitespace().next()?.parse().ok());
+    median(milliseconds.map(|text: f64| Duration::from_secs_f64(text / 1e3)).collect())
 }
 
 /// Starts the workers of all queues in a process of their own.

@@ -90,6 +90,14 @@ impl InDatabase {
         self.run("psql", &self.name, &["-c", sql])
     }
 
+    /// Runs statements one after the other in one session, each in a transaction of its own, and
+    /// returns what psql prints.
+    pub fn query_each(&self, statements: &[&str]) -> String {
+        let arguments: Vec<&str> =
+            statements.iter().flat_map(|statement| ["-c", *statement]).collect();
+        self.run("psql", &self.name, &arguments)
+    }
+
     fn run(&self, program: &str, database: &str, arguments: &[&str]) -> String {
         let directory =
             std::env::var("POSTGRES_BIN").expect("POSTGRES_BIN, as tests/postgres says");
