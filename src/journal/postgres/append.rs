@@ -1,12 +1,11 @@
 //! Commits records: one transaction writes their rows of `entries`, and all that follows from them.
 
-use super::claim::RESERVED_NUMBERS;
 use super::commit_connection::BatchStatement;
 use super::connection::{params, to_sql_text};
 use super::writer::PostgresWriter;
 use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum};
 use crate::error::JournalError;
-use crate::numbers::Day;
+use crate::numbers::{Day, RESERVED_NUMBERS};
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
 use crate::sql::to_sql_number;

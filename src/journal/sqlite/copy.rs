@@ -167,11 +167,7 @@ impl CopyReader for FileCopyReader<'_> {
         order: JobOrder,
         handler: RowHandler<'_, StoredJobRow>,
     ) -> Result<(), JournalError> {
-        let columns = match order {
-            JobOrder::ByNumber => "number",
-            JobOrder::ByTree => "root, number",
-        };
-        let sql = format!("{SELECT_JOBS} ORDER BY {columns}");
+        let sql = format!("{SELECT_JOBS} ORDER BY {}", order.columns());
         let file = self.rows.file;
         for_each_row(self.source(), &sql, [], |row| {
             let job = parse_job_row(row, file)?;
