@@ -102,11 +102,11 @@ fn amqp_worker(url: &str) -> Worker {
     Worker::start(url, &["work"], |_| WorkerAnswer::json(&serde_json::json!({ "done": true })))
 }
 
+/// A manager that starts, and hangs: another one takes over.
 #[cfg(feature = "failpoints")]
-#[test]
-fn a_manager_whose_router_hangs_is_taken_over_and_ends() {
+#[track_caller]
+fn hangs_and_is_taken_over(hangs: &str) {
     let database = InDatabase::create();
-    let hangs = "router::round=3*off->1*delay(600000)";
     let mut first = on(&database.url()).faults(hangs).spawn();
     first.await_log(&["its beat stands still"]);
     let mut second = on(&database.url()).start();
@@ -116,6 +116,18 @@ fn a_manager_whose_router_hangs_is_taken_over_and_ends() {
     let jobs = create_jobs(&second, 2);
     assert_all_completed(&second, &database, &jobs);
     assert_eq!(second.stop().code(), Some(0));
+}
+
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_manager_whose_router_hangs_is_taken_over_and_ends() {
+    hangs_and_is_taken_over("router::round=3*off->1*delay(600000)");
+}
+
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_manager_that_hangs_from_its_first_round_on_is_taken_over_and_ends() {
+    hangs_and_is_taken_over("router::round=1*delay(600000)");
 }
 
 #[test]

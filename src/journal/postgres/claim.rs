@@ -9,10 +9,10 @@
 use super::connection::{Connection, params};
 use super::fault::{no_answer, to_journal_error};
 use super::io_thread::IoThread;
-use super::last_beat::LastBeat;
 use super::options::PostgresOptions;
 use super::schema;
 use crate::error::{JournalError, Remedy};
+use crate::last_instant::LastInstant;
 use crate::numbers::{NAMES_MAX, NameOrdinal, RESERVED_NUMBERS};
 use crate::ownership::LEASE;
 use crate::record::JobNumber;
@@ -58,7 +58,7 @@ pub(super) struct Candidate {
     /// The ordinal of its name.
     pub(super) ordinal: NameOrdinal,
     /// When the active process beat last.
-    pub(super) last_beat: Arc<LastBeat>,
+    pub(super) last_beat: Arc<LastInstant>,
     /// `None` after a look has failed.
     pub(super) connection: Option<Connection>,
     /// The owner that was seen last, with its beat, and since when the beat has been the same.
@@ -182,7 +182,7 @@ impl Candidate {
             seen: None,
             announced: Announcement::default(),
             reaches_broker: None,
-            last_beat: Arc::new(LastBeat::new()),
+            last_beat: Arc::new(LastInstant::never()),
             takes_over: false,
         })
     }
