@@ -117,6 +117,31 @@ fn a_claim_whose_answer_is_lost_counts() {
 }
 
 #[test]
+fn a_database_that_does_not_answer_is_told_before_any_commit_fails() {
+    let database = InDatabase::create();
+    let (proxy, url) = proxy_to(&database.url());
+    let manager = manager(&url).start();
+    let job = manager.api.create("chain", "{\"n\":1}");
+    proxy.set_flows(Flow::Stops);
+    let told = std::cell::RefCell::new(Vec::new());
+    eventually("it is not ready", || {
+        let answer = manager.api.get("/readyz");
+        told.borrow_mut().push(answer.text.clone());
+        when(answer.status == 503, format!("{answer}"))
+    });
+    let last = told.borrow().last().cloned().unwrap();
+    assert!(last.contains("waits for an answer"), "it is told before the lease is over: {last}");
+    assert_eq!(manager.api.get("/livez").status, 200);
+    proxy.set_flows(Flow::Passes);
+    eventually("it is ready again", || {
+        let answer = manager.api.get("/readyz");
+        when(answer.status == 200, format!("{answer}"))
+    });
+    assert_eq!(manager.api.job(job).state, "running");
+    assert_eq!(epoch(&database.url()), 1);
+}
+
+#[test]
 fn a_slow_network_loses_nothing_and_replaces_nobody() {
     let database = InDatabase::create();
     let (proxy, url) = proxy_to(&database.url());
