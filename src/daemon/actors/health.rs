@@ -50,6 +50,8 @@ pub struct Health {
     memory: Option<Arc<JobMemory>>,
     /// Wakes the tasks that wait for readiness, when a check may have passed.
     changed: Notify,
+    /// Wakes the tasks that wait until another process may be active.
+    lost_touch: Notify,
 }
 
 /// The result of one check of the health.
@@ -163,6 +165,7 @@ impl Health {
             default_bus: default_bus.into(),
             memory: None,
             changed: Notify::new(),
+            lost_touch: Notify::new(),
         }
     }
 
@@ -202,6 +205,21 @@ impl Health {
         self.beat_age_ms.store(Millis::from_duration(age).0, Ordering::Relaxed);
         if was_late && age < BEAT_AGE_MAX {
             self.notify_change();
+        }
+        if age >= LEASE {
+            self.lost_touch.notify_waiters();
+        }
+    }
+
+    /// Waits until another process may be active, and returns why.
+    pub async fn wait_until_out_of_touch(&self) -> &'static str {
+        loop {
+            // This precedes the look, so that no notification is missed in between.
+            let lost_touch = self.lost_touch.notified();
+            if let Some(reason) = self.out_of_touch() {
+                return reason;
+            }
+            lost_touch.await;
         }
     }
 
