@@ -15,7 +15,7 @@ use workflow_manager::grpc::wire::Kind;
 use workflow_manager::grpc::wire::to_worker::Say;
 
 use crate::amqp::{Answer as WorkerAnswer, Broker, Worker};
-use crate::harness::{Daemon, Setup, command, eventually, free_port, run, when, within};
+use crate::harness::{DEADLINE, Daemon, Setup, command, eventually, free_port, run, when, within};
 use crate::postgres::{CHAIN, HttpWorker, JOBS, assert_all_completed, create_jobs, on, takeovers};
 
 /// A lost broker is waited for this long, and tried every few seconds.
@@ -182,9 +182,10 @@ fn consumers_come_back_after_an_outage_of_the_database() {
     assert_eq!(daemon.stop().code(), Some(0));
 }
 
-/// Asserts that a stream has ended because another manager may be active.
-fn assert_sent_away<T: std::fmt::Debug>(end: Result<T, tonic::Status>) {
-    let status = end.expect_err("the stream is closed");
+/// Asserts that a stream ends because another manager may be active.
+async fn assert_sent_away(worker: &mut GrpcWorker) {
+    let end = tokio::time::timeout(DEADLINE, worker.receive()).await;
+    let status = end.expect("the stream ends").expect_err("the stream is closed");
     assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
     assert!(status.message().contains("another one may be active"), "{status}");
 }
@@ -206,11 +207,11 @@ fn a_manager_cut_off_from_the_database_alone_lets_go_of_its_streams_over_grpc() 
         let mut idle = GrpcWorker::open(&client, &["work"]).await.unwrap();
         idle.want(1);
         relay.cut();
-        assert_sent_away(idle.receive().await);
-        assert_sent_away(busy.receive().await);
+        assert_sent_away(&mut idle).await;
+        assert_sent_away(&mut busy).await;
         let mut early = GrpcWorker::open(&client, &["work"]).await.unwrap();
         early.want(1);
-        assert_sent_away(early.receive().await);
+        assert_sent_away(&mut early).await;
         relay.mend();
         let beats = || daemon.log().contains("still the active one");
         eventually("it beats again", || when(beats(), "not yet"));
