@@ -248,6 +248,7 @@ impl WorkerStream {
         check_interval.reset();
         let (api, principal) = (self.api.clone(), self.principal.clone());
         let mut token_revoked = std::pin::pin!(principal.wait_revoked(&api));
+        let mut lost_touch = std::pin::pin!(api.health.wait_until_out_of_touch());
         loop {
             if let Some(end) = self.finish_if_idle() {
                 return end;
@@ -283,7 +284,7 @@ impl WorkerStream {
                             return StreamEnd::Error(server_stopping())
                         }
                         None if !self.session.lease_queue.is_lending() => {
-                            return StreamEnd::Error(suspended(&self.api))
+                            return StreamEnd::Error(suspended(self.api.health.out_of_touch()))
                         }
                         None => self.receive_from(queue),
                     }
@@ -330,6 +331,8 @@ impl WorkerStream {
                     let reason = "the token is no longer valid";
                     return StreamEnd::Error(Status::unauthenticated(reason));
                 }
+                // What it has in hand is settled with the process that may be active.
+                reason = &mut lost_touch => return StreamEnd::Error(suspended(Some(reason))),
                 result = phases.changed() => {
                     let phase = *phases.borrow_and_update();
                     if result.is_err() || phase == ServerPhase::Stopping {

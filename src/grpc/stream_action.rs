@@ -55,8 +55,7 @@ pub(super) fn server_stopping() -> Status {
 }
 
 /// Builds the status of a stream that ends because another process may lend the messages.
-pub(super) fn suspended(api: &ApiState) -> Status {
-    let reason = api.health.out_of_touch();
+pub(super) fn suspended(reason: Option<&str>) -> Status {
     Status::unavailable(reason.unwrap_or("no message is lent now: connect again"))
 }
 

@@ -43,7 +43,7 @@ pub struct ClusterProcess {
     pub name: String,
     /// The version of its program.
     pub version: String,
-    /// What it last was: `active`, `standby` or `dead`.
+    /// What it last was: `standby`, `active`, `leaving`, `left` or `dead`.
     pub state: String,
     /// The address of its API; `None` if it has none.
     pub address: Option<String>,

@@ -11,6 +11,7 @@ mod cluster;
 mod copy;
 mod error;
 mod inconsistency;
+mod last_instant;
 mod numbers;
 mod ownership;
 mod postgres;

@@ -30,6 +30,10 @@ const MS_PER_DAY: i64 = 86_400_000;
 /// The latest time of a clock that is followed. What remains is room to count on.
 const CLOCK_MS_MAX: i64 = (1 << 41) - 1 - MS_PER_DAY;
 
+/// So many numbers are reserved for a name at once: those of ten seconds. A takeover begins above
+/// them; after the lease its clock is beyond them anyway.
+pub(crate) const RESERVED_NUMBERS: JobNumber = 10_000 << TIME_SHIFT;
+
 /// The most names in one database.
 pub(crate) const NAMES_MAX: i16 = 1 << ORDINAL_BITS;
 

@@ -1,8 +1,8 @@
 //! What the owner of a name, its beat, and those that watch both tell each other. Each member is a
 //! value that one of them publishes and the others read.
 
-use base::clock;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::last_instant::LastInstant;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -12,15 +12,19 @@ pub const LEASE: Duration = Duration::from_secs(10);
 /// How long no sign of life may come before the beat stands still.
 const LIFE_MAX: Duration = Duration::from_secs(10);
 
+/// How long the first sign of life may take once the start has ended: it comes behind all jobs that
+/// were recovered.
+const FIRST_LIFE_MAX: Duration = Duration::from_secs(30);
+
 /// What is known of the ownership of this process, which is the active one of its name.
 pub struct Ownership {
-    created: Instant,
-    /// When the newest sign of life was asked for, in milliseconds since `created`; [`u64::MAX`]
-    /// until the first one, which ends the start of the manager.
-    alive_millis: AtomicU64,
-    /// When the newest beat was sent of those that the server has committed, in milliseconds since
-    /// `created`.
-    beaten_millis: AtomicU64,
+    /// When the start of the manager ended.
+    started: LastInstant,
+    /// When the newest sign of life was asked for, of those that have come.
+    alive: LastInstant,
+    /// When the newest beat was sent of those that the server has committed. The claim of the name
+    /// is the first one.
+    beaten: LastInstant,
     is_fenced: AtomicBool,
     is_leaving: AtomicBool,
     is_broker_lost: AtomicBool,
@@ -34,7 +38,18 @@ pub struct Ownership {
     announced: Notify,
 }
 
+/// What is known of the life of a process.
+enum Life {
+    /// It starts. Recovery may take long, and gives no sign.
+    Starting,
+    /// Its start has ended so long ago, and no sign of life has come yet.
+    Awaited(Duration),
+    /// Its newest sign of life was asked for so long ago.
+    Confirmed(Duration),
+}
+
 /// What a committed beat has read.
+#[derive(Default)]
 pub(crate) struct BeatAnswer {
     /// Whether this process still owns its name.
     pub(crate) is_owner: bool,
@@ -52,10 +67,12 @@ pub(crate) struct BeatAnswer {
 impl Ownership {
     /// Creates the ownership of a process that has just become active.
     pub(crate) fn new() -> Ownership {
+        let beaten = LastInstant::never();
+        beaten.touch();
         Ownership {
-            created: clock::instant(),
-            alive_millis: AtomicU64::new(u64::MAX),
-            beaten_millis: AtomicU64::new(0),
+            started: LastInstant::never(),
+            alive: LastInstant::never(),
+            beaten,
             is_fenced: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             is_broker_lost: AtomicBool::new(false),
@@ -67,17 +84,31 @@ impl Ownership {
         }
     }
 
+    /// Publishes that the start of the manager has ended. From now on signs of life are expected.
+    pub fn end_start(&self) {
+        self.started.touch();
+    }
+
     /// Publishes a sign of life: what was asked at this time has been answered by the router and
-    /// the journal. The first one ends the start of the manager.
+    /// the journal.
     pub fn confirm_life(&self, asked: Instant) {
-        self.alive_millis.store(self.millis(asked), Ordering::Relaxed);
+        self.alive.set(asked);
+    }
+
+    fn life(&self) -> Life {
+        match (self.alive.age(), self.started.age()) {
+            (Some(age), _) => Life::Confirmed(age),
+            (None, Some(age)) => Life::Awaited(age),
+            (None, None) => Life::Starting,
+        }
     }
 
     /// Returns whether the process may beat: it starts, or has given a sign of life lately.
     pub(crate) fn is_alive(&self) -> bool {
-        match self.alive_millis.load(Ordering::Relaxed) {
-            u64::MAX => true,
-            millis => self.age(millis) < LIFE_MAX,
+        match self.life() {
+            Life::Starting => true,
+            Life::Awaited(age) => age < FIRST_LIFE_MAX,
+            Life::Confirmed(age) => age < LIFE_MAX,
         }
     }
 
@@ -85,7 +116,7 @@ impl Ownership {
     /// counter.
     pub(crate) fn publish_beat(&self, sent: Instant, is_counted: bool, answer: &BeatAnswer) {
         if is_counted && answer.is_owner {
-            self.beaten_millis.store(self.millis(sent), Ordering::Relaxed);
+            self.beaten.set(sent);
         }
         self.is_fenced.store(!answer.is_owner, Ordering::Relaxed);
         self.standbys.store(answer.standbys, Ordering::Relaxed);
@@ -99,7 +130,7 @@ impl Ownership {
     /// Returns how long ago the newest committed beat was sent. No standby has seen it earlier, so
     /// none takes over before this reaches [`LEASE`].
     pub fn beat_age(&self) -> Duration {
-        self.age(self.beaten_millis.load(Ordering::Relaxed))
+        self.beaten.age().unwrap_or_default()
     }
 
     /// Returns whether another process has taken the name.
@@ -157,49 +188,44 @@ impl Ownership {
     pub(crate) async fn wait_for_announcement(&self) {
         self.announced.notified().await;
     }
-
-    fn millis(&self, instant: Instant) -> u64 {
-        let elapsed = instant.saturating_duration_since(self.created);
-        // The value of a start that goes on is never reached.
-        u64::try_from(elapsed.as_millis()).unwrap_or(0)
-    }
-
-    fn age(&self, millis: u64) -> Duration {
-        self.created.elapsed().saturating_sub(Duration::from_millis(millis))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::clock;
 
     fn ago(seconds: u64) -> Instant {
         clock::instant().checked_sub(Duration::from_secs(seconds)).unwrap()
     }
 
+    fn happened(seconds: u64) -> LastInstant {
+        LastInstant::ago(Duration::from_secs(seconds))
+    }
+
     fn answer(is_owner: bool) -> BeatAnswer {
-        BeatAnswer {
-            is_owner,
-            standbys: 0,
-            standbys_at_broker: 0,
-            has_synchronous_standby: false,
-            clock_ahead_ms: None,
-        }
+        BeatAnswer { is_owner, ..BeatAnswer::default() }
     }
 
     #[test]
-    fn a_start_beats_until_its_end_and_then_only_what_gives_signs_of_life() {
-        let ownership = Ownership { created: ago(60), ..Ownership::new() };
+    fn only_a_start_beats_without_signs_of_life() {
+        let mut ownership = Ownership { beaten: happened(60), ..Ownership::new() };
         assert!(ownership.is_alive(), "a start may take long");
-        ownership.confirm_life(ago(20));
+        ownership.end_start();
+        assert!(ownership.is_alive(), "the first sign is asked for");
+        ownership.started = happened(20);
+        assert!(ownership.is_alive(), "it comes behind all jobs that were recovered");
+        ownership.started = happened(31);
+        assert!(!ownership.is_alive(), "it hangs since its start");
+        ownership.alive = happened(20);
         assert!(!ownership.is_alive());
-        ownership.confirm_life(ago(1));
+        ownership.confirm_life(ago(0));
         assert!(ownership.is_alive());
     }
 
     #[test]
     fn a_beat_counts_from_its_sending_and_only_if_it_has_changed_the_counter() {
-        let ownership = Ownership { created: ago(60), ..Ownership::new() };
+        let ownership = Ownership { beaten: happened(60), ..Ownership::new() };
         assert!(ownership.beat_age() >= LEASE);
         ownership.publish_beat(ago(3), true, &answer(true));
         let age = ownership.beat_age();

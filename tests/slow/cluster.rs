@@ -5,6 +5,8 @@
 mod broker;
 mod deaths;
 mod load;
+mod name_load;
+mod name_soak;
 mod network;
 mod outages;
 mod servers;

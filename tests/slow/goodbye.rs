@@ -2,17 +2,20 @@
 //! daemon on a real PostgreSQL and a real RabbitMQ, with a relay where a cable is cut.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use support::grpc::{GrpcWorker, connect};
 use support::journal_rules::InDatabase;
+use workflow_manager::grpc::wire::Kind;
+use workflow_manager::grpc::wire::to_worker::Say;
 
 use crate::amqp::{Answer as WorkerAnswer, Broker, Worker};
-use crate::harness::{Daemon, Setup, command, eventually, run, when, within};
+use crate::harness::{DEADLINE, Daemon, Setup, command, eventually, free_port, run, when, within};
 use crate::postgres::{CHAIN, HttpWorker, JOBS, assert_all_completed, create_jobs, on, takeovers};
 
 /// A lost broker is waited for this long, and tried every few seconds.
@@ -102,11 +105,11 @@ fn amqp_worker(url: &str) -> Worker {
     Worker::start(url, &["work"], |_| WorkerAnswer::json(&serde_json::json!({ "done": true })))
 }
 
+/// A manager that starts, and hangs: another one takes over.
 #[cfg(feature = "failpoints")]
-#[test]
-fn a_manager_whose_router_hangs_is_taken_over_and_ends() {
+#[track_caller]
+fn hangs_and_is_taken_over(hangs: &str) {
     let database = InDatabase::create();
-    let hangs = "router::round=3*off->1*delay(600000)";
     let mut first = on(&database.url()).faults(hangs).spawn();
     first.await_log(&["its beat stands still"]);
     let mut second = on(&database.url()).start();
@@ -116,6 +119,18 @@ fn a_manager_whose_router_hangs_is_taken_over_and_ends() {
     let jobs = create_jobs(&second, 2);
     assert_all_completed(&second, &database, &jobs);
     assert_eq!(second.stop().code(), Some(0));
+}
+
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_manager_whose_router_hangs_is_taken_over_and_ends() {
+    hangs_and_is_taken_over("router::round=3*off->1*delay(600000)");
+}
+
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_manager_that_hangs_from_its_first_round_on_is_taken_over_and_ends() {
+    hangs_and_is_taken_over("router::round=1*delay(600000)");
 }
 
 #[test]
@@ -165,6 +180,52 @@ fn consumers_come_back_after_an_outage_of_the_database() {
     daemon.api.post(&reply_to, "{}").expect(200);
     daemon.api.await_state(job, "completed");
     assert_eq!(daemon.stop().code(), Some(0));
+}
+
+/// Asserts that a stream ends because another manager may be active.
+async fn assert_sent_away(worker: &mut GrpcWorker) {
+    let end = tokio::time::timeout(DEADLINE, worker.receive()).await;
+    let status = end.expect("the stream ends").expect_err("the stream is closed");
+    assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+    assert!(status.message().contains("another one may be active"), "{status}");
+}
+
+#[test]
+fn a_manager_cut_off_from_the_database_alone_lets_go_of_its_streams_over_grpc() {
+    let database = InDatabase::create();
+    let relay = Relay::start(&host(&database.url()));
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let setup = on(&relay.lead(&database.url())).set("grpc.listen", &address.to_string());
+    let daemon = setup.set("embedded.lease", "5m").start();
+    let job = daemon.api.create("chain", "{}");
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let client = connect(address).await;
+        // One has a message in hand and wants no other; one waits for a message.
+        let mut busy = GrpcWorker::open(&client, &["work"]).await.unwrap();
+        busy.want(1);
+        let message = busy.message().await;
+        let mut idle = GrpcWorker::open(&client, &["work"]).await.unwrap();
+        idle.want(1);
+        relay.cut();
+        assert_sent_away(&mut idle).await;
+        assert_sent_away(&mut busy).await;
+        let mut early = GrpcWorker::open(&client, &["work"]).await.unwrap();
+        early.want(1);
+        assert_sent_away(&mut early).await;
+        relay.mend();
+        let beats = || daemon.log().contains("still the active one");
+        eventually("it beats again", || when(beats(), "not yet"));
+        // What was in hand is settled on the next stream.
+        let mut next = GrpcWorker::open(&client, &["work"]).await.unwrap();
+        next.reply(&message.receipt, Kind::Result, "{}");
+        let taken = next.receive().await.unwrap();
+        assert!(matches!(&taken, Some(Say::Taken(taken)) if taken.changed), "{taken:?}");
+        next.want(1);
+        let second = next.message().await;
+        next.reply(&second.receipt, Kind::Result, "{}");
+        assert!(matches!(next.receive().await, Ok(Some(Say::Taken(_)))));
+    });
+    daemon.api.await_state(job, "completed");
 }
 
 #[test]

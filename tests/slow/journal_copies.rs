@@ -104,9 +104,23 @@ fn a_fan_out_under_way_goes_on_in_a_database_and_back_in_a_file() {
     echo(&daemon.api, "first", 1);
     echo(&daemon.api, "each", 5);
     echo(&daemon.api, "last", 3);
-    for job in jobs {
-        assert_eq!(daemon.api.await_result(job), INPUT);
+    for job in &jobs {
+        assert_eq!(daemon.api.await_result(*job), INPUT);
     }
+
+    // The child jobs from before a rerun follow from what their parent was then.
+    daemon.api.post(&format!("/api/job/{}/rerun?step=first", jobs[0]), "").expect(200);
+    let (rerun, _) = receive(&daemon.api, "first").expect("a message");
+    assert!(daemon.stop().success());
+    let second = InDatabase::create();
+    assert_copied(&before, second.url());
+    daemon.set_setting("journal.url", &second.url());
+    daemon.start_again();
+    let other_input = r#"{"list":[4]}"#;
+    daemon.api.post(&format!("{rerun}?type=result"), other_input).expect(200);
+    echo(&daemon.api, "each", 1);
+    echo(&daemon.api, "last", 1);
+    assert_eq!(daemon.api.await_result(jobs[0]), other_input);
 }
 
 /// A folder with a journal of many jobs.

@@ -25,6 +25,16 @@ fn a_commit_makes_the_day_that_it_needs() {
     journal_rules::a_commit_makes_the_day_that_it_needs(&InDatabase::create());
 }
 
+#[test]
+fn a_deletion_whose_answer_is_lost_is_reported_by_the_next() {
+    journal_rules::a_deletion_whose_answer_is_lost_is_reported_by_the_next(&InDatabase::create());
+}
+
+#[test]
+fn a_definition_that_appears_below_others_has_its_retention() {
+    journal_rules::a_definition_that_appears_below_others_has_its_retention(&InDatabase::create());
+}
+
 /// Creates a job with a clock that is behind by so many days, and returns its day.
 fn live_in_the_past(
     daemon: &mut Daemon,

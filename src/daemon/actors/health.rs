@@ -4,11 +4,11 @@ use super::memory::JobMemory;
 use crate::settings::BusKind;
 use base::clock;
 use bus::{BusKey, BusState};
-use engine::Timestamp;
-use journal::FileLoss;
+use engine::{Millis, Timestamp};
+use journal::{FileLoss, LEASE};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -18,10 +18,18 @@ const CLOCK_AHEAD_WARNED_MS: u64 = 1_000;
 
 /// From which difference on the manager is not ready.
 const CLOCK_AHEAD_MAX_MS: u64 = 10_000;
+
+/// From which age of the newest beat on the manager is not ready: commits hang too, or will.
+const BEAT_AGE_MAX: Duration = Duration::from_secs(6);
+
 /// The message for clients while no beat reaches the database.
 const OUT_OF_TOUCH: &str = "the journal's database server has had no sign of life of this manager \
                             for so long that another one may be active: nothing is accepted, and \
                             no worker receives a message, until it is known";
+
+/// The message while the newest beat has not reached the database for some time.
+const BEAT_LATE: &str = "the journal's database server has had no sign of life of this manager for \
+                         some seconds: what is to be committed waits for an answer";
 
 /// The health of the manager. All actors share it.
 pub struct Health {
@@ -32,8 +40,9 @@ pub struct Health {
     /// How far the clock of this machine is ahead of that of the journal's server, in milliseconds;
     /// 0 if there is none, or if it is not known.
     clock_ahead_ms: AtomicI64,
-    /// Whether no beat has reached the database for so long that another process may be active.
-    is_out_of_touch: AtomicBool,
+    /// How long ago the newest beat was sent of those that have reached the database, in
+    /// milliseconds; 0 if nobody can take this process's name.
+    beat_age_ms: AtomicU64,
     buses: RwLock<BTreeMap<BusKey, BusHealth>>,
     /// The name of the default bus.
     default_bus: Arc<str>,
@@ -41,6 +50,8 @@ pub struct Health {
     memory: Option<Arc<JobMemory>>,
     /// Wakes the tasks that wait for readiness, when a check may have passed.
     changed: Notify,
+    /// Wakes the tasks that wait until another process may be active.
+    lost_touch: Notify,
 }
 
 /// The result of one check of the health.
@@ -149,11 +160,12 @@ impl Health {
             loss_message: OnceLock::new(),
             is_stopping: AtomicBool::new(false),
             clock_ahead_ms: AtomicI64::new(0),
-            is_out_of_touch: AtomicBool::new(false),
+            beat_age_ms: AtomicU64::new(0),
             buses: RwLock::default(),
             default_bus: default_bus.into(),
             memory: None,
             changed: Notify::new(),
+            lost_touch: Notify::new(),
         }
     }
 
@@ -185,16 +197,44 @@ impl Health {
         }
     }
 
-    /// Records whether no beat has reached the database for so long that another process may be
-    /// active. Then nothing is accepted, and no worker receives a message.
-    pub(super) fn set_out_of_touch(&self, is_out_of_touch: bool) {
-        self.is_out_of_touch.store(is_out_of_touch, Ordering::Relaxed);
-        self.notify_change();
+    /// Stores how long ago the newest beat was sent of those that have reached the database. From
+    /// [`LEASE`] on another process may be active: nothing is accepted, and no worker receives a
+    /// message.
+    pub(super) fn set_beat_age(&self, age: Duration) {
+        let was_late = self.is_beat_older_than(BEAT_AGE_MAX);
+        self.beat_age_ms.store(Millis::from_duration(age).0, Ordering::Relaxed);
+        if was_late && age < BEAT_AGE_MAX {
+            self.notify_change();
+        }
+        if age >= LEASE {
+            self.lost_touch.notify_waiters();
+        }
+    }
+
+    /// Waits until another process may be active, and returns why.
+    pub async fn wait_until_out_of_touch(&self) -> &'static str {
+        loop {
+            // This precedes the look, so that no notification is missed in between.
+            let lost_touch = self.lost_touch.notified();
+            if let Some(reason) = self.out_of_touch() {
+                return reason;
+            }
+            lost_touch.await;
+        }
+    }
+
+    fn is_beat_older_than(&self, age: Duration) -> bool {
+        self.beat_age_ms.load(Ordering::Relaxed) >= Millis::from_duration(age).0
     }
 
     /// Returns why another process may be active; `None`: this one is.
     pub fn out_of_touch(&self) -> Option<&'static str> {
-        self.is_out_of_touch.load(Ordering::Relaxed).then_some(OUT_OF_TOUCH)
+        self.is_beat_older_than(LEASE).then_some(OUT_OF_TOUCH)
+    }
+
+    /// Returns why commits are thought to hang; `None`: they are not.
+    fn late_beat(&self) -> Option<&'static str> {
+        self.is_beat_older_than(BEAT_AGE_MAX).then_some(BEAT_LATE)
     }
 
     /// Stores the state of a bus, and since when it is connected or disconnected.
@@ -312,7 +352,7 @@ impl Health {
     /// database's, each bus, and the memory if it is reported.
     pub fn checks(&self) -> Vec<HealthCheck> {
         let wait = self.journal_wait().map(JournalWait::as_str);
-        let problem = self.journal_loss().or(self.out_of_touch()).or(wait);
+        let problem = self.journal_loss().or(self.out_of_touch()).or(wait).or(self.late_beat());
         let is_stopping = self.is_stopping();
         let process_message = if is_stopping { "stopping" } else { "ok" };
         let mut checks = vec![

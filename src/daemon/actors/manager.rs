@@ -235,6 +235,9 @@ pub fn start_on(
         }
         return Err(error);
     }
+    if let Some(ownership) = &ownership {
+        ownership.end_start();
+    }
     let handle = ManagerHandle::new(&core, &mailboxes, ownership.clone());
     Ok(Manager { handle, core, mailboxes, stop_reasons, ownership, arbiters })
 }

@@ -119,8 +119,10 @@ impl OwnershipWatch {
     /// Lets go of the consumers while no beat has been committed for the lease: another process may
     /// be active, and gets the messages. Takes them again after the next beat.
     fn let_go_without_beat(&self) {
-        let is_out_of_touch = self.ownership.beat_age() >= LEASE;
-        if is_out_of_touch == self.health.out_of_touch().is_some() {
+        let was_out_of_touch = self.health.out_of_touch().is_some();
+        self.health.set_beat_age(self.ownership.beat_age());
+        let is_out_of_touch = self.health.out_of_touch().is_some();
+        if is_out_of_touch == was_out_of_touch {
             return;
         }
         if is_out_of_touch {
@@ -132,7 +134,6 @@ impl OwnershipWatch {
         } else {
             tracing::info!("this manager beats again, and is still the active one");
         }
-        self.health.set_out_of_touch(is_out_of_touch);
         for (_, bus) in self.buses.all() {
             bus.send(BusInput::SetConsuming(!is_out_of_touch));
         }

@@ -63,7 +63,8 @@ struct ManagerProcessView {
     id: String,
     name: String,
     version: String,
-    /// What it last was: `active`, `standby` or `dead`.
+    /// What it last was: `standby`, `active`, `leaving` (it gives its name back soon), `left` (it
+    /// has given it back) or `dead` (another one has taken it over).
     state: String,
     /// The address of its API; missing if its setting `http.public_url` is not set.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -65,6 +65,16 @@ pub(crate) enum JobOrder {
     ByTree,
 }
 
+impl JobOrder {
+    /// Returns the columns of `jobs` by which this order sorts.
+    pub(crate) fn columns(self) -> &'static str {
+        match self {
+            JobOrder::ByNumber => "number",
+            JobOrder::ByTree => "root, number",
+        }
+    }
+}
+
 /// The order in which decisions are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DecisionOrder {

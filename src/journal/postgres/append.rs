@@ -1,12 +1,11 @@
 //! Commits records: one transaction writes their rows of `entries`, and all that follows from them.
 
-use super::claim::RESERVED_NUMBERS;
 use super::commit_connection::BatchStatement;
 use super::connection::{params, to_sql_text};
 use super::writer::PostgresWriter;
 use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum};
 use crate::error::JournalError;
-use crate::numbers::Day;
+use crate::numbers::{Day, RESERVED_NUMBERS};
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
 use crate::sql::to_sql_number;
@@ -18,8 +17,15 @@ use uuid::Uuid;
 /// The most bytes of entries in one statement. PostgreSQL takes messages of up to 1 GiB.
 const CHUNK_BYTES: usize = 32 << 20;
 
-/// The most statements into which the entries of a transaction are split.
+/// The most statements into which the entries of a transaction are split, unless they are larger
+/// than [`CHUNK_BYTES_MAX`] then.
 const CHUNKS_MAX: usize = 16;
+
+/// From this size on a statement has one record.
+const CHUNK_BYTES_MAX: usize = 256 << 20;
+
+/// The most bytes of a record. It must fit into one statement. SQLite takes as many.
+const RECORD_BYTES_MAX: usize = 1_000_000_000;
 
 /// Inserts the rows of new root jobs.
 const INSERT_ROOTS: &str = "
@@ -250,6 +256,13 @@ impl EntryChunk {
         self.checksum.push(sum.into());
     }
 
+    /// Returns whether a record of this size belongs into the next statement. `records_min` is how
+    /// many records a statement should have at least.
+    fn is_full(&self, bytes: usize, records_min: usize) -> bool {
+        let is_large = self.bytes > CHUNK_BYTES && self.job.len() >= records_min;
+        is_large || (!self.job.is_empty() && self.bytes + bytes > CHUNK_BYTES_MAX)
+    }
+
     fn add(&mut self, record: &Record, body: String, sum: u32, seq: i64) {
         let (job, recorded) = (record.job, &record.recorded);
         self.add_row((job, recorded.first, recorded.at), body, sum, seq);
@@ -265,6 +278,7 @@ impl EntryChunk {
             self.statuses.insert((job, step.0.into()), (word.clone(), recorded.at));
         }
         if let Some(notice) = &record.notice {
+            self.bytes += notice.body.len();
             self.notice_job.push(job);
             self.notice_first.push(to_sql_number(recorded.first));
             self.notice_at.push(notice.at.0);
@@ -321,6 +335,11 @@ impl EntryChunk {
     }
 }
 
+/// Returns the size of a record's notice.
+fn notice_bytes(record: &Record) -> usize {
+    record.notice.as_ref().map_or(0, |notice| notice.body.len())
+}
+
 /// Returns the lowest and the highest of these numbers. A statement that names them looks only at
 /// the days between them.
 fn bounds(numbers: &[JobNumber]) -> (JobNumber, JobNumber) {
@@ -371,8 +390,16 @@ impl PostgresWriter {
             if checksums.insert((record.job, recorded.first), sum) == Some(sum) {
                 continue;
             }
+            let bytes = body.len() + notice_bytes(record);
+            if bytes > RECORD_BYTES_MAX {
+                return Err(self.failure(format!(
+                    "a decision of job {} has {bytes} bytes, and {RECORD_BYTES_MAX} can be stored: \
+                     give its workflow smaller messages, or its lists fewer items",
+                    record.job
+                )));
+            }
             let chunk = chunks.last().expect("there is a chunk");
-            if chunk.bytes > CHUNK_BYTES && chunk.job.len() >= chunk_records_min {
+            if chunk.is_full(bytes, chunk_records_min) {
                 chunks.push(EntryChunk::default());
             }
             self.last_seq += 1;
@@ -450,5 +477,34 @@ impl PostgresWriter {
         };
         self.last_definition = Some((definition.clone(), number));
         Ok(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// The sizes of the statements of so many records of the same size, in MiB.
+    fn chunks_mib(records: usize, record_mib: usize) -> Vec<usize> {
+        let mut chunks = vec![EntryChunk::default()];
+        for _ in 0..records {
+            if chunks.last().unwrap().is_full(record_mib * MIB, records / CHUNKS_MAX) {
+                chunks.push(EntryChunk::default());
+            }
+            let chunk = chunks.last_mut().unwrap();
+            chunk.job.push(1);
+            chunk.bytes += record_mib * MIB;
+        }
+        chunks.iter().map(|chunk| chunk.bytes / MIB).collect()
+    }
+
+    #[test]
+    fn a_statement_is_never_larger_than_the_server_takes() {
+        assert_eq!(chunks_mib(40, 1), [33, 7], "small ones have some MiB");
+        assert_eq!(chunks_mib(32, 64), [128; 16], "few are enough");
+        assert_eq!(chunks_mib(320, 16), [256; 20], "unless they are too large");
+        assert_eq!(chunks_mib(2, 900), [900; 2], "a large record is alone");
     }
 }

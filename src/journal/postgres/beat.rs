@@ -3,8 +3,8 @@
 
 use super::claim::{BROKER_LOST, Candidate, LEAVING};
 use super::connection::{Connection, OpenError, params};
-use super::last_beat::LastBeat;
 use super::options::PostgresOptions;
+use crate::last_instant::LastInstant;
 use crate::ownership::{BeatAnswer, Ownership};
 use base::clock;
 use engine::Timestamp;
@@ -46,7 +46,7 @@ pub(super) struct Beat {
 
 struct BeatState {
     ownership: Arc<Ownership>,
-    last_beat: Arc<LastBeat>,
+    last_beat: Arc<LastInstant>,
     /// When the newest record was decided, in nanoseconds since 1970; `i64::MIN`: there is none.
     newest: AtomicI64,
     is_stopped: AtomicBool,
@@ -164,13 +164,7 @@ async fn beat_once(
         u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX)
     };
     Ok(match rows.first() {
-        None => BeatAnswer {
-            is_owner: false,
-            standbys: 0,
-            standbys_at_broker: 0,
-            has_synchronous_standby: false,
-            clock_ahead_ms: None,
-        },
+        None => BeatAnswer::default(),
         Some(row) => BeatAnswer {
             is_owner: row.get(0),
             standbys: count(row, 1),

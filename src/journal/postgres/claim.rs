@@ -9,11 +9,11 @@
 use super::connection::{Connection, params};
 use super::fault::{no_answer, to_journal_error};
 use super::io_thread::IoThread;
-use super::last_beat::LastBeat;
 use super::options::PostgresOptions;
 use super::schema;
 use crate::error::{JournalError, Remedy};
-use crate::numbers::{NAMES_MAX, NameOrdinal};
+use crate::last_instant::LastInstant;
+use crate::numbers::{NAMES_MAX, NameOrdinal, RESERVED_NUMBERS};
 use crate::ownership::LEASE;
 use crate::record::JobNumber;
 use base::{clock, faults};
@@ -29,10 +29,6 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// How often an ordinal is chosen for a new name.
 const ORDINAL_ATTEMPTS_MAX: u32 = 5;
-
-/// So many numbers are reserved for a name at once: those of ten seconds. A takeover begins above
-/// them; after the lease its clock is beyond them anyway.
-pub(super) const RESERVED_NUMBERS: JobNumber = 10_000 << 22;
 
 /// The state of a process that has announced that it gives its name back.
 pub(super) const LEAVING: &str = "leaving";
@@ -62,7 +58,7 @@ pub(super) struct Candidate {
     /// The ordinal of its name.
     pub(super) ordinal: NameOrdinal,
     /// When the active process beat last.
-    pub(super) last_beat: Arc<LastBeat>,
+    pub(super) last_beat: Arc<LastInstant>,
     /// `None` after a look has failed.
     pub(super) connection: Option<Connection>,
     /// The owner that was seen last, with its beat, and since when the beat has been the same.
@@ -100,6 +96,9 @@ pub(super) enum Look {
     Active(TakenState),
     /// Another process is active.
     Standby(ActiveManager),
+    /// Nobody is active, and this process, which does not reach the broker, leaves the name to
+    /// another one that does.
+    LeftTo(BetterStandby),
     /// Under this name there is the beginning of a copy of this journal: nobody may become active.
     HalfCopied(String),
 }
@@ -125,6 +124,21 @@ pub(super) struct ActiveManager {
     since: Timestamp,
 }
 
+/// A standby that should take a free name.
+pub(super) struct BetterStandby {
+    id: Uuid,
+    api_address: Option<String>,
+}
+
+/// What a name has in `names`.
+#[derive(Default)]
+struct NameState {
+    /// The process that owns it; `None` if nobody does.
+    owner: Option<ActiveManager>,
+    /// The journal whose copy under this name has begun and not ended; `None` if there is none.
+    copied_from: Option<String>,
+}
+
 impl Candidate {
     /// Connects, checks the database, creates or migrates the tables, and registers this process.
     pub(super) fn register(
@@ -147,9 +161,9 @@ impl Candidate {
                 schema::prepare(&connection, &journal).await?;
                 let is_required = options.require_synchronous;
                 schema::check_synchronous(&connection, &journal, is_required).await?;
+                let state = load_name(&connection, &options.name).await.map_err(to_error)?;
                 if purpose == Purpose::Serve
-                    && let Some(from) =
-                        load_copied_from(&connection, &options.name).await.map_err(to_error)?
+                    && let Some(from) = state.copied_from
                 {
                     return Err(half_copied_error(journal, &from));
                 }
@@ -168,7 +182,7 @@ impl Candidate {
             seen: None,
             announced: Announcement::default(),
             reaches_broker: None,
-            last_beat: Arc::new(LastBeat::new()),
+            last_beat: Arc::new(LastInstant::never()),
             takes_over: false,
         })
     }
@@ -183,22 +197,16 @@ impl Candidate {
             let opened = Connection::open(&options).await;
             let connection = opened.map_err(|error| error.to_journal_error(&journal))?;
             let has_tables = schema::inspect(&connection, &journal).await?;
-            let owner = if has_tables {
-                load_owner(&connection, &options.name).await.map_err(to_error)?
-            } else {
-                None
-            };
-            if has_tables
-                && let Some(from) =
-                    load_copied_from(&connection, &options.name).await.map_err(to_error)?
-            {
+            if !has_tables {
+                let names = Vec::new();
+                return Ok(DatabaseInspection { has_tables, is_active: false, names });
+            }
+            let state = load_name(&connection, &options.name).await.map_err(to_error)?;
+            if let Some(from) = state.copied_from {
                 return Err(half_copied_error(journal, &from));
             }
-            let names = match has_tables {
-                true => load_names(&connection).await.map_err(to_error)?,
-                false => Vec::new(),
-            };
-            Ok(DatabaseInspection { has_tables, is_active: owner.is_some(), names })
+            let names = load_names(&connection).await.map_err(to_error)?;
+            Ok(DatabaseInspection { has_tables, is_active: state.owner.is_some(), names })
         })
     }
 
@@ -248,15 +256,16 @@ impl Candidate {
         if connection.query(sql, &params![self.manager, broker]).await?.is_empty() {
             register(connection, &self.options, self.manager).await?;
         }
+        let NameState { owner, copied_from } = load_name(connection, &self.options.name).await?;
         if self.purpose == Purpose::Serve
-            && let Some(from) = load_copied_from(connection, &self.options.name).await?
+            && let Some(from) = copied_from
         {
             return Ok(Look::HalfCopied(from));
         }
-        let Some(owner) = load_owner(connection, &self.options.name).await? else {
+        let Some(owner) = owner else {
             self.takes_over = false;
             if let Some(better) = self.find_better(connection).await? {
-                return Ok(Look::Standby(better));
+                return Ok(Look::LeftTo(better));
             }
             return self.claim(connection, None).await;
         };
@@ -289,22 +298,16 @@ impl Candidate {
 
     /// Returns the standby that should take a free name instead of this one: this one does not
     /// reach the broker, and the other one does. `None`: there is none.
-    async fn find_better(&self, connection: &Connection) -> Result<Option<ActiveManager>, Error> {
+    async fn find_better(&self, connection: &Connection) -> Result<Option<BetterStandby>, Error> {
         if self.reaches_broker != Some(false) {
             return Ok(None);
         }
-        let sql = "SELECT id, beat, api_address FROM managers
+        let sql = "SELECT id, api_address FROM managers
                    WHERE name = $1 AND id <> $2 AND state = 'standby' AND broker = $3
                      AND seen > now() - interval '5 s' LIMIT 1";
         let params = params![self.options.name.clone(), self.manager, BROKER_REACHED];
         let rows = connection.query(sql, &params).await?;
-        Ok(rows.first().map(|row| ActiveManager {
-            id: row.get(0),
-            beat: row.get(1),
-            api_address: row.get(2),
-            announced: Announcement::default(),
-            since: clock::now(),
-        }))
+        Ok(rows.first().map(|row| BetterStandby { id: row.get(0), api_address: row.get(1) }))
     }
 
     /// Takes the name in one transaction, from `owner` if there is one. The lock of the owner's
@@ -329,7 +332,7 @@ impl Candidate {
             }
             // Another process was faster, or the owner beats again.
             (false, Some(owner)) => Ok(Look::Standby(owner)),
-            (false, None) => match load_owner(connection, &self.options.name).await? {
+            (false, None) => match load_name(connection, &self.options.name).await?.owner {
                 Some(owner) => Ok(Look::Standby(owner)),
                 None => Box::pin(self.claim(connection, None)).await,
             },
@@ -407,6 +410,20 @@ pub(super) fn half_copied_error(journal: String, from: &str) -> JournalError {
     JournalError::Failed { file: journal, problem, remedy: Remedy::Exit }
 }
 
+impl BetterStandby {
+    /// Creates the error of a process that leaves the name to this one.
+    pub(super) fn to_error(&self, options: &PostgresOptions) -> JournalError {
+        let address = self.api_address.as_deref().unwrap_or("no API address");
+        let problem = format!(
+            "nobody is active as {}. This one does not reach the broker, and leaves the name to \
+             manager {} at {address}, which does",
+            options.name, self.id
+        );
+        let file = options.server.to_string();
+        JournalError::Failed { file, problem, remedy: Remedy::WaitForServer }
+    }
+}
+
 impl ActiveManager {
     /// Returns whether this is the same process, and it has not beaten since.
     pub(super) fn is_as_before(&self, before: &ActiveManager) -> bool {
@@ -434,28 +451,22 @@ fn too_many_names(journal: &str, name: &str) -> JournalError {
     JournalError::Failed { file: journal.to_owned(), problem, remedy: Remedy::Exit }
 }
 
-/// Returns the journal whose copy under this name has begun and not ended; `None` if there is none.
-async fn load_copied_from(connection: &Connection, name: &str) -> Result<Option<String>, Error> {
-    let sql = "SELECT copied_from FROM names WHERE name = $1";
-    let rows = connection.query(sql, &params![name.to_owned()]).await?;
-    Ok(rows.first().and_then(|row| row.get(0)))
-}
-
 /// Returns all names, sorted.
 async fn load_names(connection: &Connection) -> Result<Vec<String>, Error> {
     let rows = connection.query("SELECT name FROM names ORDER BY name", &params![]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Returns the owner of a name; `None` if nobody owns it.
-async fn load_owner(connection: &Connection, name: &str) -> Result<Option<ActiveManager>, Error> {
+/// Returns what a name has; nothing if it is new.
+async fn load_name(connection: &Connection, name: &str) -> Result<NameState, Error> {
     let sql = "SELECT n.owner, coalesce(m.beat, 0), n.api_address, m.state, m.broker,
-                      coalesce((extract(epoch FROM n.since) * 1000000)::bigint, 0) * 1000
-               FROM names n LEFT JOIN managers m ON m.id = n.owner
-               WHERE n.name = $1 AND n.owner IS NOT NULL";
+                      coalesce((extract(epoch FROM n.since) * 1000000)::bigint, 0) * 1000,
+                      n.copied_from
+               FROM names n LEFT JOIN managers m ON m.id = n.owner WHERE n.name = $1";
     let rows = connection.query(sql, &params![name.to_owned()]).await?;
-    Ok(rows.first().map(|row| ActiveManager {
-        id: row.get(0),
+    let Some(row) = rows.first() else { return Ok(NameState::default()) };
+    let owner = row.get::<_, Option<Uuid>>(0).map(|id| ActiveManager {
+        id,
         beat: row.get(1),
         api_address: row.get(2),
         announced: Announcement {
@@ -463,7 +474,8 @@ async fn load_owner(connection: &Connection, name: &str) -> Result<Option<Active
             is_broker_lost: row.get::<_, Option<&str>>(4) == Some(BROKER_LOST),
         },
         since: Timestamp(row.get(5)),
-    }))
+    });
+    Ok(NameState { owner, copied_from: row.get(6) })
 }
 
 /// Registers this process, and its name if it is new. Returns the ordinal of the name; `None` if

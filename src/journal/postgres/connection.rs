@@ -57,6 +57,10 @@ const SYNC_WAIT_ROUTINE: &str = "SyncRepWaitForLSN";
 /// How long connecting may take in all: to each address of the server, with TLS and the login.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The most statements that a connection keeps prepared. Searches have one for each combination of
+/// filters.
+const STATEMENTS_MAX: usize = 200;
+
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum OpenError {
@@ -159,9 +163,18 @@ impl Connection {
             return Ok(statement.clone());
         }
         let statement = self.client.prepare(sql).await?;
-        lock().insert(sql.to_owned(), statement.clone());
+        remember(&mut lock(), sql, statement.clone());
         Ok(statement)
     }
+}
+
+/// Keeps a prepared statement. If there are too many, those before are forgotten: the server does
+/// so too, once nothing uses them any more.
+fn remember<T>(statements: &mut HashMap<String, T>, sql: &str, statement: T) {
+    if statements.len() >= STATEMENTS_MAX {
+        statements.clear();
+    }
+    statements.insert(sql.to_owned(), statement);
 }
 
 impl Drop for Connection {
@@ -195,6 +208,22 @@ impl AnyConnection {
         match self {
             AnyConnection::Plain(connection) => connection.poll_message(context),
             AnyConnection::Tls(connection) => connection.poll_message(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_keeps_a_bounded_number_of_statements() {
+        let mut statements = HashMap::new();
+        for number in 0..3 * STATEMENTS_MAX {
+            let sql = format!("SELECT {number}");
+            remember(&mut statements, &sql, number);
+            assert_eq!(statements.get(&sql), Some(&number));
+            assert!(statements.len() <= STATEMENTS_MAX);
         }
     }
 }

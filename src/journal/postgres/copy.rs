@@ -120,6 +120,8 @@ fn become_active(options: PostgresOptions) -> Result<PostgresJournal, JournalErr
                 return Ok(PostgresJournal::activate(next, pool, state));
             }
             Look::HalfCopied(from) => return Err(half_copied_error(journal, &from)),
+            // A copy tries no broker, so it leaves the name to nobody.
+            Look::LeftTo(_) => {}
             Look::Standby(active) => {
                 if seen.is_some_and(|before| !active.is_as_before(&before)) {
                     let problem = format!("its manager {name} is active: stop it first");

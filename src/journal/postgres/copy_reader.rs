@@ -3,8 +3,10 @@
 
 use super::connection::{Params, params};
 use super::pool::Session;
-use super::rows::{DatabaseRows, ENTRY_COLUMNS, JOB_COLUMNS, parse_entry, parse_job};
-use crate::checksums::{checksum, offset_checksum};
+use super::rows::{
+    DatabaseRows, ENTRY_COLUMNS, JOB_COLUMNS, NOTICE_COLUMNS, OFFSET_COLUMNS, parse_entry,
+    parse_job, parse_notice, parse_offset,
+};
 use crate::copy::rows::{
     CopyReader, DecisionOrder, DecisionText, JobOrder, RowHandler, StoredJobRow,
 };
@@ -112,11 +114,7 @@ impl CopyReader for DatabaseCopyReader<'_> {
         order: JobOrder,
         handler: RowHandler<'_, StoredJobRow>,
     ) -> Result<(), JournalError> {
-        let columns = match order {
-            JobOrder::ByNumber => "number",
-            JobOrder::ByTree => "root, number",
-        };
-        let own = self.session.own("number");
+        let (own, columns) = (self.session.own("number"), order.columns());
         let sql = format!(
             "SELECT {JOB_COLUMNS}, state, ended, open FROM jobs WHERE {own} ORDER BY {columns}"
         );
@@ -155,34 +153,22 @@ impl CopyReader for DatabaseCopyReader<'_> {
         after: NoticeNumber,
         limit: u32,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
-        let sql = "SELECT number, at, body, checksum FROM notices WHERE name = $3 AND number > $1 \
-                   ORDER BY number LIMIT $2";
-        let name = self.session.ordinal().0;
-        let to_notice = |row: &Row| {
-            let (number, at, body): (i64, i64, String) = (row.get(0), row.get(1), row.get(2));
-            if i64::from(checksum(at, &body)) != row.get::<_, i64>(3) {
-                return Err(self.damaged("notices", number, "the checksum does not match"));
-            }
-            Ok((number, Notice { at: Timestamp(at), body: body.into() }))
-        };
-        self.query(sql, params![after, i64::from(limit), name])?.iter().map(to_notice).collect()
+        let sql = format!(
+            "SELECT {NOTICE_COLUMNS} FROM notices WHERE name = $3 AND number > $1 \
+             ORDER BY number LIMIT $2"
+        );
+        let params = params![after, i64::from(limit), self.session.ordinal().0];
+        let rows = self.query(&sql, params)?;
+        rows.iter().map(|row| parse_notice(row, self.session.journal())).collect()
     }
 
     fn load_all_offsets(&self) -> Result<Vec<StoredOffset>, JournalError> {
         // Sorted by bytes, as in a file.
-        let sql = "SELECT bus, topic, partition, next_offset, checksum FROM bus_offsets \
-                   WHERE name = $1 ORDER BY bus COLLATE \"C\", topic COLLATE \"C\", partition";
-        let to_offset = |row: &Row| {
-            let (bus, topic): (String, String) = (row.get(0), row.get(1));
-            let (partition, offset) = (row.get(2), row.get(3));
-            let stored = StoredOffset { bus: bus.into(), topic: topic.into(), partition, offset };
-            if i64::from(offset_checksum(&stored)) != row.get::<_, i64>(4) {
-                let row = i64::from(partition);
-                return Err(self.damaged("bus_offsets", row, "the checksum does not match"));
-            }
-            Ok(stored)
-        };
-        let name = self.session.ordinal().0;
-        self.query(sql, params![name])?.iter().map(to_offset).collect()
+        let sql = format!(
+            "SELECT {OFFSET_COLUMNS} FROM bus_offsets \
+             WHERE name = $1 ORDER BY bus COLLATE \"C\", topic COLLATE \"C\", partition"
+        );
+        let rows = self.query(&sql, params![self.session.ordinal().0])?;
+        rows.iter().map(|row| parse_offset(row, self.session.journal())).collect()
     }
 }

@@ -96,7 +96,7 @@ impl PostgresWriter {
         }
         let maybe_active = open;
         let closed = Deletion { roots, rows: jobs, maybe_active, ..Deletion::default() };
-        self.days.deletion.add(closed);
+        self.unreported.add(closed);
         Ok(())
     }
 

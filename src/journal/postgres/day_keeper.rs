@@ -2,7 +2,7 @@
 
 use super::day_survey::Survey;
 use crate::numbers::Day;
-use crate::record::{Deletion, JobNumber};
+use crate::record::JobNumber;
 use base::clock;
 use std::collections::BTreeSet;
 use std::sync::mpsc;
@@ -17,8 +17,6 @@ pub(super) struct DayKeeper {
     pub(super) surveyed: Instant,
     /// The newest day for which the server's statistics were updated.
     pub(super) analyzed: Day,
-    /// What has been deleted, and is not reported yet.
-    pub(super) deletion: Deletion,
 }
 
 /// What is under way in the background. A receiver is disconnected if it has failed.
@@ -37,7 +35,6 @@ impl DayKeeper {
             work: Work::None,
             surveyed: clock::instant(),
             analyzed: today,
-            deletion: Deletion::default(),
         }
     }
 

@@ -6,6 +6,9 @@ use std::time::Duration;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
+/// The SQLSTATE of a transaction that took longer than `transaction_timeout`.
+const TRANSACTION_TIMEOUT: &str = "25P04";
+
 /// What to do after a failed transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -36,7 +39,10 @@ impl Fault {
             // A server that has become a standby, or that refuses more sessions for now.
             SqlState::READ_ONLY_SQL_TRANSACTION
             | SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
+            | SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN
             | SqlState::QUERY_CANCELED => Fault::Connection,
+            // The server has ended a transaction that took too long (since version 17).
+            _ if code.code() == TRANSACTION_TIMEOUT => Fault::Connection,
             // Connection exceptions, lack of resources, and interventions of an operator.
             _ if ["08", "53", "57"].contains(&class) => Fault::Connection,
             _ => Fault::Permanent,

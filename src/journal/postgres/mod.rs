@@ -28,7 +28,6 @@ mod deletion_plan;
 mod fault;
 mod history;
 mod io_thread;
-mod last_beat;
 mod options;
 mod pool;
 mod reader;

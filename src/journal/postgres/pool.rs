@@ -5,9 +5,9 @@ use super::claim::Candidate;
 use super::connection::{Connection, OpenError, Params};
 use super::fault::to_journal_error;
 use super::io_thread::IoThread;
-use super::last_beat::LastBeat;
 use super::options::PostgresOptions;
 use crate::error::JournalError;
+use crate::last_instant::LastInstant;
 use crate::numbers::NameOrdinal;
 use base::clock;
 use engine::Definition;
@@ -44,7 +44,7 @@ pub(super) struct ReaderPool {
     /// The ordinal of this manager's name.
     pub(super) ordinal: NameOrdinal,
     /// When the active process beat last.
-    pub(super) last_beat: Arc<LastBeat>,
+    pub(super) last_beat: Arc<LastInstant>,
     state: Mutex<PoolState>,
     /// Notified when a read has ended.
     read_ended: Condvar,

@@ -40,11 +40,12 @@ impl PostgresWriter {
         default_retention: Millis,
         rows_max: u32,
     ) -> Result<Deletion, JournalError> {
+        self.finish_deletion()?;
         let limits = self.retention_limits(now, default_retention)?;
         self.keep_days(now, &limits)?;
         if self.days.is_surveying() {
             // What it counts must not be deleted meanwhile.
-            return Ok(Deletion { is_partial: true, ..Deletion::default() });
+            return Ok(Deletion { is_partial: true, ..std::mem::take(&mut self.unreported) });
         }
         let RetentionLimits { definitions, before } = limits;
         // Each job tree has at least one row, so no more root jobs than rows are needed.
@@ -63,7 +64,6 @@ impl PostgresWriter {
         let is_limited = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);
         let mut deletion = self.delete_job_trees(&roots, rows_max)?;
         deletion.is_partial |= is_limited && deletion.roots > 0;
-        deletion.add(std::mem::take(&mut self.days.deletion));
         Ok(deletion)
     }
 
@@ -74,14 +74,20 @@ impl PostgresWriter {
         now: Timestamp,
         default_retention: Millis,
     ) -> Result<RetentionLimits, JournalError> {
-        let last_number = self.retentions.last_key_value().map_or(0, |(number, _)| *number);
-        let sql = "SELECT number, body FROM definitions WHERE number > $1 ORDER BY number";
-        for row in self.commits.query(sql, params![last_number])? {
-            let body: String = row.get(1);
-            let retention = serde_json::from_str::<DefinitionRetention>(&body)
-                .ok()
-                .and_then(|definition| definition.retention);
-            self.retentions.insert(row.get(0), retention);
+        // Those of another name may appear below the newest one.
+        let rows = self.commits.query("SELECT number FROM definitions", params![])?;
+        let numbers = rows.iter().map(|row| row.get::<_, i64>(0));
+        let new: Vec<i64> =
+            numbers.filter(|number| !self.retentions.contains_key(number)).collect();
+        if !new.is_empty() {
+            let sql = "SELECT number, body FROM definitions WHERE number = ANY($1)";
+            for row in self.commits.query(sql, params![new])? {
+                let body: String = row.get(1);
+                let retention = serde_json::from_str::<DefinitionRetention>(&body)
+                    .ok()
+                    .and_then(|definition| definition.retention);
+                self.retentions.insert(row.get(0), retention);
+            }
         }
         let limit = |retention: &Option<Millis>| now.before(retention.unwrap_or(default_retention));
         let limits = self.retentions.iter().map(|(number, kept)| (*number, limit(kept).0));
@@ -102,10 +108,10 @@ impl PostgresWriter {
         roots: &[JobNumber],
         rows_max: u32,
     ) -> Result<Deletion, JournalError> {
+        self.finish_deletion()?;
         if roots.is_empty() || rows_max == 0 {
-            return Ok(Deletion::default());
+            return Ok(std::mem::take(&mut self.unreported));
         }
-        let finished = self.finish_deletion()?;
         let plan = self.plan_deletion(roots, usize::try_from(rows_max).unwrap_or(usize::MAX))?;
         if plan.deletion.rows > 0 || !plan.closed_jobs.is_empty() {
             self.forget_committed_row(&plan.entries);
@@ -117,18 +123,16 @@ impl PostgresWriter {
             }
         }
         let mut deletion = self.apply_plan(plan);
-        if let Some(finished) = finished {
-            // What the earlier call has deleted is reported by this one.
-            deletion.add(finished);
-        }
+        // What an earlier call has deleted is reported by this one.
+        deletion.add(std::mem::take(&mut self.unreported));
         Ok(deletion)
     }
 
-    /// Finds out what became of a deletion whose transaction was not answered. Returns what it has
-    /// deleted; `None` if there is no such deletion, or if it was rolled back. Then nothing is left
-    /// of it: the jobs may have changed since.
-    fn finish_deletion(&mut self) -> Result<Option<Deletion>, JournalError> {
-        let Some(plan) = &self.unfinished_deletion else { return Ok(None) };
+    /// Finds out what became of a deletion whose transaction was not answered. What it has deleted
+    /// is reported by the next call. If it was rolled back, nothing is left of it: the jobs may
+    /// have changed since.
+    fn finish_deletion(&mut self) -> Result<(), JournalError> {
+        let Some(plan) = &self.unfinished_deletion else { return Ok(()) };
         let (jobs, firsts): (Vec<JobNumber>, Vec<i64>) = plan.entries.iter().copied().unzip();
         let sql = "SELECT EXISTS (SELECT 1 FROM unnest($1::bigint[], $2::bigint[]) AS u(job, first)
                      JOIN entries e ON e.job = u.job AND e.first >= u.first)
@@ -136,8 +140,11 @@ impl PostgresWriter {
         let closed_jobs = plan.closed_jobs.clone();
         let rows = self.commits.query(sql, params![jobs, firsts, closed_jobs])?;
         let is_rolled_back = rows.first().is_some_and(|row| row.get(0));
-        let plan = self.unfinished_deletion.take().filter(|_| !is_rolled_back);
-        Ok(plan.map(|plan| self.apply_plan(plan)))
+        if let Some(plan) = self.unfinished_deletion.take().filter(|_| !is_rolled_back) {
+            let deletion = self.apply_plan(plan);
+            self.unreported.add(deletion);
+        }
+        Ok(())
     }
 
     /// Records in memory what a committed plan has deleted.

@@ -2,9 +2,9 @@
 
 use super::connection::params;
 use super::pool::{ReaderPool, Session};
-use crate::checksums::{EntryTexts, entry_checksum, job_checksum};
+use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum, offset_checksum};
 use crate::error::JournalError;
-use crate::record::JobNumber;
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
 use crate::recover::{self, ChildKey, JobPartitions, JobRow, JobRows, JobTreeHandler};
 use engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use std::cell::RefCell;
@@ -29,6 +29,12 @@ pub(super) const JOB_COLUMNS: &str =
 
 /// The columns of `entries` that [`parse_entry`] reads.
 pub(super) const ENTRY_COLUMNS: &str = "job, first, at, body, checksum";
+
+/// The columns of `notices` that [`parse_notice`] reads.
+pub(super) const NOTICE_COLUMNS: &str = "number, at, body, checksum";
+
+/// The columns of `bus_offsets` that [`parse_offset`] reads.
+pub(super) const OFFSET_COLUMNS: &str = "bus, topic, partition, next_offset, checksum";
 
 /// A row of `entries`.
 pub(super) struct EntryRow {
@@ -340,4 +346,37 @@ fn order_by_tree(jobs: &[JobRow]) -> Vec<JobNumber> {
         jobs.iter().map(|job| (job.root, job.number)).collect();
     numbers.sort_unstable();
     numbers.into_iter().map(|(_, number)| number).collect()
+}
+
+/// Parses a row of `notices`, and checks its checksum.
+pub(super) fn parse_notice(
+    row: &Row,
+    journal: &str,
+) -> Result<(NoticeNumber, Notice), JournalError> {
+    let (number, at, body): (i64, i64, String) = (row.get(0), row.get(1), row.get(2));
+    if i64::from(checksum(at, &body)) != row.get::<_, i64>(3) {
+        let what = "the checksum does not match".to_owned();
+        return Err(JournalError::damaged_row(journal, "notices", number, what));
+    }
+    Ok((number, Notice { at: Timestamp(at), body: body.into() }))
+}
+
+/// Parses a row of `bus_offsets`, and checks its checksum: an offset that is too high would skip
+/// replies.
+pub(super) fn parse_offset(row: &Row, journal: &str) -> Result<StoredOffset, JournalError> {
+    let offset = StoredOffset {
+        bus: row.get::<_, &str>(0).into(),
+        topic: row.get::<_, &str>(1).into(),
+        partition: row.get(2),
+        offset: row.get(3),
+    };
+    if i64::from(offset_checksum(&offset)) != row.get::<_, i64>(4) {
+        let what = format!(
+            "the checksum of the offset in the topic {} of the bus {} does not match",
+            offset.topic, offset.bus
+        );
+        let row = offset.partition.into();
+        return Err(JournalError::damaged_row(journal, "bus_offsets", row, what));
+    }
+    Ok(offset)
 }

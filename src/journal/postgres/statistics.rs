@@ -2,7 +2,7 @@
 
 use super::connection::{Params, params, to_sql_text};
 use super::reader::Reader;
-use crate::checksums::{checksum, offset_checksum};
+use super::rows::{NOTICE_COLUMNS, OFFSET_COLUMNS, parse_notice, parse_offset};
 use crate::error::JournalError;
 use crate::query::EndedCursor;
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
@@ -65,19 +65,11 @@ impl Reader {
         params: Params,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
         let sql = format!(
-            "SELECT number, at, body, checksum FROM notices WHERE name = {} AND {condition}",
+            "SELECT {NOTICE_COLUMNS} FROM notices WHERE name = {} AND {condition}",
             self.pool.ordinal.0
         );
-        let mut notices = Vec::new();
-        for row in self.query(&sql, params)? {
-            let (number, at, body): (i64, i64, String) = (row.get(0), row.get(1), row.get(2));
-            if i64::from(checksum(at, &body)) != row.get::<_, i64>(3) {
-                let what = "the checksum does not match".to_owned();
-                return Err(JournalError::damaged_row(&self.pool.journal, "notices", number, what));
-            }
-            notices.push((number, Notice { at: Timestamp(at), body: body.into() }));
-        }
-        Ok(notices)
+        let rows = self.query(&sql, params)?;
+        rows.iter().map(|row| parse_notice(row, &self.pool.journal)).collect()
     }
 }
 
@@ -106,30 +98,8 @@ impl NoticeRecords for Reader {
 impl OffsetRecords for Reader {
     /// Checks the checksums too, because an offset that is too high would skip replies.
     fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError> {
-        let sql = "SELECT topic, partition, next_offset, checksum FROM bus_offsets
-                   WHERE name = $1 AND bus = $2";
-        let mut offsets = Vec::new();
-        for row in self.query(sql, params![self.pool.ordinal.0, bus.to_owned()])? {
-            let offset = StoredOffset {
-                bus: bus.into(),
-                topic: row.get::<_, &str>(0).into(),
-                partition: row.get(1),
-                offset: row.get(2),
-            };
-            if i64::from(offset_checksum(&offset)) != row.get::<_, i64>(3) {
-                let what = format!(
-                    "the checksum of the offset in the topic {} of the bus {bus} does not match",
-                    offset.topic
-                );
-                return Err(JournalError::damaged_row(
-                    &self.pool.journal,
-                    "bus_offsets",
-                    offset.partition.into(),
-                    what,
-                ));
-            }
-            offsets.push(offset);
-        }
-        Ok(offsets)
+        let sql = format!("SELECT {OFFSET_COLUMNS} FROM bus_offsets WHERE name = $1 AND bus = $2");
+        let rows = self.query(&sql, params![self.pool.ordinal.0, bus.to_owned()])?;
+        rows.iter().map(|row| parse_offset(row, &self.pool.journal)).collect()
     }
 }

@@ -140,6 +140,7 @@ impl PostgresStandby {
                 return Ok(PostgresJournal::activate(candidate, pool, state));
             }
             Ok(Look::Standby(active)) => active.to_error(&options),
+            Ok(Look::LeftTo(better)) => better.to_error(&options),
             Ok(Look::HalfCopied(from)) => half_copied_error(options.server.to_string(), &from),
             Err(error) => error,
         };

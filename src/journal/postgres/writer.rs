@@ -9,7 +9,7 @@ use super::days::DAYS_AHEAD;
 use super::deletion_plan::{DeletionPlan, PartialDeletions};
 use crate::error::{JournalError, Remedy};
 use crate::numbers::{Day, NameOrdinal};
-use crate::record::JobNumber;
+use crate::record::{Deletion, JobNumber};
 use base::clock;
 use engine::{Definition, DefinitionHash, Millis, Timestamp};
 use std::collections::{BTreeMap, HashMap};
@@ -43,6 +43,8 @@ pub(super) struct PostgresWriter {
     pub(super) partial_deletions: PartialDeletions,
     /// A deletion whose transaction may have been committed; `None` if there is none.
     pub(super) unfinished_deletion: Option<DeletionPlan>,
+    /// What has been deleted, and is not reported yet.
+    pub(super) unreported: Deletion,
     /// The retention of each definition, by its number; `None`: that of the settings.
     pub(super) retentions: BTreeMap<i64, Option<Millis>>,
     pub(super) days: DayKeeper,
@@ -73,6 +75,7 @@ impl PostgresWriter {
             views: HashMap::new(),
             partial_deletions: PartialDeletions::default(),
             unfinished_deletion: None,
+            unreported: Deletion::default(),
             retentions: BTreeMap::new(),
             days: DayKeeper::new(),
         }

@@ -39,9 +39,10 @@ const SELECT_JOBS: &str = "SELECT number, id, definition, graph, root, parent, s
 
 /// A journal in a file that is copied. No manager can start on it meanwhile.
 pub(crate) struct FileCopySource {
+    /// Declared before the writer, which removes the `-wal` when it is closed last.
+    connection: Connection,
     /// Holds the lock of the file, and has projected everything.
     writer: JournalWriter,
-    connection: Connection,
 }
 
 impl FileCopySource {
@@ -55,7 +56,7 @@ impl FileCopySource {
         let writer = JournalWriter::open(&options(path))?;
         let connection =
             open_read_only(writer.path()).map_err(|error| sqlite_error(&file, &error))?;
-        Ok(FileCopySource { writer, connection })
+        Ok(FileCopySource { connection, writer })
     }
 
     /// Returns what reads the journal.
@@ -166,11 +167,7 @@ impl CopyReader for FileCopyReader<'_> {
         order: JobOrder,
         handler: RowHandler<'_, StoredJobRow>,
     ) -> Result<(), JournalError> {
-        let columns = match order {
-            JobOrder::ByNumber => "number",
-            JobOrder::ByTree => "root, number",
-        };
-        let sql = format!("{SELECT_JOBS} ORDER BY {columns}");
+        let sql = format!("{SELECT_JOBS} ORDER BY {}", order.columns());
         let file = self.rows.file;
         for_each_row(self.source(), &sql, [], |row| {
             let job = parse_job_row(row, file)?;

@@ -33,7 +33,7 @@ const QUEUE: &str = "work";
 const STEPS: u64 = 2;
 
 /// How long a client waits for an answer before it asks elsewhere.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The pause of a client between two jobs, and of a worker that has no message.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -261,27 +261,33 @@ impl Load {
         for word in self.shared.taken.lock().unwrap().difference(&words) {
             writeln!(wrong, "the reply {word} was taken, and is not there").unwrap();
         }
-        let repeated = format!(
-            "SELECT e.job, element -> 'step' -> 0, count(*)
-             FROM entries e, jsonb_array_elements(e.body::jsonb) AS element
-             WHERE e.job > {last} AND element -> 'step' -> 1 ? 'completed'
-             GROUP BY 1, 2 HAVING count(*) <> 1"
-        );
-        let gaps = format!(
-            "SELECT job, first, expected FROM (
-               SELECT job, first, coalesce(lag(first + jsonb_array_length(body::jsonb))
-                 OVER (PARTITION BY job ORDER BY first), 0) AS expected
-               FROM entries WHERE job > {last}) e
-             WHERE first <> expected"
-        );
-        for (what, sql) in [("a step has several results", &repeated), ("a gap", &gaps)] {
-            let rows = query(url, sql);
-            if !rows.is_empty() {
-                writeln!(wrong, "{what}: {rows}").unwrap();
-            }
-        }
-        wrong
+        wrong + &broken_records(url, last)
     }
+}
+
+/// The steps with several results, and the gaps, in the records of jobs after this number.
+pub(super) fn broken_records(url: &str, last: i64) -> String {
+    let mut wrong = String::new();
+    let repeated = format!(
+        "SELECT e.job, element -> 'step' -> 0, count(*)
+         FROM entries e, jsonb_array_elements(e.body::jsonb) AS element
+         WHERE e.job > {last} AND element -> 'step' -> 1 ? 'completed'
+         GROUP BY 1, 2 HAVING count(*) <> 1"
+    );
+    let gaps = format!(
+        "SELECT job, first, expected FROM (
+           SELECT job, first, coalesce(lag(first + jsonb_array_length(body::jsonb))
+             OVER (PARTITION BY job ORDER BY first), 0) AS expected
+           FROM entries WHERE job > {last}) e
+         WHERE first <> expected"
+    );
+    for (what, sql) in [("a step has several results", &repeated), ("a gap", &gaps)] {
+        let rows = query(url, sql);
+        if !rows.is_empty() {
+            writeln!(wrong, "{what}: {rows}").unwrap();
+        }
+    }
+    wrong
 }
 
 impl Drop for Load {

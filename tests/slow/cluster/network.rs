@@ -117,6 +117,57 @@ fn a_claim_whose_answer_is_lost_counts() {
 }
 
 #[test]
+fn a_takeover_ends_a_manager_that_still_commits_but_does_not_beat() {
+    let database = InDatabase::create();
+    let (proxy, url) = proxy_to(&database.url());
+    let mut first = manager(&url).start();
+    let mut second = manager(&database.url()).spawn();
+    second.await_log(&["stands by"]);
+    let load = Load::start(&[&first, &second]);
+    load.await_more(20);
+    // A beat tells the state of the manager; what a commit sends does not.
+    let trap = proxy.trap(Direction::ToServer, b"\0\0\0\x06active", Action::Hold, u32::MAX);
+    eventually("the beat is held", || when(trap.caught() > 0, trap.caught()));
+    // Until its lease is over it commits, and so it may.
+    load.await_more(50);
+    assert_eq!(epoch(&database.url()), 1);
+    second.await_ready();
+    assert_eq!(takeovers(&second), 1);
+    load.await_more(20);
+    // It cannot know, and accepts nothing.
+    assert_eq!(first.api.post("/api/workflow/chain", "{\"n\":1}").status, 503);
+    assert!(first.ended().is_none(), "it cannot know");
+    drop(trap);
+    assert_eq!(first.await_end().code(), Some(TAKEN_OVER), "its next beat tells it");
+    load.settle(&database.url(), &second);
+}
+
+#[test]
+fn a_database_that_does_not_answer_is_told_before_any_commit_fails() {
+    let database = InDatabase::create();
+    let (proxy, url) = proxy_to(&database.url());
+    let manager = manager(&url).start();
+    let job = manager.api.create("chain", "{\"n\":1}");
+    proxy.set_flows(Flow::Stops);
+    let told = std::cell::RefCell::new(Vec::new());
+    eventually("it is not ready", || {
+        let answer = manager.api.get("/readyz");
+        told.borrow_mut().push(answer.text.clone());
+        when(answer.status == 503, format!("{answer}"))
+    });
+    let last = told.borrow().last().cloned().unwrap();
+    assert!(last.contains("waits for an answer"), "it is told before the lease is over: {last}");
+    assert_eq!(manager.api.get("/livez").status, 200);
+    proxy.set_flows(Flow::Passes);
+    eventually("it is ready again", || {
+        let answer = manager.api.get("/readyz");
+        when(answer.status == 200, format!("{answer}"))
+    });
+    assert_eq!(manager.api.job(job).state, "running");
+    assert_eq!(epoch(&database.url()), 1);
+}
+
+#[test]
 fn a_slow_network_loses_nothing_and_replaces_nobody() {
     let database = InDatabase::create();
     let (proxy, url) = proxy_to(&database.url());

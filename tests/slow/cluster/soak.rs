@@ -17,22 +17,22 @@ use crate::soak::{Chance, number};
 const FAULTS_PER_CHECK: u64 = 25;
 
 /// The exit code of a start at which the server could not be reached.
-const START_FAILED: i32 = 1;
+pub(super) const START_FAILED: i32 = 1;
 
 /// The least and the most of a pause that is shorter than the lease, in milliseconds.
 const SHORT_MS: (usize, usize) = (100, 2_500);
 
-const TERMINATE_ALL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+pub(super) const TERMINATE_ALL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
      WHERE application_name = 'workflow-manager'";
 
 /// Two servers: the standby has each commit before it is answered.
-struct Servers {
+pub(super) struct Servers {
     primary: Server,
     standby: Server,
 }
 
 impl Servers {
-    fn start() -> Servers {
+    pub(super) fn start() -> Servers {
         let primary = Server::start();
         let standby = primary.start_standby();
         let servers = Servers { primary, standby };
@@ -49,8 +49,27 @@ impl Servers {
         });
     }
 
+    /// The address of the database on the primary.
+    pub(super) fn url(&self) -> &str {
+        &self.primary.url
+    }
+
+    pub(super) fn restart(&self) {
+        self.primary.restart();
+    }
+
+    pub(super) fn kill(&self) {
+        self.primary.kill();
+        self.primary.start_again();
+    }
+
+    pub(super) fn kill_standby(&self) {
+        self.standby.kill();
+        self.standby.start_again();
+    }
+
     /// The primary is gone for good: its standby is promoted, and gets a standby of its own.
-    fn fail_over(&mut self, proxies: &[TcpProxy]) {
+    pub(super) fn fail_over<'a>(&mut self, proxies: impl IntoIterator<Item = &'a TcpProxy>) {
         self.primary.kill();
         self.standby.promote();
         for proxy in proxies {
@@ -214,18 +233,16 @@ const FAULTS: [(&str, usize, Fault); 15] = [
     }),
     ("server promoted", 15, |stage| {
         let Stage { servers, proxies, .. } = stage;
-        servers.fail_over(proxies);
+        servers.fail_over(&*proxies);
     }),
     ("server restarted", 40, |stage| {
-        stage.servers.primary.restart();
+        stage.servers.restart();
     }),
     ("server killed", 40, |stage| {
-        stage.servers.primary.kill();
-        stage.servers.primary.start_again();
+        stage.servers.kill();
     }),
     ("standby server killed", 30, |stage| {
-        stage.servers.standby.kill();
-        stage.servers.standby.start_again();
+        stage.servers.kill_standby();
     }),
     ("active asked to end", 120, |stage| {
         let active = stage.active();
@@ -266,13 +283,16 @@ const FAULTS: [(&str, usize, Fault); 15] = [
     }),
 ];
 
-/// Returns a fault by chance.
-fn choose(chance: &mut Chance) -> (&'static str, Fault) {
-    let total: usize = FAULTS.iter().map(|(_, weight, _)| weight).sum();
+/// Returns a fault by chance, with its name.
+pub(super) fn choose_weighted<F: Copy>(
+    faults: &[(&'static str, usize, F)],
+    chance: &mut Chance,
+) -> (&'static str, F) {
+    let total: usize = faults.iter().map(|(_, weight, _)| weight).sum();
     let mut left = chance.below(total);
-    for (name, weight, fault) in FAULTS {
-        if left < weight {
-            return (name, fault);
+    for (name, weight, fault) in faults {
+        if left < *weight {
+            return (name, *fault);
         }
         left -= weight;
     }
@@ -281,10 +301,30 @@ fn choose(chance: &mut Chance) -> (&'static str, Fault) {
 
 /// What was seen of one kind of fault.
 #[derive(Default)]
-struct Recoveries {
+pub(super) struct Recoveries {
     count: u32,
     total: Duration,
     longest: Duration,
+}
+
+impl Recoveries {
+    pub(super) fn add(&mut self, time: Duration) {
+        self.count += 1;
+        self.total += time;
+        self.longest = self.longest.max(time);
+    }
+}
+
+/// A line for each kind of fault.
+pub(super) fn report(seen: &BTreeMap<&str, Recoveries>) -> String {
+    let mut report = String::new();
+    for (name, Recoveries { count, total, longest }) in seen {
+        let mean = total.as_secs_f64() / f64::from(*count);
+        let longest = longest.as_secs_f64();
+        writeln!(report, "{count:5} {name}: {mean:.1} s on average, {longest:.1} s at most")
+            .unwrap();
+    }
+    report
 }
 
 #[test]
@@ -303,34 +343,24 @@ fn soak_of_several_managers() {
     stage.recover();
     let mut seen: BTreeMap<&str, Recoveries> = BTreeMap::new();
     for index in 1..=faults {
-        let (name, fault) = choose(&mut stage.chance);
+        let (name, fault) = choose_weighted(&FAULTS, &mut stage.chance);
         eprintln!("{index} {name} ({:.0} s)", begun.elapsed().as_secs_f64());
         let fault_begun = Instant::now();
         fault(&mut stage);
         stage.recover();
-        let time = fault_begun.elapsed();
-        let recoveries = seen.entry(name).or_default();
-        recoveries.count += 1;
-        recoveries.total += time;
-        recoveries.longest = recoveries.longest.max(time);
+        seen.entry(name).or_default().add(fault_begun.elapsed());
         if index % FAULTS_PER_CHECK == 0 {
             stage.check();
         }
     }
     stage.check();
-    let mut report = String::new();
-    for (name, Recoveries { count, total, longest }) in &seen {
-        let mean = total.as_secs_f64() / f64::from(*count);
-        let longest = longest.as_secs_f64();
-        writeln!(report, "{count:5} {name}: {mean:.1} s on average, {longest:.1} s at most")
-            .unwrap();
-    }
     let epoch = super::epoch(&stage.servers.primary.url);
     let Stage { load, exits, .. } = &stage;
     eprintln!(
         "==== soak of {count} managers, seed {seed}: {faults} faults in {:.0} s, no violation\n\
-         {} jobs; {epoch} times a manager became active; ended by themselves: {exits:?}\n{report}",
+         {} jobs; {epoch} times a manager became active; ended by themselves: {exits:?}\n{}",
         begun.elapsed().as_secs_f64(),
         load.jobs_checked(),
+        report(&seen),
     );
 }

@@ -45,6 +45,19 @@ fn a_commit_that_meets_a_deadlock_or_a_serialization_failure_is_sent_again() {
     }
 }
 
+#[test]
+fn a_commit_whose_end_is_unknown_or_that_took_too_long_is_sent_again() {
+    for code in ["40003", "25P04"] {
+        let database = InDatabase::create();
+        let daemon = on(&database.url()).start();
+        fail_commits(&database, 6, code);
+        let jobs = create_jobs(&daemon, 1);
+        let _worker = HttpWorker::start(vec![daemon.api.anew()]);
+        assert_all_completed(&daemon, &database, &jobs);
+        assert_eq!(database.query("SELECT last_value > 6 FROM failures").trim(), "t", "{code}");
+    }
+}
+
 /// Creations are refused, and the manager is not ready, for a reason with these words.
 fn assert_waits(daemon: &Daemon, words: &str) {
     let api = daemon.api.anew();

@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "the name of a rule is its promise")]
 
 mod children;
+mod deletions;
 mod names;
 mod parts;
 mod past;
@@ -13,6 +14,10 @@ mod searches;
 use crate::world::LIMITS;
 pub use children::{
     a_job_that_another_calls_keeps_its_depth, child_jobs_are_listed_under_their_parent,
+};
+pub use deletions::{
+    a_definition_that_appears_below_others_has_its_retention,
+    a_deletion_whose_answer_is_lost_is_reported_by_the_next,
 };
 pub use names::{
     a_commit_makes_the_day_that_it_needs, names_keep_to_their_own_jobs_and_lists_show_all,

@@ -127,8 +127,17 @@ impl InDatabase {
     ///
     /// Returns an error if another process of the name is active.
     pub fn open_as(&self, name: &str) -> Result<Box<dyn Journal>, JournalError> {
+        InDatabase::open_at(&self.url(), name)
+    }
+
+    /// The same, of the database at this address.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another process of the name is active.
+    pub fn open_at(url: &str, name: &str) -> Result<Box<dyn Journal>, JournalError> {
         let options = PostgresOptions {
-            server: self.url().parse().expect("an address"),
+            server: url.parse().expect("an address"),
             authorities: Authorities::load_system(),
             name: name.to_owned(),
             api_address: None,

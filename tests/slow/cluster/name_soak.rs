@@ -1,0 +1,329 @@
+//! Fault after fault on three names of two managers each, on one database and one broker, under a
+//! load that does not end and in which the names call each other; for as many faults as
+//! `tests/soak --names` says. The ordinary test does a few.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::tcp_proxy::{Action, COMMIT_ANSWER, COMMIT_REQUEST, Direction, Flow, TcpProxy};
+
+use super::load::LONG;
+use super::name_load::{NAMES, NameLoad, workflow};
+use super::soak::{Recoveries, START_FAILED, Servers, TERMINATE_ALL, choose_weighted, report};
+use super::{TAKEN_OVER, proxy_to, query, signal};
+use crate::amqp::Vhost;
+use crate::harness::{Daemon, Setup, when, within};
+use crate::soak::{Chance, number};
+
+/// The managers of each name.
+const PAIR: usize = 2;
+
+/// How many faults come between two looks at the journal.
+const FAULTS_PER_CHECK: u64 = 25;
+
+/// The least and the most of a pause that is shorter than the lease, in milliseconds.
+const SHORT_MS: (usize, usize) = (100, 2_500);
+
+/// A manager, by its name and its place among the managers of the name.
+type Place = (usize, usize);
+
+/// Where the soak plays.
+struct Stage {
+    chance: Chance,
+    servers: Servers,
+    vhost: Vhost,
+    /// Between each manager and the database.
+    database: Vec<Vec<TcpProxy>>,
+    /// Between each manager and the broker.
+    broker: Vec<Vec<TcpProxy>>,
+    managers: Vec<Vec<Daemon>>,
+    load: NameLoad,
+    /// How often a process ended by itself, by its exit code.
+    exits: BTreeMap<i32, u64>,
+}
+
+impl Stage {
+    fn start(seed: u64) -> Stage {
+        let (servers, vhost) = (Servers::start(), Vhost::new());
+        let (mut database, mut broker, mut managers) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, name) in NAMES.iter().enumerate() {
+            let pair = || {
+                let (to_database, database_url) = proxy_to(servers.url());
+                let (to_broker, broker_url) = proxy_to(&vhost.url);
+                let setup = Setup::new(&broker_url, &workflow(index));
+                let setup = setup.set("journal.url", &database_url).set("cluster.name", name);
+                (to_database, to_broker, setup.set("journal.full_retry", "100ms").spawn())
+            };
+            let mut pairs: (Vec<_>, Vec<_>, Vec<_>) = Default::default();
+            for (to_database, to_broker, manager) in (0..PAIR).map(|_| pair()) {
+                pairs.0.push(to_database);
+                pairs.1.push(to_broker);
+                pairs.2.push(manager);
+            }
+            database.push(pairs.0);
+            broker.push(pairs.1);
+            managers.push(pairs.2);
+        }
+        let load = NameLoad::start(&managers, &vhost);
+        let chance = Chance::new(seed);
+        let exits = BTreeMap::new();
+        Stage { chance, servers, vhost, database, broker, managers, load, exits }
+    }
+
+    /// Which manager of a name is active.
+    fn active_of(&mut self, name: usize) -> Place {
+        within(LONG, "a manager is active", || {
+            self.revive();
+            let mut pair = self.managers[name].iter().enumerate();
+            let found = pair.find(|(_, manager)| manager.api.answers("/readyz", 200));
+            found.map(|(index, _)| (name, index)).ok_or("none is ready")
+        })
+    }
+
+    /// The active manager of a name by chance.
+    fn active(&mut self) -> Place {
+        let name = self.chance.below(NAMES.len());
+        self.active_of(name)
+    }
+
+    /// Any manager of any name.
+    fn any(&mut self) -> Place {
+        (self.chance.below(NAMES.len()), self.chance.below(PAIR))
+    }
+
+    fn manager(&mut self, (name, index): Place) -> &mut Daemon {
+        &mut self.managers[name][index]
+    }
+
+    /// Starts those again that have ended by themselves, as a service manager does.
+    fn revive(&mut self) {
+        for manager in self.managers.iter_mut().flatten() {
+            let Some(status) = manager.ended() else { continue };
+            let code = status.code().unwrap_or(-1);
+            assert!(
+                [TAKEN_OVER, START_FAILED].contains(&code),
+                "a manager ended with {status}:\n{}",
+                manager.log()
+            );
+            *self.exits.entry(code).or_default() += 1;
+            let log = manager.log();
+            eprintln!("  ended with {code}: {}", log.lines().last().unwrap_or_default());
+            manager.await_end();
+            manager.spawn_again();
+        }
+    }
+
+    /// Waits until the load of every name goes on.
+    fn recover(&mut self) {
+        let until = self.load.worked().map(|worked| worked + 2);
+        within(LONG, "the load goes on", || {
+            self.revive();
+            let worked = self.load.worked();
+            let goes_on = worked.iter().zip(&until).all(|(worked, until)| worked >= until);
+            when(goes_on, format!("{worked:?} messages of {until:?}"))
+        });
+    }
+
+    /// The load stops for a moment, and the journal is asked.
+    fn check(&mut self) {
+        let url = self.servers.url().to_owned();
+        within(LONG, "all jobs end", || {
+            self.revive();
+            self.load.try_rest(&url)
+        });
+        let violations = self.load.violations(&url);
+        assert!(violations.is_empty(), "{violations}");
+        self.load.go_on();
+    }
+
+    /// A pause whose length is a part of the fault.
+    fn short_pause(&mut self) {
+        let (least, most) = SHORT_MS;
+        let millis = least + self.chance.below(most - least);
+        thread::sleep(Duration::from_millis(u64::try_from(millis).unwrap()));
+    }
+
+    fn directions(&mut self) -> Vec<Direction> {
+        let all = [Direction::ToServer, Direction::ToClient];
+        match self.chance.below(3) {
+            0 => all[..1].to_vec(),
+            1 => all[1..].to_vec(),
+            _ => all.to_vec(),
+        }
+    }
+
+    /// How often a name was taken.
+    fn epoch(&self, name: usize) -> u64 {
+        let sql = format!("SELECT epoch FROM names WHERE name = '{}'", NAMES[name]);
+        query(self.servers.url(), &sql).parse().unwrap()
+    }
+
+    /// Waits until another manager has the name.
+    fn await_successor(&mut self, name: usize, epoch: u64) {
+        within(LONG, "another one takes over", || {
+            let now = self.epoch(name);
+            when(now > epoch, now)
+        });
+    }
+
+    /// All connections of a manager to the database are reset at a commit.
+    fn trap_commits(&mut self, place: Place, action: Action, times: u32) {
+        let (name, index) = place;
+        let (direction, message) = match self.chance.below(2) {
+            0 => (Direction::ToServer, COMMIT_REQUEST),
+            _ => (Direction::ToClient, COMMIT_ANSWER),
+        };
+        let trap = self.database[name][index].trap(direction, message, action, times);
+        within(LONG, "commits are caught", || {
+            // Others may have taken over meanwhile, after an earlier fault.
+            when(trap.caught() == times || self.manager(place).ended().is_some(), trap.caught())
+        });
+        if action == Action::Hold {
+            // The process ends while its commit is under way.
+            self.kill(place);
+        }
+    }
+
+    fn kill(&mut self, place: Place) {
+        let manager = self.manager(place);
+        manager.kill_if_alive();
+        manager.spawn_again();
+    }
+}
+
+type Fault = fn(&mut Stage);
+
+/// Name, how often of a thousand, what is done. Those that need the lease are few.
+const FAULTS: [(&str, usize, Fault); 19] = [
+    ("active killed", 15, |stage| {
+        let active = stage.active();
+        stage.kill(active);
+    }),
+    ("active of all names killed", 5, |stage| {
+        for name in 0..NAMES.len() {
+            let active = stage.active_of(name);
+            stage.kill(active);
+        }
+    }),
+    ("active killed in a commit", 8, |stage| {
+        let active = stage.active();
+        stage.trap_commits(active, Action::Hold, 1);
+    }),
+    ("active stopped for longer than the lease", 10, |stage| {
+        let active = stage.active();
+        let epoch = stage.epoch(active.0);
+        signal("STOP", stage.manager(active));
+        stage.await_successor(active.0, epoch);
+        signal("CONT", stage.manager(active));
+    }),
+    ("active cut off from the database for longer than the lease", 10, |stage| {
+        let active = stage.active();
+        let (name, index) = active;
+        let epoch = stage.epoch(name);
+        for direction in stage.directions() {
+            stage.database[name][index].set_flow(direction, Flow::Stops);
+        }
+        stage.await_successor(name, epoch);
+        stage.database[name][index].set_flows(Flow::Passes);
+    }),
+    ("active cut off from the broker until it steps down", 7, |stage| {
+        let active = stage.active();
+        let (name, index) = active;
+        let epoch = stage.epoch(name);
+        stage.broker[name][index].set_flows(Flow::Stops);
+        stage.broker[name][index].reset_all();
+        stage.await_successor(name, epoch);
+        stage.broker[name][index].set_flows(Flow::Passes);
+    }),
+    ("server promoted", 15, |stage| {
+        let Stage { servers, database, .. } = stage;
+        servers.fail_over(database.iter().flatten());
+    }),
+    ("server restarted", 40, |stage| stage.servers.restart()),
+    ("server killed", 40, |stage| stage.servers.kill()),
+    ("standby server killed", 30, |stage| stage.servers.kill_standby()),
+    ("active asked to end", 120, |stage| {
+        let active = stage.active();
+        let manager = stage.manager(active);
+        assert_eq!(manager.stop().code(), Some(0));
+        manager.spawn_again();
+    }),
+    ("any killed that is not active", 50, |stage| {
+        let (name, index) = stage.active();
+        stage.kill((name, (index + 1) % PAIR));
+    }),
+    ("active stopped for a moment", 120, |stage| {
+        let active = stage.active();
+        signal("STOP", stage.manager(active));
+        stage.short_pause();
+        signal("CONT", stage.manager(active));
+    }),
+    ("active cut off from the database for a moment", 120, |stage| {
+        let (name, index) = stage.active();
+        for direction in stage.directions() {
+            stage.database[name][index].set_flow(direction, Flow::Stops);
+        }
+        stage.short_pause();
+        stage.database[name][index].set_flows(Flow::Passes);
+    }),
+    ("connections to the database reset", 80, |stage| {
+        let (name, index) = stage.any();
+        stage.database[name][index].reset_all();
+    }),
+    ("sessions terminated", 60, |stage| {
+        query(stage.servers.url(), TERMINATE_ALL);
+    }),
+    ("connections reset in commits", 100, |stage| {
+        let active = stage.active();
+        let times = 1 + u32::try_from(stage.chance.below(4)).unwrap();
+        stage.trap_commits(active, Action::Reset, times);
+    }),
+    ("active cut off from the broker for a moment", 90, |stage| {
+        let (name, index) = stage.active();
+        for direction in stage.directions() {
+            stage.broker[name][index].set_flow(direction, Flow::Stops);
+        }
+        stage.short_pause();
+        stage.broker[name][index].set_flows(Flow::Passes);
+    }),
+    ("connections to the broker reset", 80, |stage| {
+        let (name, index) = stage.any();
+        stage.broker[name][index].reset_all();
+    }),
+];
+
+#[test]
+fn soak_of_several_names() {
+    let (faults, seed) = (number("SOAK_FAULTS", 12), number("SOAK_SEED", 1));
+    let names = NAMES.len();
+    eprintln!("seed {seed}, {faults} faults, {names} names of {PAIR} managers");
+    let mut stage = Stage::start(seed);
+    let begun = Instant::now();
+    stage.recover();
+    let mut seen: BTreeMap<&str, Recoveries> = BTreeMap::new();
+    for index in 1..=faults {
+        let (name, fault) = choose_weighted(&FAULTS, &mut stage.chance);
+        eprintln!("{index} {name} ({:.0} s)", begun.elapsed().as_secs_f64());
+        let fault_begun = Instant::now();
+        fault(&mut stage);
+        stage.recover();
+        seen.entry(name).or_default().add(fault_begun.elapsed());
+        if index % FAULTS_PER_CHECK == 0 {
+            stage.check();
+        }
+    }
+    stage.check();
+    stage.load.assert_drained(&stage.vhost);
+    let epochs: Vec<u64> = (0..names).map(|name| stage.epoch(name)).collect();
+    let jobs = query(stage.servers.url(), "SELECT count(*) FROM jobs");
+    eprintln!(
+        "==== soak of {names} names, seed {seed}: {faults} faults in {:.0} s, no violation\n\
+         {jobs} jobs, of which {} were asked for by clients; so often a manager of each name \
+         became active: {epochs:?}; ended by themselves: {:?}\n{}",
+        begun.elapsed().as_secs_f64(),
+        stage.load.answered_count(),
+        stage.exits,
+        report(&seen),
+    );
+}
