@@ -21,6 +21,7 @@ mod credentials;
 mod delivery_pacer;
 mod inspect;
 mod management;
+mod message_properties;
 mod policy;
 mod policy_lock;
 mod publisher;

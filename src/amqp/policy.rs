@@ -5,6 +5,7 @@
 use super::connection::{ReconnectBackoff, millis};
 use super::management::{ManagementApi, encode_segment, parse_json};
 use super::policy_lock::PolicyLock;
+use super::queues::DELIVERY_LIMIT_UNREACHABLE;
 use super::state::AmqpState;
 use engine::text::quote;
 use reqwest::Method;
@@ -257,7 +258,12 @@ impl DeadLetterPolicy {
             find_policy("policy", queue.policy.as_ref(), &policies),
             find_policy("operator policy", operator_policy.as_ref(), &operator_policies),
         ];
-        Ok(list_drop_rules(&queue.arguments, applied_policies.into_iter().flatten()))
+        let overview: Overview = self.get_json("/api/overview?columns=rabbitmq_version").await?;
+        Ok(list_drop_rules(
+            &queue.arguments,
+            applied_policies.into_iter().flatten(),
+            overview.takes_negative_as_none(),
+        ))
     }
 
     /// Returns the step queues whose dead letters are not moved to the reply queue, because another
@@ -284,16 +290,36 @@ impl DeadLetterPolicy {
     }
 }
 
+/// What the management API says of the broker.
+#[derive(Deserialize)]
+struct Overview {
+    rabbitmq_version: String,
+}
+
+impl Overview {
+    /// Returns whether a negative delivery limit means that there is none, as from RabbitMQ 4.0 on.
+    fn takes_negative_as_none(&self) -> bool {
+        let major = self.rabbitmq_version.split('.').next();
+        major.and_then(|major| major.parse().ok()).is_some_and(|major: u32| major >= 4)
+    }
+}
+
 /// Returns the rules by which the broker drops messages of a queue with these arguments and
-/// policies.
+/// policies. `takes_negative_as_none` is whether the broker takes a negative delivery limit for
+/// "none"; if not, a message is dropped when it comes back for the first time.
 fn list_drop_rules(
     arguments: &serde_json::Value,
     policies: impl Iterator<Item = AppliedPolicy>,
+    takes_negative_as_none: bool,
 ) -> Vec<String> {
+    let is_no_limit = |value: &serde_json::Value| {
+        value.as_i64().is_some_and(|limit| {
+            limit >= i64::from(DELIVERY_LIMIT_UNREACHABLE) || (limit < 0 && takes_negative_as_none)
+        })
+    };
     let by_argument = DROP_KEYS.iter().filter_map(|key| {
         let key = format!("x-{key}");
-        // A limit of -1 means that there is none.
-        let value = arguments.get(&key).filter(|value| value.as_i64() != Some(-1))?;
+        let value = arguments.get(&key).filter(|value| !is_no_limit(value))?;
         Some(format!("{key} {value}, by its declaration"))
     });
     let by_policy = policies.flat_map(|AppliedPolicy { kind, name, definition }| {
@@ -413,17 +439,31 @@ mod tests {
             applied_policy("operator policy", "bound", r#"{"max-length":1000}"#),
         ];
         assert_eq!(
-            list_drop_rules(&arguments, policies.into_iter()),
+            list_drop_rules(&arguments, policies.into_iter(), true),
             [
                 r#"message-ttl 60000, by the policy "short""#,
                 r#"max-length 1000, by the operator policy "bound""#,
                 "x-expires 5000, by its declaration",
             ]
         );
+        let limited = |limit: i64| {
+            list_drop_rules(
+                &json(&format!(r#"{{"x-delivery-limit":{limit}}}"#)),
+                [].into_iter(),
+                false,
+            )
+        };
+        assert_eq!(limited(-1), ["x-delivery-limit -1, by its declaration"]);
+        assert_eq!(limited(20), ["x-delivery-limit 20, by its declaration"]);
+        assert!(limited(i64::from(DELIVERY_LIMIT_UNREACHABLE)).is_empty());
+        let version = |text: &str| Overview { rabbitmq_version: text.to_owned() };
+        assert!(version("4.0.5").takes_negative_as_none());
+        assert!(version("10.1").takes_negative_as_none());
+        assert!(!version("3.13.7").takes_negative_as_none());
         let harmless_arguments = json(r#"{"x-queue-type":"classic"}"#);
         let own_policy = applied_policy("policy", "own", r#"{"dead-letter-exchange":""}"#);
-        assert!(list_drop_rules(&harmless_arguments, [own_policy].into_iter()).is_empty());
+        assert!(list_drop_rules(&harmless_arguments, [own_policy].into_iter(), true).is_empty());
         // The API may list an empty table as an empty array.
-        assert!(list_drop_rules(&json("[]"), std::iter::empty()).is_empty());
+        assert!(list_drop_rules(&json("[]"), std::iter::empty(), true).is_empty());
     }
 }

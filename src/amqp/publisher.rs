@@ -10,9 +10,10 @@ mod queue_checks;
 use super::addresses::Reconnects;
 use super::backlog::{Backlog, PublisherCommand};
 use super::connection::{channel_error, fail_point, millis};
+use super::message_properties::build_properties;
 use super::publisher_connection::{
     NumberedConfirm, PublishedMessage, PublisherConnection, QueueState, RecordedConfirm,
-    UNRESPONSIVE_AFTER, build_properties,
+    UNRESPONSIVE_AFTER,
 };
 use super::queues::QueueCheck;
 use super::state::{AmqpState, ShutdownPhase, Side, wait_for_phase};
@@ -35,6 +36,12 @@ const NACK_BACKOFF: Duration = Duration::from_millis(100);
 
 /// How often the delay doubles at most, so that the shift does not overflow.
 const NACK_DOUBLINGS_MAX: u32 = 16;
+
+/// After how many nacks of one message its channel counts as refused.
+const CHANNEL_NACKS: u32 = 3;
+
+/// How long a channel is kept at least before it is replaced because the broker refuses messages.
+const CHANNEL_AGE_MIN: Duration = Duration::from_secs(2);
 
 /// How often the broker may close a channel because of a message before the message is retried
 /// only with the longest delay.
@@ -153,6 +160,9 @@ impl Publisher {
             let commands: Vec<PublisherCommand> =
                 (0..arrived_count).map_while(|_| self.commands.try_recv().ok()).collect();
             self.apply_commands(connection, commands);
+            if let Err(reason) = Publisher::renew_refused_channel(connection).await {
+                return PublishEnd::Lost(reason);
+            }
             if let Err(reason) = self.publish_burst(connection).await {
                 return PublishEnd::Lost(reason);
             }
@@ -165,6 +175,9 @@ impl Publisher {
                 continue;
             }
             connection.start_barrier();
+            if let Some(reason) = self.find_reason_to_leave(connection) {
+                return PublishEnd::Lost(reason);
+            }
             if is_closing && self.is_drained(connection) {
                 return PublishEnd::Closed;
             }
@@ -176,6 +189,7 @@ impl Publisher {
                 .chain(self.backlog.delayed.keys().next())
                 .map(|(time, _)| *time)
                 .chain(connection.unresponsive_at())
+                .chain(connection.overdue_at().filter(|_| self.state.addresses.are_several()))
                 .min();
             let event = tokio::select! {
                 Some(confirm) = connection.pending_confirms.next() => {
@@ -458,6 +472,7 @@ impl Publisher {
                 "the broker nacked it: its queue may be full"
             );
             pending.nacks += 1;
+            connection.is_channel_refused |= pending.nacks >= CHANNEL_NACKS;
             self.state.full_queues.borrow_mut().insert(queue);
             self.backlog.delayed.insert((clock::timer_now() + delay, number), pending);
         }
@@ -493,6 +508,7 @@ impl Publisher {
             Some(Event::ConnectionUnblocked) => {
                 tracing::info!("the broker accepts messages again");
                 connection.is_blocked = false;
+                connection.unblocked_at = clock::timer_now();
                 self.state.state_reporter.set_blocked(None);
             }
             // Errors of a channel are handled where the channel is used.

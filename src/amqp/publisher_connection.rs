@@ -11,12 +11,11 @@ use super::state::AmqpState;
 use super::wire::burst::Burst;
 use super::wire::filtered_stream::ConnectionHooks;
 use base::clock;
-use bus::{Addressee, HeaderValue, Publication};
+use bus::Publication;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use futures_util::{FutureExt, Stream, StreamExt};
 use lapin::options::{BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions};
-use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, Event};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::Pin;
@@ -38,8 +37,8 @@ pub(super) const QUEUE_RECHECK_DELAY: Duration = Duration::from_secs(5);
 /// unresponsive.
 pub(super) const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(10);
 
-/// The delivery mode of messages that the broker stores on disk.
-const DELIVERY_MODE_PERSISTENT: u8 = 2;
+/// How long a message may wait for its confirm before another node is tried.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A publication that is not confirmed.
 pub(super) struct PendingPublication {
@@ -79,6 +78,7 @@ pub(super) struct PublishedMessage {
     pub(super) has_own_channel: bool,
     /// The length of its body, in bytes.
     pub(super) body_bytes: usize,
+    published_at: Instant,
 }
 
 /// A published message without a trusted confirm.
@@ -160,6 +160,12 @@ pub(super) struct PublisherConnection {
     pub(super) scheduled_checks: BTreeMap<(Instant, u64), Arc<str>>,
     /// The channel that messages share unless they need their own one.
     channel: Rc<Channel>,
+    /// When it was opened.
+    pub(super) channel_opened_at: Instant,
+    /// Whether the broker has nacked a message on it again and again.
+    pub(super) is_channel_refused: bool,
+    /// When the broker last stopped to block publishing, or the connection was opened.
+    pub(super) unblocked_at: Instant,
     queues: Rc<QueueDeclarer>,
     policy_lock: PolicyLock,
     /// The generation of the queue that was found or declared last.
@@ -229,6 +235,9 @@ impl PublisherConnection {
             queue_rechecks: FuturesUnordered::new(),
             scheduled_checks: BTreeMap::new(),
             channel: Rc::new(channel),
+            channel_opened_at: clock::timer_now(),
+            is_channel_refused: false,
+            unblocked_at: clock::timer_now(),
             queues,
             policy_lock: state.policy_lock.clone(),
             last_generation: 0,
@@ -241,9 +250,12 @@ impl PublisherConnection {
         })
     }
 
-    /// Replaces the shared channel after the broker has closed it.
+    /// Replaces the shared channel. The messages on the former one keep it open until their
+    /// confirms.
     pub(super) async fn reopen_channel(&mut self) -> lapin::Result<()> {
         self.channel = Rc::new(open_confirm_channel(&self.connection).await?);
+        self.channel_opened_at = clock::timer_now();
+        self.is_channel_refused = false;
         Ok(())
     }
 
@@ -357,6 +369,7 @@ impl PublisherConnection {
                 is_queue_lost: false,
                 has_own_channel: needs_own_channel,
                 body_bytes,
+                published_at: clock::timer_now(),
             },
         );
     }
@@ -397,6 +410,13 @@ impl PublisherConnection {
         let is_confirm_pending =
             !self.is_unresponsive && !self.is_blocked && !self.published.is_empty();
         is_confirm_pending.then(|| self.last_activity + UNRESPONSIVE_AFTER)
+    }
+
+    /// Returns when the oldest message will have waited too long for its confirm; `None` if no
+    /// confirm is pending or the broker blocks publishing.
+    pub(super) fn overdue_at(&self) -> Option<Instant> {
+        let oldest = self.published.values().next().filter(|_| !self.is_blocked)?;
+        Some(oldest.published_at.max(self.unblocked_at) + CONFIRM_TIMEOUT)
     }
 
     /// Records a confirm, and the return that is attached to it.
@@ -517,57 +537,4 @@ async fn open_confirm_channel(connection: &Connection) -> lapin::Result<Channel>
     let channel = connection.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     Ok(channel)
-}
-
-/// Formats the property `expiration`, in milliseconds. Returns `None` if the broker would not
-/// accept it, because it exceeds 32 bits.
-fn format_expiration(remaining: Duration) -> Option<ShortString> {
-    let remaining_ms = u32::try_from(remaining.as_millis()).ok()?;
-    // A message with the expiration 0 expires before any worker can receive it.
-    Some(short_string(remaining_ms.max(1).to_string()))
-}
-
-/// Builds the properties of a message (docs/worker-protocol.md). `user` is the name with which the
-/// manager logs in.
-pub(super) fn build_properties(
-    message: &Publication,
-    reply_queue: &str,
-    user: &str,
-) -> BasicProperties {
-    let mut headers = FieldTable::default();
-    for header in &message.headers {
-        let value = match &header.value {
-            HeaderValue::Text(text) => AMQPValue::LongString(LongString::from(&**text)),
-            HeaderValue::Number(number) => AMQPValue::LongLongInt(*number),
-        };
-        headers.insert(header.name.into(), value);
-    }
-    let mut properties = BasicProperties::default()
-        .with_content_type("application/json".into())
-        .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
-        .with_message_id(short_string(&*message.id))
-        .with_app_id("workflow-manager".into())
-        .with_timestamp(message.timestamp_s)
-        .with_headers(headers);
-    if let Some(correlation_id) = &message.correlation_id {
-        properties = properties.with_correlation_id(short_string(&**correlation_id));
-    }
-    if message.addressee == Addressee::Worker {
-        properties = properties.with_reply_to(short_string(reply_queue));
-    }
-    if message.sets_user_id {
-        properties = properties.with_user_id(short_string(user));
-    }
-    if let Some(kind) = message.kind {
-        properties = properties.with_type(kind.into());
-    }
-    if let Some(priority) = message.priority {
-        properties = properties.with_priority(priority);
-    }
-    if let Some(expiration) =
-        message.lifetime.remaining(clock::timer_now()).and_then(format_expiration)
-    {
-        properties = properties.with_expiration(expiration);
-    }
-    properties
 }

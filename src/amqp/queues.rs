@@ -15,6 +15,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, oneshot};
 
+/// The delivery limit of a quorum reply queue: so often no reply comes back. RabbitMQ 4.0 has a
+/// limit of 20 without it, and takes -1 for "none"; before 4.0 a message of a queue with -1 is
+/// dropped when it comes back for the first time.
+pub(super) const DELIVERY_LIMIT_UNREACHABLE: i32 = i32::MAX;
+
 /// The most queues that are checked concurrently, each on its own channel.
 const CHANNELS_MAX: usize = 16;
 
@@ -99,31 +104,17 @@ impl QueueDeclarer {
         match settings.reply_queue_type {
             ReplyQueueType::Classic => {
                 arguments.insert("x-queue-type".into(), long_string("classic"));
-                self.declare(&settings.reply_queue, with_arguments(arguments)).await
             }
             ReplyQueueType::Quorum => {
                 arguments.insert("x-queue-type".into(), long_string("quorum"));
                 arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
-                let mut unlimited_arguments = arguments.clone();
-                unlimited_arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
-                let properties = with_arguments(unlimited_arguments);
-                match self.declare(&settings.reply_queue, properties).await {
-                    // Brokers before 4.0 have no limit by default, and reject the value for
-                    // "unlimited".
-                    QueueCheck::Refused(broker_text)
-                        if broker_text.contains("x-delivery-limit") =>
-                    {
-                        self.declare(&settings.reply_queue, with_arguments(arguments)).await
-                    }
-                    check @ (QueueCheck::Exists { .. }
-                    | QueueCheck::Missing
-                    | QueueCheck::Exclusive
-                    | QueueCheck::Unavailable(_)
-                    | QueueCheck::Refused(_)
-                    | QueueCheck::Lost(_)) => check,
-                }
+                arguments.insert(
+                    "x-delivery-limit".into(),
+                    AMQPValue::LongInt(DELIVERY_LIMIT_UNREACHABLE),
+                );
             }
         }
+        self.declare(&settings.reply_queue, with_arguments(arguments)).await
     }
 
     /// Declares `queue` once `journaled` has resolved and no policy is being set; see

@@ -1,18 +1,149 @@
-//! A broker of three nodes, of which one at a time is killed, cut off from the others, or silent.
+//! A broker of three nodes, of which one at a time is killed, cut off from the others, or
+//! restarted.
 
 use crate::{
-    amqp::{Client, PrivateCluster, arguments, text_argument},
+    amqp::{Client, PrivateCluster, REPLY_QUEUE, arguments, text_argument},
     harness::{Daemon, Setup, command, eventually, free_port, run, when, within},
-    load::{LONG, WORKFLOWS},
+    load::{LONG, Load, QUEUES, StopOnDrop, WORKFLOWS},
 };
 use serde_json::Value;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+/// The pause after each job that is offered: what is asked is that nothing is lost, not how fast
+/// three nodes on one machine are.
+const PACE: Duration = Duration::from_millis(20);
 
 const CLASSIC: &str = "
   - { name: alone, queueType: classic, steps: [ { name: classic } ] }
 ";
 
-/// One cluster for all phases, since it takes long to start; each phase leaves all its jobs ended,
-/// and all nodes there.
+/// A daemon on a broker of three nodes whose queues are quorum queues.
+fn start_daemon(cluster: &PrivateCluster) -> Daemon {
+    Setup::new(&cluster.urls(), WORKFLOWS)
+        .set("amqp.reply_queue_type", "quorum")
+        .set("amqp.queue_type", "quorum")
+        .set("amqp.heartbeat", "2s")
+        .set("amqp.management", &cluster.management_urls())
+        .start()
+}
+
+/// Each queue's leader is killed and comes back, twice.
+#[test]
+fn the_leader_of_the_quorum_queues_is_killed_under_load_and_comes_back() {
+    let cluster = PrivateCluster::start();
+    let mut daemon = start_daemon(&cluster);
+    let load = Load::new(&cluster.urls());
+    for _ in 0..2 {
+        let killed = leader_of(&cluster, REPLY_QUEUE, 0);
+        let led: Vec<&str> = QUEUES
+            .into_iter()
+            .filter(|queue| leader_of(&cluster, queue, 0) == killed)
+            .chain([REPLY_QUEUE])
+            .collect();
+        under_load(&cluster, &daemon, &load, || {
+            cluster.kill(killed);
+            load.await_more(200);
+            let asked = (killed + 1) % 3;
+            for queue in &led {
+                assert_ne!(leader_of(&cluster, queue, asked), killed, "{queue}");
+            }
+            cluster.start_again(killed);
+        });
+        await_all_nodes(&cluster);
+    }
+    assert!(daemon.ended().is_none());
+    assert!(daemon.stop().success());
+}
+
+/// The node in use, on which daemon and worker are, is cut off from the others.
+#[test]
+fn the_node_in_use_is_in_a_minority_under_load() {
+    let cluster = PrivateCluster::start();
+    let mut daemon = start_daemon(&cluster);
+    let load = Load::new(&cluster.urls());
+    let cut_off = node_in_use(&cluster, &daemon);
+    under_load(&cluster, &daemon, &load, || {
+        cluster.cut_off(cut_off, true);
+        within(LONG, "the daemon goes to the majority", || {
+            let other = node_in_use(&cluster, &daemon);
+            when(other != cut_off, "it stays")
+        });
+        load.await_more(200);
+        cluster.cut_off(cut_off, false);
+    });
+    await_all_nodes(&cluster);
+    assert!(daemon.ended().is_none());
+    assert!(daemon.stop().success());
+}
+
+/// One node after the other is stopped and started, as for an upgrade.
+#[test]
+fn the_three_nodes_are_restarted_one_after_the_other_under_load() {
+    let cluster = PrivateCluster::start();
+    let mut daemon = start_daemon(&cluster);
+    let load = Load::new(&cluster.urls());
+    under_load(&cluster, &daemon, &load, || {
+        for node in 0..3 {
+            cluster.restart(node);
+            await_all_nodes(&cluster);
+            load.await_more(50);
+        }
+    });
+    assert!(daemon.ended().is_none());
+    assert!(daemon.stop().success());
+}
+
+/// Offers jobs while `trouble` happens, and some afterwards; all must end as they should, and leave
+/// nothing in a queue.
+fn under_load(cluster: &PrivateCluster, daemon: &Daemon, load: &Load, trouble: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                load.offer(&daemon.api, 1, 1);
+                thread::sleep(PACE);
+            }
+        });
+        load.await_more(200);
+        trouble();
+        // Work that was not under way before.
+        load.await_more(200);
+    });
+    load.await_quiet(daemon);
+    load.account(daemon).assert_sound();
+    within(LONG, "all queues are empty", || {
+        let filled: Vec<Value> = QUEUES
+            .into_iter()
+            .chain([REPLY_QUEUE])
+            .map(|queue| cluster.try_read_queue(queue).unwrap_or_default())
+            .filter(|queue| queue["messages"] != 0)
+            .collect();
+        when(filled.is_empty(), format!("{filled:?}"))
+    });
+}
+
+/// The position of the node that leads the queue, as soon as one does.
+fn leader_of(cluster: &PrivateCluster, queue: &str, asked: usize) -> usize {
+    within(LONG, "the queue has a leader", || cluster.leader_of(queue, asked).ok_or("none yet"))
+}
+
+/// Waits until every node sees every member of the reply queue.
+fn await_all_nodes(cluster: &PrivateCluster) {
+    for asked in 0..3 {
+        within(LONG, "all nodes are there", || {
+            let queue = cluster.node(asked).try_read_queue(REPLY_QUEUE).unwrap_or_default();
+            let online = queue["online"].as_array().map_or(0, Vec::len);
+            when(online == 3, &queue)
+        });
+    }
+}
+
+/// One cluster for both, since it takes long to start.
 #[test]
 fn a_broker_of_three_nodes_has_a_dead_address_and_loses_the_home_of_a_queue() {
     let cluster = PrivateCluster::start();

@@ -218,6 +218,12 @@ impl Load {
         });
     }
 
+    /// Waits until the workers have received this many more messages.
+    #[track_caller]
+    pub(crate) fn await_more(&self, count: usize) {
+        self.await_seen(self.seen_count() + count);
+    }
+
     /// Waits until every accepted job has ended, looks at every job and at the journal, and asserts
     /// that nothing was lost.
     #[track_caller]

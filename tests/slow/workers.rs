@@ -15,6 +15,7 @@ use crate::{
         Client, REPLY_QUEUE, StepMessage, Vhost, Worker, arguments, json_properties, text_argument,
     },
     harness::{Daemon, Setup, eventually, when},
+    postgres::signal,
 };
 
 const CHAIN: &str = r"
@@ -190,6 +191,28 @@ fn the_reply_queue_may_be_a_quorum_queue() {
     let client = vhost.client();
     assert_jobs_still_work(&daemon, &client);
     vhost.await_drained(REPLY_QUEUE);
+}
+
+/// What the broker has given to a daemon that dies before it acknowledges comes again.
+#[test]
+fn a_quorum_reply_queue_keeps_what_a_killed_daemon_had() {
+    let vhost = Vhost::new();
+    let mut daemon = Setup::new(&vhost.url, CHAIN).set("amqp.reply_queue_type", "quorum").start();
+    let client = vhost.client();
+    let id = daemon.api.create("chain", "{}");
+    let message = take_of(&client, "first", id);
+    // It takes in nothing more, and its connection stays.
+    signal("STOP", &daemon);
+    client.reply(&message, r#"{"first":1}"#);
+    eventually("the broker has given the reply to the daemon", || {
+        let count = client.count(REPLY_QUEUE);
+        when(count == Some((0, 1)), format!("{count:?}"))
+    });
+    daemon.kill();
+    daemon.start_again();
+    let message = take_of(&client, "second", id);
+    client.reply(&message, r#"{"second":2}"#);
+    assert_eq!(daemon.api.await_result(id), r#"{"second":2}"#);
 }
 
 #[test]

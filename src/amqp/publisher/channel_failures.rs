@@ -1,6 +1,6 @@
 //! Handles channels that the broker closed, as it does if a message is too large.
 
-use super::{CHANNEL_CLOSURES_MAX, NACK_BACKOFF, Publisher};
+use super::{CHANNEL_AGE_MIN, CHANNEL_CLOSURES_MAX, NACK_BACKOFF, Publisher};
 use crate::connection::{channel_error, millis, parse_size_limit};
 use crate::publisher_connection::{
     PublishedMessage, PublisherConnection, QUEUE_RECHECK_DELAY, UnsettledMessage,
@@ -49,6 +49,42 @@ impl Publisher {
              published on channels of their own"
         );
         self.requeue_unsettled(connection);
+        connection.reopen_channel().await.map_err(|error| connection.address.explain(&error))
+    }
+
+    /// Returns why another node is to be tried although the connection is open; `None` if there is
+    /// no reason, or no other node. A broker that is one node is waited for.
+    ///
+    /// A channel of RabbitMQ waits for the leader of each quorum queue to which it publishes for
+    /// the first time, message by message, and what it hands to a leader that falls silent may
+    /// never be confirmed.
+    pub(super) fn find_reason_to_leave(&self, connection: &PublisherConnection) -> Option<String> {
+        let overdue_at = connection.overdue_at().filter(|_| self.state.addresses.are_several())?;
+        (overdue_at <= clock::timer_now()).then(|| {
+            format!(
+                "{} has not confirmed a message in time: another node is tried",
+                connection.address.authority()
+            )
+        })
+    }
+
+    /// Replaces the shared channel if the broker has refused messages on it again and again.
+    /// RabbitMQ 3.10 keeps doing so on a channel whose first message to a quorum queue came while
+    /// the queue elected a leader, for as long as the former leader is away. A queue that is full
+    /// refuses on the next channel too.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the connection is lost.
+    pub(super) async fn renew_refused_channel(
+        connection: &mut PublisherConnection,
+    ) -> Result<(), String> {
+        if !connection.is_channel_refused
+            || connection.channel_opened_at.elapsed() < CHANNEL_AGE_MIN
+        {
+            return Ok(());
+        }
+        tracing::debug!("the broker refuses messages again and again: the channel is replaced");
         connection.reopen_channel().await.map_err(|error| connection.address.explain(&error))
     }
 

@@ -70,6 +70,14 @@ impl Broker {
         &self.server
     }
 
+    /// What the management API says of a queue of the default virtual host; `None` if it does not
+    /// answer.
+    pub(crate) fn try_read_queue(&self, queue: &str) -> Option<Value> {
+        let mut answer =
+            self.ask_management("GET", &format!("/api/queues/%2F/{queue}"), None).ok()?;
+        serde_json::from_str(&answer.body_mut().read_to_string().ok()?).ok()
+    }
+
     /// The address of the management API, with credentials.
     pub(crate) fn management_url(&self) -> String {
         self.management.replace("://", "://guest:guest@")

@@ -2,7 +2,12 @@
 
 use super::Broker;
 use crate::harness::must_succeed;
-use std::{path::Path, process::Command};
+use serde_json::Value;
+use std::{
+    path::Path,
+    process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 use tempfile::TempDir;
 
 /// A node that belongs to one test, which may be stopped and started.
@@ -47,18 +52,24 @@ impl Drop for PrivateNode {
     }
 }
 
+/// Held by the cluster that is there: three nodes are a load, and nodes that get no time are taken
+/// to be dead.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 /// Three nodes that belong to one test, and pause where they are in a minority.
 pub(crate) struct PrivateCluster {
     dir: TempDir,
     nodes: Vec<Broker>,
+    _one_at_a_time: MutexGuard<'static, ()>,
 }
 
 impl PrivateCluster {
     pub(crate) fn start() -> PrivateCluster {
+        let one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::Builder::new().prefix("workflow-manager-cluster-").tempdir().unwrap();
         script("start-cluster", dir.path());
         let nodes = NODES.map(|node| read_env(&dir.path().join(node))).into();
-        PrivateCluster { dir, nodes }
+        PrivateCluster { dir, nodes, _one_at_a_time: one_at_a_time }
     }
 
     /// The addresses of all nodes, with commas between them.
@@ -80,6 +91,17 @@ impl PrivateCluster {
         self.nodes.iter().position(|node| node.server.contains(&format!("@{authority}/")))
     }
 
+    /// The position of the node that leads a quorum queue; `None` while there is an election.
+    pub(crate) fn leader_of(&self, queue: &str, asked: usize) -> Option<usize> {
+        let listed = self.nodes[asked].try_read_queue(queue)?;
+        let leader = listed["leader"].as_str()?.split('@').next()?.to_owned();
+        let is_online = |node: &serde_json::Value| {
+            node.as_str().is_some_and(|node| node.starts_with(&format!("{leader}@")))
+        };
+        listed["online"].as_array()?.iter().any(is_online).then_some(())?;
+        leader.rsplit('-').next()?.parse::<usize>().ok()?.checked_sub(1)
+    }
+
     /// Ends a node at once, as a crash would.
     pub(crate) fn kill(&self, position: usize) {
         script("kill", &self.dir.path().join(NODES[position]));
@@ -87,6 +109,28 @@ impl PrivateCluster {
 
     pub(crate) fn start_again(&self, position: usize) {
         script("start", &self.dir.path().join(NODES[position]));
+    }
+
+    /// Stops a node cleanly, and starts it again.
+    pub(crate) fn restart(&self, position: usize) {
+        script("restart", &self.dir.path().join(NODES[position]));
+    }
+
+    /// What the first node that answers says of a queue.
+    pub(crate) fn try_read_queue(&self, queue: &str) -> Option<Value> {
+        self.nodes.iter().find_map(|node| node.try_read_queue(queue))
+    }
+
+    /// Cuts a node off from the others, while clients reach it as before; or joins it again.
+    pub(crate) fn cut_off(&self, position: usize, is_cut: bool) {
+        let cookie = if is_cut { "'another cookie'" } else { "erlang:get_cookie()" };
+        let command = format!(
+            "Base = hd(string:split(atom_to_list(node()), \"-\", trailing)), \
+             Names = [list_to_atom(Base ++ \"-\" ++ N ++ \"@localhost\") || N <- [\"1\", \"2\", \
+             \"3\"]], [begin erlang:set_cookie(Name, {cookie}), erlang:disconnect_node(Name) end \
+             || Name <- Names, Name =/= node()]."
+        );
+        self.nodes[position].ctl(&["eval", &command]);
     }
 }
 

@@ -86,7 +86,11 @@ impl Worker {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (ready, is_ready) = mpsc::channel();
         let duties = Duties {
-            urls: url.split(',').map(str::to_owned).collect(),
+            urls: match url.split_once(',') {
+                // One of several may fall silent.
+                Some(_) => url.split(',').map(|url| format!("{url}?heartbeat=2")).collect(),
+                None => vec![url.to_owned()],
+            },
             connections: 0,
             queues: queues.iter().map(|queue| queue.as_ref().to_owned()).collect(),
             seen: Arc::clone(&seen),
@@ -137,9 +141,8 @@ struct Duties {
 impl Duties {
     async fn run_for_ever(mut self) {
         loop {
-            if let Err(_lost) = self.run_on_one_connection().await {
-                tokio::time::sleep(RECONNECT_PAUSE).await;
-            }
+            let _lost = self.run_on_one_connection().await;
+            tokio::time::sleep(RECONNECT_PAUSE).await;
         }
     }
 
@@ -234,14 +237,14 @@ async fn settle(channel: &Channel, message: &StepMessage, answer: Answer) -> lap
 /// Awaits the confirm in the background: meanwhile the worker works on the next messages.
 async fn reply_and_ack(channel: &Channel, message: &StepMessage, body: &[u8]) -> lapin::Result<()> {
     let confirm = reply(channel, message, body).await?;
-    let acker = message.acker.clone();
+    let (acker, channel) = (message.acker.clone(), channel.clone());
     tokio::spawn(async move {
         let Ok(confirmation) = confirm.await else { return };
         let _connection_lost = if confirmation.is_ack() {
-            acker.ack(BasicAckOptions::default()).await
+            acker.ack(BasicAckOptions::default()).await.map(drop)
         } else {
-            // A queue that elects a leader takes nothing for a moment.
-            acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await
+            // A queue that elects a leader takes nothing, and perhaps never on this channel.
+            channel.close(406, "a reply was refused".into()).await
         };
     });
     Ok(())
