@@ -1,6 +1,6 @@
 //! A fan-out over the embedded bus: the median time of three runs, and the memory, by the number of
-//! items. Other numbers can be given as arguments. With the argument `database`, the journal is in a
-//! database of the server that `POSTGRES_URL` and `POSTGRES_BIN` name (`POSTGRES_FSYNC=on
+//! items. Other numbers can be given as arguments. With the argument `database`, the journal is in
+//! a database of the server that `POSTGRES_URL` and `POSTGRES_BIN` name (`POSTGRES_FSYNC=on
 //! tests/postgres start DIR`).
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
