@@ -411,7 +411,7 @@ impl Health {
 
     /// Returns whether the manager accepts jobs and requests now.
     pub fn can_accept(&self) -> bool {
-        !self.is_journal_waiting() && self.can_cancel()
+        !self.is_journal_waiting() && self.late_beat().is_none() && self.can_cancel()
     }
 
     /// Returns whether active jobs can be cancelled, which is possible even while the disk is full.

@@ -157,6 +157,8 @@ fn a_database_that_does_not_answer_is_told_before_any_commit_fails() {
     });
     let last = told.borrow().last().cloned().unwrap();
     assert!(last.contains("waits for an answer"), "it is told before the lease is over: {last}");
+    let refused = manager.api.post("/api/workflow/chain", "{\"n\":1}");
+    assert!(refused.status == 503 && refused.text.contains("database server"), "{refused}");
     assert_eq!(manager.api.get("/livez").status, 200);
     proxy.set_flows(Flow::Passes);
     eventually("it is ready again", || {
