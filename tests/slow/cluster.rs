@@ -4,6 +4,7 @@
 
 mod broker;
 mod deaths;
+mod injection;
 mod load;
 mod name_load;
 mod name_soak;

@@ -3,27 +3,21 @@
 //! `tests/soak --names` says. The ordinary test does a few.
 
 use std::collections::BTreeMap;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use support::tcp_proxy::{Action, COMMIT_ANSWER, COMMIT_REQUEST, Direction, Flow, TcpProxy};
+use support::tcp_proxy::{Action, Flow, TcpProxy};
 
+use super::injection::{self, Fault, TERMINATE_ALL, directions, inject, short_pause};
 use super::load::LONG;
 use super::name_load::{NAMES, NameLoad, workflow};
-use super::soak::{Recoveries, START_FAILED, Servers, TERMINATE_ALL, choose_weighted, report};
-use super::{TAKEN_OVER, proxy_to, query, signal};
+use super::soak::Servers;
+use super::{proxy_to, query, signal};
 use crate::amqp::Vhost;
 use crate::harness::{Daemon, Setup, when, within};
 use crate::soak::{Chance, number};
 
 /// The managers of each name.
 const PAIR: usize = 2;
-
-/// How many faults come between two looks at the journal.
-const FAULTS_PER_CHECK: u64 = 25;
-
-/// The least and the most of a pause that is shorter than the lease, in milliseconds.
-const SHORT_MS: (usize, usize) = (100, 2_500);
 
 /// A manager, by its name and its place among the managers of the name.
 type Place = (usize, usize);
@@ -96,61 +90,8 @@ impl Stage {
         &mut self.managers[name][index]
     }
 
-    /// Starts those again that have ended by themselves, as a service manager does.
     fn revive(&mut self) {
-        for manager in self.managers.iter_mut().flatten() {
-            let Some(status) = manager.ended() else { continue };
-            let code = status.code().unwrap_or(-1);
-            assert!(
-                [TAKEN_OVER, START_FAILED].contains(&code),
-                "a manager ended with {status}:\n{}",
-                manager.log()
-            );
-            *self.exits.entry(code).or_default() += 1;
-            let log = manager.log();
-            eprintln!("  ended with {code}: {}", log.lines().last().unwrap_or_default());
-            manager.await_end();
-            manager.spawn_again();
-        }
-    }
-
-    /// Waits until the load of every name goes on.
-    fn recover(&mut self) {
-        let until = self.load.worked().map(|worked| worked + 2);
-        within(LONG, "the load goes on", || {
-            self.revive();
-            let worked = self.load.worked();
-            let goes_on = worked.iter().zip(&until).all(|(worked, until)| worked >= until);
-            when(goes_on, format!("{worked:?} messages of {until:?}"))
-        });
-    }
-
-    /// The load stops for a moment, and the journal is asked.
-    fn check(&mut self) {
-        let url = self.servers.url().to_owned();
-        within(LONG, "all jobs end", || {
-            self.revive();
-            self.load.try_rest(&url)
-        });
-        let violations = self.load.violations(&url);
-        assert!(violations.is_empty(), "{violations}");
-        self.load.go_on();
-    }
-
-    /// A pause whose length is a part of the fault.
-    fn short_pause(&mut self) {
-        let (least, most) = SHORT_MS;
-        let millis = least + self.chance.below(most - least);
-        thread::sleep(Duration::from_millis(u64::try_from(millis).unwrap()));
-    }
-
-    fn directions(&mut self) -> Vec<Direction> {
-        let all = [Direction::ToServer, Direction::ToClient];
-        match self.chance.below(3) {
-            0 => all[..1].to_vec(),
-            1 => all[1..].to_vec(),
-            _ => all.to_vec(),
-        }
+        injection::revive(self.managers.iter_mut().flatten(), &mut self.exits);
     }
 
     /// How often a name was taken.
@@ -167,22 +108,10 @@ impl Stage {
         });
     }
 
-    /// All connections of a manager to the database are reset at a commit.
-    fn trap_commits(&mut self, place: Place, action: Action, times: u32) {
-        let (name, index) = place;
-        let (direction, message) = match self.chance.below(2) {
-            0 => (Direction::ToServer, COMMIT_REQUEST),
-            _ => (Direction::ToClient, COMMIT_ANSWER),
-        };
-        let trap = self.database[name][index].trap(direction, message, action, times);
-        within(LONG, "commits are caught", || {
-            // Others may have taken over meanwhile, after an earlier fault.
-            when(trap.caught() == times || self.manager(place).ended().is_some(), trap.caught())
-        });
-        if action == Action::Hold {
-            // The process ends while its commit is under way.
-            self.kill(place);
-        }
+    /// Something is done to the next commits of a manager.
+    fn trap_commits(&mut self, (name, index): Place, action: Action, times: u32) {
+        let caught = (&self.database[name][index], &mut self.managers[name][index]);
+        injection::trap_commits(caught, &mut self.chance, action, times);
     }
 
     fn kill(&mut self, place: Place) {
@@ -192,10 +121,35 @@ impl Stage {
     }
 }
 
-type Fault = fn(&mut Stage);
+impl injection::Stage for Stage {
+    fn chance(&mut self) -> &mut Chance {
+        &mut self.chance
+    }
 
-/// Name, how often of a thousand, what is done. Those that need the lease are few.
-const FAULTS: [(&str, usize, Fault); 19] = [
+    fn recover(&mut self) {
+        let until = self.load.worked().map(|worked| worked + 2);
+        within(LONG, "the load goes on", || {
+            self.revive();
+            let worked = self.load.worked();
+            let goes_on = worked.iter().zip(&until).all(|(worked, until)| worked >= until);
+            when(goes_on, format!("{worked:?} messages of {until:?}"))
+        });
+    }
+
+    fn check(&mut self) {
+        let url = self.servers.url().to_owned();
+        within(LONG, "all jobs end", || {
+            self.revive();
+            self.load.try_rest(&url)
+        });
+        let violations = self.load.violations(&url);
+        assert!(violations.is_empty(), "{violations}");
+        self.load.go_on();
+    }
+}
+
+/// Those that need the lease are few.
+const FAULTS: [Fault<Stage>; 19] = [
     ("active killed", 15, |stage| {
         let active = stage.active();
         stage.kill(active);
@@ -221,7 +175,7 @@ const FAULTS: [(&str, usize, Fault); 19] = [
         let active = stage.active();
         let (name, index) = active;
         let epoch = stage.epoch(name);
-        for direction in stage.directions() {
+        for direction in directions(&mut stage.chance) {
             stage.database[name][index].set_flow(direction, Flow::Stops);
         }
         stage.await_successor(name, epoch);
@@ -256,15 +210,15 @@ const FAULTS: [(&str, usize, Fault); 19] = [
     ("active stopped for a moment", 120, |stage| {
         let active = stage.active();
         signal("STOP", stage.manager(active));
-        stage.short_pause();
+        short_pause(&mut stage.chance);
         signal("CONT", stage.manager(active));
     }),
     ("active cut off from the database for a moment", 120, |stage| {
         let (name, index) = stage.active();
-        for direction in stage.directions() {
+        for direction in directions(&mut stage.chance) {
             stage.database[name][index].set_flow(direction, Flow::Stops);
         }
-        stage.short_pause();
+        short_pause(&mut stage.chance);
         stage.database[name][index].set_flows(Flow::Passes);
     }),
     ("connections to the database reset", 80, |stage| {
@@ -281,10 +235,10 @@ const FAULTS: [(&str, usize, Fault); 19] = [
     }),
     ("active cut off from the broker for a moment", 90, |stage| {
         let (name, index) = stage.active();
-        for direction in stage.directions() {
+        for direction in directions(&mut stage.chance) {
             stage.broker[name][index].set_flow(direction, Flow::Stops);
         }
-        stage.short_pause();
+        short_pause(&mut stage.chance);
         stage.broker[name][index].set_flows(Flow::Passes);
     }),
     ("connections to the broker reset", 80, |stage| {
@@ -300,30 +254,16 @@ fn soak_of_several_names() {
     eprintln!("seed {seed}, {faults} faults, {names} names of {PAIR} managers");
     let mut stage = Stage::start(seed);
     let begun = Instant::now();
-    stage.recover();
-    let mut seen: BTreeMap<&str, Recoveries> = BTreeMap::new();
-    for index in 1..=faults {
-        let (name, fault) = choose_weighted(&FAULTS, &mut stage.chance);
-        eprintln!("{index} {name} ({:.0} s)", begun.elapsed().as_secs_f64());
-        let fault_begun = Instant::now();
-        fault(&mut stage);
-        stage.recover();
-        seen.entry(name).or_default().add(fault_begun.elapsed());
-        if index % FAULTS_PER_CHECK == 0 {
-            stage.check();
-        }
-    }
-    stage.check();
+    let seen = inject(&mut stage, &FAULTS, faults);
     stage.load.assert_drained(&stage.vhost);
     let epochs: Vec<u64> = (0..names).map(|name| stage.epoch(name)).collect();
     let jobs = query(stage.servers.url(), "SELECT count(*) FROM jobs");
     eprintln!(
         "==== soak of {names} names, seed {seed}: {faults} faults in {:.0} s, no violation\n\
          {jobs} jobs, of which {} were asked for by clients; so often a manager of each name \
-         became active: {epochs:?}; ended by themselves: {:?}\n{}",
+         became active: {epochs:?}; ended by themselves: {:?}\n{seen}",
         begun.elapsed().as_secs_f64(),
         stage.load.answered_count(),
         stage.exits,
-        report(&seen),
     );
 }

@@ -2,28 +2,16 @@
 //! many faults as `tests/soak --managers` says; the ordinary test does a few.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use support::tcp_proxy::{Action, COMMIT_ANSWER, COMMIT_REQUEST, Direction, Flow, TcpProxy};
+use support::tcp_proxy::{Action, Flow, TcpProxy};
 
+use super::injection::{self, Fault, TERMINATE_ALL, directions, inject, short_pause};
 use super::load::{LONG, Load};
-use super::{LEASE, Server, TAKEN_OVER, manager, proxy_to, query, signal};
+use super::{LEASE, Server, manager, proxy_to, query, signal};
 use crate::harness::{Daemon, when, within};
 use crate::soak::{Chance, number};
-
-/// How many faults come between two looks at the journal.
-const FAULTS_PER_CHECK: u64 = 25;
-
-/// The exit code of a start at which the server could not be reached.
-pub(super) const START_FAILED: i32 = 1;
-
-/// The least and the most of a pause that is shorter than the lease, in milliseconds.
-const SHORT_MS: (usize, usize) = (100, 2_500);
-
-pub(super) const TERMINATE_ALL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-     WHERE application_name = 'workflow-manager'";
 
 /// Two servers: the standby has each commit before it is answered.
 pub(super) struct Servers {
@@ -104,45 +92,8 @@ impl Stage {
         })
     }
 
-    /// Starts those again that have ended by themselves, as a service manager does.
     fn revive(&mut self) {
-        for manager in &mut self.managers {
-            let Some(status) = manager.ended() else { continue };
-            let code = status.code().unwrap_or(-1);
-            assert!(
-                [TAKEN_OVER, START_FAILED].contains(&code),
-                "a manager ended with {status}:\n{}",
-                manager.log()
-            );
-            *self.exits.entry(code).or_default() += 1;
-            let log = manager.log();
-            eprintln!("  ended with {code}: {}", log.lines().last().unwrap_or_default());
-            manager.await_end();
-            manager.spawn_again();
-        }
-    }
-
-    /// Waits until the load goes on. Returns how long that took.
-    fn recover(&mut self) -> Duration {
-        let (begun, until) = (Instant::now(), self.load.taken_count() + 3);
-        within(LONG, "the load goes on", || {
-            self.revive();
-            let taken = self.load.taken_count();
-            when(taken >= until, format!("{taken} replies of {until}"))
-        });
-        begun.elapsed()
-    }
-
-    /// The load stops for a moment, and the journal is asked.
-    fn check(&mut self) {
-        let url = self.servers.primary.url.clone();
-        within(LONG, "all jobs end", || {
-            self.revive();
-            self.load.try_rest(&url)
-        });
-        self.load.assert_sound(&url);
-        self.load.forget_checked(&url);
-        self.load.go_on();
+        injection::revive(&mut self.managers, &mut self.exits);
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -154,37 +105,9 @@ impl Stage {
         self.chance.below(self.managers.len())
     }
 
-    /// A pause whose length is a part of the fault.
-    fn short_pause(&mut self) {
-        let (least, most) = SHORT_MS;
-        let millis = least + self.below(most - least);
-        thread::sleep(Duration::from_millis(u64::try_from(millis).unwrap()));
-    }
-
-    fn directions(&mut self) -> Vec<Direction> {
-        let all = [Direction::ToServer, Direction::ToClient];
-        match self.below(3) {
-            0 => all[..1].to_vec(),
-            1 => all[1..].to_vec(),
-            _ => all.to_vec(),
-        }
-    }
-
     fn trap_commits(&mut self, of: usize, action: Action, times: u32) {
-        let (direction, message) = match self.below(2) {
-            0 => (Direction::ToServer, COMMIT_REQUEST),
-            _ => (Direction::ToClient, COMMIT_ANSWER),
-        };
-        let trap = self.proxies[of].trap(direction, message, action, times);
-        within(LONG, "commits are caught", || {
-            // Others may have taken over meanwhile, after an earlier fault.
-            when(trap.caught() == times || self.managers[of].ended().is_some(), trap.caught())
-        });
-        if action == Action::Hold {
-            // The process ends while its commit is under way.
-            self.managers[of].kill_if_alive();
-            self.managers[of].spawn_again();
-        }
+        let caught = (&self.proxies[of], &mut self.managers[of]);
+        injection::trap_commits(caught, &mut self.chance, action, times);
     }
 
     fn stop_for_longer_than_the_lease(&mut self, of: usize) {
@@ -197,7 +120,7 @@ impl Stage {
     }
 
     fn cut_off_for_longer_than_the_lease(&mut self, of: usize) {
-        for direction in self.directions() {
+        for direction in directions(&mut self.chance) {
             self.proxies[of].set_flow(direction, Flow::Stops);
         }
         // What was on its way is taken, and then nothing until another one takes over.
@@ -210,10 +133,34 @@ impl Stage {
     }
 }
 
-type Fault = fn(&mut Stage);
+impl injection::Stage for Stage {
+    fn chance(&mut self) -> &mut Chance {
+        &mut self.chance
+    }
 
-/// Name, how often of a thousand, what is done. Those that need the lease are few.
-const FAULTS: [(&str, usize, Fault); 15] = [
+    fn recover(&mut self) {
+        let until = self.load.taken_count() + 3;
+        within(LONG, "the load goes on", || {
+            self.revive();
+            let taken = self.load.taken_count();
+            when(taken >= until, format!("{taken} replies of {until}"))
+        });
+    }
+
+    fn check(&mut self) {
+        let url = self.servers.primary.url.clone();
+        within(LONG, "all jobs end", || {
+            self.revive();
+            self.load.try_rest(&url)
+        });
+        self.load.assert_sound(&url);
+        self.load.forget_checked(&url);
+        self.load.go_on();
+    }
+}
+
+/// Those that need the lease are few.
+const FAULTS: [Fault<Stage>; 15] = [
     ("active killed", 20, |stage| {
         let active = stage.active();
         stage.managers[active].kill_if_alive();
@@ -258,15 +205,15 @@ const FAULTS: [(&str, usize, Fault); 15] = [
     ("active stopped for a moment", 150, |stage| {
         let active = stage.active();
         signal("STOP", &stage.managers[active]);
-        stage.short_pause();
+        short_pause(&mut stage.chance);
         signal("CONT", &stage.managers[active]);
     }),
     ("active cut off for a moment", 150, |stage| {
         let active = stage.active();
-        for direction in stage.directions() {
+        for direction in directions(&mut stage.chance) {
             stage.proxies[active].set_flow(direction, Flow::Stops);
         }
-        stage.short_pause();
+        short_pause(&mut stage.chance);
         stage.proxies[active].set_flows(Flow::Passes);
     }),
     ("connections reset", 120, |stage| {
@@ -283,50 +230,6 @@ const FAULTS: [(&str, usize, Fault); 15] = [
     }),
 ];
 
-/// Returns a fault by chance, with its name.
-pub(super) fn choose_weighted<F: Copy>(
-    faults: &[(&'static str, usize, F)],
-    chance: &mut Chance,
-) -> (&'static str, F) {
-    let total: usize = faults.iter().map(|(_, weight, _)| weight).sum();
-    let mut left = chance.below(total);
-    for (name, weight, fault) in faults {
-        if left < *weight {
-            return (name, *fault);
-        }
-        left -= weight;
-    }
-    unreachable!("the weights are those of the total")
-}
-
-/// What was seen of one kind of fault.
-#[derive(Default)]
-pub(super) struct Recoveries {
-    count: u32,
-    total: Duration,
-    longest: Duration,
-}
-
-impl Recoveries {
-    pub(super) fn add(&mut self, time: Duration) {
-        self.count += 1;
-        self.total += time;
-        self.longest = self.longest.max(time);
-    }
-}
-
-/// A line for each kind of fault.
-pub(super) fn report(seen: &BTreeMap<&str, Recoveries>) -> String {
-    let mut report = String::new();
-    for (name, Recoveries { count, total, longest }) in seen {
-        let mean = total.as_secs_f64() / f64::from(*count);
-        let longest = longest.as_secs_f64();
-        writeln!(report, "{count:5} {name}: {mean:.1} s on average, {longest:.1} s at most")
-            .unwrap();
-    }
-    report
-}
-
 #[test]
 fn soak_of_several_managers() {
     let (faults, seed) = (number("SOAK_FAULTS", 15), number("SOAK_SEED", 1));
@@ -340,27 +243,13 @@ fn soak_of_several_managers() {
     let chance = Chance::new(seed);
     let mut stage = Stage { chance, servers, proxies, managers, load, exits: BTreeMap::new() };
     let begun = Instant::now();
-    stage.recover();
-    let mut seen: BTreeMap<&str, Recoveries> = BTreeMap::new();
-    for index in 1..=faults {
-        let (name, fault) = choose_weighted(&FAULTS, &mut stage.chance);
-        eprintln!("{index} {name} ({:.0} s)", begun.elapsed().as_secs_f64());
-        let fault_begun = Instant::now();
-        fault(&mut stage);
-        stage.recover();
-        seen.entry(name).or_default().add(fault_begun.elapsed());
-        if index % FAULTS_PER_CHECK == 0 {
-            stage.check();
-        }
-    }
-    stage.check();
+    let seen = inject(&mut stage, &FAULTS, faults);
     let epoch = super::epoch(&stage.servers.primary.url);
     let Stage { load, exits, .. } = &stage;
     eprintln!(
         "==== soak of {count} managers, seed {seed}: {faults} faults in {:.0} s, no violation\n\
-         {} jobs; {epoch} times a manager became active; ended by themselves: {exits:?}\n{}",
+         {} jobs; {epoch} times a manager became active; ended by themselves: {exits:?}\n{seen}",
         begun.elapsed().as_secs_f64(),
         load.jobs_checked(),
-        report(&seen),
     );
 }
