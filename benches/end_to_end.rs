@@ -212,6 +212,10 @@ fn print_line(line: &str) {
     writeln!(std::io::stdout(), "{line}").expect("written");
 }
 
+fn print_header(base: &str, ours: &str) {
+    print_line(&format!("{:<34} {base:>9} {ours:>9} {:<3} {:>6}   to reach", "", "", "ratio"));
+}
+
 fn print_row(figure: &str, raw: f64, ours: f64, unit: &str, target: &str, ratio: f64) {
     print_line(&format!("{figure:<34} {raw:>9.1} {ours:>9.1} {unit:<3} {ratio:>6.2}   {target}"));
 }
@@ -243,10 +247,7 @@ async fn measure(server: String) {
         client_us: f64::midpoint(before.client_us, after.client_us),
         broker_us: f64::midpoint(before.broker_us, after.broker_us),
     };
-    print_line(&format!(
-        "{:<34} {:>9} {:>9} {:<3} {:>6}   {}",
-        "", "raw", "manager", "", "ratio", "to reach"
-    ));
+    print_header("raw", "manager");
     let rate = ours.per_second / raw.per_second;
     print_row("round trips, steps a second", raw.per_second, ours.per_second, "/s", "≥ 0.95", rate);
     let cpu = ours.client_us / raw.client_us;
@@ -305,10 +306,7 @@ async fn measure_database(
     let chain = median(run_jobs(&manager, SEQUENTIAL_JOBS, 1).await);
     manager.stop().await;
     let round_trip = measure_round_trip(&database);
-    print_line(&format!(
-        "{:<34} {:>9} {:>9} {:<3} {:>6}   {}",
-        "", "file", "database", "", "ratio", "to reach"
-    ));
+    print_header("file", "database");
     let rate = cost.per_second / file.per_second;
     print_row("steps a second", file.per_second, cost.per_second, "/s", "≥ 0.65", rate);
     let cpu = cost.client_us / file.client_us;

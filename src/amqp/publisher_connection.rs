@@ -358,8 +358,9 @@ impl PublisherConnection {
             Box::pin(confirm.map(move |result| (number, result.map(Confirm::from))))
         });
         self.published_bytes += body_bytes;
+        let published_at = clock::timer_now();
         if self.published.is_empty() {
-            self.last_activity = clock::timer_now();
+            self.last_activity = published_at;
         }
         self.published.insert(
             number,
@@ -369,7 +370,7 @@ impl PublisherConnection {
                 is_queue_lost: false,
                 has_own_channel: needs_own_channel,
                 body_bytes,
-                published_at: clock::timer_now(),
+                published_at,
             },
         );
     }
