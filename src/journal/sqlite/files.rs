@@ -11,6 +11,8 @@ use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 /// The permissions of new files: only the owner can read and write them. SQLite gives the files
 /// that it creates beside the main file the same permissions.
@@ -25,6 +27,14 @@ const LINKS_FOLLOWED_MAX: u32 = 40;
 
 /// The most attempts to acquire the lock while other programs remove its file.
 const LOCK_ATTEMPTS_MAX: u32 = 10;
+
+/// How often a lock that is held is tried again, in all for a second. A program that this process
+/// is starting holds its open files until it runs: a lock that was released here is held for that
+/// moment longer.
+const LOCK_RETRIES_MAX: u32 = 100;
+
+/// How long to wait between two tries.
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// Identifies a file independently of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,11 +145,7 @@ impl FileLock {
                 result => (result, true),
             };
             let file = file.map_err(LockError::Failed)?;
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Err(LockError::InUse),
-                Err(TryLockError::Error(error)) => return Err(LockError::Failed(error)),
-            }
+            lock_soon(&file)?;
             let identity = FileIdentity::from(&file.metadata().map_err(LockError::Failed)?);
             // If the file was removed between opening and locking it, its lock excludes no process.
             if is_same_file(path, identity) {
@@ -180,6 +186,18 @@ impl FileLock {
     }
 }
 
+/// Locks a file, and waits for a moment if it is locked.
+fn lock_soon(file: &File) -> Result<(), LockError> {
+    for _ in 0..LOCK_RETRIES_MAX {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_POLL),
+            Err(TryLockError::Error(error)) => return Err(LockError::Failed(error)),
+        }
+    }
+    Err(LockError::InUse)
+}
+
 /// Returns whether the path leads to the file with this identity.
 fn is_same_file(path: &Path, identity: FileIdentity) -> bool {
     fs::metadata(path).is_ok_and(|metadata| FileIdentity::from(&metadata) == identity)
@@ -207,6 +225,24 @@ mod tests {
         symlink("x.db", root.join("y.db")).expect("the link is created");
         assert!(resolve(&root.join("x.db")).is_err(), "the links form a loop");
         assert!(resolve(&root.join("missing/j.db")).is_err(), "the directory does not exist");
+    }
+
+    #[test]
+    fn a_lock_that_is_released_within_a_moment_is_waited_for() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("j.db.lock");
+        let file = create_options().create(true).open(&path).expect("opens");
+        file.lock().expect("locks");
+        // As a program that is being started holds it: a copy of the open file.
+        let copy = file.try_clone().expect("a copy");
+        drop(file);
+        assert!(create_options().open(&path).expect("opens").try_lock().is_err(), "it is locked");
+        let release = thread::spawn(move || {
+            thread::sleep(LOCK_POLL * 3);
+            drop(copy);
+        });
+        FileLock::acquire(&path).ok().expect("the lock is waited for");
+        release.join().expect("the thread ends");
     }
 
     #[test]
