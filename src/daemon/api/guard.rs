@@ -42,13 +42,20 @@ const HEADERS: [(HeaderName, HeaderValue); 3] = [
     ),
 ];
 
-/// Rejects requests from pages of other sites, and, where no token is required, requests that are
-/// sent to a host name that is not the manager's.
+/// The most bytes of a head (docs/security.md). The HTTP library refuses a larger one only if it
+/// does not arrive in one piece.
+const HEAD_BYTES_MAX: usize = 128 << 10;
+
+/// Rejects requests with heads that are too large, requests from pages of other sites, and, where
+/// no token is required, requests that are sent to a host name that is not the manager's.
 pub(super) async fn reject_foreign_origins(
     access: Access,
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    if let Err(problem) = check_head_size(&request) {
+        return Ok(request.into_response(problem.error_response()).map_into_right_body());
+    }
     let Some(api) = request.app_data::<web::Data<ApiState>>() else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
@@ -64,6 +71,23 @@ pub(super) async fn reject_foreign_origins(
         );
     }
     Ok(request.into_response(problem.error_response()).map_into_right_body())
+}
+
+/// Checks the size of a request's head: its target and its headers.
+fn check_head_size(request: &ServiceRequest) -> Result<(), Problem> {
+    let header_bytes = request.headers().iter().map(|(name, value)| {
+        // A colon, a space and the end of the line.
+        name.as_str().len() + value.len() + 4
+    });
+    let target_bytes = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let bytes = target_bytes + header_bytes.sum::<usize>();
+    if bytes <= HEAD_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Problem::head_too_large(format!(
+        "the head of the request has {bytes} bytes, at most {HEAD_BYTES_MAX} are taken: send fewer \
+         or shorter headers"
+    )))
 }
 
 /// Checks that a request does not come from a foreign page, and is sent to a name of the manager.
@@ -441,6 +465,7 @@ impl MessageBody for HeadOnly {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use actix_web::http::StatusCode;
     use actix_web::http::header::{HeaderName, HeaderValue};
     use actix_web::middleware::from_fn;
     use actix_web::test::{TestRequest, call_and_read_body, init_service};
@@ -451,6 +476,16 @@ mod tests {
         let values = request.headers().get_all("x");
         let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
         format!("{} {values:?}", request.headers().capacity())
+    }
+
+    #[test]
+    fn a_head_that_arrives_in_one_piece_is_measured_too() {
+        let check = |length: usize| {
+            let request = TestRequest::get().uri("/livez").append_header(("x", "a".repeat(length)));
+            check_head_size(&request.to_srv_request()).map_err(|problem| problem.status_code())
+        };
+        assert_eq!(check(HEAD_BYTES_MAX - 100), Ok(()));
+        assert_eq!(check(HEAD_BYTES_MAX), Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
     }
 
     #[actix_rt::test]

@@ -96,6 +96,11 @@ impl Problem {
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
+    /// Makes a 431: the head is too large.
+    pub(crate) fn head_too_large(detail: String) -> Problem {
+        Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
+    }
+
     /// Makes a 415: the body has an encoding that is not supported.
     pub fn unsupported(detail: String) -> Problem {
         Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
