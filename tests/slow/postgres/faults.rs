@@ -198,6 +198,17 @@ fn while_the_synchronous_standby_is_away_commits_wait_and_nobody_is_buried() {
     server.query("ALTER SYSTEM SET synchronous_standby_names = 'away'");
     server.query("SELECT pg_reload_conf()");
     let started = Instant::now();
+    // The server's processes take the new setting up one by one: one of these commits meets it.
+    let api = first.api.anew();
+    std::thread::spawn(move || {
+        let mut began = Instant::now();
+        let create = || api.try_send("POST", "/api/workflow/chain", &[], Some(b"{}"));
+        while create().is_ok_and(|answer| answer.status == 201)
+            && began.elapsed() < Duration::from_secs(1)
+        {
+            began = Instant::now();
+        }
+    });
     assert_waits(&first, "database server");
     // A wait that an operator cancels is no answer: the commit is sent again, and waits again.
     let cancel = "SELECT count(pg_cancel_backend(pid)) > 0 FROM pg_stat_activity
