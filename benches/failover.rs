@@ -55,7 +55,7 @@ impl Process {
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
         let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         stream.write_all(head.as_bytes()).ok()?;

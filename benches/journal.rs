@@ -222,9 +222,9 @@ fn measure(kind: &str, create: &dyn Fn(&str) -> Storage, out: &mut dyn Write) {
     {
         let mut store = storage.open();
         let mut numbers = store.job_numbers().expect("numbers");
-        for _ in (0..RUNNING).step_by(10_000) {
+        for _ in (0..RUNNING).step_by(1_000) {
             let records: Vec<Record> =
-                (0..10_000).map(|_| new_record(numbers.take(clock::now()), &definition)).collect();
+                (0..1_000).map(|_| new_record(numbers.take(clock::now()), &definition)).collect();
             store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
         }
     }
