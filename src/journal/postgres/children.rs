@@ -124,7 +124,7 @@ fn build_query(
         params![parent.root, parent.number, step_after, after.item, after.number, i64::from(limit)];
     let mut conditions = String::new();
     if let Some(step) = filter.step {
-        params.push(Box::new(i32::from(step.0)));
+        params.push(Arc::new(i32::from(step.0)));
         conditions.push_str(&format!(" AND c.step = ${}", params.len()));
     }
     if let Some(state) = filter.state {
@@ -132,7 +132,7 @@ fn build_query(
             // A partial index is used only if its condition is repeated.
             conditions.push_str(" AND c.state IN ('failed', 'cancelled')");
         }
-        params.push(Box::new(state.as_str()));
+        params.push(Arc::new(state.as_str()));
         conditions.push_str(&format!(" AND c.state = ${}", params.len()));
     }
     let sql = format!(

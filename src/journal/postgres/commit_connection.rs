@@ -101,6 +101,8 @@ enum CommitError {
 enum AttemptError {
     /// A day of its jobs does not exist.
     NoDay(JournalError),
+    /// A statement has refused it, because of what is there or missing.
+    Refused(JournalError),
     Other(JournalError),
 }
 
@@ -113,7 +115,9 @@ impl From<JournalError> for AttemptError {
 impl AttemptError {
     fn into_journal_error(self) -> JournalError {
         match self {
-            AttemptError::NoDay(error) | AttemptError::Other(error) => error,
+            AttemptError::NoDay(error)
+            | AttemptError::Refused(error)
+            | AttemptError::Other(error) => error,
         }
     }
 }
@@ -160,6 +164,32 @@ impl CommitConnection {
         days: &BTreeSet<Day>,
         statements: Vec<BatchStatement>,
     ) -> Result<Results, JournalError> {
+        self.attempt_on(days, statements).map_err(AttemptError::into_journal_error)
+    }
+
+    /// Runs statements in one transaction, as [`transact_on`](Self::transact_on) does. Returns
+    /// `None` if one of them has refused it, because of what is there or missing. Then nothing was
+    /// committed.
+    pub(super) fn transact_unless_refused(
+        &mut self,
+        days: &BTreeSet<Day>,
+        statements: Vec<BatchStatement>,
+    ) -> Result<Option<Results>, JournalError> {
+        match self.attempt_on(days, statements) {
+            Ok(results) => Ok(Some(results)),
+            Err(AttemptError::Refused(error)) => {
+                tracing::debug!(%error, "the transaction is refused");
+                Ok(None)
+            }
+            Err(error) => Err(error.into_journal_error()),
+        }
+    }
+
+    fn attempt_on(
+        &mut self,
+        days: &BTreeSet<Day>,
+        statements: Vec<BatchStatement>,
+    ) -> Result<Results, AttemptError> {
         let statements = Arc::new(statements);
         let manager = self.manager;
         let mut attempt = 0;
@@ -176,7 +206,7 @@ impl CommitConnection {
             match result {
                 // The day was dropped since it was seen.
                 Err(AttemptError::NoDay(_)) if attempt < DAY_ATTEMPTS_MAX => self.days.clear(),
-                result => return result.map_err(AttemptError::into_journal_error),
+                result => return result,
             }
         }
     }
@@ -328,6 +358,10 @@ impl CommitConnection {
                         Fault::Connection => CONNECTION_ATTEMPTS_MAX,
                         Fault::NoDay => {
                             return Err(AttemptError::NoDay(to_journal_error(&journal, &error)));
+                        }
+                        Fault::Refused => {
+                            let error = to_journal_error(&journal, &error);
+                            return Err(AttemptError::Refused(error));
                         }
                         Fault::DiskFull | Fault::Permanent => 1,
                     };

@@ -14,14 +14,15 @@ use tokio::task::AbortHandle;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Error, Row, Statement};
 
-/// The parameters of a statement.
-pub(super) type Params = Vec<Box<dyn ToSql + Sync + Send>>;
+/// The parameters of a statement. Several statements can share them.
+pub(super) type Params = Vec<Arc<dyn ToSql + Sync + Send>>;
 
 /// Makes the parameters of a statement.
 macro_rules! params {
     ($($value:expr),* $(,)?) => {
         {
-            let params: $crate::postgres::connection::Params = vec![$(Box::new($value)),*];
+            let params: $crate::postgres::connection::Params =
+                vec![$(std::sync::Arc::new($value)),*];
             params
         }
     };

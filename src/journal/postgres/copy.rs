@@ -3,8 +3,8 @@
 //! can be. While a copy into a database has not ended, the row of its name tells the original, and
 //! no manager becomes active.
 
-use super::append::{EntryChunk, JobColumns};
 use super::claim::{ActiveManager, Candidate, Look, Purpose, half_copied_error};
+use super::commit_columns::{CommitForms, EntryChunk, JobColumns};
 use super::commit_connection::{BatchStatement, Results};
 use super::connection::{params, to_sql_text};
 use super::copy_reader::DatabaseCopyReader;
@@ -255,8 +255,10 @@ impl CopyWriter for DatabaseCopyTarget {
                 let columns = if row.parent.is_some() { &mut children } else { &mut roots };
                 columns.add(row, workflow.to_string(), (*state, *ended, *is_open));
             }
-            let statements = [roots.into_root_statement(), children.into_child_statement()];
-            statements.into_iter().flatten().collect()
+            let mut forms = CommitForms::default();
+            roots.add_roots_to(&mut forms);
+            children.add_children_to(&mut forms);
+            forms.careful
         })
         .map(drop)
     }
@@ -270,7 +272,9 @@ impl CopyWriter for DatabaseCopyTarget {
                 let sum = entry_checksum(*job, *first, *at, EntryTexts::body_alone(body));
                 chunk.add_row((*job, *first, *at), body.clone(), sum, seq);
             }
-            vec![chunk.into_statement()]
+            let mut forms = CommitForms::default();
+            chunk.add_to(&mut forms);
+            forms.careful
         })?;
         self.journal.writer.last_seq += decisions.len() as i64;
         Ok(())

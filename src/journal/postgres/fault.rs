@@ -19,6 +19,9 @@ pub(super) enum Fault {
     Connection,
     /// The transaction was rolled back, because a day of its jobs does not exist.
     NoDay,
+    /// The transaction was rolled back, because a statement has refused it: a row that should be
+    /// new is there, or one that should be there is missing or another.
+    Refused,
     /// The transaction was rolled back, because the server's disk is full.
     DiskFull,
     /// The transaction was rolled back, and would be again.
@@ -35,6 +38,9 @@ impl Fault {
                 Fault::Conflict
             }
             SqlState::CHECK_VIOLATION => Fault::NoDay,
+            SqlState::UNIQUE_VIOLATION
+            | SqlState::DIVISION_BY_ZERO
+            | SqlState::CARDINALITY_VIOLATION => Fault::Refused,
             SqlState::DISK_FULL => Fault::DiskFull,
             // A server that has become a standby, or that refuses more sessions for now.
             SqlState::READ_ONLY_SQL_TRANSACTION
@@ -55,7 +61,7 @@ pub(super) fn to_journal_error(journal: &str, error: &Error) -> JournalError {
     let remedy = match Fault::of_error(error) {
         Fault::Connection | Fault::Conflict | Fault::NoDay => Remedy::WaitForServer,
         Fault::DiskFull => Remedy::WaitForSpace,
-        Fault::Permanent => Remedy::Exit,
+        Fault::Refused | Fault::Permanent => Remedy::Exit,
     };
     let code = error.code().map_or_else(String::new, |code| format!(" (SQLSTATE {})", code.code()));
     let what = format!("{}{code}{}", with_causes(error), advice(error));

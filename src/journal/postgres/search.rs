@@ -7,6 +7,7 @@ use crate::query::{JobFilter, SearchHit, SearchOrder, has_reason};
 use crate::record::JobNumber;
 use crate::traits::SearchRecords;
 use engine::{JobId, JobState, StepIndex, Timestamp};
+use std::sync::Arc;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -19,7 +20,7 @@ struct Conditions {
 impl Conditions {
     /// Adds a condition. `{}` in it stands for the parameter.
     fn add(&mut self, condition: &str, param: impl ToSql + Sync + Send + 'static) {
-        self.params.push(Box::new(param));
+        self.params.push(Arc::new(param));
         self.sql.push(condition.replace("{}", &format!("${}", self.params.len())));
     }
 
@@ -68,7 +69,7 @@ impl Conditions {
     fn add_status(&mut self, workflow: &str, step: &str, status: &str) {
         let first = self.params.len() + 1;
         for text in [workflow, step, status] {
-            self.params.push(Box::new(to_sql_text(text)));
+            self.params.push(Arc::new(to_sql_text(text)));
         }
         self.sql.push(format!(
             "j.number IN (SELECT s.job FROM statuses s WHERE s.word = ${} AND s.step = (SELECT id \
@@ -116,7 +117,7 @@ fn build_query(
         order_terms.join(", "),
         conditions.params.len() + 1
     );
-    conditions.params.push(Box::new(i64::from(limit)));
+    conditions.params.push(Arc::new(i64::from(limit)));
     (sql, conditions.params)
 }
 
@@ -195,7 +196,7 @@ impl SearchRecords for Reader {
         let mut count = 0;
         for state in filter.states_to_query() {
             let mut conditions = Conditions::of_filter(filter, state);
-            conditions.params.push(Box::new(i64::from(limit - count)));
+            conditions.params.push(Arc::new(i64::from(limit - count)));
             let sql = format!(
                 "SELECT count(*) FROM (SELECT 1 FROM jobs j WHERE {} LIMIT ${}) m",
                 conditions.sql.join(" AND "),

@@ -10,6 +10,7 @@ use crate::traits::StatusRecords;
 use base::times::format_rfc3339;
 use engine::{JobId, Timestamp};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 impl StatusRecords for Reader {
     fn load_status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {
@@ -73,16 +74,16 @@ fn build_query(
                    WHERE j.workflow = $1 AND j.parent IS NULL AND j.number < $2"
         .to_owned();
     if let Some(id) = filter.job {
-        params.push(Box::new(id.0));
+        params.push(Arc::new(id.0));
         sql.push_str(&format!(" AND j.id = ${}", params.len()));
     }
     if let Some(state) = filter.state {
-        params.push(Box::new(state.as_str()));
+        params.push(Arc::new(state.as_str()));
         sql.push_str(&format!(" AND j.state = ${}", params.len()));
     }
     for (step, status) in &filter.steps {
-        params.push(Box::new(to_sql_text(step)));
-        params.push(Box::new(to_sql_text(status)));
+        params.push(Arc::new(to_sql_text(step)));
+        params.push(Arc::new(to_sql_text(status)));
         sql.push_str(&format!(
             " AND EXISTS (SELECT 1 FROM statuses s WHERE s.job = j.number AND s.word = ${} AND \
              s.step = (SELECT id FROM steps WHERE workflow = $1 AND name = ${}))",
@@ -90,7 +91,7 @@ fn build_query(
             params.len() - 1
         ));
     }
-    params.push(Box::new(i64::from(limit)));
+    params.push(Arc::new(i64::from(limit)));
     sql.push_str(&format!(" ORDER BY j.number DESC LIMIT ${}", params.len()));
     (sql, params)
 }
