@@ -1,5 +1,5 @@
-//! The days and names of a journal in PostgreSQL: who sees which jobs, which days are made, and
-//! which are dropped.
+//! The days and names of a journal in PostgreSQL: who sees which jobs, which days are made and
+//! dropped, and what commits to a new day cost.
 
 use support::journal_rules::{self, InDatabase};
 
@@ -23,6 +23,11 @@ fn numbers_increase_over_a_takeover_with_a_clock_that_is_behind() {
 #[test]
 fn a_commit_makes_the_day_that_it_needs() {
     journal_rules::a_commit_makes_the_day_that_it_needs(&InDatabase::create());
+}
+
+#[test]
+fn a_commit_costs_the_server_in_proportion_to_its_records() {
+    journal_rules::a_commit_costs_the_server_in_proportion_to_its_records(&InDatabase::create());
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "the name of a rule is its promise")]
 
 mod children;
+mod commits;
 mod deletions;
 mod names;
 mod parts;
@@ -14,6 +15,10 @@ mod searches;
 use crate::world::LIMITS;
 pub use children::{
     a_job_that_another_calls_keeps_its_depth, child_jobs_are_listed_under_their_parent,
+};
+pub use commits::{
+    a_commit_costs_the_server_in_proportion_to_its_records,
+    a_commit_of_which_a_part_is_there_writes_the_rest,
 };
 pub use deletions::{
     a_definition_that_appears_below_others_has_its_retention,
@@ -58,6 +63,7 @@ macro_rules! journal_rules {
             families_that_are_recovered_side_by_side_are_whole_and_in_order
             a_closed_job_with_an_open_child_tells_its_parent_after_a_crash
             a_record_that_comes_twice_changes_nothing_and_another_in_its_place_is_refused
+            a_commit_of_which_a_part_is_there_writes_the_rest
             a_second_opener_is_refused_until_the_first_is_gone
             records_of_a_deleted_job_are_void
             a_confirm_counts_at_once_and_after_a_crash
