@@ -2,6 +2,7 @@
 //! value that one of them publishes and the others read.
 
 use crate::last_instant::LastInstant;
+use base::clock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -36,6 +37,8 @@ pub struct Ownership {
     clock_ahead_ms: AtomicI64,
     /// Wakes the beat when something is announced.
     announced: Notify,
+    /// Wakes those that wait for the answer of a beat.
+    answered: Notify,
 }
 
 /// What is known of the life of a process.
@@ -81,6 +84,7 @@ impl Ownership {
             has_synchronous_standby: AtomicBool::new(false),
             clock_ahead_ms: AtomicI64::new(i64::MIN),
             announced: Notify::new(),
+            answered: Notify::new(),
         }
     }
 
@@ -124,6 +128,21 @@ impl Ownership {
         self.has_synchronous_standby.store(answer.has_synchronous_standby, Ordering::Relaxed);
         if let Some(ahead_ms) = answer.clock_ahead_ms {
             self.clock_ahead_ms.store(ahead_ms, Ordering::Relaxed);
+        }
+        self.answered.notify_waiters();
+    }
+
+    /// Asks for a beat, and waits for the answer of one that was sent after that. A process that
+    /// does not beat waits for ever.
+    pub async fn await_new_beat(&self) {
+        let asked = clock::instant();
+        loop {
+            let answered = self.answered.notified();
+            if self.beat_age() <= asked.elapsed() {
+                return;
+            }
+            self.announced.notify_one();
+            answered.await;
         }
     }
 
@@ -193,7 +212,6 @@ impl Ownership {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::clock;
 
     fn ago(seconds: u64) -> Instant {
         clock::instant().checked_sub(Duration::from_secs(seconds)).unwrap()
@@ -234,5 +252,19 @@ mod tests {
         assert!(ownership.beat_age() >= Duration::from_secs(3), "it stood still");
         ownership.publish_beat(ago(0), true, &answer(false));
         assert!(ownership.is_fenced() && ownership.beat_age() >= Duration::from_secs(3));
+    }
+
+    #[tokio::test]
+    async fn a_new_beat_is_one_that_was_sent_after_it_was_asked_for() {
+        let ownership = Ownership { beaten: happened(1), ..Ownership::new() };
+        let mut waits = std::pin::pin!(ownership.await_new_beat());
+        let is_over = |poll: std::task::Poll<()>| poll.is_ready();
+        assert!(!is_over(futures_util::poll!(waits.as_mut())));
+        ownership.wait_for_announcement().await;
+        ownership.publish_beat(ago(1), true, &answer(true));
+        assert!(!is_over(futures_util::poll!(waits.as_mut())), "that one was under way");
+        ownership.wait_for_announcement().await;
+        ownership.publish_beat(clock::instant() + Duration::from_secs(1), true, &answer(true));
+        assert!(is_over(futures_util::poll!(waits.as_mut())));
     }
 }

@@ -37,6 +37,9 @@ use tokio::time::Instant;
 /// The timeout for the inspection of queues by a bus.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a step-down waits for a beat that counts the standbys anew.
+const NEW_BEAT_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// A handle to a running manager. Its clones refer to the same manager.
 #[derive(Clone)]
 pub struct ManagerHandle(Arc<HandleState>);
@@ -406,13 +409,18 @@ impl ManagerHandle {
     }
 
     /// Asks for an orderly shutdown that leaves the name to a standby. Returns the number of
-    /// standbys. Without one it is refused, unless `is_forced`.
+    /// standbys. Without one it is refused, unless `is_forced`. A standby that has just come is
+    /// seen by a new beat.
     ///
     /// # Errors
     ///
     /// Returns the reason if nobody could take the name.
-    pub fn step_down(&self, reason: String, is_forced: bool) -> Result<u32, StepDownError> {
+    pub async fn step_down(&self, reason: String, is_forced: bool) -> Result<u32, StepDownError> {
         let Some(ownership) = &self.0.ownership else { return Err(StepDownError::NoCluster) };
+        if ownership.standbys() == 0 && !is_forced {
+            // Without an answer in time what was known counts.
+            let _ = tokio::time::timeout(NEW_BEAT_TIMEOUT, ownership.await_new_beat()).await;
+        }
         let standbys = ownership.standbys();
         if standbys == 0 && !is_forced {
             return Err(StepDownError::NoStandby);

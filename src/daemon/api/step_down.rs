@@ -45,7 +45,7 @@ async fn step_down(api: web::Data<ApiState>, query: Query) -> Result<HttpRespons
         )));
     }
     let reason = "it was asked for (POST /api/manager/step-down)".to_owned();
-    match api.active()?.step_down(reason, force) {
+    match api.active()?.step_down(reason, force).await {
         Ok(standbys) => {
             let view = StepDownView { name: own_name, standbys };
             Ok(HttpResponse::Accepted().json(view))
