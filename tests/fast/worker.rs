@@ -4,6 +4,7 @@
 mod journal_waits;
 mod kept;
 mod leases;
+mod replies;
 mod silent_bus;
 
 use actix_web::http::{Method, StatusCode};

@@ -2,6 +2,7 @@
 //! lease queue, which runs as a separate task.
 
 mod lease_queue;
+mod replies;
 mod server;
 
 use super::super::error::ClientError;

@@ -369,6 +369,11 @@ pub async fn handle_reply(
         .await
 }
 
+/// Returns the 503 for a reply that was not committed.
+pub(super) fn not_committed() -> Problem {
+    Problem::overloaded("the reply was not committed: send it again".to_owned())
+}
+
 /// Extends the lease of a message. Returns when the lease ends. `revocations` is the channel of a
 /// gRPC session, and `None` over HTTP.
 ///

@@ -32,6 +32,7 @@ pub mod query;
 mod queues;
 mod reads;
 mod redispatch;
+mod replies;
 mod request_body;
 mod resolve;
 mod route;

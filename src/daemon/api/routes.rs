@@ -7,8 +7,8 @@ use super::query::Query;
 use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found};
 use super::{
     children, definitions, events, guard, history, items, jobs, manager, misdirected, observe,
-    openapi, operations, page, principal, queues, redispatch, search, status, step, step_down,
-    token, why, worker, workflows,
+    openapi, operations, page, principal, queues, redispatch, replies, search, status, step,
+    step_down, token, why, worker, workflows,
 };
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
@@ -38,6 +38,7 @@ static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
         principal::ROUTES,
         queues::ROUTES,
         redispatch::ROUTES,
+        replies::ROUTES,
         search::ROUTES,
         status::ROUTES,
         step::ROUTES,

@@ -97,6 +97,10 @@ struct MessageView {
     job: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<i64>,
+    /// Only on a queue `workflow.<name>`: how many levels of child jobs and calls are above the job
+    /// that calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    depth: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     priority: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -235,9 +239,7 @@ fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpRes
                 until,
             }))
         }
-        Err(NotCommitted) => {
-            Err(Problem::overloaded("the reply was not committed: send it again".to_owned()))
-        }
+        Err(NotCommitted) => Err(leases::not_committed()),
     }
 }
 
@@ -367,6 +369,7 @@ impl MessageView {
             traceparent: find_text("traceparent"),
             tracestate: find_text("tracestate"),
             attempt: Header::find_number(&message.headers, "attempt"),
+            depth: Header::find_number(&message.headers, "depth"),
             priority: message.priority,
             delivery: message.delivery,
             lease_until: to_wall_clock(message.until),

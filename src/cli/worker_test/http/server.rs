@@ -1,6 +1,7 @@
 //! The HTTP server of the stub manager: parses the requests of the worker, and forwards them to the
 //! lease queue.
 
+use super::replies::{StubReply, parse_replies, render_verdicts};
 use actix_web::dev::ServerHandle;
 use actix_web::http::StatusCode;
 use actix_web::{App, HttpResponse, HttpServer, web};
@@ -112,6 +113,7 @@ pub(super) fn serve(
                 "/api/queue/{queue}/message/{message}/{delivery}/{action}",
                 web::post().to(handle_message_call),
             )
+            .route("/api/replies", web::post().to(handle_replies))
             .default_service(web::to(handle_unknown_path))
     };
     let server = HttpServer::new(app)
@@ -177,12 +179,7 @@ async fn handle_message_call(
     let parse_call = || match action.as_str() {
         "reply" => {
             let [kind, _vhost] = parse_parameters(&query, ["type", "vhost"])?;
-            let kind = kind.unwrap_or_else(|| "result".to_owned());
-            if ["result", "error", "progress"].contains(&kind.as_str()) {
-                Ok(WorkerCall::Reply { kind, body })
-            } else {
-                Err(format!("type is {kind:?}, expected result, error or progress"))
-            }
+            make_reply(kind, body)
         }
         "extend" => {
             let [lease, _vhost] = parse_parameters(&query, ["lease", "vhost"])?;
@@ -202,24 +199,63 @@ async fn handle_message_call(
     forward(&requests, queue, Some((message, delivery)), parse_call()).await
 }
 
-/// Forwards a call to the lease queue, and waits for the response.
+/// Takes many replies in one call. One follows the other, so that a cut connection leaves those
+/// behind it unread.
+async fn handle_replies(requests: RequestSender, body: Bytes) -> HttpResponse {
+    let replies = match parse_replies(&body) {
+        Ok(replies) => replies,
+        Err(detail) => return StubResponse::problem(400, &detail).into_http_response(),
+    };
+    let mut responses = Vec::with_capacity(replies.len());
+    for reply in replies {
+        responses.push(match reply {
+            Ok(StubReply { queue, delivery, kind, body }) => {
+                ask(&requests, queue, Some(delivery), make_reply(kind, body)).await
+            }
+            Err(detail) => StubResponse::problem(400, &detail),
+        });
+    }
+    render_verdicts(&responses).into_http_response()
+}
+
+/// Makes the call of a reply of this kind. The default is a result.
+fn make_reply(kind: Option<String>, body: Bytes) -> Result<WorkerCall, String> {
+    let kind = kind.unwrap_or_else(|| "result".to_owned());
+    if ["result", "error", "progress"].contains(&kind.as_str()) {
+        Ok(WorkerCall::Reply { kind, body })
+    } else {
+        Err(format!("type is {kind:?}, expected result, error or progress"))
+    }
+}
+
+/// Forwards a call to the lease queue, and answers with its response.
 async fn forward(
     requests: &RequestSender,
     queue: String,
     delivery: Option<(String, u32)>,
     call: Result<WorkerCall, String>,
 ) -> HttpResponse {
+    ask(requests, queue, delivery, call).await.into_http_response()
+}
+
+/// Forwards a call to the lease queue, and waits for the response.
+async fn ask(
+    requests: &RequestSender,
+    queue: String,
+    delivery: Option<(String, u32)>,
+    call: Result<WorkerCall, String>,
+) -> StubResponse {
     let call = match call {
         Ok(call) => call,
-        Err(detail) => return StubResponse::problem(400, &detail).into_http_response(),
+        Err(detail) => return StubResponse::problem(400, &detail),
     };
     let (responder, response) = oneshot::channel();
     let unavailable =
         || StubResponse::problem(503, "worker-test does not take this now: try again");
     if requests.send(PendingRequest { queue, delivery, call, responder }).await.is_err() {
-        return unavailable().into_http_response();
+        return unavailable();
     }
-    response.await.unwrap_or_else(|_| unavailable()).into_http_response()
+    response.await.unwrap_or_else(|_| unavailable())
 }
 
 /// Returns the values of the parameters with these names, in the order of the names. Like a
