@@ -7,6 +7,8 @@
 
 import { Client, type Answer } from './http_client.js';
 import { reasonOf, type Log } from './log.js';
+import { partsOf, type Part } from './raw_list.js';
+import { Replier } from './replies.js';
 import { factsOf, type StepFacts } from './step.js';
 import { aborted, Backoff, now, sleep, turn } from './time.js';
 import { Delivery, errorReply, type Outcome, type Perform, type Reply } from './work.js';
@@ -20,6 +22,8 @@ const EXTENDS_PER_LEASE = 6;
 /** The answer may take this part of a lease, so that at a machine that is gone there is time left for the next address. */
 const EXTEND_ANSWERS_PER_LEASE = 3;
 const EXTEND_SECONDS_MIN = 1;
+/** As many messages the manager gives at once. */
+const MESSAGES_MAX = 100;
 /** How long replies are sent again while the worker stops. */
 const STOP_SECONDS_MAX = 20;
 
@@ -39,6 +43,8 @@ export class HttpTransport {
   readonly #lease: number;
   readonly #perform: Perform;
   readonly #log: Log;
+  /** With one message in hand at a time nothing could go together. */
+  readonly #replier: Replier | undefined;
   /** By their message ids. */
   readonly #inHand = new Map<string, HttpDelivery>();
   /** How many of each queue are in hand, and whom that keeps from asking for more. */
@@ -53,6 +59,7 @@ export class HttpTransport {
     this.#lease = lease;
     this.#perform = perform;
     this.#log = log;
+    if (prefetch > 1) this.#replier = new Replier(this.#client, log, (since) => this.#secondsLeft(since));
   }
 
   /** Serves until `stopping`, through every restart of the manager. */
@@ -70,13 +77,17 @@ export class HttpTransport {
 
   // ---- messages
 
-  /** Asks for the messages of a queue, as long as there is room for another. */
+  /** Asks for as many messages of a queue as there is room for. */
   async #receiveAll(queue: string, stopping: AbortSignal): Promise<void> {
     const backoff = new Backoff();
     let isConnected = false;
+    let takesSeveral = this.#prefetch > 1;
     while (!stopping.aborted) {
-      if ((this.#held.get(queue) ?? 0) >= this.#prefetch) {
+      const room = this.#prefetch - (this.#held.get(queue) ?? 0);
+      if (room <= 0) {
         await this.#oneSettled(stopping);
+        // Those that are settled with it make room too.
+        if (takesSeveral) await new Promise(setImmediate);
         continue;
       }
       let told: string;
@@ -85,12 +96,15 @@ export class HttpTransport {
       try {
         const wait = isConnected ? WAIT_SECONDS : 0;
         const path = `/api/queue/${encodeURIComponent(queue)}/receive`;
-        const answer = await this.#client.post(path, { wait: `${wait}s`, lease: this.#span() }, { seconds: wait + ANSWER_SECONDS_MAX, signal: stopping });
+        const max = takesSeveral ? String(Math.min(room, MESSAGES_MAX)) : undefined;
+        const answer = await this.#client.post(path, { wait: `${wait}s`, lease: this.#span(), max }, { seconds: wait + ANSWER_SECONDS_MAX, signal: stopping });
         if (answer.isOk) {
           if (!isConnected) this.#log.info(`consuming from ${queue} at ${this.#client.address}`);
           isConnected = true;
           backoff.reset();
-          if (answer.status !== NO_MESSAGE) this.#take(new HttpDelivery(this, queue, answer), stopping);
+          if (answer.status === NO_MESSAGE) continue;
+          if (!takesSeveral) this.#take(new HttpDelivery(this, queue, answer.headers, answer.body), stopping);
+          else takesSeveral = this.#takeAll(queue, answer, stopping);
           continue;
         }
         told = String(answer);
@@ -105,6 +119,22 @@ export class HttpTransport {
       this.#log[level](`${queue}: ${told}; trying again in ${pause.toFixed(1)} s`);
       await sleep(pause, stopping);
     }
+  }
+
+  /** False if they cannot be read: then they come one at a time, so that what cannot be read costs itself alone. */
+  #takeAll(queue: string, answer: Answer, stopping: AbortSignal): boolean {
+    let parts: Part[];
+    try {
+      parts = partsOf(answer.body.toString(), 'body');
+    } catch (error) {
+      this.#log.error(`${queue}: several messages at once cannot be read: ${reasonOf(error)}; asking for one at a time`);
+      return false;
+    }
+    for (const { value, text } of parts) {
+      const headers = Object.entries(value).map(([name, value]) => [name.replaceAll('_', '-'), String(value)] as const);
+      this.#take(new HttpDelivery(this, queue, new Map(headers), Buffer.from(text ?? '')), stopping);
+    }
+    return true;
   }
 
   #take(delivery: HttpDelivery, stopping: AbortSignal): void {
@@ -167,11 +197,15 @@ export class HttpTransport {
 
   // ---- what is said of them
 
+  #secondsLeft(since: number): number {
+    return this.#stoppedAt === undefined ? Infinity : STOP_SECONDS_MAX - (now() - Math.max(since, this.#stoppedAt));
+  }
+
   /** Sends it until the manager has committed it. */
   async #reply(delivery: HttpDelivery, reply: Reply): Promise<void> {
+    if (this.#replier && (await this.#replier.send(delivery, reply))) return;
     const since = now();
     const backoff = new Backoff();
-    const secondsLeft = () => (this.#stoppedAt === undefined ? Infinity : STOP_SECONDS_MAX - (now() - Math.max(since, this.#stoppedAt)));
     for (;;) {
       let told: string;
       let retryAfter = 0;
@@ -196,13 +230,13 @@ export class HttpTransport {
       } catch (error) {
         told = reasonOf(error);
       }
-      if (secondsLeft() <= 0) {
+      if (this.#secondsLeft(since) <= 0) {
         this.#log.error(`${delivery}: its reply could not be sent while stopping: ${told}; the message will be given out again`);
         return;
       }
       const pause = backoff.next(retryAfter);
       this.#log.warn(`${delivery}: its reply was not taken: ${told}; trying again in ${pause.toFixed(1)} s`);
-      await sleep(Math.min(pause, secondsLeft()));
+      await sleep(Math.min(pause, this.#secondsLeft(since)));
     }
   }
 
@@ -267,14 +301,14 @@ class HttpDelivery extends Delivery {
   readonly #headers: ReadonlyMap<string, string>;
   readonly #transport: HttpTransport;
 
-  constructor(transport: HttpTransport, queue: string, answer: Answer) {
+  constructor(transport: HttpTransport, queue: string, headers: ReadonlyMap<string, string>, body: Buffer) {
     super();
     this.#transport = transport;
-    this.#headers = answer.headers;
+    this.#headers = headers;
     this.queue = queue;
-    this.body = answer.body;
-    this.path = answer.headers.get('reply-to') ?? '';
-    this.messageId = answer.headers.get('message-id') ?? this.path;
+    this.body = body;
+    this.path = headers.get('reply-to') ?? '';
+    this.messageId = headers.get('message-id') ?? this.path;
   }
 
   override get replyTo(): string {

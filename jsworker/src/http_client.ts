@@ -68,17 +68,31 @@ export class Answer {
   }
 
   json(): Record<string, unknown> {
+    const value = this.#value();
+    return isObject(value) ? value : {};
+  }
+
+  /** The objects of an array. */
+  list(): Record<string, unknown>[] {
+    const value = this.#value();
+    return Array.isArray(value) ? value.filter(isObject) : [];
+  }
+
+  #value(): unknown {
     try {
-      const value: unknown = JSON.parse(this.body.toString());
-      return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {};
+      return JSON.parse(this.body.toString());
     } catch {
-      return {};
+      return undefined;
     }
   }
 
   toString(): string {
     return `${this.status} ${this.detail}`;
   }
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null;
 }
 
 /** Asks the active manager. Proxies named in the environment are not used. */

@@ -80,7 +80,7 @@ export class QueueListener {
     try {
       const result: unknown = await this.handler(delivery.correlationId!, data);
       if (result && !delivery.replyTo) return refusal(delivery, standardError);
-      standardError.info(`${delivery}: done in ${(now() - started).toFixed(3)} s${result ? '' : ', without a reply'}`);
+      standardError.debug!(`${delivery}: done in ${(now() - started).toFixed(3)} s${result ? '' : ', without a reply'}`);
       return result ? { is: 'reply', body: encode(result) } : { is: 'done' };
     } catch (error) {
       const outcome = failure(delivery, error, standardError);

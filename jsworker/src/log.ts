@@ -1,17 +1,26 @@
 /** Where the lines of the log go. */
 
+import { debuglog } from 'node:util';
+
+const isDebugging = debuglog('jsworker').enabled;
+
 /** Takes the lines of the log; `console` is one. */
 export interface Log {
   info(line: string): void;
   warn(line: string): void;
   error(line: string): void;
+  /** One line for each message. Without it they are not told. */
+  debug?(line: string): void;
 }
 
-/** Writes to standard error, with the time and the level. */
+/** Writes to standard error, with the time and the level. DEBUG is told with `NODE_DEBUG=jsworker` in the environment. */
 export const standardError: Log = {
   info: (line) => write('INFO', line),
   warn: (line) => write('WARN', line),
   error: (line) => write('ERROR', line),
+  debug: (line) => {
+    if (isDebugging) write('DEBUG', line);
+  },
 };
 
 function write(level: string, line: string): void {

@@ -96,7 +96,7 @@ export function performWith(handlers: ReadonlyMap<string, Handler>, log: Log): P
         }
         return body;
       });
-      log.info(`${delivery}: done in ${(now() - started).toFixed(3)} s`);
+      log.debug?.(`${delivery}: done in ${(now() - started).toFixed(3)} s`);
       return { is: 'reply', body };
     } catch (error) {
       return failure(delivery, error, log);

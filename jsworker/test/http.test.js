@@ -28,11 +28,23 @@ test('the result is that of the function', async (t) => {
   assert.equal(await worker.terminate(), 0);
 });
 
-test('with raw text every digit passes, and the order of the keys', async (t) => {
+for (const prefetch of [1, 20]) {
+  test(`with raw text every digit passes, and the order of the keys, with ${prefetch} in hand`, async (t) => {
+    const [daemon, start] = await parts(t);
+    await start('raw', `--prefetch=${prefetch}`);
+    const message = '{"2":9007199254740993,"1":0.1000,"long":12345678901234567890123,"text":"\\u0000ß"}';
+    assert.equal(await daemon.result(await daemon.create('orders', message)), `{"echo":${message}}`);
+  });
+}
+
+test('messages and replies go together, each with its own result', async (t) => {
   const [daemon, start] = await parts(t);
-  await start('raw');
-  const message = '{"2":9007199254740993,"1":0.1000,"long":12345678901234567890123,"text":"\\u0000ß"}';
-  assert.equal(await daemon.result(await daemon.create('orders', message)), `{"echo":${message}}`);
+  const jobs = [];
+  for (let n = 0; n < 150; n++) jobs.push(await daemon.create('orders', { n }));
+  const worker = await start('echo', '--prefetch=100');
+  for (const [n, job] of jobs.entries()) assert.deepEqual(JSON.parse(await daemon.result(job)), { echo: { n } });
+  assert.equal(worker.calls().length, 150);
+  assert.equal(await worker.terminate(), 0);
 });
 
 test('nothing is an empty object', async (t) => {

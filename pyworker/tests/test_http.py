@@ -26,9 +26,10 @@ def worker(daemon, start_worker_at):
     return lambda function, *options, **more: start_worker_at(daemon.url, {"price": function}, *options, **more)
 
 
+@pytest.mark.parametrize("prefetch", [1, 20])
 @pytest.mark.parametrize("function", ["echo", "async_echo"])
-def test_the_result_is_that_of_the_function_with_every_digit_of_integers(daemon, worker, function):
-    worker(function)
+def test_the_result_is_that_of_the_function_with_every_digit_of_integers(daemon, worker, function, prefetch):
+    worker(function, f"--prefetch={prefetch}")
     message = {"n": 2**200, "long": 12345678901234567890, "title": "Straße \u2019 \U0001f40b"}
     assert json.loads(daemon.result(daemon.create("orders", message))) == {"echo": message}
 
@@ -49,8 +50,9 @@ def test_current_names_the_step(daemon, worker):
     assert json.loads(daemon.result(job)) == {"id": job, "name": "price", "attempt": 1, "job": job, "workflow": "orders"}
 
 
-def test_the_headers_are_those_of_the_message(daemon, worker):
-    worker("redelivered")
+@pytest.mark.parametrize("prefetch", [1, 20])
+def test_the_headers_are_those_of_the_message(daemon, worker, prefetch):
+    worker("redelivered", f"--prefetch={prefetch}")
     job = daemon.create("orders", {})
     told = json.loads(daemon.result(job))
     assert told["redelivered"] is False
@@ -118,9 +120,10 @@ def test_a_killed_worker_s_message_comes_to_another(daemon, worker):
     assert second.calls() == ["1", "1"]
 
 
+@pytest.mark.parametrize("prefetch", [1, 20])
 @pytest.mark.parametrize("function", ["waits", "async_waits"])
-def test_a_manager_that_is_killed_and_started_again_takes_the_reply(daemon, worker, function):
-    running = worker(function, "--lease=3")
+def test_a_manager_that_is_killed_and_started_again_takes_the_reply(daemon, worker, function, prefetch):
+    running = worker(function, "--lease=3", f"--prefetch={prefetch}")
     job = daemon.create("orders", {"n": 1})
     eventually(running.calls, "the function's call")
     daemon.kill()
@@ -260,12 +263,22 @@ def test_a_manager_that_is_not_there_is_waited_for(daemon, start_worker_at):
     assert json.loads(daemon.result(job)) == {"echo": {"n": 1}}
 
 
-def test_a_reply_that_is_too_large_fails_the_step_for_good(start_daemon, start_worker_at):
+@pytest.mark.parametrize("prefetch", [1, 20])
+def test_a_reply_that_is_too_large_fails_the_step_for_good(start_daemon, start_worker_at, prefetch):
     daemon = start_daemon(ORDERS, WORKFLOW_MANAGER__HTTP__BODY_BYTES_MAX="1000000")
-    start_worker_at(daemon.url, {"price": "large"})
+    start_worker_at(daemon.url, {"price": "large"}, f"--prefetch={prefetch}")
     job = daemon.ended(daemon.create("orders", {"bytes": 2_000_000}), "failed")
     assert "the reply has 2000011 bytes" in job["reason"]
     assert job["steps"][0]["attempt"] == 1
+
+
+def test_messages_and_replies_go_together(daemon, worker):
+    """Those that wait come with one call, and each has its own result."""
+    jobs = [daemon.create("orders", {"n": n}) for n in range(150)]
+    running = worker("echo", "--prefetch=100", "--threads=4")
+    assert [json.loads(daemon.result(job)) for job in jobs] == [{"echo": {"n": n}} for n in range(150)]
+    assert sorted(running.calls(), key=int) == [str(n) for n in range(150)]
+    assert running.terminate() == 0
 
 
 def queue_of(daemon):

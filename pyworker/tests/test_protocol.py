@@ -47,7 +47,8 @@ def judged(queue, bus, amqp_server, worker, *options):
 def test_it_keeps_the_worker_protocol(bus, amqp_server, tmp_path):
     queue = f"pyworker-protocol-{os.getpid()}-{bus}"
     program = str(Path(__file__).with_name("worker_program.py"))
-    done, _, advised = judged(queue, bus, amqp_server, [program, str(tmp_path), f"{queue}=echo"])
+    # With several in hand, so that over HTTP they come and go together. jsworker is judged with one at a time.
+    done, _, advised = judged(queue, bus, amqp_server, [program, str(tmp_path), f"{queue}=echo", "--prefetch=20"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert advised <= ADVISED, done.stdout
 

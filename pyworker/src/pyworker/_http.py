@@ -1,7 +1,8 @@
 """Over HTTP: messages are lent by a manager that runs without a broker.
 
-For each queue a thread asks for messages; one thread lengthens the leases of what is in hand; whoever ran a function
-sends its reply, again and again until the manager has committed it. Whatever dies in between, the lease ends, and the
+For each queue a thread asks for as many messages as there is room for; one thread lengthens the leases of what is in hand. A
+reply is sent again and again until the manager has committed it: by whoever ran the function, or, where several messages may be
+in hand, together with others by a thread of its own. Whatever dies in between, the lease ends, and the
 manager gives the message to another worker. Of several addresses the one of the active manager is in use; when it changes,
 what is in hand stays in hand.
 """
@@ -16,12 +17,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 from urllib.parse import quote, urlencode
 
 from ._addresses import Address, Addresses
+from ._replies import BYTES_MAX, Replier, Room, release
 from ._step import Cancellation, Step
 from ._work import (
     RECONNECT_SECONDS_MAX,
@@ -48,6 +50,8 @@ EXTENDS_PER_LEASE = 6
 #: The answer may take this part of a lease, so that at a machine that is gone there is time left for the next address.
 EXTEND_ANSWERS_PER_LEASE = 3
 EXTEND_SECONDS_MIN = 1.0
+#: As many messages the manager gives at once.
+MESSAGES_MAX = 100
 #: How long replies are sent again while the worker stops.
 STOP_SECONDS_MAX = 20.0
 
@@ -81,15 +85,19 @@ class Transport:
         self._local = threading.local()
         self._lock = threading.Lock()
         #: By their message ids.
-        self._in_hand: dict[str, _Delivery] = {}
+        self._in_hand: dict[str, HttpDelivery] = {}
         self._stopped_at: float | None = None
         self._is_over = False
+        #: With one message in hand at a time nothing could go together.
+        self._replier = Replier(self.connection, self._send, self._settle_all, self._is_hopeless) if prefetch > 1 else None
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Serve until ``stopping``, through every restart of the manager."""
         receivers = [_Receiver(self, queue, self._prefetch, stopping) for queue in self._queues]
         for receiver in receivers:
             receiver.start()
+        if self._replier is not None:
+            self._replier.start()
         threading.Thread(target=self._extend_all, name="pyworker-leases", daemon=True).start()
         while not stopping():
             time.sleep(TICK_SECONDS)
@@ -104,20 +112,23 @@ class Transport:
         while self._in_hand:
             time.sleep(TICK_SECONDS / 10)
         self._is_over = True
+        if self._replier is not None:
+            self._replier.stop()
 
     # ---- for receivers
 
-    def connection(self) -> _Connection:
+    def connection(self) -> Connection:
         """One for each thread."""
         if not hasattr(self._local, "connection"):
-            self._local.connection = _Connection(self.addresses, self._token)
-        connection: _Connection = self._local.connection
+            self._local.connection = Connection(self.addresses, self._token)
+        connection: Connection = self._local.connection
         return connection
 
-    def receive_path(self, queue: str, wait: int) -> str:
-        return f"/api/queue/{quote(queue, safe='')}/receive?wait={wait}s&lease={_span(self._lease)}"
+    def receive_path(self, queue: str, wait: int, messages_max: int | None) -> str:
+        several = "" if messages_max is None else f"&max={messages_max}"
+        return f"/api/queue/{quote(queue, safe='')}/receive?wait={wait}s&lease={_span(self._lease)}{several}"
 
-    def take(self, delivery: _Delivery) -> bool:
+    def take(self, delivery: HttpDelivery) -> bool:
         """Work on it. False: it is in hand already, and stays there as this delivery."""
         with self._lock:
             known = self._in_hand.get(delivery.message_id)
@@ -131,29 +142,41 @@ class Transport:
 
     def give_back(self, delivery: Delivery) -> None:
         """Nobody has begun to work on it."""
-        assert isinstance(delivery, _Delivery)
+        assert isinstance(delivery, HttpDelivery)
         try:
             self.connection().ask(delivery.call("nack", requeue="true"))
-        except _Unreachable as error:
+        except Unreachable as error:
             log.info("%s: could not be given back: %s; its lease ends by itself", delivery, error)
         self.settled(delivery)
 
     # ---- for deliveries
 
-    def progress(self, delivery: _Delivery, progress: Progress) -> None:
+    def progress(self, delivery: HttpDelivery, progress: Progress) -> None:
         try:
             answer = self.connection().ask(delivery.call("reply", type="progress"), progress.body)
             if not answer.is_ok:
                 log.warning("%s: progress could not be told: %s", delivery, answer)
-        except _Unreachable as error:
+        except Unreachable as error:
             log.warning("%s: progress could not be told: %s", delivery, error)
 
-    def reply(self, delivery: _Delivery, reply: Reply) -> None:
-        """Send it until the manager has committed it."""
-        delay, since = RECONNECT_SECONDS_MIN, time.monotonic()
+    def reply(self, delivery: HttpDelivery, reply: Reply) -> None:
+        """Have it sent until the manager has committed it; then the delivery is settled."""
+        if self._replier is not None and self._replier.is_usable and len(reply.body) <= BYTES_MAX:
+            self._replier.put(delivery, reply)
+        else:
+            self._send(delivery, reply)
 
-        def is_hopeless() -> bool:
-            return self._stopped_at is not None and time.monotonic() - max(since, self._stopped_at) > STOP_SECONDS_MAX
+    def _send(self, delivery: HttpDelivery, reply: Reply) -> None:
+        try:
+            self._send_until_taken(delivery, reply)
+        finally:
+            self.settled(delivery)
+
+    def _is_hopeless(self, since: float) -> bool:
+        return self._stopped_at is not None and time.monotonic() - max(since, self._stopped_at) > STOP_SECONDS_MAX
+
+    def _send_until_taken(self, delivery: HttpDelivery, reply: Reply) -> None:
+        delay, since = RECONNECT_SECONDS_MIN, time.monotonic()
 
         while True:
             told: object
@@ -172,20 +195,25 @@ class Transport:
                     return
                 told = answer
                 delay = max(delay, min(answer.retry_after, RECONNECT_SECONDS_MAX))
-            except _Unreachable as error:
+            except Unreachable as error:
                 told = error
-            if is_hopeless():
+            if self._is_hopeless(since):
                 log.error("%s: its reply could not be sent while stopping: %s; the message will be given out again", delivery, told)
                 return
             pause = delay * random.uniform(0.8, 1.2)
             log.warning("%s: its reply was not taken: %s; trying again in %.1f s", delivery, told, pause)
-            sleep(pause, is_hopeless)
+            sleep(pause, lambda: self._is_hopeless(since))
             delay = min(delay * 2, RECONNECT_SECONDS_MAX)
 
-    def settled(self, delivery: _Delivery) -> None:
+    def settled(self, delivery: HttpDelivery) -> None:
+        self._settle_all([delivery])
+
+    def _settle_all(self, deliveries: Iterable[HttpDelivery]) -> None:
+        deliveries = list(deliveries)
         with self._lock:
-            self._in_hand.pop(delivery.message_id, None)
-        delivery.done()
+            for delivery in deliveries:
+                self._in_hand.pop(delivery.message_id, None)
+        release(delivery.room for delivery in deliveries)
 
     # ---- leases
 
@@ -199,11 +227,11 @@ class Transport:
                 self._extend(delivery)
             time.sleep(min(TICK_SECONDS, self._lease / EXTENDS_PER_LEASE / 4))
 
-    def _extend(self, delivery: _Delivery) -> None:
+    def _extend(self, delivery: HttpDelivery) -> None:
         seconds_max = max(self._lease / EXTEND_ANSWERS_PER_LEASE, EXTEND_SECONDS_MIN)
         try:
             answer = self.connection().ask(delivery.call("extend", lease=_span(self._lease)), seconds_max=seconds_max)
-        except _Unreachable as error:
+        except Unreachable as error:
             log.debug("%s: its lease could not be extended: %s", delivery, error)
             return
         if answer.status == _GONE and answer.detail.startswith("lease expired"):
@@ -228,9 +256,10 @@ class _Receiver(threading.Thread):
         super().__init__(name=f"pyworker-receive-{queue}", daemon=True)
         self._transport = transport
         self._queue = queue
-        self._room = threading.Semaphore(prefetch)
+        self._room = Room(prefetch)
+        self._takes_several = prefetch > 1
         self._stopping = stopping
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._is_connected = False
         self._is_asking = False
 
@@ -238,20 +267,20 @@ class _Receiver(threading.Thread):
         self._connection = self._transport.connection()
         delay = RECONNECT_SECONDS_MIN
         while not self._stopping():
-            if not self._room.acquire(timeout=TICK_SECONDS):
+            room = self._room.take(MESSAGES_MAX if self._takes_several else 1, TICK_SECONDS)
+            if room == 0:
                 continue
             told: object
             try:
-                if not self._receive():
-                    self._room.release()
+                self._room.release(room - self._receive(room))
                 delay = RECONNECT_SECONDS_MIN
                 continue
             except _Refused as refused:
                 told, level = refused, logging.ERROR
                 pause = max(delay, min(refused.retry_after, RECONNECT_SECONDS_MAX))
-            except _Unreachable as error:
+            except Unreachable as error:
                 told, level, pause = f"no connection to {error}", logging.WARNING, delay
-            self._room.release()
+            self._room.release(room)
             self._is_connected = False
             if self._stopping():
                 break
@@ -266,13 +295,14 @@ class _Receiver(threading.Thread):
         if self._connection is not None and self._is_asking:
             self._connection.interrupt()
 
-    def _receive(self) -> bool:
-        """Whether there is one more message in hand."""
+    def _receive(self, room: int) -> int:
+        """How many more messages there are in hand."""
         assert self._connection is not None
         wait = WAIT_SECONDS if self._is_connected else 0
         self._is_asking = True
         try:
-            answer = self._connection.ask(self._transport.receive_path(self._queue, wait), seconds_max=wait + ANSWER_SECONDS_MAX, is_over=self._stopping)
+            path = self._transport.receive_path(self._queue, wait, room if self._takes_several else None)
+            answer = self._connection.ask(path, seconds_max=wait + ANSWER_SECONDS_MAX, is_over=self._stopping)
         finally:
             self._is_asking = False
         if not answer.is_ok:
@@ -280,30 +310,52 @@ class _Receiver(threading.Thread):
         if not self._is_connected:
             self._is_connected = True
             log.info("consuming from %s at %s", self._queue, self._connection.address.text)
+        return sum(self._begin(delivery) for delivery in self._deliveries(answer))
+
+    def _deliveries(self, answer: Answer) -> list[HttpDelivery]:
         if answer.status == _NO_MESSAGE:
-            return False
-        delivery = _Delivery(self._transport, self._queue, answer, self._room.release)
+            return []
+        if not self._takes_several:
+            return [HttpDelivery(self._transport, self._queue, self._room, answer.headers, answer.body)]
+        try:
+            messages = json.loads(answer.body)
+        except (ValueError, RecursionError) as error:
+            # One at a time, so that what cannot be read costs itself alone. These come again when their leases have ended.
+            log.error("%s: several messages at once cannot be read: %s; asking for one at a time", self._queue, error)
+            self._takes_several = False
+            return []
+        return [HttpDelivery.of(self._transport, self._queue, self._room, message) for message in messages]
+
+    def _begin(self, delivery: HttpDelivery) -> bool:
+        """Whether it is in hand now."""
         if self._stopping():
             self._transport.give_back(delivery)
-        elif not self._transport.take(delivery):
-            return False
-        return True
+            return True
+        return self._transport.take(delivery)
 
 
-class _Delivery(Delivery):
+class HttpDelivery(Delivery):
     system = "workflow_manager"
 
-    def __init__(self, transport: Transport, queue: str, answer: _Answer, done: Callable[[], None]) -> None:
+    def __init__(self, transport: Transport, queue: str, room: Room, headers: Mapping[str, str], body: bytes) -> None:
         self.queue = queue
-        self.body = answer.body
+        self.room = room
+        self.body = body
         self.cancellation = Cancellation()
-        self.headers = answer.headers
+        self.headers = headers
         self.path = self.headers.get("reply-to", "")
         self.message_id = self.headers.get("message-id", self.path)
         self.extend_at = 0.0
         self.is_lease_lost = False
-        self.done = done
         self._transport = transport
+
+    @classmethod
+    def of(cls, transport: Transport, queue: str, room: Room, message: dict[str, Any]) -> HttpDelivery:
+        """One of several, which came as JSON."""
+        headers = {key.replace("_", "-"): str(value) for key, value in message.items() if key != "body"}
+        delivery = cls(transport, queue, room, headers, b"")
+        delivery.message = message.get("body")
+        return delivery
 
     @property
     def reply_to(self) -> str:
@@ -324,10 +376,9 @@ class _Delivery(Delivery):
         if isinstance(outcome, Progress):
             self._transport.progress(self, outcome)
             return
-        try:
-            if isinstance(outcome, Reply):
-                self._transport.reply(self, outcome)
-        finally:
+        if isinstance(outcome, Reply):
+            self._transport.reply(self, outcome)
+        else:
             self._transport.settled(self)
 
     def step(self, send_progress: Callable[[dict[str, Any]], None]) -> Step:
@@ -342,7 +393,7 @@ class _Delivery(Delivery):
         return f"{self.queue}: message {self.message_id}"
 
 
-class _Connection:
+class Connection:
     """A connection that is kept, and opened again where it was closed. For one thread, but for ``interrupt``."""
 
     def __init__(self, addresses: Addresses, token: str) -> None:
@@ -354,12 +405,12 @@ class _Connection:
 
     def ask(
         self, path: str, body: bytes = b"", *, seconds_max: float = ANSWER_SECONDS_MAX, is_over: Callable[[], bool] = lambda: False
-    ) -> _Answer:
+    ) -> Answer:
         """Ask the active manager: each address at most once. No other one is asked once ``is_over``."""
         tried: dict[Address, str] = {}
         while True:
             address = self._addresses.current
-            last: _Answer | _Unreachable
+            last: Answer | Unreachable
             try:
                 last = self._ask_at(address, path, body, seconds_max)
                 if not last.is_elsewhere:
@@ -372,16 +423,16 @@ class _Connection:
                 else:
                     self._addresses.leave(address)
                 tried[address] = f"{last}{hint}"
-            except _Unreachable as error:
+            except Unreachable as error:
                 last = error
                 self._addresses.leave(address)
                 tried[address] = str(error)
             if is_over() or self._addresses.current in tried:
-                if len(tried) == 1 and isinstance(last, _Answer):
+                if len(tried) == 1 and isinstance(last, Answer):
                     return last
-                raise _Unreachable(_several(tried))
+                raise Unreachable(_several(tried))
 
-    def _ask_at(self, address: Address, path: str, body: bytes, seconds_max: float) -> _Answer:
+    def _ask_at(self, address: Address, path: str, body: bytes, seconds_max: float) -> Answer:
         if self.address != address:
             self.close()
             self.address = address
@@ -395,7 +446,7 @@ class _Connection:
                 self._connection.sock.settimeout(seconds_max)
                 self._connection.request("POST", address.path(path), body, self._headers)
                 answer = self._connection.getresponse()
-                told = _Answer(answer.status, {key.lower(): _text(value) for key, value in answer.getheaders()}, answer.read())
+                told = Answer(answer.status, {key.lower(): _text(value) for key, value in answer.getheaders()}, answer.read())
                 if answer.will_close:
                     self.close()
                 return told
@@ -404,7 +455,7 @@ class _Connection:
                 # The server closes a connection that was silent for some seconds.
                 if is_kept and isinstance(error, (http.client.RemoteDisconnected, ConnectionError, AssertionError)):
                     continue
-                raise _Unreachable(error) from None
+                raise Unreachable(error) from None
 
     def interrupt(self) -> None:
         """Whoever waits for an answer hears that none comes; an answer that is here already is read still."""
@@ -426,7 +477,7 @@ class _Connection:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -459,17 +510,24 @@ class _Answer:
         return bool(self.active) or self.status == _MISDIRECTED or self.detail.startswith(_STANDS_BY)
 
     def json(self) -> dict[str, Any]:
-        try:
-            value = json.loads(self.body)
-        except ValueError:
-            return {}
+        value = self._value()
         return value if isinstance(value, dict) else {}
+
+    def list(self) -> list[dict[str, Any]]:
+        value = self._value()
+        return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+
+    def _value(self) -> Any:
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
 
     def __str__(self) -> str:
         return f"{self.status} {self.detail}"
 
 
-class _Unreachable(Exception):
+class Unreachable(Exception):
     """No answer came."""
 
     def __str__(self) -> str:
@@ -479,7 +537,7 @@ class _Unreachable(Exception):
 class _Refused(Exception):
     """The manager gives no messages."""
 
-    def __init__(self, answer: _Answer) -> None:
+    def __init__(self, answer: Answer) -> None:
         super().__init__(str(answer))
         self.retry_after = answer.retry_after
 

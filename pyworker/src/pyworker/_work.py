@@ -56,6 +56,9 @@ class Dropped:
 
 Outcome = Union[Reply, Progress, Refusal, Dropped]
 
+#: In place of a message: its body is to be read.
+UNREAD = object()
+
 
 class Delivery(ABC):
     """A message in hand, whatever brought it."""
@@ -66,6 +69,8 @@ class Delivery(ABC):
     body: bytes
     cancellation: Cancellation
     reply_bytes_max: Optional[int] = None
+    #: The message, if it has been read already.
+    message: Any = UNREAD
 
     @property
     @abstractmethod
@@ -151,7 +156,7 @@ class Performer:
             return _failure(delivery, error)
         finally:
             _CURRENT.reset(token)
-        log.info("%s: done in %.3f s", delivery, time.monotonic() - started)
+        log.debug("%s: done in %.3f s", delivery, time.monotonic() - started)
         return reply
 
     async def _perform_async(self, delivery: Delivery) -> None:
@@ -180,7 +185,7 @@ class Performer:
                 reply = _reply_of(delivery, await coroutine)
         except BaseException as error:
             return _failure(delivery, error)
-        log.info("%s: done in %.3f s", delivery, time.monotonic() - started)
+        log.debug("%s: done in %.3f s", delivery, time.monotonic() - started)
         return reply
 
 
@@ -215,7 +220,7 @@ def _message_of(delivery: Delivery) -> dict[str, Any] | Outcome:
         log.error("%s: rejected: it has no reply_to, so nobody could learn its result", delivery)
         return Refusal()
     try:
-        return _decode(delivery.body)
+        return _checked(_parsed(delivery.body) if delivery.message is UNREAD else delivery.message)
     except (ValueError, RecursionError) as error:
         log.error("%s: failed (not retryable): %s", delivery, error)
         return error_reply(f"the worker cannot read the message: {error}", retryable=False)
@@ -257,16 +262,19 @@ def _reply_of(delivery: Delivery, output: Mapping[str, Any] | None) -> Reply:
     return Reply(body)
 
 
-def _decode(body: bytes) -> dict[str, Any]:
+def _parsed(body: bytes) -> Any:
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
 
     try:
-        message = json.loads(body, parse_constant=refuse)
+        return json.loads(body, parse_constant=refuse)
     except RecursionError:
         raise ValueError("its body is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"its body is not JSON: {error}") from None
+
+
+def _checked(message: Any) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise ValueError(f"its body is a JSON {_json_type(message)}, not an object")
     return message
