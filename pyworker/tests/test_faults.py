@@ -58,18 +58,82 @@ def test_reconnects_when_the_broker_closes_the_connection(manager, start_worker,
     manager.receive()
 
 
-def test_a_message_in_hand_when_the_connection_is_closed_is_done_again(manager, start_worker, rabbitmqctl, connections):
+def test_a_message_in_hand_when_the_connection_is_closed_is_not_begun_again(manager, start_worker, rabbitmqctl, connections):
     queue = manager.queue()
     worker = start_worker({queue: "waits"})
     correlation_id = manager.send(queue, {"n": 1})
     eventually(worker.calls, "the function's call")
     (connection,) = connections(queue)
     rabbitmqctl("close_connection", connection, "closed by a test")
-    worker.await_log("consuming from", times=2)
+    worker.await_log("it came again, and is in hand already")
     worker.release()
     assert manager.receive()[0].correlation_id == correlation_id
     assert worker.terminate() == 0
-    assert worker.calls() == ["1", "1"]
+    assert worker.calls() == ["1"]
+    assert manager.is_empty(queue) and manager.is_empty()
+
+
+def test_a_result_is_told_whatever_has_become_of_its_delivery(manager, start_worker, rabbitmqctl, connections):
+    """As behind the broker's consumer_timeout, when the message has gone to somebody else."""
+    queue = manager.queue()
+    worker = start_worker({queue: "waits"})
+    correlation_id = manager.send(queue, {"n": 1})
+    eventually(worker.calls, "the function's call")
+    (connection,) = connections(queue)
+    rabbitmqctl("close_connection", connection, "closed by a test")
+    assert manager.receive(queue, "the message that nobody has acknowledged")[0].correlation_id == correlation_id
+    worker.await_log("consuming from", times=2)
+    worker.release()
+    properties, body = manager.receive()
+    assert (properties.correlation_id, json.loads(body)) == (correlation_id, {"n": 1})
+    assert worker.terminate() == 0
+    assert worker.calls() == ["1"]
+
+
+def test_a_result_that_was_made_without_a_connection_is_told_on_the_next(manager, start_worker, rabbitmqctl, connections):
+    queue = manager.queue()
+    worker = start_worker({queue: "waits"}, "--prefetch=2", "--threads=2")
+    correlation_ids = {manager.send(queue, {"n": n}) for n in (1, 2)}
+    eventually(lambda: len(worker.calls()) == 2, "both calls")
+    (connection,) = connections(queue)
+    rabbitmqctl("close_connection", connection, "closed by a test")
+    worker.await_log("closed by a test")
+    worker.release()
+    told = set()
+    while told != correlation_ids:
+        # One may come twice: the broker may deliver its message once more although its reply is there.
+        told.add(manager.receive()[0].correlation_id)
+    assert worker.terminate() == 0
+    assert sorted(worker.calls()) == ["1", "2"]
+    assert manager.is_empty(queue), "both are acknowledged"
+
+
+def test_two_messages_are_not_taken_for_one_by_an_id_alone(manager, start_worker):
+    queue = manager.queue()
+    start_worker({queue: "echo"}, "--prefetch=2")
+    sent = [manager.send(queue, {"n": n}, message_id="the same") for n in (1, 2)]
+    replies = [manager.receive() for _ in range(2)]
+    assert [(properties.correlation_id, json.loads(body)) for properties, body in replies] == [(sent[n - 1], {"echo": {"n": n}}) for n in (1, 2)]
+
+
+def test_a_message_that_is_done_and_comes_again_is_answered_from_memory(manager, start_worker):
+    queue = manager.queue()
+    worker = start_worker({queue: "waits"})
+    worker.release()
+    first = manager.send(queue, {"n": 1}, message_id="the first")
+    assert manager.receive()[0].correlation_id == first
+    (worker.directory / "release").unlink()
+    second = manager.send(queue, {"n": 2}, message_id="the second")
+    eventually(lambda: worker.calls() == ["1", "2"], "the second call")
+    # As the broker delivers it when the acknowledgement was lost.
+    manager.send(queue, {"n": 1}, message_id="the first", correlation_id=first)
+    method, _, _ = manager.channel.basic_get(queue)
+    manager.channel.basic_nack(method.delivery_tag, requeue=True)
+    worker.release()
+    replies = [manager.receive() for _ in range(2)]
+    assert [(properties.correlation_id, json.loads(body)) for properties, body in replies] == [(second, {"n": 2}), (first, {"n": 1})]
+    assert worker.terminate() == 0
+    assert worker.calls() == ["1", "2"]
     assert manager.is_empty(queue)
 
 

@@ -1,7 +1,12 @@
 """Over AMQP: one thread speaks to the broker, others run the functions, so that heartbeats never wait for work.
 
-The order is the promise: call the function, publish its reply, wait for the broker's confirm, acknowledge the
-message. Whatever dies in between, the broker still has the message and delivers it again.
+The order is the promise: call the function, publish its reply, have the broker's confirm, acknowledge the message.
+Whatever dies in between, the broker still has the message and delivers it again. Nobody waits for a confirm: the next
+reply is published meanwhile.
+
+What is in hand outlives its connection. A function that has begun goes on, and its reply is published on the next connection,
+whatever has become of the delivery: the broker may have given the message to somebody else, or up. If it comes again to this
+process, it is not begun a second time: it is acknowledged with the reply that its first delivery has, or will have.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from typing import Any, Callable
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroker, NackError, UnroutableError
+from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroker
 
 from ._step import Cancellation, Step
 from ._work import (
@@ -26,7 +31,6 @@ from ._work import (
     RECONNECT_SECONDS_MIN,
     TICK_SECONDS,
     Delivery,
-    Dropped,
     Outcome,
     Performer,
     Progress,
@@ -43,6 +47,10 @@ UNROUTABLE_SECONDS_MAX = 60.0
 #: A larger message makes RabbitMQ close the channel, and the worker would meet it again and again.
 REPLY_BYTES_MAX = 128 * 1024 * 1024
 
+#: So many replies are remembered, with so many bytes, in case that the broker delivers their messages once more.
+DONE_MAX = 1000
+DONE_BYTES_MAX = 16 * 1024 * 1024
+
 _PRECONDITION_FAILED = 406
 _ACCESS_REFUSED = 403
 
@@ -56,6 +64,18 @@ class Transport:
         self._address = without_password(server)
         self._prefetch = prefetch
         self._performer = performer
+        #: For the thread that speaks to the broker, but for :meth:`tell`.
+        self.in_hand: dict[object, _Delivery] = {}
+        self.done = _Done()
+        self.told: queue.SimpleQueue[_Told] = queue.SimpleQueue()
+        self._session: _Session | None = None
+
+    def tell(self, delivery: _Delivery, told: Outcome) -> None:
+        """Hand over what became of a delivery. May be called by any thread."""
+        self.told.put((delivery, told))
+        session = self._session
+        if session is not None:
+            session.wake()
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Serve until ``stopping``, through every loss of the broker."""
@@ -63,7 +83,7 @@ class Transport:
         while not stopping():
             session = None
             try:
-                session = _Session(self._parameters, self._queues, self._prefetch, self._performer)
+                session = self._session = _Session(self, self._parameters, self._queues, self._prefetch, self._performer)
                 log.info("consuming from %s at %s", ", ".join(self._queues), self._address)
                 delay = RECONNECT_SECONDS_MIN
                 session.serve(stopping)
@@ -81,25 +101,29 @@ class Transport:
 
 class _Session:
     """One connection to the broker, from its opening to its end. Only the thread that made it may use it,
-    except for :meth:`tell`."""
+    except for :meth:`wake`."""
 
-    def __init__(self, parameters: pika.URLParameters, queues: list[str], prefetch: int, performer: Performer) -> None:
+    def __init__(self, transport: Transport, parameters: pika.URLParameters, queues: list[str], prefetch: int, performer: Performer) -> None:
         self.is_lost = False
+        self._is_stopping = False
+        self._transport = transport
         self._performer = performer
-        self._told: queue.SimpleQueue[_Told] = queue.SimpleQueue()
-        self._unsettled: dict[int, _Delivery] = {}
         self._held: list[_HeldReply] = []
         self._cancelled: list[str] = []
         self._consumers: dict[str, str] = {}
         self._connection = pika.BlockingConnection(parameters)
         try:
             self._channel: BlockingChannel = self._connection.channel()
-            self._channel.confirm_delivery()
+            self._publisher = _Publisher(self._connection, self._channel)
             self._channel.basic_qos(prefetch_count=prefetch)
             self._channel.add_on_cancel_callback(lambda frame: self._cancelled.append(frame.method.consumer_tag))
+            for delivery in transport.in_hand.values():
+                if delivery.reply is not None:
+                    self._reply(_HeldReply(delivery, delivery.reply, since=time.monotonic()))
             for name in queues:
                 self._subscribe(name)
         except BaseException:
+            self.is_lost = True
             self._close()
             raise
 
@@ -107,29 +131,32 @@ class _Session:
         """Take messages and settle them until the worker stops and nothing is in hand."""
         while True:
             self._connection.process_data_events(time_limit=TICK_SECONDS)
+            if not self._channel.is_open:
+                raise AMQPError(f"the broker has closed the channel: {_reason(self._channel._closing_reason or AMQPError())}")
             self._subscribe_again()
             self._settle_told()
             if stopping():
+                self._is_stopping = True
                 self._take_no_more()
-                if not self._unsettled:
+                if not self._transport.in_hand:
                     self._close()
                     return
             self._send_held()
 
-    def tell(self, delivery: _Delivery, told: Outcome) -> None:
-        """Hand over what became of a delivery. The one method for other threads."""
-        self._told.put((delivery, told))
+    def wake(self) -> None:
+        """There is something to tell. The one method for other threads."""
         try:
-            self._connection.add_callback_threadsafe(lambda: None)
+            _wake(self._connection)
         except AMQPConnectionError:
-            if not isinstance(told, Progress):
-                log.warning("%s: done, but its connection was lost; the broker delivers it again", delivery)
+            # The next session tells it.
+            pass
 
     def lost(self) -> None:
-        """Forget everything: the broker delivers again what was not acknowledged."""
+        """The broker delivers again what was not acknowledged."""
         self.is_lost = True
-        if self._unsettled:
-            log.warning("%d unacknowledged messages will be delivered again", len(self._unsettled))
+        unacknowledged = sum(delivery.session is self for delivery in self._transport.in_hand.values())
+        if unacknowledged:
+            log.warning("%d unacknowledged messages will be delivered again", unacknowledged)
         self._close()
 
     def _subscribe(self, name: str) -> None:
@@ -157,55 +184,82 @@ class _Session:
                 self._subscribe(name)
 
     def _on_message(self, name: str, _channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-        delivery = _Delivery(self, name, method.delivery_tag, method.redelivered, properties, body)
-        self._unsettled[delivery.tag] = delivery
-        self._performer.put(delivery)
+        delivery = _Delivery(self._transport, self, name, [method.delivery_tag], method.redelivered, properties, body)
+        known = self._transport.in_hand.get(delivery.key)
+        if known is not None:
+            log.info("%s: it came again, and is in hand already", known)
+            # The broker has taken back what was delivered over another connection.
+            known.tags = [*(known.tags if known.session is self else ()), method.delivery_tag]
+            known.session = self
+            return
+        self._transport.in_hand[delivery.key] = delivery
+        delivery.reply = self._transport.done.find(delivery.key) if method.redelivered else None
+        if delivery.reply is None:
+            self._performer.put(delivery)
+        else:
+            log.info("%s: it came again, and is done already", delivery)
+            self._reply(_HeldReply(delivery, delivery.reply, since=time.monotonic()))
 
     def _settle_told(self) -> None:
         while True:
             try:
-                delivery, told = self._told.get_nowait()
+                delivery, told = self._transport.told.get_nowait()
             except queue.Empty:
                 return
             if isinstance(told, Reply):
+                delivery.reply = told
                 self._reply(_HeldReply(delivery, told, since=time.monotonic()))
             elif isinstance(told, Refusal):
                 self._nack(delivery, requeue=False)
             elif isinstance(told, Progress):
                 self._progress(delivery, told)
+            elif delivery.is_stale:
+                # Its session was lost before it was begun.
+                self._forget(delivery)
+            else:
+                # It has come again just then.
+                self._performer.put(delivery)
 
     def _reply(self, held: _HeldReply) -> None:
+        self._publish(held.delivery, held.reply.body, held.reply.type, functools.partial(self._on_confirm, held))
+
+    def _on_confirm(self, held: _HeldReply, problem: str | None) -> None:
         delivery = held.delivery
-        try:
-            self._publish(delivery, held.reply.body, held.reply.type)
-        except (UnroutableError, NackError) as error:
-            reason = "does not exist" if isinstance(error, UnroutableError) else "refuses messages"
-            if time.monotonic() - held.since > UNROUTABLE_SECONDS_MAX:
-                log.error('%s: its reply queue "%s" %s; giving the message back', delivery, delivery.reply_to, reason)
-                self._nack(delivery, requeue=True)
-                return
-            log.warning('%s: its reply queue "%s" %s; trying again in %.0f s', delivery, delivery.reply_to, reason, held.delay)
-            held.wait()
-            self._held.append(held)
+        if problem is None:
+            # Only now: a worker that died before the confirm would have lost the reply.
+            for tag in delivery.tags_of(self):
+                self._publisher.ack(tag)
+            self._transport.done.add(delivery.key, held.reply)
+            self._forget(delivery)
+            if self._is_stopping:
+                _wake(self._connection)
+            return
+        if time.monotonic() - held.since > UNROUTABLE_SECONDS_MAX:
+            log.error('%s: its reply queue "%s" %s; giving the message back', delivery, delivery.reply_to, problem)
+            held.is_hopeless = True
         else:
-            # Only now, after the confirm: a worker that died before it would have lost the reply.
-            self._channel.basic_ack(delivery.tag)
-            del self._unsettled[delivery.tag]
+            log.warning('%s: its reply queue "%s" %s; trying again in %.0f s', delivery, delivery.reply_to, problem, held.delay)
+            held.wait()
+        self._held.append(held)
 
     def _send_held(self) -> None:
         now = time.monotonic()
-        due = [held for held in self._held if held.due <= now]
-        self._held = [held for held in self._held if held.due > now]
+        due = [held for held in self._held if held.due <= now or held.is_hopeless]
+        self._held = [held for held in self._held if held not in due]
         for held in due:
-            self._reply(held)
+            if held.is_hopeless:
+                self._nack(held.delivery, requeue=True)
+            else:
+                self._reply(held)
 
     def _progress(self, delivery: _Delivery, progress: Progress) -> None:
-        try:
-            self._publish(delivery, progress.body, "progress")
-        except (UnroutableError, NackError):
-            log.warning('%s: progress could not be told: its reply queue "%s" takes no messages', delivery, delivery.reply_to)
+        def confirmed(problem: str | None) -> None:
+            if problem is not None:
+                log.warning('%s: progress could not be told: its reply queue "%s" %s', delivery, delivery.reply_to, problem)
 
-    def _publish(self, delivery: _Delivery, body: bytes, kind: str | None) -> None:
+        self._publish(delivery, progress.body, "progress", confirmed)
+
+    def _publish(self, delivery: _Delivery, body: bytes, kind: str | None, confirmed: Callable[[str | None], None]) -> None:
         properties = pika.BasicProperties(
             content_type="application/json",
             delivery_mode=pika.DeliveryMode.Persistent.value,
@@ -213,12 +267,16 @@ class _Session:
             type=kind,
             headers=delivery.given_back(),
         )
-        # In confirm mode this returns when the broker has confirmed, and raises when it could not route.
-        self._channel.basic_publish("", delivery.reply_to, body, properties, mandatory=True)
+        self._publisher.publish(delivery.reply_to, body, properties, confirmed)
 
     def _nack(self, delivery: _Delivery, *, requeue: bool) -> None:
-        self._channel.basic_nack(delivery.tag, requeue=requeue)
-        del self._unsettled[delivery.tag]
+        # First, so that it is begun anew if the connection is lost just now, and it comes again.
+        self._forget(delivery)
+        for tag in delivery.tags_of(self):
+            self._channel.basic_nack(tag, requeue=requeue)
+
+    def _forget(self, delivery: _Delivery) -> None:
+        self._transport.in_hand.pop(delivery.key, None)
 
     def _take_no_more(self) -> None:
         for tag in list(self._consumers):
@@ -228,8 +286,8 @@ class _Session:
             self._nack(held.delivery, requeue=True)
         self._held.clear()
         for delivery in self._performer.not_begun():
-            if isinstance(delivery, _Delivery) and delivery.session is self:
-                self._nack(delivery, requeue=True)
+            assert isinstance(delivery, _Delivery)
+            self._nack(delivery, requeue=True)
 
     def _close(self) -> None:
         try:
@@ -239,18 +297,119 @@ class _Session:
             log.debug("closing the connection: %s", error)
 
 
-@dataclass(frozen=True)
+class _Publisher:
+    """Publishes on a channel whose confirms come when they come. What is said of one message comes once.
+
+    A :class:`BlockingChannel` waits for each confirm. The channel beneath it, which does not, is used for what the other
+    cannot do; what it writes leaves with the next look at the connection.
+    """
+
+    def __init__(self, connection: pika.BlockingConnection, channel: BlockingChannel) -> None:
+        self._channel: pika.channel.Channel = channel._impl
+        self._published = 0
+        #: By their numbers, from the oldest.
+        self._open: dict[int, _Publication] = {}
+        selected: list[Any] = []
+        self._channel.add_on_return_callback(self._on_return)
+
+        def on_selected(frame: Any) -> None:
+            selected.append(frame)
+            _wake(connection)
+
+        self._channel.confirm_delivery(self._on_confirm, on_selected)
+        while not selected:
+            connection.process_data_events(time_limit=TICK_SECONDS)
+            if not channel.is_open:
+                raise AMQPConnectionError("the broker does not confirm what is published")
+
+    def publish(self, queue: str, body: bytes, properties: pika.BasicProperties, confirmed: Callable[[str | None], None]) -> None:
+        """``confirmed`` is called once the broker has it, without a problem, or does not take it."""
+        self._channel.basic_publish("", queue, body, properties, mandatory=True)
+        self._published += 1
+        self._open[self._published] = _Publication((queue, properties.correlation_id, properties.type, body), confirmed)
+
+    def ack(self, tag: int) -> None:
+        self._channel.basic_ack(tag)
+
+    def _on_return(self, _channel: Any, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        """The broker cannot route it. Its confirm follows."""
+        returned = (method.routing_key, properties.correlation_id, properties.type, body)
+        for publication in self._open.values():
+            if publication.problem is None and publication.identity == returned:
+                publication.problem = "does not exist"
+                return
+
+    def _on_confirm(self, frame: Any) -> None:
+        confirm = frame.method
+        numbers = [confirm.delivery_tag]
+        if confirm.multiple:
+            numbers = [number for number in self._open if number <= confirm.delivery_tag]
+        for number in numbers:
+            publication = self._open.pop(number, None)
+            if publication is not None:
+                is_refused = isinstance(confirm, pika.spec.Basic.Nack)
+                publication.confirmed(publication.problem or ("refuses messages" if is_refused else None))
+
+
+@dataclass
+class _Publication:
+    #: Two of which all this is the same are as good as one another.
+    identity: tuple[str, str | None, str | None, bytes]
+    confirmed: Callable[[str | None], None]
+    problem: str | None = None
+
+
+class _Done:
+    """The replies of what was done last, by the messages' keys."""
+
+    def __init__(self) -> None:
+        self._replies: dict[object, Reply] = {}
+        self._bytes = 0
+
+    def find(self, key: object) -> Reply | None:
+        return self._replies.get(key)
+
+    def add(self, key: object, reply: Reply) -> None:
+        if isinstance(key, _Delivery):
+            return
+        self._remove(key)
+        self._replies[key] = reply
+        self._bytes += len(reply.body)
+        while len(self._replies) > DONE_MAX or self._bytes > DONE_BYTES_MAX:
+            self._remove(next(iter(self._replies)))
+
+    def _remove(self, key: object) -> None:
+        removed = self._replies.pop(key, None)
+        if removed is not None:
+            self._bytes -= len(removed.body)
+
+
+@dataclass(eq=False)
 class _Delivery(Delivery):
+    transport: Transport
+    #: What delivered it last, with all its tags there.
     session: _Session
     queue: str
-    tag: int
+    tags: list[int]
     redelivered: bool
     properties: pika.BasicProperties
     body: bytes
     #: Over AMQP nobody says that an attempt is over.
     cancellation: Cancellation = field(default_factory=Cancellation)
+    #: What its function has made.
+    reply: Reply | None = None
     reply_bytes_max = REPLY_BYTES_MAX
     system = "rabbitmq"
+
+    @property
+    def key(self) -> object:
+        """The same for each delivery of the message, if it can be known by something."""
+        properties = self.properties
+        return (self.queue, properties.message_id, properties.correlation_id, properties.reply_to) if properties.message_id else self
+
+    def tags_of(self, session: _Session) -> list[int]:
+        """What must be acknowledged there; nothing, if what has delivered it is lost."""
+        return self.tags if self.session is session else []
 
     @property
     def reply_to(self) -> str:
@@ -266,32 +425,37 @@ class _Delivery(Delivery):
         return None if attempt is None else {"attempt": attempt}
 
     def tell(self, outcome: Outcome) -> None:
-        # Nothing is to be told of what its session has lost.
-        if not isinstance(outcome, Dropped):
-            self.session.tell(self, outcome)
+        self.transport.tell(self, outcome)
 
     def step(self, send_progress: Callable[[dict[str, Any]], None]) -> Step:
         headers = self.properties.headers or {}
         return Step.of(self.queue, self.properties.correlation_id, headers, self.redelivered, send_progress, self.cancellation)
 
     def __str__(self) -> str:
-        return f"{self.queue}: message {self.properties.message_id or self.properties.correlation_id or self.tag}"
+        return f"{self.queue}: message {self.properties.message_id or self.properties.correlation_id or self.tags[0]}"
 
 
 _Told = tuple[_Delivery, Outcome]
 
 
-@dataclass
+@dataclass(eq=False)
 class _HeldReply:
     delivery: _Delivery
     reply: Reply
     since: float
     delay: float = RECONNECT_SECONDS_MIN
     due: float = 0.0
+    #: Its message goes back.
+    is_hopeless: bool = False
 
     def wait(self) -> None:
         self.due = time.monotonic() + self.delay
         self.delay = min(self.delay * 2, RECONNECT_SECONDS_MAX)
+
+
+def _wake(connection: pika.BlockingConnection) -> None:
+    """Ends its look at what comes. May be called by any thread."""
+    connection.add_callback_threadsafe(lambda: None)
 
 
 def _parameters(server: str, queues: list[str]) -> pika.URLParameters:
