@@ -25,6 +25,7 @@ use workflow_manager::actors::manager_handle::ManagerHandle;
 use workflow_manager::api::Server;
 use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::Workers;
+use workflow_manager::cli::dev::DevSession;
 use workflow_manager::cli::signals::Signals;
 use workflow_manager::cli::{self, Arguments, ClientError, ServeArguments};
 use workflow_manager::clock;
@@ -32,6 +33,7 @@ use workflow_manager::engine::Definition;
 #[cfg(feature = "grpc")]
 use workflow_manager::grpc::GrpcServer;
 use workflow_manager::journal::Journal;
+use workflow_manager::load::LoadedWorkflows;
 use workflow_manager::reload::Reloader;
 use workflow_manager::service::SystemdNotifier;
 use workflow_manager::settings::{BusKind, Settings};
@@ -105,35 +107,56 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
         writeln!(out, "{}", serde_json::to_string_pretty(&settings.masked())?)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let dev = arguments.dev.map(|options| DevSession::prepare(options, &mut settings));
+    let dev = dev.transpose().context("the example of dev cannot be written")?;
     log::init(&settings.log, clock::timer_now)?;
     check_open_files_limit()?;
     for warning in settings.warnings() {
         tracing::warn!(%warning, "settings");
     }
-    let loaded = load::load_for_manager(&settings.workflows, &settings)?;
+    let loaded = match (load::load_for_manager(&settings.workflows, &settings), &dev) {
+        (Err(errors), Some(dev)) => {
+            dev.accept_errors(&settings, errors)?;
+            LoadedWorkflows::default()
+        }
+        (result, _) => result?,
+    };
     for warning in &loaded.warnings {
         tracing::warn!(%warning, "workflow file");
     }
-    if loaded.definitions.is_empty() {
+    let is_in_memory = settings.is_in_memory();
+    let _temporary_journal = is_in_memory.then(|| TemporaryJournal::create(&mut settings));
+    let _temporary_journal = _temporary_journal.transpose()?;
+    if dev.is_none() {
+        warn_of_surprises(&settings, &loaded.definitions, is_in_memory);
+    }
+    actix_rt::System::new()
+        .block_on(run(settings, index_by_name(loaded.definitions), dev))
+        .or_else(exit_if_fenced)
+}
+
+/// Logs warnings about settings that are allowed, but may not be what the user expects.
+fn warn_of_surprises(settings: &Settings, definitions: &[Arc<Definition>], is_in_memory: bool) {
+    if definitions.is_empty() {
         tracing::warn!(
             "no workflow is loaded: name files with --workflows; only jobs from the \
              journal continue"
         );
     }
-    if settings.default_bus() == BusKind::Embedded.name()
-        && needs_external_workers(&loaded.definitions)
-    {
+    if settings.default_bus() == BusKind::Embedded.name() && needs_external_workers(definitions) {
         tracing::warn!(
             "no broker is set: workers take their messages over HTTP (workflow-manager work QUEUE \
              -- CMD, or POST /api/queue/QUEUE/receive); for RabbitMQ set AMQP_SERVER or \
              --amqp-server to amqp://user:password@host:port/vhost"
         );
     }
-    let _temporary_journal =
-        if settings.is_in_memory() { Some(TemporaryJournal::create(&mut settings)?) } else { None };
-    actix_rt::System::new()
-        .block_on(run(settings, index_by_name(loaded.definitions)))
-        .or_else(exit_if_fenced)
+    if is_in_memory {
+        tracing::warn!(
+            journal = %settings.journal.file.display(),
+            "--db :memory: keeps nothing: the journal is removed when the manager ends, and all \
+             jobs with it; for jobs that outlive it name a file"
+        );
+    }
 }
 
 /// Returns an error if the process may open fewer files than [`OPEN_FILES_MIN`].
@@ -168,11 +191,6 @@ impl TemporaryJournal {
             .create(&directory)
             .with_context(|| format!("cannot create {} for the journal", directory.display()))?;
         settings.journal.file = directory.join("journal.db");
-        tracing::warn!(
-            journal = %settings.journal.file.display(),
-            "--db :memory: keeps nothing: the journal is removed when the manager ends, and all \
-             jobs with it; for jobs that outlive it name a file"
-        );
         Ok(TemporaryJournal(directory))
     }
 }
@@ -201,7 +219,11 @@ fn needs_external_workers(definitions: &[Arc<Definition>]) -> bool {
 }
 
 /// Starts the manager and its servers, waits for a reason to stop, and stops them.
-async fn run(settings: Settings, definitions: Definitions) -> Result<ExitCode> {
+async fn run(
+    settings: Settings,
+    definitions: Definitions,
+    dev: Option<DevSession>,
+) -> Result<ExitCode> {
     let stop_grace = settings.shutdown.grace.0 + drain_time(&settings);
     let mut signals = Signals::for_stop()?;
     warn_of_ignored_signals()?;
@@ -209,7 +231,8 @@ async fn run(settings: Settings, definitions: Definitions) -> Result<ExitCode> {
     let stop_sender = abort_late_stops(stop_grace)?;
     let service = SystemdNotifier::from_env();
     let postgres = settings.postgres_options().map_err(anyhow::Error::msg)?;
-    let candidacy = Candidacy { settings, definitions, metrics: Metrics::new() };
+    let workers = dev.as_ref().map_or_else(Workers::new, DevSession::workers);
+    let candidacy = Candidacy { settings, definitions, metrics: Metrics::new(), workers };
     let activation = match postgres {
         None => None,
         Some(options) => {
@@ -219,7 +242,7 @@ async fn run(settings: Settings, definitions: Definitions) -> Result<ExitCode> {
             }
         }
     };
-    let Running { mut manager, state, server, grpc } =
+    let Running { mut manager, state, server, address, grpc } =
         start(candidacy, activation, &service, hang_up).await?;
     // Without gRPC there is nothing to stop.
     #[cfg(not(feature = "grpc"))]
@@ -229,6 +252,9 @@ async fn run(settings: Settings, definitions: Definitions) -> Result<ExitCode> {
     actix_rt::spawn(log_when_ready(manager.handle().clone()));
     let (handle, systemd) = (manager.handle().clone(), service.clone());
     actix_rt::spawn(async move { systemd.run(&handle).await });
+    if let Some(dev) = &dev {
+        dev.begin(&state, address).await;
+    }
     let code = tokio::select! {
         result = server => {
             let error = result.err().map(tracing::field::display);
@@ -274,6 +300,7 @@ struct Running {
     manager: Manager,
     state: Arc<ApiState>,
     server: Server,
+    address: SocketAddr,
     grpc: RunningGrpc,
 }
 
@@ -326,7 +353,7 @@ async fn start(
         None => settings.default_bus().to_owned(),
     };
     tracing::info!(%address, bus, journal = settings.journal.location(), "listening");
-    Ok(Running { manager, state, server, grpc })
+    Ok(Running { manager, state, server, address, grpc })
 }
 
 /// Says that an address cannot be listened on.
@@ -342,10 +369,10 @@ fn start_manager(
     journal: Option<Box<dyn Journal>>,
     service: &Arc<SystemdNotifier>,
 ) -> Result<Manager, StartError> {
-    let Candidacy { settings, definitions, metrics } = candidacy;
+    let Candidacy { settings, definitions, metrics, workers } = candidacy;
     let definitions = standby.map_or(definitions, StandbyServers::definitions);
     let definitions = definitions.into_values().collect();
-    let parts = Parts { journal, metrics, ..Parts::standard(Workers::new()) };
+    let parts = Parts { journal, metrics, ..Parts::standard(workers) };
     let _keeper = service.keep_watchdog();
     manager::start_on(Threads::Own(Vec::new()), settings, definitions, parts)
 }

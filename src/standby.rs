@@ -16,6 +16,7 @@ use workflow_manager::actors::role::{LastLook, Standby};
 use workflow_manager::actors::standby_watch::StandbyWatch;
 use workflow_manager::api::ServerHandle;
 use workflow_manager::api::state::ApiState;
+use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::signals::Signals;
 #[cfg(feature = "grpc")]
 use workflow_manager::grpc::{self, GrpcServer};
@@ -35,6 +36,8 @@ pub(crate) struct Candidacy {
     pub(crate) settings: Settings,
     pub(crate) definitions: Definitions,
     pub(crate) metrics: Metrics,
+    /// The workers in this process, on the embedded bus.
+    pub(crate) workers: Workers,
 }
 
 /// A process that has become active.
@@ -161,7 +164,7 @@ impl StandbyServers {
         standby: &PostgresStandby,
         look: LastLook,
     ) -> Result<StandbyServers> {
-        let Candidacy { settings, definitions, metrics } = candidacy;
+        let Candidacy { settings, definitions, metrics, .. } = candidacy;
         let cannot_listen = || cannot_listen(settings.http.listen);
         let http_listener =
             api::bind(settings.http.listen).and_then(api::listen).with_context(cannot_listen)?;

@@ -4,17 +4,20 @@
 mod cluster;
 mod common;
 mod contexts;
+mod dev;
+mod init;
 mod job_ref;
 mod journal;
 mod operate;
 mod parts;
+mod serve;
 mod tokens;
 mod work;
 mod worker_test;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use daemon::settings::{DurationSetting, Overrides};
+use daemon::settings::DurationSetting;
 use engine::JobId;
 use std::path::PathBuf;
 
@@ -25,6 +28,8 @@ pub(super) use common::{
     TimeStyle,
 };
 pub(super) use contexts::{AddArguments, ContextCommand};
+use dev::DevArguments;
+pub(super) use init::InitArguments;
 pub(super) use job_ref::JobRef;
 pub(super) use journal::{CopyArguments, JournalCommand};
 pub(super) use operate::{
@@ -34,6 +39,9 @@ pub(super) use operate::{
 pub(super) use parts::{
     AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments,
 };
+pub(super) use serve::DevOptions;
+pub use serve::ServeArguments;
+pub(super) use serve::SettingsArguments;
 pub(super) use tokens::NewTokenArguments;
 #[cfg(test)]
 pub(super) use tokens::ScopeArgument;
@@ -57,6 +65,9 @@ pub struct Arguments {
 pub(crate) enum Command {
     /// Run the manager until SIGTERM or SIGINT
     Serve(ServeArguments),
+    /// Run a manager for the author of a workflow: in memory, and the files are reloaded when they
+    /// change
+    Dev(DevArguments),
     /// Validate workflow files: print their steps and queues, or every error
     Check {
         /// Workflow files; - is standard input
@@ -87,6 +98,8 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Make a folder with a workflow, its worker and its tests, from a template
+    Init(InitArguments),
     /// Show what happened to a job, or the job as it was, from a journal's file; the file is only
     /// read, and a manager may be using it
     Replay(ReplayArguments),
@@ -238,55 +251,6 @@ pub(crate) enum ClientCommand {
     Watch(WatchArguments),
     /// Show the statuses of a workflow's jobs, newest first
     Status(StatusArguments),
-}
-
-/// Arguments of `serve`.
-#[derive(Args, Debug)]
-pub struct ServeArguments {
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "flattened")]
-    pub settings: SettingsArguments,
-    /// Print the effective settings, with secrets masked, and exit
-    #[arg(long)]
-    pub print_settings: bool,
-}
-
-/// Arguments that say where the settings of a manager come from.
-#[derive(Args, Debug)]
-pub struct SettingsArguments {
-    /// Workflow files [setting workflows]
-    #[arg(long, num_args = 1..)]
-    pub workflows: Vec<PathBuf>,
-    /// The broker, amqp://user:password@host:port/vhost, or several of its nodes with commas
-    /// between them; without one the embedded bus is used
-    /// [setting amqp.server, AMQP_SERVER]
-    #[arg(long, value_name = "URL")]
-    pub amqp_server: Option<String>,
-    /// The journal, a file; :memory: keeps nothing after the process ends [setting journal.file]
-    #[arg(long, value_name = "FILE")]
-    pub db: Option<PathBuf>,
-    /// Where the API listens; PORT: on loopback, :PORT: on all interfaces [setting http.listen]
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub listen: Option<String>,
-    /// A settings file, YAML (workflow files go with --workflows)
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Listen beyond loopback without a token
-    #[arg(long)]
-    pub insecure: bool,
-}
-
-impl SettingsArguments {
-    /// Returns the settings that the flags override.
-    pub fn overrides(&self) -> Overrides {
-        Overrides {
-            workflows: self.workflows.clone(),
-            amqp_server: self.amqp_server.clone(),
-            journal_file: self.db.clone(),
-            listen: self.listen.clone(),
-            insecure: self.insecure,
-        }
-    }
 }
 
 /// Arguments of `doctor`.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 /// The groups, each with its commands in the order of the help text.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Run", &["serve", "run", "work", "wait"]),
+    ("Run", &["dev", "serve", "run", "work", "wait"]),
     (
         "Look",
         &[
@@ -41,7 +41,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "cluster",
         ],
     ),
-    ("Author", &["check", "schema", "test", "worker-test", "replay"]),
+    ("Author", &["init", "check", "schema", "test", "worker-test", "replay"]),
     (
         "Install",
         &[
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(listed_names.into_iter().collect::<BTreeSet<_>>(), command_names);
         let help = command().render_help().to_string();
         for title in
-            ["Run:\n  serve", "Look:\n", "Operate:\n", "Author:\n", "Install:\n", "Options:\n"]
+            ["Run:\n  dev", "Look:\n", "Operate:\n", "Author:\n", "Install:\n", "Options:\n"]
         {
             assert!(help.contains(title), "no {title:?} in {help}");
         }

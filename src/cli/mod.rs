@@ -12,12 +12,15 @@ mod cluster;
 mod compare;
 mod confirm;
 mod contexts;
+pub mod dev;
 mod doctor;
 mod error;
+mod file_watcher;
 mod follow;
 mod groups;
 mod health;
 mod history;
+mod init;
 mod items;
 mod job;
 mod job_lookup;
@@ -38,6 +41,7 @@ mod step_down;
 mod stream;
 mod table;
 mod target;
+mod templates;
 mod test;
 mod text;
 mod tokens;
@@ -62,8 +66,8 @@ pub use compare::check_against;
 pub use error::ClientError;
 pub use groups::command;
 
-/// Runs the command that the arguments name, and writes its output to `out`. The command `serve` is
-/// run by the caller's function `serve`.
+/// Runs the command that the arguments name, and writes its output to `out`. The commands `serve`
+/// and `dev` are run by the caller's function `serve`.
 ///
 /// # Errors
 ///
@@ -76,6 +80,7 @@ pub fn run(
 ) -> Result<ExitCode, ClientError> {
     match arguments.command {
         Command::Serve(arguments) => return serve(&arguments, out),
+        Command::Dev(arguments) => return serve(&arguments.into_serve_arguments(), out),
         Command::Check { files, against, config, json } => {
             let settings = config.map(|file| load_settings(&file)).transpose()?;
             return match against {
@@ -87,6 +92,7 @@ pub fn run(
         Command::Test { files, verbose, json } => {
             return Ok(to_exit_code(test::run_test_files(&files, verbose, json, out)?));
         }
+        Command::Init(arguments) => init::init(&arguments, out)?,
         Command::Replay(arguments) => history::replay(&arguments, out)?,
         Command::Backup(arguments) => backup::back_up(&arguments, out)?,
         Command::Restore(arguments) => backup::restore(&arguments, out)?,

@@ -144,9 +144,19 @@ fn strip_fraction(time: &str) -> String {
 
 /// Formats a time in the time zone of this machine. Returns `None` if it is out of range.
 fn format_local(timestamp: Timestamp) -> Option<String> {
+    format_here(timestamp, "%Y-%m-%d %H:%M:%S")
+}
+
+/// Formats the time of day in the time zone of this machine. It is empty if it is out of range.
+pub(super) fn format_time_of_day(timestamp: Timestamp) -> String {
+    format_here(timestamp, "%H:%M:%S").unwrap_or_default()
+}
+
+/// Formats a time in the time zone of this machine. Returns `None` if it is out of range.
+fn format_here(timestamp: Timestamp, format: &str) -> Option<String> {
     let instant = jiff::Timestamp::from_nanosecond(i128::from(timestamp.0)).ok()?;
     let local_time = instant.to_zoned_datetime(jiff::tz::TimeZone::system());
-    Some(local_time.strftime("%Y-%m-%d %H:%M:%S").to_string())
+    Some(local_time.strftime(format).to_string())
 }
 
 /// Formats a time as `5m ago` or `in 5m`, in whole numbers of the largest unit that fits.

@@ -158,10 +158,22 @@ impl EventPrinter<'_> {
 
 /// Renders an event as one line: its time, job, workflow and change, then what is known beyond.
 fn render_event(name: &str, event: EventResponse, screen: Screen) -> String {
-    let EventResponse { time, data } = event;
+    let time = screen.format_time(&event.time).into_owned();
+    let change = render_change(name, &event.data, screen);
+    format!("{time}  {}  {change}", event.data.job)
+}
+
+/// Renders the body of an event without its time and its job. Returns `None` if it cannot be
+/// parsed.
+pub(super) fn render_body(name: &str, body: &str, screen: Screen) -> Option<String> {
+    let event: EventResponse = parse_response(body).ok()?;
+    Some(render_change(name, &event.data, screen))
+}
+
+/// Renders the workflow and the change of an event, then what is known beyond.
+fn render_change(name: &str, data: &EventDataResponse, screen: Screen) -> String {
     let change = Text::new(name.split_once('.').map_or(name, |(_, kind)| kind));
-    let time = screen.format_time(&time);
-    let mut line = format!("{time}  {}  {}", data.job, data.workflow);
+    let mut line = data.workflow.to_string();
     if let Some(task) = &data.task {
         line.push_str(&format!(" {task}"));
     }
@@ -174,10 +186,12 @@ fn render_event(name: &str, event: EventResponse, screen: Screen) -> String {
     notes.extend(
         data.attempt.filter(|attempt| *attempt > 1).map(|attempt| format!("attempt {attempt}")),
     );
-    notes.extend(data.progress.map(|progress| format!("progress {progress}")));
+    notes.extend(data.progress.as_ref().map(|progress| format!("progress {progress}")));
     notes.extend(data.message.iter().chain(&data.reason).map(Text::to_string));
     notes.extend(
-        data.retry_at.map(|retry_at| format!("next attempt at {}", screen.format_time(&retry_at))),
+        data.retry_at
+            .as_ref()
+            .map(|retry_at| format!("next attempt at {}", screen.format_time(&retry_at))),
     );
     if !notes.is_empty() {
         line.push_str(&format!("  {}", notes.join(", ")));

@@ -10,6 +10,7 @@ mod tail;
 use super::arguments::WorkArguments;
 use super::client::{ApiResult, Client};
 use super::error::ClientError;
+use super::file_watcher::{FileWatcher, WATCH_INTERVAL};
 use super::signals::Signals;
 use base::clock;
 use daemon::telemetry::log::print;
@@ -21,6 +22,7 @@ pub(super) use program::read_chunk;
 use program::{Program, TaskEvent, is_transient};
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
@@ -51,10 +53,14 @@ pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
         program: Program::find(&arguments.command)?,
         lease: arguments.lease.0,
         is_quiet: arguments.quiet,
+        is_watching: arguments.watch,
     };
     let client = Client::new(&arguments.target)?;
     let (event_sender, events) = channel();
     forward_signals(event_sender.clone())?;
+    if arguments.watch {
+        forward_changes(context.program.files(), event_sender.clone())?;
+    }
     thread::scope(|scope| {
         let mut dispatcher = Dispatcher {
             scope,
@@ -70,6 +76,7 @@ pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
             invalid_outputs: 0,
             has_connected: false,
             is_stopping: false,
+            is_waiting_for_change: false,
             failure: None,
             backoff: BACKOFF_MIN,
             is_retrying: false,
@@ -133,6 +140,8 @@ struct Dispatcher<'scope, 'env> {
     has_connected: bool,
     /// Whether no more messages are received, and the worker ends once nothing is in flight.
     is_stopping: bool,
+    /// Whether no more messages are received until a file of the program has changed.
+    is_waiting_for_change: bool,
     /// Why the worker stops, unless a signal asked for it.
     failure: Option<ClientError>,
     /// The pause after the next error that may be transient.
@@ -154,7 +163,8 @@ impl Dispatcher<'_, '_> {
             // Replies are sent before more messages are received, so that their messages are not
             // delivered again.
             let is_at_capacity = self.in_flight.len() >= self.arguments.jobs as usize;
-            if self.is_stopping || is_at_capacity || !self.unsent_replies.is_empty() {
+            let is_waiting = is_at_capacity || self.is_waiting_for_change;
+            if self.is_stopping || is_waiting || !self.unsent_replies.is_empty() {
                 // Receiving cannot fail: the dispatcher itself holds a sender.
                 if let Ok(event) = self.events.recv() {
                     self.handle_event(event);
@@ -316,6 +326,7 @@ impl Dispatcher<'_, '_> {
                 }
             }
             DispatcherEvent::SpawnFailed(error) => self.handle_spawn_error(&error),
+            DispatcherEvent::FilesChanged(files) => self.handle_changed_files(&files),
             DispatcherEvent::Stop if self.is_stopping => {
                 for in_flight in self.in_flight.values() {
                     // Sending fails for a task that has just ended, which has nothing to requeue.
@@ -343,19 +354,47 @@ impl Dispatcher<'_, '_> {
         if is_transient(error) {
             self.back_off(&reason);
         } else {
-            self.fail(ClientError::Usage(reason));
+            self.fail_program(ClientError::Usage(reason));
+        }
+    }
+
+    /// Begins the messages in hand again, with the program as it is now.
+    fn handle_changed_files(&mut self, files: &[PathBuf]) {
+        let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        let begun_again = match self.in_flight.len() {
+            0 => "the next message gets the new program".to_owned(),
+            1 => "the message in hand is begun again".to_owned(),
+            count => format!("the {count} messages in hand are begun again"),
+        };
+        print(&format!("{} changed: {begun_again}", files.join(", ")));
+        self.is_waiting_for_change = false;
+        self.invalid_outputs = 0;
+        for in_flight in self.in_flight.values() {
+            // Sending fails for a task that has just ended, which needs no restart.
+            let _ = in_flight.event_sender.send(TaskEvent::Restart);
         }
     }
 
     fn handle_invalid_output(&mut self, reason: &str) {
         self.invalid_outputs += 1;
         if self.invalid_outputs >= INVALID_OUTPUTS_MAX {
-            self.fail(ClientError::Refused(format!(
+            self.fail_program(ClientError::Refused(format!(
                 "{INVALID_OUTPUTS_MAX} times in a row {reason}. No more messages are taken: each \
                  one fails an attempt. {} must print one JSON object that the step can have, or \
                  nothing, on its standard output; what else it says belongs on its standard error",
                 self.context.program.display_name()
             )));
+        }
+    }
+
+    /// Handles an error of the program: the worker stops, or waits until the program has changed if
+    /// its files are watched.
+    fn fail_program(&mut self, error: ClientError) {
+        if !self.context.is_watching {
+            return self.fail(error);
+        }
+        if !std::mem::replace(&mut self.is_waiting_for_change, true) {
+            print(&format!("{error}. Messages are taken again when the program has changed"));
         }
     }
 
@@ -383,6 +422,27 @@ impl Dispatcher<'_, '_> {
             }
         }
     }
+}
+
+/// Starts a thread that tells the dispatcher of each change of these files.
+fn forward_changes(
+    files: Vec<PathBuf>,
+    dispatcher: Sender<DispatcherEvent>,
+) -> Result<(), ClientError> {
+    let mut watcher = FileWatcher::new(files);
+    let watch = move || {
+        loop {
+            thread::sleep(WATCH_INTERVAL);
+            let changed = watcher.poll();
+            if !changed.is_empty()
+                && dispatcher.send(DispatcherEvent::FilesChanged(changed)).is_err()
+            {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("files".to_owned()).spawn(watch)?;
+    Ok(())
 }
 
 /// Starts a thread that forwards each stop signal to the dispatcher. For any other handled signal

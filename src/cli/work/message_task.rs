@@ -4,7 +4,7 @@
 use super::super::client::Client;
 use super::super::text::Text;
 use super::message::WorkMessage;
-use super::program::{Program, RunningProgram, TaskEvent};
+use super::program::{EndedProgram, Program, RunningProgram, TaskEvent};
 use base::clock;
 use daemon::telemetry::log::print;
 use engine::text::escape;
@@ -12,6 +12,7 @@ use engine::{Message as Object, Millis};
 use serde::Deserialize;
 use serde_json::json;
 use std::io;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -46,12 +47,16 @@ pub(super) struct WorkContext {
     pub(super) lease: Duration,
     /// Whether the log omits messages that were settled.
     pub(super) is_quiet: bool,
+    /// Whether the program is started again when one of its files changes.
+    pub(super) is_watching: bool,
 }
 
 /// An event for the dispatcher. A `String` is the id of a message.
 pub(super) enum DispatcherEvent {
     /// A stop signal was received.
     Stop,
+    /// These files of the program have changed.
+    FilesChanged(Vec<PathBuf>),
     /// A try to send the reply to this message failed. It is retried.
     ReplyUnsent(String),
     /// The program cannot be started.
@@ -90,6 +95,8 @@ enum StopReason {
     OutputTooLarge,
     /// The message is to be requeued.
     Requeued,
+    /// A file of the program has changed. The program is started again.
+    Restarted,
 }
 
 /// The manager's response to a reply.
@@ -116,24 +123,19 @@ impl MessageTask<'_> {
     /// Processes the message, and returns how that ended.
     pub(super) fn run(mut self) -> TaskOutcome {
         let start_time = clock::timer_now();
-        let WorkContext { program, is_quiet, .. } = self.context;
-        let input = std::mem::take(&mut self.message.body);
-        let running_program =
-            match program.start(self.message.environment(), input, &self.event_sender) {
-                Ok(running_program) => running_program,
+        let is_quiet = self.context.is_quiet;
+        let (stop_reason, ended_program) = loop {
+            match self.run_program() {
+                Ok((Some(StopReason::Restarted), _)) => {}
+                Ok(end) => break end,
                 Err(error) => {
                     self.requeue(SPAWN_FAILURE_DELAY);
                     // Sending cannot fail: the dispatcher outlives the tasks.
                     let _ = self.dispatcher.send(DispatcherEvent::SpawnFailed(error));
                     return TaskOutcome::Unsettled;
                 }
-            };
-        let stop_reason = self.wait_for_exit(&running_program);
-        if stop_reason.is_some() {
-            // Child processes of the program may have ignored SIGTERM.
-            running_program.kill();
-        }
-        let ended_program = running_program.wait_for_output();
+            }
+        };
         let elapsed = Millis::from_duration(start_time.elapsed());
         let result = match (stop_reason, ended_program) {
             (Some(StopReason::AttemptOver(reason)), _) => {
@@ -144,10 +146,10 @@ impl MessageTask<'_> {
                 self.requeue("0s");
                 return TaskOutcome::Unsettled;
             }
-            (Some(StopReason::OutputTooLarge) | None, Ok(ended_program)) => {
-                ended_program.into_output()
+            (Some(StopReason::OutputTooLarge | StopReason::Restarted) | None, Ok(ended)) => {
+                ended.into_output()
             }
-            (Some(StopReason::OutputTooLarge) | None, Err(error)) => {
+            (Some(StopReason::OutputTooLarge | StopReason::Restarted) | None, Err(error)) => {
                 Err(format!("the end of the program is not known: {error}"))
             }
         };
@@ -176,6 +178,28 @@ impl MessageTask<'_> {
         }
     }
 
+    /// Runs the program once, and returns why it was stopped, if it was, and how it ended.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the program cannot be started.
+    fn run_program(&mut self) -> io::Result<(Option<StopReason>, io::Result<EndedProgram>)> {
+        let WorkContext { program, is_watching, .. } = self.context;
+        let input = if *is_watching {
+            self.message.body.clone()
+        } else {
+            std::mem::take(&mut self.message.body)
+        };
+        let running_program =
+            program.start(self.message.environment(), input, &self.event_sender)?;
+        let stop_reason = self.wait_for_exit(&running_program);
+        if stop_reason.is_some() {
+            // Child processes of the program may have ignored SIGTERM.
+            running_program.kill();
+        }
+        Ok((stop_reason, running_program.wait_for_output()))
+    }
+
     /// Waits until the program has ended. Extends the lease until there is a reason to stop the
     /// program, and returns that reason, if there was one.
     fn wait_for_exit(&mut self, program: &RunningProgram) -> Option<StopReason> {
@@ -198,6 +222,7 @@ impl MessageTask<'_> {
                 }
                 Ok(TaskEvent::OutputTooLarge) => StopReason::OutputTooLarge,
                 Ok(TaskEvent::Requeue) => StopReason::Requeued,
+                Ok(TaskEvent::Restart) => StopReason::Restarted,
                 Err(RecvTimeoutError::Timeout) if stop_reason.is_some() => {
                     program.kill();
                     kill_at = Some(clock::timer_now() + TERMINATION_GRACE);
@@ -215,13 +240,15 @@ impl MessageTask<'_> {
                     Err(Some(reason)) => reason,
                 },
             };
-            let grace = if matches!(reason, StopReason::Requeued) {
-                TERMINATION_GRACE_SHORT
-            } else {
-                TERMINATION_GRACE
+            let grace = match reason {
+                StopReason::Requeued | StopReason::Restarted => TERMINATION_GRACE_SHORT,
+                StopReason::AttemptOver(_) | StopReason::OutputTooLarge => TERMINATION_GRACE,
             };
             kill_at = Some(clock::timer_now() + grace);
-            stop_reason.get_or_insert(reason);
+            // Whatever else happens to the message outweighs a restart.
+            if matches!(stop_reason, None | Some(StopReason::Restarted)) {
+                stop_reason = Some(reason);
+            }
             program.terminate();
         }
     }
@@ -290,7 +317,8 @@ impl MessageTask<'_> {
                     Ok(
                         TaskEvent::Redelivered(_)
                         | TaskEvent::ProgramEnded
-                        | TaskEvent::OutputTooLarge,
+                        | TaskEvent::OutputTooLarge
+                        | TaskEvent::Restart,
                     ) => {}
                     Err(_) => break,
                 }

@@ -8,11 +8,11 @@ use daemon::service;
 use engine::text::escape;
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write, stderr};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -42,6 +42,8 @@ pub(super) enum TaskEvent {
     Redelivered(String),
     /// The dispatcher wants the program to be stopped, and the message to be requeued.
     Requeue,
+    /// A file of the program has changed: the program is to be stopped and started again.
+    Restart,
 }
 
 /// A program and its arguments.
@@ -60,7 +62,6 @@ impl Program {
         let (name, arguments) = command
             .split_first()
             .ok_or_else(|| ClientError::Usage("name a program after --".to_owned()))?;
-        let is_executable = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
         let name_text = escape(&name.to_string_lossy()).into_owned();
         let problem = if name.as_bytes().contains(&b'/') {
             let path = Path::new(name);
@@ -70,15 +71,24 @@ impl Program {
                 (false, false) => Some("there is no such file"),
             }
         } else {
-            let is_found = std::env::var_os("PATH").is_some_and(|paths| {
-                std::env::split_paths(&paths).any(|folder| is_executable(&folder.join(name)))
-            });
-            (!is_found).then_some("it is in no folder of PATH")
+            find_in_path(name).is_none().then_some("it is in no folder of PATH")
         };
         match problem {
             Some(problem) => Err(ClientError::Usage(format!("cannot run {name_text}: {problem}"))),
             None => Ok(Program { name: name.clone(), arguments: arguments.to_vec() }),
         }
+    }
+
+    /// Returns the files whose change changes the program: its own, and those that its arguments
+    /// name.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let program = if self.name.as_bytes().contains(&b'/') {
+            Some(PathBuf::from(&self.name))
+        } else {
+            find_in_path(&self.name)
+        };
+        let arguments = self.arguments.iter().map(PathBuf::from).filter(|path| path.is_file());
+        program.into_iter().chain(arguments).collect()
     }
 
     /// Returns the name of the program for people.
@@ -116,6 +126,17 @@ impl Program {
             }
         }
     }
+}
+
+/// Returns whether a path is a file that this process may execute.
+fn is_executable(path: &Path) -> bool {
+    path.is_file() && access(path, Access::EXEC_OK).is_ok()
+}
+
+/// Finds a program in the folders of `PATH`.
+fn find_in_path(name: &OsStr) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH")?;
+    std::env::split_paths(&paths).map(|folder| folder.join(name)).find(|path| is_executable(path))
 }
 
 /// The channels for the chunks of standard output, and for the tail of standard error.
@@ -306,6 +327,17 @@ pub(super) fn is_transient(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_files_of_a_program_are_its_own_and_those_of_its_arguments() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("script.sh");
+        std::fs::write(&script, "").unwrap();
+        let command = ["sh".into(), "-e".into(), script.clone().into()];
+        let files = Program::find(&command).unwrap().files();
+        assert!(files[0].ends_with("sh") && files[0].is_absolute(), "{files:?}");
+        assert_eq!(files[1..], [script]);
+    }
 
     #[test]
     fn a_missing_program_is_refused_with_a_reason() {

@@ -186,6 +186,48 @@ fn a_program_that_fails_fails_the_attempt_with_what_it_said() {
 }
 
 #[test]
+fn a_program_that_changes_is_begun_again_with_its_message() {
+    let daemon = start();
+    let script = daemon.dir().join("price.sh");
+    let watched = |text: &str| {
+        fs::write(&script, text).unwrap();
+        let dir = daemon.dir().join("watched");
+        fs::create_dir(&dir).unwrap();
+        let log = File::create(dir.join("log")).unwrap();
+        let mut command = work(&daemon, &["price", "--watch"], &["sh", script.to_str().unwrap()]);
+        command.current_dir(&dir).stdin(Stdio::null()).stderr(log);
+        Worker { child: command.spawn().unwrap(), dir }
+    };
+    let mut worker = watched("cat > first; touch begun-first; sleep 1000");
+    let id = daemon.api.create("one", r#"{"count":3}"#);
+    worker.await_file("begun-first");
+    fs::write(&script, "cat > second; echo '{\"cents\":750}'").unwrap();
+    daemon.api.await_state(id, "completed");
+    worker.await_log("price.sh changed: the message in hand is begun again");
+    let input = |name: &str| fs::read_to_string(worker.dir.join(name)).unwrap();
+    assert_eq!(input("first"), r#"{"count":3}"#);
+    assert_eq!(input("second"), input("first"), "the same message");
+    let log = worker.log();
+    assert!(log.contains("attempt 1: took ") && !log.contains("attempt 2"), "{log}");
+
+    // What would end the worker makes it wait for a change.
+    fs::write(&script, "echo no object").unwrap();
+    worker.await_log("price.sh changed: the next message gets the new program");
+    for _ in 0..3 {
+        let id = daemon.api.create("one", "{}");
+        eventually("the job ends, or waits", || {
+            let waits = worker.log().contains("taken again when the program has changed");
+            when(waits || daemon.api.job(id).state == "failed", worker.log())
+        });
+    }
+    worker.await_log("taken again when the program has changed");
+    let id = daemon.api.create("one", "{}");
+    fs::write(&script, "echo '{}'").unwrap();
+    daemon.api.await_state(id, "completed");
+    worker.stop();
+}
+
+#[test]
 fn an_output_that_is_no_json_object_is_told_and_ends_the_worker_after_some() {
     let daemon = start();
     let deep = "printf '{\"a\":'; printf '[%.0s' $(seq 200)";

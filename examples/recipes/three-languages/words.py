@@ -1,0 +1,6 @@
+"""{"text": …} becomes {"words": [ … ]}."""
+
+import json
+import sys
+
+json.dump({"words": json.load(sys.stdin)["text"].split()}, sys.stdout)
