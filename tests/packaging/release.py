@@ -4,6 +4,7 @@
 usage: tests/packaging/release.py DIRECTORY
 """
 
+import fnmatch
 import glob
 import hashlib
 import json
@@ -25,6 +26,12 @@ WANTED = {
 }
 
 
+ARTEFACTS = {
+    "workflow-manager-*.tar.gz", "workflow-manager-*.cdx.json", "workflow-manager_*.deb", "workflow_manager-*.whl", "workflow-manager-*.tgz",
+    "pyworker-*.whl", "jsworker-*.tgz", "workflow-worker-*.crate", "RELEASE_NOTES.md",
+}
+
+
 def main() -> None:
     folder = sys.argv[1]
     with open(f"{folder}/SHA256SUMS", encoding="ascii") as file:
@@ -35,6 +42,8 @@ def main() -> None:
             assert hashlib.sha256(file.read()).hexdigest() == told, name
     (archive,) = [name for name in sums if name.endswith(".tar.gz")]
     (bill,) = [name for name in sums if name.endswith(".cdx.json")]
+    for pattern in ARTEFACTS:
+        assert len([name for name in sums if fnmatch.fnmatch(name, pattern)]) == 1, f"{pattern} is not one of {sorted(sums)}"
     unpacked(f"{folder}/{archive}", archive.removesuffix(".tar.gz"))
     with open(f"{folder}/{bill}", encoding="utf-8") as file:
         told_of(file.read())
