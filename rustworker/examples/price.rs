@@ -1,4 +1,4 @@
-//! The worker for `price` of the README's first workflow:
+//! The worker for `price` of docs/first-tutorial.md:
 //! `cargo run -p workflow-worker --example price`.
 
 use serde::{Deserialize, Serialize};
