@@ -94,10 +94,11 @@ impl DevSession {
             state.settings.workflows.iter().map(|file| file.display().to_string()).collect();
         print(&format!("page      {url}"));
         print(&format!("workflow  {}", names.join(", ")));
-        print(&match self.options.is_in_memory {
-            true => "jobs      in memory, until Ctrl-C; --db FILE keeps them".to_owned(),
-            false => format!("jobs      in {}", state.settings.journal.location()),
-        });
+        if self.options.is_in_memory {
+            print("jobs      in memory, until Ctrl-C; --db FILE keeps them");
+        } else {
+            print(&format!("jobs      in {}", state.settings.journal.location()));
+        }
         let definitions = state.definitions.current();
         if self.example.is_some() {
             print(&format!(
