@@ -26,7 +26,8 @@ pub(crate) struct WorkArguments {
     /// Print no line for each message
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// When the program's file changes, or one that its arguments name, begin messages in hand again
+    /// When the program's file changes, or one that its arguments name, begin messages in hand
+    /// again
     #[arg(long)]
     pub(crate) watch: bool,
     /// The program and its arguments
