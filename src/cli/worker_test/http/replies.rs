@@ -1,10 +1,9 @@
 //! Many replies in one call to the stub manager: parses them, and renders their verdicts.
 
-use super::server::StubResponse;
 use bytes::Bytes;
 use daemon::api::leases::{MESSAGES_MAX, Receipt};
-use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
+use std::collections::BTreeMap;
 
 /// The most replies in one call.
 const REPLIES_MAX: usize = MESSAGES_MAX as usize;
@@ -18,16 +17,6 @@ pub(super) struct StubReply {
     pub(super) body: Bytes,
 }
 
-/// One of many replies, as it stands in the body.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReplyText {
-    reply_to: String,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    body: Option<Box<RawValue>>,
-}
-
 /// Parses the replies of one call: each is an error of its own. The outer error refuses the call.
 pub(super) fn parse_replies(body: &[u8]) -> Result<Vec<Result<StubReply, String>>, String> {
     let replies: Vec<&RawValue> = serde_json::from_slice(body)
@@ -39,8 +28,17 @@ pub(super) fn parse_replies(body: &[u8]) -> Result<Vec<Result<StubReply, String>
 }
 
 fn parse_reply(reply: &RawValue) -> Result<StubReply, String> {
-    let ReplyText { reply_to, kind, body } =
+    let mut parts: BTreeMap<&str, &RawValue> =
         serde_json::from_str(reply.get()).map_err(|error| format!("the reply: {error}"))?;
+    let mut take_text = |name| parts.remove(name).map(|part| serde_json::from_str(part.get()));
+    let reply_to: Option<String> =
+        take_text("reply_to").transpose().map_err(|error| format!("reply_to: {error}"))?;
+    let kind = take_text("type").transpose().map_err(|error| format!("type: {error}"))?;
+    let body = parts.remove("body");
+    if let Some(name) = parts.keys().next() {
+        return Err(format!("the reply: unknown field {name:?}"));
+    }
+    let reply_to = reply_to.ok_or("the reply: missing field reply_to")?;
     let receipt = Receipt::parse(&reply_to).map_err(|problem| problem.detail().to_owned())?;
     let body = body.map_or_else(Bytes::new, |body| Bytes::copy_from_slice(body.get().as_bytes()));
     Ok(StubReply {
@@ -52,10 +50,10 @@ fn parse_reply(reply: &RawValue) -> Result<StubReply, String> {
 }
 
 /// Renders the verdicts: what each reply would have been answered alone, with its status.
-pub(super) fn render_verdicts(responses: &[StubResponse]) -> StubResponse {
-    let verdicts = responses.iter().map(|response| {
-        let body: Value = serde_json::from_slice(&response.body).unwrap_or_default();
-        let mut verdict = json!({ "status": response.status });
+pub(super) fn render_verdicts<'r>(responses: impl Iterator<Item = (u16, &'r [u8])>) -> Value {
+    let verdicts = responses.map(|(status, body)| {
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let mut verdict = json!({ "status": status });
         for key in ["taken", "reason", "detail"] {
             if let Some(value) = body.get(key) {
                 verdict[key] = value.clone();
@@ -63,5 +61,5 @@ pub(super) fn render_verdicts(responses: &[StubResponse]) -> StubResponse {
         }
         verdict
     });
-    StubResponse::json(&verdicts.collect())
+    verdicts.collect()
 }

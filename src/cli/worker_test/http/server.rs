@@ -215,7 +215,9 @@ async fn handle_replies(requests: RequestSender, body: Bytes) -> HttpResponse {
             Err(detail) => StubResponse::problem(400, &detail),
         });
     }
-    render_verdicts(&responses).into_http_response()
+    let verdicts =
+        render_verdicts(responses.iter().map(|response| (response.status, &response.body[..])));
+    StubResponse::json(&verdicts).into_http_response()
 }
 
 /// Makes the call of a reply of this kind. The default is a result.
