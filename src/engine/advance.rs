@@ -84,6 +84,12 @@ impl Job {
             );
             return self.fail_step(step, Failure::new(reason));
         }
+        if !definition.limits.is_empty() {
+            return match self.claim_places(step) {
+                Ok(places) => vec![Entry::Step(step, StepEntry::Claimed { places })],
+                Err(reason) => self.fail_step(step, Failure::new(reason)),
+            };
+        }
         // The timeout of an attempt with a message starts when workers can receive the message.
         let deadline = deadline.filter(|_| definition.external);
         vec![Entry::Step(step, StepEntry::Started { attempt, deadline })]

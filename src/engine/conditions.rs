@@ -108,9 +108,9 @@ impl Job {
 }
 
 /// The variables of a step's conditions, read from its job.
-struct JobScope<'a> {
-    job: &'a Job,
-    step: StepIndex,
+pub(super) struct JobScope<'a> {
+    pub(super) job: &'a Job,
+    pub(super) step: StepIndex,
 }
 
 impl JobScope<'_> {

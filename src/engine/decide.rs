@@ -37,6 +37,7 @@ impl Job {
             Input::Timer { .. } => Err(Rejected::Void),
             Input::ChildMissing { step, index } => self.decide_child_missing(step, index),
             Input::IdConflict { step, index, id } => self.decide_id_conflict(step, index, id, ctx),
+            Input::Admitted { step, ticket, marks: _ } => self.decide_admitted(step, ticket),
             Input::Order(order) => self.decide_order(order, ctx),
             Input::Operate(request) => self.decide_request(request, ctx),
             Input::CallerJoined(caller) => self.decide_caller_joined(caller),
@@ -162,7 +163,7 @@ impl Job {
         let lost_messages = self
             .confirmed_steps()
             .filter(|step| steps.contains(step))
-            .map(|step| Entry::Step(step, StepEntry::Unconfirmed));
+            .map(|step| Entry::Step(step, self.resend_entry(step)));
         let entries: Vec<Entry> = lost_messages.collect();
         if entries.is_empty() {
             return Err(Rejected::Void);

@@ -12,6 +12,7 @@ use super::id::StepIndex;
 use super::input::{Context, Input, Rejected};
 use super::job::Job;
 use super::json::Message;
+use super::limit::Demand;
 use super::origin::Origin;
 use super::state::JobState;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ impl Job {
         let mut decision = Decision::start(&job, ctx);
         job.record([creation].into_iter().chain(joined), &mut decision);
         job.advance(ctx, &mut decision);
-        let decision = decision.finish(&job, JobState::Running);
+        let decision = decision.finish(&job, JobState::Running, &[]);
         (job, decision)
     }
 
@@ -70,7 +71,7 @@ impl Job {
     ///
     /// Returns an error if the input changes nothing.
     pub fn handle_input(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
-        let previous_state = self.state;
+        let (previous_state, previous_demands) = (self.state, self.demands());
         let mut decision = Decision::start(self, ctx);
         if let Input::Timer { due, unread } = input {
             // What is due is determined only once: if the clock was set back, an attempt that
@@ -87,7 +88,7 @@ impl Job {
             self.record(entries, &mut decision);
         }
         self.advance(ctx, &mut decision);
-        Ok(decision.finish(self, previous_state))
+        Ok(decision.finish(self, previous_state, &previous_demands))
     }
 
     /// Decides and applies what follows from the job's state alone, until nothing more follows.
@@ -121,9 +122,16 @@ impl Decision {
     }
 
     /// Completes the decision with what has changed in the job.
-    fn finish(mut self, job: &Job, previous_state: JobState) -> Decision {
+    fn finish(
+        mut self,
+        job: &Job,
+        previous_state: JobState,
+        previous_demands: &[(StepIndex, Demand)],
+    ) -> Decision {
         self.state = (job.state != previous_state).then_some(job.state);
         self.closed = job.is_closed();
+        let demands = job.changed_demands(previous_demands);
+        self.effects.extend(demands.into_iter().map(|(step, demand)| Effect::Demand(step, demand)));
         if job.origin.parent.is_none() {
             let mut affected_steps: Vec<StepIndex> = Vec::new();
             for entry in &self.recorded.entries {

@@ -6,6 +6,7 @@
 
 use super::expression::Expression;
 use super::id::StepIndex;
+use super::limit::LimitDefinition;
 use super::queue_declaration::QueueDeclaration;
 use super::time::Millis;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ pub struct Definition {
     /// How the queue on which it receives calls is declared.
     #[serde(default, skip_serializing_if = "QueueDeclaration::is_default")]
     pub queue: QueueDeclaration,
+    /// The limits that its steps name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitDefinition>,
     /// The workflow's own graph first, then one for each task, in the order of declaration.
     pub graphs: Vec<Graph>,
 }
@@ -52,6 +56,7 @@ impl Definition {
             deadline: None,
             retention: None,
             queue: QueueDeclaration::default(),
+            limits: Vec::new(),
             graphs,
         }
     }
@@ -86,6 +91,17 @@ impl Definition {
         } else {
             format!("{}/{}", self.vhost, self.name)
         }
+    }
+
+    /// Returns the full name of a limit of this workflow: `<vhost>/<name>`, or only the name if there
+    /// is no virtual host.
+    pub fn full_limit_name(&self, limit: &str) -> Arc<str> {
+        if self.vhost.is_empty() { limit.into() } else { format!("{}/{limit}", self.vhost).into() }
+    }
+
+    /// Returns the limit of this name; `None`: the workflow has none.
+    pub fn find_limit(&self, name: &str) -> Option<&LimitDefinition> {
+        self.limits.iter().find(|limit| *limit.name == *name)
     }
 
     /// Splits a full name into the virtual host, which is empty if the name has none, and the
@@ -130,6 +146,8 @@ pub struct Graph {
     dependents: Vec<Vec<StepIndex>>,
     /// The steps without dependents.
     last_steps: Vec<StepIndex>,
+    /// Whether a step names a limit.
+    has_limits: bool,
 }
 
 impl Graph {
@@ -149,7 +167,8 @@ impl Graph {
             .filter(|position| dependents[*position].is_empty())
             .map(|position| StepIndex(u16::try_from(position).unwrap_or(u16::MAX)))
             .collect();
-        Graph { name, fan_out, steps, dependents, last_steps }
+        let has_limits = steps.iter().any(|step| !step.limits.is_empty());
+        Graph { name, fan_out, steps, dependents, last_steps, has_limits }
     }
 
     /// Returns the step at `index`.
@@ -182,6 +201,11 @@ impl Graph {
     /// Returns the steps that depend on the step at `index`, without duplicates.
     pub fn dependents(&self, index: StepIndex) -> &[StepIndex] {
         &self.dependents[index.as_usize()]
+    }
+
+    /// Returns whether a step names a limit.
+    pub fn has_limits(&self) -> bool {
+        self.has_limits
     }
 
     /// Returns the steps on which no other step depends, in the order of declaration. Their outputs
@@ -263,6 +287,9 @@ pub struct Step {
     /// The users whose replies are accepted; empty: any sender.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reply_users: Vec<Arc<str>>,
+    /// The limits under which its messages are sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Arc<str>>,
 }
 
 impl Step {
@@ -286,6 +313,7 @@ impl Step {
             external: false,
             status: StatusWords::default(),
             reply_users: Vec::new(),
+            limits: Vec::new(),
         }
     }
 

@@ -36,10 +36,11 @@ impl Job {
         let mut open_entries = Vec::new();
         // This includes a failed job: its retry relies on the replies.
         if self.accepts_replies() {
-            let unconfirmed = self
-                .graph()
-                .indices()
-                .filter(|step| self.is_awaited(*step) && !self.step(*step).confirmed);
+            // The message of a step with limits passes the gate again (`Job::demands_at_start`).
+            let unconfirmed = self.graph().indices().filter(|step| {
+                let run = self.step(*step);
+                self.is_awaited(*step) && !run.confirmed && run.claim.is_none()
+            });
             open_entries.extend(unconfirmed.map(|step| Entry::Step(step, StepEntry::Unconfirmed)));
         }
         open_entries.extend(self.open_children().filter_map(|(step, index)| {
@@ -116,6 +117,9 @@ impl Job {
             | StepEntry::Begun
             | StepEntry::Completed(_)
             | StepEntry::Progressed { .. }
+            // What a step wants of the gate is determined after the whole decision.
+            | StepEntry::Claimed { .. }
+            | StepEntry::ResendClaimed
             | StepEntry::Skipped => Vec::new(),
         }
     }

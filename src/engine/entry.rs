@@ -8,6 +8,7 @@ use super::caller::Caller;
 use super::cause::Cause;
 use super::id::{JobId, StepIndex};
 use super::json::{Json, Message};
+use super::limit::ClaimedPlace;
 use super::state::JobState;
 use super::time::Timestamp;
 use super::trace::{TraceParent, TraceState};
@@ -122,6 +123,13 @@ pub enum JobEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepEntry {
+    /// The next attempt waits for places of limits. Its message is sent once it is admitted.
+    Claimed {
+        /// The places.
+        places: Vec<ClaimedPlace>,
+    },
+    /// The message of the attempt is to be sent once more, as soon as its limits allow.
+    ResendClaimed,
     /// An attempt of a step without child jobs started: its message is to be sent. An external step
     /// has no message.
     Started {
@@ -409,6 +417,8 @@ impl StepEntry {
             | StepEntry::Leased(_)
             | StepEntry::Begun
             | StepEntry::Unconfirmed
+            | StepEntry::Claimed { .. }
+            | StepEntry::ResendClaimed
             | StepEntry::Completed(_)
             | StepEntry::Progressed { .. }
             | StepEntry::Skipped
@@ -419,7 +429,8 @@ impl StepEntry {
     /// Returns whether it may change the state, the status or the output of the step.
     fn is_visible(&self) -> bool {
         match self {
-            StepEntry::Started { .. }
+            StepEntry::Claimed { .. }
+            | StepEntry::Started { .. }
             | StepEntry::Completed(_)
             | StepEntry::Progressed { .. }
             | StepEntry::Skipped
@@ -429,6 +440,7 @@ impl StepEntry {
             | StepEntry::Leased(_)
             | StepEntry::Begun
             | StepEntry::Unconfirmed
+            | StepEntry::ResendClaimed
             | StepEntry::AttemptFailed { .. } => false,
         }
     }

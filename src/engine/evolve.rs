@@ -7,6 +7,7 @@ use super::fanout::FanOut;
 use super::id::StepIndex;
 use super::job::Job;
 use super::json::Message;
+use super::limit::{ClaimState, StepClaim};
 use super::reply::reported_status;
 use super::state::{JobState, StepState};
 use super::step::{StepRun, StepTimer};
@@ -76,6 +77,26 @@ impl Job {
 
     fn evolve_step(&mut self, step: StepIndex, entry: &StepEntry, time: Timestamp) {
         match entry {
+            StepEntry::Claimed { places } => {
+                self.remove_from_ready(step);
+                let ticket = self.entry_count;
+                let run = &mut self.steps[step.as_usize()];
+                run.state = StepState::Running;
+                run.timer = None;
+                let (since, state) = (time, ClaimState::Waiting);
+                let places = places.as_slice().into();
+                run.claim = Some(Box::new(StepClaim { ticket, since, places, state }));
+            }
+            StepEntry::ResendClaimed => {
+                let ticket = self.entry_count;
+                let run = &mut self.steps[step.as_usize()];
+                run.confirmed = false;
+                run.lease = None;
+                if let Some(claim) = &mut run.claim {
+                    (claim.ticket, claim.state) = (ticket, ClaimState::Resending);
+                }
+                self.set_timeout_pending(step);
+            }
             StepEntry::Started { attempt, deadline } => {
                 self.mark_running(step, *attempt, time, *deadline);
                 self.mark_dispatched(step, time);
@@ -117,6 +138,7 @@ impl Job {
                 let run = &mut self.steps[step.as_usize()];
                 run.failure = Some(Box::new(failure.clone()));
                 run.timer = Some(StepTimer::Retry(*retry_at));
+                run.claim = None;
             }
             StepEntry::Skipped => self.end_step(step, StepState::Skipped, time),
             StepEntry::Cancelled => self.end_step(step, StepState::Cancelled, time),
@@ -184,6 +206,9 @@ impl Job {
         run.lease = None;
         run.dispatch = self.entry_count;
         run.sent = Some(time);
+        if let Some(claim) = &mut run.claim {
+            (claim.ticket, claim.state) = (self.entry_count, ClaimState::Holding);
+        }
     }
 
     /// Starts the timeout of the running attempt, unless it has started: workers can receive its
@@ -263,6 +288,7 @@ impl Job {
         run.state = state;
         run.ended = Some(time);
         run.timer = None;
+        run.claim = None;
         if !self.is_done(step) {
             return;
         }

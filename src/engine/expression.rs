@@ -40,6 +40,9 @@ use std::sync::{Arc, LazyLock};
 /// The maximum length of an expression, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
+/// The maximum length of the key of a limit, in bytes.
+pub const KEY_BYTES_MAX: usize = 255;
+
 /// The maximum number of operators, dots, brackets and other punctuation marks in an expression. It
 /// bounds the parser's recursion over chains of them.
 pub(crate) const MARKS_MAX: usize = 1_000;
@@ -119,6 +122,29 @@ impl Expression {
         self.0.required.under("steps").is_some_and(|steps| steps.under(name).is_some())
     }
 
+    /// Returns whether it reads `steps`.
+    pub fn reads_steps(&self) -> bool {
+        self.0.required.under("steps").is_some()
+    }
+
+    /// Returns whether it reads anything of the job.
+    pub fn reads_data(&self) -> bool {
+        ["input", "job", "steps"].iter().any(|name| self.0.required.under(name).is_some())
+    }
+
+    /// Returns what its value is, if it is a list or an object whatever the data; `None`: it may
+    /// be a text, a number or a boolean.
+    pub fn literal_kind(&self) -> Option<&'static str> {
+        let text = self.text().trim();
+        if text.starts_with('[') {
+            Some("a list")
+        } else if text.starts_with('{') || text == "job" || text == "input" {
+            Some("an object")
+        } else {
+            None
+        }
+    }
+
     /// Returns whether it reads `input`.
     pub(crate) fn reads_input(&self) -> bool {
         self.0.required.under("input").is_some()
@@ -137,6 +163,58 @@ impl Expression {
         decision_budget: &mut DecisionBudget,
         later_count: usize,
     ) -> Result<bool, String> {
+        let value = self.evaluate_value(scope, decision_budget, later_count)?;
+        if let Value::Bool(is_true) = value {
+            Ok(is_true)
+        } else {
+            Err(format!(
+                "evaluates to {}, expected true or false",
+                values::render_with_type(&value)
+            ))
+        }
+    }
+
+    /// Evaluates the expression as the key of a limit: a text, a number, or true or false, as text.
+    /// Its cost is spent from the budget of the decision.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error, in one sentence, if the value is none of them, or the budget is exhausted.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the crate's enum may grow")]
+    pub(crate) fn evaluate_key(
+        &self,
+        scope: &dyn Scope,
+        decision_budget: &mut DecisionBudget,
+    ) -> Result<Arc<str>, String> {
+        let value = self.evaluate_value(scope, decision_budget, 0)?;
+        let key: Arc<str> = match &value {
+            Value::String(text) => text.as_str().into(),
+            Value::Int(number) => number.to_string().into(),
+            Value::UInt(number) => number.to_string().into(),
+            Value::Float(number) => number.to_string().into(),
+            Value::Bool(is_true) => is_true.to_string().into(),
+            other => {
+                return Err(format!(
+                    "evaluates to {}, expected a text, a number, or true or false",
+                    values::render_with_type(other)
+                ));
+            }
+        };
+        if key.len() > KEY_BYTES_MAX {
+            return Err(format!(
+                "evaluates to a text of {} bytes, and a key has at most {KEY_BYTES_MAX}",
+                key.len()
+            ));
+        }
+        Ok(key)
+    }
+
+    fn evaluate_value(
+        &self,
+        scope: &dyn Scope,
+        decision_budget: &mut DecisionBudget,
+        later_count: usize,
+    ) -> Result<Value, String> {
         let cost_max = decision_budget.allowance(later_count);
         let budget = CostBudget::new(cost_max);
         let result = self.compute(scope, &budget);
@@ -157,15 +235,7 @@ impl Expression {
                  at less of it"
             ));
         }
-        let value = result?;
-        if let Value::Bool(is_true) = value {
-            Ok(is_true)
-        } else {
-            Err(format!(
-                "evaluates to {}, expected true or false",
-                values::render_with_type(&value)
-            ))
-        }
+        result
     }
 
     /// Computes the value of the expression, within a cost budget.

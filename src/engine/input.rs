@@ -5,6 +5,7 @@ use super::cause::Cause;
 use super::entry::Lease;
 use super::id::{JobId, StepIndex};
 use super::json::Message;
+use super::limit::RateMark;
 use super::time::{Millis, Timestamp};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -122,6 +123,16 @@ pub enum Input {
         due: Timestamp,
         /// Replies that may lie unread. An attempt whose reply may be among them does not time out.
         unread: UnreadReplies,
+    },
+    /// The gate has admitted what a step claimed.
+    Admitted {
+        /// The step.
+        step: StepIndex,
+        /// The [ticket](super::StepClaim::ticket) of the claim.
+        ticket: u64,
+        /// How far the rates are used up with this message. The journal commits them with the
+        /// entries of the decision.
+        marks: Vec<RateMark>,
     },
     /// The parent gives an order to this job, its child job.
     Order(Order),

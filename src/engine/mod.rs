@@ -28,6 +28,8 @@
 //! | `fanout`, `step`, `job` | the states of a fan-out, a step and a job |
 //! | `openapi` | schemas for the OpenAPI document |
 //! | `reply`, `evolve` | parsing of replies; changes of a job |
+//! | `limit`, `gate` | limits of rate and concurrency; who is admitted next |
+//! | `demands` | what a job wants of the gate |
 //! | `effects`, `recover` | the effects of entries; recovery after a restart |
 //! | `conditions`, `failure`, `due`, `advance`, `caller_rules`, `operations`, `decide` | rules |
 //! | `decision` | the decision loop |
@@ -46,6 +48,7 @@ mod conditions;
 mod decide;
 pub mod decision;
 pub mod definition;
+mod demands;
 mod due;
 pub mod effect;
 mod effects;
@@ -54,10 +57,12 @@ mod evolve;
 pub mod expression;
 mod failure;
 pub mod fanout;
+pub mod gate;
 pub mod id;
 pub mod input;
 pub mod job;
 pub mod json;
+pub mod limit;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod operations;
@@ -85,6 +90,7 @@ pub use entry::{
 };
 pub use expression::Expression;
 pub use fanout::{FanOut, ItemCounts, ItemState};
+pub use gate::{Admission, Gate, LimitSetting};
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Operation, OperationError,
@@ -92,6 +98,9 @@ pub use input::{
 };
 pub use job::Job;
 pub use json::{Json, Message};
+pub use limit::{
+    ClaimState, ClaimedPlace, Demand, LimitDefinition, Rate, RateMark, StepClaim, StepDemand,
+};
 pub use origin::{Origin, ParentItem};
 pub use queue_declaration::{
     QUEUE_TYPE, QueueArgument, QueueArguments, QueueDeclaration, QueueType, check_argument,

@@ -1,7 +1,7 @@
 //! Decides operations of clients on a job (docs/http-api.md): when each is refused, and what it
 //! causes.
 
-use super::entry::{Entry, JobEntry, StepEntry};
+use super::entry::{Entry, JobEntry};
 use super::id::StepIndex;
 use super::input::{Context, Limits, Operation, OperationError, OperationRequest, Rejected, Reply};
 use super::job::Job;
@@ -191,7 +191,8 @@ impl Job {
                 Entry::Job(JobEntry::Rerun { step: self.find_step(step)?, deadline: deadline() })
             }
             Operation::Redispatch { step } => {
-                Entry::Step(self.find_step(step)?, StepEntry::Unconfirmed)
+                let step = self.find_step(step)?;
+                Entry::Step(step, self.resend_entry(step))
             }
             Operation::Reply { step, reply } => {
                 return self.decide_attempt_reply(

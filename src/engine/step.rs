@@ -5,6 +5,7 @@ use super::entry::{Failure, Lease, Progress};
 use super::fanout::FanOut;
 use super::id::{JobId, retry_jitter};
 use super::json::Message;
+use super::limit::{ClaimState, StepClaim};
 use super::state::StepState;
 use super::time::Timestamp;
 use std::sync::Arc;
@@ -56,6 +57,8 @@ pub struct StepRun {
     pub warning: Option<Arc<str>>,
     /// The child jobs; `None`: the step is not a fan-out step, or has not started.
     pub fan_out: Option<Box<FanOut>>,
+    /// What the attempt claims or holds of limits; `None`: nothing.
+    pub(super) claim: Option<Box<StepClaim>>,
     /// The number of dependencies that are not done.
     pub(super) dependencies_left: u16,
 }
@@ -151,9 +154,19 @@ impl StepRun {
     }
 
     /// Returns whether an attempt is running: the step runs, and does not wait for its next
-    /// attempt.
+    /// attempt, or for places of limits.
     pub fn has_active_attempt(&self) -> bool {
-        self.state == StepState::Running && self.retry_at().is_none()
+        self.state == StepState::Running && self.retry_at().is_none() && !self.is_claiming()
+    }
+
+    /// Returns whether the next attempt waits for places of limits.
+    pub fn is_claiming(&self) -> bool {
+        self.claim.as_ref().is_some_and(|claim| claim.state == ClaimState::Waiting)
+    }
+
+    /// Returns what the attempt claims or holds of limits; `None`: nothing.
+    pub fn claim(&self) -> Option<&StepClaim> {
+        self.claim.as_deref()
     }
 
     /// Returns when the next attempt is due if the running one fails; `None`: it is the last.

@@ -2,7 +2,7 @@
 
 use super::record::{JobNumber, StoredOffset};
 use super::recover::JobRow;
-use engine::Timestamp;
+use engine::{RateMark, Timestamp};
 
 /// Returns the checksum of a text and a number of its row, such as its key, so that a text that was
 /// moved to another row is detected.
@@ -70,6 +70,12 @@ pub(crate) fn job_checksum(row: &JobRow) -> u32 {
     ];
     numbers.iter().for_each(|number| hash.update(&number.to_le_bytes()));
     hash.finalize()
+}
+
+/// Returns the checksum of a row with how far a rate is used up.
+pub(crate) fn mark_checksum(RateMark { limit, key, time }: &RateMark) -> u32 {
+    // This is unambiguous, because no limit's name contains a line break.
+    checksum(time.0, &format!("{limit}\n{key}"))
 }
 
 /// Returns the checksum of a stored offset.

@@ -1,9 +1,9 @@
 //! What is written to a journal, the result of a deletion, and the disk space that a journal uses.
 
 use engine::{
-    CallerEntry, Decision, Entry, JobId, JobState, Origin, Recorded, StepIndex, Timestamp,
+    CallerEntry, Decision, Entry, JobId, JobState, Origin, RateMark, Recorded, StepIndex, Timestamp,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A job's number in this journal. Numbers increase in the order of creation, so a parent's is
@@ -27,6 +27,8 @@ pub struct Record {
     pub statuses: Vec<(StepIndex, Arc<str>)>,
     /// The notice for the webhook; `None` if there is none.
     pub notice: Option<Notice>,
+    /// How far the rates of limits are used up by the messages that follow.
+    pub marks: Vec<RateMark>,
 }
 
 impl Record {
@@ -34,7 +36,20 @@ impl Record {
     /// have taken them.
     pub fn from_decision(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
         let Decision { recorded, effects: _, state, statuses, closed } = decision;
-        Record { job, created, recorded, state, is_closed: closed, statuses, notice: None }
+        let (notice, marks) = (None, Vec::new());
+        Record { job, created, recorded, state, is_closed: closed, statuses, notice, marks }
+    }
+
+    /// Returns the latest mark of each limit and key in these records, in the order of their names.
+    pub(super) fn latest_marks<'r>(records: &[&'r Record]) -> Vec<&'r RateMark> {
+        let mut latest: BTreeMap<(&str, &str), &RateMark> = BTreeMap::new();
+        for mark in records.iter().flat_map(|record| &record.marks) {
+            let newest = latest.entry((&*mark.limit, &*mark.key)).or_insert(mark);
+            if newest.time < mark.time {
+                *newest = mark;
+            }
+        }
+        latest.into_values().collect()
     }
 
     /// Returns the new state of the job, and when the job ended; `None` if the state does not

@@ -519,7 +519,8 @@ impl<'a> Rebuilder<'a> {
                 Effect::Dispatch { .. }
                 | Effect::OrderChild { .. }
                 | Effect::NotifyParent(..)
-                | Effect::AnswerCaller { .. } => None,
+                | Effect::AnswerCaller { .. }
+                | Effect::Demand(..) => None,
             };
             let Some(child_key) = started_child else {
                 effects.push(effect);

@@ -13,7 +13,8 @@ use super::query::{
 use super::record::{Deletion, DiskUsage, JobNumber, Notice, NoticeNumber, Record, StoredOffset};
 use super::recover::{JobTreeHandler, RecoveredJob};
 use engine::{
-    Definition, DefinitionHash, Job, JobId, JobState, Millis, Recorded, StepIndex, Timestamp,
+    Definition, DefinitionHash, Job, JobId, JobState, Millis, RateMark, Recorded, StepIndex,
+    Timestamp,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, mpsc};
@@ -117,6 +118,11 @@ pub trait Journal: Send {
     /// Creates the status tables, columns and rows that are missing for these definitions. Called
     /// when definitions are loaded, before their first jobs.
     fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
+
+    /// Returns how far the rates of limits are used up, as far as that is in the future.
+    fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
+        Ok(Vec::new())
+    }
 
     /// Returns the time of the newest decision, apart from pending confirms; `None` if there is
     /// none.

@@ -36,6 +36,7 @@ mod kafka;
 #[cfg(feature = "failpoints")]
 mod late_counts;
 mod leaving;
+mod limits;
 mod load;
 #[cfg(feature = "failpoints")]
 mod locked;

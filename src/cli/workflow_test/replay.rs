@@ -141,6 +141,8 @@ impl<'r> Replay<'r> {
             | StepEntry::Leased(_)
             | StepEntry::Begun
             | StepEntry::Unconfirmed
+            | StepEntry::Claimed { .. }
+            | StepEntry::ResendClaimed
             | StepEntry::Skipped
             | StepEntry::Cancelled => return,
         };

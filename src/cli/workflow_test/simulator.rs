@@ -3,9 +3,9 @@
 
 use super::script::{ProgressMessage, TestCase, UserAction, WorkerAction, WorkerScript, to_json};
 use engine::{
-    Context, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId, Limits,
-    Message, Millis, Operation, OperationError, Origin, ParentItem, Reply, Sender, StepEntry,
-    StepIndex, StepState, Timestamp, UnreadReplies,
+    Admission, Context, Decision, Definition, Demand, Effect, Entry, FanOutEntry, Gate, Input, Job,
+    JobEntry, JobId, Limits, Message, Millis, Operation, OperationError, Origin, ParentItem, Reply,
+    Sender, StepEntry, StepIndex, StepState, Timestamp, UnreadReplies,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -36,6 +36,8 @@ enum ScheduledEvent {
     Reply { job: JobId, step: StepIndex, name: Arc<str>, attempt: u32, reply: Reply },
     /// A user operates on the job under test.
     User(UserAction),
+    /// Somebody may be admitted by a limit.
+    Gate,
     /// The timer of a job is due at this time. It is ignored if the job has another timer by then.
     Timer(JobId, Timestamp),
 }
@@ -59,6 +61,10 @@ pub(super) struct Simulator<'t> {
     inputs: HashMap<Arc<str>, Vec<Message>>,
     /// The ids of the jobs that are not closed. No other job may be started with one of them.
     open_jobs: HashSet<JobId>,
+    /// The limits.
+    gate: Gate,
+    /// The numbers by which the gate knows the jobs.
+    gate_numbers: HashMap<JobId, i64>,
     /// What happened, one line for each event.
     pub(super) story: Vec<String>,
 }
@@ -75,6 +81,8 @@ impl<'t> Simulator<'t> {
             effects: VecDeque::new(),
             inputs: HashMap::new(),
             open_jobs: HashSet::new(),
+            gate: Gate::default(),
+            gate_numbers: HashMap::new(),
             story: Vec::new(),
         }
     }
@@ -168,6 +176,7 @@ impl<'t> Simulator<'t> {
                     self.apply_input(job, Input::Timer { due, unread: UnreadReplies::new() });
                 }
             }
+            ScheduledEvent::Gate => self.advance_gate(),
             ScheduledEvent::User(action) => {
                 let operation = parse_operation(&action)?;
                 if let Some(objection) = self.check_operation(id, &operation) {
@@ -259,6 +268,10 @@ impl<'t> Simulator<'t> {
                 Effect::OrderChild { child, order, .. } => {
                     self.apply_input(child, Input::Order(order))
                 }
+                Effect::Demand(step, demand) => {
+                    self.demand(id, step, demand.as_ref());
+                    self.advance_gate();
+                }
                 // The job was not started by a message, so it has no caller.
                 Effect::AnswerCaller { .. } => {}
                 Effect::NotifyParent(parent, ended) => {
@@ -268,6 +281,30 @@ impl<'t> Simulator<'t> {
                     );
                 }
             }
+        }
+    }
+
+    /// Tells the gate what a step wants.
+    fn demand(&mut self, id: JobId, step: StepIndex, demand: Option<&Demand>) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let definition = job.definition().clone();
+        for limit in &definition.limits {
+            self.gate.configure(&definition.full_limit_name(&limit.name), limit.setting());
+        }
+        let next_number = i64::try_from(self.gate_numbers.len()).unwrap_or(i64::MAX);
+        let number = *self.gate_numbers.entry(id).or_insert(next_number);
+        let full_name = |limit: &str| definition.full_limit_name(limit);
+        self.gate.demand((number, id, step), demand, full_name);
+    }
+
+    /// Admits whom the limits allow, and schedules the next time.
+    fn advance_gate(&mut self) {
+        for Admission { id, step, ticket, marks, .. } in self.gate.advance(self.now) {
+            self.apply_input(id, Input::Admitted { step, ticket, marks });
+        }
+        if let Some(due) = self.gate.next_due() {
+            self.scheduled_count += 1;
+            self.scheduled.insert((due.max(self.now), self.scheduled_count), ScheduledEvent::Gate);
         }
     }
 
@@ -410,9 +447,15 @@ fn describe_step_entry(name: &str, entry: &StepEntry) -> Option<String> {
         StepEntry::Skipped => format!("step {name} is skipped"),
         StepEntry::Cancelled => format!("step {name} is cancelled"),
         StepEntry::Failed(failure) => format!("step {name} fails: {}", failure.reason),
-        StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Begun | StepEntry::Unconfirmed => {
-            return None;
+        StepEntry::Claimed { places } => {
+            let limits: Vec<&str> = places.iter().map(|place| &*place.limit).collect();
+            format!("step {name} claims a place of {}", limits.join(" and "))
         }
+        StepEntry::Confirmed
+        | StepEntry::Leased(_)
+        | StepEntry::Begun
+        | StepEntry::Unconfirmed
+        | StepEntry::ResendClaimed => return None,
     })
 }
 

@@ -15,8 +15,8 @@ use bus::{
     Acknowledger, Address, AttemptEnd, Delivery, Publication, QueueDepth, QueueStatus, ServedQueues,
 };
 use engine::{
-    ChildEnd, Definition, Input, Job, JobId, Message, OperationRequest, Order, Origin, ParentItem,
-    Timestamp, TraceContext,
+    ChildEnd, Definition, Demand, Gate, Input, Job, JobId, Message, OperationRequest, Order,
+    Origin, ParentItem, StepIndex, Timestamp, TraceContext,
 };
 use journal::{JobCreation, JobNumber, NoticeNumber, Record, RecoveredJob, StoredOffset};
 use std::collections::BTreeMap;
@@ -38,6 +38,12 @@ pub enum RouterInput {
     Recovered(Vec<RecoveredJob>, Vec<PassivatedTree>),
     /// A job that only waits asks to be passivated.
     Passivate(Box<PassivateRequest>),
+    /// What a step of a job wants of the gate, as of a commit.
+    Demand(Box<JobDemand>),
+    /// The definitions were replaced, and limits with them.
+    LimitsChanged,
+    /// Reads the gate. It is called on the thread of the router, so it must be short.
+    InspectGate(Box<dyn FnOnce(&Gate) + Send>),
     /// The router's message to itself: the next batch of passivated job trees is activated, if one
     /// is requested.
     ActivateNext,
@@ -401,6 +407,8 @@ pub enum Outgoing {
     StartChild(Box<NewChild>),
     /// Gives an order to a child job.
     OrderChild(ChildOrder),
+    /// Tells the gate what a step wants of it.
+    Demand(Box<JobDemand>),
     /// Reports the end of a child job to its parent.
     NotifyParent(ParentItem, ChildEnd),
     /// Sends the response to a client.
@@ -417,6 +425,20 @@ pub enum Outgoing {
     ChildCountsChanged(JobId),
     /// Sets how many steps of the job are done.
     StepsDone(StepsDone, usize),
+}
+
+/// What a step of a job wants of the gate.
+pub struct JobDemand {
+    /// The job's id.
+    pub id: JobId,
+    /// The job's number.
+    pub number: JobNumber,
+    /// The definition that the job runs.
+    pub definition: Arc<Definition>,
+    /// The step.
+    pub step: StepIndex,
+    /// What it wants from now on; `None`: nothing.
+    pub demand: Option<Demand>,
 }
 
 /// An order to a child job.

@@ -48,8 +48,8 @@ use super::child_budget::ChildPermits;
 use super::client_response::{ClientResponse, OperationResponse, RequestError, ResponseSender};
 use super::due_timer::DueTimer;
 use super::inputs::{
-    Append, ChildOrder, Inspection, JobInput, JournalInput, NewChild, Outgoing, PassivateRequest,
-    RouterInput, SupervisorInput,
+    Append, ChildOrder, Inspection, JobDemand, JobInput, JournalInput, NewChild, Outgoing,
+    PassivateRequest, RouterInput, SupervisorInput,
 };
 use super::mailbox::{Envelope, MailboxActor};
 use super::memory::{MemoryShare, job_bytes};
@@ -60,8 +60,8 @@ use actix::{Actor, ActorContext, Handler};
 use base::clock::SteadyClock;
 use base::faults;
 use engine::{
-    CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Limits, Rejected,
-    Reply, StepEntry, Timestamp,
+    CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Limits, RateMark,
+    Rejected, Reply, StepEntry, Timestamp,
 };
 use journal::{JobNumber, NewJob, Record};
 use lifecycle::Lifecycle;
@@ -284,6 +284,8 @@ impl JobActor {
         let Some(job) = self.lifecycle.job_mut() else { return };
         self.previous_end = job.ended().map(|ended| (ended, job.state()));
         let context = Context { now, limits: &limits };
+        let marks =
+            if let Input::Admitted { marks, .. } = &input { marks.clone() } else { Vec::new() };
         let logged_reply = LoggedReply::from_input(&input);
         let is_result = matches!(&input, Input::Reply { reply: Reply::Result(_), .. });
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -301,7 +303,7 @@ impl JobActor {
                         Ok(OperationResponse::from_job(job, step.as_deref())),
                     ))
                 }));
-                self.append(decision, None, outgoing);
+                self.append_with_marks(decision, None, outgoing, marks);
             }
             Ok(Err(rejected)) => {
                 outgoing.extend(operation.map(|PendingOperation { response, .. }| {
@@ -372,11 +374,18 @@ impl JobActor {
 
     /// Sends a decision to the journal, and reports it. `outgoing` is sent after the commit, before
     /// the effects of the decision.
-    fn append(
+    fn append(&mut self, decision: Decision, new_job: Option<NewJob>, outgoing: Vec<Outgoing>) {
+        self.append_with_marks(decision, new_job, outgoing, Vec::new());
+    }
+
+    /// Sends a decision to the journal as [`append`](Self::append) does, and `marks`: how far the
+    /// rates of limits are used up with it.
+    fn append_with_marks(
         &mut self,
         mut decision: Decision,
         new_job: Option<NewJob>,
         mut outgoing: Vec<Outgoing>,
+        marks: Vec<RateMark>,
     ) {
         let now = decision.recorded.at;
         self.report_decision(&decision.recorded);
@@ -402,7 +411,8 @@ impl JobActor {
         outgoing.splice(0..0, self.steps_done_update());
         outgoing.extend(self.child_counts_update(&decision.recorded));
         let has_entries = !decision.recorded.entries.is_empty();
-        let record = Record { notice, ..Record::from_decision(self.number, new_job, decision) };
+        let record =
+            Record { notice, marks, ..Record::from_decision(self.number, new_job, decision) };
         self.env.journal.send(JournalInput::Append(Append {
             id: self.id,
             job: self.number,
@@ -447,6 +457,13 @@ impl JobActor {
                 parent: self.number,
                 order,
             }),
+            Effect::Demand(step, demand) => Outgoing::Demand(Box::new(JobDemand {
+                id: self.id,
+                number: self.number,
+                definition: job.definition().clone(),
+                step,
+                demand,
+            })),
             Effect::NotifyParent(parent, ended) => Outgoing::NotifyParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
                 let bus = self.env.buses.bus_of_caller(job.definition(), job.caller(caller)?);

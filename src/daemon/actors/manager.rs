@@ -39,7 +39,7 @@ use base::faults;
 use bus::BusKey;
 use bus::LeaseQueues;
 use bus::embedded::Workers;
-use engine::{Definition, Millis};
+use engine::{Definition, Millis, RateMark};
 use journal::{
     JobNumbers, Journal, JournalOptions, NoticeNumber, Ownership, PostgresJournal, RecoveredJob,
     Remedy, SqliteJournal,
@@ -180,6 +180,7 @@ pub fn start_on(
         }
     }
     let numbers = store.job_numbers()?;
+    let marks = store.load_rate_marks()?;
     let (fatal_reporter, stop_reasons) = FatalReporter::new();
     let ownership = store.ownership();
     let (route_table, routes) = routes::new_route_table();
@@ -213,7 +214,7 @@ pub fn start_on(
     let (mailboxes, arbiters) = start_actors(
         &core,
         store,
-        (route_table, numbers),
+        (route_table, numbers, marks),
         (recovered, passivated),
         threads,
         (bus_provider, wiring),
@@ -341,7 +342,7 @@ fn new_mailboxes(core: &ManagerCore) -> (Mailboxes, Inboxes) {
 fn start_actors(
     core: &ManagerCore,
     store: Box<dyn Journal>,
-    (route_table, numbers): (RouteTable, JobNumbers),
+    (route_table, numbers, marks): (RouteTable, JobNumbers, Vec<RateMark>),
     (recovered, passivated): (Vec<RecoveredJob>, Vec<PassivatedTree>),
     mut threads: Threads,
     (bus_provider, wiring): (BusProvider, Wiring),
@@ -363,7 +364,7 @@ fn start_actors(
     let env = JournalEnv::new(core, &mailboxes, &outbox);
     inboxes.journal.start_in(&journal_arbiter, move || JournalActor::new(store, env));
     let env = RouterEnv::new(core, &mailboxes, &outbox, job_arbiters);
-    inboxes.router.start_in(&router_arbiter, move || Router::new(env, route_table, numbers));
+    inboxes.router.start_in(&router_arbiter, move || Router::new(env, route_table, numbers, marks));
     let env = ArchiveEnv::new(core, &mailboxes);
     inboxes.archive.start_in(&threads.next_arbiter(), move || Archive::new(env));
     let (starter, arbiter) = (bus_starter.clone(), router_arbiter.clone());

@@ -24,7 +24,8 @@ use base::clock;
 use bus::LeaseQueues;
 use bus::{BusKey, QueueStatus};
 use engine::{
-    Definition, Job, JobId, Limits, Message, Operation, OperationRequest, Timestamp, TraceContext,
+    Definition, Gate, Job, JobId, Limits, Message, Operation, OperationRequest, Timestamp,
+    TraceContext,
 };
 use futures_util::future::join_all;
 use journal::Ownership;
@@ -394,6 +395,19 @@ impl ManagerHandle {
         self.0.router.send(RouterInput::Barrier(sender));
         // An error means that the manager is stopping.
         let _ = receiver.await;
+    }
+
+    /// Reads the gate of the limits, on the router's thread. Returns `None` if the manager is
+    /// stopping.
+    pub async fn inspect_gate<T: Send + 'static>(
+        &self,
+        inspect: impl FnOnce(&Gate) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = oneshot::channel();
+        // An error means that the receiver was dropped.
+        let answer = move |gate: &Gate| drop(sender.send(inspect(gate)));
+        self.0.router.send(RouterInput::InspectGate(Box::new(answer)));
+        receiver.await.ok()
     }
 
     /// Probes liveness: returns when the supervisor, the router and the journal have handled the

@@ -8,7 +8,7 @@
 use super::memory::job_bytes;
 use super::rules::Rules;
 use base::clock;
-use engine::{Definition, Job, JobId, JobState, StepIndex, StepState, Timestamp};
+use engine::{Definition, Demand, Job, JobId, JobState, StepIndex, StepState, Timestamp};
 use journal::{JobNumber, Journal, JournalError, RecoveredJob};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,6 +48,8 @@ pub struct PassivatedJob {
     pub steps_done: usize,
     /// The job's steps that wait for replies.
     pub waits: Arc<[PassivatedWait]>,
+    /// What the job's steps want of the gate after a restart.
+    pub demands: Vec<(StepIndex, Demand)>,
 }
 
 /// A step of a passivated job that waits for a reply.
@@ -91,8 +93,9 @@ impl PassivatedTree {
         let is_pending = |recovered: &RecoveredJob| {
             !recovered.effects.is_empty() || !recovered.missed_orders.is_empty()
         };
-        let member = |recovered: &RecoveredJob| {
-            PassivatedJob::from_job(recovered.number, &recovered.job, find_waiting_since)
+        let member = |recovered: &RecoveredJob| PassivatedJob {
+            demands: recovered.job.demands_at_start(),
+            ..PassivatedJob::from_job(recovered.number, &recovered.job, find_waiting_since)
         };
         Some(PassivatedTree {
             members: tree.iter().map(member).collect(),
@@ -136,6 +139,7 @@ impl PassivatedJob {
             is_child: job.origin().parent.is_some(),
             steps_done: count_steps_done(job),
             waits: job.steps_awaiting_replies().map(wait).collect(),
+            demands: Vec::new(),
         }
     }
 }

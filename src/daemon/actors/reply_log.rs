@@ -29,6 +29,7 @@ impl LoggedReply {
             }),
             Input::Confirmed { .. }
             | Input::Begun { .. }
+            | Input::Admitted { .. }
             | Input::Leased { .. }
             | Input::QueueMissing(_)
             | Input::ChildEnded { .. }

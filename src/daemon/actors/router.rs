@@ -6,6 +6,7 @@ mod call_backlog;
 mod calls;
 mod children;
 mod env;
+mod gate;
 mod lifecycle;
 mod lookups;
 mod operations;
@@ -24,7 +25,8 @@ use base::{clock, faults};
 use bus::{Address, Delivery, Rejection};
 use call_backlog::CallBacklog;
 use engine::text::shorten;
-use engine::{CorrelationId, Input, JobId, Reply};
+use engine::{CorrelationId, Input, JobId, RateMark, Reply};
+use gate::GateKeeper;
 use journal::{JobNumber, JobNumbers};
 use passivated_trees::PassivatedTrees;
 use pending_requests::{PendingLookups, PendingRequest};
@@ -43,11 +45,18 @@ pub struct Router {
     /// The requests that wait for the archive.
     lookups: PendingLookups,
     passivated: PassivatedTrees,
+    gate: GateKeeper,
 }
 
 impl Router {
     /// Creates the router. It is the only writer of the route table, and numbers the jobs.
-    pub(super) fn new(env: RouterEnv, route_table: RouteTable, numbers: JobNumbers) -> Router {
+    /// `marks`: how far the rates of limits are used up.
+    pub(super) fn new(
+        env: RouterEnv,
+        route_table: RouteTable,
+        numbers: JobNumbers,
+        marks: Vec<RateMark>,
+    ) -> Router {
         Router {
             env: Arc::new(env),
             route_table,
@@ -55,6 +64,7 @@ impl Router {
             numbers,
             lookups: PendingLookups::default(),
             passivated: PassivatedTrees::default(),
+            gate: GateKeeper::new(marks),
         }
     }
 
@@ -66,10 +76,15 @@ impl Router {
     fn handle_input(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
         match input {
             RouterInput::Recovered(jobs, passivated) => {
+                self.restore_gate(&jobs, &passivated);
                 jobs.into_iter().for_each(|recovered| self.start_recovered(recovered));
                 self.add_passivated_at_start(passivated, ctx);
                 self.notify_if_memory_short();
+                self.advance_gate(ctx);
             }
+            RouterInput::Demand(demand) => self.handle_demand(&demand, ctx),
+            RouterInput::LimitsChanged => self.reload_limits(ctx),
+            RouterInput::InspectGate(inspect) => inspect(self.gate.gate()),
             RouterInput::StopJobs(requests) => {
                 requests.into_iter().for_each(|request| self.stop_if_idle(request, ctx))
             }

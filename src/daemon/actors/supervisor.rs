@@ -209,6 +209,7 @@ impl Supervisor {
             .journal
             .send(JournalInput::CreateStatusTables(definitions.values().cloned().collect()));
         self.env.definitions.replace(definitions);
+        self.env.router.send(RouterInput::LimitsChanged);
         // The gates open only now, because a call may be delivered only after its workflow is
         // loaded and its bus is registered.
         drop(gates);

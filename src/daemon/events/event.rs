@@ -270,6 +270,7 @@ impl<'a> EventBuilder<'a> {
                 "running",
                 Details { attempt: Some(*attempt), ..Details::from_state(StepState::Running) },
             ),
+            StepEntry::Claimed { .. } => ("limited", Details::from_state(StepState::Running)),
             StepEntry::Completed(_) => ("completed", Details::from_state(StepState::Completed)),
             StepEntry::Progressed { progress, .. } => {
                 return Some(self.progress_event(entry_number, step, time, progress));
@@ -290,7 +291,8 @@ impl<'a> EventBuilder<'a> {
             StepEntry::Confirmed
             | StepEntry::Leased(_)
             | StepEntry::Begun
-            | StepEntry::Unconfirmed => return None,
+            | StepEntry::Unconfirmed
+            | StepEntry::ResendClaimed => return None,
         };
         Some(self.step_event(entry_number, step, action, time, details))
     }

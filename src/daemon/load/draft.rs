@@ -58,6 +58,8 @@ pub(super) struct StepDraft {
     pub(super) depends: Vec<LocatedText>,
     /// The priority of the step's messages, and its location.
     pub(super) priority: Option<(u8, SourceLocation)>,
+    /// The limits under which the step's messages are sent.
+    pub(super) limits: Vec<LocatedText>,
     pub(super) options: StepOptions,
 }
 

@@ -111,6 +111,7 @@ fn build_graph(
                 .reply_users
                 .as_ref()
                 .map_or_else(Vec::new, |(users, _)| users.clone()),
+            limits: step.limits.iter().map(|limit| limit.text.as_str().into()).collect(),
             name,
         });
         report.step = None;

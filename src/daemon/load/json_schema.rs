@@ -5,7 +5,7 @@
 //! (dependencies, tasks, conditions). Its `maxLength` counts characters, while the loader counts
 //! bytes: the schema accepts non-ASCII text that is up to four times too long.
 
-use super::limits::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use super::limits::{NAME_BYTES_MAX, STEP_LIMITS_MAX, TEXT_BYTES_MAX};
 use super::schema::{EXTENSION_PREFIX, KEYS, KnownKey, Section, ValueKind};
 use engine::QUEUE_TYPE;
 use engine::expression::TEXT_BYTES_MAX as CONDITION_BYTES_MAX;
@@ -23,6 +23,9 @@ const TEXT_PATTERN: &str = "[^\\u0000-\\u001f\\u007f-\\u009f]*";
 /// Whole numbers with units, the larger unit first. It matches the empty text too, which
 /// `minLength` excludes.
 const DURATION_PATTERN: &str = "([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?";
+
+/// A number of messages in a period: a unit, or a duration.
+const RATE_PATTERN: &str = "0*[1-9][0-9]*/(d|h|m|s|ms|[0-9][0-9dhms]*)";
 
 /// A percentage up to 100 % with at most two decimals.
 const PERCENTAGE_PATTERN: &str = "0*(100(\\.0{1,2})?|[0-9]{1,2}(\\.[0-9]{1,2})?)%";
@@ -46,6 +49,10 @@ pub fn json_schema() -> Value {
         "step": mapping_schema(
             Section::Step,
             "A node of the graph: a message to a queue, a task, or an external action."
+        ),
+        "limit": mapping_schema(
+            Section::Limit,
+            "A limit of the rate or the concurrency with which steps send their messages."
         ),
         "retry": mapping_schema(
             Section::Retry,
@@ -176,6 +183,30 @@ fn value_schema(kind: ValueKind) -> Value {
                 "examples": ["input.count > 0", "steps[\"check\"].status == \"PASSED\""],
             })
         }
+        ValueKind::Key => json!({
+            "type": "string",
+            "minLength": 1,
+            "maxLength": CONDITION_BYTES_MAX,
+            "examples": ["job.customer", "input.tenant"],
+        }),
+        ValueKind::Rate => json!({
+            "type": "string",
+            "pattern": anchored(RATE_PATTERN),
+            "examples": ["100/s", "20/m", "1/15m"],
+        }),
+        ValueKind::LimitNames => json!({
+            "anyOf": [
+                value_schema(ValueKind::Name),
+                {
+                    "type": "array",
+                    "items": value_schema(ValueKind::Name),
+                    "uniqueItems": true,
+                    "minItems": 1,
+                    "maxItems": STEP_LIMITS_MAX,
+                },
+            ],
+            "examples": ["bank", ["bank", "license"]],
+        }),
         ValueKind::Boolean => json!({ "type": "boolean" }),
         ValueKind::QueueArguments => json!({
             "type": "object",
@@ -227,6 +258,7 @@ fn reference_schema(section: Section) -> Value {
         Section::Task => "task",
         Section::Step => "step",
         Section::Retry => "retry",
+        Section::Limit => "limit",
     };
     json!({ "$ref": format!("#/definitions/{name}") })
 }

@@ -39,6 +39,21 @@ pub(crate) const PRIORITY_MAX: u64 = 9;
 /// once for each virtual host.
 pub const STEPS_IN_ALL_MAX: usize = 100_000;
 
+/// How many limits a file may have.
+pub(crate) const LIMITS_MAX: usize = 1_000;
+
+/// How many limits a step may name.
+pub(crate) const STEP_LIMITS_MAX: usize = 8;
+
+/// The largest `concurrency` of a limit.
+pub(crate) const CONCURRENCY_MAX: u64 = 1_000_000;
+
+/// The largest number of messages in the period of a rate.
+pub(crate) const RATE_COUNT_MAX: u64 = 1_000_000;
+
+/// The largest `burst` of a limit.
+pub(crate) const BURST_MAX: u64 = 1_000_000;
+
 /// How deep lists and mappings may nest. Workflow files nest far less.
 pub const NESTING_MAX: usize = 32;
 

@@ -11,6 +11,7 @@
 //!               (`conditions`), keys that conflict (`key_conflicts`)
 //! buses         checks against the manager's settings: buses, reply queues, web services
 //! kafka_topics  checks of steps whose queues are topics
+//! limit_drafts  limits: their definitions, and the steps that name them
 //! queue_keys    parses and checks how queues are declared
 //! calls         checks whether workflows call each other in cycles
 //! mod           files → definitions, one for each virtual host; checks across all files
@@ -34,6 +35,7 @@ mod graph;
 mod json_schema;
 mod kafka_topics;
 mod key_conflicts;
+mod limit_drafts;
 mod limits;
 mod location;
 mod options;
@@ -60,7 +62,8 @@ use conditions::CompiledConditions;
 use diagnostics::Diagnostics;
 use draft::WorkflowDraft;
 use engine::text::{find_byte_order_mark, position_after, quote};
-use engine::{Definition, Graph};
+use engine::{Definition, Graph, LimitDefinition};
+use limit_drafts::FileLimits;
 use location::{LocatedError, SourceLocation};
 use queue_keys::QueueDeclarations;
 use std::collections::HashMap;
@@ -218,6 +221,8 @@ struct Loader<'s> {
     allows_stdin: bool,
     /// The steps without a condition that call a workflow, for the search for cycles.
     calls: Vec<CallingStep>,
+    /// The limits that workflows use, by virtual host and name, each with its first file.
+    limits: HashMap<(String, String), (String, LimitDefinition)>,
     /// How the steps so far declare their queues.
     queues: QueueDeclarations,
 }
@@ -227,14 +232,19 @@ impl Loader<'_> {
     fn add_file(&mut self, text: &str, mut report: Diagnostics) {
         let (root, errors) = yaml::parse(text);
         if let Some(root) = root {
-            let drafts = read::parse_workflows(&root, &mut report);
+            let (limits, drafts) = read::parse_workflows(&root, &mut report);
             report.add_unscoped_errors(errors);
             let owners = graph::task_owners(&drafts);
             let mut conditions = CompiledConditions::default();
+            let mut limits = FileLimits::compile(limits, &mut conditions, &mut report);
             for draft in &drafts {
                 let graphs = graph::build_graphs(draft, &owners, &mut conditions, &mut report);
-                self.add_workflow(draft, graphs, &mut report);
+                report.workflow = draft.name.as_ref().map(|name| name.text.clone());
+                let limits = limits.resolve(draft, &mut report);
+                report.workflow = None;
+                self.add_workflow(draft, graphs, &limits, &mut report);
             }
+            limits.warn_of_unused(&mut report);
         } else {
             report.add_unscoped_errors(errors);
         }
@@ -248,6 +258,7 @@ impl Loader<'_> {
         &mut self,
         draft: &WorkflowDraft,
         graphs: Vec<Graph>,
+        limits: &[LimitDefinition],
         report: &mut Diagnostics,
     ) {
         let Some(name) = &draft.name else { return };
@@ -295,9 +306,34 @@ impl Loader<'_> {
             );
         }
         for vhost in vhosts {
-            self.add_definition(draft, name, vhost, &graphs, report);
+            self.check_limits(name, &vhost, limits, report);
+            self.add_definition(draft, name, vhost, (&graphs, limits), report);
         }
         report.leave_scope();
+    }
+
+    /// Reports limits that another file declares otherwise in the same virtual host. They are one
+    /// limit, and it cannot be both.
+    fn check_limits(
+        &mut self,
+        name: &values::LocatedText,
+        vhost: &str,
+        limits: &[LimitDefinition],
+        report: &mut Diagnostics,
+    ) {
+        for limit in limits {
+            let key = (vhost.to_owned(), limit.name.to_string());
+            let (file, first) =
+                self.limits.entry(key).or_insert_with(|| (report.file.clone(), limit.clone()));
+            if first != limit {
+                let message = format!(
+                    "its limit {} is declared otherwise in {file}: a limit that several files use \
+                     is declared alike in each of them",
+                    quote(&limit.name)
+                );
+                report.add_error(name.location, message);
+            }
+        }
     }
 
     /// Adds the definition of a workflow in one of its virtual hosts, unless the file has errors.
@@ -307,7 +343,7 @@ impl Loader<'_> {
         draft: &WorkflowDraft,
         name: &values::LocatedText,
         vhost: String,
-        graphs: &[Graph],
+        (graphs, limits): (&[Graph], &[LimitDefinition]),
         report: &mut Diagnostics,
     ) {
         let definition = Definition {
@@ -316,6 +352,7 @@ impl Loader<'_> {
             deadline: draft.deadline,
             retention: draft.retention,
             queue: draft.queue_keys.declaration.clone(),
+            limits: limits.to_vec(),
             ..Definition::new(&name.text, Vec::new())
         };
         if let Some((file, location)) = self.declarations.get(&definition.full_name()) {

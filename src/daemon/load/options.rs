@@ -107,7 +107,7 @@ fn parse_retry(entry: &Entry, report: &mut Diagnostics) -> Option<Retry> {
 }
 
 /// Parses the text of a condition. `graph` compiles it later.
-fn parse_condition(entry: &Entry, report: &mut Diagnostics) -> Option<ConditionDraft> {
+pub(super) fn parse_condition(entry: &Entry, report: &mut Diagnostics) -> Option<ConditionDraft> {
     let text = parse_text(
         &entry.value,
         entry.location(),

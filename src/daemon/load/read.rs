@@ -4,6 +4,7 @@
 use super::diagnostics::Diagnostics;
 use super::draft::{GraphDraft, StepDraft, StepOptions, WorkflowDraft};
 use super::fields::{Fields, label};
+use super::limit_drafts::{LimitDraft, parse_limits, parse_step_limits};
 use super::limits::{PRIORITY_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX};
 use super::options::parse_step_options;
 use super::queue_keys;
@@ -19,11 +20,17 @@ use base::web_address::{is_url, parse_web_address};
 use engine::text::quote;
 use engine::{FanOutKeys, Millis};
 
-/// Parses all workflows of a file. Leaves out those that are not mappings.
-pub(super) fn parse_workflows(root: &Node, report: &mut Diagnostics) -> Vec<WorkflowDraft> {
-    let Some(fields) = Fields::from_node(root, Section::File, report) else { return Vec::new() };
+/// Parses the limits and all workflows of a file. Leaves out those that are not mappings.
+pub(super) fn parse_workflows(
+    root: &Node,
+    report: &mut Diagnostics,
+) -> (Vec<LimitDraft>, Vec<WorkflowDraft>) {
+    let Some(fields) = Fields::from_node(root, Section::File, report) else {
+        return (Vec::new(), Vec::new());
+    };
+    let limits = parse_limits(&fields, report);
     let Some(nodes) = fields.parse_required_list("workflows", usize::MAX, report) else {
-        return Vec::new();
+        return (limits, Vec::new());
     };
     let mut drafts = Vec::with_capacity(nodes.len());
     for node in nodes {
@@ -32,7 +39,7 @@ pub(super) fn parse_workflows(root: &Node, report: &mut Diagnostics) -> Vec<Work
         drafts.extend(parse_workflow(node, report));
         report.leave_scope();
     }
-    drafts
+    (limits, drafts)
 }
 
 /// Parses one workflow with its tasks.
@@ -216,9 +223,11 @@ fn parse_step(node: &Node, report: &mut Diagnostics) -> Option<StepDraft> {
         let number = parse_integer(entry, 0, PRIORITY_MAX, report)?;
         Some((u8::try_from(number).ok()?, entry.value.location))
     });
+    let limits =
+        fields.get("limit").map_or_else(Vec::new, |entry| parse_step_limits(entry, report));
     let queue_keys = queue_keys::parse_queue_keys(&fields, report);
     let options = parse_step_options(&fields, report);
-    Some(StepDraft { name, queue, bus, queue_keys, task, depends, priority, options })
+    Some(StepDraft { name, queue, bus, queue_keys, task, depends, priority, limits, options })
 }
 
 /// Parses the name of a bus. `buses` checks whether the manager has it.

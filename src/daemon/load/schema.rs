@@ -2,8 +2,8 @@
 //! value it takes. Unknown keys get an error with a suggestion.
 
 use super::limits::{
-    ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX,
-    VHOSTS_MAX,
+    ATTEMPTS_MAX, BURST_MAX, CONCURRENCY_MAX, FACTOR_MAX, LIMITS_MAX, PRIORITY_MAX,
+    REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX,
 };
 use engine::text::{enumerate_quoted, find_nearest, quote};
 
@@ -22,6 +22,7 @@ pub(super) enum Section {
     Task,
     Step,
     Retry,
+    Limit,
 }
 
 /// The kind of value that a key takes.
@@ -55,6 +56,12 @@ pub(super) enum ValueKind {
     Tolerance,
     /// A CEL expression.
     Condition,
+    /// A CEL expression whose value is a text, a number or a boolean.
+    Key,
+    /// A number of messages in a period.
+    Rate,
+    /// The name of a limit, or a list of them.
+    LimitNames,
     /// `true` or `false`.
     Boolean,
     /// The arguments of a queue, by name.
@@ -106,6 +113,13 @@ pub(super) const KEYS: &[KnownKey] = &[
         "workflows",
         ValueKind::MappingList { section: Section::Workflow, min: 1, max: usize::MAX },
         "The workflows.",
+    ),
+    optional(
+        Section::File,
+        "limits",
+        ValueKind::MappingList { section: Section::Limit, min: 0, max: LIMITS_MAX },
+        "Limits of rate and concurrency, which steps of the file name in `limit`. A name is one \
+         limit in each virtual host.",
     ),
     required(
         Section::Workflow,
@@ -330,6 +344,48 @@ pub(super) const KEYS: &[KnownKey] = &[
         "The users whose replies count: users of RabbitMQ, or names of the manager's tokens. \
          Default: everybody's.",
     ),
+    optional(
+        Section::Step,
+        "limit",
+        ValueKind::LimitNames,
+        "The limits under which the step's messages are sent: a message waits until all of them \
+         have room. Default: none.",
+    ),
+    required(Section::Limit, "name", ValueKind::Name, "The name, unique in a virtual host."),
+    optional(
+        Section::Limit,
+        "rate",
+        ValueKind::Rate,
+        "How many messages are sent in a period at most, such as 100/s, 20/m or 1/15m. Default: \
+         any number.",
+    ),
+    optional(
+        Section::Limit,
+        "burst",
+        ValueKind::Integer { min: 1, max: BURST_MAX },
+        "How many messages the rate lets through at once after a pause. Default: those of 50 ms, \
+         at least 1.",
+    ),
+    optional(
+        Section::Limit,
+        "concurrency",
+        ValueKind::Integer { min: 1, max: CONCURRENCY_MAX },
+        "How many steps have their message sent and not settled at once. Default: any number.",
+    ),
+    optional(
+        Section::Limit,
+        "key",
+        ValueKind::Key,
+        "A CEL expression over job and input: the limit counts for each value by itself, such as \
+         job.customer. Default: it counts for all together.",
+    ),
+    optional(
+        Section::Limit,
+        "fair",
+        ValueKind::Key,
+        "A CEL expression over job and input: the values take turns, such as job.customer. \
+         Default: who waits longest is first.",
+    ),
     required(
         Section::Retry,
         "attempts",
@@ -432,6 +488,7 @@ impl Section {
             Section::Task => "a task",
             Section::Step => "a step",
             Section::Retry => "a retry",
+            Section::Limit => "a limit",
         }
     }
 
@@ -443,6 +500,7 @@ impl Section {
             Section::Task => "{ name: .., itemListKey: .., steps: [ .. ] }",
             Section::Step => "{ name: .. }",
             Section::Retry => "{ attempts: 3 }",
+            Section::Limit => "{ name: .., rate: 100/s }",
         }
     }
 }

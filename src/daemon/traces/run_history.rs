@@ -156,7 +156,8 @@ impl RunHistory {
             }
             StepEntry::Begun => self.add_attempt_event(step, time, "begun"),
             StepEntry::Unconfirmed => self.add_attempt_event(step, time, "sent again"),
-            StepEntry::Progressed { .. } => {}
+            StepEntry::Progressed { .. } | StepEntry::Claimed { .. } | StepEntry::ResendClaimed => {
+            }
             StepEntry::AttemptFailed { failure, .. } => {
                 let history = self.get_or_continue_step(step);
                 history.end_attempt(StepState::Failed, time, Some(&failure.reason));

@@ -209,6 +209,8 @@ impl<'a> EntryView<'a> {
                 lease_until: Some(Rfc3339Time(lease.until)),
                 ..self
             },
+            StepEntry::Claimed { .. } => EntryView { kind: "step.limited", ..self },
+            StepEntry::ResendClaimed => EntryView { kind: "step.resendLimited", ..self },
             StepEntry::Begun => EntryView { kind: "step.begun", ..self },
             StepEntry::Unconfirmed => EntryView { kind: "step.redispatched", ..self },
             StepEntry::Completed(output) => {

@@ -178,7 +178,10 @@ impl AttemptHistory {
             StepEntry::Cancelled | StepEntry::Skipped => {
                 self.end_attempt(AttemptState::Cancelled, time)
             }
-            StepEntry::Begun | StepEntry::Progressed { .. } => {}
+            StepEntry::Claimed { .. }
+            | StepEntry::ResendClaimed
+            | StepEntry::Begun
+            | StepEntry::Progressed { .. } => {}
         }
     }
 

@@ -7,6 +7,7 @@ use super::commit_columns::{
 use super::commit_connection::{BatchStatement, Results};
 use super::commit_sql::{OTHER_DECISION_ERRORS, REFUSE_DELETED, SELECT_DELETED};
 use super::connection::{Params, params};
+use super::limit_rates;
 use super::writer::PostgresWriter;
 use crate::checksums::{EntryTexts, entry_checksum};
 use crate::error::JournalError;
@@ -117,6 +118,9 @@ impl PostgresWriter {
         deleted.extend(closing);
         let last_row = chunks.iter().rev().find_map(EntryChunk::last_row);
         let mut forms = to_forms(needed, roots, children, chunks);
+        let marks = Record::latest_marks(records);
+        forms.plain.extend(limit_rates::upsert(self.ordinal.0, &marks));
+        forms.careful.extend(limit_rates::upsert(self.ordinal.0, &marks));
         let reserved = self.reserve_numbers(&mut forms);
         let is_open = |number: &JobNumber| !self.is_being_deleted(*number);
         let others: Vec<JobNumber> = others.iter().copied().filter(is_open).collect();

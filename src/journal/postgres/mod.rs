@@ -30,6 +30,7 @@ mod deletion_plan;
 mod fault;
 mod history;
 mod io_thread;
+mod limit_rates;
 mod options;
 mod pool;
 mod reader;

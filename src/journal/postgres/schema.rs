@@ -11,13 +11,13 @@ use tokio_postgres::error::SqlState;
 const OLDEST_SERVER_VERSION: i32 = 140_000;
 
 /// The format of the tables, which grows by one with each change.
-const FORMAT: i32 = 1;
+const FORMAT: i32 = 2;
 
 /// How often the tables are tried to be created while other processes do the same.
 const CREATE_ATTEMPTS_MAX: u32 = 5;
 
 /// The tables of this program, in the order in which they are created.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "cluster",
     "names",
     "managers",
@@ -30,7 +30,11 @@ const TABLES: [&str; 12] = [
     "statuses",
     "notices",
     "bus_offsets",
+    "limit_rates",
 ];
+
+/// The tables that format 1 does not have.
+const TABLES_SINCE_FORMAT_2: [&str; 1] = ["limit_rates"];
 
 /// The script that creates the tables in an empty schema.
 const CREATE_TABLES: &str = "
@@ -167,6 +171,20 @@ CREATE TABLE bus_offsets(
 );
 
 INSERT INTO cluster(format, program) VALUES (1, 'workflow-manager');
+";
+
+/// The script that changes tables of format 1 to format 2, also right after [`CREATE_TABLES`].
+const MIGRATE_TO_2: &str = "
+CREATE TABLE limit_rates(
+  -- The ordinal of the name.
+  name smallint NOT NULL,
+  limit_name text NOT NULL,
+  key text NOT NULL,
+  time bigint NOT NULL,
+  checksum bigint NOT NULL,
+  PRIMARY KEY (name, limit_name, key)
+);
+UPDATE cluster SET format = 2;
 ";
 
 /// Compresses large texts with LZ4, which is faster, where the server has it.
@@ -319,6 +337,11 @@ async fn prepare_in_transaction(
         connection.batch_execute(CREATE_TABLES).await?;
         connection.batch_execute(COMPRESS).await?;
     }
+    let rows = connection.query("SELECT format FROM cluster FOR UPDATE", &params![]).await?;
+    if rows.first().is_some_and(|row| row.get::<_, i32>(0) == 1) {
+        tracing::info!(journal, schema, "the tables of the journal are changed to format 2");
+        connection.batch_execute(MIGRATE_TO_2).await?;
+    }
     Ok(())
 }
 
@@ -341,7 +364,10 @@ async fn check_tables(
         return Ok(false);
     }
     let foreign: Vec<&str> = names.iter().copied().filter(|name| !TABLES.contains(name)).collect();
-    let has_all = TABLES.iter().all(|table| names.contains(table));
+    let has_all = TABLES
+        .iter()
+        .filter(|table| !TABLES_SINCE_FORMAT_2.contains(table))
+        .all(|table| names.contains(table));
     if !has_all || !foreign.is_empty() {
         let (problem, listed) = if has_all {
             ("also has tables of another program", foreign)

@@ -18,7 +18,7 @@ use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, Stored
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
 use base::clock;
-use engine::{Definition, Millis, Timestamp};
+use engine::{Definition, Millis, RateMark, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -244,6 +244,10 @@ impl Journal for PostgresJournal {
 
     fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {
         definitions.iter().try_for_each(|definition| self.writer.create_status_steps(definition))
+    }
+
+    fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
+        self.read_rate_marks()
     }
 
     fn newest_record_time(&self) -> Result<Option<Timestamp>, JournalError> {

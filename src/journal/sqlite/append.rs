@@ -4,6 +4,7 @@
 
 use super::confirms::PendingConfirms;
 use super::file_rows::FileRows;
+use super::limit_rates;
 use super::reserve::WritePurpose;
 use super::row_format::{InnerDecision, damaged_entry, format_origin, insert_notice, to_json};
 use super::status_table::WriteError;
@@ -183,6 +184,7 @@ impl JournalWriter {
                 }
             }
         }
+        limit_rates::upsert(&transaction, &Record::latest_marks(records))?;
         outcome.insert_confirms(&transaction)?;
         hit_fail_point("journal::commit")?;
         transaction.commit()?;

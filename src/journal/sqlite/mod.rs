@@ -20,6 +20,7 @@ mod file_rows;
 mod file_watch;
 mod files;
 mod history;
+mod limit_rates;
 mod notices;
 mod offsets;
 mod projection;

@@ -125,6 +125,17 @@ CREATE TABLE bus_positions(
 -- No table changes. A step's entries may say that its time has begun, which versions before cannot
 -- read: they refuse the journal as a newer one.
 ",
+    "
+-- How far the rates of limits are used up: for each limit and key, the theoretical time of the next
+-- message. A step's entries may say that it waits for limits.
+CREATE TABLE limit_rates(
+  name TEXT NOT NULL,
+  key TEXT NOT NULL,
+  time INTEGER NOT NULL,
+  checksum INTEGER NOT NULL,
+  PRIMARY KEY(name, key)
+) WITHOUT ROWID, STRICT;
+",
 ];
 
 /// The busy timeout of opening the file and of reads, in milliseconds: how long they wait while

@@ -9,7 +9,7 @@ use crate::numbers::JobNumbers;
 use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
-use engine::{Definition, Millis, Timestamp};
+use engine::{Definition, Millis, RateMark, Timestamp};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -121,6 +121,10 @@ impl Journal for SqliteJournal {
 
     fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {
         self.writer().create_status_tables(definitions.iter().copied())
+    }
+
+    fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
+        self.writer().load_rate_marks()
     }
 
     fn newest_record_time(&self) -> Result<Option<Timestamp>, JournalError> {

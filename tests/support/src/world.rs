@@ -179,6 +179,12 @@ impl World {
                 Effect::OrderChild { child, order, .. } => {
                     let _ = self.take(child, Input::Order(order));
                 }
+                // Every claim is admitted at once.
+                Effect::Demand(step, Some(demand)) if demand.waits() => {
+                    let ticket = demand.claim.ticket;
+                    let _ = self.take(id, Input::Admitted { step, ticket, marks: Vec::new() });
+                }
+                Effect::Demand(..) => {}
                 // Nobody waits for the answer to a caller.
                 Effect::AnswerCaller { .. } => {}
                 // A parent that has ended rejects the input.

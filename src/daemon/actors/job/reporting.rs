@@ -154,7 +154,10 @@ impl JobActor {
                 );
             }
             StepEntry::Confirmed => metrics.confirmed.with_label_values(&labels).inc(),
-            StepEntry::Leased(_) | StepEntry::Begun => {}
+            StepEntry::Claimed { .. }
+            | StepEntry::ResendClaimed
+            | StepEntry::Leased(_)
+            | StepEntry::Begun => {}
             StepEntry::Completed(_) => self.report_completed(job, workflow, step, now),
             StepEntry::Progressed { progress, .. } => {
                 tracing::debug!(job = %self.id, step = name, attempt, ?progress, "step progressed");

@@ -85,8 +85,13 @@ impl JobActor {
             Effect::StartChild { .. }
             | Effect::OrderChild { .. }
             | Effect::NotifyParent(..)
-            | Effect::AnswerCaller { .. } => true,
+            | Effect::AnswerCaller { .. }
+            | Effect::Demand(..) => true,
         });
+        // The gate may have admitted what the job has missed by its panic.
+        let demands = recovered.job.demands_at_start().into_iter();
+        let demands = demands.map(|(step, demand)| Effect::Demand(step, Some(demand)));
+        recovered.effects.extend(demands);
         self.resume(recovered.job, recovered.effects);
         match abandon {
             Some(reason) => {

@@ -79,6 +79,9 @@ impl Router {
     /// any case.
     pub(super) fn stop_if_idle(&mut self, request: StopRequest, ctx: &mut Context<Self>) {
         let StopRequest { id, number, inputs_handled } = request;
+        if inputs_handled.is_none() {
+            self.forget_at_gate(number, ctx);
+        }
         match self.route_table.remove_if_idle(id, number, inputs_handled) {
             Some(mailbox) => mailbox.send(JobInput::Close),
             None if inputs_handled.is_none() => self.remove_deleted(request, ctx),

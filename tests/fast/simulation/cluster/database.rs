@@ -4,7 +4,7 @@ use super::super::world::{World, lock};
 use super::scheduler::{Baton, Pause};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use workflow_manager::engine::{Definition, Millis, Timestamp};
+use workflow_manager::engine::{Definition, Millis, RateMark, Timestamp};
 use workflow_manager::journal::{
     Deletion, DiskUsage, FileLoss, JobNumber, JobNumbers, Journal, JournalError, NoticeNumber,
     Record, Records, RecoveredJob, Remedy, SqliteJournal, StoredOffset,
@@ -185,6 +185,10 @@ impl Journal for FencedJournal {
         self.commit(|journal| journal.append_and_check(records, others))
     }
 
+    fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
+        self.with(|journal| journal.load_rate_marks())
+    }
+
     fn has_unprojected(&self) -> bool {
         self.with(|journal| journal.has_unprojected())
     }
@@ -257,6 +261,7 @@ fn rename(record: &Record) -> Record {
         is_closed: record.is_closed,
         statuses: record.statuses.clone(),
         notice: None,
+        marks: record.marks.clone(),
     }
 }
 

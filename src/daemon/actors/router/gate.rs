@@ -1,0 +1,140 @@
+//! The router's gate: it owns the limits, takes what steps want of them, and sends admissions to
+//! the jobs. The rules are those of [`engine::gate`].
+
+use super::Router;
+use crate::actors::due_timer::DueTimer;
+use crate::actors::inputs::{Definitions, JobDemand, JobInput};
+use crate::actors::passivation::PassivatedTree;
+use actix::{AsyncContext, Context};
+use base::clock::SteadyClock;
+use engine::{Admission, Definition, Gate, Input, RateMark};
+use journal::{JobNumber, RecoveredJob};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest delay of the timer. For what is due later, the timer is set again when it fires.
+const TIMER_DELAY_MAX: Duration = Duration::from_secs(3600);
+
+/// The gate, with its clock and timer.
+pub(super) struct GateKeeper {
+    gate: Gate,
+    /// It does not follow adjustments of the wall clock.
+    clock: SteadyClock,
+    timer: DueTimer,
+    /// The definitions whose limits the gate knows.
+    definitions: Option<Arc<Definitions>>,
+    /// How far rates were used up before the start, until the gate has them.
+    marks: Vec<RateMark>,
+}
+
+impl GateKeeper {
+    /// Creates the gate. `marks`: how far rates were used up before the start.
+    pub(super) fn new(marks: Vec<RateMark>) -> GateKeeper {
+        GateKeeper {
+            gate: Gate::default(),
+            clock: SteadyClock::start(),
+            timer: DueTimer::default(),
+            definitions: None,
+            marks,
+        }
+    }
+
+    /// Returns the gate.
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Sets what the limits of a definition allow. `is_loaded`: it is loaded now. The limits of
+    /// other definitions count only while no loaded definition has them.
+    fn configure(&mut self, definition: &Definition, is_loaded: bool) {
+        for limit in &definition.limits {
+            let name = definition.full_limit_name(&limit.name);
+            if is_loaded || self.gate.setting(&name).is_none() {
+                self.gate.configure(&name, limit.setting());
+            }
+        }
+    }
+}
+
+impl Router {
+    /// Tells the gate what all jobs want that were rebuilt at the start.
+    pub(super) fn restore_gate(&mut self, jobs: &[RecoveredJob], passivated: &[PassivatedTree]) {
+        self.load_limits();
+        let now = self.gate.clock.now();
+        let recovered_definitions = jobs.iter().map(|recovered| recovered.job.definition());
+        let passivated_definitions = passivated.iter().map(|tree| &tree.definition);
+        for definition in recovered_definitions.chain(passivated_definitions) {
+            self.gate.configure(definition, false);
+        }
+        for mark in std::mem::take(&mut self.gate.marks) {
+            self.gate.gate.restore_rate(&mark, now);
+        }
+        for RecoveredJob { number, job, .. } in jobs {
+            for (step, demand) in job.demands_at_start() {
+                let full_name = |limit: &str| job.definition().full_limit_name(limit);
+                self.gate.gate.demand((*number, job.id(), step), Some(&demand), full_name);
+            }
+        }
+        for tree in passivated {
+            for member in &tree.members {
+                for (step, demand) in &member.demands {
+                    let full_name = |limit: &str| tree.definition.full_limit_name(limit);
+                    let job = (member.number, member.id, *step);
+                    self.gate.gate.demand(job, Some(demand), full_name);
+                }
+            }
+        }
+    }
+
+    /// Takes what a step of a job wants.
+    pub(super) fn handle_demand(&mut self, demand: &JobDemand, ctx: &mut Context<Self>) {
+        let JobDemand { id, number, definition, step, demand } = demand;
+        self.load_limits();
+        self.gate.configure(definition, false);
+        let full_name = |limit: &str| definition.full_limit_name(limit);
+        self.gate.gate.demand((*number, *id, *step), demand.as_ref(), full_name);
+        self.advance_gate(ctx);
+    }
+
+    /// Forgets a job that was deleted.
+    pub(super) fn forget_at_gate(&mut self, number: JobNumber, ctx: &mut Context<Self>) {
+        if !self.gate.gate.is_empty() {
+            self.gate.gate.forget(number);
+            self.advance_gate(ctx);
+        }
+    }
+
+    /// Applies the limits of definitions that were loaded.
+    pub(super) fn reload_limits(&mut self, ctx: &mut Context<Self>) {
+        self.load_limits();
+        self.advance_gate(ctx);
+    }
+
+    fn load_limits(&mut self) {
+        let current = self.env.definitions.current();
+        if self.gate.definitions.as_ref().is_some_and(|known| Arc::ptr_eq(known, &current)) {
+            return;
+        }
+        for definition in current.values() {
+            self.gate.configure(definition, true);
+        }
+        self.gate.definitions = Some(current);
+    }
+
+    /// Admits whom the limits allow, and sets the timer for the next time.
+    pub(super) fn advance_gate(&mut self, ctx: &mut Context<Self>) {
+        let now = self.gate.clock.now();
+        for Admission { id, step, ticket, marks, .. } in self.gate.gate.advance(now) {
+            let input = Input::Admitted { step, ticket, marks };
+            self.send_to_job(id, JobInput::Engine { input, ack: None });
+        }
+        let next_due = self.gate.gate.next_due();
+        let Some(due) = self.gate.timer.adjust(next_due, ctx) else { return };
+        let delay = now.duration_until(due).min(TIMER_DELAY_MAX);
+        let handle = ctx.run_later(delay, |router, ctx| {
+            router.gate.timer.clear();
+            router.advance_gate(ctx);
+        });
+        self.gate.timer.set(due, handle);
+    }
+}

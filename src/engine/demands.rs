@@ -1,0 +1,126 @@
+//! What a job wants of the gate: the places of limits that its steps claim and hold. It follows
+//! from the state of the job alone, so a restart counts waiters and holders from the jobs.
+
+use super::conditions::JobScope;
+use super::entry::{Entry, StepEntry};
+use super::expression::{DecisionBudget, Expression};
+use super::id::StepIndex;
+use super::input::Rejected;
+use super::job::Job;
+use super::limit::{ClaimState, ClaimedPlace, Demand, StepDemand};
+use super::state::JobState;
+use std::sync::Arc;
+
+impl Job {
+    /// Returns what the steps want of the gate. A job whose steps name no limit wants nothing, and
+    /// costs nothing here.
+    pub fn demands(&self) -> Vec<(StepIndex, Demand)> {
+        if !self.graph().has_limits() {
+            return Vec::new();
+        }
+        let demand = |step: StepIndex| {
+            let claim = self.step(step).claim.as_deref()?;
+            let is_wanted = match claim.state {
+                ClaimState::Waiting => self.state == JobState::Running,
+                ClaimState::Holding | ClaimState::Resending => {
+                    self.accepts_replies() && self.is_awaited(step)
+                }
+            };
+            let priority = self.graph().step(step).priority.unwrap_or(0);
+            is_wanted.then(|| (step, Demand { claim: claim.clone(), priority }))
+        };
+        self.graph().indices().filter_map(demand).collect()
+    }
+
+    /// Returns what the steps want of the gate after a restart. A message that no broker has
+    /// confirmed is sent once more, which the gate must admit.
+    pub fn demands_at_start(&self) -> Vec<(StepIndex, Demand)> {
+        let mut demands = self.demands();
+        for (step, demand) in &mut demands {
+            if demand.claim.state == ClaimState::Holding && !self.step(*step).confirmed {
+                demand.claim.state = ClaimState::Resending;
+            }
+        }
+        demands
+    }
+
+    /// Returns the steps that want something else of the gate than `previous`.
+    pub(super) fn changed_demands(&self, previous: &[(StepIndex, Demand)]) -> Vec<StepDemand> {
+        let current = self.demands();
+        let find = |list: &[(StepIndex, Demand)], step: StepIndex| {
+            list.iter().find(|(other, _)| *other == step).map(|(_, demand)| demand.clone())
+        };
+        let ended = previous.iter().filter(|(step, _)| find(&current, *step).is_none());
+        let mut changed: Vec<StepDemand> = ended.map(|(step, _)| (*step, None)).collect();
+        for (step, demand) in current {
+            if find(previous, step).as_ref() != Some(&demand) {
+                changed.push((step, Some(demand)));
+            }
+        }
+        changed
+    }
+
+    /// Evaluates which places of its limits the next attempt of a step claims.
+    ///
+    /// # Errors
+    ///
+    /// Returns in one sentence why a key has no value.
+    pub(super) fn claim_places(&self, step: StepIndex) -> Result<Vec<ClaimedPlace>, String> {
+        let mut budget = DecisionBudget::default();
+        let mut evaluate = |limit: &str, key: &str, expression: &Option<Expression>| {
+            let Some(expression) = expression else { return Ok(None) };
+            let scope = JobScope { job: self, step };
+            expression.evaluate_key(&scope, &mut budget).map(Some).map_err(|reason| {
+                format!(
+                    "`{key}: {}` of its limit \"{limit}\" cannot be evaluated: {reason}",
+                    expression.text()
+                )
+            })
+        };
+        let mut places = Vec::new();
+        for name in &self.graph().step(step).limits {
+            let Some(limit) = self.origin.definition.find_limit(name) else { continue };
+            let key: Option<Arc<str>> = evaluate(name, "key", &limit.key)?;
+            let fair = evaluate(name, "fair", &limit.fair)?;
+            places.push(ClaimedPlace { limit: name.clone(), key, fair });
+        }
+        Ok(places)
+    }
+
+    /// Returns the entry with which the confirmed message of a step is sent again: at once, or as
+    /// soon as its limits allow.
+    pub(super) fn resend_entry(&self, step: StepIndex) -> StepEntry {
+        match self.step(step).claim {
+            Some(_) => StepEntry::ResendClaimed,
+            None => StepEntry::Unconfirmed,
+        }
+    }
+
+    /// Decides that what a step has claimed is sent.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the step does not want it any more.
+    pub(super) fn decide_admitted(
+        &self,
+        step: StepIndex,
+        ticket: u64,
+    ) -> Result<Vec<Entry>, Rejected> {
+        let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
+        let claim = run.claim.as_ref().filter(|claim| claim.ticket == ticket);
+        let entry = match claim.ok_or(Rejected::Void)?.state {
+            ClaimState::Waiting if self.state == JobState::Running => {
+                StepEntry::Started { attempt: run.attempt + 1, deadline: None }
+            }
+            ClaimState::Holding | ClaimState::Resending
+                if self.accepts_replies() && self.is_awaited(step) && !run.confirmed =>
+            {
+                StepEntry::Unconfirmed
+            }
+            ClaimState::Waiting | ClaimState::Holding | ClaimState::Resending => {
+                return Err(Rejected::Void);
+            }
+        };
+        Ok(vec![Entry::Step(step, entry)])
+    }
+}

@@ -1,0 +1,419 @@
+//! The gate: decides which step is admitted next to the places of limits that it claims.
+//!
+//! It is plain data, without a clock. Its owner tells it what steps want ([`Gate::demand`]), and
+//! takes the admissions ([`Gate::advance`]). What it knows of holders and waiters follows from the
+//! demands of the jobs, so a restart tells it again, and no counter is kept anywhere else. Only how
+//! far a rate is used up is kept by itself ([`RateMark`]).
+//!
+//! A *place* is a limit with a key. Steps that claim the same places form a *class*, which is a
+//! queue. A class that waits is *parked* at one place: the first of its places that has no room.
+//! Once that place has room, its classes are tried in turn. Each is admitted to all its places at
+//! once, or is parked at another place that has no room. A class that was turned away
+//! [`TURNS_AWAY_MAX`] times becomes *impatient*. The first impatient class has a place reserved for
+//! it in each of its limits, so that it is not overtaken for ever.
+
+mod class;
+mod place;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use super::id::{JobId, StepIndex};
+use super::limit::{Demand, Rate, RateMark};
+use super::time::Timestamp;
+use class::{Class, ClassKey, Rank};
+use place::{Limit, Park, Place};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+pub use view::{LimitView, PlaceView, WaitView};
+
+/// How often a class is turned away from a place that has room, because another place of it has
+/// none, before it becomes impatient.
+const TURNS_AWAY_MAX: u32 = 8;
+
+/// What a limit allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitSetting {
+    /// How often messages may be sent, for each key; `None`: any number of them.
+    pub rate: Option<Rate>,
+    /// How many steps may hold a place of each key at once; `None`: any number of them.
+    pub concurrency: Option<u32>,
+    /// Whether nobody is admitted.
+    pub is_paused: bool,
+}
+
+/// A step is admitted to the places that it claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// The job's number.
+    pub job: i64,
+    /// The job's id.
+    pub id: JobId,
+    /// The step.
+    pub step: StepIndex,
+    /// The ticket of the claim.
+    pub ticket: u64,
+    /// How far the rates are used up with it.
+    pub marks: Vec<RateMark>,
+}
+
+/// What the gate knows of a step.
+#[derive(Clone, Debug)]
+struct Slot {
+    id: JobId,
+    ticket: u64,
+    since: Timestamp,
+    class: usize,
+    priority: u8,
+    holds: bool,
+    waits: bool,
+}
+
+type SlotKey = (i64, StepIndex);
+
+/// The gate of a manager. See the [module](self).
+#[derive(Debug, Default)]
+pub struct Gate {
+    limits: Vec<Limit>,
+    limit_indices: HashMap<Arc<str>, usize>,
+    places: Vec<Option<Place>>,
+    free_places: Vec<usize>,
+    place_indices: HashMap<(usize, Arc<str>), usize>,
+    classes: Vec<Option<Class>>,
+    free_classes: Vec<usize>,
+    class_indices: HashMap<ClassKey, usize>,
+    slots: BTreeMap<SlotKey, Slot>,
+    /// When places have room again, as far as that is known.
+    due: BTreeSet<(Timestamp, usize)>,
+    /// The places that may have room for a parked class.
+    dirty: BTreeSet<usize>,
+    /// The impatient classes, each with the rank of its first step when it became impatient.
+    impatient: BTreeSet<(Rank, usize)>,
+    /// The places of the first impatient class, where one is reserved for it.
+    reserved: Vec<usize>,
+}
+
+impl Gate {
+    /// Sets what a limit allows. `limit`: its full name.
+    pub fn configure(&mut self, limit: &Arc<str>, setting: LimitSetting) {
+        let index = self.limit_index(limit);
+        if std::mem::replace(&mut self.limits[index].setting, setting) != setting {
+            let places = self.limits[index].places.iter().copied();
+            self.dirty.extend(places);
+        }
+    }
+
+    /// Returns what a limit allows; `None`: the gate does not know it.
+    pub fn setting(&self, limit: &str) -> Option<LimitSetting> {
+        self.limit_indices.get(limit).map(|index| self.limits[*index].setting)
+    }
+
+    /// Restores how far a rate was used up before a restart. A time that no sending until `now` can
+    /// have caused is shortened: the clock was set back.
+    pub fn restore_rate(&mut self, mark: &RateMark, now: Timestamp) {
+        let limit = self.limit_index(&mark.limit);
+        let full = self.limits[limit]
+            .setting
+            .rate
+            .map_or(0, |rate| rate.tolerance_ns().saturating_add(rate.interval_ns()));
+        let time = mark.time.min(Timestamp(now.0.saturating_add(full)));
+        if time > now {
+            let index = self.place_index(limit, &mark.key);
+            let place = self.place_mut(index);
+            place.arrival = place.arrival.max(time);
+            self.due.insert((time, index));
+        }
+    }
+
+    /// Sets what a step wants from now on; `None`: nothing, which releases what it holds. `limits`
+    /// gives the full name of a limit.
+    ///
+    /// A demand with an earlier ticket than the known one is stale, and ignored. With the known
+    /// ticket, a step keeps what it was admitted to: its job may have missed the admission.
+    pub fn demand(
+        &mut self,
+        (job, id, step): (i64, JobId, StepIndex),
+        demand: Option<&Demand>,
+        full_name: impl Fn(&str) -> Arc<str>,
+    ) {
+        let key = (job, step);
+        let Some(demand) = demand else { return self.release(key) };
+        let ticket = demand.claim.ticket;
+        if let Some(slot) = self.slots.get(&key) {
+            if ticket < slot.ticket {
+                return;
+            }
+            if ticket == slot.ticket {
+                if demand.waits() && !slot.waits {
+                    let is_resend = slot.holds;
+                    self.enqueue_again(key, is_resend);
+                }
+                return;
+            }
+        }
+        // A place that the step keeps is not free for others in between.
+        let previous = self.slots.remove(&key);
+        let places: Vec<(usize, Option<Arc<str>>)> = demand
+            .claim
+            .places
+            .iter()
+            .map(|place| {
+                let limit = self.limit_index(&full_name(&place.limit));
+                let empty: Arc<str> = Arc::default();
+                let index = self.place_index(limit, place.key.as_ref().unwrap_or(&empty));
+                (index, place.fair.clone())
+            })
+            .collect();
+        let class = self.class_index(ClassKey { places, is_resend: false });
+        self.class_mut(class).members += 1;
+        if demand.holds() {
+            self.change_held(class, 1);
+        }
+        self.slots.insert(
+            key,
+            Slot {
+                id,
+                ticket,
+                since: demand.claim.since,
+                class,
+                priority: demand.priority,
+                holds: demand.holds(),
+                waits: false,
+            },
+        );
+        if let Some(previous) = previous {
+            self.drop_slot(key, &previous);
+        }
+        if demand.waits() {
+            self.enqueue_again(key, demand.holds());
+        }
+    }
+
+    /// Releases everything that the steps of a job hold and wait for: the job was deleted.
+    pub fn forget(&mut self, job: i64) {
+        let steps = (job, StepIndex(0))..=(job, StepIndex(u16::MAX));
+        let keys: Vec<SlotKey> = self.slots.range(steps).map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.release(key));
+    }
+
+    /// Returns when somebody may be admitted because time passes; `None`: nobody waits for time.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.due.first().map(|(time, _)| *time)
+    }
+
+    /// Returns whether nobody waits and nobody holds a place.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Admits everybody who can be admitted at `now`.
+    pub fn advance(&mut self, now: Timestamp) -> Vec<Admission> {
+        while let Some((time, place)) = self.due.first().copied() {
+            if time > now {
+                break;
+            }
+            self.due.remove(&(time, place));
+            self.dirty.insert(place);
+        }
+        let mut admissions = Vec::new();
+        while let Some(place) = self.dirty.pop_first() {
+            self.try_parked(place, now, &mut admissions);
+            self.remove_place_if_unused(place, now);
+        }
+        admissions
+    }
+
+    /// Tries the classes that are parked at a place, in turn, as long as it has room.
+    fn try_parked(&mut self, place: usize, now: Timestamp, admissions: &mut Vec<Admission>) {
+        loop {
+            let Some(state) = &self.places[place] else { return };
+            let Some(Park { class, .. }) = state.parked.first().cloned() else { return };
+            if !self.has_room(place, class, now) {
+                return self.wait_for_time(place, now);
+            }
+            self.unpark(class);
+            let places: Vec<usize> = self.class(class).place_indices().collect();
+            match places.into_iter().find(|other| !self.has_room(*other, class, now)) {
+                Some(full_place) => {
+                    self.turn_away(class);
+                    self.park(class, full_place);
+                    self.wait_for_time(full_place, now);
+                }
+                None => {
+                    admissions.extend(self.admit(class, now));
+                    if !self.class(class).queue.is_empty() {
+                        self.park(class, place);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns whether a place has room for the first step of a class.
+    fn has_room(&self, place: usize, class: usize, now: Timestamp) -> bool {
+        let Some(state) = &self.places[place] else { return true };
+        let setting = self.limits[state.limit].setting;
+        let class_state = self.class(class);
+        let is_first = self.impatient.first().is_none_or(|(_, first)| *first == class);
+        let reserved = u32::from(!is_first && self.reserved.contains(&place));
+        let has_place = setting.concurrency.is_none_or(|max| {
+            class_state.key.is_resend || state.held.saturating_add(reserved) < max
+        });
+        let is_in_time = setting.rate.is_none_or(|rate| {
+            let ahead = rate.interval_ns().saturating_mul(reserved.into());
+            state.sending_time(&rate, ahead) <= now
+        });
+        !setting.is_paused && has_place && is_in_time
+    }
+
+    /// Has a place tried again when its rate allows it.
+    fn wait_for_time(&mut self, place: usize, now: Timestamp) {
+        let Some(state) = &self.places[place] else { return };
+        let Some(rate) = self.limits[state.limit].setting.rate else { return };
+        let ahead = rate.interval_ns();
+        let times = [state.sending_time(&rate, 0), state.sending_time(&rate, ahead)];
+        if let Some(time) = times.into_iter().find(|time| *time > now) {
+            self.due.insert((time, place));
+        }
+    }
+
+    /// Counts that a class was turned away, and makes it impatient in the end.
+    fn turn_away(&mut self, class: usize) {
+        let state = self.class_mut(class);
+        state.turns_away += 1;
+        if state.turns_away == TURNS_AWAY_MAX
+            && let Some(rank) = state.queue.first().copied()
+        {
+            state.impatient = Some(rank);
+            self.impatient.insert((rank, class));
+            self.reserve();
+        }
+    }
+
+    /// Reserves places for the first impatient class, and has those tried again that are not
+    /// reserved any more.
+    fn reserve(&mut self) {
+        let first = self.impatient.first().map(|(_, class)| *class);
+        let places =
+            first.map_or_else(Vec::new, |class| self.class(class).place_indices().collect());
+        if self.reserved != places {
+            let released = std::mem::replace(&mut self.reserved, places);
+            self.dirty.extend(released);
+            self.dirty.extend(self.reserved.iter().copied());
+        }
+    }
+
+    /// Ends the impatience of a class: its first step was admitted, or nobody waits in it.
+    fn calm(&mut self, class: usize) {
+        let state = self.class_mut(class);
+        state.turns_away = 0;
+        if let Some(rank) = state.impatient.take() {
+            self.impatient.remove(&(rank, class));
+            self.reserve();
+        }
+    }
+
+    /// Admits the first step of a class to all its places.
+    fn admit(&mut self, class: usize, now: Timestamp) -> Option<Admission> {
+        let rank = self.class_mut(class).queue.pop_first()?;
+        self.calm(class);
+        let key = (rank.job, rank.step);
+        let is_resend = self.class(class).key.is_resend;
+        let mut marks = Vec::new();
+        let places = self.class(class).key.places.clone();
+        for (index, fair) in &places {
+            let Some(place) = self.places[*index].as_mut() else { continue };
+            place.waiting -= 1;
+            if let Some(fair) = fair {
+                place.take_turn(fair);
+            }
+            let limit = &self.limits[place.limit];
+            if let Some(rate) = limit.setting.rate {
+                place.arrival =
+                    Timestamp(place.arrival.max(now).0.saturating_add(rate.interval_ns()));
+                marks.push(RateMark {
+                    limit: limit.name.clone(),
+                    key: place.key.clone(),
+                    time: place.arrival,
+                });
+            }
+        }
+        let slot = self.slots.get_mut(&key)?;
+        slot.waits = false;
+        let admission =
+            Admission { job: key.0, id: slot.id, step: key.1, ticket: slot.ticket, marks };
+        if !is_resend {
+            slot.holds = true;
+            self.change_held(class, 1);
+        }
+        Some(admission)
+    }
+
+    /// Makes a known step wait. `is_resend`: it keeps the places that it holds, and only the rates
+    /// must allow it.
+    fn enqueue_again(&mut self, key: SlotKey, is_resend: bool) {
+        let Some(slot) = self.slots.get(&key) else { return };
+        let (old_class, rank) = (slot.class, Rank::of(key, slot));
+        let mut class_key = self.class(old_class).key.clone();
+        class_key.is_resend = is_resend;
+        let class = self.class_index(class_key);
+        self.class_mut(class).members += 1;
+        self.class_mut(class).queue.insert(rank);
+        if let Some(slot) = self.slots.get_mut(&key) {
+            (slot.class, slot.waits) = (class, true);
+        }
+        self.drop_member(old_class);
+        let places: Vec<usize> = self.class(class).place_indices().collect();
+        for place in &places {
+            self.place_mut(*place).waiting += 1;
+        }
+        match self.class(class).parked {
+            Some(_) => self.park_again(class),
+            None => {
+                if let Some(first) = places.first() {
+                    self.park(class, *first);
+                    self.dirty.insert(*first);
+                }
+            }
+        }
+    }
+
+    /// Removes a step, and releases what it holds.
+    fn release(&mut self, key: SlotKey) {
+        if let Some(slot) = self.slots.remove(&key) {
+            self.drop_slot(key, &slot);
+        }
+    }
+
+    /// Releases what a slot that was removed holds and waits for.
+    fn drop_slot(&mut self, key: SlotKey, slot: &Slot) {
+        let class = slot.class;
+        if slot.waits && self.class_mut(class).queue.remove(&Rank::of(key, slot)) {
+            let places: Vec<usize> = self.class(class).place_indices().collect();
+            for place in places {
+                self.place_mut(place).waiting -= 1;
+                self.dirty.insert(place);
+            }
+            if self.class(class).queue.is_empty() {
+                self.calm(class);
+            }
+            self.park_again(class);
+        }
+        if slot.holds {
+            self.change_held(class, -1);
+        }
+        self.drop_member(class);
+    }
+
+    /// Changes how many steps hold the places of a class.
+    fn change_held(&mut self, class: usize, change: i32) {
+        let places: Vec<usize> = self.class(class).place_indices().collect();
+        for index in places {
+            let place = self.place_mut(index);
+            place.held = place.held.saturating_add_signed(change);
+            if change < 0 {
+                self.dirty.insert(index);
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Tests of the gate.
+
+use super::*;
+use crate::limit::{ClaimState, ClaimedPlace, StepClaim};
+use crate::time::Millis;
+use std::collections::{BTreeMap, BTreeSet};
+
+const SECOND: i64 = 1_000_000_000;
+const STEP: StepIndex = StepIndex(0);
+const NOBODY: [i64; 0] = [];
+
+fn rate(count: u32, per_ms: u64, burst: u32) -> LimitSetting {
+    let rate = Some(Rate { count, per: Millis(per_ms), burst });
+    LimitSetting { rate, ..LimitSetting::default() }
+}
+
+fn concurrency(max: u32) -> LimitSetting {
+    LimitSetting { concurrency: Some(max), ..LimitSetting::default() }
+}
+
+fn place(limit: &str, key: &str) -> ClaimedPlace {
+    let key = (!key.is_empty()).then(|| key.into());
+    ClaimedPlace { limit: limit.into(), key, fair: None }
+}
+
+fn fair_place(limit: &str, fair: &str) -> ClaimedPlace {
+    ClaimedPlace { limit: limit.into(), key: None, fair: Some(fair.into()) }
+}
+
+fn id(job: i64) -> JobId {
+    JobId(uuid::Uuid::from_u128(job.unsigned_abs().into()))
+}
+
+fn demand(ticket: u64, since: i64, places: &[ClaimedPlace], state: ClaimState) -> Demand {
+    let claim = StepClaim { ticket, since: Timestamp(since), places: places.into(), state };
+    Demand { claim, priority: 0 }
+}
+
+/// A gate with these limits.
+fn gate(limits: &[(&str, LimitSetting)]) -> Gate {
+    let mut gate = Gate::default();
+    for (name, setting) in limits {
+        gate.configure(&(*name).into(), *setting);
+    }
+    gate
+}
+
+fn tell(gate: &mut Gate, job: i64, demand: Option<&Demand>) {
+    gate.demand((job, id(job), STEP), demand, |name| name.into());
+}
+
+fn wait(gate: &mut Gate, job: i64, places: &[ClaimedPlace]) {
+    tell(gate, job, Some(&demand(1, job, places, ClaimState::Waiting)));
+}
+
+fn advance(gate: &mut Gate, now: i64) -> Vec<i64> {
+    gate.advance(Timestamp(now)).into_iter().map(|admission| admission.job).collect()
+}
+
+#[test]
+fn a_place_is_free_again_when_its_holder_releases_it_and_the_longest_waiting_is_next() {
+    let mut gate = gate(&[("a", concurrency(2))]);
+    let places = [place("a", "")];
+    for job in [3, 1, 4, 2] {
+        wait(&mut gate, job, &places);
+    }
+    assert_eq!(advance(&mut gate, 0), [1, 2], "who began to wait first is first");
+    assert_eq!(advance(&mut gate, SECOND), NOBODY);
+    tell(&mut gate, 1, None);
+    assert_eq!(advance(&mut gate, SECOND), [3]);
+    gate.forget(2);
+    gate.forget(3);
+    assert_eq!(advance(&mut gate, SECOND), [4]);
+    tell(&mut gate, 4, None);
+    assert_eq!(advance(&mut gate, SECOND), NOBODY);
+    assert!(gate.is_empty() && gate.places.iter().all(Option::is_none), "nothing is left");
+}
+
+#[test]
+fn a_higher_priority_is_first_and_keys_do_not_know_each_other() {
+    let mut gate = gate(&[("a", concurrency(1))]);
+    let high = Demand { priority: 9, ..demand(1, 99, &[place("a", "x")], ClaimState::Waiting) };
+    wait(&mut gate, 1, &[place("a", "x")]);
+    tell(&mut gate, 2, Some(&high));
+    wait(&mut gate, 3, &[place("a", "y")]);
+    let mut admitted = advance(&mut gate, 0);
+    admitted.sort_unstable();
+    assert_eq!(admitted, [2, 3]);
+}
+
+#[test]
+fn a_rate_lets_its_burst_through_and_then_one_message_in_each_interval() {
+    let mut gate = gate(&[("a", rate(10, 1_000, 3))]);
+    for job in 0..10 {
+        wait(&mut gate, job, &[place("a", "")]);
+    }
+    assert_eq!(advance(&mut gate, 0), [0, 1, 2]);
+    assert_eq!(gate.next_due(), Some(Timestamp(SECOND / 10)));
+    assert_eq!(advance(&mut gate, SECOND / 10 - 1), NOBODY);
+    assert_eq!(advance(&mut gate, SECOND / 10), [3]);
+    assert_eq!(advance(&mut gate, SECOND / 2), [4, 5, 6], "not more than the burst at once");
+}
+
+#[test]
+fn a_rate_holds_over_a_restart_and_a_clock_that_was_set_back_does_not_stop_it() {
+    let mut before = gate(&[("a", rate(1, 3_600_000, 1))]);
+    wait(&mut before, 1, &[place("a", "x")]);
+    let admissions = before.advance(Timestamp(0));
+    let mark = admissions[0].marks[0].clone();
+    assert_eq!((&*mark.limit, &*mark.key, mark.time), ("a", "x", Timestamp(3_600 * SECOND)));
+    let mut after = gate(&[("a", rate(1, 3_600_000, 1))]);
+    after.restore_rate(&mark, Timestamp(SECOND));
+    wait(&mut after, 2, &[place("a", "x")]);
+    wait(&mut after, 3, &[place("a", "y")]);
+    assert_eq!(advance(&mut after, SECOND), [3], "another key");
+    assert_eq!(after.next_due(), Some(mark.time));
+    assert_eq!(advance(&mut after, mark.time.0), [2]);
+    let mut back = gate(&[("a", rate(1, 3_600_000, 1))]);
+    back.restore_rate(&mark, Timestamp(-24 * 3_600 * SECOND));
+    wait(&mut back, 4, &[place("a", "x")]);
+    assert_eq!(advance(&mut back, -24 * 3_600 * SECOND), NOBODY);
+    assert_eq!(back.next_due(), Some(Timestamp(-23 * 3_600 * SECOND)));
+}
+
+#[test]
+fn several_limits_give_all_places_or_none() {
+    let mut gate = gate(&[("a", concurrency(1)), ("b", concurrency(1))]);
+    wait(&mut gate, 1, &[place("a", "")]);
+    wait(&mut gate, 2, &[place("a", ""), place("b", "")]);
+    wait(&mut gate, 3, &[place("b", "")]);
+    assert_eq!(advance(&mut gate, 0), [1, 3], "2 holds nothing that it cannot use");
+    tell(&mut gate, 3, None);
+    assert_eq!(advance(&mut gate, 0), NOBODY);
+    tell(&mut gate, 1, None);
+    assert_eq!(advance(&mut gate, 0), [2]);
+}
+
+#[test]
+fn who_claims_two_places_is_not_overtaken_for_ever() {
+    let mut gate = gate(&[("a", concurrency(1)), ("b", concurrency(1))]);
+    let (a, b) = ([place("a", "")], [place("b", "")]);
+    let both = [place("a", ""), place("b", "")];
+    // One place is always taken when the other becomes free.
+    wait(&mut gate, 1, &a);
+    wait(&mut gate, 2, &b);
+    assert_eq!(advance(&mut gate, 0), [1, 2]);
+    wait(&mut gate, 3, &both);
+    let (mut holders, mut next) = (vec![1, 2], 10);
+    for round in 0..100 {
+        wait(&mut gate, next, if round % 2 == 0 { &a } else { &b });
+        next += 1;
+        tell(&mut gate, holders.remove(0), None);
+        let admitted = advance(&mut gate, 0);
+        if admitted.contains(&3) {
+            return;
+        }
+        holders.extend(admitted);
+        if holders.is_empty() {
+            break;
+        }
+    }
+    panic!("it was overtaken for ever");
+}
+
+#[test]
+fn with_fair_the_values_take_turns() {
+    let mut gate = gate(&[("a", concurrency(1))]);
+    for (job, fair) in (1..).zip(["x", "x", "x", "x", "y", "y", "z"]) {
+        wait(&mut gate, job, &[fair_place("a", fair)]);
+    }
+    let mut order = Vec::new();
+    while let [job] = advance(&mut gate, 0)[..] {
+        order.push(job);
+        tell(&mut gate, job, None);
+    }
+    assert_eq!(order, [1, 5, 7, 2, 6, 3, 4]);
+}
+
+#[test]
+fn a_job_that_states_its_claim_again_does_not_give_its_place_away() {
+    let mut gate = gate(&[("a", concurrency(1))]);
+    wait(&mut gate, 1, &[place("a", "")]);
+    wait(&mut gate, 2, &[place("a", "")]);
+    assert_eq!(advance(&mut gate, 0), [1]);
+    // Its actor panicked before it took the admission.
+    wait(&mut gate, 1, &[place("a", "")]);
+    assert_eq!(advance(&mut gate, 0), [1], "it is told again, and nobody else");
+    tell(&mut gate, 1, Some(&demand(5, 1, &[place("a", "")], ClaimState::Holding)));
+    // A claim that was on its way when the job had sent its message.
+    wait(&mut gate, 1, &[place("a", "")]);
+    assert_eq!(advance(&mut gate, 0), NOBODY);
+    tell(&mut gate, 1, None);
+    assert_eq!(advance(&mut gate, 0), [2]);
+}
+
+#[test]
+fn a_message_that_is_sent_again_keeps_its_place_and_waits_for_the_rate() {
+    let both = LimitSetting { concurrency: Some(1), ..rate(1, 1_000, 1) };
+    let mut gate = gate(&[("a", both)]);
+    wait(&mut gate, 1, &[place("a", "")]);
+    wait(&mut gate, 2, &[place("a", "")]);
+    assert_eq!(advance(&mut gate, 0), [1]);
+    tell(&mut gate, 1, Some(&demand(5, 1, &[place("a", "")], ClaimState::Resending)));
+    assert_eq!(advance(&mut gate, SECOND / 2), NOBODY);
+    assert_eq!(advance(&mut gate, SECOND), [1]);
+    tell(&mut gate, 1, None);
+    assert_eq!(advance(&mut gate, SECOND), NOBODY);
+    assert_eq!(advance(&mut gate, 2 * SECOND), [2]);
+}
+
+#[test]
+fn a_paused_limit_admits_nobody_until_it_is_resumed() {
+    let mut gate = gate(&[("a", LimitSetting { is_paused: true, ..concurrency(1) })]);
+    wait(&mut gate, 1, &[place("a", "")]);
+    assert_eq!(advance(&mut gate, SECOND), NOBODY);
+    gate.configure(&"a".into(), concurrency(1));
+    assert_eq!(advance(&mut gate, SECOND), [1]);
+}
+
+/// A small generator of pseudorandom numbers, so that a failure is repeatable.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// What the jobs of the random test know: all that a restart keeps.
+#[derive(Default)]
+struct Jobs {
+    claims: BTreeMap<i64, Demand>,
+    marks: BTreeMap<(Arc<str>, Arc<str>), RateMark>,
+    sent: BTreeMap<(Arc<str>, Arc<str>), Vec<i64>>,
+}
+
+#[test]
+fn no_window_and_no_concurrency_is_exceeded_whatever_happens() {
+    let settings = [
+        ("r", rate(7, 1_000, 3)),
+        ("c", concurrency(2)),
+        ("rc", LimitSetting { concurrency: Some(3), ..rate(20, 1_000, 1) }),
+    ];
+    for seed in 1..=60 {
+        let mut random = Random(seed * 0x9e37_79b9_7f4a_7c15);
+        let (mut gate, mut jobs) = (gate(&settings), Jobs::default());
+        let (mut now, mut next_job, mut ticket) = (0, 0, 0);
+        for _ in 0..400 {
+            now += i64::try_from(random.below(80)).unwrap_or(0) * 1_000_000;
+            match random.below(10) {
+                0..=4 => {
+                    (next_job, ticket) = (next_job + 1, ticket + 1);
+                    let key = ["x", "y"][usize::from(random.below(2) == 0)];
+                    let mut places = BTreeSet::new();
+                    for _ in 0..=random.below(2) {
+                        let name = settings[usize::try_from(random.below(3)).unwrap_or(0)].0;
+                        places.insert(place(name, key));
+                    }
+                    let places: Vec<ClaimedPlace> = places.into_iter().collect();
+                    let claim = demand(ticket, now, &places, ClaimState::Waiting);
+                    tell(&mut gate, next_job, Some(&claim));
+                    jobs.claims.insert(next_job, claim);
+                }
+                5..=8 => {
+                    let count = u64::try_from(jobs.claims.len()).unwrap_or(0).max(1);
+                    let index = usize::try_from(random.below(count)).unwrap_or(0);
+                    if let Some(job) = jobs.claims.keys().nth(index).copied() {
+                        jobs.claims.remove(&job);
+                        tell(&mut gate, job, None);
+                    }
+                }
+                _ => {
+                    // The process is killed: all that is known comes from the jobs and the marks.
+                    gate = self::gate(&settings);
+                    for mark in jobs.marks.values() {
+                        gate.restore_rate(mark, Timestamp(now));
+                    }
+                    for (job, claim) in &jobs.claims {
+                        tell(&mut gate, *job, Some(claim));
+                    }
+                }
+            }
+            for admission in gate.advance(Timestamp(now)) {
+                let Some(claim) = jobs.claims.get_mut(&admission.job) else {
+                    panic!("seed {seed}: {} wants nothing any more", admission.job)
+                };
+                assert_eq!(claim.claim.ticket, admission.ticket, "seed {seed}");
+                if random.below(20) == 0 {
+                    // The admission is lost with the process before its commit.
+                    continue;
+                }
+                ticket += 1;
+                (claim.claim.ticket, claim.claim.state) = (ticket, ClaimState::Holding);
+                tell(&mut gate, admission.job, Some(claim));
+                for mark in admission.marks {
+                    let key = (mark.limit.clone(), mark.key.clone());
+                    jobs.sent.entry(key.clone()).or_default().push(now);
+                    jobs.marks.insert(key, mark);
+                }
+            }
+            check_holders(&jobs, &settings, seed);
+        }
+        check_windows(&jobs, &settings, seed);
+        for job in jobs.claims.keys() {
+            tell(&mut gate, *job, None);
+        }
+        assert_eq!(gate.advance(Timestamp(now + 3_600 * SECOND)), Vec::new(), "seed {seed}");
+        assert!(gate.is_empty(), "seed {seed}: nothing leaks");
+        assert!(gate.places.iter().all(Option::is_none), "seed {seed}: no place leaks");
+        assert!(gate.classes.iter().all(Option::is_none), "seed {seed}: no class leaks");
+    }
+}
+
+fn check_holders(jobs: &Jobs, settings: &[(&str, LimitSetting)], seed: u64) {
+    let mut held: BTreeMap<(&str, Option<&str>), u32> = BTreeMap::new();
+    let holders = jobs.claims.values().filter(|demand| demand.holds());
+    for place in holders.flat_map(|demand| demand.claim.places.iter()) {
+        *held.entry((&place.limit, place.key.as_deref())).or_default() += 1;
+    }
+    for ((limit, key), count) in held {
+        let setting = settings.iter().find(|(name, _)| *name == limit).expect("a limit").1;
+        if let Some(max) = setting.concurrency {
+            assert!(count <= max, "seed {seed}: {count} hold {limit} {key:?}");
+        }
+    }
+}
+
+/// Checks that in no window `W` more than `burst + rate × W` messages were sent.
+fn check_windows(jobs: &Jobs, settings: &[(&str, LimitSetting)], seed: u64) {
+    for ((limit, key), times) in &jobs.sent {
+        let setting = settings.iter().find(|(name, _)| *name == &**limit).expect("a limit").1;
+        let Some(rate) = setting.rate else { continue };
+        for first in 0..times.len() {
+            for last in first..times.len() {
+                let allowed =
+                    i64::from(rate.burst) * rate.interval_ns() + times[last] - times[first];
+                let sent = i64::try_from(last - first + 1).unwrap_or(i64::MAX) * rate.interval_ns();
+                assert!(sent <= allowed, "seed {seed}: {limit} {key} sends too often");
+            }
+        }
+    }
+}
