@@ -36,11 +36,10 @@ impl Job {
         let mut open_entries = Vec::new();
         // This includes a failed job: its retry relies on the replies.
         if self.accepts_replies() {
-            // The message of a step with limits passes the gate again (`Job::demands_at_start`).
-            let unconfirmed = self.graph().indices().filter(|step| {
-                let run = self.step(*step);
-                self.is_awaited(*step) && !run.confirmed && run.claim.is_none()
-            });
+            let unconfirmed = self
+                .graph()
+                .indices()
+                .filter(|step| self.is_awaited(*step) && !self.step(*step).confirmed);
             open_entries.extend(unconfirmed.map(|step| Entry::Step(step, StepEntry::Unconfirmed)));
         }
         open_entries.extend(self.open_children().filter_map(|(step, index)| {

@@ -14,8 +14,6 @@
 
 mod class;
 mod place;
-#[cfg(test)]
-mod tests;
 mod view;
 
 use super::id::{JobId, StepIndex};

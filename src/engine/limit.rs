@@ -116,6 +116,15 @@ impl Demand {
         self.claim.state != ClaimState::Holding
     }
 
+    /// Returns the demand of a step whose messages are with this process until a worker has them:
+    /// what a restart puts back into their queue is not sent once more.
+    pub fn without_resending(mut self) -> Demand {
+        if self.holds() {
+            self.claim.state = ClaimState::Holding;
+        }
+        self
+    }
+
     /// Returns whether the step holds places already.
     pub fn holds(&self) -> bool {
         self.claim.state != ClaimState::Waiting

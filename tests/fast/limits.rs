@@ -154,7 +154,8 @@ fn a_message_that_is_sent_again_passes_the_gate_and_so_does_one_that_a_restart_f
     admit(&mut job, only_demand(&decision).expect("it waits").claim.ticket, 2);
     let [(_, unconfirmed)] = &job.demands_at_start()[..] else { panic!("one demand") };
     assert_eq!(unconfirmed.claim.state, ClaimState::Resending, "it may be sent a second time");
-    assert!(job.open_effects().is_empty(), "not without the gate");
+    let kept = unconfirmed.clone().without_resending();
+    assert_eq!(kept.claim.state, ClaimState::Holding, "a bus of this process still has it");
     let confirmed = Input::Confirmed { step: STEP, attempt: 1, dispatch: None };
     job.handle_input(confirmed, &context(3)).expect("it is confirmed");
     let [(_, confirmed)] = &job.demands_at_start()[..] else { panic!("one demand") };

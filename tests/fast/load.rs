@@ -4,6 +4,7 @@ mod check;
 mod conditions;
 mod hostile;
 mod json_schema;
+mod limits;
 mod mistakes;
 mod options;
 mod queues;

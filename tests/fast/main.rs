@@ -24,6 +24,7 @@ mod floors;
 #[cfg(feature = "failpoints")]
 mod full_disk;
 mod fuzzed;
+mod gate;
 mod glossary;
 #[cfg(feature = "grpc")]
 mod grpc;

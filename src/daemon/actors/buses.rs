@@ -5,7 +5,7 @@ use super::inputs::BusInput;
 use super::mailbox::Mailbox;
 use crate::settings::{BusKind, Settings};
 use bus::{Address, BusKey};
-use engine::{Caller, Definition, Step};
+use engine::{Caller, Definition, Demand, Step};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -95,6 +95,21 @@ impl Buses {
     /// Returns the queue to which a step of a workflow sends its messages.
     pub fn address(&self, definition: &Definition, step: &Step) -> Address {
         Address { bus: self.bus_of_step(definition, step), queue: step.queue.clone() }
+    }
+
+    /// Returns what a step wants of the gate after a restart or a panic.
+    pub(super) fn restored_demand(
+        &self,
+        definition: &Definition,
+        step: &Step,
+        demand: Demand,
+    ) -> Demand {
+        if self.keeps_messages(definition, step) { demand.without_resending() } else { demand }
+    }
+
+    /// Returns whether the messages of a step stay in this process until a worker has them.
+    pub(super) fn keeps_messages(&self, definition: &Definition, step: &Step) -> bool {
+        self.kind(&self.bus_of_step(definition, step)) == Some(BusKind::Embedded)
     }
 
     /// Returns whether a step of a workflow sends its messages to this bus.

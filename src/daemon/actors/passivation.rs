@@ -8,7 +8,9 @@
 use super::memory::job_bytes;
 use super::rules::Rules;
 use base::clock;
-use engine::{Definition, Demand, Job, JobId, JobState, StepIndex, StepState, Timestamp};
+use engine::{
+    Definition, Demand, GraphIndex, Job, JobId, JobState, StepIndex, StepState, Timestamp,
+};
 use journal::{JobNumber, Journal, JournalError, RecoveredJob};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,6 +50,8 @@ pub struct PassivatedJob {
     pub steps_done: usize,
     /// The job's steps that wait for replies.
     pub waits: Arc<[PassivatedWait]>,
+    /// The graph that the job runs.
+    pub graph: GraphIndex,
     /// What the job's steps want of the gate after a restart.
     pub demands: Vec<(StepIndex, Demand)>,
 }
@@ -139,6 +143,7 @@ impl PassivatedJob {
             is_child: job.origin().parent.is_some(),
             steps_done: count_steps_done(job),
             waits: job.steps_awaiting_replies().map(wait).collect(),
+            graph: job.origin().graph,
             demands: Vec::new(),
         }
     }

@@ -89,8 +89,16 @@ impl JobActor {
             | Effect::Demand(..) => true,
         });
         // The gate may have admitted what the job has missed by its panic.
-        let demands = recovered.job.demands_at_start().into_iter();
-        let demands = demands.map(|(step, demand)| Effect::Demand(step, Some(demand)));
+        let (job, buses) = (&recovered.job, &self.env.buses);
+        let demands: Vec<Effect> = job
+            .demands_at_start()
+            .into_iter()
+            .map(|(step, demand)| {
+                let definition = job.graph().step(step);
+                let demand = buses.restored_demand(job.definition(), definition, demand);
+                Effect::Demand(step, Some(demand))
+            })
+            .collect();
         recovered.effects.extend(demands);
         self.resume(recovered.job, recovered.effects);
         match abandon {
@@ -132,8 +140,19 @@ impl JobActor {
         let (env, now) = (self.env.clone(), self.clock.now());
         effects
             .into_iter()
+            .filter(|effect| !self.must_pass_gate(effect))
             .filter_map(|effect| self.to_outgoing(effect, now))
             .for_each(|outgoing| outgoing.send(&env.outbox));
+    }
+}
+
+impl JobActor {
+    /// Returns whether an effect sends a message once more that the gate must admit first.
+    fn must_pass_gate(&self, effect: &Effect) -> bool {
+        let (Some(job), Effect::Dispatch { step, .. }) = (self.job(), effect) else { return false };
+        let definition = job.graph().step(*step);
+        job.step(*step).claim().is_some()
+            && !self.env.buses.keeps_messages(job.definition(), definition)
     }
 }
 

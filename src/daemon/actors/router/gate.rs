@@ -71,16 +71,24 @@ impl Router {
         }
         for RecoveredJob { number, job, .. } in jobs {
             for (step, demand) in job.demands_at_start() {
-                let full_name = |limit: &str| job.definition().full_limit_name(limit);
+                let definition = job.definition();
+                let demand =
+                    self.env.buses.restored_demand(definition, job.graph().step(step), demand);
+                let full_name = |limit: &str| definition.full_limit_name(limit);
                 self.gate.gate.demand((*number, job.id(), step), Some(&demand), full_name);
             }
         }
         for tree in passivated {
             for member in &tree.members {
+                let graph = &tree.definition.graphs[usize::from(member.graph)];
                 for (step, demand) in &member.demands {
+                    let definition = graph.step(*step);
+                    let demand = demand.clone();
+                    let demand =
+                        self.env.buses.restored_demand(&tree.definition, definition, demand);
                     let full_name = |limit: &str| tree.definition.full_limit_name(limit);
                     let job = (member.number, member.id, *step);
-                    self.gate.gate.demand(job, Some(demand), full_name);
+                    self.gate.gate.demand(job, Some(&demand), full_name);
                 }
             }
         }
