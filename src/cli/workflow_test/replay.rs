@@ -3,9 +3,9 @@
 
 use super::changes::{Change, ChangeKind, StepMapping, dependency_names, diff_definitions};
 use engine::{
-    Cause, ChildEnd, ChildOutcome, Context, Definition, Entry, FanOutEntry, Graph, Input, Job,
-    JobEntry, JobState, Json, Limits, Message, Operation, Origin, Recorded, Reply, Sender,
-    StepEntry, StepIndex, StepState, Timestamp, UnreadReplies,
+    Cause, ChildEnd, ChildOutcome, ClaimState, Context, Definition, Entry, FanOutEntry, Graph,
+    Input, Job, JobEntry, JobState, Json, Limits, Message, Operation, Origin, Recorded, Reply,
+    Sender, StepEntry, StepIndex, StepState, Timestamp, UnreadReplies,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,6 +70,7 @@ impl<'r> Replay<'r> {
         let (job, _) = Job::create(origin, recorded.message().clone(), &context);
         let mapping = StepMapping::from_graphs(recorded.graph(), job.graph());
         let mut replay = Replay { job, mapping, now, pending: VecDeque::new() };
+        replay.admit_waiting();
         for row in record {
             replay.now = row.at;
             for entry in &row.entries {
@@ -262,6 +263,19 @@ impl<'r> Replay<'r> {
         let context = Context { now: self.now, limits: &LIMITS };
         // A rejected input has no effect, and effects are not carried out.
         let _ = self.job.handle_input(input, &context);
+        self.admit_waiting();
+    }
+
+    /// Admits every attempt that waits for limits: when it was admitted does not matter.
+    fn admit_waiting(&mut self) {
+        let context = Context { now: self.now, limits: &LIMITS };
+        for (step, demand) in self.job.demands() {
+            if demand.claim.state == ClaimState::Waiting {
+                let ticket = demand.claim.ticket;
+                let input = Input::Admitted { step, ticket, marks: Vec::new() };
+                let _ = self.job.handle_input(input, &context);
+            }
+        }
     }
 }
 

@@ -210,7 +210,7 @@ impl<'a> EntryView<'a> {
                 ..self
             },
             StepEntry::Claimed { .. } => EntryView { kind: "step.limited", ..self },
-            StepEntry::ResendClaimed => EntryView { kind: "step.resendLimited", ..self },
+            StepEntry::ResendClaimed => EntryView { kind: "step.resend-limited", ..self },
             StepEntry::Begun => EntryView { kind: "step.begun", ..self },
             StepEntry::Unconfirmed => EntryView { kind: "step.redispatched", ..self },
             StepEntry::Completed(output) => {
