@@ -33,8 +33,8 @@ impl Job {
     }
 
     /// Returns what the steps want of the gate after a restart. A message that no broker has
-    /// confirmed is sent once more, which the gate must admit, unless the bus of the step is part of
-    /// this process ([`Demand::without_resending`]).
+    /// confirmed is sent once more, which the gate must admit, unless the bus of the step is part
+    /// of this process ([`Demand::without_resending`]).
     pub fn demands_at_start(&self) -> Vec<(StepIndex, Demand)> {
         let mut demands = self.demands();
         for (step, demand) in &mut demands {

@@ -14,31 +14,21 @@
 
 mod class;
 mod place;
-mod view;
+mod tables;
+pub mod view;
 
 use super::id::{JobId, StepIndex};
-use super::limit::{Demand, Rate, RateMark};
+use super::limit::{Demand, LimitSetting, RateMark};
 use super::time::Timestamp;
-use class::{Class, ClassKey, Rank};
-use place::{Limit, Park, Place};
+use class::{Class, ClassKey, Park, Rank};
+use place::{Limit, Place};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-pub use view::{LimitView, PlaceView, WaitView};
 
 /// How often a class is turned away from a place that has room, because another place of it has
 /// none, before it becomes impatient.
 const TURNS_AWAY_MAX: u32 = 8;
-
-/// What a limit allows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LimitSetting {
-    /// How often messages may be sent, for each key; `None`: any number of them.
-    pub rate: Option<Rate>,
-    /// How many steps may hold a place of each key at once; `None`: any number of them.
-    pub concurrency: Option<u32>,
-    /// Whether nobody is admitted.
-    pub is_paused: bool,
-}
 
 /// A step is admitted to the places that it claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +58,13 @@ struct Slot {
 }
 
 type SlotKey = (i64, StepIndex);
+
+impl Slot {
+    /// Returns the order of the step among those that wait.
+    fn rank(&self, (job, step): SlotKey) -> Rank {
+        Rank { priority: Reverse(self.priority), since: self.since, job, step }
+    }
+}
 
 /// The gate of a manager. See the [module](self).
 #[derive(Debug, Default)]
@@ -351,7 +348,7 @@ impl Gate {
     /// must allow it.
     fn enqueue_again(&mut self, key: SlotKey, is_resend: bool) {
         let Some(slot) = self.slots.get(&key) else { return };
-        let (old_class, rank) = (slot.class, Rank::of(key, slot));
+        let (old_class, rank) = (slot.class, slot.rank(key));
         let mut class_key = self.class(old_class).key.clone();
         class_key.is_resend = is_resend;
         let class = self.class_index(class_key);
@@ -386,7 +383,7 @@ impl Gate {
     /// Releases what a slot that was removed holds and waits for.
     fn drop_slot(&mut self, key: SlotKey, slot: &Slot) {
         let class = slot.class;
-        if slot.waits && self.class_mut(class).queue.remove(&Rank::of(key, slot)) {
+        if slot.waits && self.class_mut(class).queue.remove(&slot.rank(key)) {
             let places: Vec<usize> = self.class(class).place_indices().collect();
             for place in places {
                 self.place_mut(place).waiting -= 1;

@@ -1,8 +1,7 @@
-//! Limits of rate and concurrency: their definitions, and what steps claim of them. The [gate]
-//! (super::gate) decides when a claim is admitted.
+//! Limits of rate and concurrency: their definitions, and what steps claim of them. The
+//! [gate](super::gate) decides when a claim is admitted.
 
 use super::expression::Expression;
-use super::gate::LimitSetting;
 use super::id::StepIndex;
 use super::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -25,6 +24,17 @@ pub struct LimitDefinition {
     /// Gives the value whose holders take turns; `None`: who waits longest is first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fair: Option<Expression>,
+}
+
+/// What a limit allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitSetting {
+    /// How often messages may be sent, for each key; `None`: any number of them.
+    pub rate: Option<Rate>,
+    /// How many steps may hold a place of each key at once; `None`: any number of them.
+    pub concurrency: Option<u32>,
+    /// Whether nobody is admitted.
+    pub is_paused: bool,
 }
 
 impl LimitDefinition {

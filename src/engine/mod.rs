@@ -22,16 +22,17 @@
 //! | `trace` | trace context |
 //! | `caller`, `cause` | the callers of a job; why a child job failed |
 //! | `queue_declaration` | the declarations of queues |
-//! | `expression`, `definition`, `origin` | conditions, graphs, the origins of jobs |
+//! | `expression`, `limit` | conditions; limits of rate and concurrency |
+//! | `definition`, `origin` | graphs, the origins of jobs |
+//! | `gate` | who is admitted next by the limits |
 //! | `entry`, `input`, `effect` | recorded events; the inputs of decisions, and their effects |
 //! | `value_bytes` | the size of the values that a job holds |
 //! | `fanout`, `step`, `job` | the states of a fan-out, a step and a job |
 //! | `openapi` | schemas for the OpenAPI document |
 //! | `reply`, `evolve` | parsing of replies; changes of a job |
-//! | `limit`, `gate` | limits of rate and concurrency; who is admitted next |
-//! | `demands` | what a job wants of the gate |
 //! | `effects`, `recover` | the effects of entries; recovery after a restart |
-//! | `conditions`, `failure`, `due`, `advance`, `caller_rules`, `operations`, `decide` | rules |
+//! | `conditions`, `demands` | conditions of a job's steps; what a job wants of the gate |
+//! | `failure`, `due`, `advance`, `caller_rules`, `operations`, `decide` | rules |
 //! | `decision` | the decision loop |
 //!
 //! Invariants:
@@ -90,7 +91,8 @@ pub use entry::{
 };
 pub use expression::Expression;
 pub use fanout::{FanOut, ItemCounts, ItemState};
-pub use gate::{Admission, Gate, LimitSetting};
+pub use gate::view::{LimitView, PlaceView, WaitView};
+pub use gate::{Admission, Gate};
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Operation, OperationError,
@@ -99,7 +101,8 @@ pub use input::{
 pub use job::Job;
 pub use json::{Json, Message};
 pub use limit::{
-    ClaimState, ClaimedPlace, Demand, LimitDefinition, Rate, RateMark, StepClaim, StepDemand,
+    ClaimState, ClaimedPlace, Demand, LimitDefinition, LimitSetting, Rate, RateMark, StepClaim,
+    StepDemand,
 };
 pub use origin::{Origin, ParentItem};
 pub use queue_declaration::{

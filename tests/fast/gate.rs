@@ -250,8 +250,8 @@ fn no_window_and_no_concurrency_is_exceeded_whatever_happens() {
         ("c", concurrency(2)),
         ("rc", LimitSetting { concurrency: Some(3), ..rate(20, 1_000, 1) }),
     ];
-    for seed in 1..=60 {
-        let mut random = Random(seed * 0x9e37_79b9_7f4a_7c15);
+    for seed in 1..=60_u64 {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let (mut gate, mut jobs) = (gate(&settings), Jobs::default());
         let (mut now, mut next_job, mut ticket) = (0, 0, 0);
         for _ in 0..400 {

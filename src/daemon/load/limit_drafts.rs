@@ -1,4 +1,5 @@
-//! Parses the limits of a file, and builds their definitions for the workflows whose steps name them.
+//! Parses the limits of a file, and builds their definitions for the workflows whose steps name
+//! them.
 
 use super::conditions::CompiledConditions;
 use super::diagnostics::Diagnostics;
@@ -96,8 +97,8 @@ fn parse_rate(entry: &Entry, report: &mut Diagnostics) -> Option<Rate> {
     report.add_error(
         entry.location(),
         format!(
-            "\"rate\" takes a number of messages in a period, such as 100/s, 20/m or 1/15m, at most \
-             {RATE_COUNT_MAX}; found {}{hint}",
+            "\"rate\" takes a number of messages in a period, such as 100/s, 20/m or 1/15m, at \
+             most {RATE_COUNT_MAX}; found {}{hint}",
             describe(&entry.value)
         ),
     );
@@ -259,8 +260,8 @@ fn check_step(step: &StepDraft, report: &mut Diagnostics) {
     if step.task.is_some() {
         report.add_error(
             limit.location,
-            "\"limit\" limits messages, and a step with a task sends none of its own: name the limit \
-             in the steps of the task",
+            "\"limit\" limits messages, and a step with a task sends none of its own: name the \
+             limit in the steps of the task",
         );
     } else if is_external {
         report.add_error(

@@ -1,7 +1,9 @@
 //! What the gate shows: its limits, who holds and who waits, and for what a step waits.
 
-use super::{Gate, LimitSetting};
+use super::Gate;
+use super::place::Limit;
 use crate::id::StepIndex;
+use crate::limit::LimitSetting;
 use crate::time::Timestamp;
 use std::sync::Arc;
 
@@ -53,7 +55,7 @@ pub struct WaitView {
 impl Gate {
     /// Returns all limits, each with at most `places_max` of its keys.
     pub fn view(&self, places_max: usize, now: Timestamp) -> Vec<LimitView> {
-        let view_limit = |limit: &super::Limit| {
+        let view_limit = |limit: &Limit| {
             let indices = limit.places.iter();
             let mut places: Vec<PlaceView> =
                 indices.filter_map(|index| self.view_place(*index, now)).collect();
@@ -76,7 +78,7 @@ impl Gate {
         let (index, _) = class.parked.as_ref()?;
         let place = self.view_place(*index, now)?;
         let limit = &self.limits[self.places[*index].as_ref()?.limit];
-        let rank = super::Rank::of((job, step), slot);
+        let rank = slot.rank((job, step));
         Some(WaitView {
             limit: limit.name.clone(),
             key: place.key,

@@ -60,7 +60,7 @@ fn a_limit_that_makes_no_sense_is_refused_with_the_remedy() {
         (
             "{ name: bank, rate: 1/s }, { name: bank, rate: 2/s }",
             used,
-            "a limit \"bank\" is declared already, at 1:20",
+            "a limit \"bank\" is declared already, at 1:19",
         ),
         ("{ name: bank, rate: 1/s, key: '[job.a]' }", used, "gives a list, and a key is a text"),
         ("{ name: bank, rate: 1/s, key: job }", used, "gives an object"),

@@ -2,59 +2,16 @@
 //! the jobs. The rules are those of [`engine::gate`].
 
 use super::Router;
-use crate::actors::due_timer::DueTimer;
-use crate::actors::inputs::{Definitions, JobDemand, JobInput};
+use crate::actors::inputs::{JobDemand, JobInput};
 use crate::actors::passivation::PassivatedTree;
 use actix::{AsyncContext, Context};
-use base::clock::SteadyClock;
-use engine::{Admission, Definition, Gate, Input, RateMark};
+use engine::{Admission, Input};
 use journal::{JobNumber, RecoveredJob};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest delay of the timer. For what is due later, the timer is set again when it fires.
 const TIMER_DELAY_MAX: Duration = Duration::from_secs(3600);
-
-/// The gate, with its clock and timer.
-pub(super) struct GateKeeper {
-    gate: Gate,
-    /// It does not follow adjustments of the wall clock.
-    clock: SteadyClock,
-    timer: DueTimer,
-    /// The definitions whose limits the gate knows.
-    definitions: Option<Arc<Definitions>>,
-    /// How far rates were used up before the start, until the gate has them.
-    marks: Vec<RateMark>,
-}
-
-impl GateKeeper {
-    /// Creates the gate. `marks`: how far rates were used up before the start.
-    pub(super) fn new(marks: Vec<RateMark>) -> GateKeeper {
-        GateKeeper {
-            gate: Gate::default(),
-            clock: SteadyClock::start(),
-            timer: DueTimer::default(),
-            definitions: None,
-            marks,
-        }
-    }
-
-    /// Returns the gate.
-    pub(super) fn gate(&self) -> &Gate {
-        &self.gate
-    }
-
-    /// Sets what the limits of a definition allow. `is_loaded`: it is loaded now. The limits of
-    /// other definitions count only while no loaded definition has them.
-    fn configure(&mut self, definition: &Definition, is_loaded: bool) {
-        for limit in &definition.limits {
-            let name = definition.full_limit_name(&limit.name);
-            if is_loaded || self.gate.setting(&name).is_none() {
-                self.gate.configure(&name, limit.setting());
-            }
-        }
-    }
-}
 
 impl Router {
     /// Tells the gate what all jobs want that were rebuilt at the start.

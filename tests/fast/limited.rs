@@ -1,0 +1,90 @@
+//! Limits in a running manager: who is admitted, and what a restart keeps.
+
+use std::path::Path;
+use support::manager::TestManager;
+use workflow_manager::engine::{JobId, JobState, Operation, Reply, StepIndex, Timestamp};
+
+const WORKFLOWS: &str = "
+limits:
+  - { name: license, concurrency: 1 }
+  - { name: hourly, rate: 1/h, key: job.customer }
+workflows:
+  - { name: one, steps: [ { name: pay, limit: license } ] }
+  - { name: slow, steps: [ { name: pay, limit: hourly } ] }
+";
+
+const STEP: StepIndex = StepIndex(0);
+
+async fn start(folder: &Path) -> TestManager {
+    TestManager::with(WORKFLOWS).folder(folder).await
+}
+
+/// Waits until the step's message was sent, or waits for its limits.
+async fn until_sent(manager: &TestManager, id: JobId, is_sent: bool) {
+    manager
+        .until(id, |job| job.can_be_answered(STEP) == is_sent && job.step(STEP).claim().is_some())
+        .await;
+}
+
+/// Answers in place of a worker.
+async fn reply(manager: &TestManager, id: JobId) {
+    let reply = Reply::Result("{}".into());
+    let operation = Operation::Reply { step: "pay".to_owned(), reply };
+    manager.handle().operate(id, operation).await.expect("it is answered");
+}
+
+#[test]
+fn a_place_is_held_over_a_restart_and_is_free_when_its_holder_has_ended() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(folder.path()).await;
+        let mut jobs = Vec::new();
+        for is_sent in [true, false, false] {
+            let job = manager.create_job("one", "{}").await;
+            until_sent(&manager, job, is_sent).await;
+            jobs.push(job);
+        }
+        manager.stop().await;
+        let manager = start(folder.path()).await;
+        let held = manager.handle().inspect_gate(|gate| gate.view(9, Timestamp(0))).await;
+        let held = held.expect("it runs");
+        let license = held.iter().find(|limit| &*limit.name == "license").expect("the limit");
+        assert_eq!((license.held, license.waiting), (1, 2));
+        reply(&manager, jobs[0]).await;
+        until_sent(&manager, jobs[1], true).await;
+        until_sent(&manager, jobs[2], false).await;
+        // Who is cancelled while he waits, and who is cancelled while he holds, leave nothing.
+        let cancel = || Operation::Cancel { reason: "enough".into() };
+        let fourth = manager.create_job("one", "{}").await;
+        manager.handle().operate(jobs[2], cancel()).await.expect("cancelled");
+        manager.handle().operate(jobs[1], cancel()).await.expect("cancelled");
+        until_sent(&manager, fourth, true).await;
+        reply(&manager, fourth).await;
+        assert_eq!(manager.until_ended(fourth).await.state(), JobState::Completed);
+        // The journal has sent the effects of its commits, and the router has handled them.
+        manager.handle().probe_liveness().await;
+        manager.handle().wait_for_router().await;
+        let is_empty = manager.handle().inspect_gate(|gate| gate.is_empty()).await;
+        assert_eq!(is_empty, Some(true));
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_rate_is_kept_over_a_restart_for_each_key() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(folder.path()).await;
+        let first = manager.create_job("slow", r#"{"customer":1}"#).await;
+        until_sent(&manager, first, true).await;
+        reply(&manager, first).await;
+        manager.until_closed(first).await;
+        manager.stop().await;
+        let manager = start(folder.path()).await;
+        let same = manager.create_job("slow", r#"{"customer":1}"#).await;
+        let other = manager.create_job("slow", r#"{"customer":2}"#).await;
+        until_sent(&manager, other, true).await;
+        until_sent(&manager, same, false).await;
+        manager.stop().await;
+    });
+}
