@@ -46,7 +46,6 @@ mod journal_days;
 mod journal_files;
 #[cfg(feature = "kafka")]
 mod kafka;
-mod limits;
 mod load;
 mod logs;
 mod memory;
