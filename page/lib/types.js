@@ -11,6 +11,7 @@
  * @property {boolean} [external]
  * @property {string} [deadline]
  * @property {string} [retryAt]
+ * @property {{ since: string, limits: { limit: string, key?: string }[] }} [waitsFor]
  * @property {number | string} [progress]
  * @property {string} [message]
  * @property {number} attempt

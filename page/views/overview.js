@@ -182,7 +182,7 @@ function figure(value, address) {
 /** @param {Why | undefined} why */
 function cause(why) {
   if (!why) return '';
-  const words = /** @type {Record<string, string>} */ ({ no_consumer: 'no consumer', not_delivered: 'not delivered', person: 'a person', paused: 'paused', back_off: 'next attempt', window_full: 'window full', all_busy: 'workers busy', working: 'a worker has it', lost: 'message lost', broker_gone: 'no broker', broker_blocked: 'broker blocked', queue_full: 'queue full', journal_full: 'disk full' });
+  const words = /** @type {Record<string, string>} */ ({ no_consumer: 'no consumer', not_delivered: 'not delivered', person: 'a person', paused: 'paused', back_off: 'next attempt', limit: 'a limit', window_full: 'window full', all_busy: 'workers busy', working: 'a worker has it', lost: 'message lost', broker_gone: 'no broker', broker_blocked: 'broker blocked', queue_full: 'queue full', journal_full: 'disk full' });
   return Object.hasOwn(words, why.cause) ? words[why.cause] : shown(why.cause.replaceAll('_', ' '));
 }
 

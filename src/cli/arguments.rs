@@ -225,6 +225,8 @@ pub(crate) enum ClientCommand {
         #[command(flatten)]
         list: ListArguments,
     },
+    /// List the limits of rate and concurrency: who holds their places, and who waits
+    Limits(ListArguments),
     /// List the managers that share a database: their names, versions, states and addresses
     Cluster(ClusterArguments),
     /// Wait until a job is in a given state

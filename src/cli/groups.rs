@@ -22,6 +22,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "status",
             "workflows",
             "queues",
+            "limits",
             "health",
             "whoami",
         ],

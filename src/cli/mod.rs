@@ -25,6 +25,7 @@ mod items;
 mod job;
 mod job_lookup;
 mod journal;
+mod limits;
 mod list_commands;
 mod list_printer;
 mod operate;
@@ -155,6 +156,9 @@ fn run_client_command(
         }
         ClientCommand::Queues { unattended, list } => {
             list_commands::list_queues(unattended, &list, out)?;
+        }
+        ClientCommand::Limits(arguments) => {
+            limits::list_limits(&arguments, out)?;
         }
         ClientCommand::Cluster(ClusterArguments { command, list }) => match command {
             Some(ClusterCommand::StepDown(arguments)) => {

@@ -5,6 +5,7 @@ use super::expression::Expression;
 use super::id::StepIndex;
 use super::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
 
 /// A limit, as a workflow file defines it.
@@ -69,6 +70,15 @@ impl Rate {
     /// nanoseconds.
     pub fn tolerance_ns(&self) -> i64 {
         self.interval_ns().saturating_mul(i64::from(self.burst.max(1)) - 1)
+    }
+}
+
+/// Writes a rate as workflow files do, such as `100/s`, without its burst.
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per = self.per.to_string();
+        let unit = per.strip_prefix('1').filter(|unit| unit.chars().all(char::is_alphabetic));
+        write!(f, "{}/{}", self.count, unit.unwrap_or(&per))
     }
 }
 

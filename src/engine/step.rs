@@ -169,6 +169,12 @@ impl StepRun {
         self.claim.as_deref()
     }
 
+    /// Returns the claim of an attempt, or of a message that is sent again, that waits for places of
+    /// limits; `None`: nothing waits.
+    pub fn waiting_claim(&self) -> Option<&StepClaim> {
+        self.claim().filter(|claim| claim.state != ClaimState::Holding)
+    }
+
     /// Returns when the next attempt is due if the running one fails; `None`: it is the last.
     pub(super) fn next_attempt_at(
         &self,

@@ -20,6 +20,7 @@ mod history;
 mod items;
 pub mod jobs;
 pub mod leases;
+mod limits;
 mod manager;
 mod misdirected;
 mod observe;

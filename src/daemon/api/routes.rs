@@ -6,9 +6,9 @@ use super::problem::Problem;
 use super::query::Query;
 use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found};
 use super::{
-    children, definitions, events, guard, history, items, jobs, manager, misdirected, observe,
-    openapi, operations, page, principal, queues, redispatch, replies, search, status, step,
-    step_down, token, why, worker, workflows,
+    children, definitions, events, guard, history, items, jobs, limits, manager, misdirected,
+    observe, openapi, operations, page, principal, queues, redispatch, replies, search, status,
+    step, step_down, token, why, worker, workflows,
 };
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
@@ -31,6 +31,7 @@ static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
         history::ROUTES,
         items::ROUTES,
         jobs::ROUTES,
+        limits::ROUTES,
         manager::ROUTES,
         observe::ROUTES,
         operations::ROUTES,

@@ -17,6 +17,7 @@ pub(super) enum WaitCause {
     NoConsumer,
     NotDelivered,
     BackOff,
+    Limit,
     Person,
     WindowFull,
     AllBusy,

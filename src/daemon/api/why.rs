@@ -9,7 +9,8 @@ use super::route::*;
 use super::topic::{MessageLocation, TopicStep};
 use super::wait_cause::WaitCause;
 use super::why_text::{
-    describe_all_busy, describe_condition, describe_timeout, format_count, format_time_left,
+    describe_all_busy, describe_claim, describe_condition, describe_limit_wait, describe_timeout,
+    format_count, format_time_left,
 };
 use crate::actors::health::JournalWait;
 use crate::actors::queue_watch;
@@ -20,8 +21,11 @@ use actix_web::{HttpResponse, web};
 use base::clock;
 use base::times::format_rfc3339;
 use bus::{BusKey, BusState, EndpointFailure, QueueStatus};
-use engine::{Job, JobId, JobState, Lease, Millis, Step, StepIndex, StepRun, StepState};
+use engine::{
+    Gate, Job, JobId, JobState, Lease, Millis, Step, StepClaim, StepIndex, StepRun, StepState,
+};
 use futures_util::future::LocalBoxFuture;
+use journal::{JobNumber, StoredJob};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -71,14 +75,15 @@ fn explain_job(
 ) -> LocalBoxFuture<'_, Result<ExplanationView, Problem>> {
     Box::pin(async move {
         // The response holds the permit for the job's memory.
-        let (job, _response) = reads::with_job(api, id, |stored, _| Ok(stored.job)).await?;
+        let read = |stored: StoredJob, _: &mut _| Ok((stored.number, stored.job));
+        let ((number, job), _response) = reads::with_job(api, id, read).await?;
         if let Some(explanation) = explain_job_state(api, &job) {
             return Ok(explanation);
         }
         let mut explanations = Vec::new();
         for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
         {
-            explanations.push(explain_step(api, &job, step, depth).await?);
+            explanations.push(explain_step(api, (number, &job), step, depth).await?);
         }
         explanations.sort_by_key(|explanation| explanation.cause);
         Ok(explanations.into_iter().next().unwrap_or_else(|| explain_waiting(&job)))
@@ -137,7 +142,7 @@ fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<ExplanationView> 
 /// Explains what a running step waits for.
 async fn explain_step(
     api: &Arc<ApiState>,
-    job: &Job,
+    (number, job): (JobNumber, &Job),
     index: StepIndex,
     depth: usize,
 ) -> Result<ExplanationView, Problem> {
@@ -158,6 +163,10 @@ async fn explain_step(
                 run.attempt
             ),
         );
+    }
+    if let Some(claim) = run.waiting_claim() {
+        let sentence = explain_claim(api, number, index, claim).await;
+        return explain(WaitCause::Limit, format!("step \"{name}\" {sentence}"));
     }
     if step.external {
         let until = run
@@ -218,6 +227,23 @@ async fn explain_step(
     }
     let (cause, sentence) = explain_queue(status, (step, run), has_broker, &timeout);
     explain(cause, sentence)
+}
+
+/// Explains for which limit a step waits.
+async fn explain_claim(
+    api: &Arc<ApiState>,
+    number: JobNumber,
+    step: StepIndex,
+    claim: &StepClaim,
+) -> String {
+    let now = clock::now();
+    let inspect = move |gate: &Gate| gate.view_wait(number, step, now);
+    let wait = match api.active() {
+        Ok(manager) => manager.inspect_gate(inspect).await.flatten(),
+        // Only the active manager has the gate.
+        Err(_) => None,
+    };
+    wait.map_or_else(|| describe_claim(claim), |wait| describe_limit_wait(&wait, now))
 }
 
 /// Explains that a process that stands by does not know where the message of a step is. Returns

@@ -2,7 +2,9 @@
 
 use base::clock;
 use base::times::format_rfc3339;
-use engine::{Millis, Step, StepRun, Timestamp};
+use engine::text::quote;
+use engine::{Millis, Step, StepClaim, StepRun, Timestamp, WaitView};
+use std::time::Duration;
 
 /// Describes that a step was skipped because of its condition.
 pub(super) fn describe_condition(step: &str, condition: &str) -> String {
@@ -56,5 +58,83 @@ pub(super) fn describe_timeout(step: &Step, run: &StepRun) -> String {
             "it has no timeout, so a worker that died after its ack would not be \
              noticed{start_limit}"
         ),
+    }
+}
+
+/// Describes for which limit a step waits: what it allows, who holds it, who is before the step.
+pub(super) fn describe_limit_wait(wait: &WaitView, now: Timestamp) -> String {
+    let mut facts = Vec::new();
+    if wait.setting.is_paused {
+        facts.push("it is paused".to_owned());
+    }
+    if let Some(max) = wait.setting.concurrency {
+        facts.push(format!("{} of {max} held", wait.held));
+    }
+    facts.extend(wait.setting.rate.map(|rate| rate.to_string()));
+    facts.push(format!("{} before it", wait.before));
+    // Only of a rate alone it is known how long those before it take.
+    if let (Some(rate), None, false) =
+        (wait.setting.rate, wait.setting.concurrency, wait.setting.is_paused)
+    {
+        let first = wait.next.map_or(Duration::ZERO, |next| now.duration_until(next));
+        let interval = Duration::from_nanos(rate.interval_ns().unsigned_abs());
+        let others = interval.saturating_mul(u32::try_from(wait.before).unwrap_or(u32::MAX));
+        facts.push(format!("some {}", format_some(first.saturating_add(others))));
+    }
+    let key =
+        if wait.key.is_empty() { String::new() } else { format!(" for {}", quote(&wait.key)) };
+    format!("waits for a place of limit {}{key}: {}", wait.limit, facts.join(", "))
+}
+
+/// Describes for which limits a step waits, of which nothing else is known here.
+pub(super) fn describe_claim(claim: &StepClaim) -> String {
+    let names: Vec<&str> = claim.places.iter().map(|place| &*place.limit).collect();
+    let noun = if names.len() == 1 { "limit" } else { "limits" };
+    format!("waits for a place of {noun} {}", names.join(", "))
+}
+
+/// Formats an estimated duration: tenths of a second up to ten seconds, then whole seconds.
+fn format_some(duration: Duration) -> String {
+    if duration < Duration::from_secs(10) {
+        format!("{:.1} s", duration.as_secs_f64())
+    } else {
+        Millis(duration.as_secs().saturating_mul(1_000)).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{LimitSetting, Rate};
+
+    fn wait(setting: LimitSetting, key: &str) -> WaitView {
+        let next = Some(Timestamp(30_000_000));
+        WaitView { limit: "bank".into(), key: key.into(), setting, before: 37, held: 5, next }
+    }
+
+    #[test]
+    fn a_wait_for_a_limit_names_what_it_allows_and_who_is_before() {
+        let rate = Some(Rate { count: 100, per: Millis(1_000), burst: 20 });
+        let only_rate = LimitSetting { rate, ..LimitSetting::default() };
+        assert_eq!(
+            describe_limit_wait(&wait(only_rate, ""), Timestamp(0)),
+            "waits for a place of limit bank: 100/s, 37 before it, some 0.4 s"
+        );
+        let both = LimitSetting { concurrency: Some(5), ..only_rate };
+        assert_eq!(
+            describe_limit_wait(&wait(both, "c\"1"), Timestamp(0)),
+            "waits for a place of limit bank for \"c\\\"1\": 5 of 5 held, 100/s, 37 before it"
+        );
+        let paused = LimitSetting { is_paused: true, ..only_rate };
+        assert_eq!(
+            describe_limit_wait(&wait(paused, ""), Timestamp(0)),
+            "waits for a place of limit bank: it is paused, 100/s, 37 before it"
+        );
+        let slow = Some(Rate { count: 1, per: Millis(900_000), burst: 1 });
+        let slow = LimitSetting { rate: slow, ..LimitSetting::default() };
+        assert_eq!(
+            describe_limit_wait(&wait(slow, ""), Timestamp(0)),
+            "waits for a place of limit bank: 1/15m, 37 before it, some 9h15m"
+        );
     }
 }

@@ -3,8 +3,8 @@
 
 use base::times::Rfc3339Time;
 use engine::{
-    DefinitionHash, ItemCounts, Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState,
-    Timestamp,
+    ClaimedPlace, DefinitionHash, ItemCounts, Job, JobId, JobState, Json, Message, StepClaim,
+    StepIndex, StepRun, StepState, Timestamp,
 };
 use serde::Serialize;
 use std::borrow::Cow;
@@ -113,6 +113,9 @@ pub(super) struct StepView<'a> {
     /// When the next attempt is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_at: Option<Rfc3339Time>,
+    /// The limits whose places its message waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<ClaimView<'a>>,
     /// The progress that its worker reported last: the share that is done, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<&'a Json>,
@@ -121,6 +124,24 @@ pub(super) struct StepView<'a> {
     message: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<ChildrenView>,
+}
+
+/// What a message waits for before it is sent.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Claim)]
+struct ClaimView<'a> {
+    /// Since when.
+    since: Rfc3339Time,
+    limits: Vec<ClaimedLimitView<'a>>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClaimedLimit)]
+struct ClaimedLimitView<'a> {
+    limit: &'a str,
+    /// The key of the place, if the limit has keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -139,6 +160,17 @@ struct ChildrenView {
     completed: u32,
     /// Child jobs that were running when the step or the job ended.
     cancelled: u32,
+}
+
+impl<'a> ClaimView<'a> {
+    fn new(claim: &'a StepClaim) -> ClaimView<'a> {
+        let view_place = |place: &'a ClaimedPlace| ClaimedLimitView {
+            limit: &place.limit,
+            key: place.key.as_deref(),
+        };
+        let limits = claim.places.iter().map(view_place).collect();
+        ClaimView { since: Rfc3339Time(claim.since), limits }
+    }
 }
 
 impl<'a> JobView<'a> {
@@ -290,6 +322,10 @@ impl<'a> StepView<'a> {
             deadline: run.timeout_at().map(Rfc3339Time),
             start_by: run.start_by().map(Rfc3339Time),
             retry_at: run.retry_at().map(Rfc3339Time),
+            waits_for: run
+                .waiting_claim()
+                .filter(|_| is_running && job.state() == JobState::Running)
+                .map(ClaimView::new),
             progress: run.progress.as_ref().and_then(|progress| progress.share.as_ref()),
             message: run.progress.as_ref().and_then(|progress| progress.message.as_deref()),
             children: run.fan_out.as_ref().zip(job.item_counts(index)).map(|(fan_out, counts)| {
