@@ -57,7 +57,8 @@ fn limits_are_told_with_who_holds_them_and_who_waits() {
 fn a_step_that_waits_for_a_limit_says_so_until_it_is_admitted() {
     TestManager::with(WORKFLOWS).serve(|api| async move {
         let holder = create(&api, "orders", r#"{"customer":"c1"}"#).await;
-        let holding = api.get_json(&format!("/api/job/{holder}/step/pay")).await;
+        let path = format!("/api/job/{holder}/step/pay");
+        let holding = api.until(&path, |told| told["attempt"] == 1).await;
         assert!(holding.get("waitsFor").is_none(), "{holding}");
         let waiter = create(&api, "orders", r#"{"customer":"c1"}"#).await;
         let path = format!("/api/job/{waiter}/step/pay");

@@ -113,8 +113,8 @@ async fn list_limits(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
     Ok(HttpResponse::Ok().json(LimitListView { limits: limits.collect() }))
 }
 
-/// Adds the limits of a definition to `defined`, by their full names. A loaded definition of a limit
-/// precedes all that are not loaded.
+/// Adds the limits of a definition to `defined`, by their full names. A loaded definition of a
+/// limit precedes all that are not loaded.
 fn collect_limits<'a>(
     defined: &mut BTreeMap<Arc<str>, DefinedLimit<'a>>,
     definition: &'a Definition,
