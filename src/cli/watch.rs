@@ -191,7 +191,7 @@ fn render_change(name: &str, data: &EventDataResponse, screen: Screen) -> String
     notes.extend(
         data.retry_at
             .as_ref()
-            .map(|retry_at| format!("next attempt at {}", screen.format_time(&retry_at))),
+            .map(|retry_at| format!("next attempt at {}", screen.format_time(retry_at))),
     );
     if !notes.is_empty() {
         line.push_str(&format!("  {}", notes.join(", ")));

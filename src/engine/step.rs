@@ -169,8 +169,8 @@ impl StepRun {
         self.claim.as_deref()
     }
 
-    /// Returns the claim of an attempt, or of a message that is sent again, that waits for places of
-    /// limits; `None`: nothing waits.
+    /// Returns the claim of an attempt or a resent message that waits for places of limits; `None`:
+    /// nothing waits.
     pub fn waiting_claim(&self) -> Option<&StepClaim> {
         self.claim().filter(|claim| claim.state != ClaimState::Holding)
     }

@@ -2,7 +2,7 @@
 
 use crate::actors::role::Role;
 use crate::api::state::ApiState;
-use engine::{Job, JobId};
+use engine::{Gate, Job, JobId};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -41,6 +41,16 @@ pub(super) async fn inspect_uncommitted<T: Send + 'static>(
 /// Waits for a commit. Returns whether it came within [`INSPECT_TIMEOUT`].
 pub(super) async fn wait_for_commit(commit: oneshot::Receiver<()>) -> bool {
     tokio::time::timeout(INSPECT_TIMEOUT, commit).await.is_ok()
+}
+
+/// Applies `inspect` to the gate of the limits. Returns `None` if this process stands by, if it is
+/// stopping, or if its router takes longer than [`INSPECT_TIMEOUT`].
+pub(super) async fn inspect_gate<T: Send + 'static>(
+    api: &Arc<ApiState>,
+    inspect: impl FnOnce(&Gate) -> T + Send + 'static,
+) -> Option<T> {
+    let Role::Active(manager) = &api.role else { return None };
+    tokio::time::timeout(INSPECT_TIMEOUT, manager.inspect_gate(inspect)).await.ok().flatten()
 }
 
 /// Waits until the job with this id takes input, if it has not ended.

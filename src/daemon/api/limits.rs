@@ -1,6 +1,7 @@
 //! Shows the limits of loaded workflows, and of unloaded definitions that active jobs still run:
 //! what each allows, who holds its places, and who waits.
 
+use super::active_jobs;
 use super::problem::Problem;
 use super::query::Query;
 use super::route::*;
@@ -103,8 +104,10 @@ async fn list_limits(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
         collect_limits(&mut defined, definition, false);
     }
     let inspect = |gate: &Gate| gate.view(KEYS_MAX, clock::now());
-    // A manager that is stopping has no gate any more.
-    let states = manager.inspect_gate(inspect).await.unwrap_or_default();
+    let states = active_jobs::inspect_gate(&api, inspect).await;
+    let states = states.ok_or_else(|| {
+        Problem::overloaded("the router of this manager does not answer; try again".to_owned())
+    })?;
     // The gate also knows limits that nobody defines any more, until the next start.
     let limits = states.iter().filter_map(|state| {
         let defined_limit = defined.get(&state.name)?;

@@ -1,5 +1,6 @@
 //! Explains why a job does not progress, in one sentence that begins with the cause.
 
+use super::active_jobs;
 use super::confirmed_step::ConfirmedStep;
 use super::problem::Problem;
 use super::query::Query;
@@ -169,17 +170,7 @@ async fn explain_step(
         return explain(WaitCause::Limit, format!("step \"{name}\" {sentence}"));
     }
     if step.external {
-        let until = run
-            .timeout_at()
-            .map_or_else(String::new, |deadline| format!(", until {}", format_rfc3339(deadline)));
-        let id = job.id();
-        return explain(
-            WaitCause::Person,
-            format!(
-                "waiting for a person or another system: step \"{name}\" is external, POST \
-                 /api/job/{id}/step/{name} completes it{until}"
-            ),
-        );
+        return explain(WaitCause::Person, describe_person_wait(job.id(), name, run));
     }
     if step.task.is_some() {
         return explain_fan_out(api, job, index, depth).await;
@@ -229,6 +220,17 @@ async fn explain_step(
     explain(cause, sentence)
 }
 
+/// Describes that an external step waits to be completed.
+fn describe_person_wait(job: JobId, step: &str, run: &StepRun) -> String {
+    let until = run
+        .timeout_at()
+        .map_or_else(String::new, |deadline| format!(", until {}", format_rfc3339(deadline)));
+    format!(
+        "waiting for a person or another system: step \"{step}\" is external, POST \
+         /api/job/{job}/step/{step} completes it{until}"
+    )
+}
+
 /// Explains for which limit a step waits.
 async fn explain_claim(
     api: &Arc<ApiState>,
@@ -238,11 +240,7 @@ async fn explain_claim(
 ) -> String {
     let now = clock::now();
     let inspect = move |gate: &Gate| gate.view_wait(number, step, now);
-    let wait = match api.active() {
-        Ok(manager) => manager.inspect_gate(inspect).await.flatten(),
-        // Only the active manager has the gate.
-        Err(_) => None,
-    };
+    let wait = active_jobs::inspect_gate(api, inspect).await.flatten();
     wait.map_or_else(|| describe_claim(claim), |wait| describe_limit_wait(&wait, now))
 }
 

@@ -210,7 +210,7 @@ async fn handle_replies(requests: RequestSender, body: Bytes) -> HttpResponse {
     for reply in replies {
         responses.push(match reply {
             Ok(StubReply { queue, delivery, kind, body }) => {
-                ask(&requests, queue, Some(delivery), make_reply(kind, body)).await
+                forward_call(&requests, queue, Some(delivery), make_reply(kind, body)).await
             }
             Err(detail) => StubResponse::problem(400, &detail),
         });
@@ -237,11 +237,11 @@ async fn forward(
     delivery: Option<(String, u32)>,
     call: Result<WorkerCall, String>,
 ) -> HttpResponse {
-    ask(requests, queue, delivery, call).await.into_http_response()
+    forward_call(requests, queue, delivery, call).await.into_http_response()
 }
 
 /// Forwards a call to the lease queue, and waits for the response.
-async fn ask(
+async fn forward_call(
     requests: &RequestSender,
     queue: String,
     delivery: Option<(String, u32)>,
