@@ -122,8 +122,8 @@ mod tests {
         );
         let both = LimitSetting { concurrency: Some(5), ..only_rate };
         assert_eq!(
-            describe_limit_wait(&wait(both, "c\"1"), Timestamp(0)),
-            "waits for a place of limit bank for \"c\\\"1\": 5 of 5 held, 100/s, 37 before it"
+            describe_limit_wait(&wait(both, "c1"), Timestamp(0)),
+            "waits for a place of limit bank for \"c1\": 5 of 5 held, 100/s, 37 before it"
         );
         let paused = LimitSetting { is_paused: true, ..only_rate };
         assert_eq!(
