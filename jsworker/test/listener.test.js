@@ -39,7 +39,7 @@ test('what it throws is an error reply, once', async (t) => {
 test('nothing is no reply; without reply_to its result is rejected', async (t) => {
   const [manager, start] = [await Manager.open(t), workersOf(t)];
   const [queue, dead] = await manager.rejecting();
-  const worker = await start({ [queue]: '' }, EARLIER);
+  const worker = await start({ [queue]: '' }, { ...EARLIER, environment: { NODE_DEBUG: 'jsworker' } });
   await manager.send(queue, { nothing: true });
   await manager.send(queue, { nothing: true }, { replyTo: undefined });
   await worker.awaitLog('without a reply', 2);

@@ -29,6 +29,9 @@ pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::post("/api/replies", || web::
     .operation(|schemas| {
         let mut replies = schemas.list_of::<ReplyView>();
         (replies["minItems"], replies["maxItems"]) = (json!(1), json!(REPLIES_MAX));
+        let other =
+            json!({ "description": "Anything else costs itself alone: its verdict is 400" });
+        replies["items"] = json!({ "anyOf": [replies["items"], other] });
         let mut verdicts = schemas.list_of::<VerdictView>();
         verdicts["description"] = json!("One for each reply, in their order");
         OperationSpec::new(
