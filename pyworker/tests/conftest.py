@@ -1,4 +1,4 @@
-"""Real worker processes. Over AMQP with a real broker, where the tests play the manager; over HTTP with a real manager."""
+"""Real worker processes. Over AMQP with a real broker, where the tests play the manager; over HTTP and gRPC with a real manager."""
 
 import itertools
 import json
@@ -213,10 +213,14 @@ class Daemon:
         self.directory = directory
         self.program = program
         self.environment = environment
-        with socket.socket() as free:
+        with socket.socket() as free, socket.socket() as other:
             free.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
+            self.grpc_port = other.getsockname()[1]
         self.url = f"http://{self.address}"
+        #: Where its workers go, by transport.
+        self.servers = {"http": self.url, "grpc": f"grpc://127.0.0.1:{self.grpc_port}"}
         (directory / "workflows.yaml").write_text(workflows)
         self.process = None
         self.start()
@@ -227,7 +231,7 @@ class Daemon:
             self.process = subprocess.Popen(
                 [self.program, "serve", "--workflows", "workflows.yaml", "--db", "journal.db", "--listen", self.address],
                 cwd=self.directory,
-                env={**environment, **self.environment},
+                env={**environment, "WORKFLOW_MANAGER__GRPC__LISTEN": f"127.0.0.1:{self.grpc_port}", **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -237,6 +241,7 @@ class Daemon:
     def is_ready(self):
         assert self.process.poll() is None, self.log
         try:
+            socket.create_connection(("127.0.0.1", self.grpc_port), 5).close()
             return urllib.request.urlopen(f"{self.url}/readyz", timeout=5).status == 200
         except OSError:
             return False

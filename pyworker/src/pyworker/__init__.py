@@ -5,7 +5,7 @@
 ...     return {"filename": message["filename"], "sections": []}
 >>> run("book-split", split)  # doctest: +SKIP
 
-``run`` takes step messages from the queue, over AMQP or HTTP, calls the function with the message, a ``dict``, and
+``run`` takes step messages from the queue, over gRPC, HTTP or AMQP, calls the function with the message, a ``dict``, and
 replies with what it returns. See the README for what happens on errors, lost connections and signals.
 """
 

@@ -11,7 +11,9 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from ._work import without_password
 
-_PORTS = {"http": 80, "https": 443}
+#: Of gRPC it is the one of the documentation's examples.
+_PORTS = {"http": 80, "https": 443, "grpc": 8089, "grpcs": 8089}
+_SAFE = ("https", "grpcs")
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,26 @@ class Address:
         if parts.username is not None or parts.password is not None:
             raise ValueError(f"the address of a manager ({text}) has no user: give its token in WORKFLOW_MANAGER_TOKEN")
         query = tuple(parse_qsl(parts.query))
-        if parts.scheme not in _PORTS or not parts.hostname or parts.fragment or set(dict(query)) - {"vhost"}:
-            raise ValueError(f'the manager\'s address is "{text}", but should look like http://host:8088 or http://host:8088?vhost=name')
+        is_grpc = parts.scheme.startswith("grpc")
+        has_path = is_grpc and parts.path.strip("/")
+        if parts.scheme not in _PORTS or not parts.hostname or has_path or parts.fragment or set(dict(query)) - {"vhost"}:
+            example = "grpc://host:8089" if is_grpc else "http://host:8088"
+            raise ValueError(f'the manager\'s address is "{text}", but should look like {example} or {example}?vhost=name')
         try:
             port = parts.port or _PORTS[parts.scheme]
         except ValueError as error:
             raise ValueError(f'the manager\'s address is "{text}": {error}') from None
         return Address(parts.scheme, parts.hostname, port, parts.path.rstrip("/"), query, text)
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether what goes there is encrypted."""
+        return self.scheme in _SAFE
+
+    @property
+    def target(self) -> str:
+        """For gRPC."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def named(self, url: str) -> Address:
         """The address that a manager at this one has named. It has the same virtual host."""
@@ -69,8 +84,11 @@ class Addresses:
     def __init__(self, text: str) -> None:
         self._listed = [Address.parse(part.strip()) for part in text.split(",")]
         shown = ", ".join(address.text for address in self._listed)
-        if len({address.scheme for address in self._listed}) > 1:
-            raise ValueError(f"the addresses {shown} mix http:// and https://: the token would go both in clear and encrypted")
+        schemes = sorted({address.scheme for address in self._listed})
+        if len(schemes) > 1:
+            both = len({address.is_safe for address in self._listed}) > 1
+            why = "the token would go both in clear and encrypted" if both else "they need the same scheme"
+            raise ValueError(f"the addresses {shown} mix {':// and '.join(schemes)}://: {why}")
         if len({address.query for address in self._listed}) > 1:
             raise ValueError(f"the addresses {shown} need the same vhost")
         self._lock = threading.Lock()
@@ -95,7 +113,7 @@ class Addresses:
         """
         try:
             named = address.named(url)
-            if self._listed[0].scheme == "https" != named.scheme:
+            if self._listed[0].is_safe and not named.is_safe:
                 raise ValueError("the token would go there in clear")
         except ValueError as error:
             self.leave(address)

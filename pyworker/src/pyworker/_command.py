@@ -30,8 +30,8 @@ def run(
 ) -> None:
     """Serve one queue, ``run("book-split", split)``, or several, ``run({"a": fa, "b": fb})``, until a signal.
 
-    The address is that of a broker (``amqp://…``) or of a manager that runs without one (``http://…``). It comes
-    from ``--server``, else from ``server``, else from the environment's ``AMQP_SERVER``, else from its
+    The address is that of a manager that runs without a broker (``grpc://…`` or ``http://…``), or of a broker
+    (``amqp://…``). It comes from ``--server``, else from ``server``, else from the environment's ``AMQP_SERVER``, else from its
     ``WORKFLOW_MANAGER_URL``, else it is http://127.0.0.1:8088. ``--prefetch``, ``--threads`` and ``--lease``
     override the arguments of that name: how many messages are held per queue, how many functions run at once, and
     after how many seconds without a word of this process a manager gives its messages to others. A manager's
@@ -57,12 +57,12 @@ def run(
         "--amqp-server",
         metavar="URL",
         default=address,
-        help="the manager, http://host:8088, or a broker, amqp://user:password@host:5672/%%2f "
+        help="the manager, grpc://host:8089 or http://host:8088, or a broker, amqp://user:password@host:5672/%%2f "
         f"[env: AMQP_SERVER, else WORKFLOW_MANAGER_URL] [default: {SERVER_DEFAULT}]",
     )
     parser.add_argument("--prefetch", metavar="N", type=int, default=prefetch, help="messages held per queue (default %(default)s)")
     parser.add_argument("--threads", metavar="N", type=int, default=threads, help="functions running at once (default %(default)s)")
-    parser.add_argument("--lease", metavar="S", type=float, default=lease, help="over HTTP: seconds without a word of this process, after which others get its messages (default %(default)g)")
+    parser.add_argument("--lease", metavar="S", type=float, default=lease, help="over gRPC and HTTP: seconds without a word of this process, after which others get its messages (default %(default)g)")
     arguments = parser.parse_args(sys.argv[1:] if argv is None else argv)
 
     if not logging.getLogger().handlers:
@@ -70,6 +70,8 @@ def run(
     if logging.getLogger("pika").level == logging.NOTSET:
         # What it says about connections, page-long, the worker says in a line.
         logging.getLogger("pika").setLevel(logging.CRITICAL)
+    # The same of gRPC.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         worker = Worker(
             handlers, arguments.server, prefetch=arguments.prefetch, threads=arguments.threads, token=token, lease=arguments.lease

@@ -75,10 +75,8 @@ class Transport:
 
     def __init__(self, queues: list[str], server: str, prefetch: int, performer: Performer, *, token: str, lease: float) -> None:
         self._queues = queues
-        if not all(33 <= ord(letter) <= 126 for letter in token):
-            raise ValueError("the manager's token has a character that cannot stand in a header")
         self.addresses = Addresses(server)
-        self._token = token
+        self._token = checked_token(token)
         self._prefetch = prefetch
         self._performer = performer
         self._lease = lease
@@ -540,6 +538,12 @@ class _Refused(Exception):
     def __init__(self, answer: Answer) -> None:
         super().__init__(str(answer))
         self.retry_after = answer.retry_after
+
+
+def checked_token(token: str) -> str:
+    if not all(33 <= ord(letter) <= 126 for letter in token):
+        raise ValueError("the manager's token has a character that cannot stand in a header")
+    return token
 
 
 def _several(tried: Mapping[Address, str]) -> str:

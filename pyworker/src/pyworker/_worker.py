@@ -15,11 +15,11 @@ LEASE_SECONDS_DEFAULT = 60.0
 class Worker:
     """Serves queues, each with its function; :func:`pyworker.run` wraps it into a program.
 
-    ``server`` is the address of a broker, ``amqp://`` or ``amqps://``, or that of a manager that runs without one,
-    ``http://`` or ``https://``. ``prefetch`` is the number of messages held per queue, ``threads`` the number of
+    ``server`` is the address of a manager that runs without a broker, ``grpc://``, ``grpcs://``, ``http://`` or
+    ``https://``, or that of a broker, ``amqp://`` or ``amqps://``. ``prefetch`` is the number of messages held per queue, ``threads`` the number of
     functions running at once; those that are ``async def`` all run at once.
 
-    Over HTTP, ``token`` is that of the manager (default: the environment's ``WORKFLOW_MANAGER_TOKEN``), and after
+    Over gRPC and HTTP, ``token`` is that of the manager (default: the environment's ``WORKFLOW_MANAGER_TOKEN``), and after
     ``lease`` seconds without a word of this process the manager gives its messages to others.
     """
 
@@ -45,20 +45,28 @@ class Worker:
         self._performer = Performer(handlers, threads)
         scheme = urlsplit(server).scheme
         queues = list(handlers)
+        token = (os.environ.get("WORKFLOW_MANAGER_TOKEN") if token is None else token) or ""
         # Imported where it is used: over HTTP nothing but the standard library is needed.
         if scheme in ("amqp", "amqps"):
             from . import _amqp
 
-            self._transport: _amqp.Transport | _http.Transport = _amqp.Transport(queues, server, prefetch, self._performer)
+            self._transport: _amqp.Transport | _grpc.Transport | _http.Transport = _amqp.Transport(
+                queues, server, prefetch, self._performer
+            )
+        elif scheme in ("grpc", "grpcs"):
+            try:
+                from . import _grpc
+            except ImportError as error:
+                raise ValueError(f'a worker over gRPC needs two more packages ({error}): pip install "pyworker[grpc]"') from None
+            self._transport = _grpc.Transport(queues, server, prefetch, self._performer, token=token, lease=lease)
         elif scheme in ("http", "https"):
             from . import _http
 
-            token = os.environ.get("WORKFLOW_MANAGER_TOKEN") if token is None else token
-            self._transport = _http.Transport(queues, server, prefetch, self._performer, token=token or "", lease=lease)
+            self._transport = _http.Transport(queues, server, prefetch, self._performer, token=token, lease=lease)
         else:
             raise ValueError(
                 f'the server\'s address is "{without_password(server)}", but should look like '
-                "http://host:8088 (the manager) or amqp://user:password@host:5672/%2f (a broker)"
+                "http://host:8088 or grpc://host:8089 (the manager), or amqp://user:password@host:5672/%2f (a broker)"
             )
 
     @property

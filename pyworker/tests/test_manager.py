@@ -1,4 +1,4 @@
-"""Over HTTP, with a real manager that runs without a broker: the same functions, the same promises."""
+"""Over HTTP and gRPC, with a real manager that runs without a broker: the same functions, the same promises."""
 
 import json
 import signal
@@ -15,15 +15,20 @@ workflows:
 """
 
 
+@pytest.fixture(params=["http", "grpc"])
+def transport(request):
+    return request.param
+
+
 @pytest.fixture
 def daemon(start_daemon):
     return start_daemon(ORDERS)
 
 
 @pytest.fixture
-def worker(daemon, start_worker_at):
+def worker(daemon, transport, start_worker_at):
     """Starts a worker for the queue price."""
-    return lambda function, *options, **more: start_worker_at(daemon.url, {"price": function}, *options, **more)
+    return lambda function, *options, **more: start_worker_at(daemon.servers[transport], {"price": function}, *options, **more)
 
 
 @pytest.mark.parametrize("prefetch", [1, 20])
@@ -223,39 +228,39 @@ def test_async_functions_run_at_the_same_time_in_one_thread(daemon, worker):
     assert running.terminate() == 0
 
 
-def test_several_queues_each_with_its_function(start_daemon, start_worker_at):
+def test_several_queues_each_with_its_function(transport, start_daemon, start_worker_at):
     daemon = start_daemon("workflows: [{ name: two, steps: [{ name: a }, { name: b, depends: [ a ] }] }]")
-    start_worker_at(daemon.url, {"a": "echo", "b": "describe"})
+    start_worker_at(daemon.servers[transport], {"a": "echo", "b": "describe"})
     assert json.loads(daemon.result(daemon.create("two", {"n": 1})))["name"] == "b"
 
 
-def test_a_virtual_host_and_a_queue_of_any_name(start_daemon, start_worker_at):
+def test_a_virtual_host_and_a_queue_of_any_name(transport, start_daemon, start_worker_at):
     daemon = start_daemon("workflows: [{ name: w, vhosts: [ 'shop one' ], steps: [{ name: a, queue: 'a/b ü' }] }]")
-    start_worker_at(f"{daemon.url}?vhost=shop%20one", {"a/b ü": "describe"})
+    start_worker_at(f"{daemon.servers[transport]}?vhost=shop%20one", {"a/b ü": "describe"})
     job = daemon.ask("/api/workflow/w?vhost=shop%20one", b"{}")["id"]
     assert json.loads(daemon.result(job))["workflow"] == "shop one/w"
 
 
-def test_the_same_program_takes_a_token_from_the_environment_and_does_not_tell_it(start_daemon, start_worker_at):
+def test_the_same_program_takes_a_token_from_the_environment_and_does_not_tell_it(transport, start_daemon, start_worker_at):
     daemon = start_daemon(ORDERS, WORKFLOW_MANAGER__HTTP__TOKEN="a-secret-word-of-ours")
-    wrong = start_worker_at(daemon.url, {"price": "echo"}, ready=False, WORKFLOW_MANAGER_TOKEN="another-secret")
-    wrong.await_log("401")
-    start_worker_at(daemon.url, {"price": "echo"}, WORKFLOW_MANAGER_TOKEN="a-secret-word-of-ours")
+    wrong = start_worker_at(daemon.servers[transport], {"price": "echo"}, ready=False, WORKFLOW_MANAGER_TOKEN="another-secret")
+    wrong.await_log({"http": "401", "grpc": "UNAUTHENTICATED"}[transport])
+    start_worker_at(daemon.servers[transport], {"price": "echo"}, WORKFLOW_MANAGER_TOKEN="a-secret-word-of-ours")
     job = daemon.create("orders", {"n": 1})
     assert json.loads(daemon.result(job)) == {"echo": {"n": 1}}
     assert "secret" not in wrong.log
 
 
-def test_a_wrong_queue_name_is_told_with_a_guess(daemon, start_worker_at):
-    running = start_worker_at(daemon.url, {"prise": "echo"}, ready=False)
+def test_a_wrong_queue_name_is_told_with_a_guess(daemon, transport, start_worker_at):
+    running = start_worker_at(daemon.servers[transport], {"prise": "echo"}, ready=False)
     running.await_log('did you mean "price"')
     running.await_log("ERROR")
     assert running.terminate() == 0
 
 
-def test_a_manager_that_is_not_there_is_waited_for(daemon, start_worker_at):
+def test_a_manager_that_is_not_there_is_waited_for(daemon, transport, start_worker_at):
     daemon.kill()
-    running = start_worker_at(daemon.url, {"price": "echo"}, ready=False)
+    running = start_worker_at(daemon.servers[transport], {"price": "echo"}, ready=False)
     running.await_log("trying again in", times=2)
     assert "refused" in running.log.lower()
     daemon.start()
@@ -264,9 +269,9 @@ def test_a_manager_that_is_not_there_is_waited_for(daemon, start_worker_at):
 
 
 @pytest.mark.parametrize("prefetch", [1, 20])
-def test_a_reply_that_is_too_large_fails_the_step_for_good(start_daemon, start_worker_at, prefetch):
+def test_a_reply_that_is_too_large_fails_the_step_for_good(transport, start_daemon, start_worker_at, prefetch):
     daemon = start_daemon(ORDERS, WORKFLOW_MANAGER__HTTP__BODY_BYTES_MAX="1000000")
-    start_worker_at(daemon.url, {"price": "large"}, f"--prefetch={prefetch}")
+    start_worker_at(daemon.servers[transport], {"price": "large"}, f"--prefetch={prefetch}")
     job = daemon.ended(daemon.create("orders", {"bytes": 2_000_000}), "failed")
     assert "the reply has 2000011 bytes" in job["reason"]
     assert job["steps"][0]["attempt"] == 1
