@@ -1,4 +1,4 @@
-//! The worker for `price` of docs/first-tutorial.md:
+//! The worker for `price` of docs/learn/1-first-workflow.md:
 //! `cargo run -p workflow-worker --example price`.
 
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! The dead-letter policy of the step queues, set through the broker's management API. With it, the
 //! broker moves step messages that are rejected, expire or exceed the delivery limit to the reply
-//! queue, where the manager handles them (docs/operations.md).
+//! queue, where the manager handles them (docs/how-to/dead-letters-and-lost-messages.md).
 
 use super::connection::{ReconnectBackoff, millis};
 use super::management::{ManagementApi, encode_segment, parse_json};

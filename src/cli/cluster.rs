@@ -63,7 +63,7 @@ pub(super) fn list_managers(
     let response: ManagerResponse = parse_response(&text)?;
     let Some(body) = response.cluster else {
         let reason = "this manager's journal is a file, which it shares with no other one: with \
-                      journal.url several can stand by (docs/postgresql.md)";
+                      journal.url several can stand by (docs/how-to/use-postgresql.md)";
         return Err(ClientError::Refused(reason.to_owned()));
     };
     let cluster: ClusterResponse = parse_response(body.get())?;

@@ -1,6 +1,6 @@
-//! The metrics of the process (docs/operations.md), and its [`log`]. The names of metrics have the
-//! prefix `workflow_`, and their values are in base units. No label is an id, so the number of
-//! series is bounded.
+//! The metrics of the process (docs/reference/metrics.md), and its [`log`]. The names of metrics
+//! have the prefix `workflow_`, and their values are in base units. No label is an id, so the
+//! number of series is bounded.
 
 pub mod cluster;
 mod line_queue;

@@ -26,8 +26,8 @@ pub struct Decision {
     pub effects: Vec<Effect>,
     /// The job's new state; `None`: it has not changed.
     pub state: Option<JobState>,
-    /// The statuses of the steps that the entries affect (docs/operations.md). Empty for a child
-    /// job.
+    /// The statuses of the steps that the entries affect (docs/how-to/read-statuses-by-sql.md).
+    /// Empty for a child job.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
     /// Whether nothing is left to do for the job (see [`Job::is_closed`]), so that its actor may
     /// stop. An operation or a call may still need the job.

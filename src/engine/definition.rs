@@ -459,7 +459,7 @@ pub enum OnFailure {
     Continue,
 }
 
-/// The status words of a step (docs/operations.md).
+/// The status words of a step (docs/how-to/read-statuses-by-sql.md).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusWords {
     /// The key of the reply whose string value is the status; `None`: replies have no status.

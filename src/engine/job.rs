@@ -174,7 +174,7 @@ impl Job {
         run.ended.or(self.ended)
     }
 
-    /// Returns the status of a step (docs/operations.md).
+    /// Returns the status of a step (docs/how-to/read-statuses-by-sql.md).
     pub fn status(&self, step: StepIndex) -> &str {
         let (words, run) = (&self.graph().step(step).status, &self.steps[step.as_usize()]);
         match self.step_state(step) {

@@ -266,8 +266,8 @@ impl Remedy {
 /// Returns what to do about a damaged row.
 fn repair_advice(journal: &str) -> &'static str {
     if journal.starts_with("postgres://") {
-        "Restore the database from a backup (docs/postgresql.md), or let journal.url name an empty \
-         one to start anew"
+        "Restore the database from a backup (docs/how-to/use-postgresql.md), or let journal.url \
+         name an empty one to start anew"
     } else {
         "Restore the file from a backup, or move it away to start empty"
     }

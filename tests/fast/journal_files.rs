@@ -273,7 +273,7 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
                 panic!("{name}: a job was created")
             };
             assert!(
-                reason.contains(words) && reason.contains("docs/operations.md"),
+                reason.contains(words) && reason.contains("docs/how-to/back-up.md"),
                 "{name}: {reason}"
             );
             let reader = manager.core().reader.clone();

@@ -40,7 +40,7 @@ fn passes(path: &Path, count: usize) {
 
 #[test]
 fn the_example_of_the_documentation_passes() {
-    let blocks = blocks("docs/testing.md");
+    let blocks = blocks("docs/how-to/test-workflows.md");
     let (_folder, path) = written(&blocks[0], &blocks[1]);
     passes(&path, 4);
 }

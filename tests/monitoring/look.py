@@ -97,12 +97,12 @@ def names(text):
 
 
 def check_names():
-    documented = names((root / "docs/operations.md").read_text())
+    documented = names((root / "docs/reference/metrics.md").read_text())
     alerts = (root / "monitoring/alerts.yaml").read_text()
     used = {name for _, query in queries() for name in names(query)} | names("\n".join(re.findall(r"expr: (.*)", alerts)))
     scraped = names(urllib.request.urlopen(f"{manager}/metrics").read().decode())
     unknown = {name for name in used if name not in (scraped if name.startswith("process_") else documented)}
-    assert not unknown, f"not in docs/operations.md, or not in /metrics: {unknown}"
+    assert not unknown, f"not in docs/reference/metrics.md, or not in /metrics: {unknown}"
     assert set(SILENT) <= documented, "a metric that is expected to be silent is not documented"
 
 

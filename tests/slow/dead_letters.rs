@@ -73,7 +73,7 @@ async fn a_poison_message_stops(vhost: Vhost, management: &str, policy: &str) {
     let manager = start(&vhost, &folder, management).await;
     let worker = Worker::start(&vhost.url, &["swallow"], |_| Answer::Nack);
     if management.is_empty() {
-        // As docs/operations.md has it.
+        // As docs/how-to/dead-letters-and-lost-messages.md has it.
         let definition =
             format!(r#"{{"dead-letter-exchange":"","dead-letter-routing-key":"{REPLY_QUEUE}"}}"#);
         vhost.ctl("set_policy", &[policy, "^(swallow)$", &definition, "--apply-to", "queues"]);

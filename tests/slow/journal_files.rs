@@ -102,7 +102,7 @@ fn remove(daemon: &Daemon) {
     }
 }
 
-/// As docs/operations.md says, for files that have no name any more.
+/// As docs/how-to/back-up.md says, for files that have no name any more.
 fn rescue(daemon: &Daemon) {
     let open = Path::new("/proc").join(daemon.pid().to_string()).join("fd");
     for name in ["journal.db", "journal.db-wal"] {
@@ -161,7 +161,7 @@ fn a_journal_that_was_removed_is_told_and_can_be_rescued_as_documented() {
     assert_eq!(daemon.api.get("/livez").status, 200);
     assert_eq!(daemon.api.get(&format!("/api/job/{id}")).status, 503);
     assert_eq!(daemon.api.delete(&format!("/api/job/{id}")).status, 503);
-    daemon.await_log(&["the journal is lost", "operations.md"]);
+    daemon.await_log(&["the journal is lost", "back-up.md"]);
 
     rescue(&daemon);
     assert!(daemon.stop().success());

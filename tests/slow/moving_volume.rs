@@ -1,5 +1,5 @@
 //! The journal's file on a volume that moves to another node: the node dies under load, the volume
-//! is taken from it, checked, and attached elsewhere (docs/failover-with-a-file.md).
+//! is taken from it, checked, and attached elsewhere (docs/how-to/failover-with-a-file.md).
 
 use crate::harness::{Api, Daemon, Setup, eventually, must_succeed, when};
 use crate::postgres::{CHAIN, HttpWorker};

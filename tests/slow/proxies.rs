@@ -1,5 +1,5 @@
-//! Behind a proxy: the very blocks of docs/behind-a-proxy.md, with real nginx and Caddy, and nginx
-//! with no word of ours.
+//! Behind a proxy: the very blocks of docs/how-to/run-behind-a-proxy.md, with real nginx and Caddy,
+//! and nginx with no word of ours.
 
 use crate::harness::{DEADLINE, Daemon, Setup, command, eventually, free_port, run};
 use std::fs;
@@ -31,7 +31,7 @@ impl Drop for Proxy {
 
 /// The block of the documentation in this language.
 fn block(language: &str) -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/behind-a-proxy.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/how-to/run-behind-a-proxy.md");
     let text = fs::read_to_string(file).unwrap();
     let (_, rest) = text.split_once(&format!("```{language}\n")).unwrap();
     rest.split_once("```").unwrap().0.to_owned()

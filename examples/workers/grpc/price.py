@@ -1,4 +1,4 @@
-# The worker for `price` of docs/first-tutorial.md, over gRPC, without a library for it:
+# The worker for `price` of docs/learn/1-first-workflow.md, over gRPC, without a library for it:
 # pip install -r requirements.txt && python3 price.py [HOST:PORT]; WORKFLOW_MANAGER_TOKEN is sent if it is set.
 import grpc, json, os, pathlib, queue, signal, sys, time
 

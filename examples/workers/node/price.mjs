@@ -1,4 +1,4 @@
-// The worker for `price` of docs/first-tutorial.md, with jsworker:
+// The worker for `price` of docs/learn/1-first-workflow.md, with jsworker:
 // npm ci --prefix jsworker && npm install --prefix examples/workers/node && node examples/workers/node/price.mjs [--server URL]
 import { Failed, run } from 'jsworker';
 

@@ -191,7 +191,7 @@ fn check_policy(policy: Option<&Result<PolicyStatus, String>>, location: &str) -
             POLICY,
             format!("whether dead letters come back cannot be told{location}"),
             "set amqp.management, then the manager sets the policy itself; or set it by hand as in \
-             docs/operations.md. Without it a rejected message is lost",
+             docs/how-to/dead-letters-and-lost-messages.md. Without it a rejected message is lost",
         ),
         Some(Err(reason)) => Finding::error(
             POLICY,

@@ -163,7 +163,7 @@ fn check_database(options: PostgresOptions, findings: &mut Vec<Finding>) -> Opti
             Some(database.is_active)
         }
         Err(error) => {
-            let remedy = "see docs/postgresql.md; until then a start fails or waits";
+            let remedy = "see docs/how-to/use-postgresql.md; until then a start fails or waits";
             findings.push(Finding::error("journal", error.to_string(), remedy));
             None
         }
@@ -227,8 +227,8 @@ fn check_journal_file(settings: &Settings, findings: &mut Vec<Finding>) -> Optio
             findings.push(Finding::ok("journal", text));
         }
         Err(error) => {
-            let remedy = "name the right file with --db, or bring back a copy; docs/operations.md \
-                         tells how";
+            let remedy = "name the right file with --db, or bring back a copy; \
+                         docs/how-to/back-up.md tells how";
             findings.push(Finding::error("journal", error.to_string(), remedy));
         }
     }

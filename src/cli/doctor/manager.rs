@@ -134,7 +134,7 @@ fn check_manager(
             continue;
         }
         let text = format!("it is not ready: {}: {}", check.name, check.detail);
-        let remedy = "docs/operations.md, section readiness, tells what the check means";
+        let remedy = "docs/reference/metrics.md, section readiness, tells what the check means";
         findings.push(Finding::error(MANAGER, text, remedy));
     }
     if manager.is_ready {

@@ -1,6 +1,7 @@
 //! Runs the tests that users write for their workflows (`workflow-manager test FILE`,
-//! docs/testing.md). The engine is the real one. Time is virtual, workers are scripted, and there
-//! is no broker and no journal, so a deadline of three days passes in milliseconds.
+//! docs/how-to/test-workflows.md). The engine is the real one. Time is virtual, workers are
+//! scripted, and there is no broker and no journal, so a deadline of three days passes in
+//! milliseconds.
 //!
 //! - `script`: the format of test files
 //! - `simulator`: jobs, scripted workers, and a clock that jumps from one event to the next

@@ -1,4 +1,4 @@
-//! The format of test files, which docs/testing.md describes for users.
+//! The format of test files, which docs/how-to/test-workflows.md describes for users.
 
 use engine::{Message, Millis};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};

@@ -68,7 +68,7 @@ pub struct StepSnapshot {
     pub name: Arc<str>,
     /// The step's state.
     pub state: StepState,
-    /// The step's status (docs/operations.md).
+    /// The step's status (docs/how-to/read-statuses-by-sql.md).
     pub status: String,
     /// The number of the latest attempt.
     pub attempt: u32,

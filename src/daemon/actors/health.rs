@@ -449,6 +449,6 @@ pub fn render_loss(loss: &FileLoss) -> String {
     format!(
         "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any more. What \
          was accepted may be only in the files that this process has open: before you stop it see \
-         \"A journal that is lost\" in docs/operations.md"
+         \"A journal that is lost\" in docs/how-to/back-up.md"
     )
 }

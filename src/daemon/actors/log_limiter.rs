@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Limits each kind of log line to one a minute (docs/operations.md).
+/// Limits each kind of log line to one a minute (docs/reference/metrics.md).
 #[derive(Default)]
 pub struct KeyedRateLimiter(Mutex<BTreeMap<&'static str, tokio::time::Instant>>);
 

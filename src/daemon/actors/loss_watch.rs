@@ -1,5 +1,5 @@
 //! Detects queues that have lost messages, if the broker's management API reports the depths of its
-//! queues (docs/operations.md).
+//! queues (docs/how-to/dead-letters-and-lost-messages.md).
 //!
 //! A confirmed message is in its queue, waiting or unacknowledged, until its reply is in the reply
 //! queue, because a worker replies before it acknowledges. So at any moment, the queue and the

@@ -42,8 +42,8 @@ const HEADERS: [(HeaderName, HeaderValue); 3] = [
     ),
 ];
 
-/// The most bytes of a head (docs/security.md). The HTTP library refuses a larger one only if it
-/// does not arrive in one piece.
+/// The most bytes of a head (docs/reference/security.md). The HTTP library refuses a larger one
+/// only if it does not arrive in one piece.
 const HEAD_BYTES_MAX: usize = 128 << 10;
 
 /// Rejects requests with heads that are too large, requests from pages of other sites, and, where

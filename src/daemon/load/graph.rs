@@ -18,7 +18,8 @@ use std::sync::Arc;
 /// How many cycles of one graph are reported. The next check finds others once these are fixed.
 const CYCLES_LISTED_MAX: usize = 10;
 
-/// The columns of a status table that are not steps (docs/operations.md), in lower case.
+/// The columns of a status table that are not steps (docs/how-to/read-statuses-by-sql.md), in lower
+/// case.
 const STATUS_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 
 /// The name of the workflow that declares each task of the file, by the task's name. It is used for
@@ -265,8 +266,8 @@ fn report_cycles(
     }
 }
 
-/// Reports names of steps that collide as columns of the status table (docs/operations.md). SQLite
-/// ignores the case of column names.
+/// Reports names of steps that collide as columns of the status table
+/// (docs/how-to/read-statuses-by-sql.md). SQLite ignores the case of column names.
 fn check_columns(draft: &GraphDraft, report: &mut Diagnostics) {
     let mut columns: HashMap<String, &LocatedText> = HashMap::with_capacity(draft.steps.len());
     for name in draft.steps.iter().filter_map(|step| step.name.as_ref()) {

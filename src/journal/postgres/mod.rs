@@ -1,4 +1,4 @@
-//! A journal in a PostgreSQL database (docs/postgresql.md).
+//! A journal in a PostgreSQL database (docs/how-to/use-postgresql.md).
 //!
 //! Table `entries` is the source of truth: one row for each decision of a job, with its entries as
 //! JSON and a checksum. The commit that writes a row also writes what follows from it: the row of

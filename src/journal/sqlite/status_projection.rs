@@ -1,6 +1,6 @@
-//! Writes the status tables (docs/operations.md). Each workflow has a table `status_<full name>`,
-//! with a row for each root job and a column for each step of the workflow's main graph. Any SQLite
-//! client can read it.
+//! Writes the status tables (docs/how-to/read-statuses-by-sql.md). Each workflow has a table
+//! `status_<full name>`, with a row for each root job and a column for each step of the workflow's
+//! main graph. Any SQLite client can read it.
 //!
 //! The tables are projections: a row is derived from the entries of its job, and is written later,
 //! together with the rows of other jobs. Nothing is ever rebuilt from these tables. A table that is

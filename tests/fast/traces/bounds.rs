@@ -11,10 +11,10 @@ const ITEMS: usize = 900;
 /// What a request has besides spans, and what frames each of them.
 const FRAME_BYTES: usize = 4_096;
 
-/// The most bytes of a request, as docs/operations.md says.
+/// The most bytes of a request, as docs/how-to/get-traces.md says.
 const EXPORT_BYTES_MAX: usize = 1 << 20;
 
-/// The most bytes of the spans of a job, as docs/operations.md says.
+/// The most bytes of the spans of a job, as docs/how-to/get-traces.md says.
 const TRACE_BYTES_MAX: usize = 16 << 20;
 
 fn fail_at_length(_: &Publication) -> Given {
