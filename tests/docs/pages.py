@@ -1,0 +1,98 @@
+"""The rules that the pages of docs/ follow. Prints each break of one, and fails."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+root = Path(__file__).resolve().parents[2]
+LINES_MAX = 400
+# Pages that are still to be split, and to say for whom they are.
+LATER = {f"docs/{name}.md" for name in ("clients", "command-line", "decisions", "features", "glossary", "guarantees", "http-api", "limits", "performance", "worker-protocol", "workflow-file")}
+faults = []
+
+
+def fault(path, text):
+    faults.append(f"{path.relative_to(root)}: {text}")
+
+
+def tracked(*patterns):
+    command = ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
+    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    return [root / name for name in told.stdout.split("\n") if name and (root / name).is_file()]
+
+
+def check_page(page):
+    lines = page.read_text().split("\n")
+    if str(page.relative_to(root)) in LATER:
+        return
+    if len(lines) - 1 > LINES_MAX:
+        fault(page, f"{len(lines) - 1} lines; at most {LINES_MAX}: split it")
+    if not lines[0].startswith("# "):
+        fault(page, "the first line is no title (# …)")
+    if not re.match(r"\*For [^*]+[.:]\*", lines[2] if len(lines) > 2 else ""):
+        fault(page, "the third line does not say whom the page is for: *For those who ….*")
+
+
+def check_paths(file):
+    """Pages that texts outside docs/ name, in code and in what the program prints, are there."""
+    try:
+        text = file.read_text()
+    except UnicodeDecodeError:
+        return
+    for name in re.findall(r"\bdocs/[A-Za-z0-9_/-]+\.(?:md|yaml|png)\b", text):
+        if not (root / name).is_file():
+            fault(file, f"there is no {name}")
+
+
+def keys(value, prefix=""):
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner:
+            yield from keys(inner, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def check_settings():
+    """Every setting has its row, and every row its setting."""
+    page = root / "docs/reference/settings.md"
+    table = [line.split("|")[1] for line in page.read_text().split("\n") if line.startswith("| `")]
+    told = {name for cell in table for name in re.findall(r"`([^`]+)`", cell)}
+    defaults = set(keys(yaml.safe_load((root / "config/default.yaml").read_text())))
+    sections = {name.split(".")[0] for name in defaults}
+    for name in sorted(defaults - told):
+        fault(page, f"the setting {name} of config/default.yaml has no row")
+    for name in sorted(told - defaults):
+        if "." in name and name.split(".")[0] in sections:
+            fault(page, f"config/default.yaml has no setting {name}")
+
+
+def check_index(pages):
+    """llms.txt names every page, but for the single decisions."""
+    index = root / "docs/llms.txt"
+    named = set(re.findall(r"\]\(([^)#]+)\)", index.read_text()))
+    wanted = {str(page.relative_to(root / "docs")) for page in pages if page.parent.name != "decisions" or page.name == "README.md"}
+    for name in sorted(wanted - named):
+        fault(index, f"{name} is not in it")
+    for name in sorted(named):
+        if not (root / "docs" / name).is_file():
+            fault(index, f"there is no {name}")
+
+
+def main():
+    pages = tracked("docs/*.md")
+    for page in pages:
+        check_page(page)
+    for file in tracked():
+        if not file.is_relative_to(root / "page/vendor"):
+            check_paths(file)
+    check_settings()
+    check_index(pages)
+    if faults:
+        sys.exit("\n".join(faults))
+    print(f"{len(pages)} pages")
+
+
+main()
