@@ -4,8 +4,9 @@ import { render } from './vendor/lit-html@3.3.3/lit-html.js';
 import { connection } from './lib/api.js';
 import { app, arrive, startRouter } from './lib/app.js';
 import { applyTheme } from './lib/preferences.js';
+import { settle } from './lib/places.js';
 import { drawWith, redraw } from './lib/redraw.js';
-import { manager, workflows } from './lib/shared.js';
+import { manager, whoami, workflows } from './lib/shared.js';
 import { fanoutView } from './views/fanout.js';
 import { definitionsView } from './views/definitions.js';
 import { jobView } from './views/job.js';
@@ -38,13 +39,21 @@ drawWith(() => {
   arrive();
   render(shell(), root);
   app.view?.drawn?.();
+  settle();
   const title = (app.coming ?? app.view)?.title() ?? '';
   document.title = title ? `${title} · workflow-manager` : 'workflow-manager';
 });
 connection.changed = () => {
   // It answers again: what it said before it went away is not so any more.
-  if (connection.state === 'good') void manager.refresh();
+  if (connection.state === 'good') {
+    void manager.refresh();
+    void whoami.refresh();
+  }
   redraw();
+};
+// The token may have been given other rights.
+connection.forbidden = () => {
+  if (!whoami.loading && !whoami.error) void whoami.refresh();
 };
 startRouter(viewFor);
 listenToKeys();

@@ -59,6 +59,8 @@ export const connection = {
   /** @type {string} */
   detail: '',
   changed: () => {},
+  /** The token is good, but not for this call. */
+  forbidden: () => {},
 };
 
 /**
@@ -93,6 +95,7 @@ export async function send(url, options = {}) {
     connected('refused', secret ? 'the token is not the right one' : 'a token is needed');
   } else {
     connected('good');
+    if (response.status === 403) connection.forbidden();
   }
   if (response.ok || response.status === 304) return response;
   throw await problemOf(response);

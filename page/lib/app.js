@@ -3,6 +3,7 @@
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { copy } from './dom.js';
 import { icon } from './icons.js';
+import { arrived, enterPlace, watchPlaces } from './places.js';
 import { redraw } from './redraw.js';
 import { changed, parseRoute } from './route.js';
 import { shown } from './text.js';
@@ -59,6 +60,7 @@ let patience;
 /** @param {typeof viewFor} find */
 export function startRouter(find) {
   viewFor = find;
+  watchPlaces();
   addEventListener('hashchange', follow);
   follow();
 }
@@ -68,9 +70,11 @@ function follow() {
   app.route = route;
   const { key, make } = viewFor(route);
   if (app.dialog) closeDialog();
+  enterPlace();
   if (app.view && key === shownKey) {
     forget();
     app.view.update(route);
+    arrived(false);
   } else if (app.coming && key === comingKey) {
     app.coming.update(route);
   } else {
@@ -102,12 +106,12 @@ export function arrive(anyhow = false) {
   comingKey = '';
   clearTimeout(patience);
   redraw();
+  arrived(!first);
   if (!first) {
     // Those who hear the page must learn that it is another one.
     setTimeout(() => {
       const main = document.getElementById('main');
       if (main && !main.contains(document.activeElement) && !app.dialog) main.focus({ preventScroll: true });
-      scrollTo(0, 0);
     });
   }
 }
@@ -119,7 +123,7 @@ export function arrive(anyhow = false) {
 export function go(address, { replace = false } = {}) {
   if (address === location.hash) return;
   if (replace) {
-    history.replaceState(null, '', address);
+    history.replaceState(history.state, '', address);
     follow();
   } else location.hash = address;
 }

@@ -117,3 +117,23 @@ export function ticks(axis, apart) {
   }
   return result;
 }
+
+/** How wide a digit or letter of the axis is at most, in pixels, and the room beside a text. */
+const LETTER = 7.5;
+const BESIDE = 6;
+/** How wide the sign of a fold is, in pixels. */
+const FOLD_SIGN = 14;
+
+/**
+ * Which marks have room for their text: the sign of a fold stands alone.
+ * @param {{ at: number, text: string }[]} marks `at` in percent of the width
+ * @param {number[]} folds where their signs stand, in percent
+ * @param {number} width in pixels
+ */
+export function labelled(marks, folds, width) {
+  return marks.map(({ at, text }) => {
+    const from = (at * width) / 100 - BESIDE;
+    const to = from + text.length * LETTER + 2 * BESIDE;
+    return folds.every((fold) => Math.abs((fold * width) / 100 - (from + to) / 2) >= (to - from + FOLD_SIGN) / 2);
+  });
+}

@@ -71,6 +71,23 @@ class Attached extends Directive {
 /** Calls once, when the element stands in the page: for canvases, focus, observers. */
 export const attached = directive(Attached);
 
+const sizes = globalThis.ResizeObserver && new ResizeObserver((changes) => {
+  for (const { target } of changes) {
+    const frame = /** @type {HTMLElement} */ (target.closest('.scrolls') ?? target);
+    // Who has no mouse moves it with the keys. What does not scroll is no stop on their way.
+    if (frame.scrollWidth > frame.clientWidth || frame.scrollHeight > frame.clientHeight) frame.tabIndex = 0;
+    else frame.removeAttribute('tabindex');
+  }
+});
+
+/** For what may be larger than its frame: `<div class="table-wrap" ${scrolls()}>`. */
+export const scrolls = () => attached((element) => {
+  element.classList.add('scrolls');
+  element.setAttribute('role', 'group');
+  sizes.observe(element);
+  if (element.firstElementChild) sizes.observe(element.firstElementChild);
+});
+
 /** @param {string} text */
 export async function copy(text) {
   try {

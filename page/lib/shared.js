@@ -3,7 +3,7 @@
 import { get } from './api.js';
 import { Source } from './source.js';
 
-/** @import { Manager, Workflow } from './types.js' */
+/** @import { Manager, Whoami, Workflow } from './types.js' */
 
 export const figures = { span: '1h' };
 
@@ -21,6 +21,21 @@ export function badChecks() {
 /** Whether this manager waits until it can become active: it shows everything and changes nothing. */
 export function standsBy() {
   return manager.data?.cluster?.role === 'standby';
+}
+
+/** What the token of this tab is good for. @type {Source<Whoami>} */
+export const whoami = new Source((signal) => get(['whoami'], {}, signal));
+
+const SCOPES = /** @type {const} */ (['read', 'operate', 'admin']);
+
+/**
+ * Whether something may be offered: this manager does it, and the token allows it. What is not known is offered; the manager judges.
+ * @param {'operate' | 'admin'} [scope] which it needs
+ */
+export function may(scope = 'operate') {
+  if (standsBy()) return false;
+  const own = whoami.data;
+  return !own?.asksForToken || (own.scope !== undefined && SCOPES.indexOf(own.scope) >= SCOPES.indexOf(scope));
 }
 
 /** How many jobs of a workflow failed lately and have neither gone on nor been erased since. @param {Workflow} workflow */

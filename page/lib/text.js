@@ -62,6 +62,16 @@ export function count(value) {
   return value === undefined ? '–' : groups.format(value);
 }
 
+const short = new Intl.NumberFormat('en-US', { notation: 'compact', maximumSignificantDigits: 3, roundingMode: 'trunc' });
+
+/**
+ * A number where there is little room: 99,874 is 99.8K. It is never more than there are.
+ * @param {number} value
+ */
+export function few(value) {
+  return value < 10_000 ? count(value) : short.format(value);
+}
+
 /**
  * @param {number} value
  * @param {string} one

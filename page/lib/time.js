@@ -2,6 +2,7 @@
 
 import { html } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { preferences } from './preferences.js';
+import { shown } from './text.js';
 
 const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', 'Oct', 'Nov', 'Dec'];
 
@@ -87,6 +88,36 @@ export function moment(text, { relative = true, day = true, fraction = false } =
   const at = millis(text);
   if (!Number.isFinite(at)) return html`<span class="quiet">–</span>`;
   return html`<time datetime=${text ?? ''} title=${text ?? ''}>${clock(at, { day, fraction })}${relative ? html` <span class="quiet">${ago(at)}</span>` : ''}</time>`;
+}
+
+const TIME = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))/;
+
+/**
+ * A sentence of the manager: the times in it are told as all others of the page.
+ * @param {string} text
+ */
+export function told(text) {
+  return text.split(TIME).map((part, index) => (index % 2 && Number.isFinite(millis(part)) ? moment(part) : shown(part)));
+}
+
+/** Up to so many words a sentence is shown whole. */
+const WORDS = 32;
+
+/**
+ * The beginning of a long sentence, up to where it pauses, and the rest.
+ * @param {string} text
+ * @returns {[string, string]}
+ */
+export function firstPart(text) {
+  const words = (/** @type {string} */ part) => part.split(/\s+/).filter(Boolean).length;
+  if (words(text) <= WORDS) return [text, ''];
+  /** The last pause within the limit, or else the first. */
+  let end = 0;
+  for (const { index } of text.matchAll(/; |, | \(/g)) {
+    if (end > 0 && words(text.slice(0, index)) > WORDS) break;
+    end = index;
+  }
+  return end ? [text.slice(0, end), text.slice(end).replace(/^[;,]?\s*/, '')] : [text, ''];
 }
 
 /**

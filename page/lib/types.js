@@ -1,6 +1,8 @@
 // What the API answers, as far as the page looks at it. Keys that the page does not know are left alone.
 
 /**
+ * @typedef {{ asksForToken: boolean, name?: string, scope?: 'read' | 'operate' | 'admin', queues?: string[] }} Whoami
+ *
  * @typedef {{ items: number, started: number, ended: number, failed: number, withoutItem?: number, waiting?: number, running?: number, completed?: number, cancelled?: number }} Children
  *
  * @typedef {object} Step

@@ -7,6 +7,7 @@ import { css } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { link } from '../lib/route.js';
+import { may } from '../lib/shared.js';
 import { badge } from '../lib/states.js';
 import { count, counted, shortId, shown } from '../lib/text.js';
 import { moment } from '../lib/time.js';
@@ -132,7 +133,7 @@ export function openBulk(filters, done, marked) {
     closed: () => { if (run) run.stop = true; },
     body: () => html`<div class="bulk">
       ${marked ? nothing : html`<p class="row">${words()}</p>`}
-      <div class="choices bulk-choices" role="group" aria-label="Operation">${Object.entries(OPERATIONS).map(([name, { label }]) => html`<button class="chip" aria-pressed=${chosen === name ? 'true' : 'false'} ?disabled=${run !== undefined} @click=${() => look(/** @type {keyof typeof OPERATIONS} */ (name))}>${label}</button>`)}</div>
+      <div class="choices bulk-choices" role="group" aria-label="Operation">${Object.entries(OPERATIONS).filter(([name]) => name !== 'delete' || may('admin')).map(([name, { label }]) => html`<button class="chip" aria-pressed=${chosen === name ? 'true' : 'false'} ?disabled=${run !== undefined} @click=${() => look(/** @type {keyof typeof OPERATIONS} */ (name))}>${label}</button>`)}</div>
       ${chosen ? html`<p class="quiet">${OPERATIONS[chosen].says} Jobs in other states are refused and stay as they are.</p>` : html`<p class="quiet">Choose an operation: the manager says first what it would do.</p>`}
       ${chosen === 'rerun' && !run ? html`<form class="row" @submit=${(/** @type {SubmitEvent} */ event) => { event.preventDefault(); step = String(new FormData(/** @type {HTMLFormElement} */ (event.currentTarget)).get('step') ?? '').trim(); void look('rerun'); }}><label class="label" for="bulk-step">From which step</label><input class="field" id="bulk-step" name="step" required autocomplete="off" spellcheck="false" .value=${step}><button class="button">Look</button></form>` : nothing}
       ${problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem)}</span></p>` : nothing}

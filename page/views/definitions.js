@@ -5,11 +5,12 @@ import { keyed } from '../vendor/lit-html@3.3.3/directives/keyed.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { get } from '../lib/api.js';
 import { refusal, setQuery } from '../lib/app.js';
+import { scrolls } from '../lib/dom.js';
 import { compare, settings } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { fullName, parted, standsBy, workflows } from '../lib/shared.js';
+import { fullName, may, parted, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, plain, shown } from '../lib/text.js';
 import { duration, moment } from '../lib/time.js';
@@ -146,7 +147,7 @@ class Definitions {
     return html`<div class="definitions">
       <header class="page-head"><nav class="crumbs" aria-label="Where this is"><a href="#/definitions">Definitions</a><span class="quiet">/</span></nav><h1>${shown(this.#workflow)}</h1>
         ${definition ? html`<code class="quiet" title=${definition.hash}>${shown(definition.hash.slice(0, 12))}</code>${versions?.some((version) => version.hash === definition.hash && !version.loaded) ? html`<span class="word">not loaded</span>` : nothing}` : nothing}
-        <span class="space"></span>${standsBy() ? nothing : html`<button class="button small" @click=${() => openCreate(this.#workflow)}>${icon('plus')}New job</button>`}<a class="button small" href=${link(['jobs'], { workflow: this.#workflow })}>Jobs</a><a class="button small" href=${link(['statuses', ...this.#workflow.split('/')])}>Statuses</a></header>
+        <span class="space"></span>${!may() ? nothing : html`<button class="button small" @click=${() => openCreate(this.#workflow)}>${icon('plus')}New job</button>`}<a class="button small" href=${link(['jobs'], { workflow: this.#workflow })}>Jobs</a><a class="button small" href=${link(['statuses', ...this.#workflow.split('/')])}>Statuses</a></header>
       ${this.#problem ? html`<p class="calm">${/^there is nothing at/.test(this.#problem) ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#problem)}</p>` : !definition && this.#versions.error ? html`<p class="calm">${this.#versions.error.notHere ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#versions.error.message)}</p>` : nothing}
       ${definition ? html`
         ${definition.deadline || definition.retention ? html`<p class="quiet">${definition.deadline ? html`A job fails when it is not done within ${shown(duration(definition.deadline))}. ` : nothing}${definition.retention ? html`An ended job is kept for ${shown(duration(definition.retention))}.` : nothing}</p>` : nothing}
@@ -188,7 +189,7 @@ class Definitions {
    * @param {string | undefined} chosen
    */
   #table(steps, chosen) {
-    return html`<div class="table-wrap"><table class="steps-table stacked"><thead><tr><th>Step</th><th>Waits for</th><th>Goes to</th><th>Timeout</th><th>Attempts</th><th>Conditions and statuses</th></tr></thead><tbody>${steps.map((step) => html`<tr class=${chosen === step.name ? 'at' : ''}>
+    return html`<div class="table-wrap" ${scrolls()}><table class="steps-table stacked"><thead><tr><th>Step</th><th>Waits for</th><th>Goes to</th><th>Timeout</th><th>Attempts</th><th>Conditions and statuses</th></tr></thead><tbody>${steps.map((step) => html`<tr class=${chosen === step.name ? 'at' : ''}>
       <td><a href=${changed(this.#route, { step: chosen === step.name ? undefined : step.name })}><b>${shown(step.name)}</b></a></td>
       <td data-label="waits for" class="quiet">${step.depends?.length ? shown(step.depends.join(', ')) : 'the job’s message'}</td>
       <td data-label="goes to">${step.task ? html`task <code>${shown(step.task)}</code>` : step.external ? 'a call of the API' : html`<code>${shown(step.queue ?? '')}</code>${step.bus ? html` <span class="quiet">on ${shown(step.bus)}</span>` : nothing}`}</td>
@@ -220,7 +221,7 @@ class Definitions {
     const hash = this.#shown?.hash;
     const other = this.#route.query.get('with') ?? '';
     return html`<section class="panel" aria-label="Versions"><div class="panel-title"><h2>Versions</h2><span class="quiet small">a job keeps the one it started with</span></div>
-      <div class="table-wrap"><table class="stacked"><thead><tr><th>Definition</th><th>Last job ended</th><th class="number">Running</th><th class="number">Ended</th><th>Compare with it</th></tr></thead><tbody>${versions.map((version) => html`<tr class=${version.hash === hash ? 'at' : ''}>
+      <div class="table-wrap" ${scrolls()}><table class="stacked"><thead><tr><th>Definition</th><th>Last job ended</th><th class="number">Running</th><th class="number">Ended</th><th>Compare with it</th></tr></thead><tbody>${versions.map((version) => html`<tr class=${version.hash === hash ? 'at' : ''}>
         <td><a href=${changed(this.#route, { hash: version.hash === versions[0].hash ? undefined : version.hash, with: undefined })}><code>${shown(version.hash.slice(0, 12))}</code></a> ${version.loaded ? html`<span class="badge completed">loaded</span>` : nothing}</td>
         <td data-label="last ended">${version.lastEnded ? moment(version.lastEnded) : html`<span class="quiet">–</span>`}</td>
         <td class="number" data-label="running">${count(version.running)}</td><td class="number" data-label="ended">${count(version.ended)}</td>

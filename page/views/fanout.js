@@ -5,13 +5,13 @@ import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { address, get, Problem, send } from '../lib/api.js';
 import { refusal, setQuery, tell } from '../lib/app.js';
-import { attached, css } from '../lib/dom.js';
+import { attached, css, scrolls } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { cells, countIn, ENDED_STATES, FAILED, grid, ITEM_STATES, itemWord, mapAt, nextIn } from '../lib/itemmap.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { standsBy } from '../lib/shared.js';
+import { may } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, settled, sign } from '../lib/states.js';
 import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
@@ -228,7 +228,7 @@ class Fanout {
           <nav class="crumbs" aria-label="Where this is"><a href=${link(['jobs'], { workflow: job.workflow })}>${shown(job.workflow)}</a><span class="quiet">/</span><a href=${link(['job', job.uuid], { step: this.#step })}><code>${shortId(job.uuid)}</code></a></nav>
           <div class="job-title"><h1>${shown(this.#step)}</h1>${badge(step.state)}<span class="quiet">${counted(figures.items, 'item')}</span></div>
         </div>
-        <div class="job-actions">${OPERATIONS.filter((operation) => !standsBy() && operation.possible(job) && !job.parent).map((operation) => html`<button class="button" @click=${() => operate(job, operation, () => void this.#look())}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}<a class="button" href=${link(['job', job.uuid], { step: this.#step })}>To the job</a></div>
+        <div class="job-actions">${OPERATIONS.filter((operation) => may() && operation.possible(job) && !job.parent).map((operation) => html`<button class="button" @click=${() => operate(job, operation, () => void this.#look())}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}<a class="button" href=${link(['job', job.uuid], { step: this.#step })}>To the job</a></div>
       </header>
       ${refusal(this.#job.problem)}
       <section class="panel fan-head" aria-label="How far it is">
@@ -501,7 +501,7 @@ class Fanout {
     return html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Items">
       <nav class="tabs" aria-label="Items by state">${['failed', this.#running ? 'running' : 'cancelled', 'completed', 'all'].map((one) => html`<a href=${changed(this.#route, { items: one === 'failed' ? undefined : one, after: undefined })} aria-current=${one === state ? 'page' : nothing}>${one === 'cancelled' ? 'Cut off' : one[0].toUpperCase() + one.slice(1)}${one !== 'all' ? html`<span class="tab-note">${count(/** @type {any} */ (figures)[one])}</span>` : nothing}</a>`)}${this.#rows.button()}</nav>
       ${refusal(this.#children.problem)}
-      ${children.length ? html`<div class="table-wrap"><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(children, (child) => child.job, (child) => html`<tr class=${this.#rows.gone.has(child.job) ? 'not-found' : ''} data-row=${child.job}><td class="number">${count(child.item)}</td><td>${badge(child.state !== 'completed' && endedWith(child, end) ? 'halted' : child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">${all.length && next ? 'None on this page.' : 'None.'}</p>` : nothing}
+      ${children.length ? html`<div class="table-wrap" ${scrolls()}><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(children, (child) => child.job, (child) => html`<tr class=${this.#rows.gone.has(child.job) ? 'not-found' : ''} data-row=${child.job}><td class="number">${count(child.item)}</td><td>${badge(child.state !== 'completed' && endedWith(child, end) ? 'halted' : child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">${all.length && next ? 'None on this page.' : 'None.'}</p>` : nothing}
       ${next || this.#route.query.get('after') ? html`<nav class="pager inside" aria-label="Pages">${this.#route.query.get('after') ? html`<a class="button small" href=${changed(this.#route, { after: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Before</a>` : nothing}${next ? html`<a class="button small" href=${changed(this.#route, { after: next })} @click=${() => this.#before.push(this.#route.query.get('after') ?? '')}>Next${icon('right')}</a>` : nothing}</nav>` : nothing}
     </section>`;
   }

@@ -7,7 +7,7 @@ import { icon } from '../lib/icons.js';
 import { laidOut, layOut } from '../lib/layout.js';
 import { redraw, redrawNow } from '../lib/redraw.js';
 import { look, sign, tone } from '../lib/states.js';
-import { count, plain, shown } from '../lib/text.js';
+import { count, few, plain, shown } from '../lib/text.js';
 
 /** @import { StepDefinition, Step } from '../lib/types.js' */
 /** @import { Layout, Point } from '../lib/layout.js' */
@@ -151,7 +151,7 @@ export class GraphPanel {
     }
     const defined = steps.find((other) => other.name === box.name);
     const state = step?.state ?? 'waiting';
-    return html`<a class="node ${tone(state)} ${chosen === box.name ? 'chosen' : ''} ${defined?.task ? 'many' : ''}" href=${link(box.name)} draggable="false" aria-current=${chosen === box.name ? 'true' : nothing} data-step=${box.name} title=${plain(`${box.name}: ${state}${step?.status ? `, ${step.status}` : ''}`)} ${place}>
+    return html`<a class="node ${tone(state)} ${chosen === box.name ? 'chosen' : ''} ${defined?.task ? 'many' : ''}" href=${link(box.name)} draggable="false" aria-current=${chosen === box.name ? 'true' : nothing} data-step=${box.name} title=${plain(`${box.name}: ${state}${step?.status ? `, ${step.status}` : ''}${step?.children ? `, ${count(doneOf(step.children))} of ${count(step.children.items)} items done, ${count(step.children.failed)} failed` : ''}`)} ${place}>
       <span class="node-sign">${icon(look(state).icon, state)}</span>
       <span class="node-name">${shown(box.name)}</span>
       <span class="node-line">${nodeLine(step, defined)}</span>
@@ -243,11 +243,11 @@ export function childBar({ items, failed, ended, started, running, completed, ca
 function nodeLine(step, defined) {
   if (step?.children) {
     const { items, failed } = step.children;
-    return html`${count(doneOf(step.children))} / ${count(items)}${failed ? html` <b class="failed-text">${count(failed)} failed</b>` : nothing}`;
+    return html`<span>${few(doneOf(step.children))}${failed ? '/' : ' / '}${few(items)}</span>${failed ? html`<b class="failed-text node-failed">${icon('failed')}${few(failed)}<span class="sr"> failed</span></b>` : nothing}`;
   }
   if (!step || step.state === 'waiting') return html`<span>${defined?.task ? 'for each item' : defined?.external ? 'by a person' : shown(defined?.queue ?? step?.queue ?? '')}</span>`;
   const most = defined?.retry?.attempts;
-  const attempt = step.attempt > 1 ? html`<span class="node-attempt">${step.attempt}${most ? html`/${most}` : nothing}</span>` : nothing;
+  const attempt = step.attempt > 1 ? html`<span class="node-attempt" title="attempt ${step.attempt}">${step.attempt}${most && step.attempt <= most ? html`/${most}` : nothing}</span>` : nothing;
   const done = typeof step.progress === 'number' ? html`<span>${Math.round(step.progress <= 1 ? step.progress * 100 : step.progress)} %</span>` : nothing;
   return html`${step.state === 'running' && done !== nothing ? done : html`<span>${shown(step.status || step.state)}</span>`}${attempt}`;
 }

@@ -6,7 +6,7 @@ import { copied, refusal } from '../lib/app.js';
 import { END, settings, START } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { link } from '../lib/route.js';
-import { standsBy } from '../lib/shared.js';
+import { may } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, sign } from '../lib/states.js';
 import { bytes, count, counted, share, shortId, shown } from '../lib/text.js';
@@ -96,7 +96,7 @@ export class StepPanel {
         <div class="step-title"><h2>${shown(step.name)}</h2>${badge(step.state)}${step.status && step.status.toLowerCase() !== step.state ? html`<span class="word">${shown(step.status)}</span>` : nothing}</div>
         ${close ? html`<a class="tool" href=${close} aria-label="Close the step" title="To the job">${icon('close')}</a>` : nothing}
       </header>
-      <p class="step-line quiet">${stepLine(step, own, now)}</p>
+      <p class="step-line quiet">${stepLine(step, own, now, detail)}</p>
       ${step.reason ? html`<div class="reason-box ${step.state === 'failed' ? 'failed' : 'warn'}">${icon(step.state === 'failed' ? 'failed' : 'alert')}<div><p class="reason">${shown(step.reason)}</p>${step.retryAt && step.state === 'running' ? html`<p class="quiet">The next attempt is due ${ago(millis(step.retryAt), now)}.</p>` : nothing}</div></div>` : nothing}
       ${step.waitsFor ? html`<div class="reason-box">${icon('clock')}<p class="reason">It waits for a place of ${step.waitsFor.limits.map((one, n) => html`${n > 0 ? ', ' : ''}limit ${shown(one.limit)}${one.key !== undefined ? html` for ${shown(one.key)}` : nothing}`)}, since ${moment(step.waitsFor.since)}.</p></div>` : nothing}
       ${step.warning ? html`<div class="reason-box warn">${icon('alert')}<p class="reason">${shown(step.warning)}</p></div>` : nothing}
@@ -139,7 +139,7 @@ export class StepPanel {
         return html`<li class="attempt">
           <div class="attempt-line">${sign(state)}<b>Attempt ${one.attempt}</b>${one.round ? html`<span class="word">round ${one.round + 1}</span>` : nothing}<span class="quiet">${shown(state)}</span><span class="space"></span><span class="number">${span(to - from)}</span></div>
           <dl class="attempt-times"><div><dt>sent</dt><dd>${moment(one.startTime, { relative: false, fraction: true })}</dd></div>${one.confirmed ? html`<div><dt>broker has it</dt><dd>+ ${span(millis(one.confirmed) - from)}</dd></div>` : state === 'running' && step.queue && !step.external ? html`<div><dt>broker has it</dt><dd class="quiet">not confirmed yet</dd></div>` : nothing}${one.endTime ? html`<div><dt>ended</dt><dd>${moment(one.endTime, { relative: false, fraction: true })}</dd></div>` : state === 'running' && step.deadline ? html`<div><dt>fails</dt><dd>${moment(step.deadline, { relative: false })} <span class="quiet">${ago(millis(step.deadline), now)}</span></dd></div>` : nothing}${one.redispatched ? html`<div><dt>sent again</dt><dd>${counted(one.redispatched, 'time')}</dd></div>` : nothing}${one.retryAt ? html`<div><dt>next due</dt><dd>${moment(one.retryAt, { relative: false })}</dd></div>` : nothing}</dl>
-          ${one.reason && one.reason !== step.reason ? html`<p class="reason small">${shown(one.reason)}</p>` : nothing}
+          ${one.reason ? html`<p class="reason small">${shown(one.reason)}</p>` : nothing}
           ${one.raw ? html`<details><summary>The reply, ${bytes(new TextEncoder().encode(one.raw).length)}</summary><pre class="raw">${shown(one.raw)}</pre></details>` : nothing}
         </li>`;
       })}</ol>`;
@@ -179,7 +179,7 @@ export class StepPanel {
     const hand = running && !step.children;
     const again = ended && !job.parent && step.state !== 'waiting';
     const lost = running && !step.children && !step.external && !step.retryAt;
-    if (standsBy() || (!hand && !again && !lost)) return nothing;
+    if (!may() || (!hand && !again && !lost)) return nothing;
     return html`<footer class="panel-foot">
       ${hand ? html`<button class="button ${step.external ? 'primary' : ''}" ?disabled=${past} @click=${() => byHand(job, step, own, 'result', done)}>Complete by hand…</button><button class="button" ?disabled=${past} @click=${() => byHand(job, step, own, 'error', done)}>Fail…</button>` : nothing}
       ${lost ? html`<button class="button" ?disabled=${past} @click=${() => redispatch(job, step, done)}>Send again…</button>` : nothing}
@@ -223,16 +223,36 @@ export function endedWith(child, end) {
 }
 
 /**
+ * A retry of the job and a run from a step on give a step all its attempts again: they are counted from there.
+ * @param {Step} step
+ * @param {number | undefined} most
+ * @param {StepDetail | undefined} detail
+ */
+export function attemptOf(step, most, detail) {
+  const all = step.attempt;
+  if (most === undefined) return all > 1 ? `attempt ${all}` : '';
+  const list = detail?.attempts ?? [];
+  // An attempt that another one was due after belongs to the same count.
+  let first = list.length - 1;
+  while (first > 0 && list[first - 1].retryAt) first -= 1;
+  const known = first > 0 || !detail?.attemptsOmitted;
+  const now = list.length && known ? list.length - first : all;
+  if (now > most) return `attempt ${all}`;
+  return `attempt ${now} of ${most}${now < all ? `, ${all} in all` : ''}`;
+}
+
+/**
  * @param {Step} step
  * @param {StepDefinition | undefined} own
  * @param {number} now
+ * @param {StepDetail | undefined} detail
  */
-function stepLine(step, own, now) {
+function stepLine(step, own, now, detail) {
   const parts = [];
   if (step.external) parts.push('completed by a call of the API');
   else if (step.queue) parts.push(html`queue <code>${shown(step.queue)}</code>`);
   else if (own?.task) parts.push(html`task <code>${shown(own.task)}</code> for each item`);
-  if (step.attempt > 0 && !step.children) parts.push(own?.retry ? `attempt ${step.attempt} of ${own.retry.attempts}` : step.attempt > 1 ? `attempt ${step.attempt}` : '');
+  if (step.attempt > 0 && !step.children) parts.push(attemptOf(step, own?.retry?.attempts, detail));
   const from = millis(step.startTime);
   if (step.state === 'running' && Number.isFinite(from)) parts.push(`for ${span(now - from)}`);
   else if (step.state === 'halted') parts.push('under way when the job ended');

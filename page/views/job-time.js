@@ -1,12 +1,12 @@
 // The timeline of a job: a row for each step, a bar for each attempt. Stretches in which nothing happens are folded.
 
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
-import { segments, ticks, xOf } from '../lib/axis.js';
+import { labelled, segments, ticks, xOf } from '../lib/axis.js';
 import { attached, css } from '../lib/dom.js';
 import { redraw } from '../lib/redraw.js';
 import { Rows } from '../lib/rows.js';
 import { sign, tone } from '../lib/states.js';
-import { count, plain, shown } from '../lib/text.js';
+import { count, few, plain, shown } from '../lib/text.js';
 import { clock, millis, span } from '../lib/time.js';
 import { childBar, doneOf } from './job-graph.js';
 
@@ -128,11 +128,13 @@ export class TimePanel {
     const zoomed = this.#to - this.#from < 0.999;
     const x = (/** @type {number} */ at) => (100 * (xOf(axis, at) - this.#from)) / (this.#to - this.#from);
     const share = (/** @type {number} */ value) => (100 * (value - this.#from)) / (this.#to - this.#from);
-    const marks = ticks(axis, Math.max(0.15, MARK / this.#width) * (this.#to - this.#from)).map(({ x: at, offset }) => ({ at: share(at), offset })).filter(({ at }) => at >= 0 && at <= 97);
+    const marks = ticks(axis, Math.max(0.15, MARK / this.#width) * (this.#to - this.#from)).map(({ x: at, offset }) => ({ at: share(at), text: offset === 0 ? '0' : span(offset) })).filter(({ at }) => at >= 0 && at <= 97);
+    const foldMarks = folds.map((part) => ({ at: share(part.x + part.width / 2), part })).filter(({ at }) => at >= 0 && at <= 100);
+    const labels = labelled(marks, foldMarks.map(({ at }) => at), this.#width);
     const draw = (/** @type {number} */ index) => this.#row(steps[index], x, chosen, link);
     return html`<div class="time">
       <div class="time-head">
-        <div class="time-axis" aria-hidden="true"><div class="time-inner" ${attached(this.#measure)}>${marks.map(({ at, offset }) => html`<span class="time-tick" ${css({ left: `${at}%` })}>${offset === 0 ? '0' : span(offset)}</span>`)}${folds.map((part) => (share(part.x + part.width / 2) < 0 || share(part.x) > 100 ? nothing : html`<span class="time-fold-mark" title=${`${span(part.to - part.from)} in which nothing happens`} ${css({ left: `${share(part.x + part.width / 2)}%` })}>//</span>`))}</div></div>
+        <div class="time-axis" aria-hidden="true"><div class="time-inner" ${attached(this.#measure)}>${marks.map(({ at, text }, index) => (labels[index] ? html`<span class="time-tick" ${css({ left: `${at}%` })}>${text}</span>` : nothing))}${foldMarks.map(({ at, part }) => html`<span class="time-fold-mark" title=${`${span(part.to - part.from)} in which nothing happens`} ${css({ left: `${at}%` })}>//</span>`)}</div></div>
       </div>
       <div class="time-body">
         <div class="time-lines" aria-hidden="true"><div class="time-inner">${marks.map(({ at }) => html`<i ${css({ left: `${at}%` })}></i>`)}${folds.map((part) => html`<b ${css({ left: `${share(part.x)}%`, width: `${share(part.x + part.width) - share(part.x)}%` })}></b>`)}</div></div>
@@ -154,6 +156,7 @@ export class TimePanel {
     const last = bars.at(-1);
     const right = last ? x(last.to) : 0;
     const label = last ? html`${span(total)}${bars.length > 1 ? html`<span class="wide-inline">, ${bars.length} attempts</span>` : nothing}` : '';
+    const hint = [bars.length > 1 ? `${bars.length} attempts` : '', step.children ? `${count(doneOf(step.children))} of ${count(step.children.items)} items done` : ''].filter(Boolean).join(', ');
     return html`<a class="time-row ${chosen === step.name ? 'chosen' : ''}" href=${link(step.name)}>
       <span class="time-name">${sign(step.state)}<span>${shown(step.name)}</span>${bars.length ? html`<span class="sr">${shown(step.state)}</span>` : nothing}</span>
       <span class="time-track"><span class="time-inner">${bars.map((bar) => {
@@ -161,7 +164,7 @@ export class TimePanel {
         const end = Math.min(101, x(bar.to));
         if (end < 0 || left > 100) return nothing;
         return html`<span class="bar ${tone(bar.state)} ${bar.open ? 'open' : ''}" title=${plain(`attempt ${bar.attempt}: ${clock(bar.from, { fraction: true })} to ${bar.open ? 'now' : clock(bar.to, { fraction: true })}, ${span(bar.to - bar.from)}${bar.reason ? `. ${bar.reason}` : ''}`)} ${css({ left: `${left}%`, width: `max(3px, ${end - left}%)` })}>${step.children && bars.length === 1 && step.children.items ? childBar(step.children) : nothing}</span>`;
-      })}${last && right > -5 && right <= 101 ? html`<span class="bar-label" title=${bars.length > 1 ? `${bars.length} attempts` : nothing} ${css({ left: `${right}%` })}>${label}${step.children ? html` · ${count(doneOf(step.children))}/${count(step.children.items)}` : nothing}</span>` : nothing}${!bars.length ? html`<span class="bar-label idle">${shown(step.state)}</span>` : nothing}</span></span>
+      })}${!bars.length ? html`<span class="bar-label idle">${shown(step.state)}</span>` : nothing}</span>${last && right > -5 && right <= 101 ? html`<span class="bar-text"><i ${css({ '--right': right / 100 })}></i><span class="bar-label" title=${plain(hint)}>${label}${step.children ? html` · ${few(doneOf(step.children))}/${few(step.children.items)}` : nothing}</span></span>` : nothing}</span>
     </a>`;
   }
 

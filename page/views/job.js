@@ -9,7 +9,7 @@ import { END, START } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
-import { standsBy } from '../lib/shared.js';
+import { may } from '../lib/shared.js';
 import { atMostEvery, Source } from '../lib/source.js';
 import { badge, isEnd, settled } from '../lib/states.js';
 import { count, counted, plain, shortId, shown } from '../lib/text.js';
@@ -19,6 +19,7 @@ import { erase, operate, OPERATIONS, stepsOf } from './job-operations.js';
 import { Record } from './job-record.js';
 import { StepPanel } from './job-step.js';
 import { TimePanel } from './job-time.js';
+import { whyText } from './why.js';
 
 /** @import { Definition, Job, Why } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
@@ -288,7 +289,7 @@ class JobView {
   #head(job, past) {
     const from = millis(job.created);
     const to = job.ended ? millis(job.ended) : past ? this.#timeThen(job) : Date.now();
-    const operations = OPERATIONS.filter((operation) => !standsBy() && operation.possible(job) && (operation.child || !job.parent));
+    const operations = OPERATIONS.filter((operation) => may() && operation.possible(job) && (operation.child || !job.parent));
     const ended = isEnd(job.state);
     return html`<header class="job-head">
       <div class="job-name">
@@ -315,7 +316,7 @@ class JobView {
       ${item('Copy as curl', () => void copied(curl('GET', ['job', id]), 'Command'))}
       ${item('Copy as command', () => void copied(command('job', id), 'Command'))}
       ${item('Copy “watch” as command', () => void copied(command('watch', id), 'Command'))}
-      ${ended && !job.parent && !standsBy() ? html`<hr>${item('Erase…', () => erase(job, () => go(link(['jobs'], { workflow: job.workflow }))), past)}` : nothing}
+      ${ended && !job.parent && may('admin') ? html`<hr>${item('Erase…', () => erase(job, () => go(link(['jobs'], { workflow: job.workflow }))), past)}` : nothing}
     </div>`;
   }
 
@@ -338,7 +339,7 @@ class JobView {
     const why = this.#why.data;
     const calmCause = why && ['working', 'sending', 'waiting', 'all_busy', 'back_off', 'limit', 'window_full', 'unknown', 'condition'].includes(why.cause);
     const kind = !why ? 'calm' : why.cause === 'paused' ? 'paused' : why.cause === 'person' ? 'person' : calmCause ? 'calm' : 'warn';
-    return html`<div class="why ${kind}">${icon(kind === 'warn' ? 'alert' : kind === 'paused' ? 'paused' : kind === 'person' ? 'person' : 'running')}<p class="reason">${why ? shown(why.why) : this.#why.error ? html`<span class="quiet">Why it stands here could not be asked: ${shown(this.#why.error.message)}</span>` : html`<span class="quiet">Asking why it stands here …</span>`}</p>${why?.step && job.steps.some((step) => step.name === why.step) ? html`<a class="button small" href=${this.#stepLink(why.step)}>${shown(why.step)}</a>` : nothing}</div>`;
+    return html`<div class="why ${kind}">${icon(kind === 'warn' ? 'alert' : kind === 'paused' ? 'paused' : kind === 'person' ? 'person' : 'running')}<div class="reason why-text">${why ? whyText(why, job.steps) : this.#why.error ? html`<span class="quiet">Why it stands here could not be asked: ${shown(this.#why.error.message)}</span>` : html`<span class="quiet">Asking why it stands here …</span>`}</div>${why?.step && job.steps.some((step) => step.name === why.step) ? html`<a class="button small" href=${this.#stepLink(why.step)}>${shown(why.step)}</a>` : nothing}</div>`;
   }
 
   /**
@@ -365,7 +366,7 @@ class JobView {
     const job = this.#job.data;
     if (!job || this.#at !== undefined) return [];
     return [
-      ...OPERATIONS.filter((operation) => !standsBy() && operation.possible(job) && (operation.child || !job.parent)).map((operation) => ({ name: `${operation.label} this job`, run: () => operate(job, operation, this.#done) })),
+      ...OPERATIONS.filter((operation) => may() && operation.possible(job) && (operation.child || !job.parent)).map((operation) => ({ name: `${operation.label} this job`, run: () => operate(job, operation, this.#done) })),
       ...job.steps.slice(0, 200).map((step) => ({ name: `Step ${step.name}`, hint: step.state, run: () => go(this.#stepLink(step.name)) })),
       { name: 'Copy this job as curl', run: () => void copied(curl('GET', ['job', job.uuid]), 'Command') },
       { name: 'Show the record', keys: 'r', run: () => setQuery({ view: 'record' }) },

@@ -5,13 +5,14 @@ import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { command, curl, get, Problem } from '../lib/api.js';
 import { copied, go, refusal, setQuery, tell } from '../lib/app.js';
+import { scrolls } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { prefer, preferences } from '../lib/preferences.js';
 import { redraw, redrawNow } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { searchQuery, searchText } from '../lib/search.js';
-import { standsBy, workflowNames } from '../lib/shared.js';
+import { may, workflowNames } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, JOB_STATES, sign } from '../lib/states.js';
 import { count, plain, shortId, shown } from '../lib/text.js';
@@ -143,15 +144,15 @@ class JobsView {
     const children = query.has('parent');
     return html`<div class="jobs">
       <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${next ? ' and more' : ''} found` : nothing}</span>${this.#list.button()}<span class="space"></span>
-        ${standsBy() ? nothing : html`<button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>`}
+        ${!may() ? nothing : html`<button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>`}
         <button class="button small" @click=${this.#save} ?disabled=${!filters.length}>${icon('star')}Save view</button>
-        ${standsBy() ? nothing : html`<button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>`}
+        ${!may() ? nothing : html`<button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>`}
       </header>
       ${this.#filters(query)}
       ${refusal(this.#found.problem)}
-      ${this.#marked.size && !standsBy() ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b><button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button><button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
+      ${this.#marked.size && may() ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b><button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button><button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
       <section class="panel ${stale ? 'stale' : ''}" aria-label="Jobs found">
-        ${jobs.length ? this.#table(jobs) : this.#found.told ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : standsBy() ? nothing : html`<button class="button primary" @click=${() => openCreate()}>${icon('plus')}New job</button><p class="quiet">or <code>${command('run', workflowNames()[0] ?? 'WORKFLOW', '--message', '{}')}</code></p>`}</div>` : nothing}
+        ${jobs.length ? this.#table(jobs) : this.#found.told ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : !may() ? nothing : html`<button class="button primary" @click=${() => openCreate()}>${icon('plus')}New job</button><p class="quiet">or <code>${command('run', workflowNames()[0] ?? 'WORKFLOW', '--message', '{}')}</code></p>`}</div>` : nothing}
       </section>
       <nav class="pager" aria-label="Pages">
         ${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}${query.get('order') === 'oldest' ? 'Older' : 'Newer'}</a>` : nothing}
@@ -219,7 +220,7 @@ class JobsView {
     const all = jobs.every((job) => this.#marked.has(job.job));
     const steps = jobs.some((job) => job.steps !== undefined);
     const { entry } = this.#list;
-    return html`<div class="table-wrap"><table class="jobs-table ${steps ? '' : 'without-steps'}">
+    return html`<div class="table-wrap" ${scrolls()}><table class="jobs-table ${steps ? '' : 'without-steps'}">
       <thead><tr><th class="tick"><input type="checkbox" aria-label="Mark all on this page" .checked=${live(all)} @change=${() => { for (const job of jobs) if (all) this.#marked.delete(job.job); else this.#marked.add(job.job); redraw(); }}></th><th>State</th><th>Job</th><th>Workflow</th><th>Created</th><th class="number">Took</th>${steps ? html`<th class="number">Steps</th>` : nothing}<th>Reason</th></tr></thead>
       <tbody @pointerenter=${this.#list.hold} @pointerleave=${this.#list.hold} @focusin=${this.#list.hold} @focusout=${this.#list.hold}>${repeat(jobs, (job) => job.job, (job) => {
         const from = millis(job.created);
@@ -290,7 +291,7 @@ class JobsView {
 
   commands() {
     const filters = filtersOf(this.#route.query);
-    if (standsBy()) return filters.length ? [{ name: 'Save this view', run: this.#save }] : [];
+    if (!may()) return filters.length ? [{ name: 'Save this view', run: this.#save }] : [];
     const create = { name: 'New job', run: () => openCreate(this.#route.query.get('workflow')) };
     return filters.length && !this.#route.query.has('parent') ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }, { name: 'Save this view', run: this.#save }] : [create];
   }

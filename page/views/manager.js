@@ -3,9 +3,10 @@
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { act, command, get } from '../lib/api.js';
 import { copied, messageOf, openDialog, refusal } from '../lib/app.js';
+import { scrolls } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
-import { manager, standsBy, workflows } from '../lib/shared.js';
+import { manager, may, standsBy, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { bytes, count, shown } from '../lib/text.js';
 import { moment, nanos } from '../lib/time.js';
@@ -73,7 +74,7 @@ class ManagerView {
   template() {
     const { data, error } = manager;
     return html`<div class="manager">
-      <header class="page-head"><h1>Manager</h1>${data ? html`<span class="quiet">v${shown(data.version)}${data.commit ? html` (<code>${shown(data.commit)}</code>)` : nothing}, up ${nanos(data.uptime)}</span>` : nothing}<span class="space"></span>${standsBy() ? nothing : html`<button class="button small" @click=${this.#reload}>${icon('retry')}Reload the workflow files…</button>`}</header>
+      <header class="page-head"><h1>Manager</h1>${data ? html`<span class="quiet">v${shown(data.version)}${data.commit ? html` (<code>${shown(data.commit)}</code>)` : nothing}, up ${nanos(data.uptime)}</span>` : nothing}<span class="space"></span>${!may('admin') ? nothing : html`<button class="button small" @click=${this.#reload}>${icon('retry')}Reload the workflow files…</button>`}</header>
       ${error?.notHere ? html`<p class="calm">This manager does not tell of itself. The calls /readyz?verbose and /metrics, and serve --print-settings, do.</p>` : refusal(manager.problem)}
       ${data ? this.#parts(data) : nothing}
       ${this.#settingsPanel()}
@@ -84,7 +85,7 @@ class ManagerView {
   #parts(data) {
     const { journal, checks = [], buses = [], actors = [] } = data;
     const counts = actors.some((actor) => actor.count !== undefined);
-    const actorPanel = actors.length ? html`<section class="panel" aria-label="Actors"><div class="panel-title"><h2>Actors</h2><span class="quiet small">what the manager is made of, and what waits in their mailboxes</span></div><div class="table-wrap"><table><thead><tr><th>Kind</th>${counts ? html`<th class="number">Now</th>` : nothing}<th class="number">Mailbox</th><th class="number">At most so far</th><th class="number">Handled</th><th class="number">Restarts</th></tr></thead><tbody>${actors.map((actor) => html`<tr><td><b>${shown(actor.kind)}</b></td>${counts ? html`<td class="number">${count(actor.count)}</td>` : nothing}<td class="number">${count(actor.mailbox)}</td><td class="number quiet">${count(actor.mailboxMax)}</td><td class="number">${count(actor.handled)}</td><td class="number">${actor.restarts ? html`<span class="failed-text">${count(actor.restarts)}</span>` : html`<span class="quiet">0</span>`}</td></tr>`)}</tbody></table></div></section>` : nothing;
+    const actorPanel = actors.length ? html`<section class="panel" aria-label="Actors"><div class="panel-title"><h2>Actors</h2><span class="quiet small">what the manager is made of, and what waits in their mailboxes</span></div><div class="table-wrap" ${scrolls()}><table><thead><tr><th>Kind</th>${counts ? html`<th class="number">Now</th>` : nothing}<th class="number">Mailbox</th><th class="number">At most so far</th><th class="number">Handled</th><th class="number">Restarts</th></tr></thead><tbody>${actors.map((actor) => html`<tr><td><b>${shown(actor.kind)}</b></td>${counts ? html`<td class="number">${count(actor.count)}</td>` : nothing}<td class="number">${count(actor.mailbox)}</td><td class="number quiet">${count(actor.mailboxMax)}</td><td class="number">${count(actor.handled)}</td><td class="number">${actor.restarts ? html`<span class="failed-text">${count(actor.restarts)}</span>` : html`<span class="quiet">0</span>`}</td></tr>`)}</tbody></table></div></section>` : nothing;
     return html`
       <ul class="checks">${(standsBy() ? [] : checks).map((check) => html`<li class="panel check-card ${check.ok ? 'completed' : 'failed'}"><span class="sign-of ${check.ok ? 'completed' : 'failed'}">${icon(check.ok ? 'completed' : 'failed', check.ok ? 'well' : 'not well')}</span><b>${shown(check.name)}</b><span class="quiet">${shown(check.detail ?? (check.ok ? 'well' : 'not well'))}</span></li>`)}</ul>
       ${data.cluster ? clusterPanel(data.cluster) : nothing}
@@ -102,7 +103,7 @@ class ManagerView {
     const word = this.#word.toLowerCase();
     const list = data.filter((setting) => (!word || setting.name.toLowerCase().includes(word)) && (!this.#changed || setting.source !== 'default'));
     return html`<section class="panel" aria-label="Settings"><div class="panel-title wraps"><h2>Settings</h2><span class="space"></span>${sources ? html`<label class="check small"><input type="checkbox" .checked=${this.#changed} @change=${() => { this.#changed = !this.#changed; redraw(); }}> only what is set</label>` : nothing}<input class="field small-field" aria-label="Filter settings" placeholder="Filter" .value=${this.#word} @input=${(/** @type {InputEvent} */ event) => { this.#word = /** @type {HTMLInputElement} */ (event.target).value; redraw(); }}></div>
-      <div class="table-wrap"><table class="settings-table stacked"><thead><tr><th>Setting</th><th>Value</th>${sources ? html`<th>From</th>` : nothing}</tr></thead><tbody>${list.map((setting) => html`<tr><td><code>${shown(setting.name)}</code></td><td class="setting-value"><code>${setting.value === '' || setting.value === null || (Array.isArray(setting.value) && !setting.value.length) ? html`<span class="quiet">empty</span>` : shown(typeof setting.value === 'object' ? JSON.stringify(setting.value) : setting.value)}</code></td>${sources ? html`<td class=${setting.source === 'default' ? 'quiet' : ''} data-label="from">${shown(setting.source)}${setting.place ? html` <code class="setting-place">${shown(setting.place)}</code>` : nothing}</td>` : nothing}</tr>`)}</tbody></table></div></section>`;
+      <div class="table-wrap" ${scrolls()}><table class="settings-table stacked"><thead><tr><th>Setting</th><th>Value</th>${sources ? html`<th>From</th>` : nothing}</tr></thead><tbody>${list.map((setting) => html`<tr><td><code>${shown(setting.name)}</code></td><td class="setting-value"><code>${setting.value === '' || setting.value === null || (Array.isArray(setting.value) && !setting.value.length) ? html`<span class="quiet">empty</span>` : shown(typeof setting.value === 'object' ? JSON.stringify(setting.value) : setting.value)}</code></td>${sources ? html`<td class=${setting.source === 'default' ? 'quiet' : ''} data-label="from">${shown(setting.source)}${setting.place ? html` <code class="setting-place">${shown(setting.place)}</code>` : nothing}</td>` : nothing}</tr>`)}</tbody></table></div></section>`;
   }
 
   #reload = () => {
@@ -128,7 +129,7 @@ class ManagerView {
   };
 
   commands() {
-    return standsBy() ? [] : [{ name: 'Reload the workflow files', run: this.#reload }];
+    return !may('admin') ? [] : [{ name: 'Reload the workflow files', run: this.#reload }];
   }
 }
 

@@ -4,15 +4,17 @@ import { html, nothing, svg } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { command, get } from '../lib/api.js';
 import { refusal, setQuery } from '../lib/app.js';
+import { scrolls } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { link } from '../lib/route.js';
-import { failedLately, figures, fullName, standsBy, workflows } from '../lib/shared.js';
+import { failedLately, figures, fullName, may, standsBy, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
-import { ago, millis, nanos, span } from '../lib/time.js';
+import { ago, firstPart, millis, nanos, span, told } from '../lib/time.js';
 import { openCreate } from './create.js';
 import { redispatchQueue } from './job-operations.js';
+import { cause } from './why.js';
 
 /** @import { Found, FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
 /** @import { Answer } from '../lib/held.js' */
@@ -24,6 +26,9 @@ const SPANS = ['1h', '24h'];
 const PATIENCE = 30_000;
 /** How many of the jobs that failed are listed. */
 const FAILED = 6;
+/** How high a sparkline is without its line, and how long its shortest bar, in pixels. */
+const HEIGHT = 28;
+const LEAST = 1.5;
 /** Causes that need somebody; the others are everyday. */
 const STANDS = new Set(['no_consumer', 'not_delivered', 'broker_gone', 'broker_blocked', 'queue_full', 'journal_full', 'lost']);
 
@@ -39,6 +44,8 @@ class Overview {
   page = 'overview';
   /** @type {Source<{ looked?: string, queues: Queue[] }>} */
   #queues = new Source((signal) => get(['queues'], {}, signal));
+  /** Where each queue stands in the table. @type {Map<string, number>} */
+  #places = new Map();
   /** @type {Held<Found>} */
   #failedList = new Held((job) => job.job, () => void this.#failed.refresh());
   /** @type {Source<Answer<Found>>} */
@@ -107,18 +114,18 @@ class Overview {
 
   template() {
     const all = workflows.data ?? [];
-    const queues = this.#queues.data?.queues ?? [];
+    const queues = this.#sorted(this.#queues.data?.queues ?? []);
     const failed = this.#failedList.take(this.#failed.data);
     const { hold } = this.#failedList;
     const standing = (this.#standing.data ?? []).filter(({ why }) => STANDS.has(why.cause));
     const blind = queues.filter((queue) => queue.consumers === 0 && (queue.messages ?? 0) > 0 && !standing.some(({ why }) => why.why.includes(`"${queue.queue}"`)));
     return html`<div class="overview">
-      <header class="page-head"><h1>Overview</h1><span class="space"></span>${standsBy() ? nothing : html`<button class="button small" @click=${() => openCreate()}>${icon('plus')}New job</button>`}${all.length ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
-      ${standing.map(({ workflow, why, created }) => html`<div class="why warn attention">${icon('alert')}<p class="reason"><b>${shown(workflow)}</b> stands still: ${shown(why.why)} <span class="quiet">(the oldest job waits since ${span(Date.now() - millis(created))})</span></p><a class="button small" href=${link(['job', why.job])}>Show</a></div>`)}
+      <header class="page-head"><h1>Overview</h1><span class="space"></span>${!may() ? nothing : html`<button class="button small" @click=${() => openCreate()}>${icon('plus')}New job</button>`}${all.length ? html`<div class="segments" role="group" aria-label="Figures of">${SPANS.map((one) => html`<button aria-pressed=${figures.span === one ? 'true' : 'false'} @click=${() => setQuery({ span: one === '1h' ? undefined : one }, { replace: true })}>${one}</button>`)}</div>` : nothing}</header>
+      ${standing.map(({ workflow, why, created }) => html`<div class="why warn attention">${icon('alert')}<p class="reason"><b>${shown(workflow)}</b> stands still: ${standsText(why.why)} <span class="quiet">(the oldest job waits since ${span(Date.now() - millis(created))})</span></p><a class="button small" href=${link(['job', why.job])}>Show</a></div>`)}
       ${blind.length ? html`<div class="why warn attention">${icon('alert')}<p class="reason">No consumer on ${blind.length === 1 ? 'queue' : counted(blind.length, 'queue')}${blind.length === 1 ? ' ' : ': '}${blind.slice(0, 6).map((queue, index) => html`${index ? ', ' : nothing}<b>${shown(queue.queue)}</b> <span class="quiet">(${counted(queue.messages ?? 0, 'message')})</span>`)}${blind.length > 6 ? ' …' : '.'}</p>${blind.length === 1 && blind[0].usedBy?.[0] ? html`<a class="button small" href=${link(['jobs'], { workflow: blind[0].usedBy[0].workflow, state: 'running', order: 'oldest' })}>Show</a>` : nothing}</div>` : nothing}
       <section class="panel" aria-label="Workflows">
         <div class="panel-title"><h2>Workflows</h2></div>${refusal(workflows.problem)}
-        ${all.length ? html`<div class="table-wrap"><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th><th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th></tr></thead>
+        ${all.length ? html`<div class="table-wrap" ${scrolls()}><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th><th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th></tr></thead>
           <tbody>${all.map((workflow) => this.#row(workflow))}</tbody></table></div>` : workflows.told ? html`<div class="none"><p>No workflow is loaded.</p><p class="quiet">Name files with <code>${command('serve', '--workflows', 'FILE')}</code></p></div>` : nothing}
       </section>
       <div class="overview-parts">
@@ -150,6 +157,19 @@ class Overview {
     </tr>`;
   }
 
+  /**
+   * What needs somebody comes first. While the mouse or the keyboard is in the table its rows stay where they are.
+   * @param {Queue[]} queues
+   */
+  #sorted(queues) {
+    const used = document.querySelector('.queue-table tbody')?.matches(':hover, :focus-within');
+    const places = this.#places;
+    const sorted = byTrouble(queues);
+    if (used) sorted.sort((a, b) => (places.get(placeOf(a)) ?? queues.length) - (places.get(placeOf(b)) ?? queues.length));
+    this.#places = new Map(sorted.map((queue, index) => [placeOf(queue), index]));
+    return sorted;
+  }
+
   /** @param {Queue[]} queues */
   #queuePanel(queues) {
     const { data, error } = this.#queues;
@@ -158,17 +178,39 @@ class Overview {
     const several = new Set(queues.map((queue) => queue.bus)).size > 1;
     return html`<section class="panel" aria-label="Queues"><div class="panel-title"><h2>Queues</h2>${looked ? html`<span class="quiet small">looked at ${ago(millis(looked))}</span>` : nothing}</div>
       ${standsBy() ? html`<p class="calm">Only the active manager looks at queues.</p>` : error?.notHere ? html`<p class="calm">This manager does not tell its queues. A job’s own page says what it waits for.</p>` : refusal(this.#queues.problem)}
-      ${standsBy() ? nothing : !queues.length ? (this.#queues.told ? html`<p class="calm">No step uses a queue.</p>` : nothing) : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th>${taken ? html`<th class="number queue-taken">With workers</th>` : nothing}<th class="number">Consumers</th><th class="queue-oldest">Waits longest</th><th class="queue-used">Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
-        <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code>${several ? html` <span class="quiet">on ${shown(queue.bus ?? '')}</span>` : nothing}${queue.noLongerInFiles ? html` <span class="quiet" title="Jobs that began before a reload use it">no longer in the files</span>` : nothing}${queue.trouble ? html`<div class="failed-text queue-trouble">Nothing is delivered: ${shown(queue.trouble)}${queue.nextCall ? html`; the next call is ${ago(millis(queue.nextCall))}` : nothing}</div>` : nothing}</td>
-        <td class="number">${queue.missing ? html`<span class="quiet" title="It is declared before a message is sent to it">not there yet</span>` : queue.unknown !== undefined ? html`<span class="quiet" title=${plain(queue.unknown)}>not known</span>` : count(queue.messages)}</td>
+      ${standsBy() ? nothing : !queues.length ? (this.#queues.told ? html`<p class="calm">No step uses a queue.</p>` : nothing) : html`<div class="table-wrap" ${scrolls()}><table class="queue-table"><thead><tr><th>Queue, used by</th><th class="number">Messages</th>${taken ? html`<th class="number queue-taken">With workers</th>` : nothing}<th class="number">Consumers</th><th class="queue-oldest">Waits longest</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${repeat(queues, placeOf, (queue) => html`<tr>
+        <td class="queue-name"><code title=${plain(queue.queue)}>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code>${several ? html` <span class="quiet">on ${shown(queue.bus ?? '')}</span>` : nothing}${queue.noLongerInFiles ? html` <span class="word" title="It is no longer in the files; jobs that began before a reload use it">not loaded</span>` : nothing}${queue.trouble ? html`<div class="failed-text queue-trouble">Nothing is delivered: ${shown(queue.trouble)}${queue.nextCall ? html`; the next call is ${ago(millis(queue.nextCall))}` : nothing}</div>` : nothing}<div class="queue-used">${(queue.usedBy ?? []).map((use) => { const name = [use.workflow, use.task, use.step].filter(Boolean).join(' / '); return html`<span>${use.noLongerInFiles ? html`<span class="quiet" title="Jobs that began before a reload have this step">${shown(name)}</span>` : html`<a href=${link(['definitions', ...use.workflow.split('/')], { step: use.step })} title=${plain(name)}>${shown(name)}</a>`}</span> `; })}</div></td>
+        <td class="number" data-label="messages">${queue.missing ? html`<span class="quiet" title="It is declared before a message is sent to it">not there yet</span>` : queue.unknown !== undefined ? html`<span class="quiet" title=${plain(queue.unknown)}>not known</span>` : count(queue.messages)}</td>
         ${taken ? html`<td class="number queue-taken">${count(queue.unacknowledged)}</td>` : nothing}
-        <td class="number">${queue.consumers === 0 ? html`<span class="${queue.messages ? 'failed-text' : 'quiet'}">0${queue.messages ? html`<span class="sr"> although messages wait</span>` : nothing}</span>` : count(queue.consumers)}</td>
-        <td class="queue-oldest">${queue.oldest ? html`<a href=${link(['job', queue.oldest.job], { step: queue.oldest.step })} title=${plain(`Step ${queue.oldest.step} of job ${queue.oldest.job} has waited longest for a reply`)}>${span(Date.now() - millis(queue.oldest.since))}</a>` : html`<span class="quiet">–</span>`}</td>
-        <td class="queue-used">${(queue.usedBy ?? []).map((use, index) => html`${index ? ', ' : nothing}${use.noLongerInFiles ? html`<span class="quiet" title="Jobs that began before a reload have this step">${shown([use.workflow, use.task, use.step].filter(Boolean).join(' / '))}</span>` : html`<a href=${link(['definitions', ...use.workflow.split('/')], { step: use.step })}>${shown([use.workflow, use.task, use.step].filter(Boolean).join(' / '))}</a>`}`)}</td>
-        <td class="queue-do"><button class="mini" aria-label=${plain(`Send messages again on ${queue.queue}`)} title="Send messages that were lost again…" @click=${() => redispatchQueue(queue)}>${icon('retry')}</button></td>
+        <td class="number" data-label="consumers">${queue.consumers === 0 ? html`<span class="${queue.messages ? 'failed-text' : 'quiet'}">0${queue.messages ? html`<span class="sr"> although messages wait</span>` : nothing}</span>` : count(queue.consumers)}</td>
+        <td class="queue-oldest" data-label="waits longest">${queue.oldest ? html`<a href=${link(['job', queue.oldest.job], { step: queue.oldest.step })} title=${plain(`Step ${queue.oldest.step} of job ${queue.oldest.job} has waited longest for a reply`)}>${span(Date.now() - millis(queue.oldest.since))}</a>` : html`<span class="quiet">–</span>`}</td>
+        <td class="queue-do">${!may() ? nothing : html`<button class="mini" aria-label=${plain(`Send messages again on ${queue.queue}`)} title="Send messages that were lost again…" @click=${() => redispatchQueue(queue)}>${icon('retry')}</button>`}</td>
       </tr>`)}</tbody></table></div>`}
     </section>`;
   }
+}
+
+/** @param {Queue} queue */
+const placeOf = (queue) => JSON.stringify([queue.bus, queue.vhost, queue.queue]);
+
+/**
+ * How much a queue needs somebody, the least first.
+ * @param {Queue} queue
+ */
+function trouble({ trouble, full, messages = 0, consumers, missing, unknown, oldest }) {
+  if (trouble || full || (consumers === 0 && messages > 0)) return 0;
+  if (unknown !== undefined || (missing && oldest)) return 1;
+  if (messages > 0) return 2;
+  return oldest ? 3 : 4;
+}
+
+/**
+ * Those that need somebody first, and among them that of the step that has waited longest: that order does not change while one reads.
+ * @param {Queue[]} queues
+ */
+export function byTrouble(queues) {
+  const since = (/** @type {Queue} */ queue) => (queue.oldest ? millis(queue.oldest.since) : Number.MAX_VALUE);
+  return [...queues].sort((a, b) => trouble(a) - trouble(b) || since(a) - since(b) || placeOf(a).localeCompare(placeOf(b)));
 }
 
 /**
@@ -179,11 +221,10 @@ function figure(value, address) {
   return value ? html`<a class="figure" href=${address}>${count(value)}</a>` : html`<span class="quiet">${value === undefined ? '–' : '0'}</span>`;
 }
 
-/** @param {Why | undefined} why */
-function cause(why) {
-  if (!why) return '';
-  const words = /** @type {Record<string, string>} */ ({ no_consumer: 'no consumer', not_delivered: 'not delivered', person: 'a person', paused: 'paused', back_off: 'next attempt', limit: 'a limit', window_full: 'window full', all_busy: 'workers busy', working: 'a worker has it', lost: 'message lost', broker_gone: 'no broker', broker_blocked: 'broker blocked', queue_full: 'queue full', journal_full: 'disk full' });
-  return Object.hasOwn(words, why.cause) ? words[why.cause] : shown(why.cause.replaceAll('_', ' '));
+/** @param {string} text */
+function standsText(text) {
+  const [first, more] = firstPart(text);
+  return html`${told(first)}${more ? ' …' : nothing}`;
 }
 
 /**
@@ -202,11 +243,15 @@ function spark(series, name) {
     bars.push([part.reduce((sum, [done]) => sum + done, 0), part.reduce((sum, [, failed]) => sum + failed, 0)]);
   }
   const most = Math.max(1, ...bars.map(([done]) => done));
-  const mostFailed = Math.max(1, ...bars.map(([, failed]) => failed));
+  const mostFailed = Math.max(0, ...bars.map(([, failed]) => failed));
   const width = 3;
-  const up = bars.map(([done], index) => (done ? `M${index * width} 20v${(-Math.max(1, (18 * done) / most)).toFixed(1)}` : '')).join('');
-  const down = bars.map(([, failed], index) => (failed ? `M${index * width} 22v${Math.max(2, (7 * failed) / mostFailed).toFixed(1)}` : '')).join('');
+  // One scale for both: a bar of failures is as long as one of as many jobs that ended well. A single one is seen all the same.
+  const unit = HEIGHT / (most + mostFailed);
+  const long = (/** @type {number} */ value) => Math.max(LEAST, unit * value).toFixed(1);
+  const line = 1 + HEIGHT - Math.max(mostFailed ? LEAST : 0, unit * mostFailed);
+  const up = bars.map(([done], index) => (done ? `M${index * width} ${line.toFixed(1)}v-${long(done)}` : '')).join('');
+  const down = bars.map(([, failed], index) => (failed ? `M${index * width} ${(line + 1).toFixed(1)}v${long(failed)}` : '')).join('');
   const total = bars.reduce((sum, [done]) => sum + done, 0);
   const bad = bars.reduce((sum, [, failed]) => sum + failed, 0);
-  return html`<svg class="spark" viewBox="-1 0 ${bars.length * width} 30" width=${bars.length * width} height="30" preserveAspectRatio="none" role="img" aria-label=${plain(`${name}: ${total} ended well, ${bad} failed; at most ${most} in a bar`)}>${svg`<path class="spark-base" d="M-1 21H${bars.length * width}"/><path class="spark-done" d=${up}/><path class="spark-failed" d=${down}/>`}</svg>`;
+  return html`<svg class="spark" viewBox="-1 0 ${bars.length * width} 30" width=${bars.length * width} height="30" preserveAspectRatio="none" role="img" aria-label=${plain(`${name}: ${total} ended well, ${bad} failed; at most ${most} in a bar`)}>${svg`<path class="spark-base" d="M-1 ${(line + 0.5).toFixed(1)}H${bars.length * width}"/><path class="spark-done" d=${up}/><path class="spark-failed" d=${down}/>`}</svg>`;
 }

@@ -9,7 +9,7 @@ import { icon } from '../lib/icons.js';
 import { prefer, preferences } from '../lib/preferences.js';
 import { redraw } from '../lib/redraw.js';
 import { link } from '../lib/route.js';
-import { badChecks, failedLately, fullName, manager, standsBy, workflows } from '../lib/shared.js';
+import { badChecks, failedLately, fullName, manager, standsBy, whoami, workflows } from '../lib/shared.js';
 import { count, plain, shown } from '../lib/text.js';
 import { moment } from '../lib/time.js';
 import { openHelp } from './help.js';
@@ -40,7 +40,7 @@ export function shell() {
         <button class="search" @click=${() => openPalette('')}>
           ${icon('search')}<span class="search-text">Search, or paste an id</span><kbd aria-hidden="true">/</kbd>
         </button>
-        <div class="top-tools">${light()}
+        <div class="top-tools">${rights()}${light()}
           <button class="tool wide-only" @click=${toggleZone} title="Times in ${preferences.utc ? 'UTC; change to local time' : 'local time; change to UTC'}">${icon('clock')}<span>${preferences.utc ? 'UTC' : 'Local'}</span></button>
           ${themeButton()}
           <button class="tool" @click=${openHelp} aria-label="Keys and help" title="Keys and help (?)">${icon('help')}</button>
@@ -78,6 +78,14 @@ function light() {
   const standby = connection.state === 'good' && standsBy();
   const unready = connection.state === 'good' && !standby && badChecks().length > 0;
   return html`<span class="light ${standby ? 'standby' : unready ? 'unready' : connection.state}" role="status" title=${standby ? 'The manager stands by: it shows everything and changes nothing' : unready ? 'The manager answers, but it is not ready' : connection.detail || (asks ? `The page looks again ${live}` : 'The manager answers')}><span class="dot"></span><span>${standby ? 'Stands by' : unready ? 'Not ready' : words[connection.state]}</span></span>`;
+}
+
+/** A token that may not do everything: what it may do is said before somebody looks for the rest. */
+function rights() {
+  const own = whoami.data;
+  if (!own?.asksForToken || own.scope === undefined || own.scope === 'admin') return nothing;
+  const reads = own.scope === 'read';
+  return html`<span class="word rights" title=${plain(`The token${own.name ? ` “${own.name}”` : ''} has the scope ${own.scope}: ${reads ? 'it shows everything and changes nothing' : 'it erases no jobs and does not reload'}`)}>${reads ? 'read only' : 'operator'}</span>`;
 }
 
 function themeButton() {

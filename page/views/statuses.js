@@ -181,7 +181,7 @@ class Statuses {
       </header>
       ${refusal(this.#rows.problem)}
       ${data ? html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Sheet">
-        <div class="sheet-wrap" tabindex="0" role="region" aria-label="Sheet of statuses"><table class="sheet">
+        <div class="sheet-wrap" data-place tabindex="0" role="region" aria-label="Sheet of statuses"><table class="sheet">
           <thead><tr><th class="frozen">Job</th><th>${this.#choose('state', 'State', [...JOB_STATES])}</th><th class="sheet-created">Created</th>${this.#columns.map((step) => html`<th>${this.#choose(step, step, ['-', ...(this.#words.get(step) ?? [])])}</th>`)}</tr></thead>
           <tbody @pointerenter=${this.#list.hold} @pointerleave=${this.#list.hold} @focusin=${this.#cellFocused} @focusout=${this.#list.hold}>${repeat(rows, (row) => row.job, (row) => html`<tr class=${this.#list.gone.has(row.job) ? 'not-found' : ''} data-row=${row.job}>
             <th scope="row" class="frozen"><a href=${link(['job', row.job])}><code>${shown(shortId(row.job))}</code></a></th>

@@ -7,7 +7,7 @@ import { readFile, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { segments, ticks, timeAt, xOf } from '../../page/lib/axis.js';
+import { labelled, segments, ticks, timeAt, xOf } from '../../page/lib/axis.js';
 import { eventReader } from '../../page/lib/events.js';
 import { after, compare, END, graphOf, START } from '../../page/lib/graph.js';
 import { cells, COMPLETED, countIn, FAILED, grid, mapAt, nextIn, RUNNING, stateOf, WAITING } from '../../page/lib/itemmap.js';
@@ -15,8 +15,8 @@ import { lines, parseKeeping, tokens } from '../../page/lib/json.js';
 import { changed, link, parseRoute } from '../../page/lib/route.js';
 import { topOf, visibleRows } from '../../page/lib/rows.js';
 import { completions, searchAddress, searchQuery, searchText, uuidOf } from '../../page/lib/search.js';
-import { bytes, plain, share } from '../../page/lib/text.js';
-import { millis, span } from '../../page/lib/time.js';
+import { bytes, few, plain, share } from '../../page/lib/text.js';
+import { firstPart, millis, span } from '../../page/lib/time.js';
 
 const PAGE = fileURLToPath(new URL('../../page/', import.meta.url));
 
@@ -164,6 +164,20 @@ test('long idle stretches of the axis are folded, and nothing else', () => {
   const marks = ticks(axis, 0.1);
   assert.ok(marks.length > 1 && marks.length <= 60);
   for (let index = 1; index < marks.length; index += 1) assert.ok(marks[index].x > marks[index - 1].x);
+});
+
+test('the text of a mark never stands in the sign of a fold', () => {
+  assert.deepEqual(labelled([{ at: 0, text: '0' }, { at: 47, text: '40 s' }, { at: 52, text: '50 s' }, { at: 80, text: '1 m' }], [50], 400), [true, false, false, true]);
+  assert.deepEqual(labelled([{ at: 47, text: '40 s' }], [], 400), [true]);
+});
+
+test('counts where there is little room, and the beginning of a long sentence', () => {
+  assert.deepEqual([0, 9999, 99_874, 999_999, 1_000_000, 12_345_678].map(few), ['0', '9,999', '99.8K', '999K', '1M', '12.3M']);
+  assert.deepEqual(firstPart('no consumer on queue "invoice"; 3 messages wait there'), ['no consumer on queue "invoice"; 3 messages wait there', '']);
+  const long = `no consumer on queue "invoice": start a worker for step "invoice"; ${'word '.repeat(90)}end`;
+  const [first, rest] = firstPart(long);
+  assert.equal(first, 'no consumer on queue "invoice": start a worker for step "invoice"');
+  assert.match(rest, /^word .* end$/);
 });
 
 test('rows: what is seen is drawn, and a million of them can be reached', () => {

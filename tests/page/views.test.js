@@ -28,8 +28,8 @@ const views = () => {
 /** Where a graph is drawn, it is drawn by a worker: nothing is under way, and it may not be there yet. @param {import('playwright-core').Page} page */
 const graphs = (page) => page.waitForFunction(() => [...document.querySelectorAll('.graph')].every((one) => one.querySelector('.node')));
 
-for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
-  test(`axe finds nothing in any view or dialog, and no view says nonsense, ${colorScheme}`, async () => {
+for (const [colorScheme, width] of /** @type {const} */ ([['light', 1440], ['dark', 1440], ['light', 390], ['dark', 390]])) {
+  test(`axe finds nothing in any view or dialog, and no view says nonsense, ${colorScheme}, ${width} pixels`, async () => {
     await on(browser, manager, async ({ page, go }) => {
       /** @type {string[]} */
       const found = [];
@@ -54,7 +54,7 @@ for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
         await page.waitForSelector('dialog', { state: 'detached' });
       }
       assert.deepEqual(found, []);
-    }, { colorScheme });
+    }, { colorScheme, viewport: { width, height: 900 } });
   });
 }
 
