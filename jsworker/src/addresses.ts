@@ -2,7 +2,10 @@
 
 import { withoutPassword } from './log.js';
 
-const SECURE = 'https:';
+const SECURE = ['https:', 'grpcs:'];
+const SCHEMES = ['http:', 'grpc:', ...SECURE];
+/** That of gRPC is the one of the documentation's examples. */
+const GRPC_PORT = '8089';
 
 /** A manager's address. */
 export class Address {
@@ -19,18 +22,30 @@ export class Address {
     }
     const { username, password, hash, searchParams, protocol } = this.url;
     if (username || password) throw new TypeError(`the address of a manager (${this.text}) has no user: give its token in WORKFLOW_MANAGER_TOKEN`);
-    if (!['http:', SECURE].includes(protocol) || hash || [...searchParams.keys()].some((key) => key !== 'vhost')) {
-      throw new TypeError(`the manager's address is "${this.text}", but should look like http://host:8088 or http://host:8088?vhost=name`);
+    const isGrpc = protocol.startsWith('grpc');
+    if (!SCHEMES.includes(protocol) || !this.url.hostname || (isGrpc && this.prefix) || hash || [...searchParams.keys()].some((key) => key !== 'vhost')) {
+      const example = isGrpc ? `grpc://host:${GRPC_PORT}` : 'http://host:8088';
+      throw new TypeError(`the manager's address is "${this.text}", but should look like ${example} or ${example}?vhost=name`);
     }
   }
 
   get isSecure(): boolean {
-    return this.url.protocol === SECURE;
+    return SECURE.includes(this.url.protocol);
+  }
+
+  /** The virtual host of the queues; '' if none is named. */
+  get vhost(): string {
+    return this.url.searchParams.get('vhost') ?? '';
+  }
+
+  /** For gRPC: the host, and the port. */
+  get hostAndPort(): string {
+    return `${this.url.hostname}:${this.url.port || GRPC_PORT}`;
   }
 
   /** What the same address has in common, however it is written. */
   get place(): string {
-    return this.url.origin + this.prefix;
+    return `${this.url.protocol}//${this.url.host}${this.prefix}`;
   }
 
   get prefix(): string {
@@ -64,8 +79,10 @@ export class Addresses {
     this.#listed = text.split(',').map((part) => new Address(part.trim()));
     const shown = this.#listed.map((address) => address.text).join(', ');
     this.#current = this.#listed[0]!;
-    if (this.#listed.some((address) => address.isSecure !== this.#current.isSecure)) {
-      throw new TypeError(`the addresses ${shown} mix http:// and https://: the token would go both in clear and encrypted`);
+    const schemes = [...new Set(this.#listed.map((address) => `${address.url.protocol}//`))].sort();
+    if (schemes.length > 1) {
+      const isMixed = this.#listed.some((address) => address.isSecure !== this.#current.isSecure);
+      throw new TypeError(`the addresses ${shown} mix ${schemes.join(' and ')}: ${isMixed ? 'the token would go both in clear and encrypted' : 'they need the same scheme'}`);
     }
     if (this.#listed.some((address) => address.url.search !== this.#current.url.search)) throw new TypeError(`the addresses ${shown} need the same vhost`);
   }

@@ -88,10 +88,10 @@ function number(text: string | undefined): number | undefined {
 function usage(handlers: Handlers, { prefetch = 1, lease = 60, grace }: RunOptions): string {
   return `Worker for ${Object.keys(handlers).join(', ')}.
 
-  --server URL   the manager, http://host:8088, or a broker, amqp://user:password@host:5672/%2f
+  --server URL   the manager, grpc://host:8089 or http://host:8088, or a broker, amqp://user:password@host:5672/%2f
                  [env: AMQP_SERVER, else WORKFLOW_MANAGER_URL] [default: ${SERVER_DEFAULT}]
   --prefetch N   messages held per queue, all worked on at once [default: ${prefetch}]
-  --lease S      over HTTP: seconds without a word of this process, after which others get its messages [default: ${lease}]
+  --lease S      over gRPC and HTTP: seconds without a word of this process, after which others get its messages [default: ${lease}]
   --grace S      seconds that functions have when the worker stops, before their signal is aborted [default: ${grace ?? 'as many as they need'}]
   --help         prints this
 `;

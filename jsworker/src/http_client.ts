@@ -91,6 +91,11 @@ export class Answer {
   }
 }
 
+/** Throws if it cannot stand in a header. */
+export function checkToken(token: string): void {
+  if (!/^[\x21-\x7e]*$/.test(token)) throw new TypeError("the manager's token has a character that cannot stand in a header");
+}
+
 function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null;
 }
@@ -105,7 +110,7 @@ export class Client {
   constructor(server: string, token: string, log: Log) {
     this.#addresses = new Addresses(server);
     this.#log = log;
-    if (!/^[\x21-\x7e]*$/.test(token)) throw new TypeError("the manager's token has a character that cannot stand in a header");
+    checkToken(token);
     this.#headers = { 'content-type': 'application/json', ...(token && { authorization: `Bearer ${token}` }) };
   }
 

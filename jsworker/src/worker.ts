@@ -2,6 +2,7 @@
 
 import { setMaxListeners } from 'node:events';
 import { AmqpTransport } from './amqp.js';
+import { GrpcTransport } from './grpc.js';
 import { HttpTransport } from './http.js';
 import { standardError, withoutPassword, type Log } from './log.js';
 import type { Handler } from './step.js';
@@ -15,9 +16,9 @@ const GRACE_SECONDS_MAX = 86400;
 export interface WorkerOptions {
   /** How many messages are held per queue; their functions all run at once. Default: 1. */
   prefetch?: number | undefined;
-  /** Over HTTP: after so many seconds without a word of this process a manager gives its messages to others. Default: 60. */
+  /** Over gRPC and HTTP: after so many seconds without a word of this process a manager gives its messages to others. Default: 60. */
   lease?: number | undefined;
-  /** Over HTTP: the manager's token. Default: the environment's `WORKFLOW_MANAGER_TOKEN`. */
+  /** Over gRPC and HTTP: the manager's token. Default: the environment's `WORKFLOW_MANAGER_TOKEN`. */
   token?: string | undefined;
   /** How many seconds a function has once the worker stops; then its `step.signal` is aborted. Default: as long as it needs. */
   grace?: number | undefined;
@@ -31,13 +32,13 @@ export type Handlers = Readonly<Record<string, Handler>>;
 /** Serves queues, each with its function; `run` wraps it into a program. */
 export class Worker {
   readonly #stopping = new AbortController();
-  readonly #transport: AmqpTransport | HttpTransport;
+  readonly #transport: AmqpTransport | GrpcTransport | HttpTransport;
   readonly #grace: number;
   readonly #log: Log;
 
   /**
    * @param handlers the functions, by queue
-   * @param server the address of a broker, `amqp://` or `amqps://`, or that of a manager that runs without one, `http://` or `https://`
+   * @param server the address of a manager that runs without a broker, `grpc://`, `grpcs://`, `http://` or `https://`, or that of a broker, `amqp://` or `amqps://`
    */
   constructor(handlers: Handlers, server: string, options: WorkerOptions = {}) {
     const { prefetch = PREFETCH_DEFAULT, lease = LEASE_SECONDS_DEFAULT, grace = Infinity, log = standardError } = options;
@@ -54,15 +55,20 @@ export class Worker {
     this.#grace = grace;
     this.#log = log;
     const perform = performWith(new Map(Object.entries(handlers)), log);
-    const wrong = `the server's address is "${withoutPassword(server)}", but should look like http://host:8088 (the manager) or amqp://user:password@host:5672/%2f (a broker)`;
+    const wrong = `the server's address is "${withoutPassword(server)}", but should look like http://host:8088 or grpc://host:8089 (the manager), or amqp://user:password@host:5672/%2f (a broker)`;
+    const token = options.token ?? process.env['WORKFLOW_MANAGER_TOKEN'] ?? '';
     switch (/^(\w+):\/\//.exec(server)?.[1]) {
       case 'amqp':
       case 'amqps':
         this.#transport = new AmqpTransport(queues, server, prefetch, perform, log);
         break;
+      case 'grpc':
+      case 'grpcs':
+        this.#transport = new GrpcTransport(queues, server, prefetch, lease, token, perform, log);
+        break;
       case 'http':
       case 'https':
-        this.#transport = new HttpTransport(queues, server, prefetch, lease, options.token ?? process.env['WORKFLOW_MANAGER_TOKEN'] ?? '', perform, log);
+        this.#transport = new HttpTransport(queues, server, prefetch, lease, token, perform, log);
         break;
       default:
         throw new TypeError(wrong);

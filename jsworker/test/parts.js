@@ -1,4 +1,4 @@
-/** Real worker processes. Over AMQP with a real broker, where the tests play the manager; over HTTP with a real manager. */
+/** Real worker processes. Over AMQP with a real broker, where the tests play the manager; over HTTP and gRPC with a real manager. */
 
 import assert from 'node:assert/strict';
 import { execFile, spawn } from 'node:child_process';
@@ -206,6 +206,9 @@ export class Daemon {
     daemon.environment = environment;
     daemon.address = `127.0.0.1:${await freePort()}`;
     daemon.url = `http://${daemon.address}`;
+    daemon.grpcPort = await freePort();
+    /** Where its workers go, by transport. */
+    daemon.servers = { http: daemon.url, grpc: `grpc://127.0.0.1:${daemon.grpcPort}` };
     writeFileSync(join(daemon.directory, 'workflows.yaml'), workflows);
     test.after(() => daemon.kill());
     await daemon.start();
@@ -217,13 +220,13 @@ export class Daemon {
     const log = openSync(join(this.directory, 'manager.log'), 'a');
     this.process = spawn(this.program, ['serve', '--workflows', 'workflows.yaml', '--db', 'journal.db', '--listen', this.address], {
       cwd: this.directory,
-      env: { ...environment, ...this.environment },
+      env: { ...environment, WORKFLOW_MANAGER__GRPC__LISTEN: `127.0.0.1:${this.grpcPort}`, ...this.environment },
       stdio: ['ignore', log, log],
     });
     await eventually(async () => {
       assert.equal(this.process.exitCode, null, `the manager has ended:\n${this.log}`);
       try {
-        return (await fetch(`${this.url}/readyz`)).ok;
+        return (await fetch(`${this.url}/readyz`)).ok && (await isOpen(this.grpcPort));
       } catch {
         return false;
       }
@@ -347,6 +350,16 @@ export class Relay {
 }
 
 const METHODS = { '60.40': 'basic.publish', '60.50': 'basic.return', '60.60': 'basic.deliver', '60.80': 'basic.ack', '60.120': 'basic.nack' };
+
+async function isOpen(port) {
+  const socket = connect(port, '127.0.0.1');
+  try {
+    await once(socket, 'connect');
+    return true;
+  } finally {
+    socket.destroy();
+  }
+}
 
 export async function freePort() {
   const server = createServer().listen(0, '127.0.0.1');

@@ -1,7 +1,7 @@
-/** Over HTTP, with a real manager that runs without a broker: the same functions, the same promises. */
+/** Over HTTP and gRPC, with a real manager that runs without a broker: the same functions, the same promises. */
 
 import assert from 'node:assert/strict';
-import { test } from 'node:test';
+import { test as testOnce } from 'node:test';
 import { Daemon, eventually, workersOf } from './parts.js';
 
 const ORDERS = `
@@ -12,15 +12,20 @@ workflows:
         retry: { attempts: 2, backoff: 1ms }
 `;
 
-/** A manager, and a way to start workers for its queue price. */
-async function parts(t, workflows = ORDERS, environment = {}) {
-  const start = workersOf(t);
-  const daemon = await Daemon.start(t, workflows, environment);
-  return [daemon, (name, ...options) => start({ price: name }, { server: daemon.url, options })];
+/** Over each of them. */
+function test(name, run) {
+  for (const transport of ['http', 'grpc']) testOnce(`${name} (${transport})`, (t) => run(t, transport));
 }
 
-test('the result is that of the function', async (t) => {
-  const [daemon, start] = await parts(t);
+/** A manager, and a way to start workers for its queue price. */
+async function parts(t, transport, workflows = ORDERS, environment = {}) {
+  const start = workersOf(t);
+  const daemon = await Daemon.start(t, workflows, environment);
+  return [daemon, (name, ...options) => start({ price: name }, { server: daemon.servers[transport], options })];
+}
+
+test('the result is that of the function', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('echo');
   const message = { n: 1, title: 'Straße \u2019 \u{1F40B}' };
   assert.deepEqual(JSON.parse(await daemon.result(await daemon.create('orders', message))), { echo: message });
@@ -29,16 +34,16 @@ test('the result is that of the function', async (t) => {
 });
 
 for (const prefetch of [1, 20]) {
-  test(`with raw text every digit passes, and the order of the keys, with ${prefetch} in hand`, async (t) => {
-    const [daemon, start] = await parts(t);
+  test(`with raw text every digit passes, and the order of the keys, with ${prefetch} in hand`, async (t, transport) => {
+    const [daemon, start] = await parts(t, transport);
     await start('raw', `--prefetch=${prefetch}`);
     const message = '{"2":9007199254740993,"1":0.1000,"long":12345678901234567890123,"text":"\\u0000ß"}';
     assert.equal(await daemon.result(await daemon.create('orders', message)), `{"echo":${message}}`);
   });
 }
 
-test('messages and replies go together, each with its own result', async (t) => {
-  const [daemon, start] = await parts(t);
+test('messages and replies go together, each with its own result', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const jobs = [];
   for (let n = 0; n < 150; n++) jobs.push(await daemon.create('orders', { n }));
   const worker = await start('echo', '--prefetch=100');
@@ -47,14 +52,14 @@ test('messages and replies go together, each with its own result', async (t) => 
   assert.equal(await worker.terminate(), 0);
 });
 
-test('nothing is an empty object', async (t) => {
-  const [daemon, start] = await parts(t);
+test('nothing is an empty object', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   await start('nothing');
   assert.equal(await daemon.result(await daemon.create('orders', {})), '{}');
 });
 
-test('a step knows what it is', async (t) => {
-  const [daemon, start] = await parts(t);
+test('a step knows what it is', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   await start('describe');
   const job = await daemon.create('orders', {});
   const { headers, ...told } = JSON.parse(await daemon.result(job));
@@ -64,12 +69,12 @@ test('a step knows what it is', async (t) => {
   assert.deepEqual(others, { workflow: 'orders', job, attempt: 1 });
 });
 
-test('an error is retried unless it is final', async (t) => {
+test('an error is retried unless it is final', async (t, transport) => {
   const steps = { fails: 1, failsForNow: 2, throws: 2, array: 2 };
   const start = workersOf(t);
   const workflows = Object.keys(steps).map((name) => `{ name: ${name}, steps: [{ name: step-${name}, retry: { attempts: 2, backoff: 1ms } }] }`);
   const daemon = await Daemon.start(t, `workflows: [ ${workflows.join(', ')} ]`);
-  const worker = await start(Object.fromEntries(Object.keys(steps).map((name) => [`step-${name}`, name])), { server: daemon.url });
+  const worker = await start(Object.fromEntries(Object.keys(steps).map((name) => [`step-${name}`, name])), { server: daemon.servers[transport] });
   const words = {
     fails: 'no such book',
     failsForNow: 'the disk is full',
@@ -84,8 +89,8 @@ test('an error is retried unless it is final', async (t) => {
   assert.equal(await worker.terminate(), 0);
 });
 
-test('progress is seen while the function runs', async (t) => {
-  const [daemon, start] = await parts(t);
+test('progress is seen while the function runs', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('progressAndWaits');
   const job = await daemon.create('orders', { n: 1 });
   await eventually(async () => (await daemon.job(job)).steps[0].progress === 0.5, 'the progress');
@@ -93,21 +98,21 @@ test('progress is seen while the function runs', async (t) => {
   assert.equal(await daemon.result(job), '{"n":1}');
 });
 
-test('cancelling a job aborts the signal, and nothing is replied', async (t) => {
-  const [daemon, start] = await parts(t);
+test('cancelling a job aborts the signal, and nothing is replied', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('waitsForItsEnd', '--lease=6');
   const job = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
   await daemon.ask(`/api/job/${job}/cancel`, '');
   await worker.awaitCalls(2);
-  assert.match(worker.calls()[1], /stop working on it$/);
+  assert.match(worker.calls()[1], { http: /stop working on it$/, grpc: /^cancelled$/ }[transport]);
   await worker.awaitLog('stopped: ');
   assert.equal(await worker.terminate(), 0);
   assert.ok(!worker.log.includes('ERROR') && !worker.log.includes('WARN'), worker.log);
 });
 
-test('a lease is extended while the function runs', async (t) => {
-  const [daemon, start] = await parts(t);
+test('a lease is extended while the function runs', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('waits', '--lease=2');
   const job = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
@@ -118,8 +123,8 @@ test('a lease is extended while the function runs', async (t) => {
   assert.equal(await daemon.result(job), '{"n":1}');
 });
 
-test("a killed worker's message comes to another", async (t) => {
-  const [daemon, start] = await parts(t);
+test("a killed worker's message comes to another", async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const first = await start('diesOnce', '--lease=1');
   const job = await daemon.create('orders', { n: 1 });
   assert.equal(await first.end(), 'SIGKILL');
@@ -128,8 +133,8 @@ test("a killed worker's message comes to another", async (t) => {
   assert.deepEqual(second.calls(), ['1', '1']);
 });
 
-test('a manager that is killed and started again takes the reply', async (t) => {
-  const [daemon, start] = await parts(t);
+test('a manager that is killed and started again takes the reply', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('waits', '--lease=3');
   const job = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
@@ -142,8 +147,8 @@ test('a manager that is killed and started again takes the reply', async (t) => 
   assert.equal(await worker.terminate(), 0);
 });
 
-test('a message that comes again to the same process is not begun twice', async (t) => {
-  const [daemon, start] = await parts(t);
+test('a message that comes again to the same process is not begun twice', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('waits', '--prefetch=2', '--lease=6');
   const job = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
@@ -160,8 +165,8 @@ test('a message that comes again to the same process is not begun twice', async 
   assert.equal(await worker.terminate(), 0);
 });
 
-test('a reply that comes second changes nothing', async (t) => {
-  const [daemon, start] = await parts(t);
+test('a reply that comes second changes nothing', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('waits');
   const job = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
@@ -172,8 +177,8 @@ test('a reply that comes second changes nothing', async (t) => {
   assert.equal(await worker.terminate(), 0);
 });
 
-test('SIGTERM finishes the message in hand and takes no other', async (t) => {
-  const [daemon, start] = await parts(t);
+test('SIGTERM finishes the message in hand and takes no other', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('waits', '--prefetch=2');
   const first = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
@@ -190,8 +195,8 @@ test('SIGTERM finishes the message in hand and takes no other', async (t) => {
   assert.deepEqual(worker.calls(), ['1']);
 });
 
-test('SIGTERM gives back what came too late to be begun', async (t) => {
-  const [daemon, start] = await parts(t);
+test('SIGTERM gives back what came too late to be begun', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('blocks', '--prefetch=2');
   await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
@@ -203,11 +208,12 @@ test('SIGTERM gives back what came too late to be begun', async (t) => {
   assert.equal(await worker.end(), 0);
   assert.deepEqual(worker.calls(), ['1']);
   const [message] = await daemon.ask('/api/queue/price/receive?max=1', '');
-  assert.deepEqual([message.job, message.delivery], [second, 2]);
+  // The end of a stream gives it back without a delivery being counted.
+  assert.deepEqual([message.job, message.delivery], [second, { http: 2, grpc: 1 }[transport]]);
 });
 
-test('a worker that waits for a message stops at once and takes none with it', async (t) => {
-  const [daemon, start] = await parts(t);
+test('a worker that waits for a message stops at once and takes none with it', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('echo');
   await eventually(async () => (await daemon.queue()).consumers === 1, 'the worker to wait');
   assert.equal(await worker.terminate(), 0);
@@ -216,8 +222,8 @@ test('a worker that waits for a message stops at once and takes none with it', a
   assert.deepEqual([message.job, message.delivery], [job, 1]);
 });
 
-test('a second signal ends it at once', async (t) => {
-  const [daemon, start] = await parts(t);
+test('a second signal ends it at once', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('waits', '--lease=1');
   const job = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
@@ -229,8 +235,8 @@ test('a second signal ends it at once', async (t) => {
   assert.deepEqual([message.job, message.delivery], [job, 2]);
 });
 
-test('a function that is told to stop at the end of the grace gives its message back', async (t) => {
-  const [daemon, start] = await parts(t);
+test('a function that is told to stop at the end of the grace gives its message back', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('waitsForItsEnd', '--grace=0.1');
   const job = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
@@ -240,8 +246,8 @@ test('a function that is told to stop at the end of the grace gives its message 
   assert.deepEqual([message.job, message.delivery], [job, 2]);
 });
 
-test('prefetch functions run at the same time', async (t) => {
-  const [daemon, start] = await parts(t);
+test('prefetch functions run at the same time', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport);
   const worker = await start('waits', '--prefetch=20');
   const jobs = await Promise.all(Array.from({ length: 20 }, (_, n) => daemon.create('orders', { n })));
   await worker.awaitCalls(20);
@@ -251,58 +257,58 @@ test('prefetch functions run at the same time', async (t) => {
   assert.ok(!worker.log.includes('Warning'), worker.log);
 });
 
-test('several queues, each with its function', async (t) => {
+test('several queues, each with its function', async (t, transport) => {
   const start = workersOf(t);
   const names = Array.from({ length: 15 }, (_, n) => `q${n}`);
   const steps = names.map((name, n) => `{ name: ${name}${n > 0 ? `, depends: [ ${names[n - 1]} ]` : ''} }`);
   const daemon = await Daemon.start(t, `workflows: [{ name: all, steps: [ ${steps.join(', ')} ] }]`);
   const functions = Object.fromEntries(names.map((name) => [name, 'plain']));
-  const worker = await start({ ...functions, q14: 'describe' }, { server: daemon.url });
+  const worker = await start({ ...functions, q14: 'describe' }, { server: daemon.servers[transport] });
   assert.equal(JSON.parse(await daemon.result(await daemon.create('all', { n: 1 }))).name, 'q14');
   assert.equal(await worker.terminate(), 0);
   assert.ok(!worker.log.includes('Warning'), worker.log);
 });
 
-test('a virtual host and a queue of any name', async (t) => {
+test('a virtual host and a queue of any name', async (t, transport) => {
   const start = workersOf(t);
   const daemon = await Daemon.start(t, "workflows: [{ name: w, vhosts: [ 'shop one' ], steps: [{ name: a, queue: 'a/b ü' }] }]");
-  await start({ 'a/b ü': 'describe' }, { server: `${daemon.url}/?vhost=shop%20one` });
+  await start({ 'a/b ü': 'describe' }, { server: `${daemon.servers[transport]}/?vhost=shop%20one` });
   const { id } = await daemon.ask('/api/workflow/w?vhost=shop%20one', '{}');
   assert.equal(JSON.parse(await daemon.result(id)).workflow, 'shop one/w');
 });
 
-test('the token comes from the environment, and is not told', async (t) => {
+test('the token comes from the environment, and is not told', async (t, transport) => {
   const start = workersOf(t);
   const daemon = await Daemon.start(t, ORDERS, { WORKFLOW_MANAGER__HTTP__TOKEN: 'a-secret-word-of-ours' });
-  const wrong = await start({ price: 'echo' }, { server: daemon.url, isReady: false, environment: { WORKFLOW_MANAGER_TOKEN: 'another-secret' } });
-  await wrong.awaitLog('401');
-  await start({ price: 'echo' }, { server: daemon.url, environment: { WORKFLOW_MANAGER_TOKEN: 'a-secret-word-of-ours' } });
+  const wrong = await start({ price: 'echo' }, { server: daemon.servers[transport], isReady: false, environment: { WORKFLOW_MANAGER_TOKEN: 'another-secret' } });
+  await wrong.awaitLog({ http: '401', grpc: 'UNAUTHENTICATED' }[transport]);
+  await start({ price: 'echo' }, { server: daemon.servers[transport], environment: { WORKFLOW_MANAGER_TOKEN: 'a-secret-word-of-ours' } });
   assert.equal(await daemon.result(await daemon.create('orders', { n: 1 })), '{"echo":{"n":1}}');
   assert.ok(!wrong.log.includes('secret'));
 });
 
-test('a wrong name of a queue is told with a guess, and it tries again', async (t) => {
+test('a wrong name of a queue is told with a guess, and it tries again', async (t, transport) => {
   const start = workersOf(t);
   const daemon = await Daemon.start(t, ORDERS);
-  const worker = await start({ prise: 'echo' }, { server: daemon.url, isReady: false });
+  const worker = await start({ prise: 'echo' }, { server: daemon.servers[transport], isReady: false });
   await worker.awaitLog('did you mean "price"', 2);
   await worker.awaitLog('ERROR');
   assert.equal(await worker.terminate(), 0);
 });
 
-test('a manager that is not there is waited for', async (t) => {
+test('a manager that is not there is waited for', async (t, transport) => {
   const start = workersOf(t);
   const daemon = await Daemon.start(t, ORDERS);
   await daemon.kill();
-  const worker = await start({ price: 'echo' }, { server: daemon.url, isReady: false });
+  const worker = await start({ price: 'echo' }, { server: daemon.servers[transport], isReady: false });
   await worker.awaitLog('trying again in', 2);
   assert.match(worker.log, /ECONNREFUSED/);
   await daemon.start();
   assert.equal(await daemon.result(await daemon.create('orders', { n: 1 })), '{"echo":{"n":1}}');
 });
 
-test('a reply that is too large fails the step for good', async (t) => {
-  const [daemon, start] = await parts(t, ORDERS, { WORKFLOW_MANAGER__HTTP__BODY_BYTES_MAX: '1000000' });
+test('a reply that is too large fails the step for good', async (t, transport) => {
+  const [daemon, start] = await parts(t, transport, ORDERS, { WORKFLOW_MANAGER__HTTP__BODY_BYTES_MAX: '1000000' });
   await start('large');
   const job = await daemon.ended(await daemon.create('orders', { bytes: 2_000_000 }), 'failed');
   assert.ok(job.reason.includes('the reply has 2000011 bytes'), job.reason);
