@@ -37,6 +37,7 @@ mod kafka;
 #[cfg(feature = "failpoints")]
 mod late_counts;
 mod leaving;
+mod limit_vectors;
 mod limit_views;
 mod limited;
 mod limits;

@@ -46,6 +46,7 @@ mod journal_days;
 mod journal_files;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod limits;
 mod load;
 mod logs;
 mod memory;
