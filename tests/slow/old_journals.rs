@@ -16,6 +16,9 @@ use crate::harness::{Daemon, Setup, command, eventually, run, when, within};
 /// The schema version of version 0.1.0.
 pub(crate) const FIRST: i64 = 9;
 
+/// The schema version before there were limits.
+const BEFORE_LIMITS: i64 = 10;
+
 /// Thirty thousand steps take their time on a busy machine.
 const LONG: Duration = Duration::from_secs(300);
 
@@ -128,6 +131,12 @@ fn a_journal_of_version_0_1_0_opens_and_goes_on() {
     all_goes_on(&daemon, &vhost);
 }
 
+#[test]
+fn a_journal_from_before_the_limits_opens_and_goes_on() {
+    let (daemon, vhost, _worker) = goes_on_with(BEFORE_LIMITS, |_| ());
+    all_goes_on(&daemon, &vhost);
+}
+
 /// Every job of a kept journal goes on in a database as it does in its file.
 #[test]
 fn every_kept_journal_goes_on_in_a_database_that_it_is_copied_into() {
@@ -163,7 +172,7 @@ fn all_goes_on(daemon: &Daemon, vhost: &Vhost) {
 
 #[test]
 fn every_file_is_of_the_version_that_its_name_says_and_has_a_test() {
-    assert_eq!(kept_versions(), [FIRST]);
+    assert_eq!(kept_versions(), [FIRST, BEFORE_LIMITS]);
 }
 
 /// The versions of the kept journals, by what the files say.
@@ -181,6 +190,7 @@ fn kept_versions() -> Vec<i64> {
         assert!(path.ends_with(format!("schema-{version}.sql")), "{}", path.display());
         versions.push(version);
     }
+    versions.sort_unstable();
     versions
 }
 
