@@ -51,7 +51,7 @@ impl Pairs {
         format!("{{{}}}", pairs.join(","))
     }
 
-    fn get(&self, key: &str) -> Option<&str> {
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
@@ -327,7 +327,7 @@ fn step(rng: &mut Rng, prefix: &str, earlier: &[Step], kind: Kind) -> Step {
     step
 }
 
-fn patient(step: &mut Step, rng: &mut Rng) {
+pub(super) fn patient(step: &mut Step, rng: &mut Rng) {
     step.timeout = Some(Millis(rng.u64(500..=3_000)));
     step.retry = Some(Retry {
         attempts: 100,

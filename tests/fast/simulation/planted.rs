@@ -3,6 +3,7 @@
 //! that keeps something to itself, rules that lose or double an entry or an effect, relays between
 //! the actors that lose mail or send effects too early, a disk that never has room again.
 
+use super::limits::count_twice;
 use super::simulate_all;
 use super::workers::LEASE_POLICY;
 use std::sync::Arc;
@@ -67,6 +68,13 @@ const BUGS: &[&str] = &[
     "orders to child jobs lost at a restart",
     "ended children unheard",
     "caller forgotten after a restart",
+    // the limits
+    "a place leaked on a cancel",
+    "a place counted twice after a restart",
+    "the rate forgotten at a restart",
+    "the newest waiter first",
+    "a key that starves",
+    "half of several places held",
 ];
 
 /// `SIMULATION_BUG` looks for one alone.
@@ -175,6 +183,14 @@ impl Rules for WrongRules {
                 decision.recorded.entries.retain(|entry| !is_again(entry));
                 Ok(decision)
             }
+            Some("a place leaked on a cancel") => {
+                let mut decision = job.handle_input(input, ctx)?;
+                if job.state() == JobState::Cancelled {
+                    let is_release = |effect: &Effect| matches!(effect, Effect::Demand(_, None));
+                    decision.effects.retain(|effect| !is_release(effect));
+                }
+                Ok(decision)
+            }
             Some("child jobs not retried") => {
                 let mut decision = job.handle_input(input, ctx)?;
                 decision.effects.retain(|effect| {
@@ -203,6 +219,9 @@ impl Rules for WrongRules {
     }
 
     fn adjust_recovered(&self, mut recovered: RecoveredJob) -> RecoveredJob {
+        if self.0 == Some("a place counted twice after a restart") {
+            count_twice(&recovered);
+        }
         let is_lost = |effect: &Effect| match self.0 {
             Some("unconfirmed steps not dispatched after a restart") => {
                 matches!(effect, Effect::Dispatch { .. })

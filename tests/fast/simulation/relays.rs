@@ -1,6 +1,7 @@
 //! Wrong wiring: relays between the actors that lose mail, change it, or let effects leave before
 //! the commit that they are to follow.
 
+use super::limits::wrong_gate;
 use actix::{Actor, Context, Handler};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use workflow_manager::actors::completion_latch::CompletionLatch;
@@ -94,6 +95,7 @@ pub(crate) fn wrong_wiring(
             });
             Mailboxes { journal, ..mailboxes }
         }
+        Some(bug) if let Some(wrong) = wrong_gate(bug, &mailboxes, metrics) => wrong,
         Some(bug) => match wrong_append(bug, Outbox::new(core, &mailboxes)) {
             Some(mut change) => {
                 let journal = relay(mailboxes.journal, metrics, move |input| {

@@ -3,6 +3,7 @@
 
 mod clients;
 mod cluster;
+mod counts;
 mod faults;
 pub(crate) mod invariants;
 mod journal_view;
@@ -12,10 +13,12 @@ mod times;
 
 use super::broker::{Attempt, Broker, CALLERS, CallProperties, Link, NOWHERE};
 use super::cluster::database::Cluster;
+use super::limits::{LimitWatch, add_limits};
 use super::log::Log;
 use super::oracle;
 use super::workers::{InFlightMessage, WorkerCall};
 pub(crate) use cluster::ProcessState;
+pub(crate) use counts::Counts;
 use fastrand::Rng;
 use journal_view::JournalView;
 use odd::{call_message, caller_id};
@@ -80,43 +83,6 @@ pub(crate) struct JobRequest {
 /// jobs.
 const RETRIES_MAX: u32 = 1_000;
 
-/// What a run has seen.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) jobs: u64,
-    pub(crate) messages: u64,
-    /// Messages of the embedded bus that workers took.
-    pub(crate) leased: u64,
-    pub(crate) repeated: u64,
-    pub(crate) crashes: u64,
-    pub(crate) disconnects: u64,
-    pub(crate) panics: u64,
-    pub(crate) commits: u64,
-    /// Jobs that were at rest and came back into memory.
-    pub(crate) activated: u64,
-    /// How often a manager took over, and how often one found its fence dead.
-    pub(crate) takeovers: u64,
-    pub(crate) fenced: u64,
-}
-
-impl Counts {
-    pub(crate) fn add(&mut self, other: &Counts) {
-        let Counts { jobs, messages, leased, repeated, crashes, .. } = other;
-        let Counts { disconnects, panics, commits, activated, takeovers, fenced, .. } = other;
-        self.jobs += jobs;
-        self.messages += messages;
-        self.leased += leased;
-        self.repeated += repeated;
-        self.crashes += crashes;
-        self.disconnects += disconnects;
-        self.panics += panics;
-        self.commits += commits;
-        self.activated += activated;
-        self.takeovers += takeovers;
-        self.fenced += fenced;
-    }
-}
-
 pub(crate) struct World {
     pub(crate) rng: Rng,
     /// The bug that is planted in this run.
@@ -155,8 +121,9 @@ pub(crate) struct World {
     pub(crate) jumps: u32,
     /// When the process began, by the clock of timers.
     pub(crate) started: Instant,
-    /// What each job was after each of its decisions that are not committed yet.
-    live: BTreeMap<JobNumber, VecDeque<Job>>,
+    /// What each job was after each of its decisions that are not committed yet, with their times.
+    live: BTreeMap<JobNumber, VecDeque<(i64, Job)>>,
+    limits: LimitWatch,
     /// Jobs as they were committed last, whose rows of statuses are to be compared.
     uncompared: BTreeMap<JobNumber, Job>,
     published: BTreeMap<(JobNumber, u16, u32), u32>,
@@ -193,8 +160,8 @@ impl World {
     pub(crate) fn new(seed: u64, folder: &Path) -> World {
         let mut rng = Rng::with_seed(seed);
         let database = folder.join("journal.db");
-        let definitions: Vec<Arc<Definition>> =
-            (0..2).map(|at| oracle::definition(&mut rng, &format!("w{at}"))).collect();
+        let mut definitions = [0, 1].map(|at| oracle::definition(&mut rng, &format!("w{at}")));
+        add_limits(seed, &mut definitions);
         // One run in four has no fault at all: then nothing may be sent twice.
         let with_faults = rng.u32(0..4) > 0;
         let faults_left = if with_faults { rng.u32(30..=300) } else { 0 };
@@ -269,6 +236,7 @@ impl World {
             jumps: 0,
             started: Instant::now(),
             live: BTreeMap::new(),
+            limits: LimitWatch::new(&definitions),
             uncompared: BTreeMap::new(),
             published: BTreeMap::new(),
             confirmed: BTreeMap::new(),
@@ -322,6 +290,7 @@ impl World {
             self.empty_disk();
         }
         self.crash_in = if self.faults_left > 0 { self.rng.u64(1..=400) } else { u64::MAX };
+        self.limits.begin();
         self.journal = JournalView::new(&self.database);
         self.started = Instant::now();
         self.note(|| "the manager starts".to_owned());

@@ -17,7 +17,7 @@ pub(crate) struct ProcessState {
     link: Option<Link>,
     lease_queue: Option<Arc<LeaseQueue>>,
     started: Instant,
-    live: BTreeMap<JobNumber, VecDeque<Job>>,
+    live: BTreeMap<JobNumber, VecDeque<(i64, Job)>>,
     uncompared: BTreeMap<JobNumber, Job>,
     confirmed: BTreeMap<Attempt, i64>,
     was_full: bool,

@@ -54,6 +54,7 @@ impl World {
                 self.note(|| format!("the clock jumps by {jump} s"));
                 self.now_ns += jump * SECOND_NS;
                 self.jumps += 1;
+                self.limits.forget_times(self.ran_ns);
                 None
             }
             8 if self.rng.u32(0..6) == 0 => {

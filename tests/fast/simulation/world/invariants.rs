@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use workflow_manager::actors::client_response::{CreateResponse, RequestError};
 use workflow_manager::actors::messages::ConfirmTarget;
 use workflow_manager::bus::{Addressee, Publication};
-use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
+use workflow_manager::engine::{Job, JobId, JobState, Message, StepIndex, StepState};
 use workflow_manager::faults::Hooks;
 use workflow_manager::journal::StoredJob;
 use workflow_manager::journal::{JobNumber, JobRecords, JournalError, StatusRecords};
@@ -297,12 +297,33 @@ impl World {
         }
     }
 
+    fn check_limits(&mut self, number: JobNumber, job: &Job, decided_ns: i64) {
+        let is_flowing = !self.disk_full && !self.was_full;
+        if !is_flowing {
+            self.limits.forget_times(self.ran_ns);
+        }
+        let exceeded = self.limits.take(number, job, self.jumps, decided_ns);
+        self.counts.admitted = self.limits.admitted;
+        let (now_ns, journal) = (self.ran_ns, &self.journal);
+        let waits = |id, step: StepIndex| {
+            journal.job(id).is_some_and(|found| {
+                found.job.state() == JobState::Running && found.job.step(step).is_claiming()
+            })
+        };
+        let overtaken = self.limits.find_overtaken(now_ns, waits).filter(|_| is_flowing);
+        if let Some(what) = exceeded.err().or(overtaken) {
+            self.violate(what);
+        }
+    }
+
     fn handle_commit(&mut self, numbers: &[JobNumber]) {
         self.counts.commits += 1;
         self.handle_dispositions();
         let mut latest = BTreeMap::new();
         for number in numbers {
-            if let Some(job) = self.live.get_mut(number).and_then(VecDeque::pop_front) {
+            if let Some((decided_ns, job)) = self.live.get_mut(number).and_then(VecDeque::pop_front)
+            {
+                self.check_limits(*number, &job, decided_ns);
                 latest.insert(*number, job);
             }
         }
@@ -507,7 +528,8 @@ impl Hooks for WorldHooks {
                             .collect();
                         format!("decided: {} {:?}, {}", job.id(), job.state(), steps.join(", "))
                     });
-                    world.live.entry(*number).or_default().push_back(job.clone());
+                    let decided_ns = world.ran_ns;
+                    world.live.entry(*number).or_default().push_back((decided_ns, job.clone()));
                 }
             }
             "journal::committed" => {
