@@ -9,6 +9,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -45,6 +46,7 @@ def main() -> None:
     for pattern in ARTEFACTS:
         assert len([name for name in sums if fnmatch.fnmatch(name, pattern)]) == 1, f"{pattern} is not one of {sorted(sums)}"
     unpacked(f"{folder}/{archive}", archive.removesuffix(".tar.gz"))
+    found_by_binstall(f"{folder}/{archive}", archive)
     with open(f"{folder}/{bill}", encoding="utf-8") as file:
         told_of(file.read())
 
@@ -60,6 +62,18 @@ def unpacked(path: str, name: str) -> None:
         version = subprocess.run([f"{scratch}/{name}/workflow-manager", "--version"], capture_output=True, text=True, check=True)
         assert f"-{version.stdout.split()[1]}-" in name, version.stdout
     print(f"  release: {name}.tar.gz, the same bytes twice")
+
+
+def found_by_binstall(path: str, archive: str) -> None:
+    """What Cargo.toml tells cargo binstall is the archive's name, and the program's place in it."""
+    version = dependencies("Cargo.toml", "workspace", "package")["version"]
+    target = archive.removeprefix(f"workflow-manager-{version}-").removesuffix(".tar.gz")
+    told = dependencies("Cargo.toml", "package", "metadata", "binstall")
+    values = {"name": "workflow-manager", "bin": "workflow-manager", "version": version, "target": target, "binary-ext": "", "repo": ""}
+    url, place = (re.sub(r"\{ ([a-z-]+) \}", lambda found: values[found[1]], told[key]) for key in ("pkg-url", "bin-dir"))
+    assert told["pkg-fmt"] == "tgz" and url.rsplit("/", 1)[1] == archive, url
+    with tarfile.open(path) as members:
+        assert members.getmember(place).isfile(), place
 
 
 def told_of(text: str) -> None:
