@@ -1,6 +1,11 @@
 /**
- * Over AMQP. The order is the promise: call the function, publish its reply, wait for the broker's confirm, acknowledge the
- * message. Whatever dies in between, the broker still has the message and delivers it again.
+ * Over AMQP. The order is the promise: call the function, publish its reply, have the broker's confirm, acknowledge the
+ * message. Whatever dies in between, the broker still has the message and delivers it again. No reply waits for the confirm of
+ * another.
+ *
+ * What is in hand outlives its connection. A function that has begun goes on, and its reply is published on the next connection,
+ * whatever has become of the delivery. If the broker gives the message to this process once more, it is not begun a second time:
+ * it is acknowledged with the reply of the first, also if that was made a while ago.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -10,7 +15,7 @@ import type { ChannelModel, ConfirmChannel, ConsumeMessage } from 'amqplib';
 import { reasonOf, withoutPassword, type Log } from './log.js';
 import { factsOf, type StepFacts } from './step.js';
 import { aborted, Backoff, now, sleep, turn } from './time.js';
-import { Delivery, type Outcome, type Perform, type Reply } from './work.js';
+import { Delivery, type Perform, type Reply } from './work.js';
 
 /** How long a reply that the broker cannot route, or refuses, is held and sent again before the message is requeued. */
 const UNROUTABLE_SECONDS_MAX = 60;
@@ -18,6 +23,10 @@ const CONNECT_SECONDS_MAX = 10;
 const CLOSE_SECONDS_MAX = 5;
 /** A larger message makes RabbitMQ close the channel, and the worker would meet it again and again. */
 const REPLY_BYTES_MAX = 128 * 1024 * 1024;
+
+/** As many replies are remembered, and as many of their bytes. */
+const DONE_MAX = 1000;
+const DONE_BYTES_MAX = 16 * 1024 * 1024;
 
 const ACCESS_REFUSED = 403;
 const PRECONDITION_FAILED = 406;
@@ -29,7 +38,11 @@ export class AmqpTransport {
   readonly #prefetch: number;
   readonly #perform: Perform;
   readonly #log: Log;
-  #session?: Session;
+  /** By their keys. */
+  readonly inHand = new Map<unknown, AmqpDelivery>();
+  readonly done = new Done();
+  /** The connection in use. */
+  session?: Session | undefined;
   /** Told of each connection, once it consumes. */
   onConsuming?: () => void;
 
@@ -44,11 +57,11 @@ export class AmqpTransport {
   }
 
   get connection(): ChannelModel | undefined {
-    return this.#session?.connection;
+    return this.session?.connection;
   }
 
   get channel(): ConfirmChannel | undefined {
-    return this.#session?.channel;
+    return this.session?.channel;
   }
 
   /** Serves until `stopping`, through every loss of the broker. */
@@ -57,8 +70,7 @@ export class AmqpTransport {
     const backoff = new Backoff();
     while (!stopping.aborted) {
       try {
-        const session = await Session.open(this.#server, this.#queues, this.#prefetch, this.#perform, stopping, this.#log);
-        this.#session = session;
+        const session = await Session.open(this, this.#server, this.#queues, this.#prefetch, this.#perform, stopping, this.#log);
         this.#log.info(`consuming from ${this.#queues.join(', ')} at ${address}`);
         this.onConsuming?.();
         backoff.reset();
@@ -72,14 +84,51 @@ export class AmqpTransport {
         this.#log.warn(`no connection to ${address}: ${reasonOf(error)}; trying again in ${pause.toFixed(1)} s`);
         await sleep(pause, stopping);
       } finally {
-        this.#session = undefined;
+        this.session = undefined;
       }
     }
   }
 
+  /** For deliveries: publishes what is said of one, on whatever connection there is. */
+  publish(delivery: AmqpDelivery, reply: Reply): ReturnType<Session['publish']> {
+    return this.session ? this.session.publish(delivery, reply) : Promise.reject(new Error('there is no connection'));
+  }
+
   /** Asks all functions to stop. */
   interrupt(reason: string): void {
-    this.#session?.interrupt(reason);
+    for (const delivery of this.inHand.values()) delivery.interrupt(reason);
+  }
+}
+
+/** The replies of what was done last, by the keys of their messages. */
+export class Done {
+  readonly #replies = new Map<unknown, Reply>();
+  readonly #max: number;
+  readonly #bytesMax: number;
+  #bytes = 0;
+
+  constructor(max = DONE_MAX, bytesMax = DONE_BYTES_MAX) {
+    this.#max = max;
+    this.#bytesMax = bytesMax;
+  }
+
+  find(key: unknown): Reply | undefined {
+    return this.#replies.get(key);
+  }
+
+  add(key: unknown, reply: Reply): void {
+    this.#remove(key);
+    this.#replies.set(key, reply);
+    this.#bytes += reply.body.length;
+    for (const oldest of this.#replies.keys()) {
+      if (this.#replies.size <= this.#max && this.#bytes <= this.#bytesMax) break;
+      this.#remove(oldest);
+    }
+  }
+
+  #remove(key: unknown): void {
+    this.#bytes -= this.#replies.get(key)?.body.length ?? 0;
+    this.#replies.delete(key);
   }
 }
 
@@ -88,19 +137,19 @@ class Session {
   readonly connection: ChannelModel;
   /** Set before `open` is over. */
   channel!: ConfirmChannel;
+  readonly #transport: AmqpTransport;
   readonly #prefetch: number;
   readonly #perform: Perform;
   readonly #stopping: AbortSignal;
   readonly #log: Log;
   readonly #lost = new AbortController();
-  readonly #unsettled = new Set<AmqpDelivery>();
   /** By consumer tag. */
   readonly #consumers = new Map<string, string>();
   /** The ids of messages that the broker could not route. */
   readonly #returned = new Set<string>();
   #whenSettled?: () => void;
 
-  static async open(server: string, queues: readonly string[], prefetch: number, perform: Perform, stopping: AbortSignal, log: Log): Promise<Session> {
+  static async open(transport: AmqpTransport, server: string, queues: readonly string[], prefetch: number, perform: Perform, stopping: AbortSignal, log: Log): Promise<Session> {
     // Loaded where it is used: over HTTP it is not needed.
     const amqplib = await import('amqplib');
     const connection = await amqplib.connect(server, {
@@ -108,7 +157,7 @@ class Session {
       noDelay: true,
       clientProperties: { connection_name: `jsworker ${queues.join(',')} ${hostname()}:${process.pid}` },
     });
-    const session = new Session(connection, prefetch, perform, stopping, log);
+    const session = new Session(transport, connection, prefetch, perform, stopping, log);
     try {
       await session.#start(queues);
     } catch (error) {
@@ -118,7 +167,8 @@ class Session {
     return session;
   }
 
-  private constructor(connection: ChannelModel, prefetch: number, perform: Perform, stopping: AbortSignal, log: Log) {
+  private constructor(transport: AmqpTransport, connection: ChannelModel, prefetch: number, perform: Perform, stopping: AbortSignal, log: Log) {
+    this.#transport = transport;
     this.connection = connection;
     this.#prefetch = prefetch;
     this.#perform = perform;
@@ -135,21 +185,22 @@ class Session {
     try {
       lost.throwIfAborted();
       await this.#takeNoMore();
-      while (this.#unsettled.size > 0 && !lost.aborted) {
+      while (this.#transport.inHand.size > 0 && !lost.aborted) {
         await Promise.race([new Promise<void>((resolve) => (this.#whenSettled = resolve)), aborted(lost)]);
       }
       lost.throwIfAborted();
     } finally {
-      if (this.#unsettled.size > 0) this.#log.warn(`${this.#unsettled.size} unacknowledged messages will be delivered again`);
+      const unacknowledged = [...this.#transport.inHand.values()].filter((delivery) => delivery.session === this).length;
+      if (unacknowledged > 0) this.#log.warn(`${unacknowledged} unacknowledged messages will be delivered again`);
       await this.#close();
     }
   }
 
-  interrupt(reason: string): void {
-    for (const delivery of this.#unsettled) delivery.interrupt(reason);
+  get isLost(): boolean {
+    return this.#lost.signal.aborted;
   }
 
-  /** For deliveries: publishes what is said of one. Rejects if the connection is lost before the broker has answered. */
+  /** Publishes what is said of a message. Rejects if the connection is lost before the broker has answered. */
   publish(delivery: AmqpDelivery, reply: Reply): Promise<'confirmed' | 'does not exist' | 'refuses messages'> {
     return new Promise((resolve, reject) => {
       this.#lost.signal.throwIfAborted();
@@ -180,13 +231,15 @@ class Session {
     this.channel.on('close', () => queueMicrotask(() => this.#lose(new Error('the channel was closed'))));
     this.channel.on('return', ({ properties }) => this.#returned.add(properties.messageId));
     await this.channel.prefetch(this.#prefetch);
+    this.#transport.session = this;
+    for (const delivery of this.#transport.inHand.values()) if (delivery.reply) this.reply(delivery, delivery.reply);
     for (const queue of queues) await this.#subscribe(queue);
   }
 
   async #subscribe(queue: string): Promise<void> {
     await this.#declare(queue);
     const { consumerTag } = await this.channel.consume(queue, (message) => {
-      if (message) this.#take(new AmqpDelivery(this, queue, message, this.#log));
+      if (message) this.#take(new AmqpDelivery(this.#transport, this, queue, message, this.#log));
       else this.#subscribeAgain(queue);
     });
     this.#consumers.set(consumerTag, queue);
@@ -216,45 +269,65 @@ class Session {
   }
 
   #take(delivery: AmqpDelivery): void {
-    this.#unsettled.add(delivery);
+    const { inHand, done } = this.#transport;
+    const known = inHand.get(delivery.key);
+    if (known) {
+      this.#log.info(`${known}: it came again, and is in hand already`);
+      // The broker has taken back what was delivered over another connection.
+      known.messages = [...known.messagesOf(this), delivery.message];
+      known.session = this;
+      return;
+    }
+    inHand.set(delivery.key, delivery);
+    delivery.reply = delivery.message.fields.redelivered ? done.find(delivery.key) : undefined;
+    if (delivery.reply) {
+      this.#log.info(`${delivery}: it came again, and is done already`);
+      this.reply(delivery, delivery.reply);
+      return;
+    }
     this.#work(delivery).catch((error: unknown) => this.#lose(error));
   }
 
   async #work(delivery: AmqpDelivery): Promise<void> {
     // Between two functions that do not wait for anything there is room for a signal.
     await turn();
-    if (this.#stopping.aborted) return this.#nack(delivery, true);
-    if (delivery.isOver) return;
+    if (this.#stopping.aborted) return delivery.session.#nack(delivery, true);
+    // The broker delivers it again.
+    if (delivery.session.isLost) return this.#forget(delivery);
     const outcome = await this.#perform(delivery);
-    if (this.#lost.signal.aborted) {
-      if (outcome.is === 'reply') this.#log.warn(`${delivery}: done, but its connection was lost; the broker delivers it again`);
-      return;
-    }
-    await this.#settle(delivery, outcome);
-  }
-
-  async #settle(delivery: AmqpDelivery, outcome: Outcome): Promise<void> {
+    const { session } = delivery;
     switch (outcome.is) {
       case 'reply':
-        return this.#reply(delivery, outcome);
-      case 'done':
-        return this.#ack(delivery);
-      case 'refusal':
-        return this.#nack(delivery, false);
-      case 'return':
-        return this.#nack(delivery, true);
-      case 'dropped':
+        delivery.reply = outcome;
+        if (this.#transport.session?.isLost === false) this.#transport.session.reply(delivery, outcome);
+        else this.#log.info(`${delivery}: done without a connection; its reply goes on the next`);
         return;
+      case 'done':
+        return session.#ack(delivery);
+      case 'refusal':
+        return session.#nack(delivery, false);
+      case 'return':
+        return session.#nack(delivery, true);
+      case 'dropped':
+        return this.#forget(delivery);
     }
+  }
+
+  /** Has it published until the broker has it; then the delivery is settled. If the connection is lost before, the next one does it. */
+  reply(delivery: AmqpDelivery, reply: Reply): void {
+    this.#reply(delivery, reply).catch((error: unknown) => this.#lose(error));
   }
 
   async #reply(delivery: AmqpDelivery, reply: Reply): Promise<void> {
     const since = now();
     const backoff = new Backoff();
-    for (;;) {
+    while (!this.isLost) {
       const answer = await this.publish(delivery, reply);
-      // Only after the confirm: a worker that died before it would have lost the reply.
-      if (answer === 'confirmed') return this.#ack(delivery);
+      if (answer === 'confirmed') {
+        // Only after the confirm: a worker that died before it would have lost the reply.
+        if (delivery.key !== delivery) this.#transport.done.add(delivery.key, reply);
+        return this.#ack(delivery);
+      }
       const told = `${delivery}: its reply queue "${delivery.replyTo}" ${answer}`;
       if (this.#stopping.aborted || now() - since > UNROUTABLE_SECONDS_MAX) {
         this.#log.error(`${told}; giving the message back`);
@@ -267,18 +340,21 @@ class Session {
   }
 
   #ack(delivery: AmqpDelivery): void {
-    this.channel.ack(delivery.message);
-    this.#settled(delivery);
+    const messages = this.isLost ? [] : delivery.messagesOf(this);
+    this.#forget(delivery);
+    for (const message of messages) this.channel.ack(message);
   }
 
   #nack(delivery: AmqpDelivery, requeue: boolean): void {
-    this.channel.nack(delivery.message, false, requeue);
-    this.#settled(delivery);
+    const messages = this.isLost ? [] : delivery.messagesOf(this);
+    this.#forget(delivery);
+    for (const message of messages) this.channel.nack(message, false, requeue);
   }
 
-  #settled(delivery: AmqpDelivery): void {
-    this.#unsettled.delete(delivery);
-    if (this.#unsettled.size === 0) this.#whenSettled?.();
+  #forget(delivery: AmqpDelivery): void {
+    const { inHand, session } = this.#transport;
+    inHand.delete(delivery.key);
+    if (inHand.size === 0 && session) session.#whenSettled?.();
   }
 
   async #takeNoMore(): Promise<void> {
@@ -291,7 +367,6 @@ class Session {
   #lose(error: unknown): void {
     if (this.#lost.signal.aborted) return;
     this.#lost.abort(error instanceof Error ? error : new Error(String(error)));
-    for (const delivery of this.#unsettled) delivery.end('the connection to the broker was lost; the message is delivered again');
   }
 
   async #close(): Promise<void> {
@@ -314,15 +389,31 @@ class AmqpDelivery extends Delivery {
   override readonly queue: string;
   override readonly replyBytesMax = REPLY_BYTES_MAX;
   readonly message: ConsumeMessage;
-  readonly #session: Session;
+  /** What has delivered it last, with all that must be acknowledged there. */
+  session: Session;
+  messages: readonly ConsumeMessage[];
+  /** What its function has made. */
+  reply: Reply | undefined;
+  /** The same for each delivery of the message, if it can be known by something. */
+  readonly key: unknown;
+  readonly #transport: AmqpTransport;
   readonly #log: Log;
 
-  constructor(session: Session, queue: string, message: ConsumeMessage, log: Log) {
+  constructor(transport: AmqpTransport, session: Session, queue: string, message: ConsumeMessage, log: Log) {
     super();
-    this.#session = session;
+    this.#transport = transport;
+    this.session = session;
     this.queue = queue;
     this.message = message;
+    this.messages = [message];
+    const { messageId, correlationId, replyTo } = message.properties;
+    this.key = messageId ? JSON.stringify([queue, messageId, correlationId, replyTo]) : this;
     this.#log = log;
+  }
+
+  /** What must be acknowledged there; nothing, if what has delivered it is lost. */
+  messagesOf(session: Session): readonly ConsumeMessage[] {
+    return this.session === session ? this.messages : [];
   }
 
   override get body(): Buffer {
@@ -353,7 +444,7 @@ class AmqpDelivery extends Delivery {
 
   override async progress(reply: Reply): Promise<void> {
     try {
-      const answer = await this.#session.publish(this, reply);
+      const answer = await this.#transport.publish(this, reply);
       if (answer !== 'confirmed') this.#log.warn(`${this}: progress could not be told: its reply queue "${this.replyTo}" ${answer}`);
     } catch (error) {
       this.#log.warn(`${this}: progress could not be told: ${reasonOf(error)}`);

@@ -99,7 +99,7 @@ export class Step {
   /** The message as it came. `JSON.parse` rounds numbers beyond 2^53, and drops the zeros at the end of `0.10`; this has all digits. */
   readonly raw: string;
   /**
-   * Aborted when the work is done for nothing: the manager has said over gRPC or HTTP that the attempt is over, the connection to the broker was lost, or the
+   * Aborted when the work is done for nothing: the manager has said over gRPC or HTTP that the attempt is over, or the
    * worker stops and its `grace` has passed. `signal.reason` is an error that says which.
    */
   readonly signal: AbortSignal;
