@@ -7,6 +7,7 @@ import { applyTheme } from './lib/preferences.js';
 import { settle } from './lib/places.js';
 import { drawWith, redraw } from './lib/redraw.js';
 import { manager, whoami, workflows } from './lib/shared.js';
+import { compareView } from './views/compare.js';
 import { fanoutView } from './views/fanout.js';
 import { definitionsView } from './views/definitions.js';
 import { jobView } from './views/job.js';
@@ -14,6 +15,7 @@ import { jobsView } from './views/jobs.js';
 import { managerView } from './views/manager.js';
 import { nothingView } from './views/nothing.js';
 import { overviewView } from './views/overview.js';
+import { savedView } from './views/saved.js';
 import { listenToKeys, shell } from './views/shell.js';
 import { statusesView } from './views/statuses.js';
 
@@ -26,6 +28,8 @@ function viewFor({ path }) {
   if (page === 'jobs') return { key: 'jobs', make: jobsView };
   if (page === 'job' && id && part === 'step' && step) return { key: `step ${id} ${step}`, make: fanoutView };
   if (page === 'job' && id) return { key: `job ${id}`, make: jobView };
+  if (page === 'compare' && id) return { key: `compare ${id} ${part ?? ''}`, make: compareView };
+  if (page === 'view' && id) return { key: `view ${id}`, make: savedView };
   if (page === 'statuses') return { key: `statuses ${path.slice(1).join('/')}`, make: statusesView };
   if (page === 'definitions') return { key: `definitions ${path.slice(1).join('/')}`, make: definitionsView };
   if (page === 'manager') return { key: 'manager', make: managerView };

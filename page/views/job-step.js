@@ -131,6 +131,7 @@ export class StepPanel {
     const list = detail?.attempts ?? (step.attempt > 0 ? [{ attempt: step.attempt, startTime: step.attemptStartTime ?? step.startTime, endTime: step.endTime, state: step.state === 'running' && step.retryAt ? 'failed' : step.state, reason: step.reason, raw: step.raw, retryAt: step.retryAt }] : []);
     if (!list.length) return html`<p class="calm">${step.state === 'waiting' ? html`It waits for ${own?.depends?.length ? own.depends.map((name, index) => html`${index ? ', ' : ''}<b>${shown(name)}</b>`) : 'its turn'}.` : step.state === 'skipped' ? 'Its condition was false, so it was never sent.' : step.children ? 'Its attempts are those of its child jobs.' : 'It was never sent.'}</p>`;
     return html`${error?.notHere ? html`<p class="calm small">This manager tells the last attempt alone.</p>` : refusal(this.#detail?.problem)}
+      ${list.length > 1 ? html`<p class="calm small"><a href=${link(['compare', this.#id], { step: step.name, attempts: `${list[list.length - 2].attempt},${list[list.length - 1].attempt}` })}>Compare the last two</a></p>` : nothing}
       ${detail?.attemptsOmitted ? html`<p class="calm small">${counted(detail.attemptsOmitted, 'earlier attempt')} left out.</p>` : nothing}
       <ol class="attempts" reversed>${[...list].reverse().map((one) => {
         const state = one.state === 'running' && step.state === 'halted' ? step.state : one.state;

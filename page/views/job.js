@@ -14,6 +14,7 @@ import { atMostEvery, Source } from '../lib/source.js';
 import { badge, isEnd, settled } from '../lib/states.js';
 import { count, counted, plain, shortId, shown } from '../lib/text.js';
 import { clock, millis, moment, span } from '../lib/time.js';
+import { openCompare } from './compare.js';
 import { GraphPanel } from './job-graph.js';
 import { erase, operate, OPERATIONS, stepsOf } from './job-operations.js';
 import { Record } from './job-record.js';
@@ -315,6 +316,7 @@ class JobView {
       ${item('Copy link', () => void copied(location.href, 'Link'))}
       ${item('Copy as curl', () => void copied(curl('GET', ['job', id]), 'Command'))}
       ${item('Copy as command', () => void copied(command('job', id), 'Command'))}
+      ${item('Compare…', () => openCompare(job))}
       ${item('Copy “watch” as command', () => void copied(command('watch', id), 'Command'))}
       ${ended && !job.parent && may('admin') ? html`<hr>${item('Erase…', () => erase(job, () => go(link(['jobs'], { workflow: job.workflow }))), past)}` : nothing}
     </div>`;
@@ -369,6 +371,7 @@ class JobView {
       ...OPERATIONS.filter((operation) => may() && operation.possible(job) && (operation.child || !job.parent)).map((operation) => ({ name: `${operation.label} this job`, run: () => operate(job, operation, this.#done) })),
       ...job.steps.slice(0, 200).map((step) => ({ name: `Step ${step.name}`, hint: step.state, run: () => go(this.#stepLink(step.name)) })),
       { name: 'Copy this job as curl', run: () => void copied(curl('GET', ['job', job.uuid]), 'Command') },
+      { name: 'Compare this job with another', run: () => openCompare(job) },
       { name: 'Show the record', keys: 'r', run: () => setQuery({ view: 'record' }) },
       { name: 'Show the timeline', keys: 't', run: () => setQuery({ view: undefined }) },
     ];

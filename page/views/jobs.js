@@ -8,7 +8,6 @@ import { copied, go, refusal, setQuery, tell } from '../lib/app.js';
 import { scrolls } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
-import { prefer, preferences } from '../lib/preferences.js';
 import { redraw, redrawNow } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { searchQuery, searchText } from '../lib/search.js';
@@ -19,6 +18,8 @@ import { count, plain, shortId, shown } from '../lib/text.js';
 import { millis, moment, span } from '../lib/time.js';
 import { openBulk } from './bulk.js';
 import { openCreate } from './create.js';
+import { firstJob } from './first.js';
+import { openSave, savedList } from './saved.js';
 
 /** @import { Found, FoundPage } from '../lib/types.js' */
 /** @import { Answer } from '../lib/held.js' */
@@ -150,9 +151,9 @@ class JobsView {
       </header>
       ${this.#filters(query)}
       ${refusal(this.#found.problem)}
-      ${this.#marked.size && may() ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b><button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button><button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
+      ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b>${this.#marked.size === 2 ? html`<a class="button small" href=${link(['compare', ...this.#pair(jobs)])}>Compare them</a>` : nothing}${!may() ? nothing : html`<button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button>`}<button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
       <section class="panel ${stale ? 'stale' : ''}" aria-label="Jobs found">
-        ${jobs.length ? this.#table(jobs) : this.#found.told ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : !may() ? nothing : html`<button class="button primary" @click=${() => openCreate()}>${icon('plus')}New job</button><p class="quiet">or <code>${command('run', workflowNames()[0] ?? 'WORKFLOW', '--message', '{}')}</code></p>`}</div>` : nothing}
+        ${jobs.length ? this.#table(jobs) : this.#found.told ? (filters.length ? html`<div class="none"><p>No job is like that.</p><a class="button" href="#/jobs">All jobs</a></div>` : firstJob(workflowNames()[0] ?? 'WORKFLOW', may() ? () => openCreate() : undefined)) : nothing}
       </section>
       <nav class="pager" aria-label="Pages">
         ${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}${query.get('order') === 'oldest' ? 'Older' : 'Newer'}</a>` : nothing}
@@ -188,7 +189,7 @@ class JobsView {
       <form class="words" @submit=${(/** @type {SubmitEvent} */ event) => this.#words(event)}><input class="field" name="words" aria-label="More filters" placeholder="status.invoice:OPEN id:94641893" autocomplete="off" spellcheck="false"></form>
       ${more.map(([key, value]) => html`<a class="chip" href=${changed(this.#route, { [key]: undefined, cursor: undefined })} aria-label=${plain(`Take out ${key} ${value}`)}><span class="quiet">${shown(key)}</span>${shown(value)}${icon('close')}</a>`)}
       ${filtersOf(query).length ? html`<a class="mini" href="#/jobs">Clear all</a>` : nothing}
-      ${preferences.saved.length ? html`<div class="saved">${preferences.saved.map((view) => html`<span class="saved-view"><a href=${view.address}>${icon('star')}${shown(view.name)}</a><button class="tool tiny" aria-label=${plain(`Forget the view ${view.name}`)} @click=${() => { prefer({ saved: preferences.saved.filter((other) => other !== view) }); redraw(); }}>${icon('close')}</button></span>`)}</div>` : nothing}
+      ${savedList()}
     </div>`;
   }
 
@@ -206,13 +207,7 @@ class JobsView {
     setQuery({ cursor: undefined, ...Object.fromEntries(words) });
   }
 
-  #save = () => {
-    const text = searchText(filtersOf(this.#route.query));
-    const address = link(['jobs'], [...this.#route.query].filter(([key]) => key !== 'cursor'));
-    prefer({ saved: [...preferences.saved.filter((view) => view.address !== address), { name: text, address }].slice(-12) });
-    tell('The view is saved in this browser');
-    redraw();
-  };
+  #save = () => openSave(searchText(filtersOf(this.#route.query)));
 
   /** @param {Found[]} jobs */
   #table(jobs) {
@@ -258,6 +253,12 @@ class JobsView {
     redraw();
   }
 
+  /** Two marked jobs, the older one first. @param {Found[]} jobs */
+  #pair(jobs) {
+    const made = new Map(jobs.map((job) => [job.job, millis(job.created)]));
+    return [...this.#marked].sort((a, b) => (made.get(a) ?? 0) - (made.get(b) ?? 0));
+  }
+
   #clear = () => {
     this.#marked.clear();
     this.#list.letGo();
@@ -291,8 +292,8 @@ class JobsView {
 
   commands() {
     const filters = filtersOf(this.#route.query);
-    if (!may()) return filters.length ? [{ name: 'Save this view', run: this.#save }] : [];
+    if (!may()) return [];
     const create = { name: 'New job', run: () => openCreate(this.#route.query.get('workflow')) };
-    return filters.length && !this.#route.query.has('parent') ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }, { name: 'Save this view', run: this.#save }] : [create];
+    return filters.length && !this.#route.query.has('parent') ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }] : [create];
   }
 }

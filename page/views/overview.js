@@ -2,7 +2,7 @@
 
 import { html, nothing, svg } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
-import { command, get } from '../lib/api.js';
+import { get } from '../lib/api.js';
 import { refusal, setQuery } from '../lib/app.js';
 import { scrolls } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
@@ -13,6 +13,7 @@ import { Source } from '../lib/source.js';
 import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
 import { ago, firstPart, millis, nanos, span, told } from '../lib/time.js';
 import { openCreate } from './create.js';
+import { firstSteps } from './first.js';
 import { redispatchQueue } from './job-operations.js';
 import { cause } from './why.js';
 
@@ -126,7 +127,7 @@ class Overview {
       <section class="panel" aria-label="Workflows">
         <div class="panel-title"><h2>Workflows</h2></div>${refusal(workflows.problem)}
         ${all.length ? html`<div class="table-wrap" ${scrolls()}><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th><th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th></tr></thead>
-          <tbody>${all.map((workflow) => this.#row(workflow))}</tbody></table></div>` : workflows.told ? html`<div class="none"><p>No workflow is loaded.</p><p class="quiet">Name files with <code>${command('serve', '--workflows', 'FILE')}</code></p></div>` : nothing}
+          <tbody>${all.map((workflow) => this.#row(workflow))}</tbody></table></div>` : workflows.told ? firstSteps() : nothing}
       </section>
       <div class="overview-parts">
         ${this.#queuePanel(queues)}

@@ -12,6 +12,7 @@ import { link } from '../lib/route.js';
 import { completions, searchAddress, uuidOf } from '../lib/search.js';
 import { workflowNames } from '../lib/shared.js';
 import { shown } from '../lib/text.js';
+import { openSave } from './saved.js';
 
 /** @import { PATHS } from '../lib/icons.js' */
 
@@ -58,6 +59,7 @@ function choices() {
     { name: 'Statuses', hint: 'g s', sign: 'statuses', run: () => go('#/statuses') },
     { name: 'Definitions', hint: 'g d', sign: 'definitions', run: () => go('#/definitions') },
     { name: 'Manager', hint: 'g m', sign: 'manager', run: () => go('#/manager') },
+    { name: 'Save this view', hint: '', sign: 'star', run: () => openSave(app.view?.title() ?? '') },
     ...preferences.saved.map((view) => ({ name: view.name, hint: 'saved view', sign: /** @type {const} */ ('star'), run: () => go(view.address) })),
     ...names.flatMap((name) => /** @type {Choice[]} */ ([
       { name: `Jobs of ${name}`, hint: '', sign: 'jobs', run: () => go(link(['jobs'], { workflow: name })) },

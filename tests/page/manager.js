@@ -93,18 +93,18 @@ export async function run(program, args, env, listens) {
 }
 
 /**
- * @param {{ workflows?: string[], settings?: Record<string, string>, broker?: string, journal?: string, listen?: string, prefix?: string, waits?: boolean }} [options] `waits`: it stands by, and is never ready; `settings` as in the environment, without the name of the program
+ * @param {{ workflows?: string[], settings?: Record<string, string>, broker?: string, journal?: string, listen?: string, prefix?: string, waits?: boolean, page?: number }} [options] `page`: the port of the page, where it is not the manager's own; `waits`: it stands by, and is never ready; `settings` as in the environment, without the name of the program
  */
-export async function start({ workflows = [ORDERS, APPLICATIONS, ODD], settings = {}, broker = '', journal, listen = '0', prefix, waits = false } = {}) {
+export async function start({ workflows = [ORDERS, APPLICATIONS, ODD], settings = {}, broker = '', journal, listen = '0', prefix, waits = false, page } = {}) {
   const own = journal ? undefined : await folder();
   // A connection that the manager closes just as a call begins would fail that call.
   const env = Object.fromEntries(Object.entries({ HTTP__KEEP_ALIVE: '1h', ...settings }).map(([name, value]) => [`WORKFLOW_MANAGER__${name}`, value]));
-  const daemon = await run(PROGRAM, ['serve', '--workflows', ...workflows, '--db', journal ?? join(own?.path ?? '', 'journal.db'), '--listen', listen], { ...env, AMQP_SERVER: broker }, waits ? /"message":"this manager stands by, and serves reads","address":"([^"]+)"/ : /"message":"listening","address":"([^"]+)"/);
+  const daemon = await run(PROGRAM, ['serve', ...(workflows.length ? ['--workflows', ...workflows] : []), '--db', journal ?? join(own?.path ?? '', 'journal.db'), '--listen', listen], { ...env, AMQP_SERVER: broker }, waits ? /"message":"this manager stands by, and serves reads","address":"([^"]+)"/ : /"message":"listening","address":"([^"]+)"/);
   const api = `http://${daemon.address}`;
   const token = settings.HTTP__TOKEN;
   await until('the manager is ready', async () => (await fetch(`${api}/${waits ? 'livez' : 'readyz'}`)).ok);
   // The page as it is in the folder, or behind a proxy; else the one in the binary, with the manager's own headers.
-  const site = prefix !== undefined || process.env.PAGE_FROM_FILES ? await serve({ to: api, prefix }) : undefined;
+  const site = prefix !== undefined || process.env.PAGE_FROM_FILES ? await serve({ to: api, prefix, port: page }) : undefined;
 
   /**
    * @param {string} method

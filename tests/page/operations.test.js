@@ -211,7 +211,7 @@ test('a manager that ends and comes back: the page says so, and goes on', async 
       await own.stop();
       await page.waitForFunction(() => !document.querySelector('.light')?.textContent?.includes('Live'));
       assert.match(await page.locator('main').innerText(), /invoice/);
-      own = await start({ journal, listen: port });
+      own = await start({ journal, listen: port, page: Number(new URL(own.url).port) });
       await own.complete(id, 'invoice', {});
       await live(page);
       await page.waitForSelector('.node[data-step=invoice].completed');

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { labelled, segments, ticks, timeAt, xOf } from '../../page/lib/axis.js';
+import { diff, folded } from '../../page/lib/diff.js';
 import { eventReader } from '../../page/lib/events.js';
 import { after, compare, END, graphOf, START } from '../../page/lib/graph.js';
 import { cells, COMPLETED, countIn, FAILED, grid, mapAt, nextIn, RUNNING, stateOf, WAITING } from '../../page/lib/itemmap.js';
@@ -178,6 +179,20 @@ test('counts where there is little room, and the beginning of a long sentence', 
   const [first, rest] = firstPart(long);
   assert.equal(first, 'no consumer on queue "invoice": start a worker for step "invoice"');
   assert.match(rest, /^word .* end$/);
+});
+
+test('a difference has every line of both texts, in order', () => {
+  for (const [before, after] of [['', ''], ['a', ''], ['', 'a'], ['a b c', 'a c'], ['a b c d', 'x b d y'], ['a a a', 'a a'], ['q w e r t', 'q e w r t']]) {
+    const [a, b] = [before, after].map((text) => text.split(' ').filter(Boolean));
+    const lines = diff(a, b);
+    assert.deepEqual(lines.filter(({ kind }) => kind !== 'after').map(({ text }) => text), a);
+    assert.deepEqual(lines.filter(({ kind }) => kind !== 'before').map(({ text }) => text), b);
+  }
+  const long = Array.from({ length: 20_000 }, (_, n) => `line ${n}`);
+  const lines = diff(long, long.with(10_000, 'another'));
+  assert.equal(lines.filter(({ kind }) => kind !== 'same').length, 2);
+  assert.deepEqual(folded(lines, 1).map((one) => (typeof one === 'number' ? one : one.text)), [9999, 'line 9999', 'line 10000', 'another', 'line 10001', 9998]);
+  assert.equal(diff(long, long.map((line) => `${line}!`)).length, 40_000, 'what is too large to be compared is replaced');
 });
 
 test('rows: what is seen is drawn, and a million of them can be reached', () => {
