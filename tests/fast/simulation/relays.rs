@@ -21,6 +21,7 @@ use workflow_manager::journal::JobNumber;
 use workflow_manager::telemetry::Metrics;
 
 /// The ways to the actors, with a relay that has the bug before one of them.
+#[allow(clippy::too_many_lines, reason = "one match over the bugs")]
 pub(crate) fn wrong_wiring(
     bug: Option<&'static str>,
     mailboxes: Mailboxes,
