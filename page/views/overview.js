@@ -15,12 +15,14 @@ import { ago, firstPart, millis, nanos, span, told } from '../lib/time.js';
 import { openCreate } from './create.js';
 import { firstSteps } from './first.js';
 import { redispatchQueue } from './job-operations.js';
+import { limitPanel } from './limits.js';
 import { cause } from './why.js';
 
 /** @import { Found, FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
 /** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
+/** @import { Limit } from './limits.js' */
 
 const SPANS = ['1h', '24h'];
 /** A younger job than this is not asked why it stands where it stands: to answer, the manager asks the broker. */
@@ -47,6 +49,8 @@ class Overview {
   #queues = new Source((signal) => get(['queues'], {}, signal));
   /** Where each queue stands in the table. @type {Map<string, number>} */
   #places = new Map();
+  /** @type {Source<{ limits: Limit[] }>} */
+  #limits = new Source((signal) => get(['limits'], {}, signal));
   /** @type {Held<Found>} */
   #failedList = new Held((job) => job.job, () => void this.#failed.refresh());
   /** @type {Source<Answer<Found>>} */
@@ -63,14 +67,17 @@ class Overview {
     this.update(route);
     void workflows.refresh().then(() => this.#standing.refresh());
     void this.#queues.refresh();
+    if (!standsBy()) void this.#limits.refresh();
     void this.#failed.refresh();
     this.#queues.every(5000);
+    this.#limits.every(5000);
     this.#failed.every(5000);
     this.#standing.every(20_000);
   }
 
   stop() {
     this.#queues.stop();
+    this.#limits.stop();
     this.#failed.stop();
     this.#standing.stop();
   }
@@ -129,6 +136,7 @@ class Overview {
         ${all.length ? html`<div class="table-wrap" ${scrolls()}><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th><th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th></tr></thead>
           <tbody>${all.map((workflow) => this.#row(workflow))}</tbody></table></div>` : workflows.told ? firstSteps() : nothing}
       </section>
+      ${standsBy() ? nothing : limitPanel(this.#limits)}
       <div class="overview-parts">
         ${this.#queuePanel(queues)}
         <section class="panel" aria-label="Failed lately"><div class="panel-title"><h2>Failed lately</h2>${this.#failedList.button()}<span class="space"></span><a class="small" href="#/jobs?state=failed">All failed jobs</a></div>${refusal(this.#failed.problem)}
