@@ -175,6 +175,18 @@ pub(crate) const TEMPLATES: &[Template] = &[
         job: r#"web-service --message '{"article":"pen","count":3}'"#,
     },
     Template {
+        name: "slow-service",
+        about: "A slow service behind a limit: so many calls a second, so many at once",
+        files: &[
+            file!("recipes/slow-service", "workflow.yaml"),
+            file!("recipes/slow-service", "tests.yaml"),
+        ],
+        prepare: None,
+        workers: &["locate -- cat"],
+        service: None,
+        job: r#"slow-service --message '{"addresses":[{"city":"Oslo"},{"city":"Rome"},{"city":"Bonn"}]}'"#,
+    },
+    Template {
         name: "three-languages",
         about: "A pipeline of three workers in Python, JavaScript and shell",
         files: &[
