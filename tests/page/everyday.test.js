@@ -156,6 +156,7 @@ test('what a token may not do is not offered', async () => {
           for (const button of await page.locator('main button').allInnerTexts()) seen.add(button.trim());
         }
         await page.getByRole('button', { name: 'More' }).click();
+        await page.waitForSelector('.menu-list');
         for (const item of await page.getByRole('menuitem').allInnerTexts()) seen.add(item.trim());
         await page.keyboard.press('Escape');
         await page.keyboard.press('/');
