@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { on, open } from './browser.js';
+import { axe, on, open } from './browser.js';
 import { ODD, start } from './manager.js';
 import { shop } from './shop.js';
 
@@ -222,6 +222,19 @@ test('a healthy fan-out is not said to be full', async () => {
     await page.getByText('items under way').first().waitFor();
     assert.doesNotMatch(await page.locator('main').innerText(), /window full/);
   });
+});
+
+test('what waits longest can be told from the words beside it on a phone', async () => {
+  for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
+    await on(browser, manager, async ({ page, go }) => {
+      await changing(page, /\/api\/workflows\?/, (workflows) => {
+        for (const one of workflows) if (one.stats.oldestRunning) one.stats.oldestRunning.created = '2026-11-01T00:00:00Z';
+      });
+      await go('#/');
+      await page.waitForFunction(() => [...document.querySelectorAll('.overview-oldest .quiet')].some((one) => /\w/.test(one.textContent ?? '')));
+      assert.deepEqual(await axe(page), []);
+    }, { ...PHONE, colorScheme });
+  }
 });
 
 test('attempts are counted from the retry of the job, and each has its reason', async () => {
