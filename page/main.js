@@ -10,6 +10,7 @@ import { manager, whoami, workflows } from './lib/shared.js';
 import { compareView } from './views/compare.js';
 import { fanoutView } from './views/fanout.js';
 import { definitionsView } from './views/definitions.js';
+import { inboxView, watchInbox } from './views/inbox.js';
 import { jobView } from './views/job.js';
 import { jobsView } from './views/jobs.js';
 import { managerView } from './views/manager.js';
@@ -30,6 +31,7 @@ function viewFor({ path }) {
   if (page === 'job' && id) return { key: `job ${id}`, make: jobView };
   if (page === 'compare' && id) return { key: `compare ${id} ${part ?? ''}`, make: compareView };
   if (page === 'view' && id) return { key: `view ${id}`, make: savedView };
+  if (page === 'inbox') return { key: 'inbox', make: inboxView };
   if (page === 'statuses') return { key: `statuses ${path.slice(1).join('/')}`, make: statusesView };
   if (page === 'definitions') return { key: `definitions ${path.slice(1).join('/')}`, make: definitionsView };
   if (page === 'manager') return { key: 'manager', make: managerView };
@@ -65,5 +67,6 @@ void workflows.refresh();
 workflows.every(5000);
 // Whether it can do its work is told above every view; it is asked as soon as it answers anything.
 manager.every(3000);
+watchInbox();
 // Relative times grow old.
 setInterval(redraw, 10_000);

@@ -13,6 +13,7 @@ export const PATHS = {
   unknown: svg`<circle cx="8" cy="8" r="5.25"/><path d="M8 5v3.5M8 11h.01"/>`,
   overview: svg`<rect x="2.5" y="2.5" width="4.5" height="4.5" rx="1"/><rect x="9" y="2.5" width="4.5" height="4.5" rx="1"/><rect x="2.5" y="9" width="4.5" height="4.5" rx="1"/><rect x="9" y="9" width="4.5" height="4.5" rx="1"/>`,
   jobs: svg`<path d="M5.5 4h8M5.5 8h8M5.5 12h8M2.5 4h.01M2.5 8h.01M2.5 12h.01"/>`,
+  inbox: svg`<path d="M2.5 9.5v3.25c0 .4.35.75.75.75h9.5c.4 0 .75-.35.75-.75V9.5M2.5 9.5 4.6 3.2a1 1 0 0 1 .95-.7h4.9a1 1 0 0 1 .95.7l2.1 6.3M2.5 9.5h3l1 2h3l1-2h3"/>`,
   statuses: svg`<rect x="2.25" y="3" width="11.5" height="10" rx="1.5"/><path d="M2.25 6.5h11.5M6.5 6.5V13"/>`,
   definitions: svg`<rect x="2" y="6" width="4" height="4" rx="1"/><rect x="10" y="2.5" width="4" height="4" rx="1"/><rect x="10" y="9.5" width="4" height="4" rx="1"/><path d="M6 8c2.5 0 1.5-3.5 4-3.5M6 8c2.5 0 1.5 3.5 4 3.5"/>`,
   manager: svg`<rect x="2.5" y="3" width="11" height="4" rx="1"/><rect x="2.5" y="9" width="11" height="4" rx="1"/><path d="M5 5h.01M5 11h.01"/>`,

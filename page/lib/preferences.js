@@ -4,14 +4,15 @@
 
 const KEY = 'workflow-manager.preferences';
 
-/** @returns {{ theme: Theme, utc: boolean, keys: boolean, saved: { name: string, address: string }[] }} */
+/** @returns {{ theme: Theme, utc: boolean, keys: boolean, notify: boolean, saved: { name: string, address: string }[] }} */
 function read() {
-  const preferences = { theme: /** @type {Theme} */ ('system'), utc: false, keys: true, saved: /** @type {{ name: string, address: string }[]} */ ([]) };
+  const preferences = { theme: /** @type {Theme} */ ('system'), utc: false, keys: true, notify: false, saved: /** @type {{ name: string, address: string }[]} */ ([]) };
   try {
     const found = JSON.parse(globalThis.localStorage?.getItem(KEY) ?? '{}');
     if (found.theme === 'light' || found.theme === 'dark') preferences.theme = found.theme;
     if (found.utc === true) preferences.utc = true;
     if (found.keys === false) preferences.keys = false;
+    if (found.notify === true) preferences.notify = true;
     if (Array.isArray(found.saved)) {
       for (const view of found.saved.slice(0, 50)) {
         if (typeof view?.name === 'string' && typeof view?.address === 'string' && view.address.startsWith('#/')) preferences.saved.push({ name: view.name, address: view.address });

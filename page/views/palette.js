@@ -54,6 +54,7 @@ function choices() {
     ...(app.view?.commands?.() ?? []).map((command) => ({ name: command.name, hint: command.keys ?? command.hint ?? '', sign: /** @type {const} */ ('play'), run: command.run })),
     { name: 'Overview', hint: 'g o', sign: 'overview', run: () => go('#/') },
     { name: 'Jobs', hint: 'g j', sign: 'jobs', run: () => go('#/jobs') },
+    { name: 'Inbox', hint: 'g i', sign: 'inbox', run: () => go('#/inbox') },
     { name: 'Failed jobs', hint: '', sign: 'failed', run: () => go('#/jobs?state=failed') },
     { name: 'Running jobs, oldest first', hint: '', sign: 'running', run: () => go('#/jobs?state=running&order=oldest') },
     { name: 'Statuses', hint: 'g s', sign: 'statuses', run: () => go('#/statuses') },

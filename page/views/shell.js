@@ -10,21 +10,23 @@ import { prefer, preferences } from '../lib/preferences.js';
 import { redraw } from '../lib/redraw.js';
 import { link } from '../lib/route.js';
 import { badChecks, failedLately, fullName, manager, standsBy, whoami, workflows } from '../lib/shared.js';
-import { count, plain, shown } from '../lib/text.js';
+import { count, few, plain, shown } from '../lib/text.js';
 import { moment } from '../lib/time.js';
 import { openHelp } from './help.js';
 import { activeLink } from './cluster.js';
+import { inbox } from './inbox.js';
 import { openPalette } from './palette.js';
 
 const PAGES = /** @type {const} */ ([
   ['overview', 'Overview', []],
   ['jobs', 'Jobs', ['jobs']],
+  ['inbox', 'Inbox', ['inbox']],
   ['statuses', 'Statuses', ['statuses']],
   ['definitions', 'Definitions', ['definitions']],
   ['manager', 'Manager', ['manager']],
 ]);
 
-const JUMPS = /** @type {Record<string, string>} */ ({ o: '#/', j: '#/jobs', s: '#/statuses', d: '#/definitions', m: '#/manager' });
+const JUMPS = /** @type {Record<string, string>} */ ({ o: '#/', j: '#/jobs', i: '#/inbox', s: '#/statuses', d: '#/definitions', m: '#/manager' });
 
 export function shell() {
   const view = app.view;
@@ -33,7 +35,7 @@ export function shell() {
     <div class="shell ${app.coming ? 'coming' : ''}">
       <nav class="side" aria-label="Main">
         <a class="brand" href="#/" aria-label="workflow-manager, overview"><span class="brand-sign">${icon('definitions')}</span><span>workflow-manager</span></a>
-        <div class="side-pages">${PAGES.map(([page, name, path]) => html`<a href=${link([...path])} aria-current=${view?.page === page ? 'page' : nothing}>${icon(page)}<span>${name}</span></a>`)}</div>
+        <div class="side-pages">${PAGES.map(([page, name, path]) => html`<a href=${link([...path])} aria-current=${view?.page === page ? 'page' : nothing}>${icon(page)}<span>${name}</span>${page === 'inbox' ? letters() : nothing}</a>`)}</div>
         ${sideWorkflows()}
       </nav>
       <header class="top">
@@ -51,6 +53,12 @@ export function shell() {
     </div>
     ${dialog()}
     <div class="toasts" role="status" aria-live="polite">${app.toast ? keyed(app.toast.id, html`<div class="toast ${app.toast.kind}">${icon(app.toast.kind === 'done' ? 'completed' : 'alert')}<span>${shown(app.toast.text)}</span></div>`) : nothing}</div>`;
+}
+
+/** How many steps wait for a person. */
+function letters() {
+  const data = inbox.data;
+  return data?.total ? html`<span class="side-count letters-count" title="wait for a person">${few(data.total)}${data.minimum ? '+' : ''}<span class="sr"> wait for a person</span></span>` : nothing;
 }
 
 function sideWorkflows() {

@@ -1,0 +1,129 @@
+// The inbox: steps that wait for people, what is to be judged beside the decision, and what a browser tells of new ones.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { axe, on, open } from './browser.js';
+import { APPLICATIONS, ODD, start } from './manager.js';
+import { application } from './shop.js';
+
+/** @type {import('playwright-core').Browser} */
+let browser;
+/** @type {import('./manager.js').Manager} */
+let manager;
+before(async () => {
+  browser = await open();
+  manager = await start({ workflows: [APPLICATIONS, ODD] });
+});
+after(async () => {
+  await browser?.close();
+  await manager?.stop();
+});
+
+/** @param {import('playwright-core').Page} page */
+const letters = (page) => page.locator('.letters [data-row]').evaluateAll((rows) => rows.map((row) => row.getAttribute('data-row')));
+/** @param {import('playwright-core').Page} page @param {number} many */
+const has = (page, many) => page.waitForFunction((expected) => document.querySelectorAll('.letters [data-row]').length === expected, many);
+
+test('what waits for people, the longest first, and decided beside what was given', async () => {
+  const first = await application(manager, 'Ada Yonath', 1);
+  const second = await application(manager, 'Grace Hopper', 0);
+  const short = await manager.create('short', { go: true, text: 'to be judged' });
+  // It is over, although its last word is the one of a step that waits.
+  const over = await application(manager, 'Konrad Zuse', 0);
+  await manager.complete(over, 'application', { status: 'DRAFT' });
+  const [next] = (await manager.light(over)).steps.filter((/** @type {any} */ step) => step.state === 'running');
+  for (const viewport of [{ width: 1440, height: 900 }, { width: 390, height: 844 }]) {
+    await on(browser, manager, async ({ page, go }) => {
+      await go('#/inbox');
+      const expected = [`${first} phone-screen`, `${second} application`, `${short} only`, ...(next ? [`${over} ${next.name}`] : [])];
+      await has(page, expected.length);
+      assert.deepEqual(await letters(page), expected);
+      assert.deepEqual(await axe(page), []);
+      await page.locator('.choices a', { hasText: 'short' }).click();
+      await has(page, 1);
+      await page.locator('.letters a').click();
+      await page.getByText('to be judged').waitFor();
+      assert.deepEqual(await axe(page), []);
+      assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth), 0);
+    }, { viewport });
+  }
+  await on(browser, manager, async ({ page, go }) => {
+    // A deep link; a word that the step may have.
+    await go(`#/inbox?job=${first}&step=phone-screen`);
+    const panel = page.getByRole('region', { name: 'Decision' });
+    await panel.locator('.code', { hasText: '"SUBMITTED"' }).waitFor();
+    await panel.getByText('The job’s message').click();
+    await panel.getByText('Ada Yonath').waitFor();
+    assert.deepEqual(await panel.locator('.choices button').allInnerTexts(), ['PASSED', 'FAILED']);
+    await panel.getByRole('button', { name: 'Complete it' }).click();
+    await panel.locator('.problem').waitFor();
+    await panel.getByRole('button', { name: 'PASSED' }).click();
+    await panel.getByLabel('Why').fill('spoke with her');
+    await panel.getByRole('button', { name: 'Complete it' }).click();
+    // The next one is there at once.
+    await page.waitForFunction((job) => location.hash.includes(job), second);
+    assert.equal((await manager.step(first, 'phone-screen')).status, 'PASSED');
+    assert.ok((await manager.get(`job/${first}/entries`)).entries.some((/** @type {any} */ entry) => entry.reason === 'spoke with her'));
+    await page.waitForFunction((key) => [...document.querySelectorAll('.letters [data-row]')].some((row) => row.getAttribute('data-row') === key), `${first} on-site-interview`);
+    // What somebody else decides meanwhile is said.
+    await go(`#/inbox?job=${short}&step=only`);
+    await panel.getByText('to be judged').waitFor();
+    await manager.complete(short, 'only');
+    await panel.getByText('It does not wait any more.').waitFor();
+    await go(`#/inbox?job=${short}&step=only`);
+    await page.reload();
+    await page.getByText('does not wait for a person any more').waitFor();
+  }, { expected: /422/ });
+});
+
+test('a new one is told by the browser if one wants that, and it leads there', async () => {
+  await on(browser, manager, async ({ page, go }) => {
+    await page.addInitScript(() => {
+      const told = /** @type {any} */ (globalThis).told = /** @type {any[]} */ ([]);
+      /** @type {any} */ (globalThis).Notification = class {
+        static permission = 'default';
+        static async requestPermission() {
+          this.permission = 'granted';
+          return 'granted';
+        }
+        constructor(/** @type {string} */ title, /** @type {any} */ options) {
+          told.push(Object.assign(this, { title, ...options }));
+        }
+        close() {}
+      };
+    });
+    const told = () => page.evaluate(() => /** @type {any} */ (globalThis).told.length);
+    await page.reload();
+    await go('#/inbox');
+    await page.reload();
+    await page.getByRole('button', { name: 'Notify me' }).click();
+    await page.getByRole('button', { name: 'Notifications are on' }).waitFor();
+    await page.locator('.side-pages a', { hasText: 'Jobs' }).click();
+    await page.waitForSelector('.jobs');
+    assert.equal(await told(), 0, 'what was there is not told');
+    const id = await manager.create('short', { go: true });
+    await page.waitForFunction(() => {
+      document.dispatchEvent(new Event('visibilitychange'));
+      return /** @type {any} */ (globalThis).told.length === 1;
+    }, undefined, { polling: 1000 });
+    assert.equal(await page.evaluate(() => /** @type {any} */ (globalThis).told[0].title), 'short: only');
+    await page.evaluate(() => /** @type {any} */ (globalThis).told[0].onclick());
+    await page.waitForFunction((job) => location.hash === `#/inbox?job=${job}&step=only`, id);
+  });
+});
+
+test('a token that may only look decides nothing', async () => {
+  const secret = (/** @type {string} */ name) => `${name}-${'x'.repeat(40)}`;
+  const guarded = await start({ workflows: [ODD], settings: { HTTP__TOKEN: secret('root'), HTTP__TOKENS__LOOKER__TOKEN: secret('looker'), HTTP__TOKENS__LOOKER__SCOPE: 'read' } });
+  try {
+    const id = await guarded.create('short', { go: true });
+    await on(browser, guarded, async ({ page, go }) => {
+      await page.addInitScript((token) => sessionStorage.setItem('workflow-manager.token', token), secret('looker'));
+      await go(`#/inbox?job=${id}&step=only`);
+      await page.getByText('Your token may look, and not decide.').waitFor();
+      assert.equal(await page.getByRole('button', { name: 'Complete it' }).count(), 0);
+    });
+  } finally {
+    await guarded.stop();
+  }
+});
