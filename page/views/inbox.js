@@ -293,7 +293,7 @@ class InboxView {
       else prefer({ notify: (await Notification.requestPermission()) === 'granted' });
       tell(preferences.notify ? 'The browser tells when a step comes to wait, while this page is open' : 'The browser does not tell of steps that wait');
       redraw();
-    }}>${icon(on ? 'completed' : 'alert')}${on ? 'Notifications are on' : 'Notify me'}</button>`;
+    }}>${icon(on ? 'completed' : 'inbox')}${on ? 'Notifications are on' : 'Notify me'}</button>`;
   }
 
   /** @param {KeyboardEvent} event */

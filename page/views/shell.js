@@ -49,10 +49,27 @@ export function shell() {
         </div>
       </header>
       <div class="progress" aria-hidden="true"></div>
-      <main id="main" tabindex="-1" aria-busy=${app.coming ? 'true' : 'false'}>${banner()}${view ? keyed(view, view.template()) : nothing}</main>
+      <main id="main" tabindex="-1" aria-busy=${app.coming ? 'true' : 'false'}>${banner()}${view ? keyed(view, begun(view) ? view.template() : skeleton(view)) : nothing}</main>
     </div>
     ${dialog()}
     <div class="toasts" role="status" aria-live="polite">${app.toast ? keyed(app.toast.id, html`<div class="toast ${app.toast.kind}">${icon(app.toast.kind === 'done' ? 'completed' : 'alert')}<span>${shown(app.toast.text)}</span></div>`) : nothing}</div>`;
+}
+
+/** Views that had something to show once: they keep it while they ask for more. @type {WeakSet<import('../lib/app.js').View>} */
+const shownOnce = new WeakSet();
+
+/** @param {import('../lib/app.js').View} view */
+function begun(view) {
+  if (!shownOnce.has(view) && view.ready()) shownOnce.add(view);
+  return shownOnce.has(view);
+}
+
+/**
+ * What is shown until a view has something to show: where its parts will be.
+ * @param {import('../lib/app.js').View} view
+ */
+function skeleton(view) {
+  return html`<div class="skeleton" aria-busy="true"><h1 class="sr">${plain(view.title())}: loading</h1><i class="skeleton-title"></i><i></i><i></i></div>`;
 }
 
 /** How many steps wait for a person. */
