@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { axe, newPage, on, open } from './browser.js';
-import { ODD, start } from './manager.js';
+import { ODD, start, until } from './manager.js';
 
 /** The promise is 0.3 s on an idle machine. On two cores that were busy with compilers it took 0.4 to 0.8 s. */
 const BUDGET = 3000;
@@ -54,6 +54,23 @@ test('before the page has its files and its answers it shows where they will be'
       }, { viewport });
     }
   }
+});
+
+test('all files are asked for by the first one: none is found late', async () => {
+  await on(browser, manager, async ({ page, asked }) => {
+    const files = await holding(page, /\/assets\//);
+    await page.goto(manager.url, { waitUntil: 'commit' });
+    const scripts = () => asked.filter((call) => /\/assets\/.*\.js$/.test(call)).sort();
+    // The last one of the document.
+    await page.waitForFunction(() => document.readyState !== 'loading' || document.querySelector('script[src$="main.js"]') !== null);
+    const linked = await page.evaluate(() => document.querySelectorAll('link[rel=modulepreload]').length + 1);
+    await until('all of them are asked for', async () => scripts().length >= linked);
+    const early = scripts();
+    files();
+    await page.waitForSelector('.overview');
+    assert.deepEqual(scripts(), early);
+    assert.equal(new Set(early).size, early.length, 'none is asked for twice');
+  });
 });
 
 test('an empty view opens at once, with nothing in the cache', async () => {
