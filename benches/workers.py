@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""What two versions of a worker library cost beside each other, in one run with one manager program.
+"""What the worker libraries cost over their transports, beside each other, in one run with one manager program.
 
-    benches/workers.py --manager target/release/workflow-manager OLD NEW
+    benches/workers.py --manager target/release/workflow-manager http:OLD http:NEW grpc:NEW amqp:OLD amqp:NEW
 
-OLD and NEW are directories of a library: of pyworker, with `src/pyworker`, or of jsworker, with `dist/index.js`; for example
-the one of a worktree of an earlier commit, and the one of this tree. Over HTTP the manager is alone; with `--amqp-server URL`
-it and the workers use that broker. Each round runs both versions, one after the other, in an order that alternates: a chain of
-five steps, all its jobs created before the worker starts, so that there is always work. Printed are medians over the rounds:
-steps per second, and the CPU of the manager and of the worker per step. A figure means something beside the other one alone.
+Each case is a transport and the directory of a library: of pyworker, with `src/pyworker`, or of jsworker, with `dist/index.js`; for
+example the one of a worktree of an earlier commit, and the one of this tree. Over HTTP and gRPC the manager is alone; amqp needs
+`--amqp-server URL`, and the manager and the workers use that broker. gRPC in Python needs grpcio and protobuf: run this with the
+Python of `tests/venv`.
+
+Each round runs all cases, one after the other, in an order that alternates: a chain of five steps, all its jobs created before the
+worker starts, so that there is always work; then, unless `--items 0`, fan-outs of so many items with a step each. Printed are
+medians over the rounds: steps per second, and the CPU of the manager and of the worker per step; items per second, and the CPU of
+the manager per item. The ratios are to the first case of the same library, and to its first one over the same transport. A figure
+means something beside the others of its run alone.
 """
 
 import argparse
@@ -25,6 +30,8 @@ import tempfile
 import time
 
 STEPS = [f"bench-{number}" for number in range(5)]
+ITEM = "bench-item"
+FAN_OUTS = 4
 DEADLINE_S = 300
 
 PYTHON = """
@@ -42,15 +49,27 @@ await run(Object.fromEntries(queues.split(',').map((queue) => [queue, () => ({ o
 """
 
 
+class Case:
+    def __init__(self, text):
+        self.transport, colon, self.library = text.partition(":")
+        if not colon or self.transport not in ("amqp", "grpc", "http"):
+            raise argparse.ArgumentTypeError(f"{text} should look like http:DIRECTORY, grpc:DIRECTORY or amqp:DIRECTORY")
+        library = pathlib.Path(self.library)
+        self.language = "python" if (library / "src/pyworker").is_dir() else "node" if (library / "dist/index.js").is_file() else None
+        if self.language is None:
+            raise argparse.ArgumentTypeError(f"{library} has neither src/pyworker nor dist/index.js")
+        self.name = f"{self.language} {self.transport}:{self.library}"
+
+
 def worker_command(library, server, prefetch):
     """The program of a worker with this library, and what its environment has besides."""
     library = pathlib.Path(library).resolve()
-    arguments = [server, ",".join(STEPS), str(prefetch)]
+    arguments = [server, ",".join([*STEPS, ITEM]), str(prefetch)]
     if (library / "src/pyworker").is_dir():
         return [sys.executable, "-c", PYTHON, *arguments], {"PYTHONPATH": str(library / "src")}
     if (library / "dist/index.js").is_file():
         return ["node", "--input-type=module", "-e", NODE, str(library / "dist/index.js"), *arguments], {}
-    sys.exit(f"{library} has neither src/pyworker nor dist/index.js")
+    raise AssertionError(library)
 
 
 def cpu_seconds(process):
@@ -69,12 +88,15 @@ def until(probe, what):
 
 class Manager:
     def __init__(self, program, folder, amqp_server):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
+            self.address, self.grpc = (f"127.0.0.1:{server.getsockname()[1]}" for server in (free, other))
         steps = [{"name": "first", "queue": STEPS[0]}]
         steps += [{"name": f"next{n}", "queue": STEPS[n], "depends": [steps_before(n)]} for n in range(1, len(STEPS))]
-        (folder / "workflows.yaml").write_text(json.dumps({"workflows": [{"name": "chain", "steps": steps}]}))
+        task = {"name": "each", "itemListKey": "items", "steps": [{"name": "item", "queue": ITEM}]}
+        fan_out = {"name": "fan-out", "steps": [{"name": "all", "task": "each"}], "tasks": [task]}
+        (folder / "workflows.yaml").write_text(json.dumps({"workflows": [{"name": "chain", "steps": steps}, fan_out]}))
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("AMQP", "WORKFLOW_MANAGER"))}
+        environment["WORKFLOW_MANAGER__GRPC__LISTEN"] = self.grpc
         if amqp_server:
             environment["AMQP_SERVER"] = amqp_server
             environment["WORKFLOW_MANAGER__AMQP__REPLY_QUEUE"] = f"bench-replies-{os.getpid()}"
@@ -111,25 +133,38 @@ def steps_before(number):
     return "first" if number == 1 else f"next{number - 1}"
 
 
-def measure(library, given):
-    """Steps per second; CPU of the manager and of the worker per step, in µs."""
+def measure(case, given):
+    """The figures of FIGURES, in µs where they are of CPU."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="bench-workers-"))
     manager = worker = None
     try:
-        manager = Manager(os.path.abspath(given.manager), folder, given.amqp_server)
+        manager = Manager(os.path.abspath(given.manager), folder, given.amqp_server if case.transport == "amqp" else None)
         for number in range(given.jobs):
             manager.ask("POST", "/api/workflow/chain", json.dumps({"n": number}))
-        server = given.amqp_server or f"http://{manager.address}"
-        command, environment = worker_command(library, server, given.prefetch)
+        server = {"amqp": given.amqp_server, "http": f"http://{manager.address}", "grpc": f"grpc://{manager.grpc}"}[case.transport]
+        command, environment = worker_command(case.library, server, given.prefetch)
         before, started = cpu_seconds(manager.process), time.monotonic()
         worker = subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=(folder / "worker.log").open("w"))
-        until(lambda: manager.ended() == given.jobs or worker.poll() is not None, f"the jobs to end; logs are in {folder}")
-        if worker.poll() is not None:
-            sys.exit((folder / "worker.log").read_text())
+
+        def have_ended(jobs):
+            until(lambda: manager.ended() >= jobs or worker.poll() is not None, f"the jobs to end; logs are in {folder}")
+            if worker.poll() is not None:
+                sys.exit((folder / "worker.log").read_text())
+
+        have_ended(given.jobs)
         seconds = time.monotonic() - started
         steps = given.jobs * len(STEPS)
         managers, workers = cpu_seconds(manager.process) - before, cpu_seconds(worker)
-        return steps / seconds, managers / steps * 1e6, workers / steps * 1e6
+        figures = [steps / seconds, managers / steps * 1e6, workers / steps * 1e6]
+        if given.items:
+            before, started = cpu_seconds(manager.process), time.monotonic()
+            body = json.dumps({"items": [{"n": number} for number in range(given.items)]})
+            for _ in range(FAN_OUTS):
+                manager.ask("POST", "/api/workflow/fan-out", body)
+            have_ended(given.jobs + FAN_OUTS)
+            items = FAN_OUTS * given.items
+            figures += [items / (time.monotonic() - started), (cpu_seconds(manager.process) - before) / items * 1e6]
+        return figures
     finally:
         for process in filter(None, (worker, manager and manager.process)):
             process.kill()
@@ -137,23 +172,34 @@ def measure(library, given):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+FIGURES = ["steps/s", "manager µs/step", "worker µs/step", "items/s", "manager µs/item"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("libraries", metavar="OLD NEW", nargs=2)
+    parser.add_argument("cases", metavar="TRANSPORT:DIRECTORY", nargs="+", type=Case)
     parser.add_argument("--manager", required=True, help="the program")
-    parser.add_argument("--amqp-server", help="a broker, for the manager and the workers")
+    parser.add_argument("--amqp-server", help="a broker, for the cases over AMQP")
     parser.add_argument("--jobs", type=int, default=800)
+    parser.add_argument("--items", type=int, default=1000, help="of each fan-out (default %(default)s; 0: no fan-outs)")
     parser.add_argument("--prefetch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    measured = ([], [])
+    if not given.amqp_server and any(case.transport == "amqp" for case in given.cases):
+        parser.error("cases over amqp need --amqp-server")
+    measured = {case: [] for case in given.cases}
     for number in range(given.rounds):
-        for index in (0, 1) if number % 2 == 0 else (1, 0):
-            measured[index].append(measure(given.libraries[index], given))
-    old, new = ([statistics.median(figures) for figures in zip(*rounds)] for rounds in measured)
-    print(f"{'':24}{'old':>10}{'new':>10}{'new / old':>12}")
-    for name, before, after in zip(("steps/s", "manager, µs of CPU/step", "worker, µs of CPU/step"), old, new):
-        print(f"{name:24}{before:10.0f}{after:10.0f}{after / before:12.2f}")
+        for case in given.cases if number % 2 == 0 else reversed(given.cases):
+            measured[case].append(measure(case, given))
+    medians = {case: [statistics.median(figures) for figures in zip(*rounds)] for case, rounds in measured.items()}
+    width = max(len(case.name) for case in given.cases)
+    names = FIGURES[: len(medians[given.cases[0]])]
+    print(f"{'':{width}}" + "".join(f"{name:>17}" for name in names) + f"{'× its first':>14}{'× so':>8}")
+    for case, figures in medians.items():
+        of_language = [other for other in given.cases if other.language == case.language]
+        first, so = of_language[0], next(other for other in of_language if other.transport == case.transport)
+        ratios = [figures[0] / medians[other][0] for other in (first, so)]
+        print(f"{case.name:{width}}" + "".join(f"{figure:17.0f}" for figure in figures) + f"{ratios[0]:14.2f}{ratios[1]:8.2f}")
 
 
 if __name__ == "__main__":
