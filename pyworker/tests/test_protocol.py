@@ -1,4 +1,4 @@
-"""The worker under ``workflow-manager worker-test``, which judges it by docs/worker-protocol.md, over both buses."""
+"""The worker under ``workflow-manager worker-test``, which judges it by docs/worker-protocol.md, over each transport."""
 
 import os
 import subprocess
@@ -43,12 +43,17 @@ def judged(queue, bus, amqp_server, worker, *options):
     return done, {name for name in failed if not name.endswith(" # advice")}, advised
 
 
-@pytest.mark.parametrize("bus", ["amqp", "http"])
+@pytest.mark.parametrize("bus", ["amqp", "http", "grpc"])
 def test_it_keeps_the_worker_protocol(bus, amqp_server, tmp_path):
     queue = f"pyworker-protocol-{os.getpid()}-{bus}"
     program = str(Path(__file__).with_name("worker_program.py"))
     # With several in hand, so that over HTTP they come and go together. jsworker is judged with one at a time.
-    done, _, advised = judged(queue, bus, amqp_server, [program, str(tmp_path), f"{queue}=echo", "--prefetch=20"])
+    worker = [program, str(tmp_path), f"{queue}=echo", "--prefetch=20"]
+    if bus == "grpc":
+        # worker-test speaks HTTP; gRPC is put before it.
+        worker = [str(Path(__file__).with_name("over_grpc.py")), sys.executable, *worker]
+        bus = "http"
+    done, _, advised = judged(queue, bus, amqp_server, worker)
     assert done.returncode == 0, done.stdout + done.stderr
     assert advised <= ADVISED, done.stdout
 
