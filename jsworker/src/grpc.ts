@@ -169,6 +169,7 @@ class Feed {
       this.#successor = session;
     } else {
       this.#session = session;
+      this.#isHandingOver = false;
       this.#sayLast();
     }
     for (const delivery of this.#inHand.values()) if (!delivery.last && !delivery.isOver) this.#extend(session, delivery);

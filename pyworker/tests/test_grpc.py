@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -16,6 +17,8 @@ from conftest import eventually
 
 from pyworker import _grpc_wire as wire
 from pyworker._addresses import Addresses
+from pyworker._grpc import Feed
+from pyworker._grpc_session import End
 
 ORDERS = "workflows: [{ name: orders, steps: [{ name: price }] }]"
 STANDS_BY = "stands by; active is http://elsewhere:8088"
@@ -191,6 +194,35 @@ def test_sigterm_lets_go_of_what_comes_and_keeps_what_is_in_hand(daemon, start_w
     assert running.process.wait(30) == 0
     assert [json.loads(daemon.result(job)) for job in jobs] == [{"n": 0}, {"n": 1}]
     assert sorted(running.calls()) == ["0", "1"]
+
+
+def test_a_stream_that_ends_while_another_is_to_take_over_leaves_the_leases_to_that():
+    class Said:
+        """A stream, with what is said on it."""
+
+        address = Addresses("grpc://a").current
+        is_draining = is_established = False
+        credit = 0
+        silent_since = farewell_at = None
+
+        def __init__(self):
+            self.words, self.extending, self.tried = [], set(), {}
+
+        def __getattr__(self, word):
+            return lambda *_: self.words.append(word)
+
+    performer = SimpleNamespace(put=lambda delivery: None)
+    feed = Feed(SimpleNamespace(lease=0.0, performer=performer), "price", 2)
+    first, second = Said(), Said()
+    feed.begin(first)
+    feed.hear(first, wire.ToWorker(message={"receipt": "/reply", "message_id": "m"}))
+    feed.take_no_more()
+    feed._prepare()
+    feed._ended(first, End(None, "it ended"))
+    feed.begin(second)
+    second.words.clear()
+    feed.extend_due()
+    assert second.words == ["extend"]
 
 
 def test_a_manager_that_drains_is_left_and_found_again(daemon, start_worker_at):

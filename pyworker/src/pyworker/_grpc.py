@@ -143,7 +143,7 @@ class Feed:
             self._open.add(session)
             session.hello(self.queue, self.transport.lease, dict(session.address.query).get("vhost", ""))
             if self._session is None:
-                self._session = session
+                self._session, self._is_handing_over = session, False
                 self._say_replies()
             else:
                 self._successor = session
