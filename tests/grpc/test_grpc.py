@@ -83,6 +83,10 @@ class Manager:
     def channel(self):
         return grpc.insecure_channel(f"127.0.0.1:{self.grpc}", options=LARGE)
 
+    def kill(self):
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
     def close(self):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(DEADLINE_S)
@@ -250,6 +254,34 @@ class Examples(unittest.TestCase):
         worker.send_signal(signal.SIGTERM)
         self.assertEqual(worker.wait(DEADLINE_S), 0)
         until(lambda: manager.queue()["consumers"] == 0)
+
+
+    def test_the_example_waits_for_a_manager_that_is_away(self):
+        manager = Manager()
+        self.addCleanup(manager.close)
+        manager.kill()
+        program = ROOT / "examples/workers/grpc/price.py"
+        log = pathlib.Path(manager.folder.name) / "worker"
+        environment = os.environ | {"WORKFLOW_MANAGER_TOKEN": TOKEN}
+        with log.open("w") as output:
+            worker = subprocess.Popen([sys.executable, program, f"127.0.0.1:{manager.grpc}"], env=environment, stderr=output)
+        self.addCleanup(worker.kill)
+
+        def is_away():
+            before = log.read_text().count("UNAVAILABLE")
+            until(lambda: log.read_text().count("UNAVAILABLE") > before + 2 or worker.poll() is not None)
+            self.assertIsNone(worker.poll(), "it goes on trying")
+
+        for _ in range(2):
+            is_away()
+            manager.start()
+            job = manager.create(b'{"line":{"article":"ink","count":2}}')
+            self.assertEqual(json.loads(manager.result(job))["line"]["cents"], 1980)
+            manager.kill()
+        is_away()
+        worker.send_signal(signal.SIGTERM)
+        self.assertEqual(worker.wait(DEADLINE_S), 0)
+        manager.start()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import loader from '@grpc/proto-loader';
 const proto = new URL('../../../proto/workers.proto', import.meta.url).pathname;
 const { Workers } = grpc.loadPackageDefinition(loader.loadSync(proto, { keepCase: true })).workflow_manager.v1;
 const CENTS = { pen: 250, ink: 990 };
-const client = new Workers(process.argv[2] ?? '127.0.0.1:8089', grpc.credentials.createInsecure());
+const client = new Workers(process.argv[2] ?? '127.0.0.1:8089', grpc.credentials.createInsecure(), { 'grpc.max_reconnect_backoff_ms': 5000 });
 const metadata = new grpc.Metadata();
 if (process.env.WORKFLOW_MANAGER_TOKEN) metadata.set('authorization', `Bearer ${process.env.WORKFLOW_MANAGER_TOKEN}`);
 

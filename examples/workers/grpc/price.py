@@ -26,7 +26,8 @@ token = os.environ.get("WORKFLOW_MANAGER_TOKEN")
 metadata = [("authorization", f"Bearer {token}")] if token else []
 said, stopped = [queue.SimpleQueue()], []
 signal.signal(signal.SIGTERM, lambda *_: (stopped.append(True), said[-1].put(None)))  # farewell: what it has goes back
-with grpc.insecure_channel(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8089") as channel:
+address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8089"
+with grpc.insecure_channel(address, options=[("grpc.max_reconnect_backoff_ms", 5000)]) as channel:
     while not stopped:
         try:
             work(channel, said[-1], metadata)
