@@ -101,6 +101,38 @@ fn without_settings_nobody_has_looked_whether_a_bus_is_there() {
     );
 }
 
+#[test]
+fn a_step_that_may_take_longer_than_a_broker_waits_for_its_worker_is_pointed_out() {
+    let text = "
+workflows:
+  - name: w
+    steps:
+      - { name: a, bus: amqp, timeout: 2h }
+      - { name: b, bus: amqp, timeout: 30m }
+      - { name: c, bus: embedded, timeout: 2h }
+      - { name: d, task: t }
+    tasks:
+      - { name: t, itemListKey: items, steps: [ { name: e, bus: amqp, timeout: 31m } ] }
+";
+    let loaded = load_text("f", text).expect("valid");
+    let advice = loaded.advice.iter().map(ToString::to_string);
+    let advice: Vec<String> = advice.filter(|advice| advice.contains("consumer_timeout")).collect();
+    let expected = |place: &str, timeout: &str| {
+        format!(
+            "{place}: \"timeout\" is {timeout}, and RabbitMQ gives a message to another worker \
+             too if it is not acknowledged within its \"consumer_timeout\", 30m unless \
+             rabbitmq.conf says otherwise: raise it, or two may work on the same message"
+        )
+    };
+    assert_eq!(
+        advice,
+        [
+            expected("f:5:40: workflow \"w\", step \"a\"", "2h"),
+            expected("f:10:80: workflow \"w\", task \"t\", step \"e\"", "31m"),
+        ]
+    );
+}
+
 const INVOICES: &str = "
 buses:
   invoices: { kind: amqp, server: 'amqp://me:hunter2@there:5672/v', reply_queue: answers, \

@@ -6,6 +6,7 @@ use super::finding::Finding;
 use super::installation::Installation;
 use amqp::{AmqpSettings, PolicyStatus};
 use bus::{QueueStatus, ServedQueues};
+use daemon::load::CONSUMER_TIMEOUT_DEFAULT;
 use daemon::settings::{AmqpSection, BusKind, Settings};
 use engine::text::quote;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ const BROKER: &str = "broker";
 const REPLIES: &str = "replies";
 const POLICY: &str = "policy";
 const QUEUES: &str = "queues";
+const TIMEOUTS: &str = "timeouts";
 
 /// Checks each AMQP broker, in each virtual host of the workflows. `has_manager` is whether a
 /// manager answers over its API.
@@ -32,6 +34,7 @@ pub(super) fn inspect(installation: &Installation, has_manager: bool, findings: 
     let is_running = installation.is_journal_open.unwrap_or(has_manager);
     let brokers = kinds.into_keys().filter_map(|name| Some((name, settings.amqp_bus(name)?)));
     for (name, section) in brokers {
+        findings.extend(check_timeouts(installation, name));
         for (vhost, queues) in queues_on_bus(installation, name) {
             let queues: Vec<Arc<str>> = queues.into_iter().collect();
             let amqp = AmqpSettings::from_section(section, &vhost, ServedQueues::default(), true)
@@ -216,6 +219,29 @@ fn check_policy(policy: Option<&Result<PolicyStatus, String>>, location: &str) -
              priority than -1",
         ),
     }
+}
+
+/// Returns a warning if steps on a bus may take longer than RabbitMQ waits for the acknowledgement
+/// of their messages. What the broker is configured with is not known.
+fn check_timeouts(installation: &Installation, bus: &str) -> Option<Finding> {
+    let long_steps: BTreeSet<String> = installation
+        .steps_on_bus(bus)
+        .filter(|(_, step)| step.timeout.is_some_and(|timeout| timeout > CONSUMER_TIMEOUT_DEFAULT))
+        .map(|(definition, step)| format!("{} of {}", quote(&step.name), quote(&definition.name)))
+        .collect();
+    let (last, others) = (long_steps.last()?, long_steps.len() - 1);
+    let more = if others == 0 { String::new() } else { format!(" and {others} more") };
+    Some(Finding::warning(
+        TIMEOUTS,
+        format!(
+            "the \"timeout\" of step {last}{more} is longer than {CONSUMER_TIMEOUT_DEFAULT}: \
+             that is the default of RabbitMQ's consumer_timeout{}, and no API of RabbitMQ tells \
+             what it is set to",
+            format_location(&installation.settings, bus, "")
+        ),
+        "set consumer_timeout in rabbitmq.conf higher than each timeout: behind it the broker \
+         gives a message to another worker too, and two may work on it",
+    ))
 }
 
 /// Returns a warning for each queue without a consumer. `statuses` are those of `queues`, in the

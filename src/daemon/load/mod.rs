@@ -11,6 +11,7 @@
 //!               (`conditions`), keys that conflict (`key_conflicts`)
 //! buses         checks against the manager's settings: buses, reply queues, web services
 //! kafka_topics  checks of steps whose queues are topics
+//! consumer_timeouts  advice on steps that may take longer than RabbitMQ waits
 //! limit_drafts  limits: their definitions, and the steps that name them
 //! queue_keys    parses and checks how queues are declared
 //! calls         checks whether workflows call each other in cycles
@@ -26,6 +27,7 @@
 mod buses;
 mod calls;
 mod conditions;
+mod consumer_timeouts;
 mod cycles;
 mod diagnostics;
 mod draft;
@@ -49,6 +51,7 @@ mod syntax_errors;
 mod values;
 mod yaml;
 
+pub use consumer_timeouts::CONSUMER_TIMEOUT_DEFAULT;
 pub use diagnostics::Diagnostic;
 pub use json_schema::json_schema;
 pub use limits::{
@@ -59,6 +62,7 @@ pub use limits::{
 use crate::settings::{Settings, files};
 use calls::CallingStep;
 use conditions::CompiledConditions;
+use consumer_timeouts::advise_consumer_timeouts;
 use diagnostics::Diagnostics;
 use draft::WorkflowDraft;
 use engine::text::{find_byte_order_mark, position_after, quote};
@@ -283,6 +287,7 @@ impl Loader<'_> {
         }
         buses::check_services(draft, self.settings, report);
         kafka_topics::check_topics(draft, self.settings, report);
+        advise_consumer_timeouts(draft, self.settings, report);
         self.queues.check_workflow(draft, self.settings, report);
         let vhosts = if draft.vhosts.is_empty() {
             vec![String::new()]

@@ -48,6 +48,20 @@ fn has(ran: &Ran, level: &str, check: &str, words: &str) {
 }
 
 #[test]
+fn steps_that_may_take_longer_than_a_broker_waits_for_their_workers_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("workflows.yaml");
+    let text = "workflows: [ { name: w, steps: [ { name: long, timeout: 2h }, { name: short, \
+                timeout: 30m }, { name: here, bus: embedded, timeout: 2h } ] } ]";
+    fs::write(&file, text).unwrap();
+    let mut doctor = command();
+    doctor.args(["doctor", "--json", "--amqp-server", "amqp://127.0.0.1:1"]);
+    doctor.arg("--workflows").arg(&file).arg("--db").arg(dir.path().join("journal.db"));
+    let words = "the \"timeout\" of step \"long\" of \"w\" is longer than 30m";
+    has(&run(&mut doctor), "warning", "timeouts", words);
+}
+
+#[test]
 fn a_healthy_installation_has_no_errors() {
     let vhost = Vhost::new();
     let management = vhost.management_url(Broker::shared().user());
