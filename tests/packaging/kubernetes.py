@@ -241,4 +241,5 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-main()
+if __name__ == "__main__":
+    main()
