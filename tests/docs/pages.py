@@ -52,19 +52,44 @@ def keys(value, prefix=""):
         if isinstance(inner, dict) and inner:
             yield from keys(inner, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}"
+            yield f"{prefix}{key}", inner
+
+
+def shown(default):
+    """What a cell says of a default: the text before any condition, without marks."""
+    text = default.split(";")[0].strip()
+    quoted = re.findall(r"`([^`]*)`", text)
+    if quoted:
+        return quoted
+    number = re.fullmatch(r"(-?[\d,.]+)( MiB)?", text)
+    return [str(int(number[1].replace(",", "")) * 2**20) if number[2] else number[1].replace(",", "")] if number else [text]
+
+
+def written(value):
+    """A default of config/default.yaml, as the page writes it."""
+    if value in (None, [], {}):
+        return "none"
+    return "empty" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_settings():
-    """Every setting has its row, and every row its setting."""
+    """Every setting has its row with its default, and every row its setting."""
     page = root / "docs/reference/settings.md"
-    table = [line.split("|")[1] for line in page.read_text().split("\n") if line.startswith("| `")]
-    told = {name for cell in table for name in re.findall(r"`([^`]+)`", cell)}
-    defaults = set(keys(yaml.safe_load((root / "config/default.yaml").read_text())))
+    rows = [line.split("|") for line in page.read_text().split("\n") if line.startswith("| `")]
+    defaults = dict(keys(yaml.safe_load((root / "config/default.yaml").read_text())))
     sections = {name.split(".")[0] for name in defaults}
-    for name in sorted(defaults - told):
+    told = set()
+    for row in rows:
+        names = re.findall(r"`([^`]+)`", row[1])
+        told.update(names)
+        known = [name for name in names if name in defaults]
+        values = shown(row[2])
+        for name, value in zip(known, values if len(values) >= len(known) else values * len(known)):
+            if written(defaults[name]) != value:
+                fault(page, f"the default of {name} is {written(defaults[name])}, not {value}")
+    for name in sorted(defaults.keys() - told):
         fault(page, f"the setting {name} of config/default.yaml has no row")
-    for name in sorted(told - defaults):
+    for name in sorted(told - defaults.keys()):
         if "." in name and name.split(".")[0] in sections:
             fault(page, f"config/default.yaml has no setting {name}")
 
