@@ -191,7 +191,11 @@ test('a broker that is stopped and started again', async (t) => {
   await manager.connect();
   assert.equal((await manager.receive()).text, '{"n":1}');
   await manager.send(queue, { n: 2 });
-  assert.equal((await manager.receive()).text, '{"n":2}');
+  // The result went on the new connection; the broker may give the message once more, which is answered from memory.
+  let text;
+  do ({ text } = await manager.receive()); while (text === '{"n":1}');
+  assert.equal(text, '{"n":2}');
+  assert.equal(worker.calls().length, 2);
   assert.equal(await worker.terminate(), 0);
   assert.equal((await manager.ready(queue)) + (await manager.ready()), 0);
 });
