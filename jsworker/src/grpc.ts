@@ -10,23 +10,15 @@ import { GrpcDelivery } from './grpc_delivery.js';
 import { Session, type End } from './grpc_session.js';
 import { loadWire, type Gone, type StepMessage, type Taken, type ToWorker, type Wire } from './grpc_wire.js';
 import { checkToken } from './http_client.js';
+import { ANSWER_SECONDS_MAX, ANSWERS_PER_LEASE, EXTEND_SECONDS_MIN, EXTENDS_PER_LEASE, STOP_SECONDS_MAX } from './leases.js';
 import type { Log } from './log.js';
 import { Backoff, now, sleep, turn } from './time.js';
 import { errorReply, type Perform, type Reply } from './work.js';
 
 /** As many more messages are wanted at once: few enough for the manager's `grpc.credit_max`. */
 const WANT_MAX = 100;
-/** Leases are extended so often within their time. */
-const EXTENDS_PER_LEASE = 6;
-/** Something must be heard within this part of a lease, so that at a machine that is gone there is time left for the next address. */
-const ANSWERS_PER_LEASE = 3;
-const ANSWER_SECONDS_MIN = 1;
-/** With nothing in hand. */
-const ANSWER_SECONDS_MAX = 30;
 /** How long the manager may take to end a stream after the worker's farewell, and to answer what is open before another one begins. */
 const FAREWELL_SECONDS_MAX = 5;
-/** How long replies are said again while the worker stops. */
-const STOP_SECONDS_MAX = 20;
 const TICK_SECONDS_MAX = 0.25;
 
 /** Why the manager does not take a reply that it could never take. */
@@ -354,7 +346,7 @@ class Feed {
     if (this.#session && !this.#isHandingOver) {
       for (const delivery of this.#inHand.values()) if (delivery.extendAt <= time && !delivery.isOver) this.#extend(this.#session, delivery);
     }
-    const seconds = this.#inHand.size > 0 ? Math.max(lease / ANSWERS_PER_LEASE, ANSWER_SECONDS_MIN) : ANSWER_SECONDS_MAX;
+    const seconds = this.#inHand.size > 0 ? Math.max(lease / ANSWERS_PER_LEASE, EXTEND_SECONDS_MIN) : ANSWER_SECONDS_MAX;
     for (const session of this.#open) {
       if (session.silentSince !== undefined && time - session.silentSince > seconds) session.abort(`no answer within ${seconds} s`);
       else if (session.farewellAt !== undefined && time - session.farewellAt > FAREWELL_SECONDS_MAX) session.abort('the manager has not ended the stream');

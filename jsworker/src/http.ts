@@ -6,6 +6,7 @@
  */
 
 import { Client, type Answer } from './http_client.js';
+import { ANSWER_SECONDS_MAX, ANSWERS_PER_LEASE, EXTEND_SECONDS_MIN, EXTENDS_PER_LEASE, STOP_SECONDS_MAX } from './leases.js';
 import { reasonOf, type Log } from './log.js';
 import { partsOf, type Part } from './raw_list.js';
 import { Replier } from './replies.js';
@@ -13,19 +14,10 @@ import { factsOf, type StepFacts } from './step.js';
 import { aborted, Backoff, now, sleep, turn } from './time.js';
 import { Delivery, errorReply, type Outcome, type Perform, type Reply } from './work.js';
 
-/** How long the manager holds a question for a message open. */
+/** How long the manager holds a question for a message open; its answer may take longer by as much as any. */
 const WAIT_SECONDS = 30;
-/** How long an answer may take beyond that. */
-const ANSWER_SECONDS_MAX = 30;
-/** Leases are extended so often within their time. */
-const EXTENDS_PER_LEASE = 6;
-/** The answer may take this part of a lease, so that at a machine that is gone there is time left for the next address. */
-const EXTEND_ANSWERS_PER_LEASE = 3;
-const EXTEND_SECONDS_MIN = 1;
 /** As many messages the manager gives at once. */
 const MESSAGES_MAX = 100;
-/** How long replies are sent again while the worker stops. */
-const STOP_SECONDS_MAX = 20;
 
 /** The answers after which it is useless to send the same reply once more. */
 const REFUSED = [400, 404, 405, 409, 410, 411, 415, 422];
@@ -261,7 +253,7 @@ export class HttpTransport {
   }
 
   async #extend(delivery: HttpDelivery): Promise<void> {
-    const seconds = Math.max(this.#lease / EXTEND_ANSWERS_PER_LEASE, EXTEND_SECONDS_MIN);
+    const seconds = Math.max(this.#lease / ANSWERS_PER_LEASE, EXTEND_SECONDS_MIN);
     let answer: Answer;
     try {
       answer = await this.#client.post(delivery.pathOf('extend'), { lease: this.#span() }, { seconds });

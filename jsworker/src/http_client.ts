@@ -4,11 +4,10 @@ import http from 'node:http';
 import https from 'node:https';
 import type { Socket } from 'node:net';
 import { Addresses, type Address } from './addresses.js';
+import { ANSWER_SECONDS_MAX } from './leases.js';
 import { reasonOf, type Log } from './log.js';
 import { turn } from './time.js';
 
-/** How long an answer may take. */
-const ANSWER_SECONDS_MAX = 30;
 const CONNECT_SECONDS_MAX = 10;
 
 /** What a manager answers that is not the one to ask: it stands by, or does not have the workflow's name. */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -124,3 +125,8 @@ class Addresses:
                 if named in self._listed:
                     self._index = self._listed.index(named)
         return ""
+
+
+def several(tried: Mapping[Address, str]) -> str:
+    """The addresses that were tried, with what was wrong at each."""
+    return "; ".join(f"{address.text}: {problem}" for address, problem in tried.items())

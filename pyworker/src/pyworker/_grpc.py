@@ -12,10 +12,9 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
 from typing import Any, Callable
 
-from ._addresses import Address, Addresses
+from ._addresses import Address, Addresses, several
 from ._grpc_delivery import GrpcDelivery, Telling
 from ._grpc_session import End, Session
 from ._http import ANSWER_SECONDS_MAX, EXTEND_ANSWERS_PER_LEASE, EXTEND_SECONDS_MIN, EXTENDS_PER_LEASE, STOP_SECONDS_MAX, checked_token
@@ -121,7 +120,7 @@ class Feed:
             else:
                 tried[session.address] = str(end)
                 addresses.leave(session.address)
-                told, level, again = f"no connection to {_several(tried)}", logging.WARNING, addresses.current not in tried
+                told, level, again = f"no connection to {several(tried)}", logging.WARNING, addresses.current not in tried
             self._ended(session, end)
             if again or self._is_over():
                 continue
@@ -191,7 +190,7 @@ class Feed:
             if not session.is_established:
                 session.is_established = True
                 if session.tried:
-                    log.info("goes on at %s, after %s", session.address.text, _several(session.tried))
+                    log.info("goes on at %s, after %s", session.address.text, several(session.tried))
                 log.info("consuming from %s at %s", self.queue, session.address.text)
             if kind == "message":
                 self._take(session, heard.message)
@@ -397,7 +396,3 @@ class Feed:
             for session in self._open:
                 if session.farewell_at is not None and now - session.farewell_at > FAREWELL_SECONDS_MAX:
                     session.abort("the manager has not ended the stream")
-
-
-def _several(tried: Mapping[Address, str]) -> str:
-    return "; ".join(f"{address.text}: {problem}" for address, problem in tried.items())

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 from urllib.parse import quote, urlencode
 
-from ._addresses import Address, Addresses
+from ._addresses import Address, Addresses, several
 from ._replies import BYTES_MAX, Replier, Room, release
 from ._step import Cancellation, Step
 from ._work import (
@@ -413,7 +413,7 @@ class Connection:
                 last = self._ask_at(address, path, body, seconds_max)
                 if not last.is_elsewhere:
                     if tried:
-                        log.info("goes on at %s, after %s", address.text, _several(tried))
+                        log.info("goes on at %s, after %s", address.text, several(tried))
                     return last
                 hint = ""
                 if last.active:
@@ -428,7 +428,7 @@ class Connection:
             if is_over() or self._addresses.current in tried:
                 if len(tried) == 1 and isinstance(last, Answer):
                     return last
-                raise Unreachable(_several(tried))
+                raise Unreachable(several(tried))
 
     def _ask_at(self, address: Address, path: str, body: bytes, seconds_max: float) -> Answer:
         if self.address != address:
@@ -544,10 +544,6 @@ def checked_token(token: str) -> str:
     if not all(33 <= ord(letter) <= 126 for letter in token):
         raise ValueError("the manager's token has a character that cannot stand in a header")
     return token
-
-
-def _several(tried: Mapping[Address, str]) -> str:
-    return "; ".join(f"{address.text}: {problem}" for address, problem in tried.items())
 
 
 def _span(seconds: float) -> str:
