@@ -4,9 +4,8 @@ import assert from 'node:assert/strict';
 import http from 'node:http';
 import { test } from 'node:test';
 import { Addresses } from '../dist/addresses.js';
-import { Daemon, eventually, freePort, workersOf } from './parts.js';
+import { assertWorks, eventually, freePort, partsWith } from './parts.js';
 
-const ORDERS = 'workflows: [{ name: orders, steps: [{ name: price }] }]';
 
 /** A manager's other process, as a server: passes requests on to the real manager, or refuses them. */
 class Front {
@@ -53,20 +52,8 @@ class Front {
   }
 }
 
-/** A manager, two fronts of it, and a way to start workers for its queue price. */
-async function parts(t) {
-  const start = workersOf(t);
-  const daemon = await Daemon.start(t, ORDERS);
-  const fronts = [await Front.start(t, daemon), await Front.start(t, daemon)];
-  return [daemon, fronts, (name, server, more = {}) => start({ price: name }, { server, ...more })];
-}
-
-async function assertWorks(daemon, n) {
-  assert.equal(await daemon.result(await daemon.create('orders', { n })), `{"echo":{"n":${n}}}`);
-}
-
 test('an address that cannot be reached is left at once', async (t) => {
-  const [daemon, , start] = await parts(t);
+  const [daemon, , start] = await partsWith(t, Front);
   const dead = `http://127.0.0.1:${await freePort()}`;
   const worker = await start('echo', `${dead}, ${daemon.url}`);
   await assertWorks(daemon, 1);
@@ -77,7 +64,7 @@ test('an address that cannot be reached is left at once', async (t) => {
 
 for (const how of [{}, { byHeader: false }, { status: 421 }]) {
   test(`a named address is followed even if it is not of the list: ${JSON.stringify(how)}`, async (t) => {
-    const [daemon, [front], start] = await parts(t);
+    const [daemon, [front], start] = await partsWith(t, Front);
     front.name(daemon.url, how);
     const worker = await start('echo', front.url, { environment: { WORKFLOW_MANAGER_TOKEN: 'secret' } });
     await assertWorks(daemon, 1);
@@ -87,7 +74,7 @@ for (const how of [{}, { byHeader: false }, { status: 421 }]) {
 }
 
 test('one that stands by and names nobody is left', async (t) => {
-  const [daemon, [front], start] = await parts(t);
+  const [daemon, [front], start] = await partsWith(t, Front);
   front.refusal = [503, { 'retry-after': '1' }, '{"detail":"stands by; the active one is unknown"}'];
   const worker = await start('echo', `${front.url},${daemon.url}`);
   await assertWorks(daemon, 1);
@@ -95,7 +82,7 @@ test('one that stands by and names nobody is left', async (t) => {
 });
 
 test('an overload is waited for at the same address', async (t) => {
-  const [daemon, [first, second], start] = await parts(t);
+  const [daemon, [first, second], start] = await partsWith(t, Front);
   first.refusal = [503, { 'retry-after': '1' }, '{"detail":"too many wait already"}'];
   const worker = await start('echo', `${first.url},${second.url}`, { isReady: false });
   await worker.awaitLog('trying again in', 2);
@@ -106,7 +93,7 @@ test('an overload is waited for at the same address', async (t) => {
 
 for (const end of ['refuses', 'is gone']) {
   test(`what is in hand stays in hand and is replied to the new active one, when the first ${end}`, async (t) => {
-    const [daemon, [first, second], start] = await parts(t);
+    const [daemon, [first, second], start] = await partsWith(t, Front);
     second.name(first.url);
     const worker = await start('waits', `${first.url},${second.url}`, { options: ['--prefetch=2', '--lease=2'] });
     const job = await daemon.create('orders', { n: 1 });
@@ -127,7 +114,7 @@ for (const end of ['refuses', 'is gone']) {
 }
 
 test('SIGTERM finishes what is in hand at the new active one', async (t) => {
-  const [daemon, [first, second], start] = await parts(t);
+  const [daemon, [first, second], start] = await partsWith(t, Front);
   const worker = await start('waits', `${first.url},${second.url}`);
   const job = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
@@ -143,7 +130,7 @@ test('SIGTERM finishes what is in hand at the new active one', async (t) => {
 });
 
 test('two that name each other are each asked once in a turn', async (t) => {
-  const [daemon, [first, second], start] = await parts(t);
+  const [daemon, [first, second], start] = await partsWith(t, Front);
   first.name(second.url);
   second.name(first.url);
   const worker = await start('echo', `${first.url},${second.url}`, { isReady: false });

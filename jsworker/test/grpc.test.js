@@ -9,9 +9,8 @@ import { test } from 'node:test';
 import * as grpc from '@grpc/grpc-js';
 import { Addresses } from '../dist/addresses.js';
 import { CHOICES, KINDS, loadWire, MESSAGES, PACKAGE } from '../dist/grpc_wire.js';
-import { Daemon, eventually, freePort, workersOf } from './parts.js';
+import { assertWorks, Daemon, eventually, freePort, ORDERS, partsWith, workersOf } from './parts.js';
 
-const ORDERS = 'workflows: [{ name: orders, steps: [{ name: price }] }]';
 const STANDS_BY = 'stands by; active is http://elsewhere:8088';
 const { work } = loadWire();
 const same = (bytes) => bytes;
@@ -64,22 +63,10 @@ class Front {
   }
 }
 
-/** A manager, two fronts of it, and a way to start workers for its queue price. */
-async function parts(t) {
-  const start = workersOf(t);
-  const daemon = await Daemon.start(t, ORDERS);
-  const fronts = [await Front.start(t, daemon), await Front.start(t, daemon)];
-  return [daemon, fronts, (name, server, more = {}) => start({ price: name }, { server, ...more })];
-}
-
-async function assertWorks(daemon, n) {
-  assert.equal(await daemon.result(await daemon.create('orders', { n })), `{"echo":{"n":${n}}}`);
-}
-
 const standsBy = { code: grpc.status.UNAVAILABLE, details: STANDS_BY };
 
 test('an address that cannot be reached is left at once', async (t) => {
-  const [daemon, , start] = await parts(t);
+  const [daemon, , start] = await partsWith(t, Front);
   const dead = `grpc://127.0.0.1:${await freePort()}`;
   const worker = await start('echo', `${dead}, ${daemon.servers.grpc}`);
   await assertWorks(daemon, 1);
@@ -89,7 +76,7 @@ test('an address that cannot be reached is left at once', async (t) => {
 });
 
 test('one that stands by is left at once', async (t) => {
-  const [daemon, [first, second], start] = await parts(t);
+  const [daemon, [first, second], start] = await partsWith(t, Front);
   first.refusal = standsBy;
   const worker = await start('echo', `${first.url},${second.url}`, { environment: { WORKFLOW_MANAGER_TOKEN: 'secret' } });
   await assertWorks(daemon, 1);
@@ -98,7 +85,7 @@ test('one that stands by is left at once', async (t) => {
 });
 
 test('while all stand by each is asked once in a turn', async (t) => {
-  const [daemon, [first, second], start] = await parts(t);
+  const [daemon, [first, second], start] = await partsWith(t, Front);
   first.refusal = second.refusal = standsBy;
   const worker = await start('echo', `${first.url},${second.url}`, { isReady: false });
   await worker.awaitLog('trying again in', 2);
@@ -109,7 +96,7 @@ test('while all stand by each is asked once in a turn', async (t) => {
 });
 
 test('a refusal is told and waited for at the same address', async (t) => {
-  const [daemon, [first, second], start] = await parts(t);
+  const [daemon, [first, second], start] = await partsWith(t, Front);
   first.refusal = { code: grpc.status.PERMISSION_DENIED, details: 'not for this worker' };
   const worker = await start('echo', `${first.url},${second.url}`, { isReady: false });
   await worker.awaitLog('ERROR jsworker: price: PERMISSION_DENIED not for this worker; trying again in', 2);
@@ -120,7 +107,7 @@ test('a refusal is told and waited for at the same address', async (t) => {
 
 for (const end of ['dies', 'is silent']) {
   test(`what is in hand stays in hand and is replied to the next, when the first ${end}`, async (t) => {
-    const [daemon, [first, second], start] = await parts(t);
+    const [daemon, [first, second], start] = await partsWith(t, Front);
     const worker = await start('waits', `${first.url},${second.url}`, { options: ['--lease=3'] });
     const job = await daemon.create('orders', { n: 1 });
     await worker.awaitCalls(1);
@@ -136,7 +123,7 @@ for (const end of ['dies', 'is silent']) {
 }
 
 test('SIGTERM finishes what is in hand at the next', async (t) => {
-  const [daemon, [first, second], start] = await parts(t);
+  const [daemon, [first, second], start] = await partsWith(t, Front);
   second.refusal = standsBy;
   const worker = await start('waits', `${first.url},${second.url}`);
   const job = await daemon.create('orders', { n: 1 });
@@ -154,7 +141,7 @@ test('SIGTERM finishes what is in hand at the next', async (t) => {
 });
 
 test('SIGTERM lets go of what was wanted and keeps what is in hand', async (t) => {
-  const [daemon, , start] = await parts(t);
+  const [daemon, , start] = await partsWith(t, Front);
   const worker = await start('progressAndWaits', daemon.servers.grpc, { options: ['--prefetch=10', '--lease=2'] });
   const job = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);
@@ -176,7 +163,7 @@ test('SIGTERM lets go of what was wanted and keeps what is in hand', async (t) =
 });
 
 test('a manager that drains is left and found again', async (t) => {
-  const [daemon, , start] = await parts(t);
+  const [daemon, , start] = await partsWith(t, Front);
   const worker = await start('waits', daemon.servers.grpc, { options: ['--prefetch=2'] });
   const job = await daemon.create('orders', { n: 1 });
   await worker.awaitCalls(1);

@@ -369,3 +369,18 @@ export async function freePort() {
   await once(server, 'close');
   return port;
 }
+
+/** Of managers of which one is active: one step is enough. */
+export const ORDERS = 'workflows: [{ name: orders, steps: [{ name: price }] }]';
+
+/** A manager, two fronts of it, of the class `Front`, and a way to start workers for its queue price. */
+export async function partsWith(t, Front) {
+  const start = workersOf(t);
+  const daemon = await Daemon.start(t, ORDERS);
+  const fronts = [await Front.start(t, daemon), await Front.start(t, daemon)];
+  return [daemon, fronts, (name, server, more = {}) => start({ price: name }, { server, ...more })];
+}
+
+export async function assertWorks(daemon, n) {
+  assert.equal(await daemon.result(await daemon.create('orders', { n })), `{"echo":{"n":${n}}}`);
+}

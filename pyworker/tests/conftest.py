@@ -302,3 +302,22 @@ def start_daemon(tmp_path):
     for daemon in started:
         daemon.kill()
         print(f"--- log of the manager\n{daemon.log}")
+
+
+@pytest.fixture
+def daemon(start_daemon):
+    """One step is enough, unless the module of the test has another one."""
+    return start_daemon("workflows: [{ name: orders, steps: [{ name: price }] }]")
+
+
+@pytest.fixture
+def fronts(daemon, request):
+    """Two other processes of the manager, of the class that the module of the test has for them."""
+    fronts = [request.module.Front(daemon) for _ in range(2)]
+    yield fronts
+    for front in fronts:
+        front.die()
+
+
+def assert_works(daemon, n):
+    assert json.loads(daemon.result(daemon.create("orders", {"n": n}))) == {"echo": {"n": n}}

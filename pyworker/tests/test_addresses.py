@@ -9,11 +9,10 @@ import urllib.error
 import urllib.request
 
 import pytest
-from conftest import eventually
+from conftest import assert_works, eventually
 
 from pyworker._addresses import Address, Addresses
 
-ORDERS = "workflows: [{ name: orders, steps: [{ name: price }] }]"
 
 
 class Front:
@@ -88,27 +87,10 @@ class Front:
             self.server.server_close()
 
 
-@pytest.fixture
-def daemon(start_daemon):
-    return start_daemon(ORDERS)
-
-
-@pytest.fixture
-def fronts(daemon):
-    fronts = [Front(daemon), Front(daemon)]
-    yield fronts
-    for front in fronts:
-        front.die()
-
-
 def free_url():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{free.getsockname()[1]}"
-
-
-def assert_works(daemon, n):
-    assert json.loads(daemon.result(daemon.create("orders", {"n": n}))) == {"echo": {"n": n}}
 
 
 def test_an_address_that_cannot_be_reached_is_left_at_once(daemon, start_worker_at):

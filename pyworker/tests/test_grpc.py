@@ -13,14 +13,13 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from conftest import eventually
+from conftest import assert_works, eventually
 
 from pyworker import _grpc_wire as wire
 from pyworker._addresses import Addresses
 from pyworker._grpc import Feed
 from pyworker._grpc_session import End
 
-ORDERS = "workflows: [{ name: orders, steps: [{ name: price }] }]"
 STANDS_BY = "stands by; active is http://elsewhere:8088"
 
 
@@ -77,23 +76,6 @@ class Front:
         self.ended.set()
         self.server.stop(0).wait()
         self.channel.close()
-
-
-@pytest.fixture
-def daemon(start_daemon):
-    return start_daemon(ORDERS)
-
-
-@pytest.fixture
-def fronts(daemon):
-    fronts = [Front(daemon), Front(daemon)]
-    yield fronts
-    for front in fronts:
-        front.die()
-
-
-def assert_works(daemon, n):
-    assert json.loads(daemon.result(daemon.create("orders", {"n": n}))) == {"echo": {"n": n}}
 
 
 def test_an_address_that_cannot_be_reached_is_left_at_once(daemon, start_worker_at):
