@@ -40,7 +40,7 @@ const DEFINED = 300_000;
 /** Whether its view is shown. */
 let open = false;
 
-/** When the steps that were seen began to wait; NaN: they do not. @type {Map<string, { since: string | undefined, looked: number }>} */
+/** When the steps that were seen began to wait; undefined: they do not. @type {Map<string, { since: string | undefined, looked: number }>} */
 const begun = new Map();
 
 /** @param {StepDefinition} step while it runs */
