@@ -4,6 +4,7 @@
 mod cluster;
 mod common;
 mod contexts;
+mod controls;
 mod dev;
 mod init;
 mod job_ref;
@@ -28,6 +29,10 @@ pub(super) use common::{
     TimeStyle,
 };
 pub(super) use contexts::{AddArguments, ContextCommand};
+pub(super) use controls::{
+    ControlOptions, LimitArguments, NamedSubject, PauseArguments, PauseSubject, QueueSubject,
+    ResumeArguments, ResumeSubject,
+};
 use dev::DevArguments;
 pub(super) use init::InitArguments;
 pub(super) use job_ref::JobRef;
@@ -163,10 +168,11 @@ pub(crate) enum ClientCommand {
     Search(SearchArguments),
     /// Cancel running or paused jobs; later replies are ignored
     Cancel(OperateArguments),
-    /// Pause jobs: until they are resumed, replies are accepted, but nothing new is dispatched
-    Pause(OperateArguments),
-    /// Continue paused jobs
-    Resume(OperateArguments),
+    /// Pause jobs, a queue, a workflow or a limit: replies are accepted, but nothing new is
+    /// dispatched
+    Pause(PauseArguments),
+    /// Continue paused jobs, or end the pause of a queue, a workflow or a limit
+    Resume(ResumeArguments),
     /// Continue failed jobs from their failed steps; completed steps are kept
     Retry(OperateArguments),
     /// Run a step of ended jobs again, and all steps that depend on it
@@ -227,6 +233,8 @@ pub(crate) enum ClientCommand {
     },
     /// List the limits of rate and concurrency: who holds their places, and who waits
     Limits(ListArguments),
+    /// Give a limit another rate or concurrency for a time
+    Limit(LimitArguments),
     /// List the managers that share a database: their names, versions, states and addresses
     Cluster(ClusterArguments),
     /// Wait until a job is in a given state

@@ -37,6 +37,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "rerun",
             "complete",
             "redispatch",
+            "limit",
             "delete",
             "reload",
             "cluster",

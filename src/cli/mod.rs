@@ -12,6 +12,7 @@ mod cluster;
 mod compare;
 mod confirm;
 mod contexts;
+mod controls;
 pub mod dev;
 mod doctor;
 mod error;
@@ -53,7 +54,10 @@ mod work;
 mod worker_test;
 pub mod workflow_test;
 
-use arguments::{ClientCommand, ClusterArguments, ClusterCommand, Command, JournalCommand};
+use arguments::{
+    ClientCommand, ClusterArguments, ClusterCommand, Command, JournalCommand, PauseArguments,
+    ResumeArguments,
+};
 use daemon::load::json_schema;
 use daemon::settings::{Overrides, Settings};
 use daemon::telemetry::log;
@@ -160,6 +164,7 @@ fn run_client_command(
         ClientCommand::Limits(arguments) => {
             limits::list_limits(&arguments, out)?;
         }
+        ClientCommand::Limit(arguments) => controls::change_limit(arguments, out)?,
         ClientCommand::Cluster(ClusterArguments { command, list }) => match command {
             Some(ClusterCommand::StepDown(arguments)) => {
                 return step_down::step_down(&arguments, out);
@@ -174,8 +179,14 @@ fn run_client_command(
         ClientCommand::Reload { client } => operate::reload(&client, out)?,
         ClientCommand::Search(arguments) => operate::search(&arguments, out)?,
         ClientCommand::Cancel(jobs) => return operate::operate("cancel", None, &jobs, out),
-        ClientCommand::Pause(jobs) => return operate::operate("pause", None, &jobs, out),
-        ClientCommand::Resume(jobs) => return operate::operate("resume", None, &jobs, out),
+        ClientCommand::Pause(PauseArguments { jobs, subject }) => match subject {
+            Some(subject) => controls::pause(subject, out)?,
+            None => return operate::operate("pause", None, &jobs, out),
+        },
+        ClientCommand::Resume(ResumeArguments { jobs, subject }) => match subject {
+            Some(subject) => controls::resume(subject, out)?,
+            None => return operate::operate("resume", None, &jobs, out),
+        },
         ClientCommand::Retry(jobs) => return operate::operate("retry", None, &jobs, out),
         ClientCommand::Rerun { step, jobs } => {
             return operate::operate("rerun", Some(&step), &jobs, out);

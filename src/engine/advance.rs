@@ -67,16 +67,14 @@ impl Job {
     /// Decides to start the next attempt of a step, or to fail the step if it cannot start.
     pub(super) fn start_attempt(&self, step: StepIndex, ctx: &Context<'_>) -> Vec<Entry> {
         let definition = self.graph().step(step);
-        let attempt = self.step(step).attempt + 1;
-        let deadline = ctx.after(definition.timeout);
-        if self.step(step).fan_out.is_some() {
-            return vec![Entry::FanOut(step, FanOutEntry::Restarted { attempt, deadline })];
-        }
-        if definition.task.is_some() {
-            return self.start_fan_out(step, &self.step_input(step), deadline, ctx);
+        let pauses = ctx.pauses.filter(|pauses| !pauses.is_empty());
+        let is_paused =
+            pauses.is_some_and(|pauses| pauses.cover(&self.origin.definition, definition));
+        if !definition.has_queue() {
+            return if is_paused { self.claim(step) } else { self.begin_attempt(step, ctx) };
         }
         let bytes_max = ctx.limits.step_message_bytes_max;
-        let bytes = if definition.external { 0 } else { self.step_input(step).encoded_len() };
+        let bytes = self.step_input(step).encoded_len();
         if bytes > bytes_max {
             let reason = format!(
                 "its step message would have {bytes} bytes, the limit is {bytes_max} (setting \
@@ -84,11 +82,32 @@ impl Job {
             );
             return self.fail_step(step, Failure::new(reason));
         }
-        if !definition.limits.is_empty() {
-            return match self.claim_places(step) {
-                Ok(places) => vec![Entry::Step(step, StepEntry::Claimed { places })],
-                Err(reason) => self.fail_step(step, Failure::new(reason)),
-            };
+        if is_paused || !definition.limits.is_empty() {
+            self.claim(step)
+        } else {
+            self.begin_attempt(step, ctx)
+        }
+    }
+
+    /// Decides that the next attempt of a step waits at the gate, or fails the step if a key of its
+    /// limits has no value.
+    fn claim(&self, step: StepIndex) -> Vec<Entry> {
+        match self.claim_places(step) {
+            Ok(places) => vec![Entry::Step(step, StepEntry::Claimed { places })],
+            Err(reason) => self.fail_step(step, Failure::new(reason)),
+        }
+    }
+
+    /// Decides to begin the next attempt of a step that nothing keeps back.
+    pub(super) fn begin_attempt(&self, step: StepIndex, ctx: &Context<'_>) -> Vec<Entry> {
+        let definition = self.graph().step(step);
+        let attempt = self.step(step).attempt + 1;
+        let deadline = ctx.after(definition.timeout);
+        if self.step(step).fan_out.is_some() {
+            return vec![Entry::FanOut(step, FanOutEntry::Restarted { attempt, deadline })];
+        }
+        if definition.task.is_some() {
+            return self.start_fan_out(step, &self.step_input(step), deadline, ctx);
         }
         // The timeout of an attempt with a message starts when workers can receive the message.
         let deadline = deadline.filter(|_| definition.external);

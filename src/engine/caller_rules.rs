@@ -79,7 +79,7 @@ mod tests {
     };
 
     fn context() -> Context<'static> {
-        Context { now: Timestamp(1), limits: &LIMITS }
+        Context { now: Timestamp(1), limits: &LIMITS, pauses: None }
     }
 
     fn caller(reply_to: &str) -> Caller {

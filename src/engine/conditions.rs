@@ -163,7 +163,7 @@ mod tests {
     const COSTLY: &str = "input.l.all(x, input.l.all(y, x + y < 9))";
 
     fn context() -> Context<'static> {
-        Context { now: Timestamp(1), limits: &LIMITS }
+        Context { now: Timestamp(1), limits: &LIMITS, pauses: None }
     }
 
     /// Returns a message of 2 kB: a list of 1,001 numbers.

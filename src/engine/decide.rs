@@ -37,7 +37,7 @@ impl Job {
             Input::Timer { .. } => Err(Rejected::Void),
             Input::ChildMissing { step, index } => self.decide_child_missing(step, index),
             Input::IdConflict { step, index, id } => self.decide_id_conflict(step, index, id, ctx),
-            Input::Admitted { step, ticket, marks: _ } => self.decide_admitted(step, ticket),
+            Input::Admitted { step, ticket, marks: _ } => self.decide_admitted(step, ticket, ctx),
             Input::Order(order) => self.decide_order(order, ctx),
             Input::Operate(request) => self.decide_request(request, ctx),
             Input::CallerJoined(caller) => self.decide_caller_joined(caller),

@@ -146,8 +146,6 @@ pub struct Graph {
     dependents: Vec<Vec<StepIndex>>,
     /// The steps without dependents.
     last_steps: Vec<StepIndex>,
-    /// Whether a step names a limit.
-    has_limits: bool,
 }
 
 impl Graph {
@@ -167,8 +165,7 @@ impl Graph {
             .filter(|position| dependents[*position].is_empty())
             .map(|position| StepIndex(u16::try_from(position).unwrap_or(u16::MAX)))
             .collect();
-        let has_limits = steps.iter().any(|step| !step.limits.is_empty());
-        Graph { name, fan_out, steps, dependents, last_steps, has_limits }
+        Graph { name, fan_out, steps, dependents, last_steps }
     }
 
     /// Returns the step at `index`.
@@ -201,11 +198,6 @@ impl Graph {
     /// Returns the steps that depend on the step at `index`, without duplicates.
     pub fn dependents(&self, index: StepIndex) -> &[StepIndex] {
         &self.dependents[index.as_usize()]
-    }
-
-    /// Returns whether a step names a limit.
-    pub fn has_limits(&self) -> bool {
-        self.has_limits
     }
 
     /// Returns the steps on which no other step depends, in the order of declaration. Their outputs

@@ -5,17 +5,17 @@ use super::conditions::JobScope;
 use super::entry::{Entry, StepEntry};
 use super::expression::{DecisionBudget, Expression};
 use super::id::StepIndex;
-use super::input::Rejected;
+use super::input::{Context, Rejected};
 use super::job::Job;
 use super::limit::{ClaimState, ClaimedPlace, Demand, StepDemand};
 use super::state::JobState;
 use std::sync::Arc;
 
 impl Job {
-    /// Returns what the steps want of the gate. A job whose steps name no limit wants nothing, and
-    /// costs nothing here.
+    /// Returns what the steps want of the gate. A job none of whose steps has waited at it wants
+    /// nothing, and costs nothing here.
     pub fn demands(&self) -> Vec<(StepIndex, Demand)> {
-        if !self.graph().has_limits() {
+        if !self.has_claimed {
             return Vec::new();
         }
         let demand = |step: StepIndex| {
@@ -106,22 +106,22 @@ impl Job {
         &self,
         step: StepIndex,
         ticket: u64,
+        ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
         let claim = run.claim.as_ref().filter(|claim| claim.ticket == ticket);
-        let entry = match claim.ok_or(Rejected::Void)?.state {
+        match claim.ok_or(Rejected::Void)?.state {
             ClaimState::Waiting if self.state == JobState::Running => {
-                StepEntry::Started { attempt: run.attempt + 1, deadline: None }
+                Ok(self.begin_attempt(step, ctx))
             }
             ClaimState::Holding | ClaimState::Resending
                 if self.accepts_replies() && self.is_awaited(step) && !run.confirmed =>
             {
-                StepEntry::Unconfirmed
+                Ok(vec![Entry::Step(step, StepEntry::Unconfirmed)])
             }
             ClaimState::Waiting | ClaimState::Holding | ClaimState::Resending => {
-                return Err(Rejected::Void);
+                Err(Rejected::Void)
             }
-        };
-        Ok(vec![Entry::Step(step, entry)])
+        }
     }
 }

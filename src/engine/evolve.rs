@@ -80,6 +80,7 @@ impl Job {
             StepEntry::Claimed { places } => {
                 self.remove_from_ready(step);
                 let ticket = self.entry_count;
+                self.has_claimed = true;
                 let run = &mut self.steps[step.as_usize()];
                 run.state = StepState::Running;
                 run.timer = None;
@@ -154,12 +155,13 @@ impl Job {
                 let reruns = self.steps[step.as_usize()].reruns;
                 let attempt = self.steps[step.as_usize()].attempt + 1;
                 let run = self.mark_running(step, attempt, time, *deadline);
+                run.claim = None;
                 run.warning = warning.clone();
                 run.fan_out = keys.map(|keys| Box::new(FanOut::new(keys, input, reruns)));
                 self.active_fan_outs.push(step);
             }
             FanOutEntry::Restarted { attempt, deadline } => {
-                self.mark_running(step, *attempt, time, *deadline);
+                self.mark_running(step, *attempt, time, *deadline).claim = None;
                 self.update_fan_out(step, FanOut::mark_restarted);
                 if !self.active_fan_outs.contains(&step) {
                     self.active_fan_outs.push(step);

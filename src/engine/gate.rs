@@ -30,6 +30,10 @@ use std::sync::Arc;
 /// none, before it becomes impatient.
 const TURNS_AWAY_MAX: u32 = 8;
 
+/// The first character of the name of an entrance: a limit without a setting, which every step of a
+/// workflow with one queue claims, so that both can be paused. No limit of a file has such a name.
+pub const ENTRANCE_PREFIX: char = '\0';
+
 /// A step is admitted to the places that it claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
@@ -92,10 +96,18 @@ impl Gate {
     /// Sets what a limit allows. `limit`: its full name.
     pub fn configure(&mut self, limit: &Arc<str>, setting: LimitSetting) {
         let index = self.limit_index(limit);
-        if std::mem::replace(&mut self.limits[index].setting, setting) != setting {
-            let places = self.limits[index].places.iter().copied();
-            self.dirty.extend(places);
+        if std::mem::replace(&mut self.limits[index].setting, setting) == setting {
+            return;
         }
+        let places: Vec<usize> = self.limits[index].places.iter().copied().collect();
+        if setting.is_paused {
+            // Who waits for the end of a pause reserves no other places meanwhile.
+            let parked = places.iter().filter_map(|place| self.places[*place].as_ref());
+            let classes: Vec<usize> =
+                parked.flat_map(|place| place.parked.iter().map(|park| park.class)).collect();
+            classes.into_iter().for_each(|class| self.calm(class));
+        }
+        self.dirty.extend(places);
     }
 
     /// Returns what a limit allows; `None`: the gate does not know it.
@@ -230,7 +242,11 @@ impl Gate {
             let places: Vec<usize> = self.class(class).place_indices().collect();
             match places.into_iter().find(|other| !self.has_room(*other, class, now)) {
                 Some(full_place) => {
-                    self.turn_away(class);
+                    if self.is_paused(full_place) {
+                        self.calm(class);
+                    } else {
+                        self.turn_away(class);
+                    }
                     self.park(class, full_place);
                     self.wait_for_time(full_place, now);
                 }
@@ -259,6 +275,11 @@ impl Gate {
             state.sending_time(&rate, ahead) <= now
         });
         !setting.is_paused && has_place && is_in_time
+    }
+
+    /// Returns whether the limit of a place is paused.
+    fn is_paused(&self, place: usize) -> bool {
+        self.places[place].as_ref().is_some_and(|state| self.limits[state.limit].setting.is_paused)
     }
 
     /// Has a place tried again when its rate allows it.

@@ -2,6 +2,7 @@
 
 use super::caller::Caller;
 use super::cause::Cause;
+use super::control::Pauses;
 use super::entry::Lease;
 use super::id::{JobId, StepIndex};
 use super::json::Message;
@@ -34,6 +35,8 @@ pub struct Context<'a> {
     pub now: Timestamp,
     /// The limits in force.
     pub limits: &'a Limits,
+    /// The queues and workflows that are paused; `None`: none are.
+    pub pauses: Option<&'a Pauses>,
 }
 
 impl Context<'_> {

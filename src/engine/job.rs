@@ -40,6 +40,8 @@ pub struct Job {
     pub(super) entry_count: u64,
     /// The number of the entry that set its state; 0 before the first entry.
     pub(super) state_entry: u64,
+    /// Whether a step of it has waited at the gate.
+    pub(super) has_claimed: bool,
     pub(super) steps: Vec<StepRun>,
     /// The steps that can start, because their dependencies are done, in the order in which they
     /// became ready.
@@ -86,6 +88,7 @@ impl Job {
             round: 0,
             entry_count: 0,
             state_entry: 0,
+            has_claimed: false,
             steps,
             ready,
             active_fan_outs: Vec::new(),

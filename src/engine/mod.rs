@@ -24,6 +24,7 @@
 //! | `queue_declaration` | the declarations of queues |
 //! | `expression`, `limit` | conditions; limits of rate and concurrency |
 //! | `definition`, `origin` | graphs, the origins of jobs |
+//! | `control` | what operators have changed for a time |
 //! | `gate` | who is admitted next by the limits |
 //! | `entry`, `input`, `effect` | recorded events; the inputs of decisions, and their effects |
 //! | `value_bytes` | the size of the values that a job holds |
@@ -46,6 +47,7 @@ mod caller;
 mod caller_rules;
 pub mod cause;
 mod conditions;
+pub mod control;
 mod decide;
 pub mod decision;
 pub mod definition;
@@ -80,6 +82,7 @@ mod value_bytes;
 
 pub use caller::Caller;
 pub use cause::Cause;
+pub use control::{Control, ControlKey, ControlKind, PausedQueue, Pauses};
 pub use decision::Decision;
 pub use definition::{
     Definition, DefinitionHash, Dependency, FanOutKeys, Graph, GraphIndex, InvalidHash, OnFailure,
@@ -92,7 +95,7 @@ pub use entry::{
 pub use expression::Expression;
 pub use fanout::{FanOut, ItemCounts, ItemState};
 pub use gate::view::{LimitView, PlaceView, WaitView};
-pub use gate::{Admission, Gate};
+pub use gate::{Admission, ENTRANCE_PREFIX, Gate};
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Operation, OperationError,

@@ -2,7 +2,7 @@
 
 use super::record::{JobNumber, StoredOffset};
 use super::recover::JobRow;
-use engine::{RateMark, Timestamp};
+use engine::{Control, RateMark, Timestamp};
 
 /// Returns the checksum of a text and a number of its row, such as its key, so that a text that was
 /// moved to another row is detected.
@@ -84,4 +84,10 @@ pub(crate) fn offset_checksum(
 ) -> u32 {
     // This is unambiguous, because no topic's name contains a line break.
     checksum(*offset, &format!("{bus}\n{topic}\n{partition}"))
+}
+
+/// Parses the stored form of a control. Returns `None` if it is not what was written.
+pub(crate) fn parse_control(body: &str, sum: i64) -> Option<Control> {
+    let control = serde_json::from_str(body).ok();
+    control.filter(|_| i64::from(checksum(0, body)) == sum)
 }

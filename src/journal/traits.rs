@@ -13,8 +13,8 @@ use super::query::{
 use super::record::{Deletion, DiskUsage, JobNumber, Notice, NoticeNumber, Record, StoredOffset};
 use super::recover::{JobTreeHandler, RecoveredJob};
 use engine::{
-    Definition, DefinitionHash, Job, JobId, JobState, Millis, RateMark, Recorded, StepIndex,
-    Timestamp,
+    Control, ControlKey, Definition, DefinitionHash, Job, JobId, JobState, Millis, RateMark,
+    Recorded, StepIndex, Timestamp,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, mpsc};
@@ -123,6 +123,15 @@ pub trait Journal: Send {
     fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
         Ok(Vec::new())
     }
+
+    /// Stores a control, replacing the one with the same key.
+    fn store_control(&mut self, control: &Control) -> Result<(), JournalError>;
+
+    /// Deletes a control.
+    fn delete_control(&mut self, key: &ControlKey) -> Result<(), JournalError>;
+
+    /// Returns all controls, also those that have ended meanwhile.
+    fn load_controls(&mut self) -> Result<Vec<Control>, JournalError>;
 
     /// Returns the time of the newest decision, apart from pending confirms; `None` if there is
     /// none.

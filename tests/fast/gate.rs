@@ -348,3 +348,35 @@ fn check_windows(jobs: &Jobs, settings: &[(&str, LimitSetting)], seed: u64) {
         }
     }
 }
+
+#[test]
+fn who_waits_for_the_end_of_a_pause_reserves_no_place_of_another_limit() {
+    let mut gate = gate(&[("a", concurrency(1)), ("b", concurrency(1))]);
+    let both = [place("a", ""), place("b", "")];
+    wait(&mut gate, 1, &[place("a", "")]);
+    wait(&mut gate, 2, &[place("b", "")]);
+    assert_eq!(advance(&mut gate, 0), [1, 2]);
+    // The third finds one of its places taken again and again, and becomes impatient.
+    wait(&mut gate, 3, &both);
+    for turn in 0..7 {
+        let (freed, next) = (if turn % 2 == 0 { "a" } else { "b" }, 10 + turn);
+        let holder = if turn < 2 { turn + 1 } else { 8 + turn };
+        wait(&mut gate, next, &[place(freed, "")]);
+        tell(&mut gate, holder, None);
+        assert_eq!(advance(&mut gate, 0), [next]);
+    }
+    tell(&mut gate, 15, None);
+    wait(&mut gate, 30, &[place("b", "")]);
+    assert_eq!(advance(&mut gate, 0), NOBODY, "b is reserved for the third");
+    tell(&mut gate, 30, None);
+    let paused = LimitSetting { is_paused: true, ..concurrency(1) };
+    gate.configure(&"b".into(), paused);
+    tell(&mut gate, 16, None);
+    assert_eq!(advance(&mut gate, 0), NOBODY);
+    wait(&mut gate, 40, &[place("a", "")]);
+    assert_eq!(advance(&mut gate, 0), [40], "the pause of b does not stop those who want a alone");
+    gate.configure(&"b".into(), concurrency(1));
+    assert_eq!(advance(&mut gate, 0), NOBODY);
+    tell(&mut gate, 40, None);
+    assert_eq!(advance(&mut gate, 0), [3]);
+}

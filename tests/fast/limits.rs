@@ -19,7 +19,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS }
+    Context { now: Timestamp(now), limits: &LIMITS, pauses: None }
 }
 
 /// A workflow with one step, under a rate with a key.

@@ -55,7 +55,7 @@ fn definition() -> Arc<Definition> {
     Arc::new(Definition::new("w", vec![graph]))
 }
 
-const CONTEXT: Context<'static> = Context { now: Timestamp(1), limits: &LIMITS };
+const CONTEXT: Context<'static> = Context { now: Timestamp(1), limits: &LIMITS, pauses: None };
 
 fn new_job(number: i64) -> (Job, Record) {
     let id = JobId(uuid::Uuid::from_u128(number as u128));

@@ -17,6 +17,7 @@ mod children;
 #[cfg(feature = "failpoints")]
 mod clock_set;
 mod conformance;
+mod controls;
 mod derived;
 mod embedded;
 mod events;

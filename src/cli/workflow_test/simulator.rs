@@ -510,5 +510,5 @@ fn context(now: Timestamp) -> Context<'static> {
         window: 10_000,
         window_bytes: 1 << 26,
     };
-    Context { now, limits: &LIMITS }
+    Context { now, limits: &LIMITS, pauses: None }
 }

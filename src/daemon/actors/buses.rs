@@ -63,8 +63,13 @@ impl Buses {
         self.replies_first.get(bus).copied().unwrap_or_default()
     }
 
+    /// Returns the name of the bus of workflows and steps that name no bus.
+    pub(super) fn default_bus(&self) -> &Arc<str> {
+        &self.default_bus
+    }
+
     /// Returns whether a bus has virtual hosts. A bus that the settings do not have may have them.
-    fn has_vhosts(&self, bus: &str) -> bool {
+    pub(super) fn has_vhosts(&self, bus: &str) -> bool {
         self.kinds.get(bus).is_none_or(|kind| kind.capabilities().has_vhosts)
     }
 
@@ -95,6 +100,11 @@ impl Buses {
     /// Returns the queue to which a step of a workflow sends its messages.
     pub fn address(&self, definition: &Definition, step: &Step) -> Address {
         Address { bus: self.bus_of_step(definition, step), queue: step.queue.clone() }
+    }
+
+    /// Returns the queue to which a step of a workflow sends its messages; `None`: it sends none.
+    pub(super) fn find_address(&self, definition: &Definition, step: &Step) -> Option<Address> {
+        step.has_queue().then(|| self.address(definition, step))
     }
 
     /// Returns what a step wants of the gate after a restart or a panic.

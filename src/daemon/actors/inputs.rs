@@ -15,8 +15,8 @@ use bus::{
     Acknowledger, Address, AttemptEnd, Delivery, Publication, QueueDepth, QueueStatus, ServedQueues,
 };
 use engine::{
-    ChildEnd, Definition, Demand, Gate, Input, Job, JobId, Message, OperationRequest, Order,
-    Origin, ParentItem, StepIndex, Timestamp, TraceContext,
+    ChildEnd, Control, ControlKey, Definition, Demand, Gate, Input, Job, JobId, Message,
+    OperationRequest, Order, Origin, ParentItem, StepIndex, Timestamp, TraceContext,
 };
 use journal::{JobCreation, JobNumber, NoticeNumber, Record, RecoveredJob, StoredOffset};
 use std::collections::BTreeMap;
@@ -42,6 +42,10 @@ pub enum RouterInput {
     Demand(Box<JobDemand>),
     /// The definitions were replaced, and limits with them.
     LimitsChanged,
+    /// A change of what operators have changed, as of a commit.
+    ChangeControl(Box<ControlChange>),
+    /// Answered with the controls in force.
+    ListControls(oneshot::Sender<Vec<Control>>),
     /// Reads the gate. It is called on the thread of the router, so it must be short.
     InspectGate(Box<dyn FnOnce(&Gate) + Send>),
     /// The router's message to itself: the next batch of passivated job trees is activated, if one
@@ -252,6 +256,8 @@ pub enum JournalInput {
     /// A bus has reached this offset of a topic: all replies before it are settled, or all messages
     /// before it are written. The offset is stored with a delay.
     StoreOffset(StoredOffset),
+    /// Stores a control, or that it has ended, and then tells the router.
+    ChangeControl(Box<ControlChange>),
     /// Creates the status tables of newly loaded definitions.
     CreateStatusTables(Vec<Arc<Definition>>),
     /// Answered once everything appended before is committed and projected. If the journal has to
@@ -437,8 +443,20 @@ pub struct JobDemand {
     pub definition: Arc<Definition>,
     /// The step.
     pub step: StepIndex,
+    /// The queue to which it sends its messages; `None`: it sends none.
+    pub address: Option<Address>,
     /// What it wants from now on; `None`: nothing.
     pub demand: Option<Demand>,
+}
+
+/// A change of what operators have changed for a time.
+pub struct ControlChange {
+    /// What it is about.
+    pub key: ControlKey,
+    /// The control that is in force from now on; `None`: none is.
+    pub control: Option<Control>,
+    /// Answered when it is in force, or with the reason why it cannot be stored now.
+    pub answer: oneshot::Sender<Result<(), String>>,
 }
 
 /// An order to a child job.

@@ -283,7 +283,8 @@ impl JobActor {
         let limits = self.limits();
         let Some(job) = self.lifecycle.job_mut() else { return };
         self.previous_end = job.ended().map(|ended| (ended, job.state()));
-        let context = Context { now, limits: &limits };
+        let pauses = env.pauses.current();
+        let context = Context { now, limits: &limits, pauses: pauses.as_deref() };
         let marks =
             if let Input::Admitted { marks, .. } = &input { marks.clone() } else { Vec::new() };
         let logged_reply = LoggedReply::from_input(&input);
@@ -462,6 +463,7 @@ impl JobActor {
                 number: self.number,
                 definition: job.definition().clone(),
                 step,
+                address: self.env.buses.find_address(job.definition(), job.graph().step(step)),
                 demand,
             })),
             Effect::NotifyParent(parent, ended) => Outgoing::NotifyParent(parent, ended),

@@ -5,6 +5,7 @@
 mod batch_size;
 mod clock_doubt;
 mod commit_schedule;
+mod controls;
 mod delete;
 mod deletions;
 mod file_sizes;
@@ -152,6 +153,7 @@ impl JournalActor {
                 }
                 self.pending_offsets.set(offset);
             }
+            JournalInput::ChangeControl(change) => self.change_control(*change),
             JournalInput::CreateStatusTables(definitions) => {
                 if !self.commit(ctx) {
                     // The journal has to wait: the first job of each workflow creates its table.

@@ -39,7 +39,7 @@ use base::faults;
 use bus::BusKey;
 use bus::LeaseQueues;
 use bus::embedded::Workers;
-use engine::{Definition, Millis, RateMark};
+use engine::{Control, Definition, Millis, RateMark};
 use journal::{
     JobNumbers, Journal, JournalOptions, NoticeNumber, Ownership, PostgresJournal, RecoveredJob,
     Remedy, SqliteJournal,
@@ -181,6 +181,7 @@ pub fn start_on(
     }
     let numbers = store.job_numbers()?;
     let marks = store.load_rate_marks()?;
+    let controls = load_controls(&mut *store)?;
     let (fatal_reporter, stop_reasons) = FatalReporter::new();
     let ownership = store.ownership();
     let (route_table, routes) = routes::new_route_table();
@@ -214,7 +215,7 @@ pub fn start_on(
     let (mailboxes, arbiters) = start_actors(
         &core,
         store,
-        (route_table, numbers, marks),
+        (route_table, numbers, (marks, controls)),
         (recovered, passivated),
         threads,
         (bus_provider, wiring),
@@ -241,6 +242,17 @@ pub fn start_on(
     }
     let handle = ManagerHandle::new(&core, &mailboxes, ownership.clone());
     Ok(Manager { handle, core, mailboxes, stop_reasons, ownership, arbiters })
+}
+
+/// Loads what operators have changed for a time, and deletes what has ended meanwhile.
+fn load_controls(store: &mut dyn Journal) -> Result<Vec<Control>, StartError> {
+    let now = clock::now();
+    let (over, in_force): (Vec<Control>, Vec<Control>) =
+        store.load_controls()?.into_iter().partition(|control| control.is_over(now));
+    for control in over {
+        store.delete_control(&control.key)?;
+    }
+    Ok(in_force)
 }
 
 /// Starts the delivery of job ends to the webhook, if there is one.
@@ -342,7 +354,7 @@ fn new_mailboxes(core: &ManagerCore) -> (Mailboxes, Inboxes) {
 fn start_actors(
     core: &ManagerCore,
     store: Box<dyn Journal>,
-    (route_table, numbers, marks): (RouteTable, JobNumbers, Vec<RateMark>),
+    (route_table, numbers, kept): (RouteTable, JobNumbers, (Vec<RateMark>, Vec<Control>)),
     (recovered, passivated): (Vec<RecoveredJob>, Vec<PassivatedTree>),
     mut threads: Threads,
     (bus_provider, wiring): (BusProvider, Wiring),
@@ -364,7 +376,7 @@ fn start_actors(
     let env = JournalEnv::new(core, &mailboxes, &outbox);
     inboxes.journal.start_in(&journal_arbiter, move || JournalActor::new(store, env));
     let env = RouterEnv::new(core, &mailboxes, &outbox, job_arbiters);
-    inboxes.router.start_in(&router_arbiter, move || Router::new(env, route_table, numbers, marks));
+    inboxes.router.start_in(&router_arbiter, move || Router::new(env, route_table, numbers, kept));
     let env = ArchiveEnv::new(core, &mailboxes);
     inboxes.archive.start_in(&threads.next_arbiter(), move || Archive::new(env));
     let (starter, arbiter) = (bus_starter.clone(), router_arbiter.clone());

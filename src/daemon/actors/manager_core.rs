@@ -10,6 +10,7 @@ use super::loaded_definitions::LoadedDefinitions;
 use super::log_limiter::KeyedRateLimiter;
 use super::losses::QueueLosses;
 use super::memory::{JobMemory, MemoryGauges};
+use super::pauses::CurrentPauses;
 use super::routes::Routes;
 use super::rules::Rules;
 use crate::events::{EventHub, Webhook};
@@ -61,6 +62,8 @@ pub struct ManagerCore {
     pub fatal: FatalReporter,
     /// The routes of the jobs that take input. Only the router changes them.
     pub routes: Routes,
+    /// The queues and workflows that are paused. Only the router changes them.
+    pub pauses: Arc<CurrentPauses>,
     /// The registry of buses.
     pub buses: Arc<Buses>,
     /// The lease queues of embedded buses.
@@ -120,6 +123,7 @@ impl ManagerCore {
             child_budget: Arc::new(ChildBudget::new(settings.fanout.children_max)),
             fatal,
             routes,
+            pauses: Arc::default(),
             buses: Arc::new(Buses::new(&settings)),
             lease_queues,
             metrics,

@@ -1,6 +1,8 @@
 //! The manager handle: the requests of clients to the manager, with typed responses. The API, the
 //! examples and the benches use it instead of sending inputs to actors.
 
+mod controls;
+
 use super::bulk_requests::BulkRedispatch;
 use super::buses::Buses;
 use super::client_response::{
@@ -10,7 +12,8 @@ use super::completion_latch::CompletionLatch;
 use super::fatal::FatalReporter;
 use super::health::Health;
 use super::inputs::{
-    BusInput, CreateJob, Definitions, Inspection, JobInput, RouterInput, SupervisorInput,
+    BusInput, CreateJob, Definitions, Inspection, JobInput, JournalInput, RouterInput,
+    SupervisorInput,
 };
 use super::loaded_definitions::LoadedDefinitions;
 use super::losses::QueueLosses;
@@ -47,6 +50,7 @@ pub struct ManagerHandle(Arc<HandleState>);
 
 struct HandleState {
     router: Mailbox<RouterInput>,
+    journal: Mailbox<JournalInput>,
     supervisor: Mailbox<SupervisorInput>,
     routes: Routes,
     buses: Arc<Buses>,
@@ -78,6 +82,7 @@ impl ManagerHandle {
         let creations_max = core.settings.limits.creations_waiting_max;
         ManagerHandle(Arc::new(HandleState {
             router: mailboxes.router.clone(),
+            journal: mailboxes.journal.clone(),
             supervisor: mailboxes.supervisor.clone(),
             routes: core.routes.clone(),
             buses: core.buses.clone(),

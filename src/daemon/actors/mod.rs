@@ -10,7 +10,7 @@
 //! | | [`passivation`], [`inputs`] |
 //! | shared state: definitions, health, losses, the route table, buses | [`log_limiter`], |
 //! | | [`fatal`], [`loaded_definitions`], `losses`, [`queue_report`], [`health`], |
-//! | | [`child_budget`], [`routes`], [`buses`] |
+//! | | [`child_budget`], [`routes`], [`buses`], [`pauses`] |
 //! | the state from which the environment (`…Env`) of each actor is made | [`mailboxes`], |
 //! | | [`manager_core`] |
 //! | what is sent after a commit | [`messages`], [`outbox`], `call_check` |
@@ -61,6 +61,7 @@ pub mod notifier;
 pub mod outbox;
 mod ownership_watch;
 pub mod passivation;
+pub mod pauses;
 mod pending_offsets;
 pub mod queue_report;
 pub mod queue_watch;

@@ -26,7 +26,7 @@ use base::{clock, faults};
 use bus::{Address, Delivery, Rejection};
 use call_backlog::CallBacklog;
 use engine::text::shorten;
-use engine::{CorrelationId, Input, JobId, RateMark, Reply};
+use engine::{Control, CorrelationId, Input, JobId, RateMark, Reply};
 use gate_keeper::GateKeeper;
 use journal::{JobNumber, JobNumbers};
 use passivated_trees::PassivatedTrees;
@@ -51,13 +51,15 @@ pub struct Router {
 
 impl Router {
     /// Creates the router. It is the only writer of the route table, and numbers the jobs.
-    /// `marks`: how far the rates of limits are used up.
+    /// `marks`: how far the rates of limits are used up. `controls`: what operators have changed.
     pub(super) fn new(
         env: RouterEnv,
         route_table: RouteTable,
         numbers: JobNumbers,
-        marks: Vec<RateMark>,
+        (marks, controls): (Vec<RateMark>, Vec<Control>),
     ) -> Router {
+        let gate = GateKeeper::new(marks, controls);
+        env.pauses.replace(gate.pauses(&env.buses));
         Router {
             env: Arc::new(env),
             route_table,
@@ -65,7 +67,7 @@ impl Router {
             numbers,
             lookups: PendingLookups::default(),
             passivated: PassivatedTrees::default(),
-            gate: GateKeeper::new(marks),
+            gate,
         }
     }
 
@@ -83,8 +85,11 @@ impl Router {
                 self.notify_if_memory_short();
                 self.advance_gate(ctx);
             }
-            RouterInput::Demand(demand) => self.handle_demand(&demand, ctx),
+            RouterInput::Demand(demand) => self.handle_demand(*demand, ctx),
             RouterInput::LimitsChanged => self.reload_limits(ctx),
+            RouterInput::ChangeControl(change) => self.change_control(*change, ctx),
+            // An error means that the receiver was dropped.
+            RouterInput::ListControls(answer) => drop(answer.send(self.gate.controls())),
             RouterInput::InspectGate(inspect) => inspect(self.gate.gate()),
             RouterInput::StopJobs(requests) => {
                 requests.into_iter().for_each(|request| self.stop_if_idle(request, ctx))

@@ -2,7 +2,7 @@
 
 use crate::actors::role::Role;
 use crate::api::state::ApiState;
-use engine::{Gate, Job, JobId};
+use engine::{Control, Gate, Job, JobId};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -61,4 +61,11 @@ pub(super) async fn activate_job(api: &Arc<ApiState>, id: JobId) {
         manager.wait_for_router().await;
     }
     manager.activate(id).await;
+}
+
+/// Returns the controls in force; none if this process stands by, is stopping, or if its router
+/// takes longer than [`INSPECT_TIMEOUT`].
+pub(super) async fn list_controls(api: &Arc<ApiState>) -> Vec<Control> {
+    let Role::Active(manager) = &api.role else { return Vec::new() };
+    tokio::time::timeout(INSPECT_TIMEOUT, manager.controls()).await.unwrap_or_default()
 }

@@ -12,6 +12,7 @@ mod confirmed_step;
 mod connection;
 pub mod connection_limits;
 pub mod connection_slots;
+mod controls;
 mod definitions;
 mod events;
 mod first_head;

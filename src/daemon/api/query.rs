@@ -24,12 +24,21 @@ impl Query {
         self,
         names: [&'static str; N],
     ) -> Result<[Option<String>; N], Problem> {
-        let mut values = [const { None }; N];
+        let mut values = self.extract_listed(&names)?.into_iter();
+        Ok(names.map(|_| values.next().flatten()))
+    }
+
+    /// Returns the values of these parameters, in their order, as [`extract`](Self::extract) does.
+    pub(super) fn extract_listed(
+        self,
+        names: &[&'static str],
+    ) -> Result<Vec<Option<String>>, Problem> {
+        let mut values = vec![None; names.len()];
         for (key, value) in self.0 {
             let index = names
                 .iter()
                 .position(|name| *name == key)
-                .ok_or_else(|| unknown_parameter(&key, &names))?;
+                .ok_or_else(|| unknown_parameter(&key, names))?;
             set_once(&mut values[index], &key, value)?;
         }
         Ok(values)

@@ -6,9 +6,9 @@ use super::problem::Problem;
 use super::query::Query;
 use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found};
 use super::{
-    children, definitions, events, guard, history, items, jobs, limits, manager, misdirected,
-    observe, openapi, operations, page, principal, queues, redispatch, replies, search, status,
-    step, step_down, token, why, worker, workflows,
+    children, controls, definitions, events, guard, history, items, jobs, limits, manager,
+    misdirected, observe, openapi, operations, page, principal, queues, redispatch, replies,
+    search, status, step, step_down, token, why, worker, workflows,
 };
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
@@ -26,6 +26,7 @@ static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
     let mut routes = [
         OTHER_ROUTES,
         children::ROUTES,
+        controls::ROUTES,
         definitions::ROUTES,
         events::ROUTES,
         history::ROUTES,
@@ -164,6 +165,8 @@ mod tests {
             (Method::POST, "/api/job/x/cancel", operate),
             (Method::POST, "/api/jobs/retry", operate),
             (Method::POST, "/api/queue/price/redispatch", operate),
+            (Method::POST, "/api/queue/price/pause", operate),
+            (Method::DELETE, "/api/limits/bank", operate),
             (Method::PUT, "/api/job/x", operate),
             (Method::POST, "/api/jobs/delete", admin),
             (Method::POST, "/api/jobs/delete/", admin),
@@ -201,7 +204,7 @@ mod tests {
         let events = ["/api/events", "/api/job/{id}/events"];
         let queues = ["/api/queue/{queue}", "/api/queues"];
         let others = events.into_iter().chain(queues);
-        assert_eq!(refused, others.chain(["/api/limits"]).collect());
+        assert_eq!(refused, others.chain(["/api/controls", "/api/limits"]).collect());
         for (method, expected) in [
             (Method::HEAD, Server::Any),
             (Method::POST, Server::Active),

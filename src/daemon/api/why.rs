@@ -2,6 +2,7 @@
 
 use super::active_jobs;
 use super::confirmed_step::ConfirmedStep;
+use super::controls;
 use super::problem::Problem;
 use super::query::Query;
 use super::reads;
@@ -166,6 +167,9 @@ async fn explain_step(
         );
     }
     if let Some(claim) = run.waiting_claim() {
+        if let Some(pause) = explain_pause(api, job, step, claim).await {
+            return explain(WaitCause::Paused, format!("step \"{name}\" waits: {pause}"));
+        }
         let sentence = explain_claim(api, number, index, claim).await;
         return explain(WaitCause::Limit, format!("step \"{name}\" {sentence}"));
     }
@@ -229,6 +233,22 @@ fn describe_person_wait(job: JobId, step: &str, run: &StepRun) -> String {
         "waiting for a person or another system: step \"{step}\" is external, POST \
          /api/job/{job}/step/{step} completes it{until}"
     )
+}
+
+/// Explains which pause keeps a step back; `None`: none does.
+async fn explain_pause(
+    api: &Arc<ApiState>,
+    job: &Job,
+    step: &Step,
+    claim: &StepClaim,
+) -> Option<String> {
+    let controls = active_jobs::list_controls(api).await;
+    let definition = job.definition();
+    let address = step.has_queue().then(|| api.buses.address(definition, step));
+    let limits: Vec<Arc<str>> =
+        claim.places.iter().map(|place| definition.full_limit_name(&place.limit)).collect();
+    let pause = controls::find_pause(&controls, definition, address.as_ref(), &limits)?;
+    Some(controls::describe_pause(pause, format_rfc3339))
 }
 
 /// Explains for which limit a step waits.

@@ -88,6 +88,9 @@ pub(super) fn describe_limit_wait(wait: &WaitView, now: Timestamp) -> String {
 
 /// Describes for which limits a step waits, of which nothing else is known here.
 pub(super) fn describe_claim(claim: &StepClaim) -> String {
+    if claim.places.is_empty() {
+        return "waits because its queue or its workflow is paused, or was until now".to_owned();
+    }
     let names: Vec<&str> = claim.places.iter().map(|place| &*place.limit).collect();
     let noun = if names.len() == 1 { "limit" } else { "limits" };
     format!("waits for a place of {noun} {}", names.join(", "))

@@ -7,7 +7,7 @@ pub(crate) const DURATION_MAX: Millis = Millis(3_650 * 24 * 3_600_000);
 
 /// Parses whole numbers with units, the larger unit first and each unit at most once. Returns
 /// `None` for any other text, and if the duration overflows.
-pub(super) fn parse(text: &str) -> Option<Millis> {
+pub(crate) fn parse(text: &str) -> Option<Millis> {
     let mut remaining = text;
     let mut units = Millis::UNITS.iter();
     let mut total_millis: u64 = 0;

@@ -106,7 +106,7 @@ fn parse_rate(entry: &Entry, report: &mut Diagnostics) -> Option<Rate> {
 }
 
 /// Parses the text of a rate. Its burst is the default.
-pub(super) fn parse_rate_text(text: &str) -> Option<Rate> {
+pub(crate) fn parse_rate_text(text: &str) -> Option<Rate> {
     let (count, period) = text.split_once('/')?;
     let is_number = !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
     let count: u32 = count.parse().ok().filter(|count| is_number && *count > 0)?;

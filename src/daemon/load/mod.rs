@@ -53,7 +53,10 @@ mod yaml;
 
 pub use consumer_timeouts::CONSUMER_TIMEOUT_DEFAULT;
 pub use diagnostics::Diagnostic;
+pub(crate) use duration::{DURATION_MAX, parse as parse_duration};
 pub use json_schema::json_schema;
+pub(crate) use limit_drafts::parse_rate_text;
+pub(crate) use limits::{BURST_MAX, CONCURRENCY_MAX};
 pub use limits::{
     FILE_BYTES_MAX, NESTING_MAX, STATUSES_MAX, STEPS_IN_ALL_MAX, STEPS_MAX, TEXT_BYTES_MAX,
     VALUES_MAX,

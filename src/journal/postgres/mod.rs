@@ -19,6 +19,7 @@ mod commit_columns;
 mod commit_connection;
 mod commit_sql;
 mod connection;
+mod controls;
 mod copy;
 mod copy_reader;
 mod day_drops;

@@ -17,7 +17,7 @@ const FORMAT: i32 = 2;
 const CREATE_ATTEMPTS_MAX: u32 = 5;
 
 /// The tables of this program, in the order in which they are created.
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 14] = [
     "cluster",
     "names",
     "managers",
@@ -31,10 +31,11 @@ const TABLES: [&str; 13] = [
     "notices",
     "bus_offsets",
     "limit_rates",
+    "controls",
 ];
 
 /// The tables that format 1 does not have.
-const TABLES_SINCE_FORMAT_2: [&str; 1] = ["limit_rates"];
+const TABLES_SINCE_FORMAT_2: [&str; 2] = ["limit_rates", "controls"];
 
 /// The script that creates the tables in an empty schema.
 const CREATE_TABLES: &str = "
@@ -185,6 +186,22 @@ CREATE TABLE limit_rates(
   PRIMARY KEY (name, limit_name, key)
 );
 UPDATE cluster SET format = 2;
+";
+
+/// The script that adds the table `controls` in format 2.
+const CREATE_CONTROLS: &str = "
+-- What operators have changed for a time: pauses, and other values of limits.
+CREATE TABLE controls(
+  -- The ordinal of the name.
+  name smallint NOT NULL,
+  kind text NOT NULL,
+  bus text NOT NULL,
+  vhost text NOT NULL,
+  subject text NOT NULL,
+  body text NOT NULL,
+  checksum bigint NOT NULL,
+  PRIMARY KEY (name, kind, bus, vhost, subject)
+);
 ";
 
 /// Compresses large texts with LZ4, which is faster, where the server has it.
@@ -340,6 +357,7 @@ async fn prepare_in_transaction(
     let rows = connection.query("SELECT format FROM cluster FOR UPDATE", &params![]).await?;
     if rows.first().is_some_and(|row| row.get::<_, i32>(0) == 1) {
         tracing::info!(journal, schema, "the tables of the journal are changed to format 2");
+        connection.batch_execute(CREATE_CONTROLS).await?;
         connection.batch_execute(MIGRATE_TO_2).await?;
     }
     Ok(())

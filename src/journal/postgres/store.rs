@@ -18,7 +18,7 @@ use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, Stored
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
 use base::clock;
-use engine::{Definition, Millis, RateMark, Timestamp};
+use engine::{Control, ControlKey, Definition, Millis, RateMark, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -248,6 +248,18 @@ impl Journal for PostgresJournal {
 
     fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
         self.read_rate_marks()
+    }
+
+    fn store_control(&mut self, control: &Control) -> Result<(), JournalError> {
+        self.write_control(control)
+    }
+
+    fn delete_control(&mut self, key: &ControlKey) -> Result<(), JournalError> {
+        self.remove_control(key)
+    }
+
+    fn load_controls(&mut self) -> Result<Vec<Control>, JournalError> {
+        self.read_controls()
     }
 
     fn newest_record_time(&self) -> Result<Option<Timestamp>, JournalError> {

@@ -13,6 +13,7 @@ mod append;
 mod backup;
 mod children;
 mod confirms;
+mod controls;
 mod copy;
 mod definitions;
 mod disk_full;

@@ -135,6 +135,16 @@ CREATE TABLE limit_rates(
   checksum INTEGER NOT NULL,
   PRIMARY KEY(name, key)
 ) WITHOUT ROWID, STRICT;
+-- What operators have changed for a time: pauses, and other values of limits.
+CREATE TABLE controls(
+  kind TEXT NOT NULL,
+  bus TEXT NOT NULL,
+  vhost TEXT NOT NULL,
+  name TEXT NOT NULL,
+  body TEXT NOT NULL,
+  checksum INTEGER NOT NULL,
+  PRIMARY KEY(kind, bus, vhost, name)
+) WITHOUT ROWID, STRICT;
 ",
 ];
 

@@ -1,6 +1,7 @@
 //! The writing end of a journal in a file, shared with its readers: before a reader queries
 //! projected tables, it lets the writing end project what is committed.
 
+use super::controls;
 use super::reader::Reader;
 use super::schema::JournalOptions;
 use super::writer::JournalWriter;
@@ -9,7 +10,7 @@ use crate::numbers::JobNumbers;
 use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
-use engine::{Definition, Millis, RateMark, Timestamp};
+use engine::{Control, ControlKey, Definition, Millis, RateMark, Timestamp};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -125,6 +126,19 @@ impl Journal for SqliteJournal {
 
     fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
         self.writer().load_rate_marks()
+    }
+
+    fn store_control(&mut self, control: &Control) -> Result<(), JournalError> {
+        self.writer().store_control(control)
+    }
+
+    fn delete_control(&mut self, key: &ControlKey) -> Result<(), JournalError> {
+        self.writer().delete_control(key)
+    }
+
+    fn load_controls(&mut self) -> Result<Vec<Control>, JournalError> {
+        let writer = self.writer();
+        controls::load(&writer.connection, &writer.file)
     }
 
     fn newest_record_time(&self) -> Result<Option<Timestamp>, JournalError> {

@@ -101,7 +101,7 @@ macro_rules! journal_rules {
 const FIRST: StepIndex = StepIndex(0);
 
 fn context(now: i64) -> Context<'static> {
-    Context { now: Timestamp(now), limits: &LIMITS }
+    Context { now: Timestamp(now), limits: &LIMITS, pauses: None }
 }
 
 /// Step `b` after step `a`.

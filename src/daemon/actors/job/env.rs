@@ -11,6 +11,7 @@ use crate::actors::mailboxes::Mailboxes;
 use crate::actors::manager_core::ManagerCore;
 use crate::actors::memory::JobMemory;
 use crate::actors::outbox::Outbox;
+use crate::actors::pauses::CurrentPauses;
 use crate::actors::rules::Rules;
 use crate::events::EventHub;
 use crate::settings::EventSettings;
@@ -31,6 +32,7 @@ pub(in crate::actors) struct JobEnv {
     pub(super) health: Arc<Health>,
     pub(super) rules: Arc<dyn Rules>,
     pub(super) limits: Limits,
+    pub(super) pauses: Arc<CurrentPauses>,
     pub(super) memory: Arc<JobMemory>,
     pub(super) child_budget: Arc<ChildBudget>,
     pub(super) event_hub: Arc<EventHub>,
@@ -64,6 +66,7 @@ impl JobEnv {
             health: core.health.clone(),
             rules: core.rules.clone(),
             limits: core.limits,
+            pauses: core.pauses.clone(),
             memory: core.memory.clone(),
             child_budget: core.child_budget.clone(),
             event_hub: core.event_hub.clone(),

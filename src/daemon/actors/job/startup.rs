@@ -19,7 +19,8 @@ impl JobActor {
         let now = self.clock.now();
         match start {
             JobStart::New { origin, message, caller, outgoing } => {
-                let context = Context { now, limits: &self.limits() };
+                let (limits, pauses) = (self.limits(), self.env.pauses.current());
+                let context = Context { now, limits: &limits, pauses: pauses.as_deref() };
                 let (job_origin, job_caller) = ((*origin).clone(), caller.clone());
                 let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
                     Job::create_for_caller(job_origin, message, job_caller, &context)

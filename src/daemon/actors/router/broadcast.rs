@@ -7,7 +7,7 @@ use crate::actors::inputs::{JobInput, RouterInput};
 use actix::{ActorFutureExt, AsyncContext, Context, WrapFuture};
 use base::faults;
 use bus::Address;
-use engine::Definition;
+use engine::{Definition, JobId};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -32,6 +32,19 @@ impl Router {
         };
         let mut ids = env.routes.ids_by_creation();
         ids.extend(self.passivated_ids(|tree| uses_queue(&tree.definition)));
+        self.broadcast_to(ids, make_input, on_completion, ctx);
+    }
+
+    /// Sends an input to jobs that take input now, and calls `on_completion` as
+    /// [`broadcast`](Self::broadcast) does.
+    pub(super) fn broadcast_to(
+        &self,
+        ids: Vec<JobId>,
+        make_input: impl Fn(Arc<CompletionLatch>) -> JobInput + 'static,
+        on_completion: impl FnOnce(&Router) + 'static,
+        ctx: &mut Context<Router>,
+    ) {
+        let env = self.env.clone();
         let send_batches = async move {
             for batch in ids.chunks(JOBS_PER_BATCH) {
                 faults::hit("router::part");

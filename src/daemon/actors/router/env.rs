@@ -12,6 +12,7 @@ use crate::actors::mailboxes::Mailboxes;
 use crate::actors::manager_core::ManagerCore;
 use crate::actors::memory::JobMemory;
 use crate::actors::outbox::Outbox;
+use crate::actors::pauses::CurrentPauses;
 use crate::actors::routes::Routes;
 use crate::settings::LimitSettings;
 use crate::telemetry::Metrics;
@@ -30,6 +31,7 @@ pub(in crate::actors) struct RouterEnv {
     pub(super) call_env: Arc<CallEnv>,
     pub(super) routes: Routes,
     pub(super) buses: Arc<Buses>,
+    pub(super) pauses: Arc<CurrentPauses>,
     pub(super) definitions: Arc<LoadedDefinitions>,
     pub(super) health: Arc<Health>,
     pub(super) memory: Arc<JobMemory>,
@@ -63,6 +65,7 @@ impl RouterEnv {
             call_env,
             routes: core.routes.clone(),
             buses: core.buses.clone(),
+            pauses: core.pauses.clone(),
             definitions: core.definitions.clone(),
             health: core.health.clone(),
             memory: core.memory.clone(),

@@ -2,7 +2,7 @@
 //! the jobs. The rules are those of [`engine::gate`].
 
 use super::Router;
-use crate::actors::inputs::{JobDemand, JobInput};
+use crate::actors::inputs::{ControlChange, JobDemand, JobInput};
 use crate::actors::passivation::PassivatedTree;
 use actix::{AsyncContext, Context};
 use engine::{Admission, Input};
@@ -31,8 +31,8 @@ impl Router {
                 let definition = job.definition();
                 let demand =
                     self.env.buses.restored_demand(definition, job.graph().step(step), demand);
-                let full_name = |limit: &str| definition.full_limit_name(limit);
-                self.gate.gate.demand((*number, job.id(), step), Some(&demand), full_name);
+                let address = self.env.buses.find_address(definition, job.graph().step(step));
+                self.gate.demand((*number, job.id(), step), definition, address, Some(&demand));
             }
         }
         for tree in passivated {
@@ -43,22 +43,35 @@ impl Router {
                     let demand = demand.clone();
                     let demand =
                         self.env.buses.restored_demand(&tree.definition, definition, demand);
-                    let full_name = |limit: &str| tree.definition.full_limit_name(limit);
+                    let address = self.env.buses.find_address(&tree.definition, definition);
                     let job = (member.number, member.id, *step);
-                    self.gate.gate.demand(job, Some(&demand), full_name);
+                    self.gate.demand(job, &tree.definition, address, Some(&demand));
                 }
             }
         }
     }
 
     /// Takes what a step of a job wants.
-    pub(super) fn handle_demand(&mut self, demand: &JobDemand, ctx: &mut Context<Self>) {
-        let JobDemand { id, number, definition, step, demand } = demand;
+    pub(super) fn handle_demand(&mut self, demand: JobDemand, ctx: &mut Context<Self>) {
+        let JobDemand { id, number, definition, step, address, demand } = demand;
         self.load_limits();
-        self.gate.configure(definition, false);
-        let full_name = |limit: &str| definition.full_limit_name(limit);
-        self.gate.gate.demand((*number, *id, *step), demand.as_ref(), full_name);
+        self.gate.configure(&definition, false);
+        self.gate.demand((number, id, step), &definition, address, demand.as_ref());
         self.advance_gate(ctx);
+    }
+
+    /// Puts a control in force, or ends it. A pause is answered once all jobs have sent what they
+    /// had decided to send before.
+    pub(super) fn change_control(&mut self, change: ControlChange, ctx: &mut Context<Self>) {
+        let ControlChange { key, control, answer } = change;
+        let is_pause = control.is_some() && key.kind.is_pause();
+        self.gate.set_control(&key, control);
+        self.env.pauses.replace(self.gate.pauses(&self.env.buses));
+        self.advance_gate(ctx);
+        // An error means that the receiver was dropped.
+        let on_completion = move |_: &Router| drop(answer.send(Ok(())));
+        let ids = if is_pause { self.env.routes.ids_by_creation() } else { Vec::new() };
+        self.broadcast_to(ids, JobInput::AwaitCommit, on_completion, ctx);
     }
 
     /// Forgets a job that was deleted.
@@ -89,11 +102,22 @@ impl Router {
     /// Admits whom the limits allow, and sets the timer for the next time.
     pub(super) fn advance_gate(&mut self, ctx: &mut Context<Self>) {
         let now = self.gate.clock.now();
+        let over = self.gate.end_controls(now);
+        if !over.is_empty() {
+            self.env.pauses.replace(self.gate.pauses(&self.env.buses));
+        }
+        for control in over {
+            tracing::info!(
+                kind = control.key.kind.as_str(),
+                subject = %control.key,
+                "what an operator had changed has ended by itself"
+            );
+        }
         for Admission { id, step, ticket, marks, .. } in self.gate.gate.advance(now) {
             let input = Input::Admitted { step, ticket, marks };
             self.send_to_job(id, JobInput::Engine { input, ack: None });
         }
-        let next_due = self.gate.gate.next_due();
+        let next_due = self.gate.next_due();
         let Some(due) = self.gate.timer.adjust(next_due, ctx) else { return };
         let delay = now.duration_until(due).min(TIMER_DELAY_MAX);
         let handle = ctx.run_later(delay, |router, ctx| {

@@ -1,5 +1,6 @@
 //! Describes the parameters of operations. A path parameter means the same wherever it occurs.
 
+use crate::load::{BURST_MAX, CONCURRENCY_MAX};
 use ParameterFormat::*;
 use engine::JobState;
 use serde_json::{Value, json};
@@ -91,7 +92,7 @@ const MESSAGE_ID_PATTERN: &str =
 const AGO_PATTERN: &str = "^([0-9]{1,4}(ms|s|m|min|h|d|w)){1,3}$";
 
 /// All path parameters. The patterns of routes refer to them by name.
-const PATH_PARAMETERS: [Parameter; 7] = [
+const PATH_PARAMETERS: [Parameter; 9] = [
     path(
         "message",
         Pattern(MESSAGE_ID_PATTERN, "f557697b-f911-401c-86b7-6d9b62f1f2bb:price:1"),
@@ -103,6 +104,8 @@ const PATH_PARAMETERS: [Parameter; 7] = [
         "The number of the delivery of the message, from 1",
     ),
     path("id", Id, "The job's id"),
+    path("limit", Text, "The name of the limit"),
+    path("workflow", Text, "The name of the workflow, with `VHOST/` before it if it has one"),
     path("step", Text, "The name of the step"),
     path("queue", Text, "The name of the queue"),
     path("hash", Hash, "The hash of the definition"),
@@ -213,6 +216,21 @@ pub(in crate::api) const REASON: Parameter = query(
     ShortText(OPERATION_REASON_CHARS_MAX),
     "The reason for the operation; the job's record keeps it",
 );
+pub(in crate::api) const FOR: Parameter = query(
+    "for",
+    Pattern("^([0-9]{1,9}(d|h|ms|m|s)){1,5}$", "1h"),
+    "How long it lasts; without it, until it is ended",
+);
+pub(in crate::api) const RATE: Parameter = query(
+    "rate",
+    Pattern("^[0-9]{1,7}/([0-9]{0,9}(d|h|ms|m|s)){1,5}$", "20/s"),
+    "The rate of the limit meanwhile",
+);
+pub(in crate::api) const BURST: Parameter =
+    query("burst", Number(1, BURST_MAX), "How many messages the rate lets through at once")
+        .needing("rate");
+pub(in crate::api) const CONCURRENCY: Parameter =
+    query("concurrency", Number(1, CONCURRENCY_MAX), "The concurrency of the limit meanwhile");
 pub(in crate::api) const EVENT_KIND: Parameter =
     query("kind", OneOf(&["job", "step"]), "Only events of jobs, or only events of steps");
 pub(in crate::api) const EVENTS_OF_CHILDREN: Parameter = query(

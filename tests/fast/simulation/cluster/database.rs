@@ -4,7 +4,7 @@ use super::super::world::{World, lock};
 use super::scheduler::{Baton, Pause};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use workflow_manager::engine::{Definition, Millis, RateMark, Timestamp};
+use workflow_manager::engine::{Control, ControlKey, Definition, Millis, RateMark, Timestamp};
 use workflow_manager::journal::{
     Deletion, DiskUsage, FileLoss, JobNumber, JobNumbers, Journal, JournalError, NoticeNumber,
     Record, Records, RecoveredJob, Remedy, SqliteJournal, StoredOffset,
@@ -187,6 +187,18 @@ impl Journal for FencedJournal {
 
     fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
         self.with(|journal| journal.load_rate_marks())
+    }
+
+    fn store_control(&mut self, control: &Control) -> Result<(), JournalError> {
+        self.with(|journal| journal.store_control(control))
+    }
+
+    fn delete_control(&mut self, key: &ControlKey) -> Result<(), JournalError> {
+        self.with(|journal| journal.delete_control(key))
+    }
+
+    fn load_controls(&mut self) -> Result<Vec<Control>, JournalError> {
+        self.with(|journal| journal.load_controls())
     }
 
     fn has_unprojected(&self) -> bool {
