@@ -293,6 +293,7 @@ pub(super) fn count_twice(recovered: &RecoveredJob) {
             number: recovered.number,
             definition: job.definition().clone(),
             step: StepIndex(step.0 + 1_000),
+            address: None,
             demand: Some(demand.without_resending()),
         };
         COUNTED_TWICE.with(|all| all.borrow_mut().push(counted));
