@@ -1,6 +1,7 @@
 //! Ids of jobs and steps, the correlation ids of messages, and the span ids and jitter that are
 //! derived from them.
 
+use super::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -18,24 +19,35 @@ const CHILD_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_0a52_9c1e_4d0b_8f7a_3c55_d1
 /// The UUID namespace of job ids that are derived from calls. It must never change.
 const CALL_NAMESPACE: Uuid = Uuid::from_u128(0x0f4d_6a39_71c2_4e58_9b1d_a2c6_40e7_5f13);
 
+/// The UUID namespace of job ids that are derived from slots of schedules. It must never change.
+const SLOT_NAMESPACE: Uuid = Uuid::from_u128(0x8d2e_5b17_04f9_4a6c_a3b8_61f0_9c7d_2e45);
+
 /// The number of bytes of a child job's id that are a hash. The last four are the item's index.
 const HASH_BYTES: usize = 12;
 
 /// The length of a UUID in the form 8-4-4-4-12, in bytes.
 const HYPHENATED_LENGTH: usize = 36;
 
+/// Joins parts, each after its length, so that different parts never give the same name.
+fn join_with_lengths(parts: &[&[u8]]) -> Vec<u8> {
+    parts
+        .iter()
+        .flat_map(|part| (part.len() as u64).to_be_bytes().into_iter().chain(part.iter().copied()))
+        .collect()
+}
+
 impl JobId {
     /// Derives the id of the job that a call requests if its `message_id` is not a UUID. It is
     /// derived from `parts`: the same parts always give the same id.
     pub fn from_call(parts: &[&[u8]]) -> JobId {
-        // Each part is prefixed with its length, so that different parts never give the same name.
-        let name: Vec<u8> = parts
-            .iter()
-            .flat_map(|part| {
-                (part.len() as u64).to_be_bytes().into_iter().chain(part.iter().copied())
-            })
-            .collect();
-        JobId(Uuid::new_v5(&CALL_NAMESPACE, &name))
+        JobId(Uuid::new_v5(&CALL_NAMESPACE, &join_with_lengths(parts)))
+    }
+
+    /// Derives the id of the job for a slot of a schedule, from the virtual host, the name of the
+    /// schedule in it, and the slot.
+    pub fn from_slot(vhost: &str, schedule: &str, slot: Timestamp) -> JobId {
+        let parts = [vhost.as_bytes(), schedule.as_bytes(), &slot.0.to_be_bytes()];
+        JobId(Uuid::new_v5(&SLOT_NAMESPACE, &join_with_lengths(&parts)))
     }
 
     /// Derives the id of the child job of `step` for the item at `index` (docs/workflow-file.md).

@@ -73,6 +73,7 @@ pub mod origin;
 pub mod queue_declaration;
 mod recover;
 mod reply;
+pub mod schedule;
 pub mod state;
 pub mod step;
 pub mod text;
@@ -111,6 +112,7 @@ pub use origin::{Origin, ParentItem};
 pub use queue_declaration::{
     QUEUE_TYPE, QueueArgument, QueueArguments, QueueDeclaration, QueueType, check_argument,
 };
+pub use schedule::{Schedule, ScheduledSlot};
 pub use state::{JobState, StepState};
 pub use step::StepRun;
 pub use time::{Millis, Timestamp};

@@ -193,7 +193,8 @@ fn the_conformance_definitions_load_or_are_refused_for_their_unsupported_keys_al
         let text = std::fs::read_to_string(&path).expect("reads");
         let vectors: Vec<serde_json::Value> =
             serde_json::from_str(&text).expect("a list of vectors");
-        for vector in &vectors {
+        // Vectors of schedules have no definition: the engine's own tests read them.
+        for vector in vectors.iter().filter(|vector| vector.get("definition").is_some()) {
             let name = format!("{}: {}", path.display(), vector["name"]);
             for definition in [
                 vector["definition"].to_string(),

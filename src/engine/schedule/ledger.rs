@@ -1,0 +1,345 @@
+//! The ledger of a schedule: up to where its slots are judged, and how the last ones were.
+//!
+//! The judging functions return a new ledger and the jobs to start. The caller starts the jobs and
+//! then stores the ledger. After a crash in between, the same slots are judged again, and their
+//! jobs exist already: a job's id follows from its slot.
+
+use super::{Missed, Overlap, Schedule};
+use crate::id::JobId;
+use crate::time::{Millis, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// How many missed slots start at most with `missed: all`: the last ones.
+pub const MISSED_STARTS_MAX: usize = 100;
+
+/// How many judgements are kept.
+pub const JUDGEMENTS_MAX: usize = 20;
+
+/// How late a slot may be judged and is not missed.
+const ON_TIME: Millis = Millis(60_000);
+
+/// How many slots are judged at once.
+const DUE_MAX: usize = 2_000;
+
+/// How far the mark may be ahead of the clock. If it is further, the clock was wrong when slots
+/// were judged, and the mark returns to the clock.
+const MARK_AHEAD_MAX: Millis = Millis(24 * 3_600_000);
+
+/// What is known of a schedule's slots, as the journal keeps it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// The timing that the mark belongs to.
+    timing: String,
+    /// All slots up to here are judged.
+    mark: Timestamp,
+    /// The pause; `None`: the schedule is not paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<Pause>,
+    /// The jobs that were started and had not ended when slots were last judged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    jobs: Vec<JobId>,
+    /// The slot that waits for the end of an earlier job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    waiting: Option<Timestamp>,
+    /// The last judgements, the newest last.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    judgements: VecDeque<Judgement>,
+}
+
+/// The pause of a schedule by a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// When it began.
+    pub since: Timestamp,
+    /// Why, if the client gave a reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Arc<str>>,
+    /// The principal; `None`: no token was required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Arc<str>>,
+}
+
+/// How a slot, or several in a row, were judged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Judgement {
+    /// The slot; of several, the last.
+    pub slot: Timestamp,
+    /// When it was judged.
+    pub at: Timestamp,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The job that was started, or for which the slot was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobId>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Arc<str>>,
+    /// How many slots in a row it is about.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub slots: u64,
+}
+
+/// What happened to a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Its job was started.
+    Started,
+    /// It waits for the end of an earlier job.
+    Waits,
+    /// It was skipped: an earlier job ran, or the schedule was paused.
+    Skipped,
+    /// It passed while no manager ran, or its deadline passed.
+    Missed,
+}
+
+impl Verdict {
+    /// Returns the word for users.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Started => "started",
+            Verdict::Waits => "waits",
+            Verdict::Skipped => "skipped",
+            Verdict::Missed => "missed",
+        }
+    }
+}
+
+/// A job to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The slot.
+    pub slot: Timestamp,
+    /// The job's id.
+    pub id: JobId,
+    /// The jobs that it replaces: they are cancelled first.
+    pub replaces: Vec<JobId>,
+}
+
+/// The outcome of judging what is due: the ledger to store once the jobs are started.
+#[derive(Debug, PartialEq)]
+pub struct Judged {
+    /// The new ledger.
+    pub ledger: Ledger,
+    /// The jobs to start, in order.
+    pub starts: Vec<Start>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(number: &u64) -> bool {
+    *number == 1
+}
+
+impl Ledger {
+    /// Creates the ledger of a new schedule: its slots count from now on.
+    pub fn new(schedule: &Schedule, now: Timestamp) -> Ledger {
+        Ledger {
+            timing: schedule.timing.to_string(),
+            mark: now,
+            paused: None,
+            jobs: Vec::new(),
+            waiting: None,
+            judgements: VecDeque::new(),
+        }
+    }
+
+    /// Adapts a stored ledger to the schedule as it is loaded now. If its timing has changed, its
+    /// slots count from now on. Returns whether anything has changed.
+    pub fn adapt(&mut self, schedule: &Schedule, now: Timestamp) -> bool {
+        let timing = schedule.timing.to_string();
+        if self.timing != timing {
+            self.timing = timing;
+            self.mark = now;
+            self.waiting = None;
+            return true;
+        }
+        self.correct_mark(now)
+    }
+
+    /// Moves a mark back that is too far ahead of the clock. Returns whether it was.
+    fn correct_mark(&mut self, now: Timestamp) -> bool {
+        let is_ahead = self.mark > now.plus(MARK_AHEAD_MAX);
+        if is_ahead {
+            self.mark = now;
+        }
+        is_ahead
+    }
+
+    /// Returns up to where slots are judged.
+    pub fn mark(&self) -> Timestamp {
+        self.mark
+    }
+
+    /// Returns the slot that waits for the end of an earlier job.
+    pub fn waiting(&self) -> Option<Timestamp> {
+        self.waiting
+    }
+
+    /// Returns the last judgements, the newest first.
+    pub fn judgements(&self) -> impl Iterator<Item = &Judgement> {
+        self.judgements.iter().rev()
+    }
+
+    /// Returns when the next slot is due; `None`: no slot is left.
+    pub fn next_due(&self, schedule: &Schedule) -> Option<Timestamp> {
+        schedule.timing.next_after(self.mark).map(|slot| schedule.start_time(slot))
+    }
+
+    /// Judges what is due; `None`: nothing is. `is_running` tells whether a job has not ended.
+    pub fn judge(
+        &self,
+        schedule: &Schedule,
+        now: Timestamp,
+        is_running: impl Fn(JobId) -> bool,
+    ) -> Option<Judged> {
+        let mut round = Round { schedule, now, ledger: self.clone(), starts: Vec::new() };
+        round.ledger.correct_mark(now);
+        round.ledger.jobs.retain(|job| is_running(*job));
+        round.judge_waiting();
+        round.judge_due();
+        let Round { ledger, starts, .. } = round;
+        let is_changed = ledger.mark != self.mark || ledger.waiting != self.waiting;
+        is_changed.then_some(Judged { ledger, starts })
+    }
+
+    /// Returns the ledger after a job was started by hand.
+    pub fn with_trigger(&self, id: JobId, now: Timestamp) -> Ledger {
+        let mut ledger = self.clone();
+        ledger.jobs.push(id);
+        ledger.add(Judgement {
+            job: Some(id),
+            reason: Some("by hand".into()),
+            ..Judgement::new(now, now, Verdict::Started)
+        });
+        ledger
+    }
+
+    fn add(&mut self, judgement: Judgement) {
+        if self.judgements.len() >= JUDGEMENTS_MAX {
+            self.judgements.pop_front();
+        }
+        self.judgements.push_back(judgement);
+    }
+}
+
+impl Judgement {
+    fn new(slot: Timestamp, at: Timestamp, verdict: Verdict) -> Judgement {
+        Judgement { slot, at, verdict, job: None, reason: None, slots: 1 }
+    }
+}
+
+/// One round of judging.
+struct Round<'a> {
+    schedule: &'a Schedule,
+    now: Timestamp,
+    ledger: Ledger,
+    starts: Vec<Start>,
+}
+
+impl Round<'_> {
+    /// Starts the slot that waits, if the earlier jobs have ended.
+    fn judge_waiting(&mut self) {
+        let Some(slot) = self.ledger.waiting.filter(|_| self.ledger.jobs.is_empty()) else {
+            return;
+        };
+        self.ledger.waiting = None;
+        if self.ledger.paused.is_some() {
+            self.add(slot, Verdict::Skipped, None, "the schedule is paused");
+        } else {
+            self.start_or_miss(slot, Vec::new());
+        }
+    }
+
+    /// Judges the slots that are due.
+    fn judge_due(&mut self) {
+        let first = self.schedule.timing.next_after(self.ledger.mark);
+        let mut due: Vec<Timestamp> =
+            std::iter::successors(first, |slot| self.schedule.timing.next_after(*slot))
+                .take_while(|slot| self.schedule.start_time(*slot) <= self.now)
+                .take(DUE_MAX)
+                .collect();
+        // Of more slots than are judged at once, the last ones are for the next round. All others
+        // are missed: slots that are on time are fewer than those.
+        let has_more = due.len() == DUE_MAX;
+        if has_more {
+            due.truncate(DUE_MAX - MISSED_STARTS_MAX);
+        }
+        let Some(last) = due.last().copied() else { return };
+        self.ledger.mark = last;
+        if self.ledger.paused.is_some() {
+            return self.add_row(&due, Verdict::Skipped, "the schedule is paused");
+        }
+        let is_late =
+            |slot: &Timestamp| has_more || self.schedule.start_time(*slot).plus(ON_TIME) < self.now;
+        let (late, on_time) = due.split_at(due.iter().take_while(|slot| is_late(slot)).count());
+        let starts_late = match self.schedule.missed {
+            Missed::Last | Missed::All if has_more => 0,
+            Missed::None => 0,
+            Missed::Last => usize::from(on_time.is_empty()),
+            Missed::All => MISSED_STARTS_MAX,
+        };
+        let (missed, started_late) = late.split_at(late.len().saturating_sub(starts_late));
+        self.add_row(missed, Verdict::Missed, "no manager ran then");
+        for slot in started_late.iter().chain(on_time) {
+            self.judge_overlap(*slot);
+        }
+    }
+
+    /// Judges a slot that is to start, beside the earlier jobs.
+    fn judge_overlap(&mut self, slot: Timestamp) {
+        let running = self.ledger.jobs.last().copied();
+        match (self.schedule.overlap, running) {
+            (Overlap::Allow, _) => self.start_or_miss(slot, Vec::new()),
+            (_, None) if self.ledger.waiting.is_none() => self.start_or_miss(slot, Vec::new()),
+            (Overlap::Replace, _) => {
+                let replaced = std::mem::take(&mut self.ledger.jobs);
+                self.start_or_miss(slot, replaced);
+            }
+            (Overlap::Wait, _) if self.ledger.waiting.is_none() => {
+                self.ledger.waiting = Some(slot);
+                self.add(slot, Verdict::Waits, running, "an earlier job runs");
+            }
+            (Overlap::Wait, _) => {
+                self.add(slot, Verdict::Skipped, running, "an earlier slot waits already")
+            }
+            (Overlap::Skip, _) => self.add(slot, Verdict::Skipped, running, "an earlier job runs"),
+        }
+    }
+
+    /// Starts the job of a slot, unless its deadline has passed.
+    fn start_or_miss(&mut self, slot: Timestamp, replaces: Vec<JobId>) {
+        let deadline = self.schedule.deadline;
+        if slot.after(deadline).is_some_and(|deadline| deadline < self.now) {
+            // The jobs that it would have replaced go on.
+            self.ledger.jobs.extend(replaces);
+            return self.add(slot, Verdict::Missed, None, "its deadline has passed");
+        }
+        let id = self.schedule.job_id(slot);
+        self.ledger.jobs.push(id);
+        self.starts.push(Start { slot, id, replaces });
+        self.ledger
+            .add(Judgement { job: Some(id), ..Judgement::new(slot, self.now, Verdict::Started) });
+    }
+
+    fn add(&mut self, slot: Timestamp, verdict: Verdict, job: Option<JobId>, reason: &str) {
+        let judgement = Judgement::new(slot, self.now, verdict);
+        self.ledger.add(Judgement { job, reason: Some(reason.into()), ..judgement });
+    }
+
+    /// Adds one judgement about slots in a row, if there are any.
+    fn add_row(&mut self, slots: &[Timestamp], verdict: Verdict, reason: &str) {
+        let Some(last) = slots.last() else { return };
+        let slots = u64::try_from(slots.len()).unwrap_or(u64::MAX);
+        let judgement = Judgement::new(*last, self.now, verdict);
+        self.ledger.add(Judgement { slots, reason: Some(reason.into()), ..judgement });
+    }
+}
+
+#[cfg(test)]
+mod tests;
