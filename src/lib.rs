@@ -18,9 +18,9 @@
 //!     API (`page/`)
 //!   - **4** [`reload`]: reloads files while the manager runs. [`service`]: notifies systemd of
 //!     readiness, status and watchdog
-//!   - **3** [`actors`]: router, job, journal, archive, bus, supervisor, notifier; the inputs that
-//!     they receive; the manager, which starts them, and its handle; the outbox through which
-//!     effects leave
+//!   - **3** [`actors`]: router, job, journal, archive, bus, supervisor, scheduler, notifier; the
+//!     inputs that they receive; the manager, which starts them, and its handle; the outbox
+//!     through which effects leave
 //!   - **2** [`events`], [`traces`]: events from entries, event streams, the webhook; spans, from
 //!     the records of ended jobs
 //!   - **1** [`access`], [`load`], [`settings`], [`view`], [`telemetry`], [`budgets`]:
@@ -94,6 +94,8 @@
 //!   through [`actors::outbox`], which the journal actor calls after the commit. All else leaves at
 //!   once: a refusal, the answer to a read, the acknowledgement of a delivery that changes nothing,
 //!   and the effects of a recovered job, whose entries are committed already.
+//! - A slot of a schedule is judged by its ledger, then its job starts, then the ledger is stored
+//!   (`actors/scheduler`). The id of the job follows from the slot, so that no slot starts twice.
 //! - [`engine::Job::evolve`] is the only place that changes a job; a job is the fold of its
 //!   entries.
 //! - Nothing in `engine` uses the time, randomness, I/O, logs or async.
@@ -103,7 +105,8 @@
 //!   answer, or it is unreadable, and is quarantined or discarded. A delivery that is dropped
 //!   unsettled returns to its queue.
 //! - Each third-party library has one user: lapin in `amqp` (and where `cli` tests brokers and
-//!   workers), rdkafka in `kafka`, rusqlite in `journal/sqlite`, the YAML crate in `load` and
+//!   workers), rdkafka in `kafka`, rusqlite in `journal/sqlite`, croner in `engine/schedule`,
+//!   the YAML crate in `load` and
 //!   `settings/text`, the CEL crate in `engine/expression`, `config` in `settings`, tonic in
 //!   `grpc`, prost there and in `traces`, `sd_notify` in `service`.
 //! - One table has the jobs that take input: `actors/routes.rs`, the only `DashMap`. Only the

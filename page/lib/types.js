@@ -51,6 +51,7 @@
  * @property {string} created
  * @property {string} [ended]
  * @property {string} [deadline]
+ * @property {string} [startsAt]
  * @property {{ job: string, root: string, item: number, step?: string }} [parent]
  * @property {string} [definition]
  * @property {number} entries

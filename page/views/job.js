@@ -339,7 +339,7 @@ class JobView {
       return html`<div class="why completed">${icon('completed')}<p>Completed ${moment(job.ended)}. ${counted(job.steps.length, 'step')}${skipped ? `, ${skipped} skipped` : ''}${attempts ? `, ${counted(attempts, 'attempt')} repeated` : ''}.${this.#tolerated(job)}</p></div>`;
     }
     const why = this.#why.data;
-    const calmCause = why && ['working', 'sending', 'waiting', 'all_busy', 'back_off', 'limit', 'window_full', 'unknown', 'condition'].includes(why.cause);
+    const calmCause = why && ['working', 'sending', 'waiting', 'all_busy', 'back_off', 'limit', 'window_full', 'unknown', 'condition', 'starts_later'].includes(why.cause);
     const kind = !why ? 'calm' : why.cause === 'paused' ? 'paused' : why.cause === 'person' ? 'person' : calmCause ? 'calm' : 'warn';
     return html`<div class="why ${kind}">${icon(kind === 'warn' ? 'alert' : kind === 'paused' ? 'paused' : kind === 'person' ? 'person' : 'running')}<div class="reason why-text">${why ? whyText(why, job.steps) : this.#why.error ? html`<span class="quiet">Why it stands here could not be asked: ${shown(this.#why.error.message)}</span>` : html`<span class="quiet">Asking why it stands here …</span>`}</div>${why?.step && job.steps.some((step) => step.name === why.step) ? html`<a class="button small" href=${this.#stepLink(why.step)}>${shown(why.step)}</a>` : nothing}</div>`;
   }

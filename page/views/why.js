@@ -7,7 +7,7 @@ import { doneOf } from './job-graph.js';
 
 /** @import { Step, Why } from '../lib/types.js' */
 
-const CAUSES = /** @type {Record<string, string>} */ ({ no_consumer: 'no consumer', not_delivered: 'not delivered', person: 'a person', paused: 'paused', back_off: 'next attempt', limit: 'a limit', window_full: 'items under way', all_busy: 'workers busy', working: 'a worker has it', lost: 'message lost', broker_gone: 'no broker', broker_blocked: 'broker blocked', queue_full: 'queue full', journal_full: 'disk full' });
+const CAUSES = /** @type {Record<string, string>} */ ({ no_consumer: 'no consumer', not_delivered: 'not delivered', person: 'a person', paused: 'paused', back_off: 'next attempt', limit: 'a limit', window_full: 'items under way', all_busy: 'workers busy', working: 'a worker has it', lost: 'message lost', broker_gone: 'no broker', broker_blocked: 'broker blocked', queue_full: 'queue full', journal_full: 'disk full', starts_later: 'begins later' });
 
 /** In a few words. @param {Why | undefined} why */
 export function cause(why) {

@@ -18,6 +18,7 @@
 //! | `journal::commit` | the commit fails in the same way |
 //! | `journal::derive` | the projection of what is committed fails in the same way |
 //! | `journal::positions` | storing the offsets of buses fails in the same way |
+//! | `journal::ledgers` | storing the ledgers of schedules fails in the same way |
 //! | `journal::limit` | after a write, its limit of pages cannot be set back |
 //! | `job::take` | the job's actor panics |
 //! | `clock::now` | the wall clock is off by this many seconds |

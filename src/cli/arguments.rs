@@ -283,6 +283,12 @@ pub(crate) struct RunArguments {
     /// The job's id, a UUID; the same id with the same message starts nothing twice
     #[arg(long, value_name = "UUID")]
     pub(crate) id: Option<JobId>,
+    /// Begin the job so long after its creation, such as 2h
+    #[arg(long, value_name = "DURATION", conflicts_with = "at")]
+    pub(crate) after: Option<String>,
+    /// Begin the job at this time, such as 2026-12-01T08:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub(crate) at: Option<String>,
     /// Print the job's id and do not follow it
     #[arg(long)]
     pub(crate) detach: bool,

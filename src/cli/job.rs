@@ -142,7 +142,8 @@ fn print_header(job: &JobResponse, screen: Screen, out: &mut dyn Write) -> Resul
     }
     print_field("state", &screen.colour(&job.state, &job.state))?;
     print_field("created", &screen.format_time(&job.created))?;
-    let optional_times = [("ended", &job.ended), ("deadline", &job.deadline)];
+    let optional_times =
+        [("ended", &job.ended), ("begins", &job.starts_at), ("deadline", &job.deadline)];
     for (key, value) in
         optional_times.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?)))
     {

@@ -18,6 +18,9 @@ pub(super) struct JobResponse {
     pub(super) created: Text,
     pub(super) ended: Option<Text>,
     pub(super) deadline: Option<Text>,
+    /// When the job begins; `None`: it has begun.
+    #[serde(rename = "startsAt")]
+    pub(super) starts_at: Option<Text>,
     /// The parent of a child job; `None` for a root job.
     pub(super) parent: Option<ParentResponse>,
     pub(super) steps: Vec<StepResponse>,

@@ -22,8 +22,13 @@ const EXIT_INTERRUPTED: i32 = 130;
 pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let client = Client::new(&arguments.client.target)?;
     let message = read_message(&arguments.message)?;
-    let query: Vec<(String, String)> =
-        arguments.id.iter().map(|id| ("id".to_owned(), id.to_string())).collect();
+    let id = arguments.id.map(|id| id.to_string());
+    let parameters =
+        [("id", id.as_ref()), ("after", arguments.after.as_ref()), ("at", arguments.at.as_ref())];
+    let query: Vec<(String, String)> = parameters
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?.clone())))
+        .collect();
     let response =
         client.post(&format!("/api/workflow/{}", arguments.workflow), &query, &message)?;
     let id = parse_created_id(&response)?;

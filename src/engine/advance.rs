@@ -19,7 +19,7 @@ impl Job {
         pending: &mut PendingConditions,
         ctx: &Context<'_>,
     ) -> Option<Vec<Entry>> {
-        if self.state != JobState::Running {
+        if self.state != JobState::Running || self.begins_at.is_some() {
             return None;
         }
         if let Some(step) = self.take_step_to_cancel(pending) {
@@ -44,9 +44,14 @@ impl Job {
     }
 
     /// Returns the deadline of a job that starts now, or is reopened now; `None`: it has no
-    /// deadline. A child job never has one: it expires with its root job.
+    /// deadline. A child job never has one: it expires with its root job. The deadline of a job
+    /// that begins later counts from then on.
     pub(super) fn new_deadline(&self, ctx: &Context<'_>) -> Option<Timestamp> {
-        if self.origin.parent.is_some() { None } else { ctx.after(self.origin.definition.deadline) }
+        if self.origin.parent.is_some() {
+            return None;
+        }
+        let start = self.origin.starts_at.map_or(ctx.now, |time| time.max(ctx.now));
+        start.after(self.origin.definition.deadline)
     }
 
     /// Decides to start a step whose dependencies are done, or to skip it because its `when` is

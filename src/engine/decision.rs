@@ -52,10 +52,17 @@ impl Job {
         let trace = origin.trace.as_ref().map(|request_trace| request_trace.parent);
         let trace_state =
             origin.trace.as_ref().and_then(|request_trace| request_trace.state.clone());
+        let slot = origin.slot.clone();
+        let starts_at = origin.starts_at.filter(|time| *time > ctx.now);
         let mut job = Job::before_first_entry(origin, Some(message));
-        let deadline = job.new_deadline(ctx);
-        let creation =
-            Entry::Job(JobEntry::Created { message: stored_message, deadline, trace, trace_state });
+        let creation = Entry::Job(JobEntry::Created {
+            message: stored_message,
+            deadline: job.new_deadline(ctx),
+            trace,
+            trace_state,
+            starts_at,
+            slot,
+        });
         let joined = caller.map(|caller| Entry::Caller(CallerEntry::Joined(caller)));
         let mut decision = Decision::start(&job, ctx);
         job.record([creation].into_iter().chain(joined), &mut decision);

@@ -8,6 +8,7 @@ use super::expression::Expression;
 use super::id::StepIndex;
 use super::limit::LimitDefinition;
 use super::queue_declaration::QueueDeclaration;
+use super::schedule::Schedule;
 use super::time::Millis;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -38,9 +39,25 @@ pub struct Definition {
     /// The limits that its steps name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitDefinition>,
+    /// The schedules that start its jobs.
+    #[serde(skip)]
+    pub schedules: Schedules,
     /// The workflow's own graph first, then one for each task, in the order of declaration.
     pub graphs: Vec<Graph>,
 }
+
+/// The schedules of a workflow. They are loaded with a definition, and are no part of it: two
+/// definitions that differ in them alone are equal, and have the same hash.
+#[derive(Clone, Debug, Default)]
+pub struct Schedules(pub Vec<Arc<Schedule>>);
+
+impl PartialEq for Schedules {
+    fn eq(&self, _: &Schedules) -> bool {
+        true
+    }
+}
+
+impl Eq for Schedules {}
 
 impl Definition {
     /// The prefix of the queue on which a workflow receives calls. The workflow's name follows
@@ -57,6 +74,7 @@ impl Definition {
             retention: None,
             queue: QueueDeclaration::default(),
             limits: Vec::new(),
+            schedules: Schedules::default(),
             graphs,
         }
     }

@@ -1,6 +1,6 @@
 //! Decides what follows as time passes: from deadlines, timeouts, and the end of a backoff.
 
-use super::entry::{Entry, Failure};
+use super::entry::{Entry, Failure, JobEntry};
 use super::failure::expire_job;
 use super::id::StepIndex;
 use super::input::{Context, UnreadReplies};
@@ -14,6 +14,8 @@ use super::time::{Millis, Timestamp};
 pub(super) enum Due {
     /// The job's deadline has passed.
     Deadline,
+    /// The time has come at which the job begins.
+    Begin,
     /// The timeout of a step's attempt has not started within `startWithin`.
     StartTimeout(StepIndex),
     /// The timeout of a step's attempt has passed.
@@ -29,6 +31,9 @@ impl Job {
         let is_due = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
         if is_due(self.deadline()) {
             return vec![Due::Deadline];
+        }
+        if is_due(self.begins_at()) {
+            return vec![Due::Begin];
         }
         let event_of_step = |step: StepIndex| {
             let run = &self.steps[step.as_usize()];
@@ -71,6 +76,7 @@ impl Job {
                 let limit = deadline.map_or_else(String::new, |limit| format!(" of {limit}"));
                 vec![expire_job(format!("it was not done within its deadline{limit}").into())]
             }
+            Due::Begin => vec![Entry::Job(JobEntry::Begun)],
             Due::Timeout(step)
                 if self.accepts_replies() && self.step(step).has_active_attempt() =>
             {

@@ -87,6 +87,7 @@ impl Job {
             JobEntry::ToldAgain => self.parent_report().into_iter().collect(),
             // Steps and child jobs that start again have entries, and effects, of their own.
             JobEntry::Created { .. }
+            | JobEntry::Begun
             | JobEntry::Retried { .. }
             | JobEntry::Rerun { .. }
             | JobEntry::Asked { .. } => Vec::new(),
@@ -166,6 +167,8 @@ impl Job {
             // Whoever carries out the effect sets the time at which the child job starts.
             created: Timestamp::default(),
             trace: self.origin.trace.clone(),
+            starts_at: None,
+            slot: None,
         };
         Effect::StartChild { origin: Box::new(origin), message: fan_out.child_message(index) }
     }

@@ -9,6 +9,7 @@ use super::cause::Cause;
 use super::id::{JobId, StepIndex};
 use super::json::{Json, Message};
 use super::limit::ClaimedPlace;
+use super::schedule::ScheduledSlot;
 use super::state::JobState;
 use super::time::Timestamp;
 use super::trace::{TraceParent, TraceState};
@@ -59,7 +60,15 @@ pub enum JobEntry {
         /// The `tracestate` that is propagated with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace_state: Option<TraceState>,
+        /// When the job begins; `None`: at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        starts_at: Option<Timestamp>,
+        /// The schedule and the slot for which it was started; `None`: no schedule started it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        slot: Option<Arc<ScheduledSlot>>,
     },
+    /// The time has come at which the job was to begin.
+    Begun,
     /// Every step is done. The result is derived from the outputs.
     Completed,
     /// The job failed.
@@ -384,7 +393,7 @@ impl JobEntry {
             JobEntry::Completed => Some(JobState::Completed),
             JobEntry::Failed { .. } => Some(JobState::Failed),
             JobEntry::Cancelled { .. } => Some(JobState::Cancelled),
-            JobEntry::ToldAgain | JobEntry::Asked { .. } => None,
+            JobEntry::Begun | JobEntry::ToldAgain | JobEntry::Asked { .. } => None,
         }
     }
 
@@ -394,6 +403,7 @@ impl JobEntry {
     fn affects_steps(&self) -> bool {
         match self {
             JobEntry::Created { .. }
+            | JobEntry::Begun
             | JobEntry::Failed { .. }
             | JobEntry::Resumed
             | JobEntry::Retried { .. }

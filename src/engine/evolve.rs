@@ -43,15 +43,19 @@ impl Job {
 
     fn evolve_job(&mut self, entry: &JobEntry, time: Timestamp) {
         match entry {
-            JobEntry::Created { message, deadline, trace, trace_state } => {
+            JobEntry::Created { message, deadline, trace, trace_state, starts_at, slot } => {
                 if let Some(message) = message {
                     self.message = message.clone();
                     self.value_bytes = self.count_value_bytes();
                 }
                 self.deadline = *deadline;
+                self.begins_at = *starts_at;
+                self.origin.starts_at = *starts_at;
+                self.origin.slot = slot.clone();
                 let state = trace_state.clone();
                 self.origin.trace = trace.map(|parent| Arc::new(TraceContext { parent, state }));
             }
+            JobEntry::Begun => self.begins_at = None,
             JobEntry::Completed => self.end_job(JobState::Completed, time, None),
             JobEntry::Failed { reason, expired, step } => {
                 self.is_expired = *expired;

@@ -30,6 +30,8 @@ pub struct Job {
     pub(super) reason: Option<Arc<str>>,
     /// The time at which it fails, unless it is done; `None`: no deadline.
     pub(super) deadline: Option<Timestamp>,
+    /// When it begins, while it waits for that; `None`: it has begun.
+    pub(super) begins_at: Option<Timestamp>,
     /// Whether it has failed because its deadline passed. It then accepts no more replies.
     pub(super) is_expired: bool,
     /// The step whose failure failed the job; `None`: no step did.
@@ -83,6 +85,7 @@ impl Job {
             ended: None,
             reason: None,
             deadline: None,
+            begins_at: None,
             is_expired: false,
             failed_step: None,
             round: 0,
@@ -196,6 +199,11 @@ impl Job {
         self.deadline.filter(|_| !self.state.is_ended())
     }
 
+    /// Returns when it begins, while it waits for that; `None`: it has begun, or has ended.
+    pub fn begins_at(&self) -> Option<Timestamp> {
+        self.begins_at.filter(|_| !self.state.is_ended())
+    }
+
     /// Returns how often it was retried.
     pub fn round(&self) -> u32 {
         self.round
@@ -225,7 +233,7 @@ impl Job {
             .iter()
             .filter(|run| can_retry && run.state == StepState::Running)
             .filter_map(StepRun::retry_at);
-        timeouts.chain(retries).chain(self.deadline()).min()
+        timeouts.chain(retries).chain(self.deadline()).chain(self.begins_at()).min()
     }
 
     /// Returns the number of entries that were applied to it, which is the number of its last

@@ -18,11 +18,12 @@
 //!
 //! | files | content |
 //! |---|---|
-//! | `id`, `time`, `text`, `json`, `state` | ids, times, texts, messages, states |
+//! | `time`, `id`, `text`, `json`, `state` | times, ids, texts, messages, states |
 //! | `trace` | trace context |
 //! | `caller`, `cause` | the callers of a job; why a child job failed |
 //! | `queue_declaration` | the declarations of queues |
 //! | `expression`, `limit` | conditions; limits of rate and concurrency |
+//! | `schedule` | the slots of schedules, and what becomes of them |
 //! | `definition`, `origin` | graphs, the origins of jobs |
 //! | `control` | what operators have changed for a time |
 //! | `gate` | who is admitted next by the limits |

@@ -2,6 +2,7 @@
 
 use super::definition::{Definition, GraphIndex};
 use super::id::{JobId, StepIndex, hash_attempt, span_id};
+use super::schedule::ScheduledSlot;
 use super::time::Timestamp;
 use super::trace::{TraceContext, TraceParent};
 use std::sync::Arc;
@@ -26,12 +27,27 @@ pub struct Origin {
     pub created: Timestamp,
     /// The trace context of the request for the root job; `None`: it had none.
     pub trace: Option<Arc<TraceContext>>,
+    /// When the job was to begin, for a root job that was to begin later; `None`: at once.
+    pub starts_at: Option<Timestamp>,
+    /// The schedule and the slot for which it was started; `None`: no schedule started it.
+    pub slot: Option<Arc<ScheduledSlot>>,
 }
 
 impl Origin {
     /// Creates the origin of a root job.
     pub fn for_root_job(id: JobId, definition: Arc<Definition>, created: Timestamp) -> Origin {
-        Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created, trace: None }
+        Origin {
+            id,
+            definition,
+            graph: 0,
+            parent: None,
+            root: id,
+            depth: 0,
+            created,
+            trace: None,
+            starts_at: None,
+            slot: None,
+        }
     }
 
     /// Returns the id of the trace that the job belongs to: that of the request for the root job,

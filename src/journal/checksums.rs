@@ -78,6 +78,12 @@ pub(crate) fn mark_checksum(RateMark { limit, key, time }: &RateMark) -> u32 {
     checksum(time.0, &format!("{limit}\n{key}"))
 }
 
+/// Returns the checksum of a stored ledger.
+pub(crate) fn ledger_checksum(schedule: &str, ledger: &str) -> u32 {
+    // This is unambiguous, because no schedule's name contains a line break.
+    checksum(0, &format!("{schedule}\n{ledger}"))
+}
+
 /// Returns the checksum of a stored offset.
 pub(crate) fn offset_checksum(
     StoredOffset { bus, topic, partition, offset }: &StoredOffset,

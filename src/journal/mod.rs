@@ -37,7 +37,8 @@ pub use query::{
     RecordPage, SearchHit, SearchOrder, StatusFilter, StatusRow, StoredJob,
 };
 pub use record::{
-    DeletedJob, Deletion, DiskUsage, JobNumber, NewJob, Notice, NoticeNumber, Record, StoredOffset,
+    DeletedJob, Deletion, DiskUsage, JobNumber, NewJob, Notice, NoticeNumber, Record, StoredLedger,
+    StoredOffset,
 };
 pub use recover::RecoveredJob;
 pub use sqlite::{
@@ -45,5 +46,6 @@ pub use sqlite::{
 };
 pub use traits::{
     ChildRecords, ClusterRecords, DefinitionRecords, HistoryRecords, JobRecords, Journal,
-    NoticeRecords, OffsetRecords, Records, SearchRecords, StatisticsRecords, StatusRecords,
+    NoticeRecords, OffsetRecords, Records, ScheduleRecords, SearchRecords, StatisticsRecords,
+    StatusRecords,
 };

@@ -115,6 +115,15 @@ pub struct StoredOffset {
     pub offset: i64,
 }
 
+/// The ledger of a schedule, as JSON that the journal does not interpret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredLedger {
+    /// The full name of the schedule.
+    pub schedule: Arc<str>,
+    /// The ledger; `None` when it is to be deleted.
+    pub ledger: Option<Arc<str>>,
+}
+
 /// The result of a deletion.
 #[derive(Debug, Default)]
 pub struct Deletion {

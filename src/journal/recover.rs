@@ -415,8 +415,10 @@ impl<'a> Rebuilder<'a> {
             root,
             depth: row.depth,
             created: row.created,
-            // The first entry sets it.
+            // The first entry sets these.
             trace: None,
+            starts_at: None,
+            slot: None,
         };
         Ok((origin, message))
     }

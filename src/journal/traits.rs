@@ -10,7 +10,9 @@ use super::query::{
     JobAtEntry, JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage, SearchHit,
     SearchOrder, StatusFilter, StatusRow, StoredJob,
 };
-use super::record::{Deletion, DiskUsage, JobNumber, Notice, NoticeNumber, Record, StoredOffset};
+use super::record::{
+    Deletion, DiskUsage, JobNumber, Notice, NoticeNumber, Record, StoredLedger, StoredOffset,
+};
 use super::recover::{JobTreeHandler, RecoveredJob};
 use engine::{
     Control, ControlKey, Definition, DefinitionHash, Job, JobId, JobState, Millis, RateMark,
@@ -98,6 +100,9 @@ pub trait Journal: Send {
     /// Stores offsets, all or none, replacing those of the same partitions. What follows from the
     /// messages before an offset must be committed already.
     fn store_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError>;
+
+    /// Stores or deletes ledgers of schedules, all or none.
+    fn store_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError>;
 
     /// Returns all jobs that take input, parents before their children, with their open effects.
     fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError> {
@@ -425,6 +430,12 @@ pub trait OffsetRecords: Send + Sync {
     fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError>;
 }
 
+/// Reads the ledgers of schedules.
+pub trait ScheduleRecords: Send + Sync {
+    /// Returns the ledgers of this manager's name, ordered by schedule.
+    fn load_ledgers(&self) -> Result<Vec<StoredLedger>, JournalError>;
+}
+
 /// Reads which processes share the journal.
 pub trait ClusterRecords: Send + Sync {
     /// Returns what the database tells of the processes that share it; `None` for a file, which
@@ -452,6 +463,7 @@ pub trait Records:
     + StatusRecords
     + NoticeRecords
     + OffsetRecords
+    + ScheduleRecords
     + ClusterRecords
 {
 }

@@ -134,6 +134,8 @@ fn what_is_asked_of_one_id_keeps_its_order() {
                     definition,
                     message,
                     trace: None,
+                    starts_at: None,
+                    slot: None,
                     response: answer,
                 }));
                 answered

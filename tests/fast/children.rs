@@ -50,8 +50,15 @@ fn record(
 
 /// The first entry of a job.
 fn begun() -> (u64, Entry) {
-    let (message, deadline, trace, trace_state) = (None, None, None, None);
-    (0, Entry::Job(JobEntry::Created { message, deadline, trace, trace_state }))
+    let creation = JobEntry::Created {
+        message: None,
+        deadline: None,
+        trace: None,
+        trace_state: None,
+        starts_at: None,
+        slot: None,
+    };
+    (0, Entry::Job(creation))
 }
 
 fn parent(definition: &Arc<Definition>) -> Record {
@@ -73,6 +80,8 @@ fn child(definition: &Arc<Definition>, number: i64, step: u16, index: u32) -> Re
         depth: 1,
         created,
         trace: None,
+        starts_at: None,
+        slot: None,
     };
     let created = NewJob { origin: Arc::new(origin), root: 1, parent: Some(1) };
     record(number, Some(created), begun(), None)

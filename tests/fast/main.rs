@@ -58,9 +58,11 @@ mod reasons;
 mod receipts;
 mod redispatch;
 mod rehearsal;
+mod schedules;
 mod searches;
 #[cfg(feature = "failpoints")]
 mod simulation;
+mod start_later;
 mod statuses;
 mod steps;
 #[cfg(feature = "failpoints")]

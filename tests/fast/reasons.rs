@@ -105,6 +105,8 @@ fn a_child_job_that_failed_under_the_version_before_tells_its_parent_what_it_kno
         depth: 1,
         created: Timestamp(1),
         trace: None,
+        starts_at: None,
+        slot: None,
     };
     let stored = r#"[{"job":{"created":{}}},{"step":[0,{"started":{"attempt":1}}]},
         {"step":[0,{"failed":{"reason":"why"}}]},

@@ -108,6 +108,7 @@ impl<'r> Replay<'r> {
                 return self.apply_input(Input::Timer { due, unread: self.unread_replies() });
             }
             JobEntry::Created { .. }
+            | JobEntry::Begun
             | JobEntry::Completed
             | JobEntry::Failed { .. }
             | JobEntry::ToldAgain

@@ -426,6 +426,7 @@ fn describe_job_entry(entry: &JobEntry, name: impl Fn(&StepIndex) -> Arc<str>) -
         JobEntry::Resumed => "resumed".to_owned(),
         JobEntry::Retried { .. } => "retried".to_owned(),
         JobEntry::Rerun { step, .. } => format!("rerun from step {}", name(step)),
+        JobEntry::Begun => "begun".to_owned(),
         JobEntry::Created { .. } | JobEntry::ToldAgain | JobEntry::Asked { .. } => return None,
     })
 }

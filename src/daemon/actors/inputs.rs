@@ -4,10 +4,11 @@
 use super::bulk_requests::{BulkRedispatch, OldestWaits, QueueScan};
 use super::call::Call;
 use super::client_response::{
-    ClientResponse, CreateResponse, Erased, OperationResponse, ResponseSender,
+    ClientResponse, CreateResponse, Erased, OperationResponse, RequestError, ResponseSender,
 };
 use super::completion_latch::CompletionLatch;
 use super::passivation::PassivatedTree;
+use super::schedule_requests::{ScheduleOperation, ScheduleStatus};
 use super::steps_done::StepsDone;
 use crate::events::Event;
 use crate::traces::EndedJob;
@@ -16,9 +17,11 @@ use bus::{
 };
 use engine::{
     ChildEnd, Control, ControlKey, Definition, Demand, Gate, Input, Job, JobId, Message,
-    OperationRequest, Order, Origin, ParentItem, StepIndex, Timestamp, TraceContext,
+    OperationRequest, Order, Origin, ParentItem, ScheduledSlot, StepIndex, Timestamp, TraceContext,
 };
-use journal::{JobCreation, JobNumber, NoticeNumber, Record, RecoveredJob, StoredOffset};
+use journal::{
+    JobCreation, JobNumber, NoticeNumber, Record, RecoveredJob, StoredLedger, StoredOffset,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -140,6 +143,10 @@ pub struct CreateJob {
     pub message: Message,
     /// The trace context of the request; `None`: it has none.
     pub trace: Option<TraceContext>,
+    /// When the job begins; `None`, and a time that has passed: at once.
+    pub starts_at: Option<Timestamp>,
+    /// The schedule and slot for which it starts; `None`: a client asks for it.
+    pub slot: Option<Arc<ScheduledSlot>>,
     /// The sender of the response, which follows the commit.
     pub response: ResponseSender<CreateResponse>,
 }
@@ -258,6 +265,9 @@ pub enum JournalInput {
     StoreOffset(StoredOffset),
     /// Stores a control, or that it has ended, and then tells the router.
     ChangeControl(Box<ControlChange>),
+    /// Stores or deletes ledgers of schedules. Answered once they are stored, however long the disk
+    /// is full.
+    StoreLedgers(Vec<StoredLedger>, oneshot::Sender<()>),
     /// Creates the status tables of newly loaded definitions.
     CreateStatusTables(Vec<Arc<Definition>>),
     /// Answered once everything appended before is committed and projected. If the journal has to
@@ -367,6 +377,17 @@ pub enum SupervisorInput {
     /// A liveness probe. The supervisor forwards it to the router, the router to the journal, and
     /// the journal answers it. The answer shows that all three handle their inputs.
     LivenessProbe(oneshot::Sender<()>),
+}
+
+/// An input of the scheduler.
+pub enum SchedulerInput {
+    /// Replaces the schedules by those of these definitions.
+    Load(Arc<Definitions>),
+    /// Answered with all schedules, ordered by their full names.
+    List(oneshot::Sender<Vec<ScheduleStatus>>),
+    /// A client asks for an operation on the schedule of this full name. Answered once it is
+    /// stored.
+    Operate(String, ScheduleOperation, oneshot::Sender<Result<ScheduleStatus, RequestError>>),
 }
 
 /// An input of the notifier.

@@ -9,6 +9,7 @@ mod controls;
 mod delete;
 mod deletions;
 mod file_sizes;
+mod ledgers;
 mod partial_commit;
 mod wal_size;
 
@@ -154,6 +155,10 @@ impl JournalActor {
                 self.pending_offsets.set(offset);
             }
             JournalInput::ChangeControl(change) => self.change_control(*change),
+            JournalInput::StoreLedgers(..) if self.commit_schedule.is_lost() => {}
+            JournalInput::StoreLedgers(ledgers, response) => {
+                self.store_ledgers(ledgers, response, ctx)
+            }
             JournalInput::CreateStatusTables(definitions) => {
                 if !self.commit(ctx) {
                     // The journal has to wait: the first job of each workflow creates its table.

@@ -1,6 +1,8 @@
 //! The mailboxes of the singleton actors.
 
-use super::inputs::{ArchiveInput, JournalInput, NotifierInput, RouterInput, SupervisorInput};
+use super::inputs::{
+    ArchiveInput, JournalInput, NotifierInput, RouterInput, SchedulerInput, SupervisorInput,
+};
 use super::mailbox::Mailbox;
 
 /// The mailboxes of the actors that exist once in a manager. They are created before any actor, so
@@ -15,6 +17,8 @@ pub struct Mailboxes {
     pub archive: Mailbox<ArchiveInput>,
     /// The mailbox of the supervisor.
     pub supervisor: Mailbox<SupervisorInput>,
+    /// The mailbox of the scheduler.
+    pub scheduler: Mailbox<SchedulerInput>,
     /// The mailbox of the notifier.
     pub notifier: Mailbox<NotifierInput>,
 }

@@ -15,7 +15,7 @@ use super::bus_starter::{
     event_topic_factory, queues_by_bus, settings_bus_provider,
 };
 use super::fatal::{FatalReporter, StopReason};
-use super::inputs::{BusInput, JournalInput, NotifierInput, RouterInput};
+use super::inputs::{BusInput, JournalInput, NotifierInput, RouterInput, SchedulerInput};
 use super::journal::{JournalActor, JournalEnv};
 use super::loaded_definitions::index_by_name;
 use super::mailbox::{ActorMetrics, Inbox, Mailbox, MailboxActor, new_mailbox};
@@ -29,6 +29,7 @@ use super::rates_backfill::{self, RatesBackfill};
 use super::router::{Router, RouterEnv};
 use super::routes::{self, RouteTable};
 use super::rules::{Engine, Rules};
+use super::scheduler::{self, Scheduler, SchedulerEnv};
 use super::supervisor::{Supervisor, SupervisorEnv};
 use crate::events::WebhookEnv;
 use crate::settings::Settings;
@@ -326,6 +327,7 @@ struct Inboxes {
     journal: Inbox<JournalActor>,
     archive: Inbox<Archive>,
     supervisor: Inbox<Supervisor>,
+    scheduler: Inbox<Scheduler>,
     notifier: Inbox<Notifier>,
 }
 
@@ -339,15 +341,17 @@ fn new_mailboxes(core: &ManagerCore) -> (Mailboxes, Inboxes) {
     let (journal, journal_inbox) = new(core, usize::MAX);
     let (archive, archive_inbox) = new(core, usize::MAX);
     let (supervisor, supervisor_inbox) = new(core, usize::MAX);
+    let (scheduler, scheduler_inbox) = new(core, usize::MAX);
     let (notifier, notifier_inbox) = new(core, NOTIFIER_MAILBOX_MAX);
     let inboxes = Inboxes {
         router: router_inbox,
         journal: journal_inbox,
         archive: archive_inbox,
         supervisor: supervisor_inbox,
+        scheduler: scheduler_inbox,
         notifier: notifier_inbox,
     };
-    (Mailboxes { router, journal, archive, supervisor, notifier }, inboxes)
+    (Mailboxes { router, journal, archive, supervisor, scheduler, notifier }, inboxes)
 }
 
 /// Starts all actors, and returns their mailboxes and threads.
@@ -382,6 +386,9 @@ fn start_actors(
     let (starter, arbiter) = (bus_starter.clone(), router_arbiter.clone());
     let env = SupervisorEnv::new(core, &mailboxes, starter, arbiter, ownership);
     inboxes.supervisor.start_in(&threads.next_arbiter(), move || Supervisor::new(env));
+    let ledgers = scheduler::load_ledgers(core)?;
+    let env = SchedulerEnv::new(core, &mailboxes);
+    inboxes.scheduler.start_in(&router_arbiter, move || Scheduler::new(env, ledgers));
     let (event_hub, metrics) = (core.event_hub.clone(), core.metrics.clone());
     inboxes.notifier.start_in(&threads.next_arbiter(), move || {
         Notifier::new(event_hub, metrics, topic_factory)
@@ -397,6 +404,7 @@ fn start_actors(
         gates.extend(gate);
     }
     mailboxes.router.send(RouterInput::Recovered(recovered, passivated));
+    mailboxes.scheduler.send(SchedulerInput::Load(core.definitions.current()));
     // The gates open only now: a reply before the recovery of its job would count as a reply to an
     // unknown job.
     drop(gates);

@@ -13,7 +13,7 @@ use super::fatal::FatalReporter;
 use super::health::Health;
 use super::inputs::{
     BusInput, CreateJob, Definitions, Inspection, JobInput, JournalInput, RouterInput,
-    SupervisorInput,
+    SchedulerInput, SupervisorInput,
 };
 use super::loaded_definitions::LoadedDefinitions;
 use super::losses::QueueLosses;
@@ -23,6 +23,7 @@ use super::manager_core::ManagerCore;
 use super::queue_report::{QueueReport, QueueReports};
 use super::queue_watch::collect_oldest_waits;
 use super::routes::Routes;
+use super::schedule_requests::{ScheduleOperation, ScheduleStatus};
 use base::clock;
 use bus::LeaseQueues;
 use bus::{BusKey, QueueStatus};
@@ -52,6 +53,7 @@ struct HandleState {
     router: Mailbox<RouterInput>,
     journal: Mailbox<JournalInput>,
     supervisor: Mailbox<SupervisorInput>,
+    scheduler: Mailbox<SchedulerInput>,
     routes: Routes,
     buses: Arc<Buses>,
     lease_queues: Arc<LeaseQueues>,
@@ -84,6 +86,7 @@ impl ManagerHandle {
             router: mailboxes.router.clone(),
             journal: mailboxes.journal.clone(),
             supervisor: mailboxes.supervisor.clone(),
+            scheduler: mailboxes.scheduler.clone(),
             routes: core.routes.clone(),
             buses: core.buses.clone(),
             lease_queues: core.lease_queues.clone(),
@@ -162,13 +165,14 @@ impl ManagerHandle {
         message: Message,
     ) -> Result<CreateResponse, RequestError> {
         match self.definitions().get(workflow).cloned() {
-            Some(definition) => self.create_job(definition, id, message, None).await,
+            Some(definition) => self.create_job(definition, id, message, None, None).await,
             None => Err(RequestError::NotFound),
         }
     }
 
     /// Creates a job of a workflow, and returns after the commit. If `id` is `None`, the router
-    /// chooses the id. `trace` is the trace context of the request, if it has one.
+    /// chooses the id. `trace` is the trace context of the request, if it has one. `starts_at` is
+    /// when the job begins: at once if it is `None`, or has passed.
     ///
     /// # Errors
     ///
@@ -179,6 +183,7 @@ impl ManagerHandle {
         id: Option<JobId>,
         message: Message,
         trace: Option<TraceContext>,
+        starts_at: Option<Timestamp>,
     ) -> Result<CreateResponse, RequestError> {
         if !self.0.health.can_accept() {
             let reasons: Vec<String> = self
@@ -199,7 +204,15 @@ impl ManagerHandle {
             )));
         };
         send_request(&self.0, |response| {
-            RouterInput::Create(CreateJob { id, definition, message, trace, response })
+            RouterInput::Create(CreateJob {
+                id,
+                definition,
+                message,
+                trace,
+                starts_at,
+                slot: None,
+                response,
+            })
         })
         .receive()
         .await
@@ -277,6 +290,37 @@ impl ManagerHandle {
         let (sender, receiver) = oneshot::channel();
         self.0.supervisor.send(SupervisorInput::Redefine(definitions, sender));
         receiver.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
+    }
+
+    /// Returns all schedules, ordered by their full names.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the manager is stopping.
+    pub async fn schedules(&self) -> Result<Vec<ScheduleStatus>, RequestError> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.scheduler.send(SchedulerInput::List(sender));
+        receiver.await.map_err(|_| RequestError::Overloaded("the manager is stopping".to_owned()))
+    }
+
+    /// Carries out an operation on the schedule of this full name. Returns once it is stored.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such schedule, or the operation is not possible now.
+    pub async fn operate_schedule(
+        &self,
+        name: &str,
+        operation: ScheduleOperation,
+    ) -> Result<ScheduleStatus, RequestError> {
+        if !self.0.health.can_accept() {
+            return Err(not_accepting());
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.0.scheduler.send(SchedulerInput::Operate(name.to_owned(), operation, sender));
+        receiver
+            .await
+            .unwrap_or_else(|_| Err(RequestError::Overloaded("the manager is stopping".to_owned())))
     }
 
     /// Returns the status of each of these queues of a bus, in the same order.

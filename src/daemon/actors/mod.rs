@@ -7,7 +7,7 @@
 //! |---|---|
 //! | mailboxes and inputs | [`mailbox`], [`completion_latch`], |
 //! | | [`client_response`], [`bulk_requests`], [`call`], [`steps_done`], [`rules`], [`memory`], |
-//! | | [`passivation`], [`inputs`] |
+//! | | [`passivation`], [`schedule_requests`], [`inputs`] |
 //! | shared state: definitions, health, losses, the route table, buses | [`log_limiter`], |
 //! | | [`fatal`], [`loaded_definitions`], `losses`, [`queue_report`], [`health`], |
 //! | | [`child_budget`], [`routes`], [`buses`], [`pauses`] |
@@ -19,7 +19,7 @@
 //! | the environment of buses, and the watches of their queues | [`bus_env`], [`queue_watch`], |
 //! | | `loss_watch` |
 //! | the actors | [`notifier`], |
-//! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
+//! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`], [`scheduler`] |
 //! | the start of buses, the probe of their brokers, what a standby watches | [`bus_starter`], |
 //! | | [`broker_probe`], [`standby_watch`] |
 //! | the actor that also starts buses at a reload, and what it watches | `ownership_watch`, |
@@ -71,6 +71,8 @@ pub mod role;
 pub mod router;
 pub mod routes;
 pub mod rules;
+pub mod schedule_requests;
+pub mod scheduler;
 pub mod standby_watch;
 pub mod steps_done;
 pub mod supervisor;

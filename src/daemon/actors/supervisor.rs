@@ -6,8 +6,8 @@ use super::broker_probe::BrokerProbe;
 use super::bus_starter::{BusStarter, queues_by_bus};
 use super::buses::Buses;
 use super::inputs::{
-    ArchiveInput, BusInput, Definitions, JobInput, JournalInput, RouterInput, StopRequest,
-    SupervisorInput,
+    ArchiveInput, BusInput, Definitions, JobInput, JournalInput, RouterInput, SchedulerInput,
+    StopRequest, SupervisorInput,
 };
 use super::loaded_definitions::LoadedDefinitions;
 use super::mailbox::{Envelope, Mailbox, MailboxActor};
@@ -36,6 +36,7 @@ const CALM_MIN: Duration = Duration::from_secs(600);
 
 /// The environment of the supervisor.
 pub(super) struct SupervisorEnv {
+    scheduler: Mailbox<SchedulerInput>,
     router: Mailbox<RouterInput>,
     journal: Mailbox<JournalInput>,
     archive: Mailbox<ArchiveInput>,
@@ -62,6 +63,7 @@ impl SupervisorEnv {
         SupervisorEnv {
             ownership: ownership.map(watch),
             router: mailboxes.router.clone(),
+            scheduler: mailboxes.scheduler.clone(),
             journal: mailboxes.journal.clone(),
             archive: mailboxes.archive.clone(),
             routes: core.routes.clone(),
@@ -210,6 +212,7 @@ impl Supervisor {
             .send(JournalInput::CreateStatusTables(definitions.values().cloned().collect()));
         self.env.definitions.replace(definitions);
         self.env.router.send(RouterInput::LimitsChanged);
+        self.env.scheduler.send(SchedulerInput::Load(self.env.definitions.current()));
         // The gates open only now, because a call may be delivered only after its workflow is
         // loaded and its bus is registered.
         drop(gates);

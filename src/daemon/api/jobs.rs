@@ -10,11 +10,13 @@ use super::reads::{self, PAGE_ROWS, page_bytes, read_small, stream_chunks};
 use super::request_body::RequestBody;
 use super::resolve::{find_definition, parse_job_id, resolve_workflow};
 use super::route::*;
+use crate::actors::client_response::CreateResponse;
 use crate::api::state::ApiState;
 use crate::view::JobView;
 use actix_web::http::header::{self, ETag, EntityTag, Header, IfNoneMatch, TryIntoHeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use base::clock;
+use base::times::Rfc3339Time;
 use bytes::Bytes;
 use engine::json::{JsonKind, find_item_uuid};
 use engine::{JobId, JobState, Message, Timestamp, TraceContext};
@@ -34,7 +36,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
                 "The job's message. If it has an `id`, that is a UUID, and the new job's id",
         });
         OperationSpec::new("createJob", "jobs", "Creates a job; the response follows its commit")
-            .with_parameters(&[NEW_ID, VHOST, TRACE_PARENT, TRACE_STATE])
+            .with_parameters(&[NEW_ID, VHOST, START_AFTER, START_AT, TRACE_PARENT, TRACE_STATE])
             .with_body(false, message)
             .with_json_response(201, "The job was created", schemas.reference::<CreatedJob>())
             .with_problems(&[404, 409, 422])
@@ -87,7 +89,8 @@ async fn create_job(
     request: HttpRequest,
     body: RequestBody,
 ) -> Result<HttpResponse, Problem> {
-    let [id, vhost] = query.extract(["id", "vhost"])?;
+    let [id, vhost, after, at] = query.extract(["id", "vhost", "after", "at"])?;
+    let starts_at = query::parse_start(after.as_deref(), at.as_deref(), clock::now())?;
     find_definition(&api, &path, vhost.as_deref())?;
     let body = body.read(&api).await?;
     // `_body` holds its permit until the job is committed.
@@ -96,12 +99,16 @@ async fn create_job(
     // The definition may have been reloaded while the body arrived. The job gets the current one.
     let definition = find_definition(&api, &path, vhost.as_deref())?;
     let workflow = definition.full_name();
-    match api.active()?.create_job(definition, id, message, parse_trace_context(&request)).await {
+    let trace = parse_trace_context(&request);
+    match api.active()?.create_job(definition, id, message, trace, starts_at).await {
         Ok(created) => {
             let id = created.id();
+            // A job that existed keeps the time of its own creation.
+            let is_new = matches!(created, CreateResponse::New(_));
+            let starts_at = starts_at.filter(|_| is_new).map(Rfc3339Time);
             Ok(HttpResponse::Created()
                 .insert_header((header::LOCATION, format!("/api/job/{id}")))
-                .json(CreatedJob { id }))
+                .json(CreatedJob { id, starts_at }))
         }
         Err(error) => Err(to_problem(error, || format!("unknown workflow {workflow}"))),
     }
@@ -119,10 +126,13 @@ fn parse_trace_context(request: &HttpRequest) -> Option<TraceContext> {
     TraceContext::parse(parent.to_str().ok()?.trim(), state.as_deref())
 }
 
-/// The id of a new job.
+/// The id of a new job, and when it begins if that is later.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 struct CreatedJob {
     id: JobId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    starts_at: Option<Rfc3339Time>,
 }
 
 /// Parses the request for a new job. `id` is the unparsed id in the query. Returns the id of the

@@ -39,6 +39,7 @@ mod request_body;
 mod resolve;
 mod route;
 mod routes;
+mod schedules;
 mod search;
 mod server;
 pub mod socket;

@@ -142,7 +142,7 @@ pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, P
     if !(1..=OPERATION_REASON_CHARS_MAX as usize).contains(&chars) {
         return Err(Problem::malformed(format!(
             "reason has {chars} characters, expected 1 to {OPERATION_REASON_CHARS_MAX}: it is kept \
-             in the job's record, for those who read it"
+             in the record, for those who read it"
         )));
     }
     Ok(Some(reason.into()))

@@ -7,8 +7,9 @@ use actix_web::web;
 use base::clock;
 use base::times;
 use engine::text::{find_nearest, quote};
-use engine::{JobState, Timestamp};
+use engine::{JobState, Millis, Timestamp};
 use journal::JobNumber;
+use std::time::Duration;
 
 /// A parameter that every operation accepts and ignores. Clients vary its value to bypass caches.
 const CACHE_BUSTER: &str = "_";
@@ -188,6 +189,50 @@ pub(super) fn parse_flag(key: &str, value: &str) -> Result<bool, Problem> {
         "false" | "0" => Ok(false),
         other => Err(Problem::malformed(format!("{key} is {other:?}, expected true or false"))),
     }
+}
+
+/// How far in the future a job can begin: ten years of 365 days.
+const START_MAX: Duration = Duration::from_secs(3_650 * 24 * 3_600);
+
+/// Parses when a new job begins: `after` a duration, or `at` a point in time; `None` if that is
+/// now, or has passed.
+pub(super) fn parse_start(
+    after: Option<&str>,
+    at: Option<&str>,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, Problem> {
+    let latest = now.plus(Millis::from_duration(START_MAX));
+    let too_far = |key: &str, text: &str| {
+        Problem::malformed(format!("{key} is {text:?}, more than ten years ahead"))
+    };
+    let (key, text, time) = match (after, at) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => {
+            let problem = "after and at both say when the job begins: give one of them";
+            return Err(Problem::malformed(problem.to_owned()));
+        }
+        (Some(text), None) => {
+            let duration = humantime::parse_duration(text).map_err(|_| {
+                Problem::malformed(format!(
+                    "after is {text:?}, expected a duration such as 90s, 2h or 7d"
+                ))
+            })?;
+            ("after", text, now.plus(Millis::from_duration(duration)))
+        }
+        (None, Some(text)) => {
+            let time = times::parse_rfc3339(text).ok_or_else(|| {
+                Problem::malformed(format!(
+                    "at is {text:?}, expected a time with its zone, such as 2026-01-31T12:00:00Z \
+                     or 2026-01-31T12:00:00+01:00"
+                ))
+            })?;
+            ("at", text, time)
+        }
+    };
+    if time > latest {
+        return Err(too_far(key, text));
+    }
+    Ok(Some(time).filter(|time| *time > now))
 }
 
 /// Parses a point in time, given in the format of RFC 3339 or as how long ago it was.

@@ -8,7 +8,7 @@ use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found
 use super::{
     children, controls, definitions, events, guard, history, items, jobs, limits, manager,
     misdirected, observe, openapi, operations, page, principal, queues, redispatch, replies,
-    search, status, step, step_down, token, why, worker, workflows,
+    schedules, search, status, step, step_down, token, why, worker, workflows,
 };
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
@@ -41,6 +41,7 @@ static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
         queues::ROUTES,
         redispatch::ROUTES,
         replies::ROUTES,
+        schedules::ROUTES,
         search::ROUTES,
         status::ROUTES,
         step::ROUTES,
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_serves_all_reads_but_those_that_need_jobs_queues_limits_or_workers() {
+    fn a_standby_serves_all_reads_but_those_that_need_the_active_manager() {
         let changes = [RouteMethod::Post, RouteMethod::Delete];
         let (writes, reads): (Vec<&ApiRoute>, Vec<&ApiRoute>) =
             ALL_ROUTES.iter().partition(|route| changes.contains(&route.method));
@@ -204,7 +205,8 @@ mod tests {
         let events = ["/api/events", "/api/job/{id}/events"];
         let queues = ["/api/queue/{queue}", "/api/queues"];
         let others = events.into_iter().chain(queues);
-        assert_eq!(refused, others.chain(["/api/controls", "/api/limits"]).collect());
+        let others = others.chain(["/api/controls", "/api/limits", "/api/schedules"]);
+        assert_eq!(refused, others.collect());
         for (method, expected) in [
             (Method::HEAD, Server::Any),
             (Method::POST, Server::Active),

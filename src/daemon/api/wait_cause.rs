@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 pub(super) enum WaitCause {
     JournalFull,
     Paused,
+    StartsLater,
     BrokerGone,
     BrokerBlocked,
     QueueFull,

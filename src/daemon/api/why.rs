@@ -136,7 +136,11 @@ fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<ExplanationView> 
                 "the journal's database server cannot be reached: nothing goes on until it can"
                     .to_owned(),
             ),
-            None => None,
+            None => {
+                let begins_at = job.begins_at()?;
+                let time = format_rfc3339(begins_at);
+                explain(WaitCause::StartsLater, format!("it begins at {time}, as was asked for"))
+            }
         },
     }
 }

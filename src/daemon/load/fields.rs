@@ -1,9 +1,10 @@
 //! Reads one mapping of a file. Reports unknown and missing keys, and returns values by their keys.
 
 use super::diagnostics::Diagnostics;
+use super::known_keys;
 use super::location::SourceLocation;
 use super::scalars::ScalarKind;
-use super::schema::{self, Section};
+use super::schema::Section;
 use super::values::{LocatedText, describe, name_error, parse_reference};
 use super::yaml::{Entry, Node, Value};
 use engine::text::{quote, shorten};
@@ -30,7 +31,7 @@ impl<'n> Fields<'n> {
                 let mut suggested_keys = Vec::new();
                 for entry in entries {
                     if let Some(error) =
-                        schema::key_error(section, &entry.key.text, report.can_suggest())
+                        known_keys::key_error(section, &entry.key.text, report.can_suggest())
                     {
                         report.count_suggestion();
                         report.add_error(entry.key.location, error.message);

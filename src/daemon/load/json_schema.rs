@@ -58,6 +58,10 @@ pub fn json_schema() -> Value {
             Section::Retry,
             "When and how often a failed attempt is followed by another."
         ),
+        "schedule": mapping_schema(
+            Section::Schedule,
+            "When jobs of a workflow start by themselves: `cron` or `every`."
+        ),
     });
     schema.insert("definitions".to_owned(), definitions);
     Value::Object(schema)
@@ -207,6 +211,7 @@ fn value_schema(kind: ValueKind) -> Value {
             ],
             "examples": ["bank", ["bank", "license"]],
         }),
+        ValueKind::Message => json!({ "type": "object" }),
         ValueKind::Boolean => json!({ "type": "boolean" }),
         ValueKind::QueueArguments => json!({
             "type": "object",
@@ -259,6 +264,7 @@ fn reference_schema(section: Section) -> Value {
         Section::Step => "step",
         Section::Retry => "retry",
         Section::Limit => "limit",
+        Section::Schedule => "schedule",
     };
     json!({ "$ref": format!("#/definitions/{name}") })
 }

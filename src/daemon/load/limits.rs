@@ -17,6 +17,9 @@ pub const STEPS_MAX: usize = 1_000;
 /// How many tasks a workflow may have.
 pub(crate) const TASKS_MAX: usize = 1_000;
 
+/// How many schedules a file may have.
+pub(crate) const SCHEDULES_MAX: usize = 10_000;
+
 /// How many virtual hosts a workflow may name.
 pub(crate) const VHOSTS_MAX: usize = 100;
 

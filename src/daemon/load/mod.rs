@@ -5,8 +5,9 @@
 //! yaml          text → a tree in which each key and value has its location (`location`;
 //!               `scalars`: their types; `syntax_errors`: the parser's errors, explained)
 //! read          tree → `draft`s, in which each key and value is valid on its own (`schema`: the
-//!               known keys; `fields`: one mapping; `values`, `duration`: single values;
-//!               `options`: the optional keys of a step; `singular`: item keys)
+//!               known keys; `known_keys`: what is wrong with others; `fields`: one mapping;
+//!               `values`, `duration`: single values; `options`: the optional keys of a step;
+//!               `singular`: item keys)
 //! graph         draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions
 //!               (`conditions`), keys that conflict (`key_conflicts`)
 //! buses         checks against the manager's settings: buses, reply queues, web services
@@ -15,6 +16,7 @@
 //! limit_drafts  limits: their definitions, and the steps that name them
 //! queue_keys    parses and checks how queues are declared
 //! calls         checks whether workflows call each other in cycles
+//! schedules     parses schedules, and attaches them to their workflows
 //! mod           files → definitions, one for each virtual host; checks across all files
 //! ```
 //!
@@ -37,6 +39,7 @@ mod graph;
 mod json_schema;
 mod kafka_topics;
 mod key_conflicts;
+mod known_keys;
 mod limit_drafts;
 mod limits;
 mod location;
@@ -44,6 +47,7 @@ mod options;
 mod queue_keys;
 mod read;
 mod scalars;
+mod schedules;
 mod schema;
 mod serde_errors;
 mod singular;
@@ -73,6 +77,7 @@ use engine::{Definition, Graph, LimitDefinition};
 use limit_drafts::FileLimits;
 use location::{LocatedError, SourceLocation};
 use queue_keys::QueueDeclarations;
+use schedules::ScheduleDraft;
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Read};
@@ -232,6 +237,8 @@ struct Loader<'s> {
     limits: HashMap<(String, String), (String, LimitDefinition)>,
     /// How the steps so far declare their queues.
     queues: QueueDeclarations,
+    /// The schedules of the files, whose workflows may be in other files.
+    schedules: Vec<ScheduleDraft>,
 }
 
 impl Loader<'_> {
@@ -240,6 +247,8 @@ impl Loader<'_> {
         let (root, errors) = yaml::parse(text);
         if let Some(root) = root {
             let (limits, drafts) = read::parse_workflows(&root, &mut report);
+            let schedules = schedules::parse_schedules(&root, self.diagnostics.len(), &mut report);
+            self.schedules.extend(schedules);
             report.add_unscoped_errors(errors);
             let owners = graph::task_owners(&drafts);
             let mut conditions = CompiledConditions::default();
@@ -394,6 +403,12 @@ impl Loader<'_> {
     /// Checks the calls across all files. Returns the loaded workflows, or all errors.
     fn finish(mut self) -> Result<LoadedWorkflows, LoadErrors> {
         calls::warn_of_call_cycles(&self.calls, &mut self.diagnostics);
+        // A workflow with errors is not known here, so that its schedules would be reported too.
+        if self.diagnostics.iter().all(|report| report.errors.is_empty()) {
+            let schedules = std::mem::take(&mut self.schedules);
+            let definitions = &mut self.definitions;
+            schedules::attach_schedules(schedules, definitions, &mut self.diagnostics);
+        }
         let (mut errors, mut warnings, mut advice) = (Vec::new(), Vec::new(), Vec::new());
         for report in self.diagnostics {
             errors.extend(report.errors);

@@ -3,9 +3,8 @@
 
 use super::limits::{
     ATTEMPTS_MAX, BURST_MAX, CONCURRENCY_MAX, FACTOR_MAX, LIMITS_MAX, PRIORITY_MAX,
-    REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX,
+    REPLY_USERS_MAX, SCHEDULES_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX,
 };
-use engine::text::{enumerate_quoted, find_nearest, quote};
 
 /// The key for the type of a queue.
 pub(super) const QUEUE_TYPE_KEY: &str = "queueType";
@@ -23,6 +22,7 @@ pub(super) enum Section {
     Step,
     Retry,
     Limit,
+    Schedule,
 }
 
 /// The kind of value that a key takes.
@@ -62,6 +62,8 @@ pub(super) enum ValueKind {
     Rate,
     /// The name of a limit, or a list of them.
     LimitNames,
+    /// The message of a job: a mapping with any keys.
+    Message,
     /// `true` or `false`.
     Boolean,
     /// The arguments of a queue, by name.
@@ -410,74 +412,67 @@ pub(super) const KEYS: &[KnownKey] = &[
         ValueKind::Duration,
         "The limit of the longest pause. Default: 5m.",
     ),
+    optional(
+        Section::File,
+        "schedules",
+        ValueKind::MappingList { section: Section::Schedule, min: 0, max: SCHEDULES_MAX },
+        "When jobs start by themselves.",
+    ),
+    required(
+        Section::Schedule,
+        "name",
+        ValueKind::Name,
+        "The name, unique over all files in each virtual host.",
+    ),
+    required(Section::Schedule, "workflow", ValueKind::Name, "The workflow that it starts."),
+    optional(
+        Section::Schedule,
+        "cron",
+        ValueKind::Text,
+        "Minute, hour, day of the month, month, day of the week; of six, seconds come first.",
+    ),
+    optional(
+        Section::Schedule,
+        "zone",
+        ValueKind::Text,
+        "The time zone of the cron expression, such as Europe/Berlin. Default: UTC.",
+    ),
+    optional(
+        Section::Schedule,
+        "every",
+        ValueKind::PositiveDuration,
+        "The interval between slots, at least 1s, counted from 1970-01-01 00:00 UTC.",
+    ),
+    optional(Section::Schedule, "message", ValueKind::Message, "The message. Default: {}."),
+    optional(
+        Section::Schedule,
+        "missed",
+        ValueKind::Choice(&["none", "last", "all"]),
+        "Which slots start that passed while no manager ran. Default: last.",
+    ),
+    optional(
+        Section::Schedule,
+        "overlap",
+        ValueKind::Choice(&["allow", "skip", "wait", "replace"]),
+        "What happens to a slot while an earlier job runs. Default: skip.",
+    ),
+    optional(
+        Section::Schedule,
+        "jitter",
+        ValueKind::PositiveDuration,
+        "Each job starts up to this long after its slot; the same for the same slot.",
+    ),
+    optional(
+        Section::Schedule,
+        "deadline",
+        ValueKind::PositiveDuration,
+        "A job that has not started so long after its slot does not start any more.",
+    ),
 ];
 
 /// The prefix of top-level keys that are not checked. Files may use them for anchors, and other
 /// programs for their own data.
 pub(super) const EXTENSION_PREFIX: &str = "x-";
-
-/// What is wrong with a key.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct KeyError {
-    pub(super) message: String,
-    /// The known key that was probably meant; `None` if no key is similar.
-    pub(super) suggestion: Option<&'static str>,
-}
-
-/// Returns what is wrong with `key` in a section, or `None` if it is known there. Searches for a
-/// similar key only if `can_suggest`.
-pub(super) fn key_error(section: Section, key: &str, can_suggest: bool) -> Option<KeyError> {
-    if section == Section::File && key.starts_with(EXTENSION_PREFIX) {
-        return None;
-    }
-    match KEYS.iter().find(|known_key| known_key.section == section && known_key.name == key) {
-        Some(_) => None,
-        None => {
-            let names = KEYS
-                .iter()
-                .filter(|known_key| known_key.section == section)
-                .map(|known_key| known_key.name);
-            let suggestion = if can_suggest { find_nearest(key, names) } else { None };
-            Some(KeyError { message: unknown_key_message(section, key, suggestion), suggestion })
-        }
-    }
-}
-
-/// Returns the message about an unknown key: with the suggestion, else with the sections that have
-/// the key, else with all keys of its section.
-fn unknown_key_message(section: Section, key: &str, suggestion: Option<&str>) -> String {
-    if let Some(suggestion) = suggestion {
-        return format!(
-            "unknown key {} in {}; did you mean {}?",
-            quote(key),
-            section.noun(),
-            quote(suggestion)
-        );
-    }
-    let sections: Vec<&str> = KEYS
-        .iter()
-        .filter(|known_key| known_key.name == key)
-        .map(|known_key| known_key.section.noun())
-        .collect();
-    if !sections.is_empty() {
-        return format!(
-            "{} is a key of {}, not of {}",
-            quote(key),
-            sections.join(" or "),
-            section.noun()
-        );
-    }
-    let known_names = KEYS
-        .iter()
-        .filter(|known_key| known_key.section == section)
-        .map(|known_key| known_key.name);
-    format!(
-        "unknown key {} in {}; known are {}",
-        quote(key),
-        section.noun(),
-        enumerate_quoted(known_names, "and")
-    )
-}
 
 impl Section {
     /// Returns the noun for a section in messages, with its article.
@@ -489,6 +484,7 @@ impl Section {
             Section::Step => "a step",
             Section::Retry => "a retry",
             Section::Limit => "a limit",
+            Section::Schedule => "a schedule",
         }
     }
 
@@ -501,82 +497,7 @@ impl Section {
             Section::Step => "{ name: .. }",
             Section::Retry => "{ attempts: 3 }",
             Section::Limit => "{ name: .., rate: 100/s }",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_wrong_key_gets_its_own_error() {
-        let cases = [
-            (Section::Step, "queue", None),
-            (Section::File, "x-anything", None),
-            (Section::Step, "timeout", None),
-            (Section::Step, "bus", None),
-            (
-                Section::Step,
-                "depend",
-                Some(r#"unknown key "depend" in a step; did you mean "depends"?"#),
-            ),
-            (
-                Section::Step,
-                "timeOut",
-                Some(r#"unknown key "timeOut" in a step; did you mean "timeout"?"#),
-            ),
-            (
-                Section::Task,
-                "item_list_key",
-                Some(r#"unknown key "item_list_key" in a task; did you mean "itemListKey"?"#),
-            ),
-            (
-                Section::Step,
-                "itemListKey",
-                Some(r#""itemListKey" is a key of a task, not of a step"#),
-            ),
-            (
-                Section::Workflow,
-                "timeout",
-                Some(r#""timeout" is a key of a step, not of a workflow"#),
-            ),
-            (
-                Section::Task,
-                "bus",
-                Some(r#""bus" is a key of a workflow or a step, not of a task"#),
-            ),
-            (
-                Section::Workflow,
-                "colour",
-                Some(concat!(
-                    r#"unknown key "colour" in a workflow; known are "name", "vhosts", "#,
-                    r#""queueType", "queueArguments", "steps", "tasks", "deadline", "#,
-                    r#""retention" and "bus""#,
-                )),
-            ),
-            (
-                Section::Retry,
-                "x-note",
-                Some(
-                    "unknown key \"x-note\" in a retry; known are \"attempts\", \"backoff\", \
-                     \"factor\" and \"maxBackoff\"",
-                ),
-            ),
-            (
-                Section::Retry,
-                "max_backoff",
-                Some(r#"unknown key "max_backoff" in a retry; did you mean "maxBackoff"?"#),
-            ),
-            (Section::Step, "attempts", Some(r#""attempts" is a key of a retry, not of a step"#)),
-        ];
-        for (section, key, expected) in cases {
-            assert_eq!(
-                key_error(section, key, true).map(|error| error.message).as_deref(),
-                expected,
-                "{key} in {}",
-                section.noun()
-            );
+            Section::Schedule => "{ name: .., workflow: .., every: 1h }",
         }
     }
 }

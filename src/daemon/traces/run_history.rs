@@ -135,6 +135,7 @@ impl RunHistory {
                 self.events.clear();
                 (self.attempts_retained, self.omitted) = (0, 0);
             }
+            JobEntry::Begun => add_event(&mut self.events, time, "begun"),
             JobEntry::ToldAgain | JobEntry::Asked { .. } => {}
         }
     }

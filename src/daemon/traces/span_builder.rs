@@ -119,6 +119,8 @@ impl SpanBuilder {
         }
         let origin = Origin {
             trace: history.trace_context.clone().map(Arc::new),
+            starts_at: None,
+            slot: None,
             ..Origin::for_root_job(job.id, head.definition.clone(), head.created)
         };
         let parent_context = history.trace_context.as_ref();

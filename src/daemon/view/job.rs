@@ -33,6 +33,14 @@ pub struct JobView<'a> {
     ended: Option<Rfc3339Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<Rfc3339Time>,
+    /// When it begins, until it has begun.
+    #[serde(rename = "startsAt", skip_serializing_if = "Option::is_none")]
+    starts_at: Option<Rfc3339Time>,
+    /// The schedule and the slot for which it was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schedule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<Rfc3339Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<ParentView>,
     /// How many entries its record has. Only in the light view.
@@ -251,6 +259,9 @@ impl<'a> JobView<'a> {
             created: Rfc3339Time(origin.created),
             ended: job.ended().map(Rfc3339Time),
             deadline: job.deadline().map(Rfc3339Time),
+            starts_at: job.begins_at().map(Rfc3339Time),
+            schedule: origin.slot.as_ref().map(|slot| &*slot.schedule),
+            slot: origin.slot.as_ref().map(|slot| Rfc3339Time(slot.slot)),
             parent: origin.parent.map(|parent| ParentView {
                 job: parent.job,
                 root: origin.root,

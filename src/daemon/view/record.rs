@@ -59,6 +59,14 @@ pub struct EntryView<'a> {
     warning: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<Rfc3339Time>,
+    /// When the job was to begin, if later than it was created.
+    #[serde(rename = "startsAt", skip_serializing_if = "Option::is_none")]
+    starts_at: Option<Rfc3339Time>,
+    /// The schedule and the slot for which the job was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schedule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<Rfc3339Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_at: Option<Rfc3339Time>,
     /// Which delivery of a step's message a worker was given, from 1, and when its lease ends.
@@ -143,13 +151,21 @@ impl<'a> EntryView<'a> {
     /// Adds what an entry about the job contains.
     fn with_job_entry(self, graph: &'a Graph, entry: &'a JobEntry) -> EntryView<'a> {
         match entry {
-            JobEntry::Created { message, deadline, trace: _, trace_state: _ } => {
-                let view = EntryView { kind: "job.created", ..self }.with_deadline(*deadline);
+            JobEntry::Created { message, deadline, trace: _, trace_state: _, starts_at, slot } => {
+                let view = EntryView {
+                    kind: "job.created",
+                    starts_at: starts_at.map(Rfc3339Time),
+                    schedule: slot.as_ref().map(|slot| &*slot.schedule),
+                    slot: slot.as_ref().map(|slot| Rfc3339Time(slot.slot)),
+                    ..self
+                }
+                .with_deadline(*deadline);
                 match message {
                     Some(message) => view.with_payload(Payload::Message(message)),
                     None => view,
                 }
             }
+            JobEntry::Begun => EntryView { kind: "job.begun", ..self },
             JobEntry::Completed => EntryView { kind: "job.completed", ..self },
             JobEntry::Failed { reason, expired, step } => {
                 let view = EntryView {

@@ -68,11 +68,18 @@ impl Calendar {
         })?;
         let zone_name = zone.iana_name().unwrap_or(zone_name).to_owned();
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let parser = CronParser::builder().year(Year::Disallowed).build();
+        let parser = CronParser::builder()
+            .year(Year::Disallowed)
+            .dom_and_dow(has_day_with_star(&text))
+            .build();
         let cron = parser.parse(&text).map_err(|error| {
             let problem = match error {
                 CronError::InvalidPattern(problem) | CronError::ComponentError(problem) => problem,
-                error => error.to_string(),
+                error @ (CronError::EmptyPattern
+                | CronError::InvalidDate
+                | CronError::InvalidTime
+                | CronError::TimeSearchLimitExceeded
+                | CronError::IllegalCharacters(_)) => error.to_string(),
             };
             CalendarError::Expression(problem.trim_end_matches('.').to_owned())
         })?;
@@ -119,6 +126,14 @@ impl Calendar {
             }
         }
     }
+}
+
+/// Returns whether the day of the month or of the week begins with `*`. As in vixie-cron, a day
+/// then has to match both fields, and otherwise either.
+fn has_day_with_star(expression: &str) -> bool {
+    let mut fields = expression.rsplit(' ');
+    let (day_of_week, day_of_month) = (fields.next(), fields.nth(1));
+    [day_of_week, day_of_month].into_iter().flatten().any(|field| field.starts_with('*'))
 }
 
 /// Formats the expression and the zone: `0 2 * * 1-5 Europe/Berlin`.

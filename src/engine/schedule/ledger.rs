@@ -4,7 +4,7 @@
 //! then stores the ledger. After a crash in between, the same slots are judged again, and their
 //! jobs exist already: a job's id follows from its slot.
 
-use super::{Missed, Overlap, Schedule};
+use super::plan::{Missed, Overlap, Schedule};
 use crate::id::JobId;
 use crate::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,9 @@ const ON_TIME: Millis = Millis(60_000);
 
 /// How many slots are judged at once.
 const DUE_MAX: usize = 2_000;
+
+/// How many slots after the mark are looked up at a start.
+const RECOVERED_MAX: usize = 100;
 
 /// How far the mark may be ahead of the clock. If it is further, the clock was wrong when slots
 /// were judged, and the mark returns to the clock.
@@ -162,6 +165,37 @@ impl Ledger {
         self.correct_mark(now)
     }
 
+    /// Adds the jobs that were started before a crash, and of which the stored ledger does not
+    /// know. Otherwise a slot whose job is deleted before it is judged again would start again.
+    /// `exists` tells whether the journal has a job.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `exists`.
+    pub fn recover<E>(
+        &mut self,
+        schedule: &Schedule,
+        now: Timestamp,
+        exists: impl Fn(JobId) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        if let Some(slot) = self.waiting
+            && exists(schedule.job_id(slot))?
+        {
+            self.waiting = None;
+            self.add_started(slot, schedule.job_id(slot), now);
+        }
+        let next = |slot: Timestamp| schedule.timing.next_after(slot).filter(|slot| *slot <= now);
+        let slots = std::iter::successors(next(self.mark), |slot| next(*slot));
+        for slot in slots.take(RECOVERED_MAX) {
+            let id = schedule.job_id(slot);
+            if exists(id)? {
+                self.mark = slot;
+                self.add_started(slot, id, now);
+            }
+        }
+        Ok(())
+    }
+
     /// Moves a mark back that is too far ahead of the clock. Returns whether it was.
     fn correct_mark(&mut self, now: Timestamp) -> bool {
         let is_ahead = self.mark > now.plus(MARK_AHEAD_MAX);
@@ -208,16 +242,35 @@ impl Ledger {
         is_changed.then_some(Judged { ledger, starts })
     }
 
-    /// Returns the ledger after a job was started by hand.
-    pub fn with_trigger(&self, id: JobId, now: Timestamp) -> Ledger {
+    /// Ends the pause. The slots that passed meanwhile are skipped.
+    pub fn resume(&mut self, now: Timestamp) {
+        self.paused = None;
+        self.mark = self.mark.max(now);
+    }
+
+    /// Returns the ledger after a job was started by hand, by this principal and for this reason.
+    pub fn with_trigger(
+        &self,
+        id: JobId,
+        now: Timestamp,
+        by: Option<&str>,
+        reason: Option<&str>,
+    ) -> Ledger {
         let mut ledger = self.clone();
+        let by = by.map_or_else(|| "by hand".to_owned(), |name| format!("by hand, by {name}"));
+        let why = reason.map_or_else(|| by.clone(), |reason| format!("{by}: {reason}"));
         ledger.jobs.push(id);
         ledger.add(Judgement {
             job: Some(id),
-            reason: Some("by hand".into()),
+            reason: Some(why.into()),
             ..Judgement::new(now, now, Verdict::Started)
         });
         ledger
+    }
+
+    fn add_started(&mut self, slot: Timestamp, id: JobId, now: Timestamp) {
+        self.jobs.push(id);
+        self.add(Judgement { job: Some(id), ..Judgement::new(slot, now, Verdict::Started) });
     }
 
     fn add(&mut self, judgement: Judgement) {
@@ -321,10 +374,8 @@ impl Round<'_> {
             return self.add(slot, Verdict::Missed, None, "its deadline has passed");
         }
         let id = self.schedule.job_id(slot);
-        self.ledger.jobs.push(id);
         self.starts.push(Start { slot, id, replaces });
-        self.ledger
-            .add(Judgement { job: Some(id), ..Judgement::new(slot, self.now, Verdict::Started) });
+        self.ledger.add_started(slot, id, self.now);
     }
 
     fn add(&mut self, slot: Timestamp, verdict: Verdict, job: Option<JobId>, reason: &str) {

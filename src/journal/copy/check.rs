@@ -33,6 +33,9 @@ pub(super) fn check(
         if copy.load_all_offsets()? != original.offsets {
             return Err(checker.differs("the offsets of its buses"));
         }
+        if copy.load_all_ledgers()? != original.ledgers {
+            return Err(checker.differs("the ledgers of its schedules"));
+        }
         checker.rebuild_jobs(statuses)
     })
 }

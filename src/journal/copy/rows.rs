@@ -1,7 +1,7 @@
 //! The rows of a journal that are copied, and the traits of what reads and writes them.
 
 use crate::error::JournalError;
-use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
 use crate::recover::{JobRow, JobRows};
 use engine::{Definition, JobId, JobState, Timestamp};
 use std::sync::Arc;
@@ -119,6 +119,8 @@ pub(crate) trait CopyReader {
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError>;
     /// Returns the offsets of all buses, ordered by bus, topic and partition.
     fn load_all_offsets(&self) -> Result<Vec<StoredOffset>, JournalError>;
+    /// Returns the ledgers of all schedules, ordered by schedule.
+    fn load_all_ledgers(&self) -> Result<Vec<StoredLedger>, JournalError>;
 }
 
 /// Reads what was written, and writes the statuses that follow from it.
@@ -144,6 +146,7 @@ pub(crate) trait CopyWriter {
     /// Inserts notices behind the first `before` ones.
     fn insert_notices(&mut self, notices: &[Notice], before: u64) -> Result<(), JournalError>;
     fn insert_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError>;
+    fn insert_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError>;
     /// Stores when the newest decision was made.
     fn set_newest(&mut self, newest: Timestamp) -> Result<(), JournalError>;
 }

@@ -7,7 +7,7 @@ use super::rows::{
 };
 use crate::error::JournalError;
 use crate::inconsistency::parse_definition;
-use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
 use crate::recover::JobRow;
 use engine::Timestamp;
 use std::collections::HashMap;
@@ -31,6 +31,8 @@ pub(super) struct Original {
     /// A digest of all notices.
     pub(super) notice_digest: u64,
     pub(super) offsets: Vec<StoredOffset>,
+    /// The ledgers of its schedules.
+    pub(super) ledgers: Vec<StoredLedger>,
     pub(super) summary: CopySummary,
 }
 
@@ -72,10 +74,12 @@ pub(super) fn transfer(
     let (notices, notice_digest) = copy_notices(source, target)?;
     let offsets = source.load_all_offsets()?;
     target.insert_offsets(&offsets)?;
+    let ledgers = source.load_all_ledgers()?;
+    target.insert_ledgers(&ledgers)?;
     if let Some(newest) = newest {
         target.set_newest(newest)?;
     }
-    Ok(Original { jobs: jobs.jobs, notices, notice_digest, offsets, summary })
+    Ok(Original { jobs: jobs.jobs, notices, notice_digest, offsets, ledgers, summary })
 }
 
 fn copy_definitions(

@@ -20,7 +20,7 @@ use crate::copy::rows::{
 use crate::copy::run::copy_and_check;
 use crate::error::{JournalError, Remedy};
 use crate::numbers::{Day, JobNumbers};
-use crate::record::{JobNumber, Notice, StoredOffset};
+use crate::record::{JobNumber, Notice, StoredLedger, StoredOffset};
 use crate::recover::JobRow;
 use crate::traits::Journal;
 use engine::{Definition, DefinitionHash, Timestamp};
@@ -152,7 +152,8 @@ impl DatabaseCopyTarget {
         let sql = format!(
             "SELECT copied_from IS NULL AND (EXISTS (SELECT 1 FROM jobs WHERE {})
                OR EXISTS (SELECT 1 FROM notices WHERE name = $1)
-               OR EXISTS (SELECT 1 FROM bus_offsets WHERE name = $1))
+               OR EXISTS (SELECT 1 FROM bus_offsets WHERE name = $1)
+               OR EXISTS (SELECT 1 FROM schedules WHERE name = $1))
              FROM names WHERE ordinal = $1",
             name.condition("number")
         );
@@ -185,6 +186,7 @@ impl DatabaseCopyTarget {
                 BatchStatement::new(SET_COPIED_FROM, params![copied_from.clone(), name.0]),
                 BatchStatement::new("DELETE FROM notices WHERE name = $1", params![name.0]),
                 BatchStatement::new("DELETE FROM bus_offsets WHERE name = $1", params![name.0]),
+                BatchStatement::new("DELETE FROM schedules WHERE name = $1", params![name.0]),
             ];
             named.into_iter().chain(numbered).collect()
         })
@@ -294,6 +296,10 @@ impl CopyWriter for DatabaseCopyTarget {
 
     fn insert_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError> {
         self.journal.store_offsets(offsets)
+    }
+
+    fn insert_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
+        self.journal.store_ledgers(ledgers)
     }
 
     /// Stores the time, and up to which number jobs have numbers: the next start asks for both.

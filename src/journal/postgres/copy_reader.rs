@@ -4,14 +4,14 @@
 use super::connection::{Params, params};
 use super::pool::Session;
 use super::rows::{
-    DatabaseRows, ENTRY_COLUMNS, JOB_COLUMNS, NOTICE_COLUMNS, OFFSET_COLUMNS, parse_entry,
-    parse_job, parse_notice, parse_offset,
+    DatabaseRows, ENTRY_COLUMNS, JOB_COLUMNS, LEDGER_COLUMNS, NOTICE_COLUMNS, OFFSET_COLUMNS,
+    parse_entry, parse_job, parse_ledger, parse_notice, parse_offset,
 };
 use crate::copy::rows::{
     CopyReader, DecisionOrder, DecisionText, JobOrder, RowHandler, StoredJobRow,
 };
 use crate::error::JournalError;
-use crate::record::{Notice, NoticeNumber, StoredOffset};
+use crate::record::{Notice, NoticeNumber, StoredLedger, StoredOffset};
 use crate::recover::JobRows;
 use engine::{DefinitionHash, JobState, Timestamp};
 use std::cell::Cell;
@@ -160,6 +160,14 @@ impl CopyReader for DatabaseCopyReader<'_> {
         let params = params![after, i64::from(limit), self.session.ordinal().0];
         let rows = self.query(&sql, params)?;
         rows.iter().map(|row| parse_notice(row, self.session.journal())).collect()
+    }
+
+    fn load_all_ledgers(&self) -> Result<Vec<StoredLedger>, JournalError> {
+        let sql = format!(
+            "SELECT {LEDGER_COLUMNS} FROM schedules WHERE name = $1 ORDER BY schedule COLLATE \"C\""
+        );
+        let rows = self.query(&sql, params![self.session.ordinal().0])?;
+        rows.iter().map(|row| parse_ledger(row, self.session.journal())).collect()
     }
 
     fn load_all_offsets(&self) -> Result<Vec<StoredOffset>, JournalError> {

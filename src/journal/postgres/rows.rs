@@ -2,9 +2,11 @@
 
 use super::connection::params;
 use super::pool::{ReaderPool, Session};
-use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum, offset_checksum};
+use crate::checksums::{
+    EntryTexts, checksum, entry_checksum, job_checksum, ledger_checksum, offset_checksum,
+};
 use crate::error::JournalError;
-use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
 use crate::recover::{self, ChildKey, JobPartitions, JobRow, JobRows, JobTreeHandler};
 use engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use std::cell::RefCell;
@@ -359,6 +361,19 @@ pub(super) fn parse_notice(
         return Err(JournalError::damaged_row(journal, "notices", number, what));
     }
     Ok((number, Notice { at: Timestamp(at), body: body.into() }))
+}
+
+/// The columns of `schedules` that [`parse_ledger`] reads.
+pub(super) const LEDGER_COLUMNS: &str = "schedule, ledger, checksum";
+
+/// Parses a row of `schedules`, and checks its checksum: with a wrong mark, slots would be skipped.
+pub(super) fn parse_ledger(row: &Row, journal: &str) -> Result<StoredLedger, JournalError> {
+    let (schedule, ledger): (String, String) = (row.get(0), row.get(1));
+    if i64::from(ledger_checksum(&schedule, &ledger)) != row.get::<_, i64>(2) {
+        let what = format!("the checksum of the schedule {schedule} does not match");
+        return Err(JournalError::damaged_row(journal, "schedules", 0, what));
+    }
+    Ok(StoredLedger { schedule: schedule.into(), ledger: Some(ledger.into()) })
 }
 
 /// Parses a row of `bus_offsets`, and checks its checksum: an offset that is too high would skip

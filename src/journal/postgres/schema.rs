@@ -17,7 +17,7 @@ const FORMAT: i32 = 2;
 const CREATE_ATTEMPTS_MAX: u32 = 5;
 
 /// The tables of this program, in the order in which they are created.
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 15] = [
     "cluster",
     "names",
     "managers",
@@ -32,10 +32,11 @@ const TABLES: [&str; 14] = [
     "bus_offsets",
     "limit_rates",
     "controls",
+    "schedules",
 ];
 
 /// The tables that format 1 does not have.
-const TABLES_SINCE_FORMAT_2: [&str; 2] = ["limit_rates", "controls"];
+const TABLES_SINCE_FORMAT_2: [&str; 3] = ["limit_rates", "controls", "schedules"];
 
 /// The script that creates the tables in an empty schema.
 const CREATE_TABLES: &str = "
@@ -204,6 +205,18 @@ CREATE TABLE controls(
 );
 ";
 
+/// The part of the change to format 2 that is for schedules.
+const CREATE_SCHEDULES: &str = "
+CREATE TABLE schedules(
+  -- The ordinal of the name.
+  name smallint NOT NULL,
+  schedule text NOT NULL,
+  ledger text NOT NULL,
+  checksum bigint NOT NULL,
+  PRIMARY KEY (name, schedule)
+);
+";
+
 /// Compresses large texts with LZ4, which is faster, where the server has it.
 const COMPRESS: &str = "
 DO $$
@@ -358,6 +371,7 @@ async fn prepare_in_transaction(
     if rows.first().is_some_and(|row| row.get::<_, i32>(0) == 1) {
         tracing::info!(journal, schema, "the tables of the journal are changed to format 2");
         connection.batch_execute(CREATE_CONTROLS).await?;
+        connection.batch_execute(CREATE_SCHEDULES).await?;
         connection.batch_execute(MIGRATE_TO_2).await?;
     }
     Ok(())

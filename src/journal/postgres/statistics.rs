@@ -2,11 +2,13 @@
 
 use super::connection::{Params, params, to_sql_text};
 use super::reader::Reader;
-use super::rows::{NOTICE_COLUMNS, OFFSET_COLUMNS, parse_notice, parse_offset};
+use super::rows::{
+    LEDGER_COLUMNS, NOTICE_COLUMNS, OFFSET_COLUMNS, parse_ledger, parse_notice, parse_offset,
+};
 use crate::error::JournalError;
 use crate::query::EndedCursor;
-use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
-use crate::traits::{NoticeRecords, OffsetRecords, StatisticsRecords};
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
+use crate::traits::{NoticeRecords, OffsetRecords, ScheduleRecords, StatisticsRecords};
 use engine::{JobState, Timestamp};
 use tokio_postgres::Row;
 
@@ -101,5 +103,15 @@ impl OffsetRecords for Reader {
         let sql = format!("SELECT {OFFSET_COLUMNS} FROM bus_offsets WHERE name = $1 AND bus = $2");
         let rows = self.query(&sql, params![self.pool.ordinal.0, bus.to_owned()])?;
         rows.iter().map(|row| parse_offset(row, &self.pool.journal)).collect()
+    }
+}
+
+impl ScheduleRecords for Reader {
+    fn load_ledgers(&self) -> Result<Vec<StoredLedger>, JournalError> {
+        let sql = format!(
+            "SELECT {LEDGER_COLUMNS} FROM schedules WHERE name = $1 ORDER BY schedule COLLATE \"C\""
+        );
+        let rows = self.query(&sql, params![self.pool.ordinal.0])?;
+        rows.iter().map(|row| parse_ledger(row, &self.pool.journal)).collect()
     }
 }

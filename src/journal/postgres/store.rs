@@ -10,11 +10,13 @@ use super::pool::ReaderPool;
 use super::reader::Reader;
 use super::rows::recover_all;
 use super::writer::PostgresWriter;
-use crate::checksums::offset_checksum;
+use crate::checksums::{ledger_checksum, offset_checksum};
 use crate::error::{FileLoss, JournalError, Remedy};
 use crate::numbers::JobNumbers;
 use crate::ownership::Ownership;
-use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
+use crate::record::{
+    Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredLedger, StoredOffset,
+};
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
 use base::clock;
@@ -236,6 +238,28 @@ impl Journal for PostgresJournal {
             self.writer.ordinal.0,
         ];
         self.writer.commits.transact(vec![BatchStatement::new(sql, params)]).map(drop)
+    }
+
+    fn store_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
+        let name = self.writer.ordinal.0;
+        let statements = ledgers.iter().map(|StoredLedger { schedule, ledger }| match ledger {
+            Some(ledger) => BatchStatement::new(
+                "INSERT INTO schedules(name, schedule, ledger, checksum) VALUES ($1, $2, $3, $4)
+                 ON CONFLICT (name, schedule) DO UPDATE
+                 SET ledger = excluded.ledger, checksum = excluded.checksum",
+                params![
+                    name,
+                    schedule.to_string(),
+                    ledger.to_string(),
+                    i64::from(ledger_checksum(schedule, ledger))
+                ],
+            ),
+            None => BatchStatement::new(
+                "DELETE FROM schedules WHERE name = $1 AND schedule = $2",
+                params![name, schedule.to_string()],
+            ),
+        });
+        self.writer.commits.transact(statements.collect()).map(drop)
     }
 
     fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError> {

@@ -10,7 +10,7 @@ use super::projection::{JobStatus, insert_job, insert_place, set_watermark};
 use super::row_format::{
     ENTRY_COLUMNS, SELECT_NOTICES, SELECT_OFFSETS, for_each_row, format_origin, insert_notice,
     parse_definition_row, parse_entry_row, parse_job_row, parse_notice_row, parse_offset_row,
-    row_number, sqlite_error, to_journal_error,
+    read_ledgers, row_number, sqlite_error, to_journal_error,
 };
 use super::schema::{JournalOptions, open_read_only};
 use super::unprojected::{NewStatusRow, Place, StatusChange, StatusChanges};
@@ -23,7 +23,7 @@ use crate::copy::rows::{
 };
 use crate::copy::run::copy_and_check;
 use crate::error::{JournalError, Remedy};
-use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
 use crate::recover::{JobRow, JobRows};
 use engine::{Definition, DefinitionHash, JobState, StepIndex, Timestamp};
 use rusqlite::{Connection, params};
@@ -225,6 +225,11 @@ impl CopyReader for FileCopyReader<'_> {
         })?;
         Ok(offsets)
     }
+
+    fn load_all_ledgers(&self) -> Result<Vec<StoredLedger>, JournalError> {
+        let (connection, file) = self.source();
+        read_ledgers(connection, file)
+    }
 }
 
 /// A journal in a file that is written as a copy.
@@ -326,6 +331,10 @@ impl CopyWriter for FileCopyTarget {
 
     fn insert_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError> {
         self.writer.store_offsets(offsets)
+    }
+
+    fn insert_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
+        self.writer.store_ledgers(ledgers)
     }
 
     /// Does nothing: the newest decision is the last row.

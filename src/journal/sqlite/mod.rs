@@ -21,6 +21,7 @@ mod file_rows;
 mod file_watch;
 mod files;
 mod history;
+mod ledgers;
 mod limit_rates;
 mod notices;
 mod offsets;

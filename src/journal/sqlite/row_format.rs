@@ -1,10 +1,12 @@
 //! The format of rows: the columns of each table, their parsers, and the checksums that the parsers
 //! verify. It also converts SQLite's errors.
 
-use crate::checksums::{EntryTexts, checksum, entry_checksum, job_checksum, offset_checksum};
+use crate::checksums::{
+    EntryTexts, checksum, entry_checksum, job_checksum, ledger_checksum, offset_checksum,
+};
 use crate::copy::rows::DecisionText;
 use crate::error::{JournalError, Remedy};
-use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
 use crate::recover::JobRow;
 use engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use rusqlite::{Connection, ErrorCode, Row, params};
@@ -286,6 +288,41 @@ pub(super) fn insert_notice(connection: &Connection, notice: &Notice) -> rusqlit
     statement
         .execute(params![notice.at.0, notice.body, checksum(notice.at.0, &notice.body)])
         .map(|_| ())
+}
+
+/// Selects the columns of `schedules` that [`parse_ledger_row`] reads.
+const SELECT_LEDGERS: &str = "SELECT name, ledger, checksum FROM schedules ORDER BY name";
+
+/// Reads the ledgers of all schedules, ordered by schedule, and checks their checksums. Journals
+/// before schema 11 have none.
+pub(super) fn read_ledgers(
+    connection: &Connection,
+    file: &str,
+) -> Result<Vec<StoredLedger>, JournalError> {
+    let mut ledgers = Vec::new();
+    let has_table = connection.table_exists(None, "schedules");
+    if has_table.map_err(|error| to_journal_error(file, error))? {
+        for_each_row((connection, file), SELECT_LEDGERS, [], |row| {
+            ledgers.push(parse_ledger_row(row, file)?);
+            Ok(())
+        })?;
+    }
+    Ok(ledgers)
+}
+
+/// Parses a row of [`SELECT_LEDGERS`] and checks its checksum: with a wrong mark, slots would be
+/// skipped.
+fn parse_ledger_row(row: &Row<'_>, file: &str) -> Result<StoredLedger, JournalError> {
+    let damage_error = |problem: String| JournalError::damaged_row(file, "schedules", 0, problem);
+    let read = || -> rusqlite::Result<(String, String, u32)> {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    };
+    let (name, ledger, stored_checksum) =
+        read().map_err(|error| damage_error(error.to_string()))?;
+    if ledger_checksum(&name, &ledger) != stored_checksum {
+        return Err(damage_error(format!("the checksum of the schedule {name} does not match")));
+    }
+    Ok(StoredLedger { schedule: name.into(), ledger: Some(ledger.into()) })
 }
 
 /// Selects the columns of `bus_positions` that [`parse_offset_row`] reads.

@@ -4,7 +4,7 @@
 use super::row_format::{
     ENTRY_COLUMNS, SELECT_CONFIRMS, SELECT_JOBS, SELECT_NOTICES, SELECT_OFFSETS, for_each_row,
     parse_confirm_row, parse_definition_row, parse_entry_row, parse_job_row, parse_notice_row,
-    parse_offset_row, row_number, to_journal_error,
+    parse_offset_row, read_ledgers, row_number, to_journal_error,
 };
 use super::{files, schema_objects, status_table};
 use crate::error::JournalError;
@@ -144,6 +144,13 @@ CREATE TABLE controls(
   body TEXT NOT NULL,
   checksum INTEGER NOT NULL,
   PRIMARY KEY(kind, bus, vhost, name)
+) WITHOUT ROWID, STRICT;
+-- Up to where the slots of schedules are judged, and how the last ones were. A job may begin later
+-- than it was created.
+CREATE TABLE schedules(
+  name TEXT PRIMARY KEY,
+  ledger TEXT NOT NULL,
+  checksum INTEGER NOT NULL
 ) WITHOUT ROWID, STRICT;
 ",
 ];
@@ -416,6 +423,7 @@ fn verify_rows(connection: &Connection, file: &str) -> Result<(), JournalError> 
     for_each_row((connection, file), SELECT_OFFSETS, [], |row| {
         parse_offset_row(row, file).map(|_| ())
     })?;
+    read_ledgers(connection, file)?;
     for_each_row((connection, file), SELECT_CONTRADICTIONS, [], |row| {
         let problem = "its columns state, ended and open contradict each other".to_owned();
         Err(JournalError::damaged_row(file, "jobs", row_number(row, 0), problem))

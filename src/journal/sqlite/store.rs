@@ -7,7 +7,9 @@ use super::schema::JournalOptions;
 use super::writer::JournalWriter;
 use crate::error::{FileLoss, JournalError};
 use crate::numbers::JobNumbers;
-use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
+use crate::record::{
+    Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredLedger, StoredOffset,
+};
 use crate::recover::JobTreeHandler;
 use crate::traits::{Journal, Records};
 use engine::{Control, ControlKey, Definition, Millis, RateMark, Timestamp};
@@ -114,6 +116,10 @@ impl Journal for SqliteJournal {
 
     fn store_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError> {
         self.writer().store_offsets(offsets)
+    }
+
+    fn store_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
+        self.writer().store_ledgers(ledgers)
     }
 
     fn for_each_job_tree(&self, handler: JobTreeHandler<'_>) -> Result<(), JournalError> {

@@ -63,7 +63,7 @@ fn the_schema_is_one_and_says_what_each_key_means() {
             keys += 1;
         }
     }
-    assert_eq!(keys, 48);
+    assert_eq!(keys, 59);
     let mut printed = Vec::new();
     workflow_manager::cli::print_schema(&mut printed).expect("a vector takes everything");
     assert_eq!(serde_json::from_slice::<Value>(&printed).expect("JSON"), schema);
@@ -105,7 +105,9 @@ fn every_sample_validates() {
     for path in vectors {
         let text = fs::read_to_string(&path).expect("text");
         let vectors: Vec<Value> = serde_json::from_str(&text).expect("a list of vectors");
-        samples.extend(vectors.iter().map(|vector| {
+        // Vectors of schedules have no definition.
+        let vectors = vectors.iter().filter(|vector| vector.get("definition").is_some());
+        samples.extend(vectors.map(|vector| {
             (format!("{}: {}", path.display(), vector["name"]), vector["definition"].to_string())
         }));
     }

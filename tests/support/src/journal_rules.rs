@@ -37,6 +37,7 @@ pub use past::{
     confirms_wait_for_a_record_of_their_job_or_get_one,
     jobs_are_counted_by_state_and_by_definition,
     notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_again,
+    the_newest_ledger_of_each_schedule_comes_back,
     the_newest_position_of_each_partition_comes_back,
     what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time,
 };
@@ -78,6 +79,7 @@ macro_rules! journal_rules {
             a_search_finds_by_all_that_is_kept_in_either_order
             jobs_are_counted_by_state_and_by_definition
             what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time
+            the_newest_ledger_of_each_schedule_comes_back
             the_newest_position_of_each_partition_comes_back
             child_jobs_are_listed_under_their_parent
             a_job_that_another_calls_keeps_its_depth

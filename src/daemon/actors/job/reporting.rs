@@ -121,6 +121,7 @@ impl JobActor {
                     "asked for by a client"
                 );
             }
+            JobEntry::Begun => tracing::debug!(job = %self.id, "the job begins"),
             JobEntry::ToldAgain => {
                 tracing::debug!(job = %self.id, "the end is reported to the parent again");
             }

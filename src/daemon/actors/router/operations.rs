@@ -59,7 +59,9 @@ impl Router {
             .send();
         }
         let trace = job.trace.map(Arc::new);
-        let origin = Origin { trace, ..Origin::for_root_job(id, job.definition, clock::now()) };
+        let (starts_at, slot) = (job.starts_at, job.slot);
+        let root = Origin::for_root_job(id, job.definition, clock::now());
+        let origin = Origin { trace, starts_at, slot, ..root };
         if let Some(refusal) = self.check_memory(new_job_bytes(&origin, &job.message)) {
             return ClientResponse::Create(job.response, Err(refusal)).send();
         }

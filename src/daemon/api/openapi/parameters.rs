@@ -45,6 +45,8 @@ enum ParameterFormat {
     Pattern(&'static str, &'static str),
     /// A point in time, in the format of RFC 3339 or as how long ago it was.
     Time,
+    /// A point in time, in the format of RFC 3339.
+    DateTime,
     /// A duration in seconds, such as 30s.
     Duration,
 }
@@ -154,6 +156,13 @@ pub(in crate::api) const STATS: Parameter = query(
 );
 pub(in crate::api) const NEW_ID: Parameter =
     query("id", Id, "The id of the new job: it makes the request idempotent");
+pub(in crate::api) const START_AFTER: Parameter = query(
+    "after",
+    Pattern("^[1-9][0-9]{0,5}(s|m|h)$", "2h"),
+    "How long after its creation the job begins; not together with `at`",
+);
+pub(in crate::api) const START_AT: Parameter =
+    query("at", DateTime, "When the job begins; at once if the time has passed");
 pub(in crate::api) const TRACE_PARENT: Parameter = header(
     "traceparent",
     // A header that cannot be parsed is ignored, so any text is accepted.
@@ -355,6 +364,11 @@ impl ParameterFormat {
             Duration => {
                 json!({ "type": "string", "pattern": "^([1-9]|[1-4][0-9])s$", "examples": ["30s"] })
             }
+            DateTime => json!({
+                "type": "string",
+                "format": "date-time",
+                "examples": ["2026-12-01T08:00:00Z"],
+            }),
             Time => json!({
                 "anyOf": [
                     { "type": "string", "format": "date-time" },

@@ -1,7 +1,7 @@
 use super::*;
 use crate::json::Message;
-use crate::schedule::Timing;
 use crate::schedule::calendar::Calendar;
+use crate::schedule::plan::Timing;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -146,7 +146,7 @@ fn a_changed_timing_counts_from_now() {
     let mut ledger = Ledger::new(&before, minute(5));
     assert!(!ledger.adapt(&before, minute(100)), "the same timing keeps its mark");
     let calendar = Calendar::parse("0 * * * *", "UTC").expect("valid");
-    let after = Schedule { timing: Timing::Cron(calendar), ..before };
+    let after = Schedule { timing: Timing::Cron(Box::new(calendar)), ..before };
     assert!(ledger.adapt(&after, minute(100)));
     assert_eq!(ledger.next_due(&after), Some(minute(120)));
 }
@@ -158,6 +158,33 @@ fn a_mark_that_a_wrong_clock_has_left_far_ahead_returns_to_the_clock() {
     judge(&mut ledger, &schedule, 60 * 24 * 365, &[]);
     assert!(ledger.adapt(&schedule, minute(100)));
     assert_eq!(ledger.next_due(&schedule), Some(minute(110)));
+}
+
+#[test]
+fn jobs_that_were_started_before_a_crash_are_found_and_their_slots_judged() {
+    let schedule = schedule(Missed::Last, Overlap::Wait);
+    let mut stored = Ledger::new(&schedule, minute(5));
+    let first = judge(&mut stored, &schedule, 10, &[])[0].id;
+    assert_eq!(judge(&mut stored, &schedule, 20, &[first]), []);
+    assert_eq!(stored.waiting(), Some(minute(20)));
+    // The jobs of the slots at 20 and 40 were started, and the ledger was not stored.
+    let started = [20, 40].map(|slot| schedule.job_id(minute(slot)));
+    let recover = |now| {
+        let mut ledger = stored.clone();
+        let exists = |id| Ok::<_, ()>(started.contains(&id));
+        ledger.recover(&schedule, minute(now), exists).expect("reads");
+        ledger
+    };
+    let mut ledger = recover(45);
+    assert_eq!((ledger.mark(), ledger.waiting()), (minute(40), None));
+    let begun = |slot| (minute(slot), Verdict::Started, 1);
+    assert_eq!(verdicts(&ledger)[..2], [begun(40), begun(20)]);
+    assert_eq!(judge(&mut ledger, &schedule, 45, &[]), [], "nothing starts again");
+    // They count as earlier jobs.
+    assert_eq!(judge(&mut recover(45), &schedule, 50, &started[1..]), []);
+    assert_eq!(recover(39).mark(), minute(20), "a slot that is not due has no job");
+    let failing = |_| Err("the disk is broken");
+    assert_eq!(stored.clone().recover(&schedule, minute(45), failing), Err("the disk is broken"));
 }
 
 #[test]

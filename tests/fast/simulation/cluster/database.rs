@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use workflow_manager::engine::{Control, ControlKey, Definition, Millis, RateMark, Timestamp};
 use workflow_manager::journal::{
     Deletion, DiskUsage, FileLoss, JobNumber, JobNumbers, Journal, JournalError, NoticeNumber,
-    Record, Records, RecoveredJob, Remedy, SqliteJournal, StoredOffset,
+    Record, Records, RecoveredJob, Remedy, SqliteJournal, StoredLedger, StoredOffset,
 };
 
 /// The number of a process.
@@ -219,6 +219,10 @@ impl Journal for FencedJournal {
 
     fn store_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError> {
         self.commit(|journal| journal.store_offsets(offsets))
+    }
+
+    fn store_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
+        self.commit(|journal| journal.store_ledgers(ledgers))
     }
 
     fn for_each_job_tree(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use workflow_manager::engine::{Definition, Graph, JobState, Step, Timestamp};
 use workflow_manager::journal::{
     DefinitionUse, EndedCursor, JobNumber, Journal, NEWEST_CURSOR, Notice, Record, Records,
-    StoredOffset,
+    StoredLedger, StoredOffset,
 };
 
 /// The workflow of `chain`, with one step.
@@ -167,4 +167,25 @@ pub fn notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_agai
     journal.append(&[&with_notice(3)]).expect("commits");
     let waiting = journal.records().load_notices(0, 9).expect("reads");
     assert!(matches!(&waiting[..], [(number, _)] if *number > second), "{waiting:?}");
+}
+
+pub fn the_newest_ledger_of_each_schedule_comes_back(place: &dyn Place) {
+    let ledger = |schedule: &str, text: Option<&str>| StoredLedger {
+        schedule: schedule.into(),
+        ledger: text.map(Arc::from),
+    };
+    let mut journal = opened(place);
+    let first = [ledger("a", Some("{}")), ledger("b/a", Some("1"))];
+    journal.store_ledgers(&first).expect("written");
+    assert_eq!(journal.records().load_ledgers().expect("reads"), first);
+    let changes = [ledger("a", None), ledger("b/a", Some("2")), ledger("gone", None)];
+    journal.store_ledgers(&changes).expect("written");
+    let newer = [ledger("b/a", Some("2"))];
+    let left = place.crash();
+    let copy = opened(&*left);
+    for records in [journal.records(), copy.records()] {
+        assert_eq!(records.load_ledgers().expect("reads"), newer);
+    }
+    drop(journal);
+    assert_eq!(opened(place).records().load_ledgers().expect("reads"), newer, "after a start");
 }

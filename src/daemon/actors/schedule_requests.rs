@@ -1,0 +1,41 @@
+//! What clients ask of schedules, and what they see of them.
+
+use engine::schedule::{Judgement, Pause};
+use engine::{Schedule, Timestamp};
+use std::sync::Arc;
+
+/// What clients see of a schedule.
+#[derive(Clone, Debug)]
+pub struct ScheduleStatus {
+    /// The schedule.
+    pub schedule: Arc<Schedule>,
+    /// The pause; `None`: it is not paused.
+    pub paused: Option<Pause>,
+    /// The slot that waits for the end of an earlier job.
+    pub waiting: Option<Timestamp>,
+    /// The next slots.
+    pub next: Vec<Timestamp>,
+    /// The last judgements, the newest first.
+    pub judgements: Vec<Judgement>,
+}
+
+/// What a client asks of a schedule.
+#[derive(Clone, Debug)]
+pub enum ScheduleOperation {
+    /// Starts a job now.
+    Trigger {
+        /// The reason, if there is one.
+        reason: Option<Arc<str>>,
+        /// The principal; `None`: no token was required.
+        by: Option<Arc<str>>,
+    },
+    /// Skips the slots from now on.
+    Pause {
+        /// The reason, if there is one.
+        reason: Option<Arc<str>>,
+        /// The principal; `None`: no token was required.
+        by: Option<Arc<str>>,
+    },
+    /// Goes on after a pause.
+    Resume,
+}
