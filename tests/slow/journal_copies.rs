@@ -14,7 +14,9 @@ use support::journal_rules::InDatabase;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-const ORDER: &str = "workflows:
+const ORDER: &str = "limits: [ { name: hourly, rate: 1/h, burst: 1 } ]
+workflows:
+  - { name: slow, steps: [ { name: pay, limit: hourly } ] }
   - name: order
     steps:
       - { name: first, queue: first }
@@ -65,6 +67,15 @@ fn told(api: &Api, jobs: &[Uuid]) -> Vec<Value> {
     records.chain(statuses).map(|path| api.get(&path).expect(200).json()).collect()
 }
 
+/// Checks that the hour's message was sent before a copy.
+#[track_caller]
+fn assert_waits_for_limit(api: &Api, job: Uuid) {
+    eventually("it waits for its limit", || {
+        let why = api.get(&format!("/api/job/{job}/why")).expect(200).json();
+        when(why["cause"] == "limit", &why)
+    });
+}
+
 #[test]
 fn a_fan_out_under_way_goes_on_in_a_database_and_back_in_a_file() {
     let database = InDatabase::create();
@@ -78,14 +89,21 @@ fn a_fan_out_under_way_goes_on_in_a_database_and_back_in_a_file() {
         let shown = told(&daemon.api, &jobs);
         when(shown.iter().any(|record| record.to_string().contains("child.completed")), &shown[0])
     });
+    daemon.api.create("slow", "{}");
+    echo(&daemon.api, "pay", 1);
+    daemon.api.post("/api/queue/last/pause?reason=moving", "").expect(200);
+    let controls = daemon.api.get("/api/controls").expect(200).json();
     assert!(daemon.stop().success());
     let before = daemon.database();
     let ran = assert_copied(&before, database.url());
-    assert!(ran.stdout.contains("9 jobs and child jobs with"), "{ran}");
+    assert!(ran.stdout.contains("10 jobs and child jobs with"), "{ran}");
     assert!(ran.stdout.contains("7 to go on with"), "{ran}");
 
     daemon.set_setting("journal.url", &database.url());
     daemon.start_again();
+    assert_eq!(daemon.api.get("/api/controls").expect(200).json(), controls, "it is copied");
+    let slow = daemon.api.create("slow", "{}");
+    assert_waits_for_limit(&daemon.api, slow);
     let view = database.query("SELECT first, items FROM \"status_order\" ORDER BY number");
     assert_eq!(view, "COMPLETED|PENDING\nCOMPLETED|PENDING\nPENDING|\n");
     daemon.api.post(&format!("{lent}?type=result"), body).expect(200);
@@ -101,6 +119,9 @@ fn a_fan_out_under_way_goes_on_in_a_database_and_back_in_a_file() {
     daemon.set_setting("journal.url", "");
     daemon.start_again();
     assert_eq!(told(&daemon.api, &jobs), in_database, "nothing is lost, and nothing invented");
+    assert_eq!(daemon.api.get("/api/controls").expect(200).json(), controls, "it is copied back");
+    assert_waits_for_limit(&daemon.api, slow);
+    daemon.api.post("/api/queue/last/resume", "").expect(200);
     echo(&daemon.api, "first", 1);
     echo(&daemon.api, "each", 5);
     echo(&daemon.api, "last", 3);

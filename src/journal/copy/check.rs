@@ -36,6 +36,9 @@ pub(super) fn check(
         if copy.load_all_ledgers()? != original.ledgers {
             return Err(checker.differs("the ledgers of its schedules"));
         }
+        if copy.load_gate_rows()? != original.gate {
+            return Err(checker.differs("the rates of limits, or what operators have changed"));
+        }
         checker.rebuild_jobs(statuses)
     })
 }

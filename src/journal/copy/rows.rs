@@ -3,7 +3,7 @@
 use crate::error::JournalError;
 use crate::record::{JobNumber, Notice, NoticeNumber, StoredLedger, StoredOffset};
 use crate::recover::{JobRow, JobRows};
-use engine::{Definition, JobId, JobState, Timestamp};
+use engine::{Control, Definition, JobId, JobState, RateMark, Timestamp};
 use std::sync::Arc;
 
 /// What a copy has.
@@ -54,6 +54,15 @@ pub(crate) struct DerivedStatuses {
     pub(crate) updated: Timestamp,
     /// The status of each step, in the order of the definition.
     pub(crate) words: Vec<Arc<str>>,
+}
+
+/// What the gate of limits is told at a start, beside the jobs.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct GateRows {
+    /// How far rates are used up, ordered by limit and key.
+    pub(crate) marks: Vec<RateMark>,
+    /// What operators have changed for a time.
+    pub(crate) controls: Vec<Control>,
 }
 
 /// The order in which jobs are read.
@@ -121,6 +130,7 @@ pub(crate) trait CopyReader {
     fn load_all_offsets(&self) -> Result<Vec<StoredOffset>, JournalError>;
     /// Returns the ledgers of all schedules, ordered by schedule.
     fn load_all_ledgers(&self) -> Result<Vec<StoredLedger>, JournalError>;
+    fn load_gate_rows(&self) -> Result<GateRows, JournalError>;
 }
 
 /// Reads what was written, and writes the statuses that follow from it.
@@ -147,6 +157,7 @@ pub(crate) trait CopyWriter {
     fn insert_notices(&mut self, notices: &[Notice], before: u64) -> Result<(), JournalError>;
     fn insert_offsets(&mut self, offsets: &[StoredOffset]) -> Result<(), JournalError>;
     fn insert_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError>;
+    fn insert_gate_rows(&mut self, rows: &GateRows) -> Result<(), JournalError>;
     /// Stores when the newest decision was made.
     fn set_newest(&mut self, newest: Timestamp) -> Result<(), JournalError>;
 }

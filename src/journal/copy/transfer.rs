@@ -2,8 +2,8 @@
 
 use super::progress::CopyProgress;
 use super::rows::{
-    CopyReader, CopySummary, CopyWriter, DecisionOrder, DecisionText, JobOrder, NewJobRow,
-    StoredJobRow,
+    CopyReader, CopySummary, CopyWriter, DecisionOrder, DecisionText, GateRows, JobOrder,
+    NewJobRow, StoredJobRow,
 };
 use crate::error::JournalError;
 use crate::inconsistency::parse_definition;
@@ -33,6 +33,7 @@ pub(super) struct Original {
     pub(super) offsets: Vec<StoredOffset>,
     /// The ledgers of its schedules.
     pub(super) ledgers: Vec<StoredLedger>,
+    pub(super) gate: GateRows,
     pub(super) summary: CopySummary,
 }
 
@@ -76,10 +77,12 @@ pub(super) fn transfer(
     target.insert_offsets(&offsets)?;
     let ledgers = source.load_all_ledgers()?;
     target.insert_ledgers(&ledgers)?;
+    let gate = source.load_gate_rows()?;
+    target.insert_gate_rows(&gate)?;
     if let Some(newest) = newest {
         target.set_newest(newest)?;
     }
-    Ok(Original { jobs: jobs.jobs, notices, notice_digest, offsets, ledgers, summary })
+    Ok(Original { jobs: jobs.jobs, notices, notice_digest, offsets, ledgers, gate, summary })
 }
 
 fn copy_definitions(

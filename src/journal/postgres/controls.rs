@@ -12,6 +12,14 @@ use tokio_postgres::Row;
 pub(super) const SELECT_CONTROLS: &str = "SELECT body, checksum FROM controls WHERE name = $1
     ORDER BY kind COLLATE \"C\", bus COLLATE \"C\", vhost COLLATE \"C\", subject COLLATE \"C\"";
 
+/// Parses a row of [`SELECT_CONTROLS`]. `journal`: its name, for messages.
+pub(super) fn parse(row: &Row, journal: &str) -> Result<Control, JournalError> {
+    parse_control(row.get(0), row.get(1)).ok_or_else(|| {
+        let problem = "a control is not what was written".to_owned();
+        JournalError::damaged_row(journal, "controls", 0, problem)
+    })
+}
+
 impl PostgresJournal {
     /// Stores a control, replacing the one with the same key.
     pub(super) fn write_control(&mut self, control: &Control) -> Result<(), JournalError> {
@@ -53,13 +61,6 @@ impl PostgresJournal {
     /// Returns all controls.
     pub(super) fn read_controls(&mut self) -> Result<Vec<Control>, JournalError> {
         let rows = self.writer.commits.query(SELECT_CONTROLS, params![self.writer.ordinal.0])?;
-        let journal = &self.writer.journal;
-        let parse = |row: &Row| {
-            parse_control(row.get(0), row.get(1)).ok_or_else(|| {
-                let problem = "a control is not what was written".to_owned();
-                JournalError::damaged_row(journal, "controls", 0, problem)
-            })
-        };
-        rows.iter().map(parse).collect()
+        rows.iter().map(|row| parse(row, &self.writer.journal)).collect()
     }
 }

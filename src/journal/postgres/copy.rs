@@ -8,14 +8,15 @@ use super::commit_columns::{CommitForms, EntryChunk, JobColumns};
 use super::commit_connection::{BatchStatement, Results};
 use super::connection::{params, to_sql_text};
 use super::copy_reader::DatabaseCopyReader;
+use super::limit_rates;
 use super::options::PostgresOptions;
 use super::pool::ReaderPool;
 use super::store::PostgresJournal;
 use crate::checksums::{EntryTexts, checksum, entry_checksum};
 use crate::copy::progress::CopyProgress;
 use crate::copy::rows::{
-    CopyReader, CopySummary, CopyWriter, DecisionText, DerivedStatuses, NewJobRow, StatusWriter,
-    StoredJobRow,
+    CopyReader, CopySummary, CopyWriter, DecisionText, DerivedStatuses, GateRows, NewJobRow,
+    StatusWriter, StoredJobRow,
 };
 use crate::copy::run::copy_and_check;
 use crate::error::{JournalError, Remedy};
@@ -23,7 +24,7 @@ use crate::numbers::{Day, JobNumbers};
 use crate::record::{JobNumber, Notice, StoredLedger, StoredOffset};
 use crate::recover::JobRow;
 use crate::traits::Journal;
-use engine::{Definition, DefinitionHash, Timestamp};
+use engine::{Definition, DefinitionHash, RateMark, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,7 +154,8 @@ impl DatabaseCopyTarget {
             "SELECT copied_from IS NULL AND (EXISTS (SELECT 1 FROM jobs WHERE {})
                OR EXISTS (SELECT 1 FROM notices WHERE name = $1)
                OR EXISTS (SELECT 1 FROM bus_offsets WHERE name = $1)
-               OR EXISTS (SELECT 1 FROM schedules WHERE name = $1))
+               OR EXISTS (SELECT 1 FROM schedules WHERE name = $1)
+               OR EXISTS (SELECT 1 FROM controls WHERE name = $1))
              FROM names WHERE ordinal = $1",
             name.condition("number")
         );
@@ -187,6 +189,8 @@ impl DatabaseCopyTarget {
                 BatchStatement::new("DELETE FROM notices WHERE name = $1", params![name.0]),
                 BatchStatement::new("DELETE FROM bus_offsets WHERE name = $1", params![name.0]),
                 BatchStatement::new("DELETE FROM schedules WHERE name = $1", params![name.0]),
+                BatchStatement::new("DELETE FROM limit_rates WHERE name = $1", params![name.0]),
+                BatchStatement::new("DELETE FROM controls WHERE name = $1", params![name.0]),
             ];
             named.into_iter().chain(numbered).collect()
         })
@@ -300,6 +304,15 @@ impl CopyWriter for DatabaseCopyTarget {
 
     fn insert_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
         self.journal.store_ledgers(ledgers)
+    }
+
+    fn insert_gate_rows(&mut self, rows: &GateRows) -> Result<(), JournalError> {
+        let ordinal = self.journal.writer.ordinal.0;
+        let marks: Vec<&RateMark> = rows.marks.iter().collect();
+        self.transact(&BTreeSet::new(), &|| {
+            limit_rates::upsert(ordinal, &marks).into_iter().collect()
+        })?;
+        rows.controls.iter().try_for_each(|control| self.journal.store_control(control))
     }
 
     /// Stores the time, and up to which number jobs have numbers: the next start asks for both.

@@ -2,13 +2,15 @@
 //! cursors, some megabytes at a time.
 
 use super::connection::{Params, params};
+use super::controls;
+use super::limit_rates;
 use super::pool::Session;
 use super::rows::{
     DatabaseRows, ENTRY_COLUMNS, JOB_COLUMNS, LEDGER_COLUMNS, NOTICE_COLUMNS, OFFSET_COLUMNS,
     parse_entry, parse_job, parse_ledger, parse_notice, parse_offset,
 };
 use crate::copy::rows::{
-    CopyReader, DecisionOrder, DecisionText, JobOrder, RowHandler, StoredJobRow,
+    CopyReader, DecisionOrder, DecisionText, GateRows, JobOrder, RowHandler, StoredJobRow,
 };
 use crate::error::JournalError;
 use crate::record::{Notice, NoticeNumber, StoredLedger, StoredOffset};
@@ -178,5 +180,21 @@ impl CopyReader for DatabaseCopyReader<'_> {
         );
         let rows = self.query(&sql, params![self.session.ordinal().0])?;
         rows.iter().map(|row| parse_offset(row, self.session.journal())).collect()
+    }
+
+    fn load_gate_rows(&self) -> Result<GateRows, JournalError> {
+        let (name, journal) = (self.session.ordinal().0, self.session.journal());
+        let marks = self.query(limit_rates::SELECT_MARKS, params![name])?;
+        let controls = self.query(controls::SELECT_CONTROLS, params![name])?;
+        Ok(GateRows {
+            marks: marks
+                .iter()
+                .map(|row| limit_rates::parse(row, journal))
+                .collect::<Result<_, _>>()?,
+            controls: controls
+                .iter()
+                .map(|row| controls::parse(row, journal))
+                .collect::<Result<_, _>>()?,
+        })
     }
 }

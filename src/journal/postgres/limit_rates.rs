@@ -7,6 +7,7 @@ use crate::checksums::mark_checksum;
 use crate::error::JournalError;
 use base::clock;
 use engine::{RateMark, Timestamp};
+use tokio_postgres::Row;
 
 /// Returns the statement that stores the marks, in the transaction of the records whose messages
 /// they are about; `None`: there are none. An earlier time does not replace a later one.
@@ -29,6 +30,21 @@ pub(super) fn upsert(ordinal: i16, marks: &[&RateMark]) -> Option<BatchStatement
     Some(BatchStatement::new(sql, params))
 }
 
+/// Selects the marks of a name.
+pub(super) const SELECT_MARKS: &str = "SELECT limit_name, key, time, checksum FROM limit_rates
+    WHERE name = $1 ORDER BY limit_name COLLATE \"C\", key COLLATE \"C\"";
+
+/// Parses a row of [`SELECT_MARKS`]. `journal`: its name, for messages.
+pub(super) fn parse(row: &Row, journal: &str) -> Result<RateMark, JournalError> {
+    let (limit, key): (String, String) = (row.get(0), row.get(1));
+    let mark = RateMark { limit: limit.into(), key: key.into(), time: Timestamp(row.get(2)) };
+    if i64::from(mark_checksum(&mark)) != row.get::<_, i64>(3) {
+        let problem = format!("the rate of the limit {} has another checksum", mark.limit);
+        return Err(JournalError::damaged_row(journal, "limit_rates", 0, problem));
+    }
+    Ok(mark)
+}
+
 impl PostgresJournal {
     /// Returns the marks whose time has not passed, and deletes the others.
     pub(super) fn read_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
@@ -36,20 +52,7 @@ impl PostgresJournal {
         let delete = "DELETE FROM limit_rates WHERE name = $1 AND time <= $2";
         let statement = BatchStatement::new(delete, params![ordinal, now]);
         self.writer.commits.transact(vec![statement])?;
-        let select = "SELECT limit_name, key, time, checksum FROM limit_rates WHERE name = $1";
-        let rows = self.writer.commits.query(select, params![ordinal])?;
-        let mut marks = Vec::with_capacity(rows.len());
-        for row in rows {
-            let (limit, key): (String, String) = (row.get(0), row.get(1));
-            let time = Timestamp(row.get(2));
-            let mark = RateMark { limit: limit.into(), key: key.into(), time };
-            if i64::from(mark_checksum(&mark)) != row.get::<_, i64>(3) {
-                let problem = format!("the rate of the limit {} has another checksum", mark.limit);
-                let journal = &self.writer.journal;
-                return Err(JournalError::damaged_row(journal, "limit_rates", 0, problem));
-            }
-            marks.push(mark);
-        }
-        Ok(marks)
+        let rows = self.writer.commits.query(SELECT_MARKS, params![ordinal])?;
+        rows.iter().map(|row| parse(row, &self.writer.journal)).collect()
     }
 }

@@ -4,8 +4,10 @@
 
 use super::append::{INSERT_ENTRY, insert_entry};
 use super::backup::PendingFile;
+use super::controls;
 use super::file_rows::FileRows;
 use super::files;
+use super::limit_rates;
 use super::projection::{JobStatus, insert_job, insert_place, set_watermark};
 use super::row_format::{
     ENTRY_COLUMNS, SELECT_NOTICES, SELECT_OFFSETS, for_each_row, format_origin, insert_notice,
@@ -18,8 +20,8 @@ use super::writer::{JournalWriter, acquire_lock};
 use crate::checksums::EntryTexts;
 use crate::copy::progress::CopyProgress;
 use crate::copy::rows::{
-    CopyReader, CopySummary, CopyWriter, DecisionOrder, DecisionText, DerivedStatuses, JobOrder,
-    NewJobRow, RowHandler, StatusWriter, StoredJobRow,
+    CopyReader, CopySummary, CopyWriter, DecisionOrder, DecisionText, DerivedStatuses, GateRows,
+    JobOrder, NewJobRow, RowHandler, StatusWriter, StoredJobRow,
 };
 use crate::copy::run::copy_and_check;
 use crate::error::{JournalError, Remedy};
@@ -230,6 +232,12 @@ impl CopyReader for FileCopyReader<'_> {
         let (connection, file) = self.source();
         read_ledgers(connection, file)
     }
+
+    fn load_gate_rows(&self) -> Result<GateRows, JournalError> {
+        let (connection, file) = self.source();
+        let marks = limit_rates::load(connection, file)?;
+        Ok(GateRows { marks, controls: controls::load(connection, file)? })
+    }
 }
 
 /// A journal in a file that is written as a copy.
@@ -335,6 +343,13 @@ impl CopyWriter for FileCopyTarget {
 
     fn insert_ledgers(&mut self, ledgers: &[StoredLedger]) -> Result<(), JournalError> {
         self.writer.store_ledgers(ledgers)
+    }
+
+    fn insert_gate_rows(&mut self, rows: &GateRows) -> Result<(), JournalError> {
+        self.transact(|transaction| {
+            limit_rates::upsert(transaction, &rows.marks.iter().collect::<Vec<_>>())?;
+            rows.controls.iter().try_for_each(|control| controls::upsert(transaction, control))
+        })
     }
 
     /// Does nothing: the newest decision is the last row.

@@ -26,32 +26,35 @@ pub(super) fn upsert(transaction: &Connection, marks: &[&RateMark]) -> rusqlite:
     Ok(())
 }
 
+/// Returns all marks. `file`: the name of the journal, for messages.
+pub(super) fn load(connection: &Connection, file: &str) -> Result<Vec<RateMark>, JournalError> {
+    let to_error = |error| to_journal_error(file, error);
+    let mut select = connection
+        .prepare("SELECT name, key, time, checksum FROM limit_rates ORDER BY name, key")
+        .map_err(to_error)?;
+    let rows = select.query_map([], |row| {
+        let (name, key): (String, String) = (row.get(0)?, row.get(1)?);
+        let mark = RateMark { limit: name.into(), key: key.into(), time: Timestamp(row.get(2)?) };
+        Ok((mark, row.get::<_, u32>(3)?))
+    });
+    let mut marks = Vec::new();
+    for row in rows.map_err(to_error)? {
+        let (mark, checksum) = row.map_err(to_error)?;
+        if mark_checksum(&mark) != checksum {
+            let problem = format!("the rate of the limit {} has another checksum", mark.limit);
+            return Err(JournalError::damaged_row(file, "limit_rates", 0, problem));
+        }
+        marks.push(mark);
+    }
+    Ok(marks)
+}
+
 impl JournalWriter {
     /// Returns the marks whose time has not passed, and deletes the others.
     pub(super) fn load_rate_marks(&mut self) -> Result<Vec<RateMark>, JournalError> {
-        let file = self.file.clone();
-        let to_error = |error| to_journal_error(&file, error);
-        let now = clock::now().0;
-        let connection = &self.connection;
-        connection.execute("DELETE FROM limit_rates WHERE time <= ?1", [now]).map_err(to_error)?;
-        let mut select = connection
-            .prepare("SELECT name, key, time, checksum FROM limit_rates ORDER BY name, key")
-            .map_err(to_error)?;
-        let rows = select.query_map([], |row| {
-            let (name, key): (String, String) = (row.get(0)?, row.get(1)?);
-            let mark =
-                RateMark { limit: name.into(), key: key.into(), time: Timestamp(row.get(2)?) };
-            Ok((mark, row.get::<_, u32>(3)?))
-        });
-        let mut marks = Vec::new();
-        for row in rows.map_err(to_error)? {
-            let (mark, checksum) = row.map_err(to_error)?;
-            if mark_checksum(&mark) != checksum {
-                let problem = format!("the rate of the limit {} has another checksum", mark.limit);
-                return Err(JournalError::damaged_row(&file, "limit_rates", 0, problem));
-            }
-            marks.push(mark);
-        }
-        Ok(marks)
+        let delete = "DELETE FROM limit_rates WHERE time <= ?1";
+        let deleted = self.connection.execute(delete, [clock::now().0]);
+        deleted.map_err(|error| to_journal_error(&self.file, error))?;
+        load(&self.connection, &self.file)
     }
 }
