@@ -98,7 +98,7 @@ export class StepPanel {
       </header>
       <p class="step-line quiet">${stepLine(step, own, now, detail)}</p>
       ${step.reason ? html`<div class="reason-box ${step.state === 'failed' ? 'failed' : 'warn'}">${icon(step.state === 'failed' ? 'failed' : 'alert')}<div><p class="reason">${shown(step.reason)}</p>${step.retryAt && step.state === 'running' ? html`<p class="quiet">The next attempt is due ${ago(millis(step.retryAt), now)}.</p>` : nothing}</div></div>` : nothing}
-      ${step.waitsFor ? html`<div class="reason-box">${icon('clock')}<p class="reason">It waits for a place of ${step.waitsFor.limits.map((one, n) => html`${n > 0 ? ', ' : ''}limit ${shown(one.limit)}${one.key !== undefined ? html` for ${shown(one.key)}` : nothing}`)}, since ${moment(step.waitsFor.since)}.</p></div>` : nothing}
+      ${step.waitsFor ? html`<div class="reason-box">${icon('clock')}<p class="reason">It waits ${step.waitsFor.limits.length ? html`for a place of ${step.waitsFor.limits.map((one, n) => html`${n > 0 ? ', ' : ''}limit ${shown(one.limit)}${one.key !== undefined ? html` for ${shown(one.key)}` : nothing}`)}` : 'because its queue or its workflow is paused, or was until now'}, since ${moment(step.waitsFor.since)}.</p></div>` : nothing}
       ${step.warning ? html`<div class="reason-box warn">${icon('alert')}<p class="reason">${shown(step.warning)}</p></div>` : nothing}
       ${step.message && step.state === 'running' ? html`<p class="progress-text">${typeof step.progress === 'number' ? html`<b>${Math.round(step.progress <= 1 ? step.progress * 100 : step.progress)} %</b> ` : nothing}${shown(step.message)}</p>` : nothing}
       ${step.children ? this.#children(step, job) : nothing}
