@@ -221,6 +221,7 @@ fn format_options(step: &Step) -> Vec<String> {
     let mut options = Vec::new();
     options.extend(step.timeout.map(|timeout| format!("timeout {timeout}")));
     options.extend(step.start_within.map(|limit| format!("start within {limit}")));
+    options.extend(step.wait_at_most.map(|limit| format!("waits at most {limit}")));
     options.extend(step.retry.map(|retry| {
         format_count(usize::try_from(retry.attempts).unwrap_or(usize::MAX), "attempt")
     }));

@@ -276,6 +276,9 @@ pub struct Step {
     /// How long an attempt may wait for its timeout to start before it fails; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_within: Option<Millis>,
+    /// How long an attempt may wait for places of limits before the step fails; `None`: no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_at_most: Option<Millis>,
     /// How failed attempts are retried; `None`: the first failure fails the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
@@ -316,6 +319,7 @@ impl Step {
             priority: None,
             timeout: None,
             start_within: None,
+            wait_at_most: None,
             retry: None,
             when: None,
             cancel_when: None,

@@ -5,6 +5,7 @@ use super::failure::expire_job;
 use super::id::StepIndex;
 use super::input::{Context, UnreadReplies};
 use super::job::Job;
+use super::limit::ClaimState;
 use super::reply::AttemptFailure;
 use super::state::JobState;
 use super::time::{Millis, Timestamp};
@@ -20,6 +21,8 @@ pub(super) enum Due {
     StartTimeout(StepIndex),
     /// The timeout of a step's attempt has passed.
     Timeout(StepIndex),
+    /// A step has waited for its limits for longer than it may.
+    Wait(StepIndex),
     /// The backoff before a step's next attempt is over.
     Retry(StepIndex),
 }
@@ -39,6 +42,8 @@ impl Job {
             let run = &self.steps[step.as_usize()];
             if is_due(run.retry_at()) && self.state == JobState::Running {
                 Some(Due::Retry(step))
+            } else if is_due(self.wait_until(step)) {
+                Some(Due::Wait(step))
             } else if !self.accepts_replies() || self.may_have_unread_reply(step, unread) {
                 None
             } else if run.has_active_attempt() && is_due(run.timeout_at()) {
@@ -98,8 +103,29 @@ impl Job {
             {
                 self.start_attempt(step, ctx)
             }
-            Due::StartTimeout(_) | Due::Timeout(_) | Due::Retry(_) => Vec::new(),
+            Due::Wait(step) if self.wait_until(step).is_some() => {
+                self.fail_step(step, self.wait_failure(step))
+            }
+            Due::StartTimeout(_) | Due::Timeout(_) | Due::Wait(_) | Due::Retry(_) => Vec::new(),
         }
+    }
+
+    /// Returns when a step fails unless its limits have admitted it by then; `None`: it waits for
+    /// no limit, or without a bound.
+    pub(super) fn wait_until(&self, step: StepIndex) -> Option<Timestamp> {
+        let claim = self.step(step).claim().filter(|claim| claim.state == ClaimState::Waiting)?;
+        let wait_at_most = self.graph().step(step).wait_at_most?;
+        (self.state == JobState::Running).then(|| claim.since.plus(wait_at_most))
+    }
+
+    fn wait_failure(&self, step: StepIndex) -> Failure {
+        let definition = self.graph().step(step);
+        let bound = definition.wait_at_most.map_or_else(String::new, |bound| bound.to_string());
+        let noun = if definition.limits.len() == 1 { "limit" } else { "limits" };
+        let names = definition.limits.join(" and ");
+        Failure::new(format!(
+            "it waited for {noun} {names} for longer than its waitAtMost of {bound}"
+        ))
     }
 
     fn start_timeout_failure(&self, step: StepIndex) -> Failure {

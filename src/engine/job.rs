@@ -233,7 +233,9 @@ impl Job {
             .iter()
             .filter(|run| can_retry && run.state == StepState::Running)
             .filter_map(StepRun::retry_at);
-        timeouts.chain(retries).chain(self.deadline()).chain(self.begins_at()).min()
+        let waits = self.graph().indices().filter_map(|step| self.wait_until(step));
+        let times = timeouts.chain(retries).chain(waits);
+        times.chain(self.deadline()).chain(self.begins_at()).min()
     }
 
     /// Returns the number of entries that were applied to it, which is the number of its last

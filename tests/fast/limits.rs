@@ -180,3 +180,28 @@ fn a_step_without_limits_tells_the_gate_nothing() {
     assert!(matches!(&decision.effects[..], [Effect::Dispatch { .. }]));
     assert!(job.demands().is_empty());
 }
+
+#[test]
+fn a_step_that_waits_for_its_limits_for_too_long_fails_and_is_withdrawn() {
+    let mut plain = (*definition("job.customer")).clone();
+    plain.graphs[0].steps[0].wait_at_most = Some(Millis(1));
+    let message = Message::parse(br#"{"customer":"c1"}"#).expect("a message");
+    let origin = Origin::for_root_job(JobId::from_call(&[]), Arc::new(plain), Timestamp(0));
+    let (mut job, decision) = Job::create(origin, message, &context(1));
+    assert!(only_demand(&decision).is_some());
+    let due = Timestamp(1_000_001);
+    assert_eq!(job.next_timer(), Some(due));
+    let mut admitted = job.clone();
+    let timer = |due| Input::Timer { due, unread: Default::default() };
+    assert!(job.handle_input(timer(Timestamp(due.0 - 1)), &context(due.0 - 1)).is_err());
+    let decision = job.handle_input(timer(due), &context(due.0)).expect("it is due");
+    assert_eq!(only_demand(&decision), None, "it waits no more");
+    assert_eq!(job.state(), JobState::Failed);
+    assert_eq!(
+        job.reason_text().as_ref(),
+        "step \"pay\": it waited for limit bank for longer than its waitAtMost of 1ms"
+    );
+    // Once it is admitted, the bound is over.
+    admit(&mut admitted, 2, 2);
+    assert_eq!(admitted.next_timer(), None);
+}

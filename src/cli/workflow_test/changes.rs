@@ -231,6 +231,7 @@ fn diff_steps(
         ("external", old.external != new.external),
         ("timeout", old.timeout != new.timeout),
         ("startWithin", old.start_within != new.start_within),
+        ("waitAtMost", old.wait_at_most != new.wait_at_most),
         ("retry", old.retry != new.retry),
         ("onFailure", old.on_failure != new.on_failure),
         ("priority", old.priority != new.priority),

@@ -69,6 +69,8 @@ pub(super) struct StepOptions {
     pub(super) timeout: Option<Millis>,
     /// How long a message may wait for a worker, and the location of the key.
     pub(super) start_within: Option<(Millis, SourceLocation)>,
+    /// How long an attempt may wait for limits, and the location of the key.
+    pub(super) wait_at_most: Option<(Millis, SourceLocation)>,
     pub(super) timeout_location: Option<SourceLocation>,
     pub(super) retry: Option<Retry>,
     pub(super) when: Option<ConditionDraft>,

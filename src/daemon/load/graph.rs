@@ -101,6 +101,7 @@ fn build_graph(
             priority: step.priority.map(|(priority, _)| priority),
             timeout: step.options.timeout,
             start_within: step.options.start_within.map(|(duration, _)| duration),
+            wait_at_most: step.options.wait_at_most.map(|(duration, _)| duration),
             retry: step.options.retry,
             when,
             cancel_when,

@@ -58,6 +58,16 @@ pub(super) fn check_keys(step: &StepDraft, report: &mut Diagnostics) {
             ),
         );
     }
+    if let Some((_, location)) = &step.options.wait_at_most
+        && step.limits.is_empty()
+    {
+        report.add_error(
+            *location,
+            "\"waitAtMost\" bounds how long the step waits for its limits, and it names none: add \
+             a \"limit\", or take it away; \"startWithin\" bounds how long a message waits for \
+             its worker",
+        );
+    }
     if let (Some((_, location)), Some(reason)) = (&step.options.reply_users, no_message_reason) {
         report.add_error(*location, format!("\"replyUsers\" has nothing to look at: {reason}"));
     } else if let Some((_, location)) = &step.options.reply_users

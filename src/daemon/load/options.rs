@@ -23,6 +23,9 @@ pub(super) fn parse_step_options(fields: &Fields<'_>, report: &mut Diagnostics) 
         start_within: fields
             .get("startWithin")
             .and_then(|entry| Some((parse_duration(entry, Millis(1), report)?, entry.location()))),
+        wait_at_most: fields
+            .get("waitAtMost")
+            .and_then(|entry| Some((parse_duration(entry, Millis(1), report)?, entry.location()))),
         timeout_location: fields.get("timeout").map(Entry::location),
         retry: fields.get("retry").and_then(|entry| parse_retry(entry, report)),
         when: fields.get("when").and_then(|entry| parse_condition(entry, report)),

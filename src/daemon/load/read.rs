@@ -87,12 +87,18 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
     })
 }
 
-/// Warns about each `timeout` and `startWithin` that is not shorter than the deadline. The deadline
+/// Warns about each `timeout`, `startWithin` and `waitAtMost` that is not shorter than the
+/// deadline. The deadline
 /// fails the whole job, so it has no effect.
 fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Diagnostics) {
     for step in &graph.steps {
-        let StepOptions { timeout, timeout_location, start_within, .. } = &step.options;
-        let keys = [("timeout", timeout.zip(*timeout_location)), ("startWithin", *start_within)];
+        let StepOptions { timeout, timeout_location, start_within, wait_at_most, .. } =
+            &step.options;
+        let keys = [
+            ("timeout", timeout.zip(*timeout_location)),
+            ("startWithin", *start_within),
+            ("waitAtMost", *wait_at_most),
+        ];
         for (key, (timeout, location)) in
             keys.into_iter().filter_map(|(key, duration)| Some((key, duration?)))
         {

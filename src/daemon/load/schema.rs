@@ -283,6 +283,13 @@ pub(super) const KEYS: &[KnownKey] = &[
     ),
     optional(
         Section::Step,
+        "waitAtMost",
+        ValueKind::PositiveDuration,
+        "A step that waits for its limits for longer than this, such as 1h, has failed. Default: \
+         it waits for ever.",
+    ),
+    optional(
+        Section::Step,
         "retry",
         ValueKind::Mapping(Section::Retry),
         "When and how often a failed attempt is followed by another. Default: never.",

@@ -71,6 +71,8 @@ struct StepView<'d> {
     #[serde(skip_serializing_if = "Option::is_none")]
     start_within: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    wait_at_most: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     retry: Option<RetryView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     when: Option<&'d str>,
@@ -149,6 +151,7 @@ fn to_step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepVi
         priority: step.priority,
         timeout: step.timeout.map(|duration| duration.to_string()),
         start_within: step.start_within.map(|duration| duration.to_string()),
+        wait_at_most: step.wait_at_most.map(|duration| duration.to_string()),
         retry: step.retry.map(to_retry_view),
         when: step.when.as_ref().map(Expression::text),
         cancel_when: step.cancel_when.as_ref().map(Expression::text),

@@ -90,3 +90,17 @@ fn a_limit_that_nothing_uses_is_warned_of() {
     let [warning] = warnings.as_slice() else { panic!("one warning: {warnings:?}") };
     assert!(warning.to_string().contains("nothing uses the limit \"bank\""), "{warning}");
 }
+
+#[test]
+fn the_wait_for_limits_is_bounded_only_where_there_are_some() {
+    let bank = "{ name: bank, rate: 1/s }";
+    let definition = only(&file(bank, "limit: bank, waitAtMost: 1h"));
+    assert_eq!(definition.graph().steps[0].wait_at_most, Some(Millis(3_600_000)));
+    for (keys, words) in [
+        ("waitAtMost: 1h", "it names none: add a \"limit\""),
+        ("limit: bank, waitAtMost: 0s", "\"waitAtMost\""),
+    ] {
+        let told = message(&file(bank, keys));
+        assert!(told.contains(words), "{told}");
+    }
+}
