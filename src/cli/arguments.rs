@@ -11,6 +11,7 @@ mod job_ref;
 mod journal;
 mod operate;
 mod parts;
+mod schedule;
 mod serve;
 mod tokens;
 mod work;
@@ -44,6 +45,7 @@ pub(super) use operate::{
 pub(super) use parts::{
     AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments,
 };
+pub(super) use schedule::{ScheduleArguments, ScheduleOperation};
 pub(super) use serve::DevOptions;
 pub use serve::ServeArguments;
 pub(super) use serve::SettingsArguments;
@@ -235,6 +237,10 @@ pub(crate) enum ClientCommand {
     Limits(ListArguments),
     /// Give a limit another rate or concurrency for a time
     Limit(LimitArguments),
+    /// List the schedules: their next slots, and how the last ones were judged
+    Schedules(ListArguments),
+    /// Show a schedule; or trigger, pause or resume it, or start the jobs of slots that have passed
+    Schedule(ScheduleArguments),
     /// List the managers that share a database: their names, versions, states and addresses
     Cluster(ClusterArguments),
     /// Wait until a job is in a given state

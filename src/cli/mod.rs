@@ -34,6 +34,7 @@ mod plural;
 mod progress;
 mod responses;
 mod run;
+mod schedules;
 mod screen;
 mod shells;
 pub mod signals;
@@ -165,6 +166,8 @@ fn run_client_command(
             limits::list_limits(&arguments, out)?;
         }
         ClientCommand::Limit(arguments) => controls::change_limit(arguments, out)?,
+        ClientCommand::Schedules(arguments) => schedules::list_schedules(&arguments, out)?,
+        ClientCommand::Schedule(arguments) => schedules::run_schedule(&arguments, out)?,
         ClientCommand::Cluster(ClusterArguments { command, list }) => match command {
             Some(ClusterCommand::StepDown(arguments)) => {
                 return step_down::step_down(&arguments, out);

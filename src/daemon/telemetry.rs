@@ -60,6 +60,9 @@ pub struct Metrics {
     pub deleted: IntCounterVec,
     /// `workflow_journal_deletion_seconds`: time of one part of a deletion.
     pub deletion: Histogram,
+    /// `workflow_schedule_slots_total{schedule,judgement}`: slots of loaded schedules by what
+    /// became of them.
+    pub schedule_slots: IntCounterVec,
     /// `workflow_steps_dispatched_total{workflow,step}`: step messages given to the bus.
     pub dispatched: IntCounterVec,
     /// `workflow_steps_redispatched_total{workflow,step}`: dispatches that repeated a message of
@@ -233,6 +236,11 @@ impl Metrics {
                 "journal_deletion_seconds",
                 "time of one part of a deletion",
                 seconds_buckets(),
+            ),
+            schedule_slots: register.counter_vec(
+                "schedule_slots_total",
+                "slots of schedules, by judgement",
+                &["schedule", "judgement"],
             ),
             dispatched: register.counter_vec(
                 "steps_dispatched_total",

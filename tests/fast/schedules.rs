@@ -313,6 +313,52 @@ fn a_reload_changes_schedules() {
                 let fires = |told: &Value| told["schedules"][0]["judgements"][0].is_object();
                 api.until("/api/schedules", fires).await;
             }
+            // The metric has loaded schedules alone.
+            until_async("slots are counted", async || {
+                let metrics = api.get("/metrics", &[]).await.text();
+                metrics.contains("workflow_schedule_slots_total{") == text.contains("1s")
+            })
+            .await;
         }
+    }));
+}
+
+#[test]
+fn a_backfill_starts_the_jobs_of_slots_that_have_passed() {
+    let text = format!("{WORKFLOW}schedules: [{{ name: often, workflow: w, every: 1h }}]");
+    actix_rt::System::new().block_on(within("slots are started", async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (manager, api) = start(&text, folder.path()).await;
+        let backfill = async |query: &str| {
+            let answer = api.post(&format!("/api/schedule/often/backfill?{query}"), "").await;
+            assert_eq!(answer.status, StatusCode::OK, "{query}: {}", answer.text());
+            let told: Value = answer.json();
+            let slots = told["slots"].as_array().expect("slots").iter();
+            slots.map(|told| (told["slot"].clone(), told["existed"].clone())).collect::<Vec<_>>()
+        };
+        let listed = backfill("from=5h&dryRun=true").await;
+        assert_eq!((listed.len(), &listed[0].1), (5, &Value::Bool(false)));
+        assert_eq!(slots(&api, &manager).await, [] as [String; 0], "nothing is started");
+        assert_eq!(backfill("from=5h&reason=gap").await, listed);
+        let mut started = slots(&api, &manager).await;
+        started.reverse();
+        let expected = listed.iter().map(|(slot, _)| slot.as_str().expect("a slot"));
+        assert_eq!(started, expected.collect::<Vec<_>>());
+        let again = backfill("from=5h").await;
+        assert!(again.iter().all(|(_, existed)| *existed == true), "{again:?}");
+        assert_eq!(slots(&api, &manager).await.len(), 5, "each slot once");
+        let judged = schedule(&api).await["judgements"][1].clone();
+        assert_eq!((&judged["slots"], &judged["reason"]), (&5.into(), &"backfill: gap".into()));
+        for (path, status) in [
+            ("often/backfill", StatusCode::BAD_REQUEST),
+            ("often/backfill?from=2h&to=3h", StatusCode::BAD_REQUEST),
+            ("often/backfill?from=1h&to=2126-01-01T00:00:00Z", StatusCode::BAD_REQUEST),
+            ("often/backfill?from=200d", StatusCode::BAD_REQUEST),
+            ("other/backfill?from=1h", StatusCode::NOT_FOUND),
+        ] {
+            let answer = api.post(&format!("/api/schedule/{path}"), "").await;
+            assert_eq!(answer.status, status, "{path}: {}", answer.text());
+        }
+        manager.stop().await;
     }));
 }

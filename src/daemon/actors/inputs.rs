@@ -8,7 +8,7 @@ use super::client_response::{
 };
 use super::completion_latch::CompletionLatch;
 use super::passivation::PassivatedTree;
-use super::schedule_requests::{ScheduleOperation, ScheduleStatus};
+use super::schedule_requests::{Backfill, BackfilledSlot, ScheduleOperation, ScheduleStatus};
 use super::steps_done::StepsDone;
 use crate::events::Event;
 use crate::traces::EndedJob;
@@ -388,6 +388,8 @@ pub enum SchedulerInput {
     /// A client asks for an operation on the schedule of this full name. Answered once it is
     /// stored.
     Operate(String, ScheduleOperation, oneshot::Sender<Result<ScheduleStatus, RequestError>>),
+    /// A client asks to start the jobs of slots that have passed. Answered once that is stored.
+    Backfill(String, Backfill, oneshot::Sender<Result<Vec<BackfilledSlot>, RequestError>>),
 }
 
 /// An input of the notifier.

@@ -23,10 +23,9 @@ use super::manager_core::ManagerCore;
 use super::queue_report::{QueueReport, QueueReports};
 use super::queue_watch::collect_oldest_waits;
 use super::routes::Routes;
-use super::schedule_requests::{ScheduleOperation, ScheduleStatus};
+use super::schedule_requests::{Backfill, BackfilledSlot, ScheduleOperation, ScheduleStatus};
 use base::clock;
-use bus::LeaseQueues;
-use bus::{BusKey, QueueStatus};
+use bus::{BusKey, LeaseQueues, QueueStatus};
 use engine::{
     Definition, Gate, Job, JobId, Limits, Message, Operation, OperationRequest, Timestamp,
     TraceContext,
@@ -318,6 +317,26 @@ impl ManagerHandle {
         }
         let (sender, receiver) = oneshot::channel();
         self.0.scheduler.send(SchedulerInput::Operate(name.to_owned(), operation, sender));
+        receiver
+            .await
+            .unwrap_or_else(|_| Err(RequestError::Overloaded("the manager is stopping".to_owned())))
+    }
+
+    /// Starts the jobs of slots that have passed, unless they exist. Returns once that is stored.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such schedule, or a job could not be started.
+    pub async fn backfill_schedule(
+        &self,
+        name: &str,
+        backfill: Backfill,
+    ) -> Result<Vec<BackfilledSlot>, RequestError> {
+        if !self.0.health.can_accept() {
+            return Err(not_accepting());
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.0.scheduler.send(SchedulerInput::Backfill(name.to_owned(), backfill, sender));
         receiver
             .await
             .unwrap_or_else(|_| Err(RequestError::Overloaded("the manager is stopping".to_owned())))

@@ -1,7 +1,7 @@
 //! What clients ask of schedules, and what they see of them.
 
 use engine::schedule::{Judgement, Pause};
-use engine::{Schedule, Timestamp};
+use engine::{JobId, Schedule, Timestamp};
 use std::sync::Arc;
 
 /// What clients see of a schedule.
@@ -38,4 +38,26 @@ pub enum ScheduleOperation {
     },
     /// Goes on after a pause.
     Resume,
+}
+
+/// What a client asks of a schedule: to start the jobs of slots that have passed.
+#[derive(Clone, Debug)]
+pub struct Backfill {
+    /// The slots.
+    pub slots: Vec<Timestamp>,
+    /// The reason, if there is one.
+    pub reason: Option<Arc<str>>,
+    /// The principal; `None`: no token was required.
+    pub by: Option<Arc<str>>,
+}
+
+/// A slot of a backfill.
+#[derive(Clone, Copy, Debug)]
+pub struct BackfilledSlot {
+    /// The slot.
+    pub slot: Timestamp,
+    /// Its job.
+    pub job: JobId,
+    /// Whether the job was there before.
+    pub existed: bool,
 }

@@ -4,6 +4,8 @@
 //! judged by its [`Ledger`], then its job is started, then the ledger is stored. After a crash in
 //! between the slot is judged again, and the job exists already.
 
+mod backfill;
+
 use super::client_response::{CreateResponse, RequestError};
 use super::health::Health;
 use super::inputs::{CreateJob, Definitions, JournalInput, RouterInput, SchedulerInput};
@@ -12,9 +14,10 @@ use super::mailboxes::Mailboxes;
 use super::manager_core::ManagerCore;
 use super::routes::Routes;
 use super::schedule_requests::{ScheduleOperation, ScheduleStatus};
+use crate::telemetry::Metrics;
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, SpawnHandle, WrapFuture};
 use base::clock;
-use engine::schedule::{Ledger, Pause, Start};
+use engine::schedule::{Ledger, Pause, Start, Verdict};
 use engine::{Definition, JobId, Operation, OperationRequest, Schedule, ScheduledSlot, Timestamp};
 use journal::StoredLedger;
 use std::cmp::Reverse;
@@ -33,12 +36,28 @@ const RETRY_DELAY_NS: i64 = 1_000_000_000;
 /// How many coming slots are shown of a schedule.
 const NEXT_SLOTS: usize = 5;
 
+/// Receives the response to the creation of a job.
+type CreationReceiver = oneshot::Receiver<Result<CreateResponse, RequestError>>;
+
+/// Waits until a job is there. Returns whether it existed before.
+async fn receive_created(created: CreationReceiver) -> Result<bool, RequestError> {
+    match created.await {
+        Ok(Ok(CreateResponse::New(_))) => Ok(false),
+        Ok(Ok(CreateResponse::Existing(_))) => Ok(true),
+        // The message of the schedule was changed after the job had started.
+        Ok(Err(RequestError::Conflict(_))) => Ok(true),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(RequestError::Failed("the router has stopped".to_owned())),
+    }
+}
+
 /// The environment of the scheduler.
 pub(super) struct SchedulerEnv {
     router: Mailbox<RouterInput>,
     journal: Mailbox<JournalInput>,
     routes: Routes,
     health: Arc<Health>,
+    metrics: Metrics,
 }
 
 impl SchedulerEnv {
@@ -48,6 +67,7 @@ impl SchedulerEnv {
             journal: mailboxes.journal.clone(),
             routes: core.routes.clone(),
             health: core.health.clone(),
+            metrics: core.metrics.clone(),
         }
     }
 
@@ -81,6 +101,17 @@ impl SchedulerEnv {
         id: JobId,
         slot: Timestamp,
     ) -> Result<(), RequestError> {
+        receive_created(self.request_job(schedule, definition, id, slot)).await.map(drop)
+    }
+
+    /// Asks the router for the job of a slot.
+    fn request_job(
+        &self,
+        schedule: &Schedule,
+        definition: Arc<Definition>,
+        id: JobId,
+        slot: Timestamp,
+    ) -> CreationReceiver {
         let (response, created) = oneshot::channel();
         let slot = ScheduledSlot { schedule: schedule.full_name().into(), slot };
         self.router.send(RouterInput::Create(CreateJob {
@@ -92,13 +123,7 @@ impl SchedulerEnv {
             slot: Some(Arc::new(slot)),
             response,
         }));
-        match created.await {
-            Ok(Ok(CreateResponse::New(_) | CreateResponse::Existing(_))) => Ok(()),
-            // The message of the schedule was changed after the job had started.
-            Ok(Err(RequestError::Conflict(_))) => Ok(()),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(RequestError::Failed("the router has stopped".to_owned())),
-        }
+        created
     }
 
     /// Stores ledgers. Waits as long as the journal has to.
@@ -186,6 +211,9 @@ impl Scheduler {
             SchedulerInput::Operate(name, operation, response) => {
                 self.operate(&name, operation, response, ctx)
             }
+            SchedulerInput::Backfill(name, backfill, response) => {
+                self.backfill(&name, backfill, response, ctx)
+            }
         }
     }
 
@@ -212,6 +240,13 @@ impl Scheduler {
                 let entry = Entry { schedule, definition, ledger, due: None, is_busy };
                 self.entries.insert(name, entry);
             }
+        }
+        for (name, verdict) in
+            before.keys().flat_map(|name| Verdict::ALL.map(|verdict| (name, verdict)))
+        {
+            // An error means that no slot got this verdict.
+            let labels = [&**name, verdict.as_str()];
+            let _ = self.env.metrics.schedule_slots.remove_label_values(&labels);
         }
         let removed = before.into_keys().chain(stored.into_keys());
         changes.extend(removed.map(|schedule| StoredLedger { schedule, ledger: None }));
@@ -290,10 +325,16 @@ impl Scheduler {
         let Some(judged) = judged else { return self.set_due(name, None) };
         let parts = (entry.schedule.clone(), entry.definition.clone());
         let stored = to_stored(name, &judged.ledger);
-        let (starts, ledger) = (judged.starts, judged.ledger);
+        let (starts, ledger, counts) = (judged.starts, judged.ledger, judged.counts);
+        let full_name = name.clone();
         let work = async move {
             env.start_jobs(parts, starts).await?;
-            env.store(vec![stored]).await
+            env.store(vec![stored]).await?;
+            for (verdict, slots) in counts {
+                let labels = [&*full_name, verdict.as_str()];
+                env.metrics.schedule_slots.with_label_values(&labels).inc_by(slots);
+            }
+            Ok(())
         };
         self.change(name, ledger, work, None, ctx);
     }

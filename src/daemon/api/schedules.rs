@@ -3,17 +3,24 @@
 use super::operations::{parse_reason, to_problem};
 use super::principal::PrincipalName;
 use super::problem::Problem;
-use super::query::Query;
+use super::query::{self, Query};
+use super::reads;
 use super::route::*;
-use crate::actors::schedule_requests::{ScheduleOperation, ScheduleStatus};
+use crate::actors::schedule_requests::{
+    Backfill, BackfilledSlot, ScheduleOperation, ScheduleStatus,
+};
 use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
+use base::clock;
 use base::times::Rfc3339Time;
-use engine::JobId;
 use engine::text::quote;
+use engine::{JobId, Timestamp};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
+
+/// The most slots of a backfill.
+const BACKFILL_MAX: usize = 1_000;
 
 /// The operations on a schedule, with a summary of each.
 const OPERATIONS: &[(&str, &str)] = &[
@@ -42,6 +49,13 @@ pub(super) const ROUTES: &[ApiRoute] = &[
                 .with_problems(&[404, 409])
         },
     ),
+    ApiRoute::post("/api/schedule/{name}/backfill", || web::to(backfill)).operation(|schemas| {
+        let summary = "Starts the jobs of slots that have passed and have none";
+        OperationSpec::new("backfillSchedule", "schedules", summary)
+            .with_parameters(&[SLOTS_FROM, SLOTS_TO, DRY_RUN, VHOST, REASON])
+            .with_json_response(200, "The slots", schemas.reference::<BackfillView>())
+            .with_problems(&[404, 409])
+    }),
 ];
 
 /// All schedules.
@@ -134,6 +148,29 @@ impl ScheduleView {
     }
 }
 
+/// The slots of a backfill.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Backfill)]
+struct BackfillView {
+    /// The full name of the schedule.
+    schedule: String,
+    /// Whether nothing was started.
+    dry_run: bool,
+    slots: Vec<BackfilledSlotView>,
+}
+
+/// A slot of a backfill.
+#[derive(Serialize, ToSchema)]
+#[schema(as = BackfilledSlot)]
+struct BackfilledSlotView {
+    slot: Rfc3339Time,
+    /// Its job.
+    job: JobId,
+    /// Whether the job was there before.
+    existed: bool,
+}
+
 /// Lists all schedules.
 async fn list_schedules(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
@@ -162,16 +199,89 @@ async fn operate(
         _ => {
             let operation = quote(&operation);
             return Err(Problem::not_found(format!(
-                "unknown operation {operation} of a schedule; there are trigger, pause and resume"
+                "unknown operation {operation} of a schedule; there are trigger, pause, resume and \
+                 backfill"
             )));
         }
     };
-    let full_name = match vhost.as_deref() {
-        None | Some("") => name,
-        Some(vhost) => format!("{vhost}/{name}"),
-    };
+    let full_name = full_name(name, vhost.as_deref());
     match api.active()?.operate_schedule(&full_name, operation).await {
         Ok(status) => Ok(HttpResponse::Ok().json(ScheduleView::new(status))),
-        Err(error) => Err(to_problem(error, || format!("unknown schedule {}", quote(&full_name)))),
+        Err(error) => Err(to_problem(error, || unknown_schedule(&full_name))),
     }
+}
+
+/// Starts the jobs of slots that have passed. With `dryRun`, only lists them.
+async fn backfill(
+    api: web::Data<ApiState>,
+    path: web::Path<String>,
+    query: Query,
+    principal: PrincipalName,
+) -> Result<HttpResponse, Problem> {
+    let [from, to, dry_run, vhost, reason] =
+        query.extract(["from", "to", "dryRun", "vhost", "reason"])?;
+    let is_dry_run =
+        dry_run.map(|text| query::parse_flag("dryRun", &text)).transpose()?.unwrap_or_default();
+    let (reason, now) = (parse_reason(reason)?, clock::now());
+    let from = from.ok_or_else(|| {
+        Problem::malformed("a backfill needs ?from=TIME, the first time of its slots".to_owned())
+    })?;
+    let from = query::parse_time("from", &from)?;
+    let to = to.map(|text| query::parse_time("to", &text)).transpose()?.unwrap_or(now);
+    if from >= to || to > now {
+        let problem = "a backfill is of slots that have passed: from has to be before to, and to \
+                       not in the future";
+        return Err(Problem::malformed(problem.to_owned()));
+    }
+    let full_name = full_name(path.into_inner(), vhost.as_deref());
+    let statuses = api.active()?.schedules().await;
+    let statuses = statuses.map_err(|error| to_problem(error, String::new))?;
+    let named = |status: &ScheduleStatus| status.schedule.full_name() == full_name;
+    let Some(ScheduleStatus { schedule, .. }) = statuses.into_iter().find(named) else {
+        return Err(Problem::not_found(unknown_schedule(&full_name)));
+    };
+    // A slot at `from` counts.
+    let slots = schedule.next_slots(Timestamp(from.0.saturating_sub(1)), BACKFILL_MAX + 1);
+    let slots: Vec<Timestamp> = slots.into_iter().take_while(|slot| *slot < to).collect();
+    if slots.len() > BACKFILL_MAX {
+        return Err(Problem::malformed(format!(
+            "more than {BACKFILL_MAX} slots lie between from and to: ask for a part of them"
+        )));
+    }
+    let done = if is_dry_run {
+        let jobs: Vec<_> = slots.iter().map(|slot| (*slot, schedule.job_id(*slot))).collect();
+        reads::read_small(&api, move |reader| {
+            let look_up = |(slot, job)| {
+                let existed = reader.find_job_number(job)?.is_some();
+                Ok(BackfilledSlot { slot, job, existed })
+            };
+            jobs.into_iter().map(look_up).collect()
+        })
+        .await?
+    } else {
+        let PrincipalName(by) = principal;
+        tracing::info!(schedule = full_name, ?by, ?reason, "a client asks for a backfill");
+        let backfill = Backfill { slots, reason, by };
+        let done = api.active()?.backfill_schedule(&full_name, backfill).await;
+        done.map_err(|error| to_problem(error, || unknown_schedule(&full_name)))?
+    };
+    let slots = done.into_iter().map(|BackfilledSlot { slot, job, existed }| BackfilledSlotView {
+        slot: Rfc3339Time(slot),
+        job,
+        existed,
+    });
+    let slots = slots.collect();
+    Ok(HttpResponse::Ok().json(BackfillView { schedule: full_name, dry_run: is_dry_run, slots }))
+}
+
+/// Returns the name of a schedule with its virtual host.
+fn full_name(name: String, vhost: Option<&str>) -> String {
+    match vhost {
+        None | Some("") => name,
+        Some(vhost) => format!("{vhost}/{name}"),
+    }
+}
+
+fn unknown_schedule(full_name: &str) -> String {
+    format!("unknown schedule {}", quote(full_name))
 }

@@ -99,6 +99,10 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// All verdicts.
+    pub const ALL: [Verdict; 4] =
+        [Verdict::Started, Verdict::Waits, Verdict::Skipped, Verdict::Missed];
+
     /// Returns the word for users.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -128,6 +132,8 @@ pub struct Judged {
     pub ledger: Ledger,
     /// The jobs to start, in order.
     pub starts: Vec<Start>,
+    /// How many slots got which verdict.
+    pub counts: Vec<(Verdict, u64)>,
 }
 
 fn one() -> u64 {
@@ -232,14 +238,15 @@ impl Ledger {
         now: Timestamp,
         is_running: impl Fn(JobId) -> bool,
     ) -> Option<Judged> {
-        let mut round = Round { schedule, now, ledger: self.clone(), starts: Vec::new() };
+        let mut round =
+            Round { schedule, now, ledger: self.clone(), starts: Vec::new(), counts: Vec::new() };
         round.ledger.correct_mark(now);
         round.ledger.jobs.retain(|job| is_running(*job));
         round.judge_waiting();
         round.judge_due();
-        let Round { ledger, starts, .. } = round;
+        let Round { ledger, starts, counts, .. } = round;
         let is_changed = ledger.mark != self.mark || ledger.waiting != self.waiting;
-        is_changed.then_some(Judged { ledger, starts })
+        is_changed.then_some(Judged { ledger, starts, counts })
     }
 
     /// Ends the pause. The slots that passed meanwhile are skipped.
@@ -257,13 +264,29 @@ impl Ledger {
         reason: Option<&str>,
     ) -> Ledger {
         let mut ledger = self.clone();
-        let by = by.map_or_else(|| "by hand".to_owned(), |name| format!("by hand, by {name}"));
-        let why = reason.map_or_else(|| by.clone(), |reason| format!("{by}: {reason}"));
         ledger.jobs.push(id);
         ledger.add(Judgement {
             job: Some(id),
-            reason: Some(why.into()),
+            reason: Some(by_hand("by hand", by, reason)),
             ..Judgement::new(now, now, Verdict::Started)
+        });
+        ledger
+    }
+
+    /// Returns the ledger after the jobs of slots that have passed were started by hand.
+    pub fn with_backfill(
+        &self,
+        slots: &[Timestamp],
+        now: Timestamp,
+        by: Option<&str>,
+        reason: Option<&str>,
+    ) -> Ledger {
+        let mut ledger = self.clone();
+        let Some(last) = slots.last() else { return ledger };
+        ledger.add(Judgement {
+            slots: u64::try_from(slots.len()).unwrap_or(u64::MAX),
+            reason: Some(by_hand("backfill", by, reason)),
+            ..Judgement::new(*last, now, Verdict::Started)
         });
         ledger
     }
@@ -281,6 +304,13 @@ impl Ledger {
     }
 }
 
+/// Describes what a client has asked for: `by hand, by NAME: reason`.
+fn by_hand(what: &str, by: Option<&str>, reason: Option<&str>) -> Arc<str> {
+    let by = by.map_or_else(String::new, |name| format!(", by {name}"));
+    let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+    format!("{what}{by}{reason}").into()
+}
+
 impl Judgement {
     fn new(slot: Timestamp, at: Timestamp, verdict: Verdict) -> Judgement {
         Judgement { slot, at, verdict, job: None, reason: None, slots: 1 }
@@ -293,6 +323,7 @@ struct Round<'a> {
     now: Timestamp,
     ledger: Ledger,
     starts: Vec<Start>,
+    counts: Vec<(Verdict, u64)>,
 }
 
 impl Round<'_> {
@@ -375,10 +406,12 @@ impl Round<'_> {
         }
         let id = self.schedule.job_id(slot);
         self.starts.push(Start { slot, id, replaces });
+        self.counts.push((Verdict::Started, 1));
         self.ledger.add_started(slot, id, self.now);
     }
 
     fn add(&mut self, slot: Timestamp, verdict: Verdict, job: Option<JobId>, reason: &str) {
+        self.counts.push((verdict, 1));
         let judgement = Judgement::new(slot, self.now, verdict);
         self.ledger.add(Judgement { job, reason: Some(reason.into()), ..judgement });
     }
@@ -387,6 +420,7 @@ impl Round<'_> {
     fn add_row(&mut self, slots: &[Timestamp], verdict: Verdict, reason: &str) {
         let Some(last) = slots.last() else { return };
         let slots = u64::try_from(slots.len()).unwrap_or(u64::MAX);
+        self.counts.push((verdict, slots));
         let judgement = Judgement::new(*last, self.now, verdict);
         self.ledger.add(Judgement { slots, reason: Some(reason.into()), ..judgement });
     }

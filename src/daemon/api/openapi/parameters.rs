@@ -220,10 +220,14 @@ pub(in crate::api) const FORCE: Parameter =
     query("force", Flag, "Also if no other manager of the name stands by");
 pub(in crate::api) const DRY_RUN: Parameter =
     query("dryRun", Flag, "Only report what would be done");
+pub(in crate::api) const SLOTS_FROM: Parameter =
+    query("from", Time, "The first time of the slots, which is required");
+pub(in crate::api) const SLOTS_TO: Parameter =
+    query("to", Time, "The slots are before this time, which has passed; now without it");
 pub(in crate::api) const REASON: Parameter = query(
     "reason",
     ShortText(OPERATION_REASON_CHARS_MAX),
-    "The reason for the operation; the job's record keeps it",
+    "The reason for the operation; the record keeps it",
 );
 pub(in crate::api) const FOR: Parameter = query(
     "for",
