@@ -99,6 +99,11 @@ impl InDatabase {
     }
 
     fn run(&self, program: &str, database: &str, arguments: &[&str]) -> String {
+        self.try_run(program, database, arguments).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Runs a program of PostgreSQL, and returns what it prints, or what went wrong.
+    fn try_run(&self, program: &str, database: &str, arguments: &[&str]) -> Result<String, String> {
         let directory =
             std::env::var("POSTGRES_BIN").expect("POSTGRES_BIN, as tests/postgres says");
         let output = std::process::Command::new(Path::new(&directory).join(program))
@@ -107,16 +112,22 @@ impl InDatabase {
             .args(arguments)
             .output()
             .expect("the program of PostgreSQL runs");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
-        String::from_utf8(output.stdout).expect("UTF-8")
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{program} {arguments:?}: {errors}"));
+        }
+        Ok(String::from_utf8(output.stdout).expect("UTF-8"))
     }
 }
 
 impl Drop for InDatabase {
     fn drop(&mut self) {
         let sql = format!("DROP DATABASE {} WITH (FORCE)", self.name);
-        self.run("psql", "postgres", &["-c", &sql]);
+        // A panic while a test panics would end all tests of the process.
+        match self.try_run("psql", "postgres", &["-c", &sql]) {
+            Err(error) if std::thread::panicking() => eprintln!("{error}"),
+            outcome => drop(outcome.unwrap_or_else(|error| panic!("{error}"))),
+        }
     }
 }
 
