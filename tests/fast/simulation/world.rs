@@ -123,6 +123,8 @@ pub(crate) struct World {
     pub(crate) started: Instant,
     /// What each job was after each of its decisions that are not committed yet, with their times.
     live: BTreeMap<JobNumber, VecDeque<(i64, Job)>>,
+    /// What processes that ended had decided and were not told to be committed.
+    untold: Vec<(JobNumber, VecDeque<(i64, Job)>)>,
     limits: LimitWatch,
     /// Jobs as they were committed last, whose rows of statuses are to be compared.
     uncompared: BTreeMap<JobNumber, Job>,
@@ -236,6 +238,7 @@ impl World {
             jumps: 0,
             started: Instant::now(),
             live: BTreeMap::new(),
+            untold: Vec::new(),
             limits: LimitWatch::new(&definitions),
             uncompared: BTreeMap::new(),
             published: BTreeMap::new(),
@@ -294,6 +297,7 @@ impl World {
         self.journal = JournalView::new(&self.database);
         self.started = Instant::now();
         self.note(|| "the manager starts".to_owned());
+        self.take_untold();
     }
 
     /// The process is gone, and with it what it and its bus had in memory.
@@ -303,7 +307,7 @@ impl World {
         }
         self.lease_queue = None;
         self.reset_settling(|_| true);
-        self.live.clear();
+        self.untold.extend(std::mem::take(&mut self.live));
         self.was_full = false;
         self.uncompared.clear();
         // With a full disk everything waits, and goes on waiting for a while after it.

@@ -316,6 +316,21 @@ impl World {
         }
     }
 
+    /// Takes what a process that ended had decided, and was not told to be committed, if it is in
+    /// the journal: it counts since it was decided.
+    pub(super) fn take_untold(&mut self) {
+        for (number, decisions) in std::mem::take(&mut self.untold) {
+            let Some((_, newest)) = decisions.back() else { continue };
+            let Ok(Some(found)) = self.journal.reader.load_job(newest.id()) else { continue };
+            let Some(last) = decisions.iter().rposition(|(_, job)| found.job == *job) else {
+                continue;
+            };
+            for (decided_ns, job) in decisions.iter().take(last + 1) {
+                self.check_limits(number, job, *decided_ns);
+            }
+        }
+    }
+
     fn handle_commit(&mut self, numbers: &[JobNumber]) {
         self.counts.commits += 1;
         self.handle_dispositions();
