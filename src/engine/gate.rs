@@ -30,9 +30,15 @@ use std::sync::Arc;
 /// none, before it becomes impatient.
 const TURNS_AWAY_MAX: u32 = 8;
 
-/// The first character of the name of an entrance: a limit without a setting, which every step of a
-/// workflow with one queue claims, so that both can be paused. No limit of a file has such a name.
-pub const ENTRANCE_PREFIX: char = '\0';
+/// The name of the limit of steps that claim no place: it has no setting. No limit of a file has
+/// this name.
+const OPEN_LIMIT: &str = "";
+
+/// Through what steps come to the gate, such as a queue of a workflow: the owner of the gate says
+/// what each is. While an entrance is paused, the steps that wait in it are not in line for places,
+/// and afterwards they are in line where they were. The default is never paused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntranceId(pub u32);
 
 /// A step is admitted to the places that it claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +62,7 @@ struct Slot {
     ticket: u64,
     since: Timestamp,
     class: usize,
+    entrance: EntranceId,
     priority: u8,
     holds: bool,
     waits: bool,
@@ -90,6 +97,7 @@ pub struct Gate {
     impatient: BTreeSet<(Rank, usize)>,
     /// The places of the first impatient class, where one is reserved for it.
     reserved: Vec<usize>,
+    paused_entrances: BTreeSet<EntranceId>,
 }
 
 impl Gate {
@@ -113,6 +121,29 @@ impl Gate {
     /// Returns what a limit allows; `None`: the gate does not know it.
     pub fn setting(&self, limit: &str) -> Option<LimitSetting> {
         self.limit_indices.get(limit).map(|index| self.limits[*index].setting)
+    }
+
+    /// Sets which entrances are paused.
+    pub fn pause(&mut self, paused: BTreeSet<EntranceId>) {
+        let before = std::mem::replace(&mut self.paused_entrances, paused);
+        let changed: BTreeSet<EntranceId> =
+            before.symmetric_difference(&self.paused_entrances).copied().collect();
+        let is_concerned = |slot: &Slot| slot.waits && changed.contains(&slot.entrance);
+        let slots = self.slots.iter().filter(|(_, slot)| is_concerned(slot));
+        let concerned: Vec<(SlotKey, Slot)> =
+            slots.map(|(key, slot)| (*key, slot.clone())).collect();
+        for (key, slot) in concerned {
+            if self.is_in_line(&slot) {
+                self.enqueue(slot.class, slot.rank(key));
+            } else {
+                self.dequeue(slot.class, slot.rank(key));
+            }
+        }
+    }
+
+    /// Returns whether a step waits for places, and not for the end of a pause.
+    fn is_in_line(&self, slot: &Slot) -> bool {
+        slot.waits && !self.paused_entrances.contains(&slot.entrance)
     }
 
     /// Restores how far a rate was used up before a restart. A time that no sending until `now` can
@@ -139,6 +170,17 @@ impl Gate {
     /// ticket, a step keeps what it was admitted to: its job may have missed the admission.
     pub fn demand(
         &mut self,
+        step: (i64, JobId, StepIndex),
+        demand: Option<&Demand>,
+        full_name: impl Fn(&str) -> Arc<str>,
+    ) {
+        self.demand_through(EntranceId::default(), step, demand, full_name);
+    }
+
+    /// Sets what a step wants that comes through an entrance. See [`Gate::demand`].
+    pub fn demand_through(
+        &mut self,
+        entrance: EntranceId,
         (job, id, step): (i64, JobId, StepIndex),
         demand: Option<&Demand>,
         full_name: impl Fn(&str) -> Arc<str>,
@@ -160,17 +202,21 @@ impl Gate {
         }
         // A place that the step keeps is not free for others in between.
         let previous = self.slots.remove(&key);
-        let places: Vec<(usize, Option<Arc<str>>)> = demand
+        let empty: Arc<str> = Arc::default();
+        let mut places: Vec<(usize, Option<Arc<str>>)> = demand
             .claim
             .places
             .iter()
             .map(|place| {
                 let limit = self.limit_index(&full_name(&place.limit));
-                let empty: Arc<str> = Arc::default();
                 let index = self.place_index(limit, place.key.as_ref().unwrap_or(&empty));
                 (index, place.fair.clone())
             })
             .collect();
+        if places.is_empty() {
+            let limit = self.limit_index(&OPEN_LIMIT.into());
+            places.push((self.place_index(limit, &empty), None));
+        }
         let class = self.class_index(ClassKey { places, is_resend: false });
         self.class_mut(class).members += 1;
         if demand.holds() {
@@ -183,6 +229,7 @@ impl Gate {
                 ticket,
                 since: demand.claim.since,
                 class,
+                entrance,
                 priority: demand.priority,
                 holds: demand.holds(),
                 waits: false,
@@ -374,11 +421,18 @@ impl Gate {
         class_key.is_resend = is_resend;
         let class = self.class_index(class_key);
         self.class_mut(class).members += 1;
-        self.class_mut(class).queue.insert(rank);
-        if let Some(slot) = self.slots.get_mut(&key) {
-            (slot.class, slot.waits) = (class, true);
-        }
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        (slot.class, slot.waits) = (class, true);
+        let slot = slot.clone();
         self.drop_member(old_class);
+        if self.is_in_line(&slot) {
+            self.enqueue(class, rank);
+        }
+    }
+
+    /// Puts a step into the queue of its class.
+    fn enqueue(&mut self, class: usize, rank: Rank) {
+        self.class_mut(class).queue.insert(rank);
         let places: Vec<usize> = self.class(class).place_indices().collect();
         for place in &places {
             self.place_mut(*place).waiting += 1;
@@ -394,6 +448,22 @@ impl Gate {
         }
     }
 
+    /// Takes a step out of the queue of its class, if it is there.
+    fn dequeue(&mut self, class: usize, rank: Rank) {
+        if !self.class_mut(class).queue.remove(&rank) {
+            return;
+        }
+        let places: Vec<usize> = self.class(class).place_indices().collect();
+        for place in places {
+            self.place_mut(place).waiting -= 1;
+            self.dirty.insert(place);
+        }
+        if self.class(class).queue.is_empty() {
+            self.calm(class);
+        }
+        self.park_again(class);
+    }
+
     /// Removes a step, and releases what it holds.
     fn release(&mut self, key: SlotKey) {
         if let Some(slot) = self.slots.remove(&key) {
@@ -404,16 +474,8 @@ impl Gate {
     /// Releases what a slot that was removed holds and waits for.
     fn drop_slot(&mut self, key: SlotKey, slot: &Slot) {
         let class = slot.class;
-        if slot.waits && self.class_mut(class).queue.remove(&slot.rank(key)) {
-            let places: Vec<usize> = self.class(class).place_indices().collect();
-            for place in places {
-                self.place_mut(place).waiting -= 1;
-                self.dirty.insert(place);
-            }
-            if self.class(class).queue.is_empty() {
-                self.calm(class);
-            }
-            self.park_again(class);
+        if slot.waits {
+            self.dequeue(class, slot.rank(key));
         }
         if slot.holds {
             self.change_held(class, -1);

@@ -97,7 +97,7 @@ pub use entry::{
 pub use expression::Expression;
 pub use fanout::{FanOut, ItemCounts, ItemState};
 pub use gate::view::{LimitView, PlaceView, WaitView};
-pub use gate::{Admission, ENTRANCE_PREFIX, Gate};
+pub use gate::{Admission, EntranceId, Gate};
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Operation, OperationError,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    ClaimState, ClaimedPlace, Demand, Gate, JobId, LimitSetting, Millis, Rate, RateMark, StepClaim,
-    StepIndex, Timestamp,
+    ClaimState, ClaimedPlace, Demand, EntranceId, Gate, JobId, LimitSetting, Millis, Rate,
+    RateMark, StepClaim, StepIndex, Timestamp,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -80,6 +80,49 @@ fn a_place_is_free_again_when_its_holder_releases_it_and_the_longest_waiting_is_
     tell(&mut gate, 4, None);
     assert_eq!(advance(&mut gate, SECOND), NOBODY);
     assert!(gate.is_empty() && has_no_places(&gate), "nothing is left");
+}
+
+fn wait_through(gate: &mut Gate, entrance: u32, job: i64, places: &[ClaimedPlace]) {
+    let demand = demand(1, job, places, ClaimState::Waiting);
+    let step = (job, id(job), STEP);
+    gate.demand_through(EntranceId(entrance), step, Some(&demand), |name| name.into());
+}
+
+#[test]
+fn a_paused_entrance_takes_its_steps_out_of_line_and_puts_them_back_where_they_were() {
+    let mut gate = gate(&[("a", concurrency(1)), ("b", rate(1, 1_000, 1))]);
+    let both = [place("a", ""), place("b", "")];
+    for (job, entrance) in [(1, 1), (2, 2), (3, 1), (4, 2), (5, 2)] {
+        wait_through(&mut gate, entrance, job, &both);
+    }
+    assert_eq!(advance(&mut gate, 0), [1]);
+    gate.pause(BTreeSet::from([EntranceId(2)]));
+    tell(&mut gate, 1, None);
+    wait_through(&mut gate, 2, 6, &both);
+    assert_eq!(advance(&mut gate, SECOND), [3], "nobody of the paused entrance");
+    assert_eq!(gate.view_wait(2, STEP, Timestamp(SECOND)), None, "it waits for no limit");
+    wait_through(&mut gate, 1, 7, &both);
+    gate.forget(5);
+    tell(&mut gate, 3, None);
+    gate.pause(BTreeSet::new());
+    for (second, job) in [(2, 2), (3, 4), (4, 6), (5, 7)] {
+        assert_eq!(advance(&mut gate, second * SECOND), [job], "in the order of waiting");
+        tell(&mut gate, job, None);
+    }
+    assert_eq!(advance(&mut gate, 9 * SECOND), NOBODY);
+    assert!(gate.is_empty() && has_no_places(&gate), "nothing is left");
+}
+
+#[test]
+fn steps_without_limits_wait_only_while_their_entrance_is_paused() {
+    let mut gate = gate(&[]);
+    gate.pause(BTreeSet::from([EntranceId(1)]));
+    wait_through(&mut gate, 1, 1, &[]);
+    wait_through(&mut gate, 2, 2, &[]);
+    assert_eq!(advance(&mut gate, 0), [2]);
+    gate.pause(BTreeSet::from([EntranceId(2)]));
+    assert_eq!(advance(&mut gate, 0), [1]);
+    assert!(gate.view(9, Timestamp(0)).is_empty(), "no limit is shown");
 }
 
 #[test]

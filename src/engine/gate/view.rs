@@ -1,7 +1,7 @@
 //! What the gate shows: its limits, who holds and who waits, and for what a step waits.
 
 use super::place::Limit;
-use super::{ENTRANCE_PREFIX, Gate};
+use super::{Gate, OPEN_LIMIT};
 use crate::id::StepIndex;
 use crate::limit::LimitSetting;
 use crate::time::Timestamp;
@@ -53,7 +53,7 @@ pub struct WaitView {
 }
 
 impl Gate {
-    /// Returns all limits, without entrances, each with at most `places_max` of its keys.
+    /// Returns all limits, each with at most `places_max` of its keys.
     pub fn view(&self, places_max: usize, now: Timestamp) -> Vec<LimitView> {
         let view_limit = |limit: &Limit| {
             let indices = limit.places.iter();
@@ -66,7 +66,7 @@ impl Gate {
             let (name, setting) = (limit.name.clone(), limit.setting);
             LimitView { name, setting, places, held, waiting }
         };
-        let is_limit = |limit: &&Limit| !limit.name.starts_with(ENTRANCE_PREFIX);
+        let is_limit = |limit: &&Limit| *limit.name != *OPEN_LIMIT;
         let mut limits: Vec<LimitView> =
             self.limits.iter().filter(is_limit).map(view_limit).collect();
         limits.sort_by(|a, b| a.name.cmp(&b.name));
@@ -75,14 +75,11 @@ impl Gate {
 
     /// Returns for the place of which limit a step waits; `None`: for none.
     pub fn view_wait(&self, job: i64, step: StepIndex, now: Timestamp) -> Option<WaitView> {
-        let slot = self.slots.get(&(job, step)).filter(|slot| slot.waits)?;
+        let slot = self.slots.get(&(job, step)).filter(|slot| self.is_in_line(slot))?;
         let class = self.class(slot.class);
         let (index, _) = class.parked.as_ref()?;
         let place = self.view_place(*index, now)?;
         let limit = &self.limits[self.places[*index].as_ref()?.limit];
-        if limit.name.starts_with(ENTRANCE_PREFIX) {
-            return None;
-        }
         let rank = slot.rank((job, step));
         Some(WaitView {
             limit: limit.name.clone(),

@@ -6,8 +6,8 @@ use crate::actors::inputs::Definitions;
 use base::clock::SteadyClock;
 use bus::Address;
 use engine::{
-    ClaimedPlace, Control, ControlKey, ControlKind, Definition, Demand, ENTRANCE_PREFIX, Gate,
-    JobId, LimitSetting, PausedQueue, Pauses, RateMark, StepIndex, Timestamp,
+    Control, ControlKey, ControlKind, Definition, Demand, EntranceId, Gate, JobId, LimitSetting,
+    PausedQueue, Pauses, RateMark, StepIndex, Timestamp,
 };
 use journal::JobNumber;
 use std::collections::{BTreeMap, HashMap};
@@ -27,11 +27,12 @@ pub(super) struct GateKeeper {
     settings: HashMap<Arc<str>, LimitSetting>,
     /// What operators have changed.
     controls: BTreeMap<ControlKey, Control>,
-    /// The entrances that were used, by their names at the gate.
-    entrances: HashMap<Arc<str>, Entrance>,
+    /// The entrances that were used.
+    entrances: HashMap<Entrance, EntranceId>,
 }
 
 /// What the steps of a workflow with one queue share, so that both can be paused.
+#[derive(PartialEq, Eq, Hash)]
 struct Entrance {
     /// The full name of the workflow.
     workflow: String,
@@ -49,18 +50,6 @@ impl Entrance {
             }),
             ControlKind::WorkflowPause => *self.workflow == *key.full_name(),
         }
-    }
-
-    /// Returns the name of the entrance at the gate.
-    fn name(&self) -> Arc<str> {
-        let mut name = format!("{ENTRANCE_PREFIX}{}", self.workflow);
-        if let Some(Address { bus, queue }) = &self.address {
-            for part in [&bus.name, &bus.vhost, queue] {
-                name.push(ENTRANCE_PREFIX);
-                name.push_str(part);
-            }
-        }
-        name.into()
     }
 }
 
@@ -110,21 +99,21 @@ impl GateKeeper {
         let Some(demand) = demand else {
             return self.gate.demand((number, id, step), None, full_limit_name);
         };
-        let entrance = Entrance { workflow: definition.full_name(), address };
-        let name = entrance.name();
-        if !self.entrances.contains_key(&name) {
-            self.gate.configure(&name, self.entrance_setting(&entrance));
-            self.entrances.insert(name.clone(), entrance);
+        let entrance = self.entrance(Entrance { workflow: definition.full_name(), address });
+        self.gate.demand_through(entrance, (number, id, step), Some(demand), full_limit_name);
+    }
+
+    /// Returns the id of an entrance, which is paused from the beginning if it is new and what an
+    /// operator has paused.
+    fn entrance(&mut self, entrance: Entrance) -> EntranceId {
+        if let Some(id) = self.entrances.get(&entrance) {
+            return *id;
         }
-        // The entrance is the last place, so that a step waits at its limits first.
-        let mut demand = demand.clone();
-        let entrance_place = ClaimedPlace { limit: name, key: None, fair: None };
-        demand.claim.places =
-            demand.claim.places.iter().cloned().chain(std::iter::once(entrance_place)).collect();
-        let full_name = |limit: &str| {
-            if limit.starts_with(ENTRANCE_PREFIX) { limit.into() } else { full_limit_name(limit) }
-        };
-        self.gate.demand((number, id, step), Some(&demand), full_name);
+        let number = u32::try_from(self.entrances.len() + 1).unwrap_or(u32::MAX);
+        let id = EntranceId(number);
+        self.entrances.insert(entrance, id);
+        self.pause_entrances();
+        id
     }
 
     /// Returns what operators have changed.
@@ -188,24 +177,22 @@ impl GateKeeper {
         controls.fold(setting, |setting, control| control.apply(setting))
     }
 
-    fn entrance_setting(&self, entrance: &Entrance) -> LimitSetting {
-        let is_paused = self.controls.keys().any(|key| entrance.is_paused_by(key));
-        LimitSetting { is_paused, ..LimitSetting::default() }
+    /// Pauses the entrances that an operator has paused, and only these.
+    fn pause_entrances(&mut self) {
+        let is_paused =
+            |entrance: &Entrance| self.controls.keys().any(|key| entrance.is_paused_by(key));
+        let paused = self.entrances.iter().filter(|(entrance, _)| is_paused(entrance));
+        self.gate.pause(paused.map(|(_, id)| *id).collect());
     }
 
-    /// Sets what limits and entrances allow, after a change of the controls.
+    /// Sets what limits allow and which entrances are paused, after a change of the controls.
     fn apply_controls(&mut self) {
-        let limits = self
-            .settings
-            .iter()
-            .map(|(name, setting)| (name.clone(), self.controlled(name, *setting)));
-        let entrances = self
-            .entrances
-            .iter()
-            .map(|(name, entrance)| (name.clone(), self.entrance_setting(entrance)));
-        let changed: Vec<(Arc<str>, LimitSetting)> = limits.chain(entrances).collect();
+        let limits = self.settings.iter();
+        let changed: Vec<(Arc<str>, LimitSetting)> =
+            limits.map(|(name, setting)| (name.clone(), self.controlled(name, *setting))).collect();
         for (name, setting) in changed {
             self.gate.configure(&name, setting);
         }
+        self.pause_entrances();
     }
 }
