@@ -11,6 +11,11 @@
 //! once, or is parked at another place that has no room. A class that was turned away
 //! [`TURNS_AWAY_MAX`] times becomes *impatient*. The first impatient class has a place reserved for
 //! it in each of its limits, so that it is not overtaken for ever.
+//!
+//! An admission is *undecided* until its job has told the gate that the message is sent, or that it
+//! wants something else. While the journal stands still nothing is told, and all messages would be
+//! sent together afterwards. So a rate admits nobody while it has an admission that is undecided
+//! for longer than [`UNDECIDED_NS_MAX`], and it counts a later message from when it was sent.
 
 mod class;
 mod place;
@@ -21,7 +26,7 @@ use super::id::{JobId, StepIndex};
 use super::limit::{Demand, LimitSetting, RateMark};
 use super::time::Timestamp;
 use class::{Class, ClassKey, Park, Rank};
-use place::{Limit, Place};
+use place::{Limit, Place, Undecided};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,6 +34,10 @@ use std::sync::Arc;
 /// How often a class is turned away from a place that has room, because another place of it has
 /// none, before it becomes impatient.
 const TURNS_AWAY_MAX: u32 = 8;
+
+/// How long an admission may be undecided before its rates admit nobody, in nanoseconds. A commit
+/// takes much less; at most the messages of this time are sent beyond what a rate allows.
+const UNDECIDED_NS_MAX: i64 = 250_000_000;
 
 /// The name of the limit of steps that claim no place: it has no setting. No limit of a file has
 /// this name.
@@ -98,6 +107,10 @@ pub struct Gate {
     /// The places of the first impatient class, where one is reserved for it.
     reserved: Vec<usize>,
     paused_entrances: BTreeSet<EntranceId>,
+    /// The classes of the steps whose admissions are undecided.
+    undecided: BTreeMap<SlotKey, usize>,
+    /// What was undecided at places until the job of it told the gate.
+    decided: Vec<(usize, Undecided)>,
 }
 
 impl Gate {
@@ -195,11 +208,13 @@ impl Gate {
             if ticket == slot.ticket {
                 if demand.waits() && !slot.waits {
                     let is_resend = slot.holds;
+                    self.note_decided(key);
                     self.enqueue_again(key, is_resend);
                 }
                 return;
             }
         }
+        self.note_decided(key);
         // A place that the step keeps is not free for others in between.
         let previous = self.slots.remove(&key);
         let empty: Arc<str> = Arc::default();
@@ -269,6 +284,11 @@ impl Gate {
             self.due.remove(&(time, place));
             self.dirty.insert(place);
         }
+        for (index, undecided) in std::mem::take(&mut self.decided) {
+            if let Some(place) = self.places[index].as_mut() {
+                place.delay_arrival(&undecided, now, UNDECIDED_NS_MAX);
+            }
+        }
         let mut admissions = Vec::new();
         while let Some(place) = self.dirty.pop_first() {
             self.try_parked(place, now, &mut admissions);
@@ -319,7 +339,7 @@ impl Gate {
         });
         let is_in_time = setting.rate.is_none_or(|rate| {
             let ahead = rate.interval_ns().saturating_mul(reserved.into());
-            state.sending_time(&rate, ahead) <= now
+            state.sending_time(&rate, ahead) <= now && !state.is_stalled(now, UNDECIDED_NS_MAX)
         });
         !setting.is_paused && has_place && is_in_time
     }
@@ -399,7 +419,12 @@ impl Gate {
                     key: place.key.clone(),
                     time: place.arrival,
                 });
+                place.undecided.insert(Undecided { since: now, key, arrival: place.arrival });
             }
+        }
+        if !marks.is_empty() {
+            self.undecided.insert(key, class);
+            self.class_mut(class).members += 1;
         }
         let slot = self.slots.get_mut(&key)?;
         slot.waits = false;
@@ -410,6 +435,19 @@ impl Gate {
             self.change_held(class, 1);
         }
         Some(admission)
+    }
+
+    /// Notes that the job of a step has told the gate what it wants since it was admitted.
+    fn note_decided(&mut self, key: SlotKey) {
+        let Some(class) = self.undecided.remove(&key) else { return };
+        let places: Vec<usize> = self.class(class).place_indices().collect();
+        for index in places {
+            if let Some(undecided) = self.place_mut(index).take_undecided(key) {
+                self.decided.push((index, undecided));
+                self.dirty.insert(index);
+            }
+        }
+        self.drop_member(class);
     }
 
     /// Makes a known step wait. `is_resend`: it keeps the places that it holds, and only the rates
@@ -466,6 +504,7 @@ impl Gate {
 
     /// Removes a step, and releases what it holds.
     fn release(&mut self, key: SlotKey) {
+        self.note_decided(key);
         if let Some(slot) = self.slots.remove(&key) {
             self.drop_slot(key, &slot);
         }

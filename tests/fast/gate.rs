@@ -63,6 +63,14 @@ fn advance(gate: &mut Gate, now: i64) -> Vec<i64> {
     gate.advance(Timestamp(now)).into_iter().map(|admission| admission.job).collect()
 }
 
+/// The same, and the jobs that are admitted end at once.
+fn advance_and_end(gate: &mut Gate, now: i64) -> Vec<i64> {
+    let admitted = advance(gate, now);
+    admitted.iter().for_each(|job| tell(gate, *job, None));
+    assert_eq!(advance(gate, now), NOBODY);
+    admitted
+}
+
 #[test]
 fn a_place_is_free_again_when_its_holder_releases_it_and_the_longest_waiting_is_next() {
     let mut gate = gate(&[("a", concurrency(2))]);
@@ -95,19 +103,16 @@ fn a_paused_entrance_takes_its_steps_out_of_line_and_puts_them_back_where_they_w
     for (job, entrance) in [(1, 1), (2, 2), (3, 1), (4, 2), (5, 2)] {
         wait_through(&mut gate, entrance, job, &both);
     }
-    assert_eq!(advance(&mut gate, 0), [1]);
+    assert_eq!(advance_and_end(&mut gate, 0), [1]);
     gate.pause(BTreeSet::from([EntranceId(2)]));
-    tell(&mut gate, 1, None);
     wait_through(&mut gate, 2, 6, &both);
-    assert_eq!(advance(&mut gate, SECOND), [3], "nobody of the paused entrance");
+    assert_eq!(advance_and_end(&mut gate, SECOND), [3], "nobody of the paused entrance");
     assert_eq!(gate.view_wait(2, STEP, Timestamp(SECOND)), None, "it waits for no limit");
     wait_through(&mut gate, 1, 7, &both);
     gate.forget(5);
-    tell(&mut gate, 3, None);
     gate.pause(BTreeSet::new());
     for (second, job) in [(2, 2), (3, 4), (4, 6), (5, 7)] {
-        assert_eq!(advance(&mut gate, second * SECOND), [job], "in the order of waiting");
-        tell(&mut gate, job, None);
+        assert_eq!(advance_and_end(&mut gate, second * SECOND), [job], "in the order of waiting");
     }
     assert_eq!(advance(&mut gate, 9 * SECOND), NOBODY);
     assert!(gate.is_empty() && has_no_places(&gate), "nothing is left");
@@ -143,11 +148,34 @@ fn a_rate_lets_its_burst_through_and_then_one_message_in_each_interval() {
     for job in 0..10 {
         wait(&mut gate, job, &[place("a", "")]);
     }
-    assert_eq!(advance(&mut gate, 0), [0, 1, 2]);
+    assert_eq!(advance_and_end(&mut gate, 0), [0, 1, 2]);
     assert_eq!(gate.next_due(), Some(Timestamp(SECOND / 10)));
-    assert_eq!(advance(&mut gate, SECOND / 10 - 1), NOBODY);
-    assert_eq!(advance(&mut gate, SECOND / 10), [3]);
-    assert_eq!(advance(&mut gate, SECOND / 2), [4, 5, 6], "not more than the burst at once");
+    assert_eq!(advance_and_end(&mut gate, SECOND / 10 - 1), NOBODY);
+    assert_eq!(advance_and_end(&mut gate, SECOND / 10), [3]);
+    let admitted = advance_and_end(&mut gate, SECOND / 2);
+    assert_eq!(admitted, [4, 5, 6], "not more than the burst at once");
+}
+
+#[test]
+fn a_rate_admits_nobody_while_the_journal_keeps_what_it_admitted_from_being_sent() {
+    let mut gate = gate(&[("a", rate(10, 1_000, 1)), ("b", rate(10, 1_000, 1))]);
+    for job in 0..10 {
+        wait(&mut gate, job, &[place("a", "")]);
+    }
+    for tenth in 0..3 {
+        assert_eq!(advance(&mut gate, tenth * SECOND / 10), [tenth]);
+    }
+    assert_eq!(advance(&mut gate, 3 * SECOND / 10), NOBODY, "the first is not sent yet");
+    assert_eq!(advance(&mut gate, 5 * SECOND), NOBODY);
+    wait(&mut gate, 20, &[place("b", "")]);
+    assert_eq!(advance_and_end(&mut gate, 5 * SECOND), [20], "another rate goes on");
+    for job in 0..3 {
+        let sent = demand(2, job, &[place("a", "")], ClaimState::Holding);
+        tell(&mut gate, job, Some(&sent));
+    }
+    assert_eq!(advance_and_end(&mut gate, 5 * SECOND), NOBODY, "they were sent only now");
+    assert_eq!(advance_and_end(&mut gate, 51 * SECOND / 10), [3]);
+    assert_eq!(advance_and_end(&mut gate, 52 * SECOND / 10), [4]);
 }
 
 #[test]
@@ -250,6 +278,7 @@ fn a_message_that_is_sent_again_keeps_its_place_and_waits_for_the_rate() {
     wait(&mut gate, 2, &[place("a", "")]);
     assert_eq!(advance(&mut gate, 0), [1]);
     tell(&mut gate, 1, Some(&demand(5, 1, &[place("a", "")], ClaimState::Resending)));
+    assert_eq!(advance(&mut gate, 0), NOBODY);
     assert_eq!(advance(&mut gate, SECOND / 2), NOBODY);
     assert_eq!(advance(&mut gate, SECOND), [1]);
     tell(&mut gate, 1, None);
@@ -356,6 +385,7 @@ fn no_window_and_no_concurrency_is_exceeded_whatever_happens() {
         for job in jobs.claims.keys() {
             tell(&mut gate, *job, None);
         }
+        assert_eq!(gate.advance(Timestamp(now)), Vec::new(), "seed {seed}");
         assert_eq!(gate.advance(Timestamp(now + 3_600 * SECOND)), Vec::new(), "seed {seed}");
         assert!(gate.is_empty(), "seed {seed}: nothing leaks");
         assert!(has_no_places(&gate), "seed {seed}: no place leaks");
@@ -392,22 +422,26 @@ fn check_windows(jobs: &Jobs, settings: &[(&str, LimitSetting)], seed: u64) {
     }
 }
 
-#[test]
-fn who_waits_for_the_end_of_a_pause_reserves_no_place_of_another_limit() {
-    let mut gate = gate(&[("a", concurrency(1)), ("b", concurrency(1))]);
-    let both = [place("a", ""), place("b", "")];
-    wait(&mut gate, 1, &[place("a", "")]);
-    wait(&mut gate, 2, &[place("b", "")]);
-    assert_eq!(advance(&mut gate, 0), [1, 2]);
-    // The third finds one of its places taken again and again, and becomes impatient.
-    wait(&mut gate, 3, &both);
+/// Has a job find one of its places, a and b, taken again and again, until they are reserved for
+/// it. Then 16 holds a, and 15 holds b.
+fn become_impatient(gate: &mut Gate, job: i64) {
+    wait(gate, 1, &[place("a", "")]);
+    wait(gate, 2, &[place("b", "")]);
+    assert_eq!(advance(gate, 0), [1, 2]);
+    wait(gate, job, &[place("a", ""), place("b", "")]);
     for turn in 0..7 {
         let (freed, next) = (if turn % 2 == 0 { "a" } else { "b" }, 10 + turn);
         let holder = if turn < 2 { turn + 1 } else { 8 + turn };
-        wait(&mut gate, next, &[place(freed, "")]);
-        tell(&mut gate, holder, None);
-        assert_eq!(advance(&mut gate, 0), [next]);
+        wait(gate, next, &[place(freed, "")]);
+        tell(gate, holder, None);
+        assert_eq!(advance(gate, 0), [next]);
     }
+}
+
+#[test]
+fn who_waits_for_the_end_of_a_pause_reserves_no_place_of_another_limit() {
+    let mut gate = gate(&[("a", concurrency(1)), ("b", concurrency(1))]);
+    become_impatient(&mut gate, 3);
     tell(&mut gate, 15, None);
     wait(&mut gate, 30, &[place("b", "")]);
     assert_eq!(advance(&mut gate, 0), NOBODY, "b is reserved for the third");

@@ -1,5 +1,6 @@
 //! The places of the gate: limits with a key.
 
+use super::SlotKey;
 use super::class::Park;
 use crate::limit::{LimitSetting, Rate};
 use crate::time::Timestamp;
@@ -31,6 +32,8 @@ pub(super) struct Place {
     /// How many steps claim it and wait, whatever for.
     pub(super) waiting: usize,
     pub(super) parked: BTreeSet<Park>,
+    /// Whom its rate has admitted, as long as that is undecided.
+    pub(super) undecided: BTreeSet<Undecided>,
     /// How many classes have it.
     pub(super) classes: usize,
     /// The turn of each value of `fair`. Values whose turn has passed are left out.
@@ -39,6 +42,16 @@ pub(super) struct Place {
     last_turn: u64,
     /// From how many turns on they are swept.
     sweep_at: usize,
+}
+
+/// An admission that is undecided.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Undecided {
+    /// When the step was admitted.
+    pub(super) since: Timestamp,
+    pub(super) key: SlotKey,
+    /// The theoretical arrival time after it.
+    pub(super) arrival: Timestamp,
 }
 
 impl Place {
@@ -51,6 +64,7 @@ impl Place {
             held: 0,
             waiting: 0,
             parked: BTreeSet::new(),
+            undecided: BTreeSet::new(),
             classes: 0,
             turns: HashMap::new(),
             last_turn: 0,
@@ -62,6 +76,28 @@ impl Place {
     pub(super) fn sending_time(&self, rate: &Rate, ahead: i64) -> Timestamp {
         let used = self.arrival.0.saturating_add(ahead);
         Timestamp(used.saturating_sub(rate.tolerance_ns()))
+    }
+
+    /// Returns whether an admission is undecided for longer than `max_ns` nanoseconds.
+    pub(super) fn is_stalled(&self, now: Timestamp, max_ns: i64) -> bool {
+        let first = self.undecided.first();
+        first.is_some_and(|first| now.0.saturating_sub(first.since.0) > max_ns)
+    }
+
+    /// Takes the admission of a step that is not undecided any more.
+    pub(super) fn take_undecided(&mut self, key: SlotKey) -> Option<Undecided> {
+        let found = self.undecided.iter().find(|undecided| undecided.key == key).cloned()?;
+        self.undecided.take(&found)
+    }
+
+    /// Delays the theoretical arrival time by as much as a message was sent later than `max_ns`
+    /// nanoseconds after its admission.
+    pub(super) fn delay_arrival(&mut self, decided: &Undecided, now: Timestamp, max_ns: i64) {
+        let delay_ns = now.0.saturating_sub(decided.since.0);
+        if delay_ns > max_ns {
+            let arrival = Timestamp(decided.arrival.0.saturating_add(delay_ns));
+            self.arrival = self.arrival.max(arrival);
+        }
     }
 
     /// Returns the next turn of a value of `fair`.

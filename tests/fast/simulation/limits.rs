@@ -127,8 +127,7 @@ impl LimitWatch {
         self.overtaken.clear();
     }
 
-    /// The clock jumps, and with it the times of the rates; or the journal stands still, so that
-    /// what was admitted one after the other is sent at once.
+    /// The clock jumps, and with it the times of the rates.
     pub(super) fn forget_times(&mut self, now_ns: i64) {
         self.known_since_ns = now_ns;
         self.sent.clear();

@@ -299,9 +299,6 @@ impl World {
 
     fn check_limits(&mut self, number: JobNumber, job: &Job, decided_ns: i64) {
         let is_flowing = !self.disk_full && !self.was_full;
-        if !is_flowing {
-            self.limits.forget_times(self.ran_ns);
-        }
         let exceeded = self.limits.take(number, job, self.jumps, decided_ns);
         self.counts.admitted = self.limits.admitted;
         let (now_ns, journal) = (self.ran_ns, &self.journal);
