@@ -25,7 +25,7 @@ pub mod view;
 use super::id::{JobId, StepIndex};
 use super::limit::{Demand, LimitSetting, RateMark};
 use super::time::Timestamp;
-use class::{Class, ClassKey, Park, Rank};
+use class::{Class, ClassKey, Rank};
 use place::{Limit, Place, Undecided};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -300,11 +300,9 @@ impl Gate {
     /// Tries the classes that are parked at a place, in turn, as long as it has room.
     fn try_parked(&mut self, place: usize, now: Timestamp, admissions: &mut Vec<Admission>) {
         loop {
-            let Some(state) = &self.places[place] else { return };
-            let Some(Park { class, .. }) = state.parked.first().cloned() else { return };
-            if !self.has_room(place, class, now) {
+            let Some(class) = self.find_next(place, now) else {
                 return self.wait_for_time(place, now);
-            }
+            };
             self.unpark(class);
             let places: Vec<usize> = self.class(class).place_indices().collect();
             match places.into_iter().find(|other| !self.has_room(*other, class, now)) {
@@ -325,6 +323,17 @@ impl Gate {
                 }
             }
         }
+    }
+
+    /// Returns which of the classes that are parked at a place is next, if the place has room for
+    /// it: the class for which one is reserved, or the first.
+    fn find_next(&self, place: usize, now: Timestamp) -> Option<usize> {
+        let is_here = |class: &usize| {
+            self.class(*class).parked.as_ref().is_some_and(|(parked_at, _)| *parked_at == place)
+        };
+        let impatient = self.impatient.first().map(|(_, class)| *class).filter(is_here);
+        let first = self.places[place].as_ref()?.parked.first().map(|park| park.class);
+        impatient.into_iter().chain(first).find(|class| self.has_room(place, *class, now))
     }
 
     /// Returns whether a place has room for the first step of a class.

@@ -287,6 +287,30 @@ fn a_message_that_is_sent_again_keeps_its_place_and_waits_for_the_rate() {
 }
 
 #[test]
+fn who_holds_a_place_and_sends_again_is_not_behind_those_who_wait_for_the_place() {
+    let both = LimitSetting { concurrency: Some(1), ..rate(1, 1_000, 1) };
+    let mut gate = gate(&[("a", both)]);
+    // After a restart: the message of the first to begin is not known to be sent.
+    wait(&mut gate, 1, &[place("a", "")]);
+    tell(&mut gate, 2, Some(&demand(1, 2, &[place("a", "")], ClaimState::Resending)));
+    assert_eq!(advance_and_end(&mut gate, 0), [2]);
+    assert_eq!(advance_and_end(&mut gate, SECOND), [1]);
+}
+
+#[test]
+fn a_reserved_place_goes_to_whom_it_is_reserved_for_also_behind_a_higher_priority() {
+    let mut gate = gate(&[("a", concurrency(1)), ("b", concurrency(1))]);
+    become_impatient(&mut gate, 3);
+    tell(&mut gate, 15, None);
+    assert_eq!(advance(&mut gate, 0), NOBODY, "b is reserved for the third, and a is taken");
+    let urgent = Demand { priority: 9, ..demand(1, 30, &[place("a", "")], ClaimState::Waiting) };
+    tell(&mut gate, 30, Some(&urgent));
+    assert_eq!(advance(&mut gate, 0), NOBODY);
+    tell(&mut gate, 16, None);
+    assert_eq!(advance(&mut gate, 0), [3]);
+}
+
+#[test]
 fn a_paused_limit_admits_nobody_until_it_is_resumed() {
     let mut gate = gate(&[("a", LimitSetting { is_paused: true, ..concurrency(1) })]);
     wait(&mut gate, 1, &[place("a", "")]);

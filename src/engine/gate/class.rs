@@ -23,10 +23,12 @@ pub(super) struct Rank {
     pub(super) step: StepIndex,
 }
 
-/// A class that is parked at a place. Its order there: the turns of `fair`, then the rank of the
-/// first step of the class.
+/// A class that is parked at a place. Its order there: first who holds the place already and only
+/// waits for the rate, for others wait until it is free; then the turns of `fair`, then the rank of
+/// the first step of the class.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Park {
+    pub(super) is_resend: Reverse<bool>,
     pub(super) turn: u64,
     pub(super) rank: Rank,
     pub(super) class: usize,

@@ -6,6 +6,7 @@ use super::class::{Class, ClassKey, Park};
 use super::place::{Limit, Place};
 use crate::limit::LimitSetting;
 use crate::time::Timestamp;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -130,7 +131,7 @@ impl Gate {
             (Some(fair), Some(place)) => place.turn_of(fair),
             (Some(_) | None, _) => 0,
         };
-        let park = Park { turn, rank, class };
+        let park = Park { is_resend: Reverse(state.key.is_resend), turn, rank, class };
         self.place_mut(place).parked.insert(park.clone());
         self.class_mut(class).parked = Some((place, park));
     }
