@@ -2,6 +2,7 @@
 //! examples and the benches use it instead of sending inputs to actors.
 
 mod controls;
+mod schedules;
 
 use super::bulk_requests::BulkRedispatch;
 use super::buses::Buses;
@@ -23,7 +24,6 @@ use super::manager_core::ManagerCore;
 use super::queue_report::{QueueReport, QueueReports};
 use super::queue_watch::collect_oldest_waits;
 use super::routes::Routes;
-use super::schedule_requests::{Backfill, BackfilledSlot, ScheduleOperation, ScheduleStatus};
 use base::clock;
 use bus::{BusKey, LeaseQueues, QueueStatus};
 use engine::{
@@ -289,57 +289,6 @@ impl ManagerHandle {
         let (sender, receiver) = oneshot::channel();
         self.0.supervisor.send(SupervisorInput::Redefine(definitions, sender));
         receiver.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
-    }
-
-    /// Returns all schedules, ordered by their full names.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the manager is stopping.
-    pub async fn schedules(&self) -> Result<Vec<ScheduleStatus>, RequestError> {
-        let (sender, receiver) = oneshot::channel();
-        self.0.scheduler.send(SchedulerInput::List(sender));
-        receiver.await.map_err(|_| RequestError::Overloaded("the manager is stopping".to_owned()))
-    }
-
-    /// Carries out an operation on the schedule of this full name. Returns once it is stored.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there is no such schedule, or the operation is not possible now.
-    pub async fn operate_schedule(
-        &self,
-        name: &str,
-        operation: ScheduleOperation,
-    ) -> Result<ScheduleStatus, RequestError> {
-        if !self.0.health.can_accept() {
-            return Err(not_accepting());
-        }
-        let (sender, receiver) = oneshot::channel();
-        self.0.scheduler.send(SchedulerInput::Operate(name.to_owned(), operation, sender));
-        receiver
-            .await
-            .unwrap_or_else(|_| Err(RequestError::Overloaded("the manager is stopping".to_owned())))
-    }
-
-    /// Starts the jobs of slots that have passed, unless they exist. Returns once that is stored.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there is no such schedule, or a job could not be started.
-    pub async fn backfill_schedule(
-        &self,
-        name: &str,
-        backfill: Backfill,
-    ) -> Result<Vec<BackfilledSlot>, RequestError> {
-        if !self.0.health.can_accept() {
-            return Err(not_accepting());
-        }
-        let (sender, receiver) = oneshot::channel();
-        self.0.scheduler.send(SchedulerInput::Backfill(name.to_owned(), backfill, sender));
-        receiver
-            .await
-            .unwrap_or_else(|_| Err(RequestError::Overloaded("the manager is stopping".to_owned())))
     }
 
     /// Returns the status of each of these queues of a bus, in the same order.
