@@ -3,6 +3,7 @@
 //! number of series is bounded.
 
 pub mod cluster;
+pub mod limits;
 mod line_queue;
 pub mod log;
 #[cfg(target_os = "linux")]
@@ -135,6 +136,8 @@ pub struct Metrics {
     pub certificate_not_after: IntGaugeVec,
     /// Those of a process that shares its journal.
     pub cluster: cluster::ClusterMetrics,
+    /// Those of the limits of rate and concurrency.
+    pub limits: limits::LimitMetrics,
     /// `workflow_grpc_calls_total{method,code}`: calls over gRPC that have ended.
     pub grpc_calls: IntCounterVec,
     /// `workflow_messages_sending_bytes`: step messages on their way to workers over HTTP and gRPC.
@@ -383,6 +386,7 @@ impl Metrics {
                 &[],
             ),
             cluster: cluster::ClusterMetrics::new(&registry),
+            limits: limits::LimitMetrics::new(&register),
             grpc_calls: register.counter_vec(
                 "grpc_calls_total",
                 "calls over gRPC that have ended",
@@ -483,6 +487,7 @@ impl Metrics {
                  of their own, and are counted together as step=\"{OTHER}\""
             );
         }
+        self.limits.set_definitions(definitions, steps_max);
         self.remove_unused_series();
     }
 

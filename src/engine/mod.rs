@@ -96,7 +96,7 @@ pub use entry::{
 };
 pub use expression::Expression;
 pub use fanout::{FanOut, ItemCounts, ItemState};
-pub use gate::view::{LimitView, PlaceView, WaitView};
+pub use gate::view::{LimitCount, LimitView, PlaceView, WaitView};
 pub use gate::{Admission, EntranceId, Gate};
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{

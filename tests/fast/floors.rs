@@ -453,7 +453,7 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
 }
 
 /// The files that own or hold a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 32] = [
+const LOCKS: [(&str, &str); 33] = [
     ("daemon/access/certificate.rs", "the certificate, which is replaced when its files change"),
     ("daemon/access/login_limiter.rs", "the addresses that have sent wrong tokens"),
     ("daemon/access/mod.rs", "the tokens, which a reload replaces"),
@@ -485,6 +485,7 @@ const LOCKS: [(&str, &str); 32] = [
     ("journal/sqlite/reader.rs", "the pool of connections; the definitions"),
     ("journal/sqlite/store.rs", "the writing end, which a reader may have derive"),
     ("daemon/reload.rs", "that one reload runs at a time"),
+    ("daemon/telemetry/limits.rs", "which limits have series of their own"),
     ("daemon/telemetry/line_queue.rs", "the lines that are to be written"),
     ("daemon/telemetry/log.rs", "when a line was last let through"),
     ("daemon/telemetry/rates.rs", "what became of jobs in each minute"),

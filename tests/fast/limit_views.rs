@@ -54,6 +54,52 @@ fn limits_are_told_with_who_holds_them_and_who_waits() {
 }
 
 #[test]
+fn a_limit_is_told_with_all_its_keys_page_by_page() {
+    TestManager::with(WORKFLOWS).serve(|api| async move {
+        for customer in ["c3", "c1", "c2", "c1"] {
+            create(&api, "orders", &json!({ "customer": customer }).to_string()).await;
+        }
+        let is_told = |told: &Value| told["held"] == 3 && told["waiting"] == 1;
+        let first = api.until("/api/limits/customer?limit=2", is_told).await;
+        assert_eq!(
+            first["keys"],
+            json!([{"key": "c1", "held": 1, "waiting": 1}, {"key": "c2", "held": 1, "waiting": 0}])
+        );
+        assert_eq!((&first["next"], &first["limit"]), (&json!("c2"), &json!("customer")));
+        let last = api.get_json("/api/limits/customer?limit=2&cursor=c2").await;
+        assert_eq!(last["keys"], json!([{"key": "c3", "held": 1, "waiting": 0}]));
+        assert_eq!((&last["held"], last.get("next")), (&json!(3), None), "{last}");
+        let unknown = api.get("/api/limits/costumer", &[]).await;
+        assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+        let text = "no workflow has a limit \"costumer\"; did you mean \"customer\"?";
+        assert_eq!(unknown.json()["detail"], text);
+        for wrong in ["/api/limits/customer?vhost=v", "/api/limits/customer?limit=0"] {
+            assert!(api.get(wrong, &[]).await.status.is_client_error(), "{wrong}");
+        }
+    });
+}
+
+#[test]
+fn limits_are_counted_in_the_metrics() {
+    TestManager::with(WORKFLOWS).serve(|api| async move {
+        for customer in ["c1", "c1", "c2"] {
+            create(&api, "orders", &json!({ "customer": customer }).to_string()).await;
+        }
+        let is_told = |told: &Value| told["limits"][1]["held"] == 2;
+        api.until("/api/limits", is_told).await;
+        let metrics = api.get("/metrics", &[]).await.text();
+        for line in [
+            "workflow_limit_held{limit=\"customer\"} 2",
+            "workflow_limit_waiting{limit=\"customer\"} 1",
+            "workflow_limit_held{limit=\"bank\"} 0",
+            "workflow_limit_wait_seconds_count{limit=\"customer\"} 2",
+        ] {
+            assert!(metrics.lines().any(|other| other == line), "{line} is not in\n{metrics}");
+        }
+    });
+}
+
+#[test]
 fn a_step_that_waits_for_a_limit_says_so_until_it_is_admitted() {
     TestManager::with(WORKFLOWS).serve(|api| async move {
         let holder = create(&api, "orders", r#"{"customer":"c1"}"#).await;

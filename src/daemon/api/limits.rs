@@ -2,25 +2,35 @@
 //! what each allows, who holds its places, and who waits.
 
 use super::active_jobs;
+use super::openapi::parameters::{KEY_CURSOR, LIMIT, VHOST};
 use super::problem::Problem;
-use super::query::Query;
+use super::query::{Query, parse_limit};
 use super::route::*;
+use crate::actors::loaded_definitions::Definitions;
 use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
 use base::clock;
 use base::times::Rfc3339Time;
+use engine::text::{did_you_mean, quote};
 use engine::{Definition, Gate, LimitDefinition, LimitView, PlaceView};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-pub(super) const ROUTES: &[ApiRoute] =
-    &[ApiRoute::get("/api/limits", || web::to(list_limits)).by_active().operation(|schemas| {
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::get("/api/limits", || web::to(list_limits)).by_active().operation(|schemas| {
         let summary = "The limits of rate and concurrency, who holds them, and who waits";
         let operation = OperationSpec::new("listLimits", "manager", summary);
         operation.with_json_response(200, "The limits", schemas.reference::<LimitListView<'_>>())
-    })];
+    }),
+    ApiRoute::get("/api/limits/{limit}", || web::to(get_limit)).by_active().operation(|schemas| {
+        OperationSpec::new("getLimit", "manager", "A limit with all its keys, page by page")
+            .with_parameters(&[VHOST, LIMIT, KEY_CURSOR])
+            .with_json_response(200, "The limit", schemas.reference::<LimitPageView<'_>>())
+            .with_problems(&[404])
+    }),
+];
 
 /// The most keys of a limit that a response lists.
 const KEYS_MAX: usize = 100;
@@ -71,6 +81,17 @@ struct LimitStateView<'a> {
 }
 
 #[derive(Serialize, ToSchema)]
+#[schema(as = LimitWithKeys)]
+struct LimitPageView<'a> {
+    /// Its `keys` are in the order of their text.
+    #[serde(flatten)]
+    limit: LimitStateView<'a>,
+    /// The cursor of the next page: the last key. Missing on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<&'a str>,
+}
+
+#[derive(Serialize, ToSchema)]
 #[schema(as = LimitKey)]
 struct LimitKeyView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,24 +117,74 @@ async fn list_limits(api: web::Data<ApiState>, query: Query) -> Result<HttpRespo
     let manager = api.active()?;
     let loaded_definitions = api.definitions();
     let unloaded_definitions = manager.unloaded_definitions();
-    let mut defined = BTreeMap::new();
-    for definition in loaded_definitions.values() {
-        collect_limits(&mut defined, definition, true);
-    }
-    for definition in &unloaded_definitions {
-        collect_limits(&mut defined, definition, false);
-    }
+    let defined = collect_all(&loaded_definitions, &unloaded_definitions);
     let inspect = |gate: &Gate| gate.view(KEYS_MAX, clock::now());
-    let states = active_jobs::inspect_gate(&api, inspect).await;
-    let states = states.ok_or_else(|| {
-        Problem::overloaded("the router of this manager does not answer; try again".to_owned())
-    })?;
+    let states = active_jobs::inspect_gate(&api, inspect).await.ok_or_else(no_response)?;
     // The gate also knows limits that nobody defines any more, until the next start.
     let limits = states.iter().filter_map(|state| {
         let defined_limit = defined.get(&state.name)?;
         Some(LimitStateView::new(state, defined_limit))
     });
     Ok(HttpResponse::Ok().json(LimitListView { limits: limits.collect() }))
+}
+
+/// Responds with a limit and a page of its keys.
+async fn get_limit(
+    api: web::Data<ApiState>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [vhost, limit, cursor] = query.extract(["vhost", "limit", "cursor"])?;
+    let keys_max = limit.as_deref().map_or(Ok(KEYS_MAX), |text| {
+        parse_limit(text).map(|limit| usize::try_from(limit).unwrap_or(KEYS_MAX))
+    })?;
+    let manager = api.active()?;
+    let name = match vhost.as_deref() {
+        None | Some("") => path.into_inner(),
+        Some(vhost) => format!("{vhost}/{path}"),
+    };
+    let loaded_definitions = api.definitions();
+    let unloaded_definitions = manager.unloaded_definitions();
+    let defined = collect_all(&loaded_definitions, &unloaded_definitions);
+    let Some(defined_limit) = defined.get(&*name) else {
+        return Err(unknown_limit(&name, defined.keys().map(|name| &**name)));
+    };
+    let inspect =
+        move |gate: &Gate| gate.view_page(&name, cursor.as_deref(), keys_max, clock::now());
+    let page = active_jobs::inspect_gate(&api, inspect).await.ok_or_else(no_response)?;
+    // The router has not heard yet of a reload that brought the limit.
+    let (state, has_more) = page.ok_or_else(no_response)?;
+    let last_key = state.places.last().map(|place| &*place.key);
+    Ok(HttpResponse::Ok().json(LimitPageView {
+        limit: LimitStateView::new(&state, defined_limit),
+        next: last_key.filter(|_| has_more),
+    }))
+}
+
+/// Returns the 503 for a router that does not respond in time.
+fn no_response() -> Problem {
+    Problem::overloaded("the router of this manager does not answer; try again".to_owned())
+}
+
+/// Returns the 404 for a limit that no definition has. `known` are those that there are.
+fn unknown_limit<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Problem {
+    let hint = did_you_mean(name, known);
+    Problem::not_found(format!("no workflow has a limit {}{hint}", quote(name)))
+}
+
+/// Collects the limits of all definitions, by their full names.
+fn collect_all<'a>(
+    loaded_definitions: &'a Definitions,
+    unloaded_definitions: &'a [Arc<Definition>],
+) -> BTreeMap<Arc<str>, DefinedLimit<'a>> {
+    let mut defined = BTreeMap::new();
+    for definition in loaded_definitions.values() {
+        collect_limits(&mut defined, definition, true);
+    }
+    for definition in unloaded_definitions {
+        collect_limits(&mut defined, definition, false);
+    }
+    defined
 }
 
 /// Adds the limits of a definition to `defined`, by their full names. A loaded definition of a

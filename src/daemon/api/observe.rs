@@ -1,5 +1,6 @@
 //! Serves the endpoints for liveness, readiness and metrics.
 
+use super::active_jobs;
 use super::guard;
 use super::route::*;
 use crate::access::{Principal, RequiredScope};
@@ -8,6 +9,7 @@ use crate::api::state::ApiState;
 use crate::settings::Scope;
 use actix_web::http::StatusCode;
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
+use engine::Gate;
 use engine::text::escape;
 use std::fmt::Write;
 
@@ -80,13 +82,17 @@ async fn readiness(request: HttpRequest, api: web::Data<ApiState>) -> HttpRespon
 }
 
 /// Responds with all metrics. The gauges of the bytes that are being sent, and those of the
-/// cluster, are set only here.
+/// cluster and of the limits, are set only here.
 async fn get_metrics(api: web::Data<ApiState>) -> HttpResponse {
     let bytes_sending = api.budgets.messages.used();
     api.metrics.messages_sending.set(i64::try_from(bytes_sending).unwrap_or(i64::MAX));
     if api.settings.shares_journal() {
         let is_active = matches!(api.role, Role::Active(_));
         api.metrics.cluster.set(is_active, api.reader.beat_age());
+    }
+    // A router that does not answer in time leaves them as they were.
+    if let Some(counts) = active_jobs::inspect_gate(&api, Gate::count).await {
+        api.metrics.limits.set_counts(&counts);
     }
     HttpResponse::Ok().content_type(METRICS_TYPE).body(api.metrics.render())
 }

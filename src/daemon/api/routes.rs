@@ -205,7 +205,8 @@ mod tests {
         let events = ["/api/events", "/api/job/{id}/events"];
         let queues = ["/api/queue/{queue}", "/api/queues"];
         let others = events.into_iter().chain(queues);
-        let others = others.chain(["/api/controls", "/api/limits", "/api/schedules"]);
+        let limits = ["/api/controls", "/api/limits", "/api/limits/{limit}"];
+        let others = others.chain(limits).chain(["/api/schedules"]);
         assert_eq!(refused, others.collect());
         for (method, expected) in [
             (Method::HEAD, Server::Any),

@@ -22,6 +22,17 @@ pub struct LimitView {
     pub waiting: usize,
 }
 
+/// How many steps hold and wait for a limit, of all keys together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitCount {
+    /// The full name.
+    pub name: Arc<str>,
+    /// How many steps hold a place.
+    pub held: usize,
+    /// How many steps wait for a place.
+    pub waiting: usize,
+}
+
 /// A key of a limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlaceView {
@@ -71,6 +82,50 @@ impl Gate {
             self.limits.iter().filter(is_limit).map(view_limit).collect();
         limits.sort_by(|a, b| a.name.cmp(&b.name));
         limits
+    }
+
+    /// Returns a limit with the keys after `after`, in the order of their text, at most
+    /// `places_max` of them, and whether there are more; `None`: the gate does not know it.
+    pub fn view_page(
+        &self,
+        limit: &str,
+        after: Option<&str>,
+        places_max: usize,
+        now: Timestamp,
+    ) -> Option<(LimitView, bool)> {
+        let limit = &self.limits[*self.limit_indices.get(limit)?];
+        let (mut held, mut waiting, mut page) = (0, 0, Vec::new());
+        for index in &limit.places {
+            let Some(place) = self.places[*index].as_ref() else { continue };
+            held += place.held as usize;
+            waiting += place.waiting;
+            if after.is_none_or(|after| *place.key > *after) {
+                page.push((place.key.clone(), *index));
+            }
+        }
+        let has_more = page.len() > places_max;
+        if has_more && places_max > 0 {
+            page.select_nth_unstable(places_max - 1);
+        }
+        page.truncate(places_max);
+        page.sort_unstable();
+        let places = page.iter().filter_map(|(_, index)| self.view_place(*index, now)).collect();
+        let (name, setting) = (limit.name.clone(), limit.setting);
+        Some((LimitView { name, setting, places, held, waiting }, has_more))
+    }
+
+    /// Counts who holds and who waits, for each limit.
+    pub fn count(&self) -> Vec<LimitCount> {
+        let count_limit = |limit: &Limit| {
+            let places = || limit.places.iter().filter_map(|index| self.places[*index].as_ref());
+            LimitCount {
+                name: limit.name.clone(),
+                held: places().map(|place| place.held as usize).sum(),
+                waiting: places().map(|place| place.waiting).sum(),
+            }
+        };
+        let limits = self.limits.iter();
+        limits.filter(|limit| *limit.name != *OPEN_LIMIT).map(count_limit).collect()
     }
 
     /// Returns for the place of which limit a step waits; `None`: for none.

@@ -1,7 +1,7 @@
 //! Lists, and their forms.
 
 use super::{client, fail, json_of, printed, start};
-use crate::harness::{command, run};
+use crate::harness::{Setup, command, eventually, run, when};
 use serde_json::{Value, json};
 
 #[test]
@@ -85,6 +85,36 @@ fn workflows_and_queues_are_listed() {
     let workflows = printed(&daemon, &["workflows"]);
     assert!(workflows.contains("no longer in the files"), "{workflows}");
     assert_eq!(printed(&daemon, &["queues", "-o", "name"]), "");
+}
+
+#[test]
+fn limits_are_listed_with_their_keys() {
+    let workflows = "
+limits:
+  - { name: bank, rate: 100/s, burst: 20, concurrency: 50 }
+  - { name: customer, concurrency: 1, key: job.customer }
+workflows:
+  - name: orders
+    steps: [ { name: pay, limit: customer } ]
+  - name: calls
+    steps: [ { name: call, limit: bank } ]
+";
+    let daemon = Setup::new("", workflows).start();
+    for customer in ["c1", "c1", "c2"] {
+        daemon.api.create("orders", &json!({ "customer": customer }).to_string());
+    }
+    let limits = eventually("the steps hold and wait", || {
+        let limits = printed(&daemon, &["limits", "-o", "csv"]);
+        when(limits.contains("c1,1,1,") && limits.contains("c2,1,0,"), limits.clone())?;
+        Ok::<_, String>(limits)
+    });
+    assert!(limits.starts_with("limit,vhost,allows,key,held,waiting,next in,"), "{limits}");
+    assert!(limits.contains("\nbank,,\"100/s, burst 20; 50 at once\",,0,0,"), "{limits}");
+    assert!(limits.contains("\ncustomer,,1 at once,c1,1,1,"), "{limits}");
+    let json = json_of(&printed(&daemon, &["limits", "--json"]));
+    assert_eq!(json["limits"], daemon.api.get("/api/limits").expect(200).json()["limits"]);
+    let names = printed(&daemon, &["limits", "-o", "name"]);
+    assert!(names.starts_with("bank") && names.contains("\ncustomer"), "{names}");
 }
 
 #[test]

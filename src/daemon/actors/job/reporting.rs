@@ -128,6 +128,15 @@ impl JobActor {
         }
     }
 
+    /// Reports how long an attempt waited for its limits that is admitted now.
+    fn report_limit_wait(&self, job: &Job, step: StepIndex, now: Timestamp) {
+        let Some(claim) = job.step(step).claim() else { return };
+        for place in claim.places.iter() {
+            let limit = job.definition().full_limit_name(&place.limit);
+            self.env.metrics.limits.observe_wait(&limit, claim.since, now);
+        }
+    }
+
     fn report_step_entry(
         &self,
         job: &Job,
@@ -142,6 +151,7 @@ impl JobActor {
         match entry {
             StepEntry::Started { attempt, .. } => {
                 metrics.dispatched.with_label_values(&labels).inc();
+                self.report_limit_wait(job, step, now);
                 tracing::debug!(job = %self.id, step = name, attempt, "step started");
             }
             StepEntry::Unconfirmed => {

@@ -133,6 +133,8 @@ pub(in crate::api) const LIMIT: Parameter =
     query("limit", Number(1, LIMIT_MAX as u64), "The largest number of rows of a page");
 pub(in crate::api) const CURSOR: Parameter =
     query("cursor", Pattern("^[0-9]{1,18}$", "4711"), "The `next` of the page before");
+pub(in crate::api) const KEY_CURSOR: Parameter =
+    query("cursor", AnyText, "The `next` of the page before: the last key that it listed");
 pub(in crate::api) const DOUBLE_CURSOR: Parameter = query(
     "cursor",
     Pattern("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "12.1764000000.7"),
