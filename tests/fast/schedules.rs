@@ -351,6 +351,7 @@ fn a_backfill_starts_the_jobs_of_slots_that_have_passed() {
         assert_eq!((&judged["slots"], &judged["reason"]), (&5.into(), &"backfill: gap".into()));
         for (path, status) in [
             ("often/backfill", StatusCode::BAD_REQUEST),
+            ("often/backfill?from=2026-01-02T00:00:00Z&to=2026-01-02T00:00:00Z", StatusCode::OK),
             ("often/backfill?from=2h&to=3h", StatusCode::BAD_REQUEST),
             ("often/backfill?from=1h&to=2126-01-01T00:00:00Z", StatusCode::BAD_REQUEST),
             ("often/backfill?from=200d", StatusCode::BAD_REQUEST),

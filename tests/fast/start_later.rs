@@ -48,6 +48,7 @@ fn the_start_is_in_the_future_or_now_and_given_once() {
     TestManager::with(WORKFLOW).echo(["a"]).serve(async |api| {
         for (query, expected) in [
             ("after=soon", "expected a duration"),
+            ("after=0", "expected a duration"),
             ("after=20000d", "ten years"),
             ("at=2126-12-01T08:00:00Z", "ten years"),
             ("at=2026-12-01T08:00:00", "with its zone"),

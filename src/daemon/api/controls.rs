@@ -34,13 +34,9 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     }),
     ApiRoute::post("/api/limits/{limit}", || web::to(change_limit)).operation(|schemas| {
         let summary = "Gives a limit another rate or concurrency, for a time";
-        describe("changeLimit", summary, schemas).with_parameters(&[
-            VHOST,
-            RATE,
-            BURST,
-            CONCURRENCY,
-            FOR,
-        ])
+        describe("changeLimit", summary, schemas)
+            .with_parameters(&[VHOST, RATE, BURST, CONCURRENCY, FOR])
+            .with_rule(CHANGE_RULE.to_owned())
     }),
     ApiRoute::delete("/api/limits/{limit}", || web::to(restore_limit))
         .needing(Access::Scope(Scope::Operate))
@@ -77,6 +73,10 @@ pub(super) const ROUTES: &[ApiRoute] = &[
             describe_switch(name, "Workflow", summary, schemas).with_parameters(&[VHOST])
         }),
 ];
+
+/// What a change of a limit needs, in the words of the 400.
+const CHANGE_RULE: &str =
+    "say what the limit allows meanwhile: ?rate=20/s, ?concurrency=5, or both";
 
 /// The operations that begin and end a pause.
 const SWITCHES: &[(&str, &str)] = &[("pause", "Pauses it"), ("resume", "Ends its pause")];
@@ -189,9 +189,7 @@ async fn change_limit(
     let concurrency =
         concurrency.map(|text| parse_number("concurrency", &text, CONCURRENCY_MAX)).transpose()?;
     if rate.is_none() && concurrency.is_none() {
-        return Err(Problem::malformed(
-            "say what the limit allows meanwhile: ?rate=20/s, ?concurrency=5, or both".to_owned(),
-        ));
+        return Err(Problem::malformed(CHANGE_RULE.to_owned()));
     }
     let manager = api.active()?;
     let key = find_limit(&api, manager, &path, vhost, ControlKind::LimitChange)?;

@@ -37,6 +37,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         });
         OperationSpec::new("createJob", "jobs", "Creates a job; the response follows its commit")
             .with_parameters(&[NEW_ID, VHOST, START_AFTER, START_AT, TRACE_PARENT, TRACE_STATE])
+            .with_rule(query::START_RULE.to_owned())
             .with_body(false, message)
             .with_json_response(201, "The job was created", schemas.reference::<CreatedJob>())
             .with_problems(&[404, 409, 422])

@@ -3,13 +3,13 @@
 
 use super::openapi::parameters::LIMIT_MAX;
 use super::problem::Problem;
+use crate::load::{DURATION_MAX, parse_duration};
 use actix_web::web;
 use base::clock;
 use base::times;
 use engine::text::{find_nearest, quote};
-use engine::{JobState, Millis, Timestamp};
+use engine::{JobState, Timestamp};
 use journal::JobNumber;
-use std::time::Duration;
 
 /// A parameter that every operation accepts and ignores. Clients vary its value to bypass caches.
 const CACHE_BUSTER: &str = "_";
@@ -191,8 +191,9 @@ pub(super) fn parse_flag(key: &str, value: &str) -> Result<bool, Problem> {
     }
 }
 
-/// How far in the future a job can begin: ten years of 365 days.
-const START_MAX: Duration = Duration::from_secs(3_650 * 24 * 3_600);
+/// The rule between `after` and `at`, in the words of the 400.
+pub(super) const START_RULE: &str =
+    "after and at both say when the job begins: give one of them, at most ten years ahead";
 
 /// Parses when a new job begins: `after` a duration, or `at` a point in time; `None` if that is
 /// now, or has passed.
@@ -201,23 +202,20 @@ pub(super) fn parse_start(
     at: Option<&str>,
     now: Timestamp,
 ) -> Result<Option<Timestamp>, Problem> {
-    let latest = now.plus(Millis::from_duration(START_MAX));
+    let latest = now.plus(DURATION_MAX);
     let too_far = |key: &str, text: &str| {
         Problem::malformed(format!("{key} is {text:?}, more than ten years ahead"))
     };
     let (key, text, time) = match (after, at) {
         (None, None) => return Ok(None),
-        (Some(_), Some(_)) => {
-            let problem = "after and at both say when the job begins: give one of them";
-            return Err(Problem::malformed(problem.to_owned()));
-        }
+        (Some(_), Some(_)) => return Err(Problem::malformed(START_RULE.to_owned())),
         (Some(text), None) => {
-            let duration = humantime::parse_duration(text).map_err(|_| {
+            let duration = parse_duration(text).ok_or_else(|| {
                 Problem::malformed(format!(
-                    "after is {text:?}, expected a duration such as 90s, 2h or 7d"
+                    "after is {text:?}, expected a duration such as 90s, 1h30m or 7d"
                 ))
             })?;
-            ("after", text, now.plus(Millis::from_duration(duration)))
+            ("after", text, now.plus(duration))
         }
         (None, Some(text)) => {
             let time = times::parse_rfc3339(text).ok_or_else(|| {

@@ -22,6 +22,15 @@ use utoipa::ToSchema;
 /// The most slots of a backfill.
 const BACKFILL_MAX: usize = 1_000;
 
+/// What the times of a backfill have to be, in the words of the 400.
+const BACKFILL_RULE: &str = "a backfill is of slots that have passed: from has to be no later than \
+                             to, and to not in the future";
+
+/// Says, in the words of the 400, that a backfill is of too many slots.
+fn describe_too_many() -> String {
+    format!("more than {BACKFILL_MAX} slots lie between from and to: ask for a part of them")
+}
+
 /// The operations on a schedule, with a summary of each.
 const OPERATIONS: &[(&str, &str)] = &[
     ("trigger", "Starts a job of the schedule now"),
@@ -38,7 +47,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
             schemas.reference::<SchedulesView>(),
         )
     }),
-    ApiRoute::post("/api/schedule/{name}/{operation}", || web::to(operate)).operation_for_each(
+    ApiRoute::post("/api/schedule/{schedule}/{operation}", || web::to(operate)).operation_for_each(
         OPERATIONS,
         |name, summary, schemas| {
             let id = format!("{name}Schedule");
@@ -49,13 +58,17 @@ pub(super) const ROUTES: &[ApiRoute] = &[
                 .with_problems(&[404, 409])
         },
     ),
-    ApiRoute::post("/api/schedule/{name}/backfill", || web::to(backfill)).operation(|schemas| {
-        let summary = "Starts the jobs of slots that have passed and have none";
-        OperationSpec::new("backfillSchedule", "schedules", summary)
-            .with_parameters(&[SLOTS_FROM, SLOTS_TO, DRY_RUN, VHOST, REASON])
-            .with_json_response(200, "The slots", schemas.reference::<BackfillView>())
-            .with_problems(&[404, 409])
-    }),
+    ApiRoute::post("/api/schedule/{schedule}/backfill", || web::to(backfill)).operation(
+        |schemas| {
+            let summary = "Starts the jobs of slots that have passed and have none";
+            OperationSpec::new("backfillSchedule", "schedules", summary)
+                .with_parameters(&[SLOTS_FROM, SLOTS_TO, DRY_RUN, VHOST, REASON])
+                .with_rule(BACKFILL_RULE.to_owned())
+                .with_rule(describe_too_many())
+                .with_json_response(200, "The slots", schemas.reference::<BackfillView>())
+                .with_problems(&[404, 409])
+        },
+    ),
 ];
 
 /// All schedules.
@@ -228,10 +241,8 @@ async fn backfill(
     })?;
     let from = query::parse_time("from", &from)?;
     let to = to.map(|text| query::parse_time("to", &text)).transpose()?.unwrap_or(now);
-    if from >= to || to > now {
-        let problem = "a backfill is of slots that have passed: from has to be before to, and to \
-                       not in the future";
-        return Err(Problem::malformed(problem.to_owned()));
+    if from > to || to > now {
+        return Err(Problem::malformed(BACKFILL_RULE.to_owned()));
     }
     let full_name = full_name(path.into_inner(), vhost.as_deref());
     let statuses = api.active()?.schedules().await;
@@ -244,9 +255,7 @@ async fn backfill(
     let slots = schedule.next_slots(Timestamp(from.0.saturating_sub(1)), BACKFILL_MAX + 1);
     let slots: Vec<Timestamp> = slots.into_iter().take_while(|slot| *slot < to).collect();
     if slots.len() > BACKFILL_MAX {
-        return Err(Problem::malformed(format!(
-            "more than {BACKFILL_MAX} slots lie between from and to: ask for a part of them"
-        )));
+        return Err(Problem::malformed(describe_too_many()));
     }
     let done = if is_dry_run {
         let jobs: Vec<_> = slots.iter().map(|slot| (*slot, schedule.job_id(*slot))).collect();

@@ -93,8 +93,24 @@ const MESSAGE_ID_PATTERN: &str =
 /// Matches how long ago something was, such as 7d.
 const AGO_PATTERN: &str = "^([0-9]{1,4}(ms|s|m|min|h|d|w)){1,3}$";
 
+/// Makes a pattern of a duration as workflow files write them, such as 1h30m, with something before
+/// and behind it. It matches none longer than ten years, and no 0.
+macro_rules! duration_pattern {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            "([1-9][0-9]{0,2}d([0-9]{1,2}h)?([0-9]{1,2}m)?([0-9]{1,2}s)?|",
+            "[1-9][0-9]{0,3}h([0-9]{1,2}m)?([0-9]{1,2}s)?|",
+            "[1-9][0-9]{0,5}m([0-9]{1,2}s)?|",
+            "[1-9][0-9]{0,7}s([0-9]{1,3}ms)?|",
+            "[1-9][0-9]{0,9}ms)",
+            $after
+        )
+    };
+}
+
 /// All path parameters. The patterns of routes refer to them by name.
-const PATH_PARAMETERS: [Parameter; 9] = [
+const PATH_PARAMETERS: [Parameter; 10] = [
     path(
         "message",
         Pattern(MESSAGE_ID_PATTERN, "f557697b-f911-401c-86b7-6d9b62f1f2bb:price:1"),
@@ -108,6 +124,7 @@ const PATH_PARAMETERS: [Parameter; 9] = [
     path("id", Id, "The job's id"),
     path("limit", Text, "The name of the limit"),
     path("workflow", Text, "The name of the workflow, with `VHOST/` before it if it has one"),
+    path("schedule", Text, "The name of the schedule"),
     path("step", Text, "The name of the step"),
     path("queue", Text, "The name of the queue"),
     path("hash", Hash, "The hash of the definition"),
@@ -160,11 +177,11 @@ pub(in crate::api) const NEW_ID: Parameter =
     query("id", Id, "The id of the new job: it makes the request idempotent");
 pub(in crate::api) const START_AFTER: Parameter = query(
     "after",
-    Pattern("^[1-9][0-9]{0,5}(s|m|h)$", "2h"),
-    "How long after its creation the job begins; not together with `at`",
+    Pattern(duration_pattern!("^", "$"), "2h"),
+    "How long after its creation the job begins, at most ten years; not together with `at`",
 );
 pub(in crate::api) const START_AT: Parameter =
-    query("at", DateTime, "When the job begins; at once if the time has passed");
+    query("at", DateTime, "When the job begins, at most ten years ahead; at once if it has passed");
 pub(in crate::api) const TRACE_PARENT: Parameter = header(
     "traceparent",
     // A header that cannot be parsed is ignored, so any text is accepted.
@@ -223,7 +240,7 @@ pub(in crate::api) const FORCE: Parameter =
 pub(in crate::api) const DRY_RUN: Parameter =
     query("dryRun", Flag, "Only report what would be done");
 pub(in crate::api) const SLOTS_FROM: Parameter =
-    query("from", Time, "The first time of the slots, which is required");
+    query("from", Time, "The first time of the slots").required();
 pub(in crate::api) const SLOTS_TO: Parameter =
     query("to", Time, "The slots are before this time, which has passed; now without it");
 pub(in crate::api) const REASON: Parameter = query(
@@ -233,12 +250,12 @@ pub(in crate::api) const REASON: Parameter = query(
 );
 pub(in crate::api) const FOR: Parameter = query(
     "for",
-    Pattern("^([0-9]{1,9}(d|h|ms|m|s)){1,5}$", "1h"),
-    "How long it lasts; without it, until it is ended",
+    Pattern(duration_pattern!("^", "$"), "1h"),
+    "How long it lasts, at most ten years; without it, until it is ended",
 );
 pub(in crate::api) const RATE: Parameter = query(
     "rate",
-    Pattern("^[0-9]{1,7}/([0-9]{0,9}(d|h|ms|m|s)){1,5}$", "20/s"),
+    Pattern(duration_pattern!("^[1-9][0-9]{0,5}/(d|h|m|s|ms|", ")$"), "20/s"),
     "The rate of the limit meanwhile",
 );
 pub(in crate::api) const BURST: Parameter =
