@@ -191,9 +191,10 @@ fn while_the_server_is_away_everything_waits_and_then_goes_on() {
     daemon.api.await_state(jobs[0], "completed");
     server.kill();
     let words = ["database server"];
+    // One that came before the server's absence was noticed waits for its commit.
+    let impatient = daemon.api.with_timeout(Duration::from_secs(3));
     eventually("a creation is refused", || {
-        // One that came before the server's absence was noticed waits for its commit.
-        match daemon.api.try_send("POST", "/api/workflow/chain", &[], Some(b"{}")) {
+        match impatient.try_send("POST", "/api/workflow/chain", &[], Some(b"{}")) {
             Ok(answer) => {
                 when(answer.status == 503 && answer.text.contains(words[0]), format!("{answer}"))
             }
