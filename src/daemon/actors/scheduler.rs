@@ -2,7 +2,8 @@
 //!
 //! One heap has the next time of each schedule, and one timer waits for the earliest. A slot is
 //! judged by its [`Ledger`], then its job is started, then the ledger is stored. After a crash in
-//! between the slot is judged again, and the job exists already.
+//! between the slot is judged again, and the job exists already. Several slots that are judged at
+//! once are stored first.
 
 mod backfill;
 
@@ -321,9 +322,18 @@ impl Scheduler {
         if !env.health.can_accept() || env.health.is_stopping() {
             return self.set_due(name, Some(Timestamp(now.0 + RETRY_DELAY_NS)));
         }
+        let parts = (entry.schedule.clone(), entry.definition.clone());
+        if !entry.ledger.starting().is_empty() {
+            let (starts, ledger) = (entry.ledger.starting().to_vec(), entry.ledger.with_started());
+            let stored = to_stored(name, &ledger);
+            let work = async move {
+                env.start_jobs(parts, starts).await?;
+                env.store(vec![stored]).await
+            };
+            return self.change(name, ledger, work, None, ctx);
+        }
         let judged = entry.ledger.judge(&entry.schedule, now, |id| routes.is_active(id));
         let Some(judged) = judged else { return self.set_due(name, None) };
-        let parts = (entry.schedule.clone(), entry.definition.clone());
         let stored = to_stored(name, &judged.ledger);
         let (starts, ledger, counts) = (judged.starts, judged.ledger, judged.counts);
         let full_name = name.clone();

@@ -1,8 +1,10 @@
 //! The ledger of a schedule: up to where its slots are judged, and how the last ones were.
 //!
-//! The judging functions return a new ledger and the jobs to start. The caller starts the jobs and
-//! then stores the ledger. After a crash in between, the same slots are judged again, and their
-//! jobs exist already: a job's id follows from its slot.
+//! The judging functions return a new ledger and the jobs to start. A round of one verdict is
+//! stored after its job is started. After a crash in between, the slot is judged again, and its job
+//! exists already: a job's id follows from its slot. A round of several verdicts might be judged
+//! otherwise after a crash, for it is later then. So it is stored first, with the jobs that are
+//! *starting*, and once more without them when they have been started.
 
 use super::plan::{Missed, Overlap, Schedule};
 use crate::id::JobId;
@@ -22,9 +24,6 @@ const ON_TIME: Millis = Millis(60_000);
 
 /// How many slots are judged at once.
 const DUE_MAX: usize = 2_000;
-
-/// How many slots after the mark are looked up at a start.
-const RECOVERED_MAX: usize = 100;
 
 /// How far the mark may be ahead of the clock. If it is further, the clock was wrong when slots
 /// were judged, and the mark returns to the clock.
@@ -46,6 +45,10 @@ pub struct Ledger {
     /// The slot that waits for the end of an earlier job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     waiting: Option<Timestamp>,
+    /// The jobs of the last round that may not have been started yet. Until they are, no slot is
+    /// judged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    starting: Vec<Start>,
     /// The last judgements, the newest last.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     judgements: VecDeque<Judgement>,
@@ -115,22 +118,24 @@ impl Verdict {
 }
 
 /// A job to start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     /// The slot.
     pub slot: Timestamp,
     /// The job's id.
     pub id: JobId,
     /// The jobs that it replaces: they are cancelled first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<JobId>,
 }
 
-/// The outcome of judging what is due: the ledger to store once the jobs are started.
+/// The outcome of judging what is due.
 #[derive(Debug, PartialEq)]
 pub struct Judged {
-    /// The new ledger.
+    /// The new ledger. If it has jobs that are [starting](Ledger::starting), it is stored first;
+    /// otherwise after the job of `starts`, if there is one, is started.
     pub ledger: Ledger,
-    /// The jobs to start, in order.
+    /// The jobs to start, in order. Empty if they are those that are starting.
     pub starts: Vec<Start>,
     /// How many slots got which verdict.
     pub counts: Vec<(Verdict, u64)>,
@@ -154,6 +159,7 @@ impl Ledger {
             paused: None,
             jobs: Vec::new(),
             waiting: None,
+            starting: Vec::new(),
             judgements: VecDeque::new(),
         }
     }
@@ -171,9 +177,9 @@ impl Ledger {
         self.correct_mark(now)
     }
 
-    /// Adds the jobs that were started before a crash, and of which the stored ledger does not
-    /// know. Otherwise a slot whose job is deleted before it is judged again would start again.
-    /// `exists` tells whether the journal has a job.
+    /// Takes in what was started before a crash, and what the stored ledger does not know of.
+    /// Otherwise a slot whose job is deleted before it is judged again would start again. `exists`
+    /// tells whether the journal has a job.
     ///
     /// # Errors
     ///
@@ -184,20 +190,27 @@ impl Ledger {
         now: Timestamp,
         exists: impl Fn(JobId) -> Result<bool, E>,
     ) -> Result<(), E> {
+        if !self.starting.is_empty() {
+            let mut remaining = Vec::new();
+            for start in std::mem::take(&mut self.starting) {
+                if !exists(start.id)? {
+                    remaining.push(start);
+                }
+            }
+            self.starting = remaining;
+            return Ok(());
+        }
+        // A round that starts a job before it is stored has no other verdict.
         if let Some(slot) = self.waiting
             && exists(schedule.job_id(slot))?
         {
             self.waiting = None;
             self.add_started(slot, schedule.job_id(slot), now);
-        }
-        let next = |slot: Timestamp| schedule.timing.next_after(slot).filter(|slot| *slot <= now);
-        let slots = std::iter::successors(next(self.mark), |slot| next(*slot));
-        for slot in slots.take(RECOVERED_MAX) {
-            let id = schedule.job_id(slot);
-            if exists(id)? {
-                self.mark = slot;
-                self.add_started(slot, id, now);
-            }
+        } else if let Some(slot) = schedule.timing.next_after(self.mark).filter(|slot| *slot <= now)
+            && exists(schedule.job_id(slot))?
+        {
+            self.mark = slot;
+            self.add_started(slot, schedule.job_id(slot), now);
         }
         Ok(())
     }
@@ -221,31 +234,56 @@ impl Ledger {
         self.waiting
     }
 
-    /// Returns the last judgements, the newest first.
-    pub fn judgements(&self) -> impl Iterator<Item = &Judgement> {
-        self.judgements.iter().rev()
+    /// Returns the jobs of the last round that may not have been started yet, in order.
+    pub fn starting(&self) -> &[Start] {
+        &self.starting
     }
 
-    /// Returns when the next slot is due; `None`: no slot is left.
+    /// Returns the ledger after the jobs that were starting have been started.
+    pub fn with_started(&self) -> Ledger {
+        Ledger { starting: Vec::new(), ..self.clone() }
+    }
+
+    /// Returns the last judgements, the newest first, without the jobs that are
+    /// [starting](Self::starting).
+    pub fn judgements(&self) -> impl Iterator<Item = &Judgement> {
+        let is_starting = |job| self.starting.iter().any(|start| Some(start.id) == job);
+        let is_done = move |judgement: &&Judgement| {
+            judgement.verdict != Verdict::Started || !is_starting(judgement.job)
+        };
+        self.judgements.iter().rev().filter(is_done)
+    }
+
+    /// Returns when the next slot is due, or jobs are to be started; `None`: no slot is left.
     pub fn next_due(&self, schedule: &Schedule) -> Option<Timestamp> {
+        if !self.starting.is_empty() {
+            return Some(self.mark);
+        }
         schedule.timing.next_after(self.mark).map(|slot| schedule.start_time(slot))
     }
 
-    /// Judges what is due; `None`: nothing is. `is_running` tells whether a job has not ended.
+    /// Judges what is due; `None`: nothing is, or jobs are [starting](Self::starting). `is_running`
+    /// tells whether a job has not ended.
     pub fn judge(
         &self,
         schedule: &Schedule,
         now: Timestamp,
         is_running: impl Fn(JobId) -> bool,
     ) -> Option<Judged> {
+        if !self.starting.is_empty() {
+            return None;
+        }
         let mut round =
             Round { schedule, now, ledger: self.clone(), starts: Vec::new(), counts: Vec::new() };
         round.ledger.correct_mark(now);
         round.ledger.jobs.retain(|job| is_running(*job));
         round.judge_waiting();
         round.judge_due();
-        let Round { ledger, starts, counts, .. } = round;
+        let Round { mut ledger, mut starts, counts, .. } = round;
         let is_changed = ledger.mark != self.mark || ledger.waiting != self.waiting;
+        if counts.len() > 1 {
+            ledger.starting = std::mem::take(&mut starts);
+        }
         is_changed.then_some(Judged { ledger, starts, counts })
     }
 

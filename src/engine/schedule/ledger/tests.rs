@@ -26,12 +26,13 @@ fn minute(minutes: u64) -> Timestamp {
     Timestamp(0).plus(Millis(minutes * MINUTE.0))
 }
 
-/// Judges at a time, as the caller does: the starts are returned, and the ledger is kept.
+/// Judges at a time, as the caller does: all starts are returned, and the ledger is kept.
 fn judge(ledger: &mut Ledger, schedule: &Schedule, now: u64, running: &[JobId]) -> Vec<Start> {
     match ledger.judge(schedule, minute(now), |id| running.contains(&id)) {
         Some(judged) => {
-            *ledger = judged.ledger;
-            judged.starts
+            let starts = judged.ledger.starting().to_vec();
+            *ledger = judged.ledger.with_started();
+            if starts.is_empty() { judged.starts } else { starts }
         }
         None => Vec::new(),
     }
@@ -167,24 +168,56 @@ fn jobs_that_were_started_before_a_crash_are_found_and_their_slots_judged() {
     let first = judge(&mut stored, &schedule, 10, &[])[0].id;
     assert_eq!(judge(&mut stored, &schedule, 20, &[first]), []);
     assert_eq!(stored.waiting(), Some(minute(20)));
-    // The jobs of the slots at 20 and 40 were started, and the ledger was not stored.
-    let started = [20, 40].map(|slot| schedule.job_id(minute(slot)));
-    let recover = |now| {
+    // The job of the slot at 20 was started, and the ledger was not stored.
+    let mut started = vec![schedule.job_id(minute(20))];
+    let recover = |stored: &Ledger, started: &[JobId], now| {
         let mut ledger = stored.clone();
         let exists = |id| Ok::<_, ()>(started.contains(&id));
         ledger.recover(&schedule, minute(now), exists).expect("reads");
         ledger
     };
-    let mut ledger = recover(45);
-    assert_eq!((ledger.mark(), ledger.waiting()), (minute(40), None));
     let begun = |slot| (minute(slot), Verdict::Started, 1);
-    assert_eq!(verdicts(&ledger)[..2], [begun(40), begun(20)]);
-    assert_eq!(judge(&mut ledger, &schedule, 45, &[]), [], "nothing starts again");
-    // They count as earlier jobs.
-    assert_eq!(judge(&mut recover(45), &schedule, 50, &started[1..]), []);
-    assert_eq!(recover(39).mark(), minute(20), "a slot that is not due has no job");
+    let mut ledger = recover(&stored, &started, 25);
+    assert_eq!(
+        (ledger.mark(), ledger.waiting(), verdicts(&ledger)[0]),
+        (minute(20), None, begun(20))
+    );
+    assert_eq!(judge(&mut ledger, &schedule, 25, &started), [], "nothing starts again");
+    // The same of the slot at 30, before which nothing waited.
+    started.push(schedule.job_id(minute(30)));
+    let mut ledger = recover(&ledger, &started, 35);
+    assert_eq!((ledger.mark(), verdicts(&ledger)[0]), (minute(30), begun(30)));
+    assert_eq!(judge(&mut ledger, &schedule, 35, &started), [], "nothing starts again");
+    // It counts as an earlier job.
+    assert_eq!(judge(&mut ledger, &schedule, 40, &started[1..]), []);
+    assert_eq!(recover(&ledger, &started, 49), ledger, "the next slot has no job yet");
     let failing = |_| Err("the disk is broken");
     assert_eq!(stored.clone().recover(&schedule, minute(45), failing), Err("the disk is broken"));
+}
+
+#[test]
+fn a_round_of_several_verdicts_is_not_judged_again_after_a_crash() {
+    let schedule = schedule(Missed::Last, Overlap::Allow);
+    let ledger = Ledger::new(&schedule, minute(5));
+    let judged = ledger.judge(&schedule, minute(42), |_| false).expect("some are due");
+    let stored = judged.ledger;
+    let missed = (minute(30), Verdict::Missed, 3);
+    let expected = [(minute(40), Verdict::Started, 1), missed];
+    assert_eq!((slots(stored.starting()), verdicts(&stored)), (vec![minute(40)], vec![missed]));
+    assert_eq!(judged.starts, [], "it is stored before its job starts");
+    // Later, the slot at 50 is due too, but first the job has to be there.
+    assert_eq!(stored.next_due(&schedule), Some(minute(40)));
+    assert_eq!(stored.judge(&schedule, minute(52), |_| false), None);
+    for exists in [false, true] {
+        let mut recovered = stored.clone();
+        recovered.recover(&schedule, minute(52), |_| Ok::<_, ()>(exists)).expect("reads");
+        assert_eq!(recovered.starting().is_empty(), exists);
+        let mut recovered = recovered.with_started();
+        assert_eq!(verdicts(&recovered), expected, "nothing is judged otherwise");
+        assert_eq!(slots(&judge(&mut recovered, &schedule, 52, &[])), [minute(50)]);
+    }
+    let text = serde_json::to_string(&stored).expect("texts and numbers");
+    assert_eq!(serde_json::from_str::<Ledger>(&text).expect("the same"), stored);
 }
 
 #[test]
@@ -218,7 +251,8 @@ fn judgements_and_the_text_of_a_ledger_are_bounded() {
 
 proptest! {
     /// Whatever happens, no slot starts twice, the mark never moves back, and with `allow` and
-    /// `all` no slot is forgotten. A crash forgets the ledger of a round whose jobs have started.
+    /// `all` no slot is forgotten. A crash forgets the ledger of a round whose job has started, and
+    /// finds that of several verdicts with its jobs that are starting.
     #[test]
     fn a_slot_starts_once_over_crashes_and_clock_steps(
         rounds in prop::collection::vec((0_i64..90, any::<bool>(), any::<bool>()), 1..60),
@@ -231,6 +265,7 @@ proptest! {
         let mut now = 100_000_i64;
         let mut ledger = Ledger::new(&schedule, minute(100_000));
         let (mut started, mut last): (BTreeSet<JobId>, Option<JobId>) = (BTreeSet::new(), None);
+        let mut is_crashed = false;
         let mut newest = now;
         for (step, is_crash, is_running) in rounds {
             // Most steps are forward, some are back.
@@ -238,23 +273,32 @@ proptest! {
             newest = newest.max(now);
             let at = minute(u64::try_from(now).expect("after 1970"));
             let is_active = |id| is_running && Some(id) == last;
+            if is_crashed {
+                let exists = |id| Ok::<_, ()>(started.contains(&id));
+                ledger.recover(&schedule, at, exists).expect("reads");
+            }
             let Some(judged) = ledger.judge(&schedule, at, is_active) else { continue };
             prop_assert!(judged.ledger.mark() >= ledger.mark());
-            for start in &judged.starts {
+            let is_stored_first = !judged.ledger.starting().is_empty();
+            prop_assert!(!is_stored_first || judged.starts.is_empty());
+            prop_assert!(is_stored_first || judged.starts.len() <= 1);
+            for start in judged.starts.iter().chain(judged.ledger.starting()) {
                 prop_assert_eq!(start.id, schedule.job_id(start.slot));
-                let is_new = started.insert(start.id);
-                prop_assert!(is_new || is_crash || start.slot > ledger.mark()
-                    || ledger.waiting() == Some(start.slot));
+                prop_assert!(started.insert(start.id), "{:?} started twice", start.slot);
                 last = Some(start.id);
             }
-            if !is_crash {
-                ledger = judged.ledger;
+            is_crashed = is_crash && !is_stored_first;
+            if !is_crashed {
+                ledger = judged.ledger.with_started();
             }
         }
         if missed == Missed::All && overlap == Overlap::Allow {
             let at = minute(u64::try_from(newest).expect("after 1970"));
+            let exists = |id| Ok::<_, ()>(started.contains(&id));
+            ledger.recover(&schedule, at, exists).expect("reads");
             if let Some(judged) = ledger.judge(&schedule, at, |_| false) {
-                started.extend(judged.starts.iter().map(|start| start.id));
+                let starts = judged.starts.iter().chain(judged.ledger.starting());
+                started.extend(starts.map(|start| start.id));
             }
             let mut slot = minute(100_000);
             while let Some(next) = schedule.timing.next_after(slot).filter(|next| *next <= at) {
