@@ -64,6 +64,9 @@ pub struct Metrics {
     /// `workflow_schedule_slots_total{schedule,judgement}`: slots of loaded schedules by what
     /// became of them.
     pub schedule_slots: IntCounterVec,
+    /// `workflow_schedule_failures_total{schedule}`: attempts to start the jobs of due slots, or to
+    /// store what became of the slots, that failed and are repeated.
+    pub schedule_failures: IntCounterVec,
     /// `workflow_steps_dispatched_total{workflow,step}`: step messages given to the bus.
     pub dispatched: IntCounterVec,
     /// `workflow_steps_redispatched_total{workflow,step}`: dispatches that repeated a message of
@@ -244,6 +247,11 @@ impl Metrics {
                 "schedule_slots_total",
                 "slots of schedules, by judgement",
                 &["schedule", "judgement"],
+            ),
+            schedule_failures: register.counter_vec(
+                "schedule_failures_total",
+                "attempts to start the jobs of due slots that failed and are repeated",
+                &["schedule"],
             ),
             dispatched: register.counter_vec(
                 "steps_dispatched_total",

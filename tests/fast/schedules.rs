@@ -15,6 +15,7 @@ use workflow_manager::journal::{
 };
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
+use workflow_manager::times::parse_rfc3339;
 
 const WORKFLOW: &str = "workflows: [{name: w, steps: [{name: a}]}]\n";
 const PERSON: &str = "workflows: [{name: w, steps: [{name: sign, external: true}]}]\n";
@@ -101,6 +102,10 @@ async fn slots_with_ids(api: &Api, manager: &TestManager) -> Vec<(String, String
 /// Returns the slots of the jobs in the journal.
 async fn slots(api: &Api, manager: &TestManager) -> Vec<String> {
     slots_with_ids(api, manager).await.into_iter().map(|(_, slot)| slot).collect()
+}
+
+fn to_time(text: &str) -> i64 {
+    parse_rfc3339(text).expect("a time").0
 }
 
 async fn start(text: &str, folder: &Path) -> (TestManager, Api) {
@@ -285,6 +290,29 @@ fn a_slot_waits_for_the_end_of_the_job_before() {
             found.iter().any(|(id, slot)| *id != running.0 && waiting == slot.as_str())
         })
         .await;
+        manager.stop().await;
+    }));
+}
+
+#[test]
+fn a_slot_whose_job_cannot_be_started_is_tried_again_and_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text =
+        format!("{PERSON}schedules: [{{ name: often, workflow: w, every: 1s, overlap: allow }}]");
+    actix_rt::System::new().block_on(within("a slot starts late", async {
+        let one = |settings: &mut Settings| settings.limits.jobs_running_max = 1;
+        let manager = TestManager::with(&text).folder(folder.path()).set(one).await;
+        let api = Api::new(&manager).await;
+        let name = "workflow_schedule_failures_total{schedule=\"often\"}";
+        until_async("a start fails", async || api.get("/metrics", &[]).await.text().contains(name))
+            .await;
+        let [running] = &slots_with_ids(&api, &manager).await[..] else { panic!("one job") };
+        let reply = api.post(&format!("/api/job/{}/step/sign", running.0), "{}").await;
+        assert_eq!(reply.status, StatusCode::OK, "{}", reply.text());
+        until_async("the next one starts", async || slots(&api, &manager).await.len() == 2).await;
+        let times: Vec<i64> =
+            slots(&api, &manager).await.iter().map(|slot| to_time(slot)).collect();
+        assert_eq!(times[0], times[1] + 1_000_000_000, "no slot between them was passed over");
         manager.stop().await;
     }));
 }

@@ -21,6 +21,7 @@ SILENT = (
     "workflow_bus_notices_total",
     "workflow_bus_blocked",
     "workflow_queue_messages_lost",
+    "workflow_schedule_failures_total",
     "workflow_messages_unreadable_total",
     "workflow_events_dropped_total",
     "workflow_webhook_waiting",

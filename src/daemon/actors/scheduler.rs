@@ -242,12 +242,13 @@ impl Scheduler {
                 self.entries.insert(name, entry);
             }
         }
-        for (name, verdict) in
-            before.keys().flat_map(|name| Verdict::ALL.map(|verdict| (name, verdict)))
-        {
-            // An error means that no slot got this verdict.
-            let labels = [&**name, verdict.as_str()];
-            let _ = self.env.metrics.schedule_slots.remove_label_values(&labels);
+        for name in before.keys() {
+            let SchedulerEnv { metrics, .. } = &*self.env;
+            // An error means that there is no such series.
+            let _ = metrics.schedule_failures.remove_label_values(&[&**name]);
+            for verdict in Verdict::ALL {
+                let _ = metrics.schedule_slots.remove_label_values(&[&**name, verdict.as_str()]);
+            }
         }
         let removed = before.into_keys().chain(stored.into_keys());
         changes.extend(removed.map(|schedule| StoredLedger { schedule, ledger: None }));
@@ -373,6 +374,10 @@ impl Scheduler {
                     None
                 }
                 Err(error) => {
+                    if response.is_none() {
+                        let failures = &actor.env.metrics.schedule_failures;
+                        failures.with_label_values(&[&*name]).inc();
+                    }
                     tracing::warn!(schedule = %name, ?error, "a schedule has to wait");
                     Some(Timestamp(now.0 + RETRY_DELAY_NS))
                 }
