@@ -5,6 +5,7 @@ mod beginnings;
 mod contexts;
 mod doctor;
 mod lists;
+mod operators;
 mod parts;
 mod shells;
 mod terminal;

@@ -66,6 +66,7 @@ mod refusals;
 mod renewed;
 mod reply_users;
 mod retries;
+mod schedules;
 mod service_manager;
 mod several_addresses;
 mod shown;
