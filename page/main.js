@@ -6,7 +6,7 @@ import { app, arrive, startRouter } from './lib/app.js';
 import { applyTheme } from './lib/preferences.js';
 import { settle } from './lib/places.js';
 import { drawWith, redraw } from './lib/redraw.js';
-import { manager, whoami, workflows } from './lib/shared.js';
+import { controls, manager, whoami, workflows } from './lib/shared.js';
 import { compareView } from './views/compare.js';
 import { fanoutView } from './views/fanout.js';
 import { definitionsView } from './views/definitions.js';
@@ -17,6 +17,7 @@ import { managerView } from './views/manager.js';
 import { nothingView } from './views/nothing.js';
 import { overviewView } from './views/overview.js';
 import { savedView } from './views/saved.js';
+import { schedulesView } from './views/schedules.js';
 import { listenToKeys, shell } from './views/shell.js';
 import { statusesView } from './views/statuses.js';
 
@@ -33,6 +34,7 @@ function viewFor({ path }) {
   if (page === 'view' && id) return { key: `view ${id}`, make: savedView };
   if (page === 'inbox') return { key: 'inbox', make: inboxView };
   if (page === 'statuses') return { key: `statuses ${path.slice(1).join('/')}`, make: statusesView };
+  if (page === 'schedules') return { key: 'schedules', make: schedulesView };
   if (page === 'definitions') return { key: `definitions ${path.slice(1).join('/')}`, make: definitionsView };
   if (page === 'manager') return { key: 'manager', make: managerView };
   return { key: 'nothing', make: nothingView };
@@ -52,7 +54,7 @@ drawWith(() => {
 connection.changed = () => {
   // It answers again: what it said before it went away is not so any more.
   if (connection.state === 'good') {
-    void manager.refresh();
+    void manager.refresh().then(() => controls.refresh());
     void whoami.refresh();
   }
   redraw();
@@ -67,6 +69,7 @@ void workflows.refresh();
 workflows.every(5000);
 // Whether it can do its work is told above every view; it is asked as soon as it answers anything.
 manager.every(3000);
+controls.every(5000);
 watchInbox();
 // Relative times grow old.
 setInterval(redraw, 10_000);

@@ -3,7 +3,7 @@
 import { get } from './api.js';
 import { Source } from './source.js';
 
-/** @import { Manager, Whoami, Workflow } from './types.js' */
+/** @import { Control, Manager, Whoami, Workflow } from './types.js' */
 
 export const figures = { span: '1h' };
 
@@ -22,6 +22,9 @@ export function badChecks() {
 export function standsBy() {
   return manager.data?.cluster?.role === 'standby';
 }
+
+/** What is paused or changed for a time. Only the active manager knows it. @type {Source<{ controls: Control[] }>} */
+export const controls = new Source(async (signal) => (standsBy() ? { controls: [] } : get(['controls'], {}, signal)));
 
 /** What the token of this tab is good for. @type {Source<Whoami>} */
 export const whoami = new Source((signal) => get(['whoami'], {}, signal));

@@ -17,6 +17,7 @@ import { duration, moment } from '../lib/time.js';
 import { openCreate } from './create.js';
 import { GraphPanel } from './job-graph.js';
 import { definitionOf } from './job.js';
+import { pauseButton, pauseCommands } from './pauses.js';
 import { Payload } from './payload.js';
 
 /** @import { Definition, FoundPage, Job, StepDefinition, Version } from '../lib/types.js' */
@@ -139,6 +140,10 @@ class Definitions {
     return plain(`Definition of ${this.#workflow}`);
   }
 
+  commands() {
+    return pauseCommands({ kind: 'workflow', ...parted(this.#workflow) });
+  }
+
   template() {
     const definition = this.#shown;
     const versions = this.#versions.data?.definitions;
@@ -147,7 +152,7 @@ class Definitions {
     return html`<div class="definitions">
       <header class="page-head"><nav class="crumbs" aria-label="Where this is"><a href="#/definitions">Definitions</a><span class="quiet">/</span></nav><h1>${shown(this.#workflow)}</h1>
         ${definition ? html`<code class="quiet" title=${definition.hash}>${shown(definition.hash.slice(0, 12))}</code>${versions?.some((version) => version.hash === definition.hash && !version.loaded) ? html`<span class="word">not loaded</span>` : nothing}` : nothing}
-        <span class="space"></span>${!may() ? nothing : html`<button class="button small" @click=${() => openCreate(this.#workflow)}>${icon('plus')}New job</button>`}<a class="button small" href=${link(['jobs'], { workflow: this.#workflow })}>Jobs</a><a class="button small" href=${link(['statuses', ...this.#workflow.split('/')])}>Statuses</a></header>
+        <span class="space"></span>${!may() ? nothing : html`<button class="button small" @click=${() => openCreate(this.#workflow)}>${icon('plus')}New job</button>`}${pauseButton({ kind: 'workflow', ...parted(this.#workflow) })}<a class="button small" href=${link(['jobs'], { workflow: this.#workflow })}>Jobs</a><a class="button small" href=${link(['statuses', ...this.#workflow.split('/')])}>Statuses</a></header>
       ${this.#problem ? html`<p class="calm">${/^there is nothing at/.test(this.#problem) ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#problem)}</p>` : !definition && this.#versions.error ? html`<p class="calm">${this.#versions.error.notHere ? 'This manager does not tell its definitions. The command line does: workflow-manager check FILE.' : shown(this.#versions.error.message)}</p>` : nothing}
       ${definition ? html`
         ${definition.deadline || definition.retention ? html`<p class="quiet">${definition.deadline ? html`A job fails when it is not done within ${shown(duration(definition.deadline))}. ` : nothing}${definition.retention ? html`An ended job is kept for ${shown(duration(definition.retention))}.` : nothing}</p>` : nothing}

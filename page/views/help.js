@@ -7,7 +7,7 @@ import { redraw } from '../lib/redraw.js';
 import { badge, JOB, JOB_STATES, STEP, STEP_STATES } from '../lib/states.js';
 
 const KEYS = [
-  ['Anywhere', [['Ctrl K', 'palette: go anywhere, do anything'], ['/', 'search'], ['g then o j i s d m', 'overview, jobs, inbox, statuses, definitions, manager'], ['?', 'this help']]],
+  ['Anywhere', [['Ctrl K', 'palette: go anywhere, do anything'], ['/', 'search'], ['g then o j i c s d m', 'overview, jobs, inbox, schedules, statuses, definitions, manager'], ['?', 'this help']]],
   ['Lists', [['j k', 'next, previous row; the list stands still'], ['Enter', 'open it'], ['x', 'mark it'], ['Esc', 'leave it: what is new is shown']]],
   ['Job', [['[ ]', 'an entry of the record back, forth'], ['f', 'next failed step or item'], ['Esc', 'back to now'], ['t r', 'timeline, record'], ['+ - 0', 'graph larger, smaller, all of it']]],
   ['Timeline', [['w s', 'closer, farther'], ['a d', 'earlier, later']]],

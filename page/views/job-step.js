@@ -208,6 +208,8 @@ export class StepPanel {
         <div><dt>created</dt><dd>${moment(job.created)}</dd></div>
         ${job.ended ? html`<div><dt>ended</dt><dd>${moment(job.ended)}</dd></div>` : job.deadline ? html`<div><dt>fails when not done</dt><dd>${moment(job.deadline)}</dd></div>` : nothing}
         ${job.startsAt ? html`<div><dt>begins</dt><dd>${moment(job.startsAt)}</dd></div>` : nothing}
+        ${job.schedule ? html`<div><dt>schedule</dt><dd><a href=${link(['schedules'], { schedule: job.schedule })}>${shown(job.schedule)}</a></dd></div>` : nothing}
+        ${job.slot ? html`<div><dt>slot</dt><dd>${moment(job.slot)}</dd></div>` : nothing}
         ${job.parent ? html`<div><dt>part of</dt><dd><a href=${link(['job', job.parent.job])}>job ${shortId(job.parent.job)}</a>, item ${count(job.parent.item)}</dd></div>` : nothing}
         ${definition ? html`<div><dt>definition</dt><dd><a href=${link(['definitions', ...(definition.vhost ? [definition.vhost, definition.name] : [definition.name])], { hash: definition.hash })}><code>${definition.hash.slice(0, 12)}</code></a>${definition.loaded === false ? html` <span class="quiet">an older one</span>` : nothing}</dd></div>` : nothing}
       </dl>

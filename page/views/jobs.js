@@ -11,7 +11,7 @@ import { icon } from '../lib/icons.js';
 import { redraw, redrawNow } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { searchQuery, searchText } from '../lib/search.js';
-import { may, workflowNames } from '../lib/shared.js';
+import { fullName, may, parted, workflowNames } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { badge, JOB_STATES, sign } from '../lib/states.js';
 import { count, plain, shortId, shown } from '../lib/text.js';
@@ -19,6 +19,7 @@ import { millis, moment, span } from '../lib/time.js';
 import { openBulk } from './bulk.js';
 import { openCreate } from './create.js';
 import { firstJob } from './first.js';
+import { pauseButton, pauseCommands } from './pauses.js';
 import { openSave, savedList } from './saved.js';
 
 /** @import { Found, FoundPage } from '../lib/types.js' */
@@ -136,6 +137,14 @@ class JobsView {
     return 'every 3 s';
   }
 
+  /** The workflow whose jobs are listed, as what can be paused. @returns {import('./pauses.js').Subject[]} */
+  #subjects() {
+    const { query } = this.#route;
+    const named = parted(query.get('workflow') ?? '');
+    const subject = { kind: /** @type {const} */ ('workflow'), name: named.name, vhost: named.vhost ?? query.get('vhost') };
+    return workflowNames().includes(fullName(subject)) ? [subject] : [];
+  }
+
   template() {
     const { query } = this.#route;
     const { data, stale } = this.#found;
@@ -145,7 +154,7 @@ class JobsView {
     const children = query.has('parent');
     return html`<div class="jobs">
       <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${next ? ' and more' : ''} found` : nothing}</span>${this.#list.button()}<span class="space"></span>
-        ${!may() ? nothing : html`<button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>`}
+        ${!may() ? nothing : html`<button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>`}${this.#subjects().map(pauseButton)}
         <button class="button small" @click=${this.#save} ?disabled=${!filters.length}>${icon('star')}Save view</button>
         ${!may() ? nothing : html`<button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>`}
       </header>
@@ -293,7 +302,8 @@ class JobsView {
   commands() {
     const filters = filtersOf(this.#route.query);
     if (!may()) return [];
+    const pauses = this.#subjects().flatMap((subject) => pauseCommands(subject));
     const create = { name: 'New job', run: () => openCreate(this.#route.query.get('workflow')) };
-    return filters.length && !this.#route.query.has('parent') ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }] : [create];
+    return filters.length && !this.#route.query.has('parent') ? [create, { name: 'Do something with all of these jobs', run: () => openBulk(filters, () => void this.#found.refresh()) }, ...pauses] : [create, ...pauses];
   }
 }

@@ -15,7 +15,8 @@ import { ago, firstPart, millis, nanos, span, told } from '../lib/time.js';
 import { openCreate } from './create.js';
 import { firstSteps } from './first.js';
 import { redispatchQueue } from './job-operations.js';
-import { limitPanel } from './limits.js';
+import { limitCommands, limitPanel } from './limits.js';
+import { controlNotes, inForce, pauseCommands, pauseSign } from './pauses.js';
 import { cause } from './why.js';
 
 /** @import { Found, FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
@@ -146,6 +147,14 @@ class Overview {
     </div>`;
   }
 
+  commands() {
+    return [
+      ...(workflows.data ?? []).flatMap((workflow) => pauseCommands({ kind: 'workflow', ...workflow })),
+      ...(this.#queues.data?.queues ?? []).flatMap((queue) => pauseCommands(subjectOf(queue))),
+      ...limitCommands(this.#limits),
+    ];
+  }
+
   /**
    * @param {Workflow} workflow
    */
@@ -155,7 +164,7 @@ class Overview {
     const failed = failedLately(workflow);
     const why = this.#standing.data?.find((one) => one.workflow === name)?.why;
     return html`<tr>
-      <td class="overview-name"><a href=${link(['jobs'], { workflow: name })}><b>${shown(name)}</b></a>${workflow.loaded === false ? html` <span class="word" title="It is no longer in the files; its jobs go on">not loaded</span>` : nothing}</td>
+      <td class="overview-name"><a href=${link(['jobs'], { workflow: name })}><b>${shown(name)}</b></a>${workflow.loaded === false ? html` <span class="word" title="It is no longer in the files; its jobs go on">not loaded</span>` : nothing}${inForce({ kind: 'workflow', ...workflow }) ? html` <span class="word" title="No step of it begins until it is resumed">paused</span>` : nothing}</td>
       <td class="number" data-label="running">${figure(s ? (s.states.running ?? 0) : workflow.job_count, link(['jobs'], { workflow: name, state: 'running' }))}</td>
       ${s ? html`<td class="number" data-label="paused">${figure(s.states.paused ?? 0, link(['jobs'], { workflow: name, state: 'paused' }))}</td>
         <td class="overview-oldest" data-label="waits longest">${s.oldestRunning ? html`<a href=${link(['job', s.oldestRunning.job])}>${span(Date.now() - millis(s.oldestRunning.created))}</a> <span class="quiet">${cause(why)}</span>` : html`<span class="quiet">–</span>`}</td>
@@ -188,16 +197,19 @@ class Overview {
     return html`<section class="panel" aria-label="Queues"><div class="panel-title"><h2>Queues</h2>${looked ? html`<span class="quiet small">looked at ${ago(millis(looked))}</span>` : nothing}</div>
       ${standsBy() ? html`<p class="calm">Only the active manager looks at queues.</p>` : error?.notHere ? html`<p class="calm">This manager does not tell its queues. A job’s own page says what it waits for.</p>` : refusal(this.#queues.problem)}
       ${standsBy() ? nothing : !queues.length ? (this.#queues.told ? html`<p class="calm">No step uses a queue.</p>` : nothing) : html`<div class="table-wrap" ${scrolls()}><table class="queue-table"><thead><tr><th>Queue, used by</th><th class="number">Messages</th>${taken ? html`<th class="number queue-taken">With workers</th>` : nothing}<th class="number">Consumers</th><th class="queue-oldest">Waits longest</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${repeat(queues, placeOf, (queue) => html`<tr>
-        <td class="queue-name"><code title=${plain(queue.queue)}>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code>${several ? html` <span class="quiet">on ${shown(queue.bus ?? '')}</span>` : nothing}${queue.noLongerInFiles ? html` <span class="word" title="It is no longer in the files; jobs that began before a reload use it">not loaded</span>` : nothing}${queue.trouble ? html`<div class="failed-text queue-trouble">Nothing is delivered: ${shown(queue.trouble)}${queue.nextCall ? html`; the next call is ${ago(millis(queue.nextCall))}` : nothing}</div>` : nothing}<div class="queue-used">${(queue.usedBy ?? []).map((use) => { const name = [use.workflow, use.task, use.step].filter(Boolean).join(' / '); return html`<span>${use.noLongerInFiles ? html`<span class="quiet" title="Jobs that began before a reload have this step">${shown(name)}</span>` : html`<a href=${link(['definitions', ...use.workflow.split('/')], { step: use.step })} title=${plain(name)}>${shown(name)}</a>`}</span> `; })}</div></td>
+        <td class="queue-name"><code title=${plain(queue.queue)}>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code>${several ? html` <span class="quiet">on ${shown(queue.bus ?? '')}</span>` : nothing}${queue.noLongerInFiles ? html` <span class="word" title="It is no longer in the files; jobs that began before a reload use it">not loaded</span>` : nothing}${queue.trouble ? html`<div class="failed-text queue-trouble">Nothing is delivered: ${shown(queue.trouble)}${queue.nextCall ? html`; the next call is ${ago(millis(queue.nextCall))}` : nothing}</div>` : nothing}${controlNotes(subjectOf(queue))}<div class="queue-used">${(queue.usedBy ?? []).map((use) => { const name = [use.workflow, use.task, use.step].filter(Boolean).join(' / '); return html`<span>${use.noLongerInFiles ? html`<span class="quiet" title="Jobs that began before a reload have this step">${shown(name)}</span>` : html`<a href=${link(['definitions', ...use.workflow.split('/')], { step: use.step })} title=${plain(name)}>${shown(name)}</a>`}</span> `; })}</div></td>
         <td class="number" data-label="messages">${queue.missing ? html`<span class="quiet" title="It is declared before a message is sent to it">not there yet</span>` : queue.unknown !== undefined ? html`<span class="quiet" title=${plain(queue.unknown)}>not known</span>` : count(queue.messages)}</td>
         ${taken ? html`<td class="number queue-taken">${count(queue.unacknowledged)}</td>` : nothing}
         <td class="number" data-label="consumers">${queue.consumers === 0 ? html`<span class="${queue.messages ? 'failed-text' : 'quiet'}">0${queue.messages ? html`<span class="sr"> although messages wait</span>` : nothing}</span>` : count(queue.consumers)}</td>
         <td class="queue-oldest" data-label="waits longest">${queue.oldest ? html`<a href=${link(['job', queue.oldest.job], { step: queue.oldest.step })} title=${plain(`Step ${queue.oldest.step} of job ${queue.oldest.job} has waited longest for a reply`)}>${span(Date.now() - millis(queue.oldest.since))}</a>` : html`<span class="quiet">–</span>`}</td>
-        <td class="queue-do">${!may() ? nothing : html`<button class="mini" aria-label=${plain(`Send messages again on ${queue.queue}`)} title="Send messages that were lost again…" @click=${() => redispatchQueue(queue)}>${icon('retry')}</button>`}</td>
+        <td class="queue-do">${!may() ? nothing : html`<button class="mini" aria-label=${plain(`Send messages again on ${queue.queue}`)} title="Send messages that were lost again…" @click=${() => redispatchQueue(queue)}>${icon('retry')}</button>${pauseSign(subjectOf(queue))}`}</td>
       </tr>`)}</tbody></table></div>`}
     </section>`;
   }
 }
+
+/** @param {Queue} queue @returns {import('./pauses.js').Subject} */
+const subjectOf = ({ queue, vhost, bus }) => ({ kind: 'queue', name: queue, vhost, bus });
 
 /** @param {Queue} queue */
 const placeOf = (queue) => JSON.stringify([queue.bus, queue.vhost, queue.queue]);

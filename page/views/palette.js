@@ -55,6 +55,7 @@ function choices() {
     { name: 'Overview', hint: 'g o', sign: 'overview', run: () => go('#/') },
     { name: 'Jobs', hint: 'g j', sign: 'jobs', run: () => go('#/jobs') },
     { name: 'Inbox', hint: 'g i', sign: 'inbox', run: () => go('#/inbox') },
+    { name: 'Schedules', hint: 'g c', sign: 'schedules', run: () => go('#/schedules') },
     { name: 'Failed jobs', hint: '', sign: 'failed', run: () => go('#/jobs?state=failed') },
     { name: 'Running jobs, oldest first', hint: '', sign: 'running', run: () => go('#/jobs?state=running&order=oldest') },
     { name: 'Statuses', hint: 'g s', sign: 'statuses', run: () => go('#/statuses') },

@@ -16,17 +16,19 @@ import { openHelp } from './help.js';
 import { activeLink } from './cluster.js';
 import { inbox } from './inbox.js';
 import { openPalette } from './palette.js';
+import { pausedBanner } from './pauses.js';
 
 const PAGES = /** @type {const} */ ([
   ['overview', 'Overview', []],
   ['jobs', 'Jobs', ['jobs']],
   ['inbox', 'Inbox', ['inbox']],
+  ['schedules', 'Schedules', ['schedules']],
   ['statuses', 'Statuses', ['statuses']],
   ['definitions', 'Definitions', ['definitions']],
   ['manager', 'Manager', ['manager']],
 ]);
 
-const JUMPS = /** @type {Record<string, string>} */ ({ o: '#/', j: '#/jobs', i: '#/inbox', s: '#/statuses', d: '#/definitions', m: '#/manager' });
+const JUMPS = /** @type {Record<string, string>} */ ({ o: '#/', j: '#/jobs', i: '#/inbox', c: '#/schedules', s: '#/statuses', d: '#/definitions', m: '#/manager' });
 
 export function shell() {
   const view = app.view;
@@ -49,7 +51,7 @@ export function shell() {
         </div>
       </header>
       <div class="progress" aria-hidden="true"></div>
-      <main id="main" tabindex="-1" aria-busy=${app.coming ? 'true' : 'false'}>${banner()}${view ? keyed(view, begun(view) ? view.template() : skeleton(view)) : nothing}</main>
+      <main id="main" tabindex="-1" aria-busy=${app.coming ? 'true' : 'false'}>${banner()}${pausedBanner()}${view ? keyed(view, begun(view) ? view.template() : skeleton(view)) : nothing}</main>
     </div>
     ${dialog()}
     <div class="toasts" role="status" aria-live="polite">${app.toast ? keyed(app.toast.id, html`<div class="toast ${app.toast.kind}">${icon(app.toast.kind === 'done' ? 'completed' : 'alert')}<span>${shown(app.toast.text)}</span></div>`) : nothing}</div>`;
