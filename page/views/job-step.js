@@ -207,7 +207,7 @@ export class StepPanel {
         <div><dt>id</dt><dd><code>${job.uuid}</code> <button class="tool tiny" aria-label="Copy the id" @click=${() => copied(job.uuid, 'Id')}>${icon('copy')}</button></dd></div>
         <div><dt>created</dt><dd>${moment(job.created)}</dd></div>
         ${job.ended ? html`<div><dt>ended</dt><dd>${moment(job.ended)}</dd></div>` : job.deadline ? html`<div><dt>fails when not done</dt><dd>${moment(job.deadline)}</dd></div>` : nothing}
-        ${job.startsAt ? html`<div><dt>begins</dt><dd>${moment(job.startsAt)}</dd></div>` : nothing}
+        ${job.startsAt ? html`<div><dt>starts at</dt><dd>${moment(job.startsAt)}</dd></div>` : nothing}
         ${job.schedule ? html`<div><dt>schedule</dt><dd><a href=${link(['schedules'], { schedule: job.schedule })}>${shown(job.schedule)}</a></dd></div>` : nothing}
         ${job.slot ? html`<div><dt>slot</dt><dd>${moment(job.slot)}</dd></div>` : nothing}
         ${job.parent ? html`<div><dt>part of</dt><dd><a href=${link(['job', job.parent.job])}>job ${shortId(job.parent.job)}</a>, item ${count(job.parent.item)}</dd></div>` : nothing}

@@ -22,12 +22,16 @@ import { firstJob } from './first.js';
 import { pauseButton, pauseCommands } from './pauses.js';
 import { openSave, savedList } from './saved.js';
 
-/** @import { Found, FoundPage } from '../lib/types.js' */
+/** @import { Found, FoundPage, Job } from '../lib/types.js' */
 /** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
 const PAGE = 50;
+/** A younger job than this is not asked whether it starts later, in milliseconds. */
+const PATIENCE = 3000;
+/** So many jobs are asked that at once: a list does not have it. */
+const ASKED = 8;
 const FILTERS = ['workflow', 'vhost', 'state', 'id', 'after', 'before', 'endedAfter', 'endedBefore', 'parent'];
 
 /**
@@ -60,6 +64,10 @@ class JobsView {
   #marked = new Set();
   /** @type {Held<Found>} */
   #list = new Held((job) => job.job, () => void this.#found.refresh(), () => this.#marked.size > 0);
+  /** When jobs start that were created for later; empty: such a job has begun. @type {Map<string, string>} */
+  #starts = new Map();
+  #looking = false;
+  #stopped = false;
   /** What this manager cannot filter by. */
   #less = false;
 
@@ -73,7 +81,37 @@ class JobsView {
   }
 
   stop() {
+    this.#stopped = true;
     this.#found.stop();
+  }
+
+  /**
+   * Jobs that run and have nothing done may be such that start later: each is asked once.
+   * @param {Found[]} jobs
+   */
+  async #look(jobs) {
+    if (this.#looking || this.#route.query.has('parent')) return;
+    this.#looking = true;
+    const old = Date.now() - PATIENCE;
+    for (const { job } of jobs.filter((one) => one.state === 'running' && one.steps?.done === 0 && !this.#starts.has(one.job) && millis(one.created) < old).slice(0, ASKED)) {
+      try {
+        /** @type {Job} */
+        const { startsAt } = await get(['job', job], { view: 'light' });
+        this.#starts.set(job, startsAt ?? '');
+        if (startsAt) redraw();
+      } catch {
+        // It may have been erased in the meantime.
+        this.#starts.set(job, '');
+      }
+      if (this.#stopped) break;
+    }
+    this.#looking = false;
+  }
+
+  /** @param {Found} job @returns {string | undefined} */
+  #startOf({ job, state }) {
+    const at = this.#starts.get(job);
+    return at && state === 'running' && millis(at) > Date.now() ? at : undefined;
   }
 
   #question() {
@@ -87,6 +125,7 @@ class JobsView {
   async #load(signal) {
     const question = this.#key;
     const page = await this.#ask(this.#list.most(question, PAGE), signal);
+    void this.#look(page.jobs);
     return { ...page, question, rows: page.jobs, most: PAGE };
   }
 
@@ -230,15 +269,16 @@ class JobsView {
         const from = millis(job.created);
         const running = job.state === 'running' || job.state === 'paused';
         const gone = this.#list.gone.has(job.job);
+        const starts = this.#startOf(job);
         return html`<tr class="linked ${gone ? 'not-found' : ''}" data-row=${job.job} tabindex=${job.job === entry ? '0' : '-1'} title=${gone ? 'This search does not find it any more' : nothing} @click=${(/** @type {MouseEvent} */ event) => this.#open(event, job)} @keydown=${(/** @type {KeyboardEvent} */ event) => this.#rowKey(event, job)}>
           <td class="tick"><input type="checkbox" aria-label="Mark job ${shortId(job.job)}" .checked=${live(this.#marked.has(job.job))} @change=${() => this.#mark(job.job)}></td>
           <td class="c-state">${badge(job.state)}</td>
           <td class="c-job"><a href=${link(['job', job.job])}><code>${shown(shortId(job.job))}</code></a></td>
           <td class="c-workflow">${shown(job.workflow)}${job.item !== undefined ? html` <span class="quiet">${shown(job.step ?? '')}[${count(job.item)}]</span>` : nothing}</td>
           <td class="c-created">${moment(job.created)}</td>
-          <td class="number c-took">${running ? html`<span class="quiet">for</span> ` : nothing}${span((job.ended ? millis(job.ended) : now) - from)}</td>
+          <td class="number c-took">${starts ? html`<span class="quiet">–</span>` : html`${running ? html`<span class="quiet">for</span> ` : nothing}${span((job.ended ? millis(job.ended) : now) - from)}`}</td>
           ${steps ? html`<td class="number c-steps">${job.steps?.done !== undefined ? html`${count(job.steps.done)}<span class="quiet"> / ${count(job.steps.total)}</span>` : html`<span class="quiet" title="Its own page tells which">${job.steps ? html`– / ${count(job.steps.total)}` : '–'}</span>`}</td>` : nothing}
-          <td class="c-reason"><span title=${plain(job.reason ?? '')}>${shown(job.reason ?? '')}</span></td>
+          <td class="c-reason">${starts ? html`<span>starts at ${moment(starts)}</span>` : html`<span title=${plain(job.reason ?? '')}>${shown(job.reason ?? '')}</span>`}</td>
         </tr>`;
       })}</tbody>
     </table></div>`;

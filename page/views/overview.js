@@ -16,7 +16,7 @@ import { openCreate } from './create.js';
 import { firstSteps } from './first.js';
 import { redispatchQueue } from './job-operations.js';
 import { limitCommands, limitPanel } from './limits.js';
-import { controlNotes, inForce, pauseCommands, pauseSign } from './pauses.js';
+import { controlNotes, pauseCommands, pauseSign } from './pauses.js';
 import { cause } from './why.js';
 
 /** @import { Found, FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
@@ -164,7 +164,7 @@ class Overview {
     const failed = failedLately(workflow);
     const why = this.#standing.data?.find((one) => one.workflow === name)?.why;
     return html`<tr>
-      <td class="overview-name"><a href=${link(['jobs'], { workflow: name })}><b>${shown(name)}</b></a>${workflow.loaded === false ? html` <span class="word" title="It is no longer in the files; its jobs go on">not loaded</span>` : nothing}${inForce({ kind: 'workflow', ...workflow }) ? html` <span class="word" title="No step of it begins until it is resumed">paused</span>` : nothing}</td>
+      <td class="overview-name"><a href=${link(['jobs'], { workflow: name })}><b>${shown(name)}</b></a>${workflow.loaded === false ? html` <span class="word" title="It is no longer in the files; its jobs go on">not loaded</span>` : nothing}${controlNotes({ kind: 'workflow', ...workflow })}</td>
       <td class="number" data-label="running">${figure(s ? (s.states.running ?? 0) : workflow.job_count, link(['jobs'], { workflow: name, state: 'running' }))}</td>
       ${s ? html`<td class="number" data-label="paused">${figure(s.states.paused ?? 0, link(['jobs'], { workflow: name, state: 'paused' }))}</td>
         <td class="overview-oldest" data-label="waits longest">${s.oldestRunning ? html`<a href=${link(['job', s.oldestRunning.job])}>${span(Date.now() - millis(s.oldestRunning.created))}</a> <span class="quiet">${cause(why)}</span>` : html`<span class="quiet">–</span>`}</td>

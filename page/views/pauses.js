@@ -88,7 +88,7 @@ export function controlNotes(subject, done) {
   const pause = inForce(subject);
   const change = subject.kind === 'limit' ? inForce(subject, 'change') : undefined;
   const end = (/** @type {string} */ word, /** @type {string} */ label, /** @type {() => void} */ run) => (may() ? html` <button class="mini" aria-label=${plain(`${label} ${nameOf(subject)}`)} @click=${run}>${word}</button>` : nothing);
-  return html`${pause ? html`<div class="control-note paused">Paused ${details(pause)}${end('Resume', 'Resume', () => resume(subject, done))}</div>` : nothing}${change ? html`<div class="control-note">Changed ${details(change)}${end('End it', 'End the change of', () => restore(subject, done))}</div>` : nothing}`;
+  return html`${pause ? html`<div class="control-note paused">Paused ${details(pause)}${end('Resume', 'Resume', () => resume(subject, done))}</div>` : nothing}${change ? html`<div class="control-note">Changed ${details(change)}${end('End the change', 'End the change of', () => restore(subject, done))}</div>` : nothing}`;
 }
 
 /**

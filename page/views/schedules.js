@@ -118,7 +118,7 @@ class SchedulesView {
         ${found.length ? html`<ul class="letters">${repeat(found.slice(0, LISTED), fullName, (schedule) => this.#row(schedule, schedule === chosen))}</ul>` : html`<p class="calm">No schedule has <b>${shown(this.#word)}</b> in its name or workflow.</p>`}
         ${found.length > LISTED ? html`<p class="calm">The first ${count(LISTED)} of ${count(found.length)}.</p>` : nothing}
       </section>
-      ${chosen ? keyed(fullName(chosen), this.#panel(chosen, name !== undefined)) : html`<section class="panel schedule-panel" aria-label="Schedule"><p class="calm">There is no schedule <b>${shown(name ?? '')}</b>: it may have been removed from its file. Its jobs stay. <a href="#/schedules">All schedules</a></p></section>`}
+      ${chosen ? keyed(fullName(chosen), this.#panel(chosen, name !== undefined)) : html`<section class="panel schedule-panel" aria-label="Schedule"><p class="calm">There is no schedule <b>${shown(name ?? '')}</b>: it may have been removed from its file. Its jobs stay.</p></section>`}
     </div>`;
   }
 
@@ -147,7 +147,7 @@ class SchedulesView {
         ${waiting ? html`<div><dt>waits</dt><dd>the slot ${moment(waiting)}, until the earlier job has ended</dd></div>` : nothing}
       </dl>
       ${may() ? html`<div class="panel-foot">${this.#operations(schedule).map(({ name, sign, run }, index) => html`<button class="button small ${index === 0 && paused ? 'primary' : ''}" @click=${run}>${icon(sign)}${name}</button>`)}</div>` : nothing}
-      <div class="tab-body"><h3>Next</h3>${next.length ? html`<ol class="slots" aria-label="Next slots">${next.map((slot) => html`<li>${moment(slot)}</li>`)}</ol>` : html`<p class="calm">It has no slot any more.</p>`}</div>
+      <div class="tab-body"><h3>Next${paused ? html` <span class="quiet">if it is resumed before</span>` : nothing}</h3>${next.length ? html`<ol class="slots" aria-label="Next slots">${next.map((slot) => html`<li>${moment(slot)}</li>`)}</ol>` : html`<p class="calm">It has no slot any more.</p>`}</div>
       <div class="slots-head"><h3>What became of the last slots</h3></div>
       ${judgements.length ? this.#judgements(judgements) : html`<p class="calm">None has passed yet. A new schedule, and one whose times were changed, counts from now.</p>`}
     </section>`;
@@ -155,7 +155,7 @@ class SchedulesView {
 
   /** @param {Judgement[]} judgements the newest first */
   #judgements(judgements) {
-    return html`<div class="table-wrap" ${scrolls()}><table class="judgements stacked"><thead><tr><th>Slot</th><th>What</th><th>Job</th><th>Why</th></tr></thead><tbody>${judgements.map(({ slot, at, verdict, job, reason, slots }) => html`<tr>
+    return html`<div class="table-wrap" ${scrolls()}><table class="judgements stacked"><thead><tr><th>Slot</th><th>What</th><th>Job</th><th>Why</th></tr></thead><tbody>${inRows(judgements).map(({ slot, at, verdict, job, reason, slots }) => html`<tr>
       <td title="Judged ${at}">${slots > 1 ? html`<span class="quiet">${counted(slots, 'slot')} until</span> ` : nothing}${moment(slot)}</td>
       <td><span class="badge ${Object.hasOwn(TONES, verdict) ? TONES[verdict] : 'unknown'}" title=${Object.hasOwn(MEANS, verdict) ? MEANS[verdict] : nothing}>${shown(verdict)}</span></td>
       <td data-label=${job ? 'job' : nothing}>${job ? html`<a href=${link(['job', job])}><code>${shown(shortId(job))}</code></a>` : nothing}</td>
@@ -225,6 +225,23 @@ class SchedulesView {
       ...all.slice(0, LISTED).map((schedule) => ({ name: `Schedule ${fullName(schedule)}`, run: () => go(changed(this.#route, { schedule: fullName(schedule) })) })),
     ];
   }
+}
+
+/**
+ * Slots in a row of which the same became, for the same reason, are one: a schedule that fires often has many of them.
+ * @param {Judgement[]} judgements the newest first
+ * @returns {Judgement[]}
+ */
+export function inRows(judgements) {
+  /** @type {Judgement[]} */
+  const rows = [];
+  for (const judgement of judgements) {
+    const last = rows.at(-1);
+    const same = last && judgement.verdict !== 'started' && last.verdict === judgement.verdict && last.job === judgement.job && last.reason === judgement.reason;
+    if (same) rows[rows.length - 1] = { ...last, slots: last.slots + judgement.slots };
+    else rows.push(judgement);
+  }
+  return rows;
 }
 
 /** No schedule is loaded: how one is made. */

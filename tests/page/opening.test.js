@@ -35,7 +35,7 @@ async function holding(page, address) {
 test('before the page has its files and its answers it shows where they will be', async () => {
   const id = await manager.create('short', { go: true });
   for (const viewport of [{ width: 1440, height: 900 }, { width: 390, height: 844 }]) {
-    for (const [view, there] of [['#/', '.overview'], ['#/jobs', '.jobs'], [`#/job/${id}`, '.job'], ['#/statuses/short', '.statuses'], ['#/definitions/short', '.definitions'], ['#/manager', '.manager'], ['#/inbox', '.inbox']]) {
+    for (const [view, there] of [['#/', '.overview'], ['#/jobs', '.jobs'], [`#/job/${id}`, '.job'], ['#/statuses/short', '.statuses'], ['#/definitions/short', '.definitions'], ['#/manager', '.manager'], ['#/inbox', '.inbox'], ['#/schedules', '.schedules']]) {
       await on(browser, manager, async ({ page }) => {
         const files = await holding(page, /\/main\.js$/);
         const answers = await holding(page, /\/api\//);

@@ -70,13 +70,13 @@ export async function application(manager, name, done, last) {
 
 /**
  * A manager with a shop. The workflow `orders` was changed once, and another is no longer in the files.
- * @param {{ items?: number, many?: number, odd?: boolean, settings?: Record<string, string>, prefix?: string }} [options]
+ * @param {{ items?: number, many?: number, odd?: boolean, more?: string[], settings?: Record<string, string>, prefix?: string }} [options]
  */
-export async function shop({ items = 300, many = 1, odd = true, settings, prefix } = {}) {
+export async function shop({ items = 300, many = 1, odd = true, more = [], settings, prefix } = {}) {
   const files = await folder();
   const orders = join(files.path, 'orders.yaml');
   await copyFile(ORDERS_BEFORE, orders);
-  const manager = await start({ workflows: [orders, APPLICATIONS, BOOKS, ...(odd ? [ODD] : [])], settings, prefix });
+  const manager = await start({ workflows: [orders, APPLICATIONS, BOOKS, ...(odd ? [ODD] : []), ...more], settings, prefix });
   const before = await manager.create('orders', MESSAGE);
   await manager.create('nightly-report', {});
   await copyFile(ORDERS, orders);

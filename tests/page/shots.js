@@ -4,11 +4,12 @@
 
 import { mkdir } from 'node:fs/promises';
 import { newPage, open } from './browser.js';
+import { LIMITED, SCHEDULED } from './manager.js';
 import { shop } from './shop.js';
 
 const [folder = 'shots', ...parts] = process.argv.slice(2);
 await mkdir(folder, { recursive: true });
-const manager = await shop({ items: 4000, many: 6, odd: false });
+const manager = await shop({ items: 4000, many: 6, odd: false, more: [SCHEDULED, LIMITED] });
 const { ids, hashes } = manager;
 /** Name, address, and what is done there before the picture. @type {[string, string, ((page: import('playwright-core').Page) => Promise<unknown>)?][]} */
 const VIEWS = [
@@ -22,6 +23,9 @@ const VIEWS = [
   ['fanout', `#/job/${ids.large}/step/price-lines`],
   ['fanout-item', `#/job/${ids.large}/step/price-lines`, async (page) => { await page.keyboard.press('f'); await page.waitForSelector('.map-text a'); }],
   ['job-paused', `#/job/${ids.paused}?step=price-lines&tab=output`],
+  ['schedules', '#/schedules?schedule=nightly'],
+  ['backfill', '#/schedules?schedule=quarters-of-the-day', async (page) => { await page.getByRole('button', { name: 'Backfill…' }).click(); await page.locator('dialog').getByRole('button', { name: '7 d' }).click(); await page.getByRole('button', { name: 'Show what it would start' }).click(); }],
+  ['pause', '#/', (page) => page.getByRole('button', { name: 'Pause queue pay…' }).click()],
   ['inbox', `#/inbox?job=${ids.person}&step=background-check`],
   ['compare', `#/compare/${ids.before}/${ids.failed}?step=invoice`],
   ['attempts', `#/compare/${ids.failed}/${ids.failed}?step=invoice&attempts=1,2`],

@@ -39,9 +39,9 @@ after(async () => {
   sql(`DROP DATABASE IF EXISTS ${DATABASE} WITH (FORCE)`);
 });
 
-const VIEWS = ['#/', '#/jobs', '#/statuses/short', '#/definitions/short', '#/manager'];
+const VIEWS = ['#/', '#/schedules', '#/jobs', '#/statuses/short', '#/definitions/short', '#/manager'];
 /** What changes something. */
-const OPERATIONS = /^(New job|Cancel…|Pause|Retry|Complete by hand…|Fail…|Send again…|Reload the workflow files…|All of these…)$/;
+const OPERATIONS = /^(New job|Cancel…|Pause.*|Resume|Trigger…|Backfill…|Retry|Complete by hand…|Fail…|Send again…|Reload the workflow files…|All of these…)$/;
 
 test('a standby shows everything, names the active one, and offers no operation', async () => {
   const id = await active.create('short', { go: true });

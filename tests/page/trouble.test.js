@@ -11,9 +11,9 @@ before(async () => { browser = await open(); });
 after(() => browser?.close());
 
 const FULL = 'no room on the disk: nothing is accepted until there is';
-const VIEWS = ['#/', '#/jobs', '#/statuses', '#/statuses/short', '#/definitions', '#/definitions/short', '#/manager', '#/nowhere'];
+const VIEWS = ['#/', '#/schedules', '#/jobs', '#/statuses', '#/statuses/short', '#/definitions', '#/definitions/short', '#/manager', '#/nowhere'];
 /** What is said of a list that is known to be empty. */
-const NOTHING = /There are no jobs yet|No job is like that|No job has failed|No workflow is loaded|No step uses a queue|\bNone\./;
+const NOTHING = /There are no jobs yet|No job is like that|No job has failed|No workflow is loaded|No step uses a queue|No schedule is loaded|\bNone\./;
 
 test('a manager that is not ready: every view says so, with the words of the check, until it is', async () => {
   const full = await start({ workflows: [ODD], settings: { JOURNAL__PAGES_MAX: '400' } });
@@ -59,7 +59,7 @@ test('what cannot be listed is not empty: the words of the answer are shown', as
       await go('#/jobs');
       assert.match(await page.locator('main').innerText(), /There are no jobs yet/);
       let refused = false;
-      await page.route(/\/api\/(workflows|jobs\/search|status\/|queues|definitions|settings)/, (route) => (refused ? route.fulfill({ status: 503, contentType: 'application/problem+json', body: JSON.stringify({ status: 503, title: 'Service Unavailable', detail }) }) : route.continue()));
+      await page.route(/\/api\/(workflows|schedules|jobs\/search|status\/|queues|definitions|settings)/, (route) => (refused ? route.fulfill({ status: 503, contentType: 'application/problem+json', body: JSON.stringify({ status: 503, title: 'Service Unavailable', detail }) }) : route.continue()));
       // Views that have something already, and such that have nothing yet.
       for (const loaded of [true, false]) {
         // The settings are asked for once.

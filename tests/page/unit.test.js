@@ -18,6 +18,9 @@ import { topOf, visibleRows } from '../../page/lib/rows.js';
 import { completions, searchAddress, searchQuery, searchText, uuidOf } from '../../page/lib/search.js';
 import { bytes, few, plain, share } from '../../page/lib/text.js';
 import { firstPart, millis, span } from '../../page/lib/time.js';
+import { fieldTime, timeOf } from '../../page/views/backfill.js';
+import { inRows } from '../../page/views/schedules.js';
+import { cause } from '../../page/views/why.js';
 
 const PAGE = fileURLToPath(new URL('../../page/', import.meta.url));
 
@@ -270,4 +273,26 @@ test('nothing of the page writes markup from text, or a style attribute', async 
     if (file !== 'index.html') assert.doesNotMatch(text, /https?:\/\/(?!www\.w3\.org|localhost|127\.0\.0\.1)/, file);
     assert.ok(text.split('\n').length < 600, `${file} is too long`);
   }
+});
+
+test('what a field of a time has is told in the zone that the page tells times in', () => {
+  const at = Date.parse('2026-07-01T23:30:00Z');
+  for (const utc of [true, false]) assert.equal(timeOf(fieldTime(at, utc), utc), new Date(at).toISOString());
+  assert.equal(fieldTime(at, true), '2026-07-01T23:30');
+  assert.equal(timeOf('2026-07-01T23:30', true), '2026-07-01T23:30:00.000Z');
+  assert.equal(timeOf(''), undefined);
+});
+
+test('slots in a row of which the same became are one; each that was started stands for itself', () => {
+  const judgement = (/** @type {string} */ verdict, /** @type {number} */ second, /** @type {object} */ more = {}) => ({ slot: `2026-11-28T10:00:0${second}Z`, at: '', verdict, slots: 1, ...more });
+  const rows = inRows([judgement('skipped', 9, { job: 'a', reason: 'x' }), judgement('skipped', 8, { job: 'a', reason: 'x', slots: 3 }), judgement('skipped', 4, { job: 'b', reason: 'x' }), judgement('started', 3), judgement('started', 2), judgement('missed', 1)]);
+  assert.deepEqual(rows.map(({ verdict, slot, slots }) => [verdict, slot.at(-2), slots]), [['skipped', '9', 4], ['skipped', '4', 1], ['started', '3', 1], ['started', '2', 1], ['missed', '1', 1]]);
+});
+
+test('why: what stands in the way has a word of the page', () => {
+  const words = ['no_consumer', 'not_delivered', 'person', 'paused', 'back_off', 'limit', 'window_full', 'all_busy', 'working', 'lost', 'broker_gone', 'broker_blocked', 'queue_full', 'journal_full', 'starts_later'].map((one) => cause({ job: '', cause: one, why: '' }));
+  assert.equal(words.at(-1), 'begins later');
+  assert.ok(words.every((word) => word && !word.includes('_')));
+  assert.equal(new Set(words).size, words.length);
+  assert.equal(cause({ job: '', cause: 'something_new', why: '' }), 'something new');
 });

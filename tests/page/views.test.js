@@ -23,7 +23,7 @@ after(async () => {
 
 const views = () => {
   const { ids, hashes } = manager;
-  return ['#/', '#/jobs', '#/jobs?state=failed,running', `#/job/${ids.standing}`, `#/job/${ids.failed}?step=invoice`, `#/job/${ids.completed}`, `#/job/${ids.paused}?step=price-lines&tab=input`, `#/job/${ids.standing}?view=record&at=12&tab=settings&step=stock`, `#/job/${ids.large}/step/price-lines`, `#/job/${ids.person}`, '#/statuses/job-application?background-check=FAILED', '#/statuses/orders', '#/definitions', `#/definitions/orders?with=${hashes.then}`, '#/definitions/states', '#/manager', '#/nowhere'];
+  return ['#/', '#/jobs', '#/jobs?state=failed,running', `#/job/${ids.standing}`, `#/job/${ids.failed}?step=invoice`, `#/job/${ids.completed}`, `#/job/${ids.paused}?step=price-lines&tab=input`, `#/job/${ids.standing}?view=record&at=12&tab=settings&step=stock`, `#/job/${ids.large}/step/price-lines`, `#/job/${ids.person}`, '#/statuses/job-application?background-check=FAILED', '#/statuses/orders', '#/definitions', `#/definitions/orders?with=${hashes.then}`, '#/definitions/states', '#/schedules', '#/manager', '#/nowhere'];
 };
 /** Where a graph is drawn, it is drawn by a worker: nothing is under way, and it may not be there yet. @param {import('playwright-core').Page} page */
 const graphs = (page) => page.waitForFunction(() => [...document.querySelectorAll('.graph')].every((one) => one.querySelector('.node')));
