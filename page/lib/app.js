@@ -17,6 +17,7 @@ import { shown } from './text.js';
  * @property {string} name
  * @property {string} [hint]
  * @property {string} [keys]
+ * @property {boolean} [late] it comes after what every view has
  * @property {() => void} run
  *
  * @typedef {object} View

@@ -147,12 +147,13 @@ class Overview {
     </div>`;
   }
 
+  /** Of each workflow, queue and limit: there may be many. */
   commands() {
     return [
       ...(workflows.data ?? []).flatMap((workflow) => pauseCommands({ kind: 'workflow', ...workflow })),
       ...(this.#queues.data?.queues ?? []).flatMap((queue) => pauseCommands(subjectOf(queue))),
       ...limitCommands(this.#limits),
-    ];
+    ].map((command) => ({ ...command, late: true }));
   }
 
   /**

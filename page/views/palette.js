@@ -49,9 +49,11 @@ function choices() {
   for (const whole of complete.slice(0, 7)) found.push({ name: whole, hint: 'Tab', sign: 'filter', fill: whole });
   const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
   const matches = (/** @type {string} */ name) => words.every((word) => name.toLowerCase().includes(word));
+  const commands = app.view?.commands?.() ?? [];
+  const own = (/** @type {boolean} */ late) => commands.filter((command) => (command.late ?? false) === late).map((command) => ({ name: command.name, hint: command.keys ?? command.hint ?? '', sign: /** @type {const} */ ('play'), run: command.run }));
   /** @type {Choice[]} */
   const rest = [
-    ...(app.view?.commands?.() ?? []).map((command) => ({ name: command.name, hint: command.keys ?? command.hint ?? '', sign: /** @type {const} */ ('play'), run: command.run })),
+    ...own(false),
     { name: 'Overview', hint: 'g o', sign: 'overview', run: () => go('#/') },
     { name: 'Jobs', hint: 'g j', sign: 'jobs', run: () => go('#/jobs') },
     { name: 'Inbox', hint: 'g i', sign: 'inbox', run: () => go('#/inbox') },
@@ -72,6 +74,7 @@ function choices() {
     { name: preferences.utc ? 'Times in local time' : 'Times in UTC', hint: '', sign: 'clock', run: () => prefer({ utc: !preferences.utc }) },
     ...(token.get() ? [/** @type {Choice} */ ({ name: 'Forget the token', hint: '', sign: 'close', run: () => { token.set(''); location.reload(); } })] : []),
     { name: 'Copy link to this page', hint: '', sign: 'link', run: () => void copied(location.href, 'Link') },
+    ...own(true),
   ];
   found.push(...rest.filter((choice) => matches(choice.name)));
   return found.slice(0, 40);

@@ -222,7 +222,7 @@ class SchedulesView {
     const chosen = this.#chosen();
     return [
       ...(chosen && may() ? this.#operations(chosen).map(({ name, run }) => ({ name: `${name.replace('…', '')} schedule ${fullName(chosen)}`, run })) : []),
-      ...all.slice(0, LISTED).map((schedule) => ({ name: `Schedule ${fullName(schedule)}`, run: () => go(changed(this.#route, { schedule: fullName(schedule) })) })),
+      ...all.slice(0, LISTED).map((schedule) => ({ name: `Schedule ${fullName(schedule)}`, late: true, run: () => go(changed(this.#route, { schedule: fullName(schedule) })) })),
     ];
   }
 }

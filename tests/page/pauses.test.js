@@ -84,6 +84,8 @@ test('a workflow is paused from its definition, its jobs and the palette', async
     await go('#/');
     await page.getByRole('button', { name: 'Pause queue pay…' }).waitFor();
     await page.keyboard.press('Control+k');
+    // What every view has is not behind what each workflow, queue and limit has.
+    assert.deepEqual(await page.locator('.palette-name').allInnerTexts().then((names) => names.slice(0, 2)), ['Overview', 'Jobs']);
     await page.keyboard.type('pause workflow payments');
     await page.keyboard.press('Enter');
     await page.locator('dialog').getByRole('button', { name: 'Pause it' }).click();
