@@ -56,6 +56,8 @@ impl World {
             // Its events reach nobody: the process does not run.
             drop(link.disconnect(&mut self.broker));
         }
+        // If it is replaced, nobody tells of its commits.
+        self.untold.extend(self.live.clone());
         let state = ProcessState {
             crashed: self.crashed,
             crash_in: u64::MAX,
