@@ -1,0 +1,163 @@
+//! What limits cost: the CPU of a step with one and without, the memory of those who wait, and how
+//! exactly a rate is reached. Each case runs in a process of its own, and the ratios are taken in
+//! one run.
+
+#![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
+
+mod process;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::manager::TestManager;
+use support::waits::poll;
+use workflow_manager::engine::JobId;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A chain of five steps, without limits and with one that is never reached; steps that wait for a
+/// person, and for a limit whose only place is taken; and steps behind a rate.
+const WORKFLOWS: &str = "
+limits:
+  - { name: wide, concurrency: 1000000 }
+  - { name: narrow, concurrency: 1 }
+  - { name: thousand, rate: 1000/s }
+workflows:
+  - name: free
+    steps:
+      - { name: a, queue: work }
+      - { name: b, queue: work, depends: [ a ] }
+      - { name: c, queue: work, depends: [ b ] }
+      - { name: d, queue: work, depends: [ c ] }
+      - { name: e, queue: work, depends: [ d ] }
+  - name: limited
+    steps:
+      - { name: a, queue: work, limit: wide }
+      - { name: b, queue: work, limit: wide, depends: [ a ] }
+      - { name: c, queue: work, limit: wide, depends: [ b ] }
+      - { name: d, queue: work, limit: wide, depends: [ c ] }
+      - { name: e, queue: work, limit: wide, depends: [ d ] }
+  - { name: asks, steps: [ { name: wait, external: true } ] }
+  - { name: waits, steps: [ { name: wait, queue: nobody, limit: narrow } ] }
+  - { name: rated, steps: [ { name: send, queue: work, limit: thousand } ] }
+";
+
+const STEPS: usize = 5;
+/// How many chains run in a turn, and how many turns there are of each kind.
+const CHAINS: usize = 4_000;
+const TURNS: usize = 3;
+const WAITERS: usize = 100_000;
+/// How many messages go through a rate of 1,000 a second.
+const RATED: usize = 10_000;
+/// How many jobs are under way, or are created, at once.
+const CONCURRENCY: usize = 1_000;
+
+/// The variable that names the case of a child process.
+const CASE_ENV: &str = "LIMITS_CASE";
+
+async fn start(folder: &Path) -> TestManager {
+    let setup = TestManager::with(WORKFLOWS).folder(folder).echo(["work"]);
+    let limited = setup.set(|settings| {
+        settings.limits.jobs_running_max = WAITERS + CONCURRENCY;
+        settings.limits.jobs_bytes_max = 1 << 40;
+    });
+    limited.await
+}
+
+async fn create(manager: &TestManager, workflow: &str, count: usize) -> Vec<JobId> {
+    let mut ids = Vec::with_capacity(count);
+    while ids.len() < count {
+        let now = CONCURRENCY.min(count - ids.len());
+        let creations = (0..now).map(|_| manager.create_job(workflow, r#"{"n":1}"#));
+        ids.extend(futures_util::future::join_all(creations).await);
+    }
+    ids
+}
+
+async fn run(manager: &TestManager, workflow: &str, count: usize) {
+    for _ in 0..count.div_ceil(CONCURRENCY) {
+        let ids = create(manager, workflow, CONCURRENCY.min(count)).await;
+        poll(|| !ids.iter().any(|id| manager.is_active(*id))).await;
+    }
+}
+
+/// Measures the CPU of a step in turns, so that both kinds have the same machine.
+async fn measure_cost(folder: &Path) -> String {
+    let manager = start(folder).await;
+    let mut spent = [0.0; 2];
+    for workflow in ["free", "limited"] {
+        run(&manager, workflow, CHAINS / 4).await;
+    }
+    for _ in 0..TURNS {
+        for (cpu_s, workflow) in spent.iter_mut().zip(["free", "limited"]) {
+            let before = process::cpu_seconds("self");
+            run(&manager, workflow, CHAINS).await;
+            *cpu_s += process::cpu_seconds("self") - before;
+        }
+    }
+    manager.stop().await;
+    let [free, limited] = spent.map(|cpu_s| cpu_s * 1e6 / (TURNS * CHAINS * STEPS) as f64);
+    let ratio = limited / free;
+    format!(
+        "CPU of a step: {free:.1} µs without limits, {limited:.1} µs with one; ratio {ratio:.2} \
+         (≤ 1.1)"
+    )
+}
+
+/// Measures what jobs take in memory, in bytes each.
+async fn measure_jobs(folder: &Path, workflow: &str) -> f64 {
+    let manager = start(folder).await;
+    create(&manager, workflow, CONCURRENCY).await;
+    let before = process::resident_kib();
+    create(&manager, workflow, WAITERS - CONCURRENCY).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let grown_kib = process::resident_kib() - before;
+    manager.stop().await;
+    (grown_kib * 1024) as f64 / (WAITERS - CONCURRENCY) as f64
+}
+
+async fn measure_rate(folder: &Path) -> String {
+    let manager = start(folder).await;
+    let begun = Instant::now();
+    let ids = create(&manager, "rated", RATED).await;
+    poll(|| !ids.iter().any(|id| manager.is_active(*id))).await;
+    let reached = RATED as f64 / begun.elapsed().as_secs_f64();
+    manager.stop().await;
+    format!("a rate of 1000/s: {RATED} messages at {reached:.1}/s (within 2 %)")
+}
+
+fn main() {
+    let mut out = std::io::stdout();
+    if let Ok(case) = std::env::var(CASE_ENV) {
+        let folder = tempfile::tempdir_in(".").expect("a folder");
+        let path = folder.path();
+        let result = actix_rt::System::new().block_on(async {
+            match &*case {
+                "cost" => measure_cost(path).await,
+                "rate" => measure_rate(path).await,
+                workflow => measure_jobs(path, workflow).await.to_string(),
+            }
+        });
+        writeln!(out, "{result}").expect("written");
+        return;
+    }
+    let run_case = |case: &str| {
+        let program = std::env::current_exe().expect("this program");
+        let output = Command::new(program).env(CASE_ENV, case).output().expect("runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    };
+    writeln!(out, "{}", run_case("cost")).expect("written");
+    writeln!(out, "{}", run_case("rate")).expect("written");
+    let [asks, waits]: [f64; 2] =
+        ["asks", "waits"].map(|case| run_case(case).parse().expect("a number"));
+    writeln!(
+        out,
+        "{WAITERS} jobs: {asks:.0} bytes each that wait for a person, {waits:.0} for a limit: {:.0} \
+         more (≤ 100)",
+        waits - asks
+    )
+    .expect("written");
+}
