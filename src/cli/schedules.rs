@@ -172,8 +172,8 @@ fn backfill(
     let body = call(client, arguments, "backfill", query)?;
     let entries = parse_response::<BackfillResponse>(&body)?.slots;
     let mut table = Table::new(&[
-        ("SLOT", ColumnRole::Time),
         ("JOB", ColumnRole::Key),
+        ("SLOT", ColumnRole::Time),
         ("OUTCOME", ColumnRole::Plain),
     ]);
     let mut new_count = 0;
@@ -185,7 +185,7 @@ fn backfill(
             (false, true) => "would start",
             (false, false) => "started",
         };
-        table.add_row([slot.slot.to_string(), slot.job.to_string(), outcome.to_owned()]);
+        table.add_row([slot.job.to_string(), slot.slot.to_string(), outcome.to_owned()]);
     }
     let style = ListStyle::from_arguments(arguments.list.format, arguments.list.times);
     let empty_text = "the schedule has no slots in that time";
