@@ -141,7 +141,7 @@ pub(crate) enum Command {
         directory: PathBuf,
     },
     #[command(flatten)]
-    Client(ClientCommand),
+    Client(Box<ClientCommand>),
 }
 
 /// Where each shell expects its completion script.

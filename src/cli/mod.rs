@@ -109,7 +109,7 @@ pub fn run(
         Command::Token(command) => tokens::run(&command, out)?,
         Command::Completions { shell } => shells::print_completions(shell, out)?,
         Command::Man { directory } => shells::write_manual_pages(&directory, out)?,
-        Command::Client(command) => return run_client_command(command, out),
+        Command::Client(command) => return run_client_command(*command, out),
     }
     Ok(ExitCode::SUCCESS)
 }
