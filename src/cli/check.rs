@@ -5,7 +5,9 @@ use super::plural::format_count;
 use daemon::load::{Diagnostic, LoadErrors, LoadedWorkflows, load_files_or_stdin};
 use daemon::settings::Settings;
 use engine::text::{escape, escape_lines};
-use engine::{Definition, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate};
+use engine::{
+    Definition, FanOutKeys, Graph, GraphIndex, JobLimit, OnFailure, Step, StepIndex, Then, Tolerate,
+};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
@@ -94,6 +96,7 @@ fn differ_only_in_vhost(a: &Definition, b: &Definition) -> bool {
         && a.deadline == b.deadline
         && a.retention == b.retention
         && a.queue == b.queue
+        && a.limit == b.limit
         && a.graphs == b.graphs
 }
 
@@ -122,10 +125,31 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
     if let Some(deadline) = definition.deadline {
         writeln!(out, "  fails   when not done within {deadline}")?;
     }
+    if let Some(limit) = &definition.limit {
+        writeln!(out, "  limit   {}", format_job_limit(limit))?;
+    }
     if let Some(retention) = definition.retention {
         writeln!(out, "  kept    {retention} after its end")?;
     }
     writeln!(out)
+}
+
+/// Describes the limit of the jobs of a workflow.
+fn format_job_limit(limit: &JobLimit) -> String {
+    let then = match limit.then {
+        Then::Wait => "a job without a place waits",
+        Then::Refuse => "a job without a place is refused",
+        Then::Replace => "a job without a place replaces the oldest that has one",
+        Then::Latest => "of the jobs without a place the latest waits",
+    };
+    let mut text = format!("{}: {then}", limit.name);
+    if let Some(delay) = limit.delay {
+        text.push_str(&format!(", {delay} at least"));
+    }
+    if let Some(bound) = limit.wait_at_most {
+        text.push_str(&format!(", {bound} at most"));
+    }
+    text
 }
 
 /// The cells of a step: its name, its dependencies, its target.

@@ -149,6 +149,10 @@ fn print_header(job: &JobResponse, screen: Screen, out: &mut dyn Write) -> Resul
     {
         print_field(key, &screen.format_time(value))?;
     }
+    for place in job.waits_for.iter().flat_map(|claim| &claim.limits) {
+        let key = place.key.as_ref().map_or_else(String::new, |key| format!(" for {key}"));
+        print_field("waits for", &format!("limit {}{key}", place.limit))?;
+    }
     if let Some(reason) = &job.reason {
         print_field("reason", &truncate(reason, MESSAGE_CHARS_MAX))?;
     }

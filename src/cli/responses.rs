@@ -21,6 +21,9 @@ pub(super) struct JobResponse {
     /// When the job begins; `None`: it has begun.
     #[serde(rename = "startsAt")]
     pub(super) starts_at: Option<Text>,
+    /// What the job waits for before it begins; `None`: for nothing.
+    #[serde(rename = "waitsFor")]
+    pub(super) waits_for: Option<ClaimResponse>,
     /// The parent of a child job; `None` for a root job.
     pub(super) parent: Option<ParentResponse>,
     pub(super) steps: Vec<StepResponse>,
@@ -34,6 +37,19 @@ impl JobResponse {
     pub(super) fn is_ended(&self) -> bool {
         self.state != "running" && self.state != "paused"
     }
+}
+
+/// What a job waits for.
+#[derive(Deserialize)]
+pub(super) struct ClaimResponse {
+    pub(super) limits: Vec<ClaimedLimitResponse>,
+}
+
+/// A limit for a place of which a job waits, with the key of the place.
+#[derive(Deserialize)]
+pub(super) struct ClaimedLimitResponse {
+    pub(super) limit: Text,
+    pub(super) key: Option<Text>,
 }
 
 /// The parent of a child job.

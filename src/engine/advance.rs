@@ -8,7 +8,6 @@ use super::id::StepIndex;
 use super::input::Context;
 use super::job::Job;
 use super::json::Message;
-use super::state::JobState;
 use super::time::Timestamp;
 
 impl Job {
@@ -19,7 +18,7 @@ impl Job {
         pending: &mut PendingConditions,
         ctx: &Context<'_>,
     ) -> Option<Vec<Entry>> {
-        if self.state != JobState::Running || self.begins_at.is_some() {
+        if !self.is_under_way() {
             return None;
         }
         if let Some(step) = self.take_step_to_cancel(pending) {
@@ -76,7 +75,7 @@ impl Job {
         let is_paused =
             pauses.is_some_and(|pauses| pauses.cover(&self.origin.definition, definition));
         if !definition.has_queue() {
-            return if is_paused { self.claim(step) } else { self.begin_attempt(step, ctx) };
+            return if is_paused { self.claim_step(step) } else { self.begin_attempt(step, ctx) };
         }
         let bytes_max = ctx.limits.step_message_bytes_max;
         let bytes = self.step_input(step).encoded_len();
@@ -88,7 +87,7 @@ impl Job {
             return self.fail_step(step, Failure::new(reason));
         }
         if is_paused || !definition.limits.is_empty() {
-            self.claim(step)
+            self.claim_step(step)
         } else {
             self.begin_attempt(step, ctx)
         }
@@ -96,7 +95,7 @@ impl Job {
 
     /// Decides that the next attempt of a step waits at the gate, or fails the step if a key of its
     /// limits has no value.
-    fn claim(&self, step: StepIndex) -> Vec<Entry> {
+    fn claim_step(&self, step: StepIndex) -> Vec<Entry> {
         match self.claim_places(step) {
             Ok(places) => vec![Entry::Step(step, StepEntry::Claimed { places })],
             Err(reason) => self.fail_step(step, Failure::new(reason)),

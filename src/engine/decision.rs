@@ -43,7 +43,7 @@ impl Job {
     /// Creates a job as [`Job::create`] does, for a caller that waits for its end; `None`: nobody
     /// called it.
     pub fn create_for_caller(
-        origin: Origin,
+        mut origin: Origin,
         message: Message,
         caller: Option<Caller>,
         ctx: &Context<'_>,
@@ -53,7 +53,11 @@ impl Job {
         let trace_state =
             origin.trace.as_ref().and_then(|request_trace| request_trace.state.clone());
         let slot = origin.slot.clone();
-        let starts_at = origin.starts_at.filter(|time| *time > ctx.now);
+        let is_later = origin.begins_later();
+        if !is_later {
+            origin.starts_at = origin.delayed_until();
+        }
+        let starts_at = origin.starts_at;
         let mut job = Job::before_first_entry(origin, Some(message));
         let creation = Entry::Job(JobEntry::Created {
             message: stored_message,
@@ -64,8 +68,10 @@ impl Job {
             slot,
         });
         let joined = caller.map(|caller| Entry::Caller(CallerEntry::Joined(caller)));
+        // A job that was asked to begin later claims its place then.
+        let claim = if is_later { None } else { job.claim_job_place() };
         let mut decision = Decision::start(&job, ctx);
-        job.record([creation].into_iter().chain(joined), &mut decision);
+        job.record([creation].into_iter().chain(claim).chain(joined), &mut decision);
         job.advance(ctx, &mut decision);
         let decision = decision.finish(&job, JobState::Running, &[]);
         (job, decision)

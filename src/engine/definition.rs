@@ -6,6 +6,7 @@
 
 use super::expression::Expression;
 use super::id::StepIndex;
+use super::job_limit::JobLimit;
 use super::limit::LimitDefinition;
 use super::queue_declaration::QueueDeclaration;
 use super::schedule::Schedule;
@@ -36,9 +37,12 @@ pub struct Definition {
     /// How the queue on which it receives calls is declared.
     #[serde(default, skip_serializing_if = "QueueDeclaration::is_default")]
     pub queue: QueueDeclaration,
-    /// The limits that its steps name.
+    /// The limits that it and its steps name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitDefinition>,
+    /// The limit of its jobs; `None`: any number of them is under way at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<JobLimit>,
     /// The schedules that start its jobs.
     #[serde(skip)]
     pub schedules: Schedules,
@@ -74,6 +78,7 @@ impl Definition {
             retention: None,
             queue: QueueDeclaration::default(),
             limits: Vec::new(),
+            limit: None,
             schedules: Schedules::default(),
             graphs,
         }

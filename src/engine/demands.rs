@@ -1,19 +1,20 @@
-//! What a job wants of the gate: the places of limits that its steps claim and hold. It follows
-//! from the state of the job alone, so a restart counts waiters and holders from the jobs.
+//! What a job wants of the gate: the places of limits that it and its steps claim and hold. It
+//! follows from the state of the job alone, so a restart counts waiters and holders from the jobs.
 
 use super::conditions::JobScope;
-use super::entry::{Entry, StepEntry};
+use super::entry::{Entry, JobEntry, StepEntry};
 use super::expression::{DecisionBudget, Expression};
+use super::failure::fail_job;
 use super::id::StepIndex;
 use super::input::{Context, Rejected};
 use super::job::Job;
-use super::limit::{ClaimState, ClaimedPlace, Demand, StepDemand};
+use super::limit::{ClaimState, ClaimedPlace, Demand, StepClaim, StepDemand};
 use super::state::JobState;
 use std::sync::Arc;
 
 impl Job {
-    /// Returns what the steps want of the gate. A job none of whose steps has waited at it wants
-    /// nothing, and costs nothing here.
+    /// Returns what the job ([`StepIndex::JOB`]) and its steps want of the gate. A job that has
+    /// not waited at it, and none of whose steps has, wants nothing, and costs nothing here.
     pub fn demands(&self) -> Vec<(StepIndex, Demand)> {
         if !self.has_claimed {
             return Vec::new();
@@ -21,7 +22,8 @@ impl Job {
         let demand = |step: StepIndex| {
             let claim = self.step(step).claim.as_deref()?;
             let is_wanted = match claim.state {
-                ClaimState::Waiting => self.state == JobState::Running,
+                ClaimState::Delayed => false,
+                ClaimState::Waiting => self.is_under_way(),
                 ClaimState::Holding | ClaimState::Resending => {
                     self.accepts_replies() && self.is_awaited(step)
                 }
@@ -29,16 +31,30 @@ impl Job {
             let priority = self.graph().step(step).priority.unwrap_or(0);
             is_wanted.then(|| (step, Demand { claim: claim.clone(), priority }))
         };
-        self.graph().indices().filter_map(demand).collect()
+        let demands_of_steps = self.graph().indices().filter_map(demand);
+        self.demand_of_job().into_iter().chain(demands_of_steps).collect()
     }
 
-    /// Returns what the steps want of the gate after a restart. A message that no broker has
-    /// confirmed is sent once more, which the gate must admit, unless the bus of the step is part
-    /// of this process ([`Demand::without_resending`]).
+    /// Returns what the job itself wants of the gate: its place, until it ends.
+    fn demand_of_job(&self) -> Option<(StepIndex, Demand)> {
+        let claim = self.claim.as_deref()?;
+        let is_wanted = match claim.state {
+            ClaimState::Waiting => self.state == JobState::Running,
+            ClaimState::Delayed | ClaimState::Holding | ClaimState::Resending => true,
+        };
+        is_wanted.then(|| (StepIndex::JOB, Demand { claim: claim.clone(), priority: 0 }))
+    }
+
+    /// Returns what the job and its steps want of the gate after a restart. A message that no
+    /// broker has confirmed is sent once more, which the gate must admit, unless the bus of the
+    /// step is part of this process ([`Demand::without_resending`]).
     pub fn demands_at_start(&self) -> Vec<(StepIndex, Demand)> {
         let mut demands = self.demands();
         for (step, demand) in &mut demands {
-            if demand.claim.state == ClaimState::Holding && !self.step(*step).confirmed {
+            if *step != StepIndex::JOB
+                && demand.claim.state == ClaimState::Holding
+                && !self.step(*step).confirmed
+            {
                 demand.claim.state = ClaimState::Resending;
             }
         }
@@ -97,31 +113,52 @@ impl Job {
         }
     }
 
-    /// Decides that what a step has claimed is sent.
+    /// Decides that what a step has claimed is sent, or that the job begins.
     ///
     /// # Errors
     ///
-    /// Returns an error if the step does not want it any more.
+    /// Returns an error if it is not wanted any more.
     pub(super) fn decide_admitted(
         &self,
         step: StepIndex,
         ticket: u64,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
+        if step == StepIndex::JOB {
+            return self.decide_job_admitted(ticket);
+        }
         let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
         let claim = run.claim.as_ref().filter(|claim| claim.ticket == ticket);
         match claim.ok_or(Rejected::Void)?.state {
-            ClaimState::Waiting if self.state == JobState::Running => {
-                Ok(self.begin_attempt(step, ctx))
-            }
+            ClaimState::Waiting if self.is_under_way() => Ok(self.begin_attempt(step, ctx)),
             ClaimState::Holding | ClaimState::Resending
                 if self.accepts_replies() && self.is_awaited(step) && !run.confirmed =>
             {
                 Ok(vec![Entry::Step(step, StepEntry::Unconfirmed)])
             }
-            ClaimState::Waiting | ClaimState::Holding | ClaimState::Resending => {
-                Err(Rejected::Void)
-            }
+            ClaimState::Delayed
+            | ClaimState::Waiting
+            | ClaimState::Holding
+            | ClaimState::Resending => Err(Rejected::Void),
+        }
+    }
+
+    fn decide_job_admitted(&self, ticket: u64) -> Result<Vec<Entry>, Rejected> {
+        let is_current = |claim: &StepClaim| claim.ticket == ticket;
+        let is_wanted =
+            self.state == JobState::Running && self.waiting_claim().is_some_and(is_current);
+        if is_wanted { Ok(vec![Entry::Job(JobEntry::Admitted)]) } else { Err(Rejected::Void) }
+    }
+
+    /// Returns the entry with which the job claims the place of its workflow's limit, or fails
+    /// because a key has no value; `None`: it has no limit. A child job belongs to its root job.
+    pub(super) fn claim_job_place(&self) -> Option<Entry> {
+        if self.origin.parent.is_some() {
+            return None;
+        }
+        match self.origin.definition.claim_job_place(&self.message) {
+            Ok(place) => place.map(|place| Entry::Job(JobEntry::Claimed { place })),
+            Err(reason) => Some(fail_job(reason.into(), None)),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Decides what follows as time passes: from deadlines, timeouts, and the end of a backoff.
 
 use super::entry::{Entry, Failure, JobEntry};
-use super::failure::expire_job;
+use super::failure::{expire_job, fail_job};
 use super::id::StepIndex;
 use super::input::{Context, UnreadReplies};
 use super::job::Job;
@@ -17,6 +17,8 @@ pub(super) enum Due {
     Deadline,
     /// The time has come at which the job begins.
     Begin,
+    /// The job has waited for its place for longer than it may.
+    PlaceWait,
     /// The timeout of a step's attempt has not started within `startWithin`.
     StartTimeout(StepIndex),
     /// The timeout of a step's attempt has passed.
@@ -38,9 +40,12 @@ impl Job {
         if is_due(self.begins_at()) {
             return vec![Due::Begin];
         }
+        if is_due(self.place_wait_until()) {
+            return vec![Due::PlaceWait];
+        }
         let event_of_step = |step: StepIndex| {
             let run = &self.steps[step.as_usize()];
-            if is_due(run.retry_at()) && self.state == JobState::Running {
+            if is_due(run.retry_at()) && self.is_under_way() {
                 Some(Due::Retry(step))
             } else if is_due(self.wait_until(step)) {
                 Some(Due::Wait(step))
@@ -81,7 +86,12 @@ impl Job {
                 let limit = deadline.map_or_else(String::new, |limit| format!(" of {limit}"));
                 vec![expire_job(format!("it was not done within its deadline{limit}").into())]
             }
-            Due::Begin => vec![Entry::Job(JobEntry::Begun)],
+            Due::Begin => {
+                let begun = Entry::Job(JobEntry::Begun);
+                let claim = if self.claim.is_none() { self.claim_job_place() } else { None };
+                [begun].into_iter().chain(claim).collect()
+            }
+            Due::PlaceWait => vec![fail_job(self.place_wait_reason().into(), None)],
             Due::Timeout(step)
                 if self.accepts_replies() && self.step(step).has_active_attempt() =>
             {
@@ -98,9 +108,7 @@ impl Job {
                 };
                 self.fail_attempt(step, attempt_failure, ctx)
             }
-            Due::Retry(step)
-                if self.state == JobState::Running && self.step(step).retry_at().is_some() =>
-            {
+            Due::Retry(step) if self.is_under_way() && self.step(step).retry_at().is_some() => {
                 self.start_attempt(step, ctx)
             }
             Due::Wait(step) if self.wait_until(step).is_some() => {
@@ -115,7 +123,23 @@ impl Job {
     pub(super) fn wait_until(&self, step: StepIndex) -> Option<Timestamp> {
         let claim = self.step(step).claim().filter(|claim| claim.state == ClaimState::Waiting)?;
         let wait_at_most = self.graph().step(step).wait_at_most?;
-        (self.state == JobState::Running).then(|| claim.since.plus(wait_at_most))
+        self.is_under_way().then(|| claim.since.plus(wait_at_most))
+    }
+
+    /// Returns when the job fails unless its limit has admitted it by then; `None`: it waits for no
+    /// place, or without a bound.
+    pub(super) fn place_wait_until(&self) -> Option<Timestamp> {
+        let claim = self.waiting_claim().filter(|_| self.state == JobState::Running)?;
+        let wait_at_most = self.origin.definition.limit.as_ref()?.wait_at_most?;
+        Some(claim.since.plus(wait_at_most))
+    }
+
+    fn place_wait_reason(&self) -> String {
+        let limit = self.origin.definition.limit.as_ref();
+        let name = limit.map_or("", |limit| &*limit.name);
+        let bound = limit.and_then(|limit| limit.wait_at_most);
+        let bound = bound.map_or_else(String::new, |bound| bound.to_string());
+        format!("it waited for limit {name} for longer than its waitAtMost of {bound}")
     }
 
     fn wait_failure(&self, step: StepIndex) -> Failure {

@@ -88,6 +88,8 @@ impl Job {
             // Steps and child jobs that start again have entries, and effects, of their own.
             JobEntry::Created { .. }
             | JobEntry::Begun
+            | JobEntry::Claimed { .. }
+            | JobEntry::Admitted
             | JobEntry::Retried { .. }
             | JobEntry::Rerun { .. }
             | JobEntry::Asked { .. } => Vec::new(),

@@ -69,6 +69,13 @@ pub enum JobEntry {
     },
     /// The time has come at which the job was to begin.
     Begun,
+    /// The job waits for a place of the limit of its workflow. It begins once it is admitted.
+    Claimed {
+        /// The place.
+        place: ClaimedPlace,
+    },
+    /// The job was admitted to its place, and begins.
+    Admitted,
     /// Every step is done. The result is derived from the outputs.
     Completed,
     /// The job failed.
@@ -393,7 +400,11 @@ impl JobEntry {
             JobEntry::Completed => Some(JobState::Completed),
             JobEntry::Failed { .. } => Some(JobState::Failed),
             JobEntry::Cancelled { .. } => Some(JobState::Cancelled),
-            JobEntry::Begun | JobEntry::ToldAgain | JobEntry::Asked { .. } => None,
+            JobEntry::Begun
+            | JobEntry::Claimed { .. }
+            | JobEntry::Admitted
+            | JobEntry::ToldAgain
+            | JobEntry::Asked { .. } => None,
         }
     }
 
@@ -404,12 +415,14 @@ impl JobEntry {
         match self {
             JobEntry::Created { .. }
             | JobEntry::Begun
+            | JobEntry::Admitted
             | JobEntry::Failed { .. }
             | JobEntry::Resumed
             | JobEntry::Retried { .. }
             | JobEntry::Rerun { .. }
             | JobEntry::Cancelled { .. } => true,
             JobEntry::Completed
+            | JobEntry::Claimed { .. }
             | JobEntry::Paused
             | JobEntry::ToldAgain
             | JobEntry::Asked { .. } => false,

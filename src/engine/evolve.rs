@@ -7,7 +7,7 @@ use super::fanout::FanOut;
 use super::id::StepIndex;
 use super::job::Job;
 use super::json::Message;
-use super::limit::{ClaimState, StepClaim};
+use super::limit::{ClaimState, ClaimedPlace, StepClaim};
 use super::reply::reported_status;
 use super::state::{JobState, StepState};
 use super::step::{StepRun, StepTimer};
@@ -16,6 +16,9 @@ use super::trace::TraceContext;
 use super::value_bytes::result_bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// The number of the entry with which a new job claims its place.
+const CLAIM_OF_NEW_JOB: u64 = 2;
 
 impl Job {
     /// Applies all entries of a row of the journal, in order.
@@ -55,7 +58,12 @@ impl Job {
                 let state = trace_state.clone();
                 self.origin.trace = trace.map(|parent| Arc::new(TraceContext { parent, state }));
             }
-            JobEntry::Begun => self.begins_at = None,
+            JobEntry::Begun => {
+                self.begins_at = None;
+                self.change_job_claim(ClaimState::Waiting, Some(time));
+            }
+            JobEntry::Claimed { place } => self.claim_place(place, time),
+            JobEntry::Admitted => self.change_job_claim(ClaimState::Holding, None),
             JobEntry::Completed => self.end_job(JobState::Completed, time, None),
             JobEntry::Failed { reason, expired, step } => {
                 self.is_expired = *expired;
@@ -76,6 +84,26 @@ impl Job {
                 self.end_job(JobState::Cancelled, time, Some(reason.clone()))
             }
             JobEntry::ToldAgain | JobEntry::Asked { .. } => {}
+        }
+    }
+
+    /// Applies that the job claims a place. What it claims at its creation counts from then.
+    fn claim_place(&mut self, place: &ClaimedPlace, time: Timestamp) {
+        let is_new = self.entry_count == CLAIM_OF_NEW_JOB;
+        let since = if is_new { self.origin.created } else { time };
+        let is_delayed = self.begins_at.is_some();
+        let state = if is_delayed { ClaimState::Delayed } else { ClaimState::Waiting };
+        let (ticket, places) = (self.entry_count, [place.clone()].into());
+        self.has_claimed = true;
+        self.claim = Some(Box::new(StepClaim { ticket, since, places, state }));
+    }
+
+    /// Changes the state of the job's claim, if it has one. `since`: when it began to wait, if that
+    /// changes.
+    fn change_job_claim(&mut self, state: ClaimState, since: Option<Timestamp>) {
+        if let Some(claim) = &mut self.claim {
+            (claim.ticket, claim.state) = (self.entry_count, state);
+            claim.since = since.unwrap_or(claim.since);
         }
     }
 
@@ -312,6 +340,7 @@ impl Job {
     /// Ends the job in this state. `reason`: why it failed or was cancelled.
     fn end_job(&mut self, state: JobState, time: Timestamp, reason: Option<Arc<str>>) {
         self.state = state;
+        self.claim = None;
         self.ended = Some(time);
         self.reason = reason;
     }

@@ -110,6 +110,9 @@ impl FromStr for JobId {
 pub struct StepIndex(pub u16);
 
 impl StepIndex {
+    /// Stands for the job itself, where jobs and steps claim places of limits.
+    pub const JOB: StepIndex = StepIndex(u16::MAX);
+
     /// Returns the index as a subscript of a slice.
     pub fn as_usize(self) -> usize {
         usize::from(self.0)

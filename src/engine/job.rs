@@ -9,6 +9,7 @@ use super::fanout::ItemCounts;
 use super::id::{JobId, StepIndex};
 use super::input::UnreadReplies;
 use super::json::Message;
+use super::limit::{ClaimState, StepClaim};
 use super::origin::Origin;
 use super::state::{JobState, StepState};
 use super::step::StepRun;
@@ -42,8 +43,10 @@ pub struct Job {
     pub(super) entry_count: u64,
     /// The number of the entry that set its state; 0 before the first entry.
     pub(super) state_entry: u64,
-    /// Whether a step of it has waited at the gate.
+    /// Whether it, or a step of it, has waited at the gate.
     pub(super) has_claimed: bool,
+    /// What it claims or holds of the limit of its workflow; `None`: nothing.
+    pub(super) claim: Option<Box<StepClaim>>,
     pub(super) steps: Vec<StepRun>,
     /// The steps that can start, because their dependencies are done, in the order in which they
     /// became ready.
@@ -92,6 +95,7 @@ impl Job {
             entry_count: 0,
             state_entry: 0,
             has_claimed: false,
+            claim: None,
             steps,
             ready,
             active_fan_outs: Vec::new(),
@@ -204,6 +208,23 @@ impl Job {
         self.begins_at.filter(|_| !self.state.is_ended())
     }
 
+    /// Returns what it claims or holds of the limit of its workflow; `None`: nothing.
+    pub fn claim(&self) -> Option<&StepClaim> {
+        self.claim.as_deref()
+    }
+
+    /// Returns the claim with which it waits for its place; `None`: it does not wait for one.
+    pub fn waiting_claim(&self) -> Option<&StepClaim> {
+        self.claim().filter(|claim| claim.state == ClaimState::Waiting)
+    }
+
+    /// Returns whether it runs, and does not wait for the time or the place to begin.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.state == JobState::Running
+            && self.begins_at.is_none()
+            && self.waiting_claim().is_none()
+    }
+
     /// Returns how often it was retried.
     pub fn round(&self) -> u32 {
         self.round
@@ -227,7 +248,7 @@ impl Job {
             .map(|step| &self.steps[step.as_usize()])
             .filter(|run| accepts_replies && run.has_active_attempt())
             .filter_map(|run| run.timeout_at().or(run.start_by()));
-        let can_retry = self.state == JobState::Running;
+        let can_retry = self.is_under_way();
         let retries = self
             .steps
             .iter()
@@ -235,7 +256,7 @@ impl Job {
             .filter_map(StepRun::retry_at);
         let waits = self.graph().indices().filter_map(|step| self.wait_until(step));
         let times = timeouts.chain(retries).chain(waits);
-        times.chain(self.deadline()).chain(self.begins_at()).min()
+        times.chain(self.deadline()).chain(self.begins_at()).chain(self.place_wait_until()).min()
     }
 
     /// Returns the number of entries that were applied to it, which is the number of its last

@@ -96,13 +96,13 @@ pub struct ClaimedPlace {
     pub fair: Option<Arc<str>>,
 }
 
-/// What an attempt of a step claims, or holds, of limits.
+/// What an attempt of a step, or a job, claims or holds of limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepClaim {
-    /// The number of the entry that claimed the places, or that sent the message under them. It
-    /// identifies what the gate admits.
+    /// The number of the entry that claimed the places, or that sent the message or began the job
+    /// under them. It identifies what the gate admits.
     pub ticket: u64,
-    /// When the attempt began to wait.
+    /// When the attempt or the job began to wait.
     pub since: Timestamp,
     /// The places.
     pub places: Arc<[ClaimedPlace]>,
@@ -113,18 +113,20 @@ pub struct StepClaim {
 /// The state of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimState {
-    /// The attempt waits for its places. Its message is not sent.
+    /// The job begins later, and waits for no place until then.
+    Delayed,
+    /// The attempt or the job waits for its places. Its message is not sent, the job has not begun.
     Waiting,
-    /// The attempt's message is sent: it holds its places.
+    /// The attempt's message is sent, or the job has begun: it holds its places.
     Holding,
     /// The attempt holds its places, and its message waits to be sent once more.
     Resending,
 }
 
-/// What a step wants of the gate.
+/// What a step or a job wants of the gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demand {
-    /// The claim of the step.
+    /// The claim.
     pub claim: StepClaim,
     /// The priority of the step: a higher one is first.
     pub priority: u8,
@@ -133,7 +135,7 @@ pub struct Demand {
 impl Demand {
     /// Returns whether the gate must admit something.
     pub fn waits(&self) -> bool {
-        self.claim.state != ClaimState::Holding
+        matches!(self.claim.state, ClaimState::Waiting | ClaimState::Resending)
     }
 
     /// Returns the demand of a step whose messages are with this process until a worker has them:
@@ -145,13 +147,13 @@ impl Demand {
         self
     }
 
-    /// Returns whether the step holds places already.
+    /// Returns whether the step or the job holds places already.
     pub fn holds(&self) -> bool {
-        self.claim.state != ClaimState::Waiting
+        matches!(self.claim.state, ClaimState::Holding | ClaimState::Resending)
     }
 }
 
-/// What a step wants of the gate from now on; `None`: nothing.
+/// What a step, or the job ([`StepIndex::JOB`]), wants of the gate from now on; `None`: nothing.
 pub type StepDemand = (StepIndex, Option<Demand>);
 
 /// How far the sending of messages has used up a rate, for the journal: the theoretical arrival

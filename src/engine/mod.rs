@@ -22,9 +22,9 @@
 //! | `trace` | trace context |
 //! | `caller`, `cause` | the callers of a job; why a child job failed |
 //! | `queue_declaration` | the declarations of queues |
-//! | `expression`, `limit` | conditions; limits of rate and concurrency |
+//! | `expression`, `limit`, `job_limit` | conditions; limits of rate and concurrency, of jobs |
 //! | `schedule` | the slots of schedules, and what becomes of them |
-//! | `definition`, `origin` | graphs, the origins of jobs |
+//! | `definition`, `job_place`, `origin` | graphs; what a job claims; the origins of jobs |
 //! | `control` | what operators have changed for a time |
 //! | `gate` | who is admitted next by the limits |
 //! | `entry`, `input`, `effect` | recorded events; the inputs of decisions, and their effects |
@@ -33,8 +33,9 @@
 //! | `openapi` | schemas for the OpenAPI document |
 //! | `reply`, `evolve` | parsing of replies; changes of a job |
 //! | `effects`, `recover` | the effects of entries; recovery after a restart |
-//! | `conditions`, `demands` | conditions of a job's steps; what a job wants of the gate |
-//! | `failure`, `due`, `advance`, `caller_rules`, `operations`, `decide` | rules |
+//! | `conditions`, `failure` | conditions of a job's steps; what follows from a failure |
+//! | `demands` | what a job wants of the gate |
+//! | `due`, `advance`, `caller_rules`, `operations`, `decide` | rules |
 //! | `decision` | the decision loop |
 //!
 //! Invariants:
@@ -65,6 +66,8 @@ pub mod gate;
 pub mod id;
 pub mod input;
 pub mod job;
+pub mod job_limit;
+mod job_place;
 pub mod json;
 pub mod limit;
 #[cfg(feature = "openapi")]
@@ -104,6 +107,7 @@ pub use input::{
     OperationRequest, Order, Rejected, Reply, Sender, UnreadReplies,
 };
 pub use job::Job;
+pub use job_limit::{JobLimit, Then};
 pub use json::{Json, Message};
 pub use limit::{
     ClaimState, ClaimedPlace, Demand, LimitDefinition, LimitSetting, Rate, RateMark, StepClaim,

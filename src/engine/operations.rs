@@ -178,6 +178,11 @@ impl Job {
             }
         }
         let deadline = || self.new_deadline(ctx);
+        // A job that begins anew claims its place anew.
+        let reopen = |entry: JobEntry| {
+            let claim = self.claim_job_place();
+            Ok([Entry::Job(entry)].into_iter().chain(claim).collect())
+        };
         let entry = match operation {
             Operation::Cancel { reason } => {
                 Entry::Job(JobEntry::Cancelled { reason: reason.clone(), by_parent: false })
@@ -185,10 +190,12 @@ impl Job {
             Operation::Pause => Entry::Job(JobEntry::Paused),
             Operation::Resume => Entry::Job(JobEntry::Resumed),
             Operation::Retry => {
-                Entry::Job(JobEntry::Retried { round: self.round + 1, deadline: deadline() })
+                let round = self.round + 1;
+                return reopen(JobEntry::Retried { round, deadline: deadline() });
             }
             Operation::Rerun { step } => {
-                Entry::Job(JobEntry::Rerun { step: self.find_step(step)?, deadline: deadline() })
+                let step = self.find_step(step)?;
+                return reopen(JobEntry::Rerun { step, deadline: deadline() });
             }
             Operation::Redispatch { step } => {
                 let step = self.find_step(step)?;

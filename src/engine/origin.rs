@@ -50,6 +50,18 @@ impl Origin {
         }
     }
 
+    /// Returns whether the job was asked to begin later than it was created.
+    pub fn begins_later(&self) -> bool {
+        self.starts_at.is_some_and(|time| time > self.created)
+    }
+
+    /// Returns until when the limit of the workflow delays a root job that was not asked to begin
+    /// later; `None`: it does not.
+    pub fn delayed_until(&self) -> Option<Timestamp> {
+        let limit = self.definition.limit.as_ref().filter(|_| self.parent.is_none());
+        self.created.after(limit.and_then(|limit| limit.delay))
+    }
+
     /// Returns the id of the trace that the job belongs to: that of the request for the root job,
     /// or else the root job's id. It is never zero.
     pub fn trace_id(&self) -> [u8; 16] {

@@ -3,6 +3,7 @@
 mod check;
 mod conditions;
 mod hostile;
+mod job_limits;
 mod json_schema;
 mod limits;
 mod mistakes;

@@ -31,6 +31,7 @@ mod glossary;
 mod grpc;
 mod history;
 mod http;
+mod job_limits;
 mod journal;
 mod journal_files;
 #[cfg(feature = "failpoints")]

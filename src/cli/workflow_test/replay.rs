@@ -70,6 +70,11 @@ impl<'r> Replay<'r> {
         let (job, _) = Job::create(origin, recorded.message().clone(), &context);
         let mapping = StepMapping::from_graphs(recorded.graph(), job.graph());
         let mut replay = Replay { job, mapping, now, pending: VecDeque::new() };
+        // When it began does not matter, either.
+        if let Some(due) = replay.job.begins_at() {
+            let unread = replay.unread_replies();
+            replay.apply_input(Input::Timer { due, unread });
+        }
         replay.admit_waiting();
         for row in record {
             replay.now = row.at;
@@ -109,6 +114,8 @@ impl<'r> Replay<'r> {
             }
             JobEntry::Created { .. }
             | JobEntry::Begun
+            | JobEntry::Claimed { .. }
+            | JobEntry::Admitted
             | JobEntry::Completed
             | JobEntry::Failed { .. }
             | JobEntry::ToldAgain

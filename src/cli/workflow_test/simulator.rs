@@ -3,9 +3,9 @@
 
 use super::script::{ProgressMessage, TestCase, UserAction, WorkerAction, WorkerScript, to_json};
 use engine::{
-    Admission, Context, Decision, Definition, Demand, Effect, Entry, FanOutEntry, Gate, Input, Job,
-    JobEntry, JobId, Limits, Message, Millis, Operation, OperationError, Origin, ParentItem, Reply,
-    Sender, StepEntry, StepIndex, StepState, Timestamp, UnreadReplies,
+    Admission, ClaimState, Context, Decision, Definition, Demand, Effect, Entry, FanOutEntry, Gate,
+    Input, Job, JobEntry, JobId, Limits, Message, Millis, Operation, OperationError, Origin,
+    ParentItem, Reply, Sender, StepEntry, StepIndex, StepState, Timestamp, UnreadReplies,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -287,6 +287,9 @@ impl<'t> Simulator<'t> {
     /// Tells the gate what a step wants.
     fn demand(&mut self, id: JobId, step: StepIndex, demand: Option<&Demand>) {
         let Some(job) = self.jobs.get(&id) else { return };
+        if demand.is_some_and(|demand| demand.claim.state == ClaimState::Delayed) {
+            return;
+        }
         let definition = job.definition().clone();
         for limit in &definition.limits {
             self.gate.configure(&definition.full_limit_name(&limit.name), limit.setting());
@@ -427,6 +430,8 @@ fn describe_job_entry(entry: &JobEntry, name: impl Fn(&StepIndex) -> Arc<str>) -
         JobEntry::Retried { .. } => "retried".to_owned(),
         JobEntry::Rerun { step, .. } => format!("rerun from step {}", name(step)),
         JobEntry::Begun => "begun".to_owned(),
+        JobEntry::Claimed { place } => format!("claims a place of {}", place.limit),
+        JobEntry::Admitted => "admitted".to_owned(),
         JobEntry::Created { .. } | JobEntry::ToldAgain | JobEntry::Asked { .. } => return None,
     })
 }

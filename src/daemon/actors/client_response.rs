@@ -91,8 +91,10 @@ pub enum RequestError {
     UnknownStep(String),
     /// The id belongs to another job, or the request is not possible now.
     Conflict(String),
-    /// The reply that an operator has given is invalid.
+    /// The reply that an operator has given is invalid, or the message of a job.
     Invalid(String),
+    /// The limit of the workflow has no place for a job, and refuses it.
+    NoPlace(String),
     /// A limit is reached, or the manager accepts no requests now.
     Overloaded(String),
     /// An internal error.

@@ -61,7 +61,7 @@ use base::clock::SteadyClock;
 use base::faults;
 use engine::{
     CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Limits, RateMark,
-    Rejected, Reply, StepEntry, Timestamp,
+    Rejected, Reply, StepEntry, StepIndex, Timestamp,
 };
 use journal::{JobNumber, NewJob, Record};
 use lifecycle::Lifecycle;
@@ -463,7 +463,9 @@ impl JobActor {
                 number: self.number,
                 definition: job.definition().clone(),
                 step,
-                address: self.env.buses.find_address(job.definition(), job.graph().step(step)),
+                address: (step != StepIndex::JOB)
+                    .then(|| job.graph().step(step))
+                    .and_then(|step| self.env.buses.find_address(job.definition(), step)),
                 demand,
             })),
             Effect::NotifyParent(parent, ended) => Outgoing::NotifyParent(parent, ended),

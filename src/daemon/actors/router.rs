@@ -8,6 +8,8 @@ mod children;
 mod env;
 mod gate;
 mod gate_keeper;
+mod job_claims;
+mod job_limits;
 mod lifecycle;
 mod lookups;
 mod operations;
@@ -28,6 +30,7 @@ use call_backlog::CallBacklog;
 use engine::text::shorten;
 use engine::{Control, CorrelationId, Input, JobId, RateMark, Reply};
 use gate_keeper::GateKeeper;
+use job_claims::JobClaims;
 use journal::{JobNumber, JobNumbers};
 use passivated_trees::PassivatedTrees;
 use pending_requests::{PendingLookups, PendingRequest};
@@ -47,6 +50,7 @@ pub struct Router {
     lookups: PendingLookups,
     passivated: PassivatedTrees,
     gate: GateKeeper,
+    job_claims: JobClaims,
 }
 
 impl Router {
@@ -68,6 +72,7 @@ impl Router {
             lookups: PendingLookups::default(),
             passivated: PassivatedTrees::default(),
             gate,
+            job_claims: JobClaims::default(),
         }
     }
 
@@ -83,6 +88,7 @@ impl Router {
                 jobs.into_iter().for_each(|recovered| self.start_recovered(recovered));
                 self.add_passivated_at_start(passivated, ctx);
                 self.notify_if_memory_short();
+                self.displace_everywhere();
                 self.advance_gate(ctx);
             }
             RouterInput::Demand(demand) => self.handle_demand(*demand, ctx),
@@ -105,7 +111,7 @@ impl Router {
                 self.handle_call_delivery(&workflow, &bus, delivery, ctx)
             }
             RouterInput::CallVerified(call) => self.handle_call(call, ctx),
-            RouterInput::Create(job) => self.handle_create(job),
+            RouterInput::Create(job) => self.handle_create(job, ctx),
             RouterInput::StartChild(child) => self.start_child(child),
             RouterInput::InputForJob(id, input) => {
                 self.send_to_job(id, JobInput::Engine { input, ack: None })

@@ -373,6 +373,11 @@ impl Scheduler {
                     entry.ledger.adapt(&entry.schedule, now);
                     None
                 }
+                // The limit of the workflow refuses the job until there is a place.
+                Err(RequestError::NoPlace(reason)) => {
+                    tracing::debug!(schedule = %name, reason, "a schedule has to wait");
+                    Some(Timestamp(now.0 + RETRY_DELAY_NS))
+                }
                 Err(error) => {
                     if response.is_none() {
                         let failures = &actor.env.metrics.schedule_failures;

@@ -236,6 +236,7 @@ pub(super) fn to_problem(
         RequestError::NotFound => Problem::not_found(describe_unknown()),
         RequestError::UnknownStep(reason) => Problem::not_found(reason),
         RequestError::Conflict(reason) => Problem::conflict(reason),
+        RequestError::NoPlace(reason) => Problem::conflict(reason).with_reason("no_place"),
         RequestError::Invalid(reason) => Problem::invalid(reason),
         RequestError::Overloaded(reason) => Problem::overloaded(reason),
         RequestError::Failed(reason) => Problem::internal(reason),

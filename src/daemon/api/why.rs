@@ -82,6 +82,9 @@ fn explain_job(
         if let Some(explanation) = explain_job_state(api, &job) {
             return Ok(explanation);
         }
+        if let Some(claim) = job.waiting_claim() {
+            return Ok(explain_job_claim(api, (number, &job), claim).await);
+        }
         let mut explanations = Vec::new();
         for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
         {
@@ -171,7 +174,7 @@ async fn explain_step(
         );
     }
     if let Some(claim) = run.waiting_claim() {
-        if let Some(pause) = explain_pause(api, job, step, claim).await {
+        if let Some(pause) = explain_pause(api, job, Some(step), claim).await {
             return explain(WaitCause::Paused, format!("step \"{name}\" waits: {pause}"));
         }
         let sentence = explain_claim(api, number, index, claim).await;
@@ -239,23 +242,40 @@ fn describe_person_wait(job: JobId, step: &str, run: &StepRun) -> String {
     )
 }
 
-/// Explains which pause keeps a step back; `None`: none does.
+/// Explains for which limit, or which pause, a job waits before it begins.
+async fn explain_job_claim(
+    api: &Arc<ApiState>,
+    (number, job): (JobNumber, &Job),
+    claim: &StepClaim,
+) -> ExplanationView {
+    let (cause, why) = match explain_pause(api, job, None, claim).await {
+        Some(pause) => (WaitCause::Paused, format!("it has not begun: {pause}")),
+        None => {
+            let sentence = explain_claim(api, number, StepIndex::JOB, claim).await;
+            (WaitCause::Limit, format!("it has not begun: it {sentence}"))
+        }
+    };
+    ExplanationView { job: job.id(), cause, step: None, why }
+}
+
+/// Explains which pause keeps a step back, or a job that has not begun (`None`); `None`: none does.
 async fn explain_pause(
     api: &Arc<ApiState>,
     job: &Job,
-    step: &Step,
+    step: Option<&Step>,
     claim: &StepClaim,
 ) -> Option<String> {
     let controls = active_jobs::list_controls(api).await;
     let definition = job.definition();
-    let address = step.has_queue().then(|| api.buses.address(definition, step));
+    let sending_step = step.filter(|step| step.has_queue());
+    let address = sending_step.map(|step| api.buses.address(definition, step));
     let limits: Vec<Arc<str>> =
         claim.places.iter().map(|place| definition.full_limit_name(&place.limit)).collect();
     let pause = controls::find_pause(&controls, definition, address.as_ref(), &limits)?;
     Some(controls::describe_pause(pause, format_rfc3339))
 }
 
-/// Explains for which limit a step waits.
+/// Explains for which limit a step or a job waits.
 async fn explain_claim(
     api: &Arc<ApiState>,
     number: JobNumber,

@@ -249,7 +249,11 @@ impl<'a> EventBuilder<'a> {
             JobEntry::Completed => (JobState::Completed, time, None),
             JobEntry::Failed { reason, .. } => (JobState::Failed, time, Some(reason)),
             JobEntry::Cancelled { reason, .. } => (JobState::Cancelled, time, Some(reason)),
-            JobEntry::Begun | JobEntry::ToldAgain | JobEntry::Asked { .. } => return,
+            JobEntry::Begun
+            | JobEntry::Claimed { .. }
+            | JobEntry::Admitted
+            | JobEntry::ToldAgain
+            | JobEntry::Asked { .. } => return,
         };
         if reason.is_some() {
             self.add_cancelled_steps(entry_number, time, events);

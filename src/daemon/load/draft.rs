@@ -1,6 +1,7 @@
 //! Drafts of workflows: the values of a file before they are checked against each other. A field
 //! whose key is missing or invalid is `None`, empty, or the default.
 
+use super::job_limits::JobLimitDraft;
 use super::location::SourceLocation;
 use super::scalars::ScalarLayout;
 use super::values::LocatedText;
@@ -19,6 +20,8 @@ pub(super) struct WorkflowDraft {
     pub(super) bus: Option<LocatedText>,
     pub(super) deadline: Option<Millis>,
     pub(super) retention: Option<Millis>,
+    /// The limit of the jobs.
+    pub(super) limit: Option<JobLimitDraft>,
     /// The declaration of the queues of all steps.
     pub(super) queue_keys: QueueKeys,
     /// The workflow's own steps.

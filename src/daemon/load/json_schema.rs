@@ -52,7 +52,12 @@ pub fn json_schema() -> Value {
         ),
         "limit": mapping_schema(
             Section::Limit,
-            "A limit of the rate or the concurrency with which steps send their messages."
+            "A limit of the rate or the concurrency with which steps send their messages, or jobs \
+             begin."
+        ),
+        "jobLimit": mapping_schema(
+            Section::JobLimit,
+            "The limit of which a job holds a place from its admission until its end."
         ),
         "retry": mapping_schema(
             Section::Retry,
@@ -264,6 +269,7 @@ fn reference_schema(section: Section) -> Value {
         Section::Step => "step",
         Section::Retry => "retry",
         Section::Limit => "limit",
+        Section::JobLimit => "jobLimit",
         Section::Schedule => "schedule",
     };
     json!({ "$ref": format!("#/definitions/{name}") })

@@ -197,7 +197,7 @@ impl FileLimits {
         file_limits
     }
 
-    /// Returns the definitions of the limits that the steps of a workflow name, in the order of
+    /// Returns the definitions of the limits that a workflow and its steps name, in the order of
     /// the file. Reports names that the file does not have, and steps that send no message.
     pub(super) fn resolve(
         &mut self,
@@ -205,6 +205,13 @@ impl FileLimits {
         report: &mut Diagnostics,
     ) -> Vec<LimitDefinition> {
         let mut names: BTreeSet<&str> = BTreeSet::new();
+        if let Some(limit) = &workflow.limit {
+            self.check_name(&limit.name, report);
+            if let Some(definition) = self.limits.get(&limit.name.text) {
+                limit.check_limit(definition, report);
+            }
+            names.insert(&limit.name.text);
+        }
         for graph in std::iter::once(&workflow.graph).chain(&workflow.tasks) {
             for step in &graph.steps {
                 report.step = step.name.as_ref().map(|name| name.text.clone());
@@ -244,7 +251,8 @@ impl FileLimits {
                 report.add_warning(
                     name.location,
                     format!(
-                        "nothing uses the limit {}: name it in the `limit` of a step, or remove it",
+                        "nothing uses the limit {}: name it in the `limit` of a step \
+                         or a workflow, or remove it",
                         quote(&name.text)
                     ),
                 );

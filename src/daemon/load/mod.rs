@@ -36,6 +36,7 @@ mod draft;
 mod duration;
 mod fields;
 mod graph;
+mod job_limits;
 mod json_schema;
 mod kafka_topics;
 mod key_conflicts;
@@ -74,6 +75,7 @@ use diagnostics::Diagnostics;
 use draft::WorkflowDraft;
 use engine::text::{find_byte_order_mark, position_after, quote};
 use engine::{Definition, Graph, LimitDefinition};
+use job_limits::JobLimitDraft;
 use limit_drafts::FileLimits;
 use location::{LocatedError, SourceLocation};
 use queue_keys::QueueDeclarations;
@@ -370,6 +372,7 @@ impl Loader<'_> {
             retention: draft.retention,
             queue: draft.queue_keys.declaration.clone(),
             limits: limits.to_vec(),
+            limit: draft.limit.as_ref().map(JobLimitDraft::to_definition),
             ..Definition::new(&name.text, Vec::new())
         };
         if let Some((file, location)) = self.declarations.get(&definition.full_name()) {

@@ -4,6 +4,7 @@
 use super::diagnostics::Diagnostics;
 use super::draft::{GraphDraft, StepDraft, StepOptions, WorkflowDraft};
 use super::fields::{Fields, label};
+use super::job_limits::parse_job_limit;
 use super::limit_drafts::{LimitDraft, parse_limits, parse_step_limits};
 use super::limits::{PRIORITY_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX};
 use super::options::parse_step_options;
@@ -52,6 +53,7 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
         fields.get("deadline").and_then(|entry| parse_duration(entry, Millis(1), report));
     let retention =
         fields.get("retention").and_then(|entry| parse_duration(entry, Millis(0), report));
+    let limit = fields.get("limit").and_then(|entry| parse_job_limit(entry, deadline, report));
     let queue_keys = queue_keys::parse_queue_keys(&fields, report);
     let graph = GraphDraft {
         location: node.location,
@@ -81,6 +83,7 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
         bus,
         deadline,
         retention,
+        limit,
         queue_keys,
         graph,
         tasks,
@@ -88,8 +91,7 @@ fn parse_workflow(node: &Node, report: &mut Diagnostics) -> Option<WorkflowDraft
 }
 
 /// Warns about each `timeout`, `startWithin` and `waitAtMost` that is not shorter than the
-/// deadline. The deadline
-/// fails the whole job, so it has no effect.
+/// deadline. The deadline fails the whole job, so it has no effect.
 fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Diagnostics) {
     for step in &graph.steps {
         let StepOptions { timeout, timeout_location, start_within, wait_at_most, .. } =

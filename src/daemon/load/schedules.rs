@@ -307,6 +307,10 @@ pub(super) fn attach_schedules(
                 workflow: definition.full_name(),
                 ..draft.schedule.clone()
             };
+            if let Err(reason) = definition.claim_job_place(&schedule.message) {
+                let name = quote(&draft.schedule.name);
+                report.add_error(draft.location, format!("schedule {name}: {reason}"));
+            }
             let full_name = schedule.full_name();
             if let Some(first) = places.get(&full_name) {
                 let message =

@@ -22,6 +22,7 @@ pub(super) enum Section {
     Step,
     Retry,
     Limit,
+    JobLimit,
     Schedule,
 }
 
@@ -120,8 +121,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::File,
         "limits",
         ValueKind::MappingList { section: Section::Limit, min: 0, max: LIMITS_MAX },
-        "Limits of rate and concurrency, which steps of the file name in `limit`. A name is one \
-         limit in each virtual host.",
+        "Limits of rate and concurrency, which steps and workflows of the file name in `limit`. A \
+         name is one limit in each virtual host.",
     ),
     required(
         Section::Workflow,
@@ -181,6 +182,40 @@ pub(super) const KEYS: &[KnownKey] = &[
         ValueKind::Bus,
         "The bus of the workflow's steps, by its name in the manager's settings. Default: the \
          setting bus.",
+    ),
+    optional(
+        Section::Workflow,
+        "limit",
+        ValueKind::Mapping(Section::JobLimit),
+        "The limit of which each job holds a place until its end. Default: none.",
+    ),
+    required(
+        Section::JobLimit,
+        "use",
+        ValueKind::Name,
+        "The name of the limit. Its key is evaluated over the job's message.",
+    ),
+    optional(
+        Section::JobLimit,
+        "then",
+        ValueKind::Choice(&["wait", "refuse", "replace", "latest"]),
+        "What happens to a job for which there is no place: it waits; or it is not created; or \
+         the oldest job that has a place is cancelled for it; or it waits, and older jobs that \
+         wait are cancelled. Default: wait.",
+    ),
+    optional(
+        Section::JobLimit,
+        "delay",
+        ValueKind::PositiveDuration,
+        "With `then: latest`: a job begins so long after it was created, unless a newer one has \
+         come. Default: at once.",
+    ),
+    optional(
+        Section::JobLimit,
+        "waitAtMost",
+        ValueKind::PositiveDuration,
+        "A job that waits for its place for longer than this, such as 1h, has failed. Default: it \
+         waits for ever.",
     ),
     required(Section::Task, "name", ValueKind::Name, "The name, unique in the workflow."),
     required(
@@ -365,8 +400,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Limit,
         "rate",
         ValueKind::Rate,
-        "How many messages are sent in a period at most, such as 100/s, 20/m or 1/15m. Default: \
-         any number.",
+        "How many messages are sent, or jobs begin, in a period at most, such as 100/s, 20/m or \
+         1/15m. Default: any number.",
     ),
     optional(
         Section::Limit,
@@ -379,7 +414,8 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Limit,
         "concurrency",
         ValueKind::Integer { min: 1, max: CONCURRENCY_MAX },
-        "How many steps have their message sent and not settled at once. Default: any number.",
+        "How many steps have their message sent and not settled at once, or how many jobs have \
+         begun and not ended. Default: any number.",
     ),
     optional(
         Section::Limit,
@@ -491,6 +527,7 @@ impl Section {
             Section::Step => "a step",
             Section::Retry => "a retry",
             Section::Limit => "a limit",
+            Section::JobLimit => "the limit of a workflow",
             Section::Schedule => "a schedule",
         }
     }
@@ -504,6 +541,7 @@ impl Section {
             Section::Step => "{ name: .. }",
             Section::Retry => "{ attempts: 3 }",
             Section::Limit => "{ name: .., rate: 100/s }",
+            Section::JobLimit => "{ use: .., then: wait }",
             Section::Schedule => "{ name: .., workflow: .., every: 1h }",
         }
     }

@@ -136,6 +136,8 @@ impl RunHistory {
                 (self.attempts_retained, self.omitted) = (0, 0);
             }
             JobEntry::Begun => add_event(&mut self.events, time, "begun"),
+            JobEntry::Claimed { .. } => add_event(&mut self.events, time, "limited"),
+            JobEntry::Admitted => add_event(&mut self.events, time, "admitted"),
             JobEntry::ToldAgain | JobEntry::Asked { .. } => {}
         }
     }

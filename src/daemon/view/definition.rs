@@ -26,6 +26,22 @@ pub struct DefinitionView<'d> {
     deadline: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retention: Option<String>,
+    /// The limit of the jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<JobLimitView<'d>>,
+}
+
+/// The limit of the jobs of a workflow.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = JobLimit)]
+struct JobLimitView<'d> {
+    r#use: &'d str,
+    then: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_at_most: Option<String>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -134,6 +150,12 @@ impl<'d> DefinitionView<'d> {
             result: graph.last_steps().iter().map(|step| &*graph.step(*step).name).collect(),
             deadline: definition.deadline.map(|duration| duration.to_string()),
             retention: definition.retention.map(|duration| duration.to_string()),
+            limit: definition.limit.as_ref().map(|limit| JobLimitView {
+                r#use: &limit.name,
+                then: limit.then.as_str(),
+                delay: limit.delay.map(|duration| duration.to_string()),
+                wait_at_most: limit.wait_at_most.map(|duration| duration.to_string()),
+            }),
         }
     }
 }

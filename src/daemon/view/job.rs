@@ -41,6 +41,9 @@ pub struct JobView<'a> {
     schedule: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<Rfc3339Time>,
+    /// The limit for a place of which it waits before it begins.
+    #[serde(rename = "waitsFor", skip_serializing_if = "Option::is_none")]
+    waits_for: Option<ClaimView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<ParentView>,
     /// How many entries its record has. Only in the light view.
@@ -134,7 +137,7 @@ pub(super) struct StepView<'a> {
     children: Option<ChildrenView>,
 }
 
-/// What a message waits for before it is sent.
+/// What a message waits for before it is sent, or a job before it begins.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Claim)]
 struct ClaimView<'a> {
@@ -262,6 +265,10 @@ impl<'a> JobView<'a> {
             starts_at: job.begins_at().map(Rfc3339Time),
             schedule: origin.slot.as_ref().map(|slot| &*slot.schedule),
             slot: origin.slot.as_ref().map(|slot| Rfc3339Time(slot.slot)),
+            waits_for: job
+                .waiting_claim()
+                .filter(|_| job.state() == JobState::Running)
+                .map(ClaimView::new),
             parent: origin.parent.map(|parent| ParentView {
                 job: parent.job,
                 root: origin.root,

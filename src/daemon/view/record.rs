@@ -166,6 +166,8 @@ impl<'a> EntryView<'a> {
                 }
             }
             JobEntry::Begun => EntryView { kind: "job.begun", ..self },
+            JobEntry::Claimed { .. } => EntryView { kind: "job.limited", ..self },
+            JobEntry::Admitted => EntryView { kind: "job.admitted", ..self },
             JobEntry::Completed => EntryView { kind: "job.completed", ..self },
             JobEntry::Failed { reason, expired, step } => {
                 let view = EntryView {

@@ -1,8 +1,8 @@
 //! What the gate shows: its limits, who holds and who waits, and for what a step waits.
 
 use super::place::Limit;
-use super::{Gate, OPEN_LIMIT};
-use crate::id::StepIndex;
+use super::{Gate, OPEN_LIMIT, Slot};
+use crate::id::{JobId, StepIndex};
 use crate::limit::LimitSetting;
 use crate::time::Timestamp;
 use std::sync::Arc;
@@ -144,6 +144,30 @@ impl Gate {
             held: place.held,
             next: place.next,
         })
+    }
+
+    /// Returns whether a step or a job holds its places.
+    pub fn holds(&self, job: i64, step: StepIndex) -> bool {
+        self.slots.get(&(job, step)).is_some_and(|slot| slot.holds)
+    }
+
+    /// Returns how many hold a place. `limit`: its full name. `key`: empty if it has none.
+    pub fn held(&self, limit: &str, key: &str) -> u32 {
+        let place = self.find_place(limit, key).and_then(|index| self.places[index].as_ref());
+        place.map_or(0, |place| place.held)
+    }
+
+    /// Returns a job that holds a place, or a step of which does; `None`: nobody holds it.
+    pub fn find_holder(&self, limit: &str, key: &str) -> Option<JobId> {
+        let place = self.find_place(limit, key)?;
+        let claims =
+            |slot: &Slot| self.class(slot.class).place_indices().any(|index| index == place);
+        self.slots.values().find(|slot| slot.holds && claims(slot)).map(|slot| slot.id)
+    }
+
+    fn find_place(&self, limit: &str, key: &str) -> Option<usize> {
+        let limit = self.limit_indices.get(limit)?;
+        self.place_indices.get(&(*limit, key.into())).copied()
     }
 
     fn view_place(&self, index: usize, now: Timestamp) -> Option<PlaceView> {

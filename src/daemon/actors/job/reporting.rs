@@ -121,7 +121,12 @@ impl JobActor {
                     "asked for by a client"
                 );
             }
-            JobEntry::Begun => tracing::debug!(job = %self.id, "the job begins"),
+            JobEntry::Begun | JobEntry::Admitted => {
+                tracing::debug!(job = %self.id, "the job begins");
+            }
+            JobEntry::Claimed { place } => {
+                tracing::debug!(job = %self.id, limit = %place.limit, "the job claims its place");
+            }
             JobEntry::ToldAgain => {
                 tracing::debug!(job = %self.id, "the end is reported to the parent again");
             }

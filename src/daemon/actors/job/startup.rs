@@ -95,6 +95,9 @@ impl JobActor {
             .demands_at_start()
             .into_iter()
             .map(|(step, demand)| {
+                if step == StepIndex::JOB {
+                    return Effect::Demand(step, Some(demand));
+                }
                 let definition = job.graph().step(step);
                 let demand = buses.restored_demand(job.definition(), definition, demand);
                 Effect::Demand(step, Some(demand))

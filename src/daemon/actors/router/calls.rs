@@ -2,6 +2,7 @@
 //! calls wait in the backlog.
 
 use super::Router;
+use super::job_limits::ClaimRefusal;
 use super::pending_requests::{PendingRequest, RequestOutcome};
 use crate::actors::call::{Call, CallSource};
 use crate::actors::call_check::{CallRefusal, RefusedCall};
@@ -221,16 +222,30 @@ impl Router {
         if !env.health.can_accept() || is_full && !call.is_from_step() {
             return self.queue_call_with_reason(call, NO_JOBS_REASON, ctx);
         }
-        let Call { id, definition, message, caller, depth, trace, ack, .. } = call;
-        let origin = Origin { depth, trace, ..Origin::for_root_job(id, definition, clock::now()) };
-        let number = self.take_job_number();
+        let root = Origin::for_root_job(call.id, call.definition.clone(), clock::now());
+        let origin = Origin { depth: call.depth, trace: call.trace.clone(), ..root };
+        let place = match self.check_claim(&origin, &call.message) {
+            Ok(place) => place,
+            Err(refusal) => {
+                let (kind, reason) = match refusal {
+                    ClaimRefusal::Key(reason) => ("limit_key", reason),
+                    ClaimRefusal::Held { reason, .. } => ("no_place", reason),
+                };
+                return call.refuse(&CallRefusal { kind, reason }, &self.env.call_env);
+            }
+        };
+        let Call { id, message, caller, ack, .. } = call;
+        let (number, origin) = (self.take_job_number(), Arc::new(origin));
         let start = JobStart::New {
-            origin: Arc::new(origin),
+            origin: origin.clone(),
             message,
             caller,
             outgoing: vec![Outgoing::Ack(ack)],
         };
         self.spawn(SpawnRequest { id, number, root: number, parent: None, start });
+        if let Some(place) = place {
+            self.reserve(number, &origin, place, ctx);
+        }
     }
 
     /// Sends an unverified call to the job that it claims to come from, which verifies it. A

@@ -5,7 +5,7 @@ use super::Router;
 use crate::actors::inputs::{ControlChange, JobDemand, JobInput};
 use crate::actors::passivation::PassivatedTree;
 use actix::{AsyncContext, Context};
-use engine::{Admission, Input};
+use engine::{Admission, Input, StepIndex};
 use journal::{JobNumber, RecoveredJob};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,10 @@ impl Router {
         for RecoveredJob { number, job, .. } in jobs {
             for (step, demand) in job.demands_at_start() {
                 let definition = job.definition();
+                if step == StepIndex::JOB {
+                    self.take_job_demand((*number, job.id()), definition, &demand, true);
+                    continue;
+                }
                 let demand =
                     self.env.buses.restored_demand(definition, job.graph().step(step), demand);
                 let address = self.env.buses.find_address(definition, job.graph().step(step));
@@ -39,6 +43,11 @@ impl Router {
             for member in &tree.members {
                 let graph = &tree.definition.graphs[usize::from(member.graph)];
                 for (step, demand) in &member.demands {
+                    if *step == StepIndex::JOB {
+                        let job = (member.number, member.id);
+                        self.take_job_demand(job, &tree.definition, demand, true);
+                        continue;
+                    }
                     let definition = graph.step(*step);
                     let demand = demand.clone();
                     let demand =
@@ -51,11 +60,14 @@ impl Router {
         }
     }
 
-    /// Takes what a step of a job wants.
+    /// Takes what a job, or a step of it, wants.
     pub(super) fn handle_demand(&mut self, demand: JobDemand, ctx: &mut Context<Self>) {
-        let JobDemand { id, number, definition, step, address, demand } = demand;
         self.load_limits();
-        self.gate.configure(&definition, false);
+        self.gate.configure(&demand.definition, false);
+        if demand.step == StepIndex::JOB {
+            return self.handle_job_demand(demand, ctx);
+        }
+        let JobDemand { id, number, definition, step, address, demand } = demand;
         self.gate.demand((number, id, step), &definition, address, demand.as_ref());
         self.advance_gate(ctx);
     }
@@ -76,6 +88,7 @@ impl Router {
 
     /// Forgets a job that was deleted.
     pub(super) fn forget_at_gate(&mut self, number: JobNumber, ctx: &mut Context<Self>) {
+        self.job_claims.remove(number);
         if !self.gate.gate.is_empty() {
             self.gate.gate.forget(number);
             self.advance_gate(ctx);
@@ -88,7 +101,7 @@ impl Router {
         self.advance_gate(ctx);
     }
 
-    fn load_limits(&mut self) {
+    pub(super) fn load_limits(&mut self) {
         let current = self.env.definitions.current();
         if self.gate.definitions.as_ref().is_some_and(|known| Arc::ptr_eq(known, &current)) {
             return;

@@ -120,7 +120,9 @@ impl Router {
         ctx: &mut Context<Self>,
     ) -> RequestOutcome {
         match (result, request) {
-            (result, PendingRequest::Create(job)) => self.create_unless_existing(id, job, result),
+            (result, PendingRequest::Create(job)) => {
+                self.create_unless_existing(id, job, result, ctx)
+            }
             (result, PendingRequest::Call(call)) => self.start_or_join_call(call, result, ctx),
             (result, PendingRequest::Cancel(principal, response)) => {
                 self.cancel_ended(principal, response, result)

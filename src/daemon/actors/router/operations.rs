@@ -1,13 +1,15 @@
 //! Handles requests of clients: creations of jobs, and operations on ended jobs.
 
 use super::Router;
+use super::job_limits::ClaimRefusal;
 use super::pending_requests::{PendingRequest, RequestOutcome};
 use crate::actors::client_response::{
     ClientResponse, CreateResponse, Erased, OperationResponse, RequestError, ResponseSender,
 };
-use crate::actors::inputs::{CreateJob, JournalInput, LookupResult, Outgoing};
+use crate::actors::inputs::{CreateJob, JobInput, JournalInput, LookupResult, Outgoing};
 use crate::actors::job::{JobStart, SpawnRequest};
 use crate::actors::memory::{job_bytes, new_job_bytes};
+use actix::Context;
 use base::clock;
 use bus::BusKey;
 use engine::{JobId, OperationRequest, Origin};
@@ -15,9 +17,9 @@ use journal::{JobNumber, RecoveredJob};
 use std::sync::Arc;
 
 impl Router {
-    pub(super) fn handle_create(&mut self, job: CreateJob) {
+    pub(super) fn handle_create(&mut self, job: CreateJob, ctx: &mut Context<Self>) {
         match job.id {
-            None => self.start_job(clock::new_id(), job),
+            None => self.start_job(clock::new_id(), job, ctx),
             Some(id) => self.handle_request(id, PendingRequest::Create(job)),
         }
     }
@@ -28,6 +30,7 @@ impl Router {
         id: JobId,
         job: CreateJob,
         result: LookupResult,
+        ctx: &mut Context<Self>,
     ) -> RequestOutcome {
         let workflow = job.definition.full_name();
         let existing = match &result {
@@ -43,13 +46,13 @@ impl Router {
         };
         match existing {
             Some(result) => ClientResponse::Create(job.response, result).send(),
-            None => self.start_job(id, job),
+            None => self.start_job(id, job, ctx),
         }
         RequestOutcome::KeepResult(result)
     }
 
     /// Starts a job for a client, or refuses it at a limit.
-    fn start_job(&mut self, id: JobId, job: CreateJob) {
+    fn start_job(&mut self, id: JobId, job: CreateJob, ctx: &mut Context<Self>) {
         let limit = self.env.limits.jobs_running_max;
         if self.env.routes.root_count() >= limit {
             return ClientResponse::Create(
@@ -65,18 +68,44 @@ impl Router {
         if let Some(refusal) = self.check_memory(new_job_bytes(&origin, &job.message)) {
             return ClientResponse::Create(job.response, Err(refusal)).send();
         }
+        let place = match self.check_claim(&origin, &job.message) {
+            Ok(place) => place,
+            Err(refusal) => return self.refuse_claim(refusal, job.response, ctx),
+        };
         let number = self.take_job_number();
         let outgoing = vec![Outgoing::Respond(ClientResponse::Create(
             job.response,
             Ok(CreateResponse::New(id)),
         ))];
-        let start = JobStart::New {
-            origin: Arc::new(origin),
-            message: job.message,
-            caller: None,
-            outgoing,
-        };
+        let origin = Arc::new(origin);
+        let start =
+            JobStart::New { origin: origin.clone(), message: job.message, caller: None, outgoing };
         self.spawn(SpawnRequest { id, number, root: number, parent: None, start });
+        if let Some(place) = place {
+            self.reserve(number, &origin, place, ctx);
+        }
+    }
+
+    /// Refuses a job that has no place. If that is because of a job whose creation is not committed
+    /// yet, the client is told after the commit.
+    fn refuse_claim(
+        &self,
+        refusal: ClaimRefusal,
+        response: ResponseSender<CreateResponse>,
+        ctx: &mut Context<Self>,
+    ) {
+        match refusal {
+            ClaimRefusal::Key(reason) => {
+                ClientResponse::Create(response, Err(RequestError::Invalid(reason))).send()
+            }
+            ClaimRefusal::Held { holder, is_pending, reason } => {
+                let respond = move |_: &Router| {
+                    ClientResponse::Create(response, Err(RequestError::NoPlace(reason))).send()
+                };
+                let ids = holder.into_iter().filter(|_| is_pending).collect();
+                self.broadcast_to(ids, JobInput::AwaitCommit, respond, ctx);
+            }
+        }
     }
 
     /// Reopens an ended job and sends it the operation, or refuses the operation.
