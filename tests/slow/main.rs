@@ -41,6 +41,7 @@ mod harness;
 mod held_connections;
 mod hostile;
 mod http_limits;
+mod job_limits;
 mod journal_copies;
 mod journal_days;
 mod journal_files;
