@@ -155,8 +155,8 @@ fn main() {
         ["asks", "waits"].map(|case| run_case(case).parse().expect("a number"));
     writeln!(
         out,
-        "{WAITERS} jobs: {asks:.0} bytes each that wait for a person, {waits:.0} for a limit: {:.0} \
-         more (≤ 100)",
+        "{WAITERS} jobs: {asks:.0} bytes each that wait for a person, {waits:.0} for a limit: \
+         {:.0} more (≤ 100)",
         waits - asks
     )
     .expect("written");

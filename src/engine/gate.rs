@@ -25,7 +25,7 @@ pub mod view;
 use super::id::{JobId, StepIndex};
 use super::limit::{Demand, LimitSetting, RateMark};
 use super::time::Timestamp;
-use class::{Class, ClassKey, Rank};
+use class::{Class, ClassKey, Rank, SlotKey};
 use place::{Limit, Place, Undecided};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -76,8 +76,6 @@ struct Slot {
     holds: bool,
     waits: bool,
 }
-
-type SlotKey = (i64, StepIndex);
 
 impl Slot {
     /// Returns the order of the step among those that wait.

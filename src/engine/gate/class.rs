@@ -14,6 +14,9 @@ pub(super) struct ClassKey {
     pub(super) is_resend: bool,
 }
 
+/// A step: the number of its job, and the step.
+pub(super) type SlotKey = (i64, StepIndex);
+
 /// The order of steps: a higher priority first, then who began to wait first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {

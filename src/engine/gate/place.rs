@@ -1,7 +1,6 @@
 //! The places of the gate: limits with a key.
 
-use super::SlotKey;
-use super::class::Park;
+use super::class::{Park, SlotKey};
 use crate::limit::{LimitSetting, Rate};
 use crate::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
